@@ -251,6 +251,9 @@ END
 "$models" export "$run/student/best" --dev "$run/dev.jsonl" --base "${base_name:-$base_package}" --out "$bundle" --force \
   --spellings "$data/imdb/unlabelled.txt.gz"
 "$models" long-texts "$bundle" "$data/imdb/train.tsv.gz" --dev 0.04 --record --default head_tail
+# After the default truncation is recorded, because the counts are of texts as the server reads them.
+"$models" reference "$bundle" "$data/sst2/train.tsv.gz" "$data/mr/train.tsv.gz" --dev 0.04 --name sentences --record
+"$models" reference "$bundle" "$data/imdb/train.tsv.gz" "$data/amazon/dvd.tsv.gz" --dev 0.04 --name reviews --record
 if [ -n "${EVAL:-}" ]; then
   # shellcheck disable=SC2086 # several files
   "$models" evaluate "$bundle" $EVAL --undecided "$written/texts/undecided_test.tsv" --json "$run/evaluation.json" --html "$run/evaluation.html" --record

@@ -14,7 +14,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from sentiment.files.texts import READABLE, BadFile, LineOutput, new_file, read_texts
+from sentiment.files.texts import READABLE, BadFile, LineOutput, new_file, read_labels, read_texts
 
 FOUND = ["a good film", "caf\u00e9 \U0001f600", 'with "quotes"', "a, comma"]
 # str.splitlines splits at each of these; a text may contain them.
@@ -113,6 +113,22 @@ def test_the_error_of_a_missing_column_lists_the_columns(kind: str, tmp_path: Pa
     assert "'review'" in message
     assert "--column" in message
     assert kind == ".jsonl" or "id, text" in message
+
+
+@pytest.mark.parametrize("kind", [kind for kind in READABLE if kind not in (".txt", ".jsonl")])
+def test_the_error_of_a_missing_column_of_labels_names_its_option(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match=r"no column 'truth'; .*id, text \(choose with --labels\)"):
+        list(read_labels(file_of(FOUND, tmp_path, kind), "truth"))
+
+
+def test_a_label_that_is_neither_string_nor_whole_number_is_an_error_with_its_row(tmp_path: Path) -> None:
+    written(tmp_path / "a.jsonl", '{"label": 1}\n{"label": [1]}\n')
+    parquet.write_table(pyarrow.table({"label": [1.0, 0.5]}), tmp_path / "a.parquet")
+
+    with pytest.raises(BadFile, match=r"a\.jsonl:2: 'label' \(--labels\): expected a string or a whole number, got a list"):
+        list(read_labels(tmp_path / "a.jsonl", "label"))
+    with pytest.raises(BadFile, match=r"a\.parquet: row 2: 'label' \(--labels\): expected a string or a whole number, got a float"):
+        list(read_labels(tmp_path / "a.parquet", "label"))
 
 
 @pytest.mark.parametrize("kind", [".csv", ".tsv"])

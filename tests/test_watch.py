@@ -3,18 +3,24 @@
 import json
 import math
 import random
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from sentiment.cli.main import main
+from sentiment.files import svg_plots
 from sentiment.observability.journal import line_of
 from sentiment.observability.journal_files import files_of
-from sentiment.watch.counts import WINDOWS_MAX, Seen, Told, Watch
+from sentiment.watch import report
+from sentiment.watch.counts import OF_ANSWERS, WINDOWS_MAX, Seen, Told, Watch
 from sentiment.watch.reference import without_reference
+from sentiment.watch.texts import label_of
 from tests.conftest import RunningServer
 from tests.tiny import make_bundle, read_manifest, write_manifest
 
@@ -108,8 +114,8 @@ def test_a_change_is_seen_in_its_window_and_fails_if_asked_to(watch: Any, tmp_pa
     asked = ("--reference", usual, "--model", "tiny", "--window", "1000", "--fail-on-drift")
 
     assert watch("--input", same, *asked)["whole"]["drifted"] == []
-    assert "No signal drifted" in capsys.readouterr().out
-    found = watch("--input", changed, *asked, code=1)
+    assert "No signal drifted: none has a PSI over 0.25 and above chance." in capsys.readouterr().out
+    found = watch("--input", changed, *asked, code=4)
 
     assert "Drifted: " in (shown := capsys.readouterr().out)
     assert "First window with drift: texts 2,001 to 3,000; " in shown
@@ -117,6 +123,41 @@ def test_a_change_is_seen_in_its_window_and_fails_if_asked_to(watch: Any, tmp_pa
     assert [window["texts"] for window in found["windows"]] == [1000, 1000, 1000, 1400]
     assert [bool(window["drifted"]) for window in found["windows"]] == [False, False, True, True]
     assert set(found["windows"][2]["drift"]) == {"label", "abstained", "score", "tokens", "unknown", "fragments"}
+
+
+@pytest.mark.filterwarnings("error:constrained_layout")
+def test_texts_of_two_kinds_are_near_a_mixture_of_their_references(watch: Any, bundles: Path, tmp_path: Path, capsys: Captured) -> None:
+    kinds = {"usual": USUAL, "others": OTHERS}
+    files = {name: written(tmp_path / f"{name}.txt", texts(1500, of)) for name, of in kinds.items()}
+    counts = {name: watch("--input", file, "--model", "tiny")["whole"]["signal_texts"] for name, file in files.items()}
+    bundle = make_bundle(tmp_path / "two")
+    write_manifest(bundle, read_manifest(bundle) | {"references": {name: reference_of(of) for name, of in counts.items()}})
+    mixed = written(tmp_path / "mixed.txt", [*texts(1000), *texts(1000, OTHERS)])
+    asked = ("--model", "tiny", "--window", "1000", "--html", tmp_path / "watch.html")
+
+    capsys.readouterr()
+    found = watch("--input", mixed, *asked, bundles=tmp_path / "two")
+
+    assert found["references"] == counts
+    assert found["whole"]["nearest"] == {"usual": pytest.approx(0.5, abs=0.05), "others": pytest.approx(0.5, abs=0.05)}
+    assert sum(found["whole"]["nearest"].values()) == pytest.approx(1)
+    assert [window["nearest"] for window in found["windows"]] == [{"usual": 1, "others": 0}, {"usual": 0, "others": 1}]
+    assert found["whole"]["drifted"] == []
+    shown = capsys.readouterr().out
+    assert re.search(r"^Nearest to: usual \d\d %, others \d\d %\.$", shown, re.MULTILINE)
+    page = (tmp_path / "watch.html").read_text()
+    assert "reference usual" in page and "reference others" in page
+
+
+def reference_of(counts: dict[str, dict[str, int]]) -> dict[str, object]:
+    """A reference for a manifest, of the texts by signal and bin that the command reports."""
+    numbers = {
+        name: {"edges": [float(edge) for edge in bins if edge != "+Inf"], "counts": list(bins.values())}
+        for name, bins in counts.items()
+        if name not in ("label", "abstained")
+    }
+    label, abstained = counts["label"], counts["abstained"]
+    return {"texts": sum(label.values()), "label": label, "abstained": abstained["true"], **numbers}
 
 
 def test_yesterdays_journal_is_a_reference_for_todays(start: Start, watch: Any, tmp_path: Path) -> None:
@@ -197,9 +238,109 @@ def test_of_a_journal_the_model_that_answered_last_counts_and_the_last_label_of_
     assert found["whole"]["measured_accuracy"] == 2 / 5
     assert {"left out: 4 lines of other models or versions", "left out: 2 torn lines"} < set(found["notes"])
     assert any("here has the digest" in note for note in found["notes"])
-    assert found["references"] == {} and "Drift is not told" in capsys.readouterr().out
+    assert found["references"] == {} and "Drift is not reported" in capsys.readouterr().out
 
     assert watch("--input", file, "--model", "tiny/2")["whole"]["texts"] == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scores": [0.1, 0.9]}, "TypeError"),
+        ({"scores": {"negative": 0.1, "positive": "much"}}, "a score must be a number from 0 to 1"),
+        ({"scores": {"negative": 0.1, "positive": 1e9}}, "a score must be a number from 0 to 1"),
+        ({"tokens": "many"}, "tokens must be a whole number of at least 0"),
+    ],
+)
+def test_a_malformed_line_of_a_journal_is_an_error_and_not_a_traceback(
+    changes: dict[str, Any], message: str, tmp_path: Path, capsys: Captured
+) -> None:
+    file = tmp_path / "journal.jsonl"
+
+    file.write_bytes(answer(0) + answer(1, **changes) + answer(2))
+    assert main(["watch", "--input", str(file)]) == 1
+
+    errors = capsys.readouterr().err
+    assert f"{file}:2: not a line of a journal: " in errors and message in errors
+
+
+@pytest.mark.parametrize("changes", [{"scores": [0.1, 0.9]}, {"scores": None}, {"model": 3}, {"digest": None}, {"model": {"model": "a"}}])
+def test_a_malformed_line_names_no_model(changes: dict[str, Any], tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "journal.jsonl"
+    file.write_bytes(answer(0, **changes))
+
+    assert main(["watch", "--input", str(file)]) == 1
+    assert "the journal has no answer" in capsys.readouterr().err
+
+
+def test_lines_that_are_nested_too_deeply_are_torn_and_any_request_id_is_one(watch: Any, tmp_path: Path) -> None:
+    file = tmp_path / "journal.jsonl"
+    file.write_bytes(answer(0) + b"[" * 200_000 + b"\n" + told(1, "positive", request_id=["a"], item={}))
+
+    found = watch("--input", file)
+
+    assert found["whole"]["measured_accuracy_texts"] == 1
+    assert "left out: 1 torn lines" in found["notes"]
+
+
+def test_a_damaged_bundle_of_a_journal_is_said_with_the_damage(watch: Any, tmp_path: Path) -> None:
+    with (make_bundle(tmp_path / "damaged") / "fp32.onnx").open("ab") as graph:
+        graph.write(b"x")
+    (tmp_path / "journal.jsonl").write_bytes(answer(0))
+
+    found = watch("--input", tmp_path / "journal.jsonl", bundles=tmp_path / "damaged")
+
+    (note,) = (note for note in found["notes"] if "tiny/1" in note)
+    assert note.startswith("the bundle tiny/1 cannot be used (") and "fp32.onnx: has " in note
+
+
+# A text, and the right label of it if there is one.
+LABELLED = [("a good film", 1), ("awful", 1), ("great film", None), ("bad film", None), ("great and great film", 1)]
+
+
+def as_json_lines(path: Path) -> Path:
+    rows: list[dict[str, object]] = [{"text": text, "label": label} for text, label in LABELLED]
+    # Without the key, and by name.
+    del rows[3]["label"]
+    rows[4]["label"] = "positive"
+    return written(path.with_suffix(".jsonl"), [json.dumps(row) for row in rows])
+
+
+def as_parquet(path: Path, labels: Sequence[object]) -> Path:
+    path = path.with_suffix(".parquet")
+    parquet.write_table(pyarrow.table({"text": [text for text, _ in LABELLED], "label": pyarrow.array(labels)}), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        as_json_lines,
+        lambda path: as_parquet(path, [label for _, label in LABELLED]),
+        # As pandas writes them.
+        lambda path: as_parquet(path, [1.0, 1.0, math.nan, None, 1.0]),
+        lambda path: as_parquet(path, ["1", "positive", None, "", "positive"]),
+    ],
+    ids=["jsonl", "integers", "floats", "strings"],
+)
+def test_labels_are_names_or_numbers_and_texts_without_one_are_not_labelled(
+    write: Callable[[Path], Path], watch: Any, tmp_path: Path
+) -> None:
+    found = watch("--input", write(tmp_path / "texts"), "--labels", "label", "--model", "tiny")["whole"]
+
+    assert (found["texts"], found["measured_accuracy_texts"]) == (5, 3)
+    assert found["measured_accuracy"] == pytest.approx(2 / 3)
+
+
+def test_a_column_without_labels_is_said(watch: Any, tmp_path: Path) -> None:
+    found = watch("--input", as_json_lines(tmp_path / "texts"), "--labels", "lable", "--model", "tiny")
+
+    assert any("has a label (--labels lable)" in note for note in found["notes"])
+
+
+def test_a_name_of_a_label_wins_over_a_number() -> None:
+    assert [label_of(value, ("1", "2", "3")) for value in ("1", "2", "3", "0", "03", "")] == ["1", "2", "3", "1", "03", ""]
+    assert [label_of(value, ("bad", "good")) for value in ("bad", "1", "01", "2", "\u0661")] == ["bad", "good", "good", "2", "\u0661"]
 
 
 def test_no_text_is_in_what_it_writes(start: Start, watch: Any, tmp_path: Path, capsys: Captured) -> None:
@@ -243,7 +384,24 @@ def test_the_report_is_a_page_with_plots_that_needs_no_network(watch: Any, tmp_p
     [
         (["--input", "plain.txt", "--fail-on-drift"], 2, "--fail-on-drift needs a reference"),
         (["--input", "plain.txt", "--labels", "label"], 2, "has no columns"),
-        (["--input", "bad.tsv", "--labels", "label"], 1, "the label of text 2 is '2'; must be one of negative, positive or its number"),
+        (
+            ["--input", "bad.tsv", "--labels", "label"],
+            1,
+            "--labels label: the label of text 2 must be one of negative, positive or its number",
+        ),
+        (["--input", "bad.tsv", "--labels", "truth"], 1, "no column 'truth'; the header has text, label (choose with --labels)"),
+        (
+            ["--input", "odd.jsonl", "--labels", "label", "--model", "tiny"],
+            1,
+            "odd.jsonl:2: 'label' (--labels): expected a string or a whole number, got a bool",
+        ),
+        (["--input", "journal.jsonl", "--labels", "label"], 2, "--labels label: journal.jsonl is a journal"),
+        (["--input", "journal.jsonl", "--truncation", "head"], 2, "--truncation head: no file of texts is read"),
+        (
+            ["--input", "journal.jsonl", "--truncation", "head", "--reference", "journal.jsonl"],
+            2,
+            "--truncation head: no file of texts is read",
+        ),
         (["--input", "blank.txt"], 1, "has no answered text; left out: 2 texts without an answer (INVALID_ARGUMENT)"),
         (["--input", "plain.txt", "--reference", "blank.txt"], 1, "blank.txt: has no answered text"),
         (["--input", "plain.txt", "--reference", "journal.jsonl"], 2, "not comparable"),
@@ -263,6 +421,7 @@ def test_what_cannot_be_watched_is_said(
     write_manifest(bundle, manifest)
     written(tmp_path / "plain.txt", texts(10))
     written(tmp_path / "bad.tsv", ["text\tlabel", "good\tpositive", "good\t2"])
+    written(tmp_path / "odd.jsonl", ['{"text": "good", "label": 1}', '{"text": "good", "label": true}'])
     written(tmp_path / "blank.txt", ["", " "])
     (tmp_path / "journal.jsonl").write_bytes(answer(0))
     (tmp_path / "broken.jsonl").write_bytes(answer(0) + answer(0).replace(b"tokens", b"taken"))
@@ -274,6 +433,24 @@ def test_what_cannot_be_watched_is_said(
     out, errors = capsys.readouterr()
     assert out == "" and message in errors
     assert not (tmp_path / "watch.html").exists()
+
+
+def test_the_times_in_a_plot_are_at_the_starts_of_the_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(without_reference(("negative", "positive"), OF_ANSWERS), 2)
+    for minute in range(6):
+        watch.add(Seen("positive", False, 0.75, 3, False, at=f"2026-11-26T02:1{minute}:00Z"))
+    watch.end()
+    axes: list[svg_plots.Axis] = []
+
+    def lines(_series: object, x: svg_plots.Axis, *_rest: object) -> str:
+        axes.append(x)
+        return ""
+
+    monkeypatch.setattr(svg_plots, "lines", lines)
+    report.html_of(report.Found({}, watch, OF_ANSWERS, math.nan, []))
+
+    assert axes[0].label == "start of the window (UTC)"
+    assert axes[0].ticks == [(0, "11-26\n02:10"), (2, "11-26\n02:12"), (4, "11-26\n02:14")]
 
 
 def test_a_journal_of_any_length_has_a_bounded_number_of_windows_and_loses_nothing() -> None:

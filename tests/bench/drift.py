@@ -69,8 +69,11 @@ def main() -> None:
                 references = {signal.name: {name: known[name][at] for name in known} for at, signal in enumerate(manifest.signals)}
                 fits.append(fit(draw({one: share, other: 1 - share}, TEXTS_MIN), references))
             print(f"{share:.0%} {one.name}, the others {other.name}, references of {size} texts of them: {rates(fits)}")
+    befores: list[tuple[Path, ...]] = [(file,) for file in arguments.known]
+    if len(befores) > 1:
+        befores.append(tuple(arguments.known))
     for file in arguments.other:
-        for before in (one,) if len(arguments.known) == 1 else (*((one,) for one in arguments.known), tuple(arguments.known)):
+        for before in befores:
             usual = {one: 1 / len(before) for one in before}
             for share in (1, 0.3):
                 mixture = {**{one: part * (1 - share) for one, part in usual.items()}, file: share}

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from sentiment.model.bundle import Histogram, load_bundle
+from sentiment.model.bundle import REFERENCES_MAX, Histogram, load_bundle
 from sentiment.model.classifier import load_classifier
 from sentiment.observability.journal import line_of
 from sentiment_models.cli import main
 from sentiment_models.data.carving import carve
 from sentiment_models.data.labelled import Example, read_examples
+from sentiment_models.errors import ModelsError
 from sentiment_models.evaluation.reference import measure_reference, record_reference
 from sentiment_models.export.export import Exported
 from tests.models.tiny_bert import sentences, write_tsv
@@ -116,6 +117,20 @@ def test_what_cannot_be_recorded_changes_nothing(
 
     assert said in capsys.readouterr().err
     assert load_bundle(bundle).digest == before
+
+
+def test_removing_others_is_advised_only_where_it_helps(bundle: Path) -> None:
+    usual = load_bundle(bundle).manifest.references["usual"]
+    for number in range(REFERENCES_MAX - 1):
+        record_reference(bundle, f"usual-{number}", usual)
+    with pytest.raises(ModelsError, match=r"references: .*; --remove others first$"):
+        record_reference(bundle, "one-more", usual)
+
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+    (bundle / "manifest.json").write_text(json.dumps({**manifest, "max_tokens": 1}))
+
+    with pytest.raises(ModelsError, match=r"max_tokens: [^;]*$"):
+        record_reference(bundle, "usual", usual)
 
 
 def test_the_texts_need_no_labels(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

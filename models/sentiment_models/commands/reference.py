@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dev",
         type=float,
         metavar="FRACTION",
-        help="count only what train --dev-fraction FRACTION holds out of these files, which must be labelled",
+        help="count only what train --dev-fraction FRACTION holds out of these files, which must be labelled; give all files that were "
+        "trained on together, because the side of a phrase depends on the sentences in all of them",
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of --dev (default: 1)")
     parser.add_argument("--name", type=_name, metavar="NAME", help="the reference's name, such as reviews")

@@ -57,10 +57,18 @@ def record_reference(bundle: Path, name: str, reference: Reference) -> None:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise ModelsError(
-            f"reference {name!r} cannot be recorded: {where + ': ' if where else ''}{first['msg']}; --remove others first"
-        ) from error
+        alone = {**manifest, "references": {name: reference.model_dump(mode="json")}}
+        advice = "; --remove others first" if _is_valid(alone) else ""
+        raise ModelsError(f"reference {name!r} cannot be recorded: {where + ': ' if where else ''}{first['msg']}{advice}") from error
     write_object(path, manifest)
+
+
+def _is_valid(manifest: Mapping[str, Json]) -> bool:
+    try:
+        Manifest.model_validate(manifest)
+    except ValidationError:
+        return False
+    return True
 
 
 def remove_reference(bundle: Path, name: str) -> None:

@@ -1,6 +1,6 @@
 """The command line: ``sentiment serve | classify | explain | check | loadtest | plan | watch | models | settings``.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 bad bundle.
+Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 bad bundle, 4 drift (only ``watch --fail-on-drift``).
 """
 
 import argparse

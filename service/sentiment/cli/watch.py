@@ -7,6 +7,9 @@ from typing import Any
 from sentiment.cli.arguments import bundles_of, count
 from sentiment.observability.drift import TEXTS_MIN, WINDOW_TEXTS
 
+# The exit code of --fail-on-drift. Not 1: a monitor must tell drift from a command that failed.
+DRIFTED = 4
+
 
 def add_watch(commands: Any) -> None:  # Any: argparse names the type of its subparsers in private
     """Register the command."""
@@ -25,7 +28,7 @@ def add_watch(commands: Any) -> None:  # Any: argparse names the type of its sub
         ".csv, .jsonl or .parquet",
     )
     parser.add_argument(
-        "--reference", type=Path, metavar="PATH", help="usual texts, or a journal of the same model (default: the bundle's reference)"
+        "--reference", type=Path, metavar="PATH", help="usual texts, or a journal of the same model (default: the bundle's references)"
     )
     parser.add_argument("--column", default="text", metavar="NAME", help="column of a file that holds the text (default: text)")
     parser.add_argument("--labels", default="", metavar="NAME", help="column of --input that holds the right label, by name or number")
@@ -49,7 +52,7 @@ def add_watch(commands: Any) -> None:  # Any: argparse names the type of its sub
         metavar="N",
         help=f"texts of a window, at least {TEXTS_MIN} (default: {WINDOW_TEXTS})",
     )
-    parser.add_argument("--fail-on-drift", action="store_true", help="exit with 1 if a signal of all texts together drifted")
+    parser.add_argument("--fail-on-drift", action="store_true", help=f"exit with {DRIFTED} if a signal of all texts together drifted")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots here; it needs no network")
     parser.set_defaults(run=_run)
@@ -62,7 +65,7 @@ def _run(options: argparse.Namespace) -> int:
 
     logs.configure("warning", "console")
     progress = Progress()
-    shown, failed = run(
+    shown, drifted = run(
         Job(
             input=options.input,
             column=options.column,
@@ -80,4 +83,4 @@ def _run(options: argparse.Namespace) -> int:
     )
     progress.close()
     print(shown)
-    return int(failed)
+    return DRIFTED if drifted else 0

@@ -5,6 +5,7 @@ import errno
 import fcntl
 import itertools
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -58,25 +59,40 @@ def read_texts(path: Path, column: str = "text") -> Iterator[str]:
     """Read texts lazily: each line of a .txt file, or the ``column`` of a .tsv or .csv with header, a .jsonl or a .parquet file.
 
     Raises:
-        BadFile: the file cannot be read in this way.
+        BadFile: the file cannot be read in this way. Its message names the option --column.
     """
+    return _read(path, column, labels=False)
+
+
+def read_labels(path: Path, column: str) -> Iterator[str]:
+    """Read a column of labels, lazily: one string for each text that ``read_texts`` reads, empty for a text without a label.
+
+    A label is a string or a whole number. Null is no label, and neither is a key that a row of a .jsonl lacks.
+
+    Raises:
+        BadFile: the file cannot be read in this way. Its message names the option --labels.
+    """
+    return _read(path, column, labels=True)
+
+
+def _read(path: Path, column: str, *, labels: bool) -> Iterator[str]:
     kind = path.suffix
     if kind not in READABLE:
         raise BadFile(f"{path}: the file type must be one of {', '.join(READABLE)}, got {kind!r}")
     try:
         if kind == ".parquet":
-            yield from _parquet(path, column)
+            yield from _parquet(path, column, labels)
             return
         with path.open("rb") as stream:
             lines = _lines(stream, path)
             yield from (
                 map(bare, lines)
                 if kind == ".txt"
-                else _tab_separated(lines, path, column)
+                else _tab_separated(lines, path, column, labels)
                 if kind == ".tsv"
-                else _comma_separated(lines, path, column)
+                else _comma_separated(lines, path, column, labels)
                 if kind == ".csv"
-                else _json_lines(lines, path, column)
+                else _json_lines(lines, path, column, labels)
             )
     except OSError as error:
         raise BadFile(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -96,31 +112,36 @@ def bare(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
 
 
-def _tab_separated(lines: Iterator[str], path: Path, column: str) -> Iterator[str]:
+def _tab_separated(lines: Iterator[str], path: Path, column: str, labels: bool) -> Iterator[str]:
     # Not the csv module: it allows a carriage return only in a quoted field, and here nothing is quoted.
-    place = place_of(bare(next(lines, "")).split("\t"), path, column)
+    place = place_of(bare(next(lines, "")).split("\t"), path, column, _option(labels))
     for line in lines:
         if fields := bare(line):
             yield field_at(fields.split("\t"), place)
 
 
-def _comma_separated(lines: Iterator[str], path: Path, column: str) -> Iterator[str]:
+def _comma_separated(lines: Iterator[str], path: Path, column: str, labels: bool) -> Iterator[str]:
     rows = csv.reader(lines)
     try:
-        place = place_of(next(rows, []), path, column)
+        place = place_of(next(rows, []), path, column, _option(labels))
         yield from (field_at(row, place) for row in rows if row)
     except csv.Error as error:
         raise BadFile(f"{path}:{rows.line_num}: not CSV: {error}") from error
 
 
-def place_of(header: list[str], path: Path | str, column: str) -> int:
-    """The index of a column.
+def _option(labels: bool) -> str:
+    """The option of a command line that names the column."""
+    return "--labels" if labels else "--column"
+
+
+def place_of(header: list[str], path: Path | str, column: str, option: str = "--column") -> int:
+    """The index of a column, which ``option`` names.
 
     Raises:
         BadFile: the header does not have the column.
     """
     if column not in header:
-        raise BadFile(f"{path}:1: no column {column!r}; the header has {', '.join(header) or 'none'} (choose with --column)")
+        raise BadFile(f"{path}:1: no column {column!r}; the header has {', '.join(header) or 'none'} (choose with {option})")
     return header.index(column)
 
 
@@ -129,10 +150,10 @@ def field_at(row: list[str], place: int) -> str:
     return row[place] if place < len(row) else ""
 
 
-def _json_lines(lines: Iterator[str], path: Path, column: str) -> Iterator[str]:
+def _json_lines(lines: Iterator[str], path: Path, column: str, labels: bool) -> Iterator[str]:
     for number, line in enumerate(lines, 1):
         try:
-            yield str(row_of_json(line, column)[column])
+            yield _label_of_json(line, column) if labels else str(row_of_json(line, column)[column])
         except BadFile as error:
             raise BadFile(f"{path}:{number}: {error}") from error
 
@@ -153,7 +174,33 @@ def row_of_json(line: str, column: str) -> Mapping[str, object]:
     return row
 
 
-def _parquet(path: Path, column: str) -> Iterator[str]:
+def _label_of_json(line: str, column: str) -> str:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"expected a JSON object: {type(error).__name__}") from error
+    if not isinstance(row, dict):
+        raise BadFile(f"expected a JSON object, got a {type(row).__name__}")
+    return _label(row.get(column), column)
+
+
+def _label(value: object, column: str) -> str:
+    """A label as a string; empty for none. Its value is not quoted in an error: a wrong column may hold texts.
+
+    Raises:
+        BadFile: it is neither a string nor a whole number; the message does not have the file.
+    """
+    # A column of whole numbers with gaps is one of floats in pandas, where a gap is NaN.
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise BadFile(f"{column!r} (--labels): expected a string or a whole number, got a {type(value).__name__}")
+    return str(value)
+
+
+def _parquet(path: Path, column: str, labels: bool) -> Iterator[str]:
     try:
         import pyarrow  # noqa: PLC0415  # an extra, loaded only if needed
         from pyarrow import parquet  # noqa: PLC0415  # as above
@@ -162,12 +209,18 @@ def _parquet(path: Path, column: str) -> Iterator[str]:
     try:
         with parquet.ParquetFile(path) as file:
             if column not in file.schema_arrow.names:
-                raise BadFile(f"{path}: no column {column!r}; it has {', '.join(file.schema_arrow.names)} (choose with --column)")
-            for batch in file.iter_batches(1024, columns=[column]):
-                for text in batch.column(0).to_pylist():
-                    if not isinstance(text, str | None):
-                        raise BadFile(f"{path}: {column!r}: expected a string, got a {type(text).__name__}")
-                    yield text or ""
+                raise BadFile(f"{path}: no column {column!r}; it has {', '.join(file.schema_arrow.names)} (choose with {_option(labels)})")
+            values = (value for batch in file.iter_batches(1024, columns=[column]) for value in batch.column(0).to_pylist())
+            for number, value in enumerate(values, 1):
+                if labels:
+                    try:
+                        yield _label(value, column)
+                    except BadFile as error:
+                        raise BadFile(f"{path}: row {number}: {error}") from error
+                elif not isinstance(value, str | None):
+                    raise BadFile(f"{path}: {column!r}: expected a string, got a {type(value).__name__}")
+                else:
+                    yield value or ""
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise BadFile(f"{path}: not a Parquet file: {error}") from error
 

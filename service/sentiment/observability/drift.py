@@ -8,9 +8,9 @@ population stability index", Journal of Risk Model Validation 14).
 A reference has the edges of the Prometheus histograms, and shares by tenths (``SHARE_EDGES``). At equal false alarms quantiles of the
 reference detect less: they leave no bins where the reference has no texts, and other texts are there.
 
-A model may have several references, one for each kind of texts. The window is compared with the nearest: one of them, or their likeliest
-mixture. Near is what has a small largest ratio of index to threshold, so that a window like one of the references is above the thresholds
-no more often than with this reference alone.
+A model may have several references, one for each kind of texts. The window is compared with the nearest, or with their likeliest mixture.
+The nearest reference is the one whose largest ratio of index to threshold, over the signals, is smallest. So a window like one of the
+references is above the thresholds no more often than with this reference alone.
 """
 
 import math
@@ -48,8 +48,8 @@ ABOVE = "+Inf"
 class Signal:
     """What is compared, its bins, and the number of texts in each by reference.
 
-    ``bins``: names, unique in a signal. ``counts``: by name of the reference, the same names in each signal, at least one. ``place``: the
-    bin's index of a value (Any: signals have different types).
+    ``bins``: names, unique in a signal. ``counts``: by name of the reference, the same names in each signal; empty if there is nothing to
+    compare with. ``Drift`` and ``nearest`` need at least one. ``place``: the bin's index of a value (Any: signals have different types).
     """
 
     name: str
@@ -201,8 +201,10 @@ class Drift:
 
 
 def nearest(window: Mapping[str, Sequence[float]], references: Mapping[str, Mapping[str, Sequence[float]]]) -> Fit:
-    """Fit a window: the reference with the smallest ``excess``, or the likeliest mixture of all if chance does not explain that and it is
-    smaller.
+    """Compare a window with the nearest reference, or with the likeliest mixture of all.
+
+    The nearest reference is the one whose largest ratio of index to threshold, over the signals, is smallest. The mixture is taken if that
+    ratio is over 1 and the mixture's is smaller.
 
     Args:
         window: texts in each bin, by signal.

@@ -65,7 +65,7 @@ class Shift:
     @property
     def verdict(self) -> str:
         """In words."""
-        return "drifted" if self.drifted else "differs a little" if self.index > self.chance else "within chance"
+        return "drifted" if self.drifted else "differs" if self.index > self.chance else "within chance"
 
 
 @dataclass(slots=True)

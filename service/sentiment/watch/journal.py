@@ -46,9 +46,10 @@ class JournalSource:
             for line in find(file, part.encode()):
                 if not line.startswith(BEGINNING + ANSWER.encode() + b'"'):
                     continue
-                row = _row(line)
-                if row and row.keys() >= {"model", "digest", "scores"}:
-                    return cls(row["model"], row["digest"], tuple(row["scores"]))
+                row = _row(line) or {}
+                model_id, digest, scores = row.get("model"), row.get("digest"), row.get("scores")
+                if isinstance(model_id, str) and isinstance(digest, str) and isinstance(scores, dict):
+                    return cls(model_id, digest, tuple(scores))
         raise BadFile(f"{path}: the journal has no answer{f' of {model}' if model else ''}")
 
     def entries(self, path: Path) -> Iterator[Entry]:
@@ -101,13 +102,17 @@ class JournalSource:
     def _seen(self, row: dict[str, Any]) -> Seen:  # Any: JSON
         if row["label"] not in self.labels:
             raise ValueError(f"the labels are {', '.join(self.labels)}")
-        score = float(row["scores"][row["label"]])
-        return Seen(row["label"], bool(row["abstain"]), score, int(row["tokens"]), bool(row["truncated"]), str(row["time"]))
+        score, tokens = row["scores"][row["label"]], row["tokens"]
+        if not isinstance(score, int | float) or not 0 <= score <= 1:
+            raise ValueError("a score must be a number from 0 to 1")
+        if not isinstance(tokens, int) or tokens < 0:
+            raise ValueError("tokens must be a whole number of at least 0")
+        return Seen(row["label"], bool(row["abstain"]), float(score), tokens, bool(row["truncated"]), str(row["time"]))
 
     def _told(self, row: dict[str, Any], line: tuple[str, int]) -> Told:  # Any: JSON
         key: tuple[object, ...] = line
         if "request_id" in row:
-            key = row["request_id"], row["item"]
+            key = str(row["request_id"]), str(row["item"])
         elif "text" in row:
             key = (sha256(json.dumps([row["text"], row.get("text_pair")]).encode()).digest(),)
         return Told(key, row["label"], row["label"] == row["predicted"], bool(row["abstain"]))
@@ -134,7 +139,7 @@ def _row(line: bytes) -> dict[str, Any] | None:  # Any: JSON
     """The object of a line; None if it is torn, as a killed server leaves the last one."""
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
 

@@ -144,11 +144,11 @@ def _verdict(found: Found) -> list[str]:
     """Whether the texts drifted, and from where on."""
     watch = found.watch
     if not watch.has_reference:
-        return ["Drift is not told: there is no reference (--reference, or one in the bundle)."]
+        return ["Drift is not reported: there is no reference (--reference, or one in the bundle)."]
     if not found.shifts:
-        return [f"Drift is not told: {watch.whole.texts:,} texts; at least {TEXTS_MIN:,} are needed."]
+        return [f"Drift is not reported: {watch.whole.texts:,} texts; at least {TEXTS_MIN:,} are needed."]
     drifted = [shift.signal for shift in found.shifts if shift.drifted]
-    lines = [f"Drifted: {', '.join(drifted)}." if drifted else f"No signal drifted (PSI over {LARGE_INDEX} and above chance)."]
+    lines = [f"Drifted: {', '.join(drifted)}." if drifted else f"No signal drifted: none has a PSI over {LARGE_INDEX} and above chance."]
     if len(watch.signals[0].counts) > 1 and (fit := watch.fit(watch.whole)):
         lines.append(f"Nearest to: {', '.join(f'{name} {100 * share:.0f} %' for name, share in fit.shares.items() if share >= 0.005)}.")
     first = 1
@@ -186,14 +186,14 @@ def _window_rows(watch: Watch) -> list[tuple[object, ...]]:
 
 
 def _over_texts(found: Found) -> list[tuple[str, str]]:
-    """Plots over the windows, each at its last text."""
+    """Plots over the windows, each drawn at its last text. A time is at its window's first text."""
     watch = found.watch
     windows = watch.windows
     ends = [float(sum(window.texts for window in windows[: number + 1])) for number in range(len(windows))]
     timed = bool(windows[0].since)
     shown = range(0, len(windows), -(-len(windows) // TICKS_MAX))
-    ticks = [(ends[place], _minute(windows[place])[5:].replace(" ", "\n")) for place in shown] if timed else []
-    axis = Axis("begin of a window (UTC)" if timed else "last text of a window", ticks=ticks)
+    ticks = [(ends[place] - windows[place].texts, _minute(windows[place])[5:].replace(" ", "\n")) for place in shown] if timed else []
+    axis = Axis("start of the window (UTC)" if timed else "last text of a window", ticks=ticks)
 
     def line(values: Sequence[float]) -> list[tuple[float, float]]:
         return list(zip(ends, values, strict=True))
@@ -230,8 +230,10 @@ def _over_texts(found: Found) -> list[tuple[str, str]]:
             for place, signal in enumerate(watch.signals)
         }
         mark = Mark("large", LARGE_INDEX, upright=False)
-        caption = "Population stability index against the reference."
-        drawn.insert(0, (svg_plots.lines(drift, axis, Axis("PSI", least=0), "drift over the texts", [mark]), caption))
+        caption = "Population stability index against the nearest reference or mixture."
+        # With the mark, also where all indexes are far below it.
+        most = 1.1 * max(LARGE_INDEX, *(shift.index for shifts in moved for shift in shifts))
+        drawn.insert(0, (svg_plots.lines(drift, axis, Axis("PSI", least=0, most=most), "drift over the texts", [mark]), caption))
     return drawn
 
 

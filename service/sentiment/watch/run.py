@@ -48,12 +48,13 @@ def run(job: Job, advance: Callable[[], None]) -> tuple[str, bool]:
         advance: called for each answer that was read.
 
     Raises:
-        BadSettings: arguments do not fit together.
+        BadSettings: arguments do not fit together, or one would have no effect.
         BadFile: an input cannot be read, or an output cannot be written.
         BadBundle: the bundle cannot be run.
     """
     if job.html:
         svg_plots.need_plots()
+    _refuse_unused(job)
     with ExitStack() as stack:
         # Opened first, so that an output that cannot be written is reported before a long run.
         write_json, write_html = (stack.enter_context(new_file(path)) if path else None for path in (job.json, job.html))
@@ -63,6 +64,15 @@ def run(job: Job, advance: Callable[[], None]) -> tuple[str, bool]:
         if write_html:
             write_html(report.html_of(found))
     return report.text_of(found), job.fail_on_drift and any(shift.drifted for shift in found.shifts)
+
+
+def _refuse_unused(job: Job) -> None:
+    if not is_journal(job.input):
+        return
+    if job.labels:
+        raise BadSettings(f"--labels {job.labels}: {job.input} is a journal, whose right labels are its lines of feedback")
+    if job.truncation and (not job.reference or is_journal(job.reference)):
+        raise BadSettings(f"--truncation {job.truncation}: no file of texts is read, and the answers of a journal are as they are")
 
 
 def _watch(job: Job, advance: Callable[[], None], stack: ExitStack) -> report.Found:
@@ -86,6 +96,8 @@ def _watch(job: Job, advance: Callable[[], None], stack: ExitStack) -> report.Fo
         "reference": compared or "none",
         "windows": f"{len(watch.windows):,} of {watch.window_texts:,} texts",
     }
+    if job.labels and not watch.whole.labelled:
+        notes = [*notes, f"measured accuracy is not known: no text whose answer does not abstain has a label (--labels {job.labels})"]
     error = manifest.expected_accuracy_error if manifest else math.nan
     return report.Found(facts, watch, source.signals, error, [*notes, *report.left_out_of(source.signals), *_left_out(source)])
 
@@ -101,15 +113,15 @@ def _source(job: Job, path: Path, model: str, stack: ExitStack) -> "JournalSourc
 
 
 def _manifest(job: Job, source: "JournalSource | TextSource") -> tuple[Manifest | None, list[str]]:
-    """The manifest of the model; None if a journal's model is not here, with a note that says so."""
+    """The manifest of the model; None if a journal's model cannot be used here, with a note that says why."""
     if not isinstance(source, JournalSource):
         return source.manifest, []
     try:
         bundle = load_bundle(find_bundle(source.id, bundle_roots(job.bundles)))
-    except BadBundle:
-        return None, [f"the bundle {source.id} is not here: without its recorded error, and a reference that it may have"]
+    except BadBundle as error:
+        return None, [f"the bundle {source.id} cannot be used ({error}): its recorded error and references are not known"]
     if bundle.digest != source.digest:
-        return None, [f"the bundle {source.id} here has the digest {bundle.digest}: its recorded error and reference are not used"]
+        return None, [f"the bundle {source.id} here has the digest {bundle.digest}: its recorded error and references are not used"]
     return bundle.manifest, []
 
 
