@@ -1,5 +1,6 @@
 """The table of peers: its arithmetic, and its way to measure, on two servers of ours with a tiny bundle."""
 
+import json
 import math
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from sentiment.loadtest.results import Point
 from sentiment.model.classifier import load_classifier
 from tests.bench.peers import answers, rows
 from tests.bench.peers import bench as turns
+from tests.bench.peers.__main__ import reading_heads
 from tests.bench.peers.answers import differing, quiet, ready
 from tests.bench.peers.bench import Bench, Found, latency_s
 from tests.bench.peers.environments import PeerFailed, find
@@ -98,6 +100,20 @@ def test_the_peers_classifier_answers_as_ours_does(tmp_path: Path) -> None:
     assert differing(given, [(each.label, each.score) for each in scored], 1e-6) == 0
 
 
+def test_a_bundle_that_reads_heads_and_tails_is_measured_reading_heads_as_the_peers_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.bench.peers.__main__.FOLDER", tmp_path / "peers")
+    bundle = make_bundle(tmp_path, max_tokens=8)
+    manifest = bundle / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "default_truncation": "head_tail"}))
+
+    heads = load_classifier(reading_heads(bundle)).manifest
+
+    assert load_classifier(bundle).manifest.default_truncation == "head_tail"
+    assert (heads.default_truncation, heads.name, heads.version) == ("head", "tiny", 1)
+
+
 def test_a_server_is_suspended_and_ended_with_all_its_child_processes() -> None:
     child = "import time; sum(range(3_000_000)); print('up', flush=True); time.sleep(60)"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
@@ -159,13 +175,9 @@ def comes_to(process: psutil.Process, status: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A bundle "tiny" that every server of this module finds."""
-    folder = tmp_path_factory.mktemp("bundles")
-    make_bundle(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SENTIMENT_BUNDLES", str(folder))
-        yield
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle's folder."""
+    return make_bundle(tmp_path_factory.mktemp("bundles"))
 
 
 class Kept(Running):
@@ -176,9 +188,9 @@ class Kept(Running):
 
 
 @pytest.fixture(scope="module")
-def ours(tiny: None) -> Iterator[Callable[[], Running]]:
+def ours(tiny: Path) -> Iterator[Callable[[], Running]]:
     """Servers of the same process."""
-    running = start_ours("tiny")
+    running = start_ours(tiny)
     yield lambda: Kept(running.name, running.protocol, running.process, running.target)
     running.end()
 
@@ -192,10 +204,10 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(Found(seconds=0.3))
 
 
-async def test_a_peer_that_fails_loses_its_own_figures_and_no_others(bench: Bench, tiny: None) -> None:
+async def test_a_peer_that_fails_loses_its_own_figures_and_no_others(bench: Bench, tiny: Path) -> None:
     try:
         for name in ("other", OURS):
-            await bench.join(name, start_ours("tiny"), rows.CHECKED)
+            await bench.join(name, start_ours(tiny), rows.CHECKED)
         other = bench.servers["other"]
         other.process.kill()
         other.process.wait()

@@ -3,8 +3,10 @@
 import argparse
 import asyncio
 import datetime
+import json
 import os
 import platform
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sentiment.model.bundle import bundle_roots, find_bundle
+from sentiment.model.bundle import MANIFEST, bundle_roots, find_bundle
 from sentiment.model.cores import cores_granted
 from tests.bench.peers import rows
 from tests.bench.peers.bench import FAILED, Bench, Found
@@ -39,13 +41,13 @@ from tests.bench.processes import idle_share
 IDLE_MIN = 0.9
 
 
-async def run(found: Found, peers: list[Peer], model: str, turn: int) -> None:
+async def run(found: Found, peers: list[Peer], bundle: Path, turn: int) -> None:
     """Measure the rows of short texts with servers tuned for them, then the others; ours is started anew, and as it was.
 
     Args:
         found: what was found until now.
         peers: the servers beside ours.
-        model: the bundle.
+        bundle: its folder.
         turn: the number of the round, from 0. Another server is the first of each row in the next one.
 
     Raises:
@@ -53,8 +55,8 @@ async def run(found: Found, peers: list[Peer], model: str, turn: int) -> None:
     """
     for mix, measure in (("short", rows.short), ("mixed", rows.mixed)):
         servers: list[tuple[str, Callable[[], Running], str]] = [
-            (OURS, partial(start_ours, model), ""),
-            *((peer.name, partial(_start, peer, getattr(peer, mix), model), peer.weights) for peer in peers),
+            (OURS, partial(start_ours, bundle), ""),
+            *((peer.name, partial(_start, peer, getattr(peer, mix), bundle), peer.weights) for peer in peers),
         ]
         first = turn % len(servers)
         bench = Bench(found)
@@ -69,13 +71,22 @@ async def run(found: Found, peers: list[Peer], model: str, turn: int) -> None:
             await bench.end()
 
 
-def _start(peer: Peer, tuning: Tuning, model: str) -> Running:
-    return start(peer, tuning, str(find_bundle(model, bundle_roots([])).resolve()), cores_granted())
+def _start(peer: Peer, tuning: Tuning, bundle: Path) -> Running:
+    return start(peer, tuning, str(bundle), cores_granted())
 
 
-def run_in_process(found: Found, peer: Peer, model: str) -> None:
+def reading_heads(bundle: Path) -> Path:
+    """A copy of a bundle that reads the first tokens of texts that are too long, as the peers' tokenizer does; returns its folder."""
+    folder = FOLDER.resolve() / "bundles" / bundle.parent.name / bundle.name
+    shutil.copytree(bundle, folder, dirs_exist_ok=True)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "default_truncation": "head"}))
+    return folder
+
+
+def run_in_process(found: Found, peer: Peer, bundle: Path) -> None:
     """Measure a library. A failure is recorded, not raised."""
-    running = _start(peer, peer.short, model)
+    running = _start(peer, peer.short, bundle)
     try:
         rows.in_process(found, peer, InProcess(running))
     except FAILED as error:
@@ -84,7 +95,7 @@ def run_in_process(found: Found, peer: Peer, model: str) -> None:
         running.end()
 
 
-def run_all(found: Found, peers: list[Peer], model: str, rounds: int) -> bool:
+def run_all(found: Found, peers: list[Peer], bundle: Path, rounds: int) -> bool:
     """Measure all peers that can be installed. Returns whether ours was measured completely; ``found`` has the results in any case."""
     installed = []
     for peer in peers:
@@ -96,13 +107,13 @@ def run_all(found: Found, peers: list[Peer], model: str, rounds: int) -> bool:
     for turn in range(rounds):
         print(f"round {turn + 1} of {rounds}", flush=True)
         try:
-            asyncio.run(run(found, [peer for peer in installed if peer.protocol != "in-process"], model, turn))
+            asyncio.run(run(found, [peer for peer in installed if peer.protocol != "in-process"], bundle, turn))
         except FAILED as error:
             found.note(f"the run ended here, in round {turn + 1}: {error}")
             return False
         for peer in installed:
             if peer.protocol == "in-process":
-                run_in_process(found, peer, model)
+                run_in_process(found, peer, bundle)
     return True
 
 
@@ -153,13 +164,13 @@ def main() -> int:
     # Both signals must end the servers: suspended ones would stay for ever. In the background of a shell SIGINT is ignored by default.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    bundle = reading_heads(find_bundle(options.model, bundle_roots([])))
     try:
         peers = [find(name) for name in options.only.split(",") if name]
         if options.tune:
-            bundle = str(find_bundle(options.model, bundle_roots([])).resolve())
             for peer in peers:
                 install(peer)
-                asyncio.run(tune(peer, bundle, cores_granted(), options.seconds))
+                asyncio.run(tune(peer, str(bundle), cores_granted(), options.seconds))
             return 0
     except PeerFailed as error:
         print(f"error: {error}", file=sys.stderr)
@@ -168,7 +179,7 @@ def main() -> int:
     if meta["idle"] < IDLE_MIN:
         found.note(f"the machine was only {meta['idle']:.0%} idle before the run")
     try:
-        whole = run_all(found, peers, options.model, options.rounds)
+        whole = run_all(found, peers, bundle, options.rounds)
     except KeyboardInterrupt:
         found.note("the run was interrupted here")
     finally:

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import IO
 
 import psutil
@@ -121,14 +122,14 @@ class Running:
         return self._known.copy()
 
 
-def start_ours(model: str) -> Running:
-    """Start our server, as ``sentiment serve`` does by default.
+def start_ours(bundle: Path) -> Running:
+    """Start our server with a bundle's folder, as ``sentiment serve`` does by default.
 
     Raises:
         PeerFailed: it ends before it is ready.
     """
     try:
-        process, target, _ = start_server(model)
+        process, target, _ = start_server(f"{bundle.parent.name}/{bundle.name}", "", "--bundles", str(bundle.parents[1]))
     except RuntimeError as error:
         raise PeerFailed(str(error)) from error
     return Running("ours", "grpc", process, target)
