@@ -36,8 +36,8 @@ SCORES_KEPT_MAX = 255
 # Threads of a batch that runs while other runners are idle. More were not measured.
 THREADS_MAX = 2
 # Niceness of the runners' threads on the CPU. When cores are scarce, the event loop must go first, or calls wait unseen before they are
-# admitted.
-NICENESS = 10
+# admitted. With more, other programs on the same cores would take the runners' time.
+NICENESS = 3
 
 
 @dataclass(frozen=True, slots=True)
