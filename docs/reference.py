@@ -521,18 +521,24 @@ def _class(found: type) -> Iterator[str]:
     if fields:
         yield "```text\n" + "\n".join(fields) + "\n```\n\n"
     yield _docstring(inspect.getdoc(found) or "")
+    overloads: list[str] = []
     for node in tree.body:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
+        if _marked(node, "overload"):
+            overloads.append(_signature(node))
+            continue
+        signatures, overloads = overloads or [_signature(node)], []
         doc = ast.get_docstring(node) or ""
         if node.name == "__init__" and (doc or not fields):
             yield "\n" + _signature(node, tree.name) + _docstring(doc)
         elif not node.name.startswith("_"):
-            is_property = any(isinstance(mark, ast.Name) and mark.id == "property" for mark in node.decorator_list)
             yield f"\n### {tree.name}.{node.name}\n\n"
-            yield (
-                f"`{node.name}: {ast.unparse(node.returns) if node.returns else ''}`\n\n" if is_property else _signature(node)
-            ) + _docstring(doc)
+            yield (f"`{node.name}: {_answer(node)}`\n\n" if _marked(node, "property") else "".join(signatures)) + _docstring(doc)
+
+
+def _marked(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
+    return any(isinstance(mark, ast.Name) and mark.id == name for mark in node.decorator_list)
 
 
 def _tree(found: object) -> ast.stmt:
@@ -544,11 +550,16 @@ def _signature(node: ast.stmt, name: str = "") -> str:
     arguments = node.args
     arguments.args = [argument for argument in arguments.args if argument.arg not in ("self", "cls")]
     begun = ("async " if isinstance(node, ast.AsyncFunctionDef) else "") + (name or node.name)
-    answer = "" if name or node.returns is None else f" -> {ast.unparse(node.returns)}"
+    answer = "" if name or node.returns is None else f" -> {_answer(node)}"
     line = f"{begun}({ast.unparse(arguments)}){answer}"
     if len(line) > 100:
         line = f"{begun}(\n    " + ",\n    ".join(_each(arguments)) + f",\n){answer}"
     return f"```text\n{line}\n```\n\n"
+
+
+def _answer(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """The type of what a function gives, without the quotes that spare an import."""
+    return ast.unparse(node.returns).strip("'") if node.returns else ""
 
 
 def _each(arguments: ast.arguments) -> Iterator[str]:
@@ -563,10 +574,20 @@ def _each(arguments: ast.arguments) -> Iterator[str]:
 
 
 def _docstring(doc: str) -> str:
-    """A docstring as Markdown: its sections as lists."""
+    """A docstring as Markdown: its sections as lists, its examples as blocks of code."""
     lines: list[str] = []
-    section = False
-    for line in doc.replace("``", "`").replace("<", "&lt;").splitlines():
+    section = example = False
+    for raw in [*doc.splitlines(), ""]:
+        if not example and raw.startswith(">>> "):
+            lines.append("```pycon")
+            example = True
+        elif example and not raw:
+            lines.append("```")
+            example = False
+        if example:
+            lines.append(raw)
+            continue
+        line = raw.replace("``", "`").replace("<", "&lt;")
         if line in ("Args:", "Raises:", "Returns:", "Attributes:"):
             section = True
             lines += [f"**{line.removesuffix(':')}**", ""]

@@ -13,8 +13,8 @@ import pytest
 
 from sentiment.api.grpc import server as rpc_server
 from sentiment.client import AsyncClient, CallFailed, Classification, Client
+from sentiment.client.chunks import CALLS_AHEAD, CHUNK, chunks
 from sentiment.client.policy import SERVICE, SERVICE_CONFIG, TOKENS_MAX, channel_options
-from sentiment.client.sync import CALLS_AHEAD, CHUNK, chunks
 from sentiment.serving.pipeline import CHUNK as CHUNK_TOKENIZED
 from sentiment.settings import Settings
 from sentiment.v1 import sentiment_pb2 as pb

@@ -29,12 +29,13 @@ BLOCKS = list(
 TOKEN = "an-example-s-token"
 # What a block needs beside the server that all tests share.
 TRITON, SECURED, EXPLAINED, JOURNALLED = "import tritonclient", "Credentials(", ".explain(", ".feedback("
+TABLED = ".to_pandas("
 
 
 def python_examples(*needs: str) -> list[str]:
     """The blocks in Python with one of these words; without any, those that need nothing."""
     python = [text for _, language, text in BLOCKS if language == "python"]
-    special = (TRITON, SECURED, EXPLAINED, JOURNALLED)
+    special = (TRITON, SECURED, EXPLAINED, JOURNALLED, TABLED)
     return [text for text in python if (any(need in text for need in needs) if needs else not any(need in text for need in special))]
 
 
@@ -83,6 +84,14 @@ def test_python_explains(text: str, start: Callable[..., RunningServer], tmp_pat
     said = run([sys.executable, "-c", code], tmp_path)
 
     assert re.search(r"^(BETTER_THAN_RANDOM|INCONCLUSIVE|NOT_FAITHFUL|FLAT)$", said, re.MULTILINE)
+
+
+@each(python_examples(TABLED))
+def test_python_with_a_table(text: str, server: RunningServer, tmp_path: Path) -> None:
+    first, _, *rows = run([sys.executable, "-c", at(server, text)], tmp_path).splitlines()
+
+    assert first == "Results(3 texts: 1 negative, 1 positive, 1 failed)"
+    assert [row.split()[0] + row.split()[-2] for row in rows] == ["7positive", "8negative", "9<NA>"]
 
 
 @each(python_examples(JOURNALLED))
@@ -178,6 +187,6 @@ def test_the_command_line_takes_every_command(text: str) -> None:
 
 
 def test_every_example_in_python_is_run() -> None:
-    run_here = python_examples() + python_examples(EXPLAINED, SECURED, TRITON, JOURNALLED)
+    run_here = python_examples() + python_examples(EXPLAINED, SECURED, TRITON, JOURNALLED, TABLED)
 
     assert sorted(run_here) == sorted(text for _, language, text in BLOCKS if language == "python")

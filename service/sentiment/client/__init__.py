@@ -3,6 +3,7 @@
 from sentiment.client.aio import AsyncClient
 from sentiment.client.explain_options import AttentionOptions, ExplainOptions, NeuronOptions
 from sentiment.client.explanations import Explanation
+from sentiment.client.frames import Results
 from sentiment.client.model_id import ModelId
 from sentiment.client.results import CallFailed, Classification, FeedbackTaken, Result, Timing, Violation
 from sentiment.client.sync import Client
@@ -22,6 +23,7 @@ __all__ = [
     "ModelId",
     "NeuronOptions",
     "Result",
+    "Results",
     "Timing",
     "Violation",
     "model_json",

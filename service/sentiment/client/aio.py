@@ -2,20 +2,35 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast, overload
 
 import grpc
 
 from sentiment.client import requests
+from sentiment.client.chunks import CALL_TIMEOUT_S, CALLS_AHEAD, SENT_MAX, Chunks, again, pause_s
+from sentiment.client.columns import AsyncColumn, AsyncTexts, Item, TextOrPair, Texts, column_of
 from sentiment.client.explain_options import ExplainOptions
 from sentiment.client.explanation_reader import Reader, explained_of
 from sentiment.client.explanations import Explanation
+from sentiment.client.frames import Results
+from sentiment.client.notebook import shown
 from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, backoff_s, channel_options
-from sentiment.client.requests import TextOrPair
-from sentiment.client.results import REQUEST_ID, CallFailed, Classification, FeedbackTaken, Result, failure_of_rpc, feedback_of, result_of
+from sentiment.client.progress import counting
+from sentiment.client.results import (
+    REQUEST_ID,
+    CallFailed,
+    Classification,
+    FeedbackTaken,
+    Result,
+    failure_of_rpc,
+    feedback_of,
+    of_every_text,
+    result_of,
+)
 from sentiment.client.sync import DEFAULT_TARGET
 from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
@@ -27,7 +42,12 @@ ENDED_WHILE_WRITING = "Internal error from Core"
 
 
 class AsyncClient:
-    """Like ``Client``, for asyncio. Create and use it in one event loop."""
+    """Like ``Client``, for asyncio. Create and use it in one event loop.
+
+    >>> async with AsyncClient("127.0.0.1:50051") as client:
+    ...     print((await client.classify("a good film")).label)
+    positive
+    """
 
     def __init__(
         self,
@@ -47,6 +67,10 @@ class AsyncClient:
         # The stub class is typed for both kinds of channel.
         self._stub = cast(Any, pb_grpc.SentimentServiceStub(self._channel))
         self._timeout_s = timeout_s
+        self._target = target
+
+    def __repr__(self) -> str:
+        return f"AsyncClient({self._target!r})"
 
     async def __aenter__(self) -> Self:
         return self
@@ -58,7 +82,8 @@ class AsyncClient:
         """Close the connections. Calls in progress fail."""
         await self._channel.close()
 
-    async def classify(
+    @overload
+    async def classify(  # type: ignore[overload-overlap]  # a string is an iterable of strings; the first overload takes it
         self,
         text: str,
         text_pair: str | None = None,
@@ -69,22 +94,54 @@ class AsyncClient:
         explain: ExplainOptions | None = None,
         request_id: str = "",
         timeout_s: float | None = None,
-    ) -> Classification:
-        """Classify one text or pair. Cancelling the task removes the request from the server's queue.
+        progress: bool | None = None,
+    ) -> Classification: ...
 
-        ``model``: name or name/version. ``truncation``: refuse, head, head_tail or windows. ``priority``: interactive or bulk. Empty
-        strings mean the default. ``explain``: explanation to add to the answer, which must fit one message (``explain`` has no such limit);
-        the default timeout is then 30 s. ``request_id``: names the call in the server's log and journal, in 1 to 128 printable ASCII
-        characters.
+    @overload
+    async def classify(
+        self,
+        text: AsyncTexts,
+        text_pair: Texts | None = None,
+        *,
+        model: str = "",
+        truncation: str = "",
+        priority: str = "",
+        timeout_s: float | None = None,
+        progress: bool | None = None,
+    ) -> Results: ...
 
-        Raises:
-            CallFailed: the call failed; ``code`` says why.
+    async def classify(
+        self,
+        text: str | AsyncTexts,
+        text_pair: str | Texts | None = None,
+        *,
+        model: str = "",
+        truncation: str = "",
+        priority: str = "",
+        explain: ExplainOptions | None = None,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        progress: bool | None = None,
+    ) -> Classification | Results:
+        """Classify one text or pair, or many, as ``Client.classify`` does. Many may also come from an asynchronous iterable.
+
+        >>> (await client.classify("a good film")).label
+        'positive'
+        >>> await client.classify(["a good film", "awful"])
+        Results(2 texts: 1 negative, 1 positive)
+
+        Cancelling the task removes the texts from the server's queue.
         """
-        item = text if text_pair is None else (text, text_pair)
-        request = requests.one(item, requests.Options(model, truncation, priority), explain)
+        options = requests.Options(model, truncation, priority)
+        if not isinstance(text, str):
+            requests.check_options_of_many(explain, request_id)
+            column = AsyncColumn(text, text_pair)
+            return await self._classify_many(column, options, CALL_TIMEOUT_S if timeout_s is None else timeout_s, progress)
+        item, second = requests.single(text, text_pair)
         if explain is not None and timeout_s is None:
             timeout_s = EXPLAIN_TIMEOUT_S
-        return explained_of(await self._call(self._stub.Classify, request, timeout_s, request_id), text, text_pair)
+        request = requests.one(item, options, explain)
+        return explained_of(await self._call(self._stub.Classify, request, timeout_s, request_id), text, second)
 
     async def explain(
         self,
@@ -98,6 +155,10 @@ class AsyncClient:
         timeout_s: float = EXPLAIN_TIMEOUT_S,
     ) -> Explanation:
         """Explain the answer to one text or pair. The server gives classification requests priority over explanations.
+
+        >>> explanation = await client.explain("a good film")
+        >>> explanation.attributions["occlusion"].words.tolist()
+        [0.0, 1.0, 0.0]
 
         ``label``: the label whose logit is explained; empty: the predicted label. ``options``: what to explain; None: an attribution with
         evidence. Parts that do not fit into the timeout are left out, and ``Explanation.summary`` says so. ``truncation``: refuse, head or
@@ -116,7 +177,7 @@ class AsyncClient:
 
     async def classify_batch(
         self,
-        texts: Sequence[TextOrPair],
+        texts: Texts,
         *,
         model: str = "",
         truncation: str = "",
@@ -126,16 +187,42 @@ class AsyncClient:
     ) -> list[Result]:
         """Classify up to 1,024 texts in one call. Results are in input order; the result of a failed item is a CallFailed.
 
+        >>> [result.label for result in await client.classify_batch(["a good film", "awful"])]
+        ['positive', 'negative']
+
         ``request_id``: as in ``classify``.
 
         Raises:
             CallFailed: the whole call failed.
         """
-        batch = requests.Batch(texts, requests.Options(model, truncation, priority))
-        if texts and not batch.sent:
+        batch = requests.Batch(column_of(texts).items, requests.Options(model, truncation, priority))
+        if batch.count and not batch.sent:
             return batch.results([])
         response = await self._call(self._stub.ClassifyBatch, batch.request, timeout_s, request_id)
         return batch.results(map(result_of, response.results))
+
+    def classify_all(
+        self,
+        texts: AsyncTexts,
+        *,
+        model: str = "",
+        truncation: str = "",
+        priority: str = "",
+        timeout_s: float = CALL_TIMEOUT_S,
+        attempts_max: int = SENT_MAX,
+        progress: bool | None = False,
+    ) -> AsyncGenerator[Result, None]:
+        """Classify any number of texts, lazily, in input order and in bounded memory, as ``Client.classify_all`` does.
+
+        >>> [result.label async for result in client.classify_all(["a good film", "awful"])]
+        ['positive', 'negative']
+
+        ``texts`` may also be an asynchronous iterable. 128 texts make a call; for texts that arrive one by one, and slowly, use
+        ``classify_stream``. Close the iterator (``contextlib.aclosing``) if you leave it early.
+        """
+        column = AsyncColumn(texts)
+        options = requests.Options(model, truncation, priority)
+        return self._shown(column, options, timeout_s, attempts_max, progress)
 
     async def classify_stream(
         self,
@@ -148,6 +235,12 @@ class AsyncClient:
         item_timeout_s: float | None = None,
     ) -> AsyncIterator[tuple[str, Result]]:
         """Classify (id, text) items as they arrive. Yields (id, result) in the order of completion, not of input.
+
+        >>> async def items():
+        ...     yield "first", "a good film"
+        >>> async for item_id, result in client.classify_stream(items()):
+        ...     print(item_id, result.label)
+        first positive
 
         A stream stays on one server and is not retried. If it ends early, for example because the server stops, send the unanswered items
         again.
@@ -204,12 +297,22 @@ class AsyncClient:
             call.cancel()
 
     async def list_models(self, *, timeout_s: float | None = None) -> pb.ListModelsResponse:
-        """List the loaded models."""
-        return cast(pb.ListModelsResponse, await self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s))
+        """List the loaded models.
+
+        >>> [model.id.name for model in (await client.list_models()).models]
+        ['tiny']
+        """
+        return shown(cast(pb.ListModelsResponse, await self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s)))
 
     async def get_model(self, model: str = "", *, timeout_s: float | None = None) -> pb.Model:
-        """Get one loaded model with its card."""
-        return cast(pb.GetModelResponse, await self._call(self._stub.GetModel, pb.GetModelRequest(model=model), timeout_s)).model
+        """Get one loaded model with its card.
+
+        >>> model = await client.get_model()
+        >>> list(model.labels), model.max_tokens
+        (['negative', 'positive'], 32)
+        """
+        request = pb.GetModelRequest(model=model)
+        return shown(cast(pb.GetModelResponse, await self._call(self._stub.GetModel, request, timeout_s)).model)
 
     async def feedback(
         self,
@@ -223,6 +326,10 @@ class AsyncClient:
     ) -> FeedbackTaken:
         """Tell the right label of a text, or of the answer to the request with this id.
 
+        >>> answer = await client.classify("a good film", request_id="4f1c9f5e")
+        >>> (await client.feedback("positive", request_id="4f1c9f5e")).right
+        True
+
         The server needs a journal. For an answer or a text the last label counts. ``item``: the text's place in a batch, from 0,
         among those that were sent: a text that is not valid Unicode is not. ``model``: as in ``classify``, with a text.
 
@@ -232,6 +339,65 @@ class AsyncClient:
         """
         request = requests.feedback(label, text, request_id, item, model)
         return feedback_of(cast(pb.FeedbackResponse, await self._call(self._stub.Feedback, request, timeout_s)))
+
+    async def _classify_many(self, column: AsyncColumn, options: requests.Options, timeout_s: float, progress: bool | None) -> Results:
+        # As in Client.
+        labels = (await self.get_model(options.model)).labels
+        found: list[Result] = []
+        async with aclosing(column.items), aclosing(self._shown(column, options, timeout_s, SENT_MAX, progress)) as results:
+            async for result in results:
+                found.append(result)
+                if of_every_text(result):
+                    found += [result] * (await column.read_to_end() - len(found))
+                    break
+        return Results(found, labels=labels, index=column.index)
+
+    async def _shown(
+        self, column: AsyncColumn, options: requests.Options, timeout_s: float, attempts_max: int, progress: bool | None
+    ) -> AsyncGenerator[Result, None]:
+        under_way: deque[asyncio.Task[Sequence[Result]]] = deque()
+        try:
+            with counting(column.count, progress) as count:
+                async for chunk in _chunks(column.items):
+                    under_way.append(asyncio.create_task(self._chunk(chunk, options, timeout_s, attempts_max)))
+                    if len(under_way) == CALLS_AHEAD:
+                        for result in await under_way[0]:
+                            count(result)
+                            yield result
+                        under_way.popleft()
+                while under_way:
+                    for result in await under_way[0]:
+                        count(result)
+                        yield result
+                    under_way.popleft()
+        finally:
+            # The caller may close the iterator early, or be cancelled.
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+    async def _chunk(self, chunk: Sequence[Item], options: requests.Options, timeout_s: float, attempts_max: int) -> Sequence[Result]:
+        batch = requests.Batch(chunk, options)
+        results = batch.results(await self._results(batch, timeout_s))
+        for attempt in range(1, attempts_max):
+            places = again(results)
+            if not places:
+                break
+            await asyncio.sleep(pause_s([results[place] for place in places], attempt))
+            answers = await self._results(requests.Batch([chunk[place] for place in places], options), timeout_s)
+            for place, answer in zip(places, answers, strict=True):
+                results[place] = answer
+        return results
+
+    async def _results(self, batch: requests.Batch, timeout_s: float) -> list[Result]:
+        # A call without texts would be refused.
+        if not batch.sent:
+            return []
+        try:
+            response = await self._stub.ClassifyBatch(batch.request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            return [failure(error)] * batch.sent
+        return [requests.alone(result_of(result)) for result in response.results]
 
     async def _explained(self, request: pb.ExplainRequest, timeout_s: float) -> AsyncGenerator[pb.ExplainResponse, None]:
         deadline_at = time.monotonic() + timeout_s
@@ -266,6 +432,15 @@ class AsyncClient:
                     raise failure(error) from error
                 await asyncio.sleep(backoff_s(attempt, deadline_at - time.monotonic()))
         raise AssertionError("the last attempt returns or raises")
+
+
+async def _chunks(items: AsyncIterator[Item]) -> AsyncIterator[list[Item]]:
+    waiting = Chunks()
+    async for item in items:
+        if full := waiting.add(item):
+            yield full
+    if rest := waiting.rest():
+        yield rest
 
 
 def failure(error: grpc.aio.AioRpcError) -> CallFailed:

@@ -28,6 +28,9 @@ VERDICTS = {number: name.removeprefix("VERDICT_") for name, number in pb.Verdict
 class AttentionOptions:
     """Which attention maps to return. ``layers`` and ``heads`` count from 0; empty: all. The proto describes each AttentionAggregation.
 
+    >>> AttentionOptions(layers=[0], aggregation="words").encoding
+    'u8'
+
     Raises:
         ValueError: ``encoding`` is not one of ENCODINGS, ``aggregation`` is not one of AGGREGATIONS, or ``layers`` or ``heads`` is not a
             sequence of 32-bit integers.
@@ -58,6 +61,10 @@ class NeuronOptions:
 @dataclass(frozen=True, slots=True)
 class ExplainOptions:
     """What to explain. By default: an attribution by the model's default method, with evidence.
+
+    >>> options = ExplainOptions(methods=["occlusion"], without=[[1]])
+    >>> client.explain("a good film", options=options).counterfactuals[0].score
+    0.5
 
     If the text is longer than those on which the default method was studied, or too long for the timeout, another method is used and
     ``summary.notes`` says so.

@@ -223,9 +223,15 @@ class Summary:
     run_s: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Explanation:
     """The explanation of one answer.
+
+    >>> explanation = client.explain("a good film")
+    >>> explanation
+    Explanation(label='positive', score=0.8808, explained='positive', words=3, attributions=['occlusion'], complete=True)
+    >>> dict(zip((word.text for word in explanation.words), explanation.attributions["occlusion"].words.tolist()))
+    {'a': 0.0, 'good': 1.0, 'film': 0.0}
 
     ``label`` to ``model``: the answer, as in Classification. ``explained``: the label whose ``logit`` is explained. ``labels_agree``:
     whether the explain graph predicts the same label for this text. ``logit_error``: the largest difference between the logits of both
@@ -261,6 +267,10 @@ class Explanation:
     summary: Summary
     messages: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        fields = f"label={self.label!r}, score={self.score:.4f}, explained={self.explained!r}, words={len(self.words)}"
+        return f"Explanation({fields}, attributions={list(self.attributions)}, complete={self.summary.complete})"
+
     @property
     def units(self) -> tuple[tuple[str, bool, bool], ...]:
         """Words and special tokens in text order, as (text, special, pair)."""
@@ -282,15 +292,29 @@ class Explanation:
         return tuple((token.piece, token.special, token.pair) for token in self.tokens)
 
     def to_json(self) -> dict[str, Any]:  # JSON's values are of many kinds
-        """The explanation as strict JSON, without nan or infinity; see ``json_of``."""
+        """The explanation as strict JSON, without nan or infinity; see ``json_of``.
+
+        >>> client.explain("a good film").to_json()["words"][1]["text"]
+        'good'
+        """
         return json_of(self)
 
     def to_bertviz(self) -> dict[str, Any]:  # torch's tensors, of which the client knows nothing
-        """The arguments of bertviz's head_view and model_view; see ``bertviz_of``."""
+        """The arguments of bertviz's head_view and model_view; see ``bertviz_of``.
+
+        >>> options = ExplainOptions(attention=AttentionOptions())
+        >>> arguments = english.explain("a good film", options=options).to_bertviz()  # english: a client of a model with attention
+        >>> arguments["tokens"]
+        ['[CLS]', 'a', 'good', 'film', '[SEP]']
+        """
         return bertviz_of(self)
 
     def to_neat_vision(self, sample_id: str, *, method: str = "", label: str = "") -> dict[str, Any]:  # as to_json
-        """A sample of neat-vision's data file; see ``neat_vision_of``."""
+        """A sample of neat-vision's data file; see ``neat_vision_of``.
+
+        >>> client.explain("a good film").to_neat_vision("first")["attention"]
+        [0.0, 1.0, 0.0]
+        """
         return neat_vision_of(self, sample_id, method=method, label=label)
 
     def to_html(self, model: Mapping[str, Any] | None = None) -> str:  # as to_json
@@ -299,6 +323,10 @@ class Explanation:
         ``model``: the result of ``model_json``, for the scorecard.
 
         The page shows only what the explanation has: also request attention, heads and neuron.
+
+        >>> page = client.explain("a good film").to_html()
+        >>> page[:15]
+        '<!doctype html>'
 
         Raises:
             ValueError: the explanation has no ``messages``.

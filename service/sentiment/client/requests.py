@@ -1,15 +1,16 @@
 """Builds the requests of both clients."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import grpc
 
+from sentiment.client.columns import Item, TextOrPair, Unusable
 from sentiment.client.explain_options import ExplainOptions
 from sentiment.client.results import CallFailed, Result, Violation
 from sentiment.v1 import sentiment_pb2 as pb
 
-TextOrPair = str | tuple[str, str]
 TRUNCATIONS = {
     "": pb.TRUNCATION_UNSPECIFIED,
     "refuse": pb.TRUNCATION_REFUSE,
@@ -17,6 +18,7 @@ TRUNCATIONS = {
     "head_tail": pb.TRUNCATION_HEAD_TAIL,
     "windows": pb.TRUNCATION_WINDOWS,
 }
+_PLACE = re.compile(r"^items\[\d+\]\.")
 PRIORITIES = {"": pb.PRIORITY_UNSPECIFIED, "interactive": pb.PRIORITY_INTERACTIVE, "bulk": pb.PRIORITY_BULK}
 
 
@@ -47,12 +49,14 @@ class Options:
         message.priority = PRIORITIES[self.priority]
 
 
-def item_of(text: TextOrPair) -> pb.Item:
+def item_of(text: Item) -> pb.Item:
     """An item of a batch or stream.
 
     Raises:
-        CallFailed: the text is not valid Unicode, so protobuf cannot encode it.
+        CallFailed: the text is missing or no string, or is not valid Unicode, so protobuf cannot encode it.
     """
+    if isinstance(text, Unusable):
+        raise _invalid("text", text.reason)
     try:
         return pb.Item(text=text) if isinstance(text, str) else pb.Item(text=text[0], text_pair=text[1])
     except UnicodeEncodeError as error:
@@ -71,6 +75,30 @@ def one(text: TextOrPair, options: Options, explain: ExplainOptions | None = Non
     request = pb.ClassifyRequest(text=item.text, text_pair=pair, explain=None if explain is None else explain.message())
     options.write(request)
     return request
+
+
+def single(text: str, text_pair: object) -> tuple[TextOrPair, str | None]:
+    """One text with what may be its pair: the item, and the pair.
+
+    Raises:
+        TypeError: the pair is no string.
+    """
+    if text_pair is None:
+        return text, None
+    if not isinstance(text_pair, str):
+        raise TypeError(f"text_pair must be a string, as text is, got {type(text_pair).__name__}")
+    return (text, text_pair), text_pair
+
+
+def check_options_of_many(explain: ExplainOptions | None, request_id: str) -> None:
+    """Refuse what a call for many texts does not have.
+
+    Raises:
+        ValueError: one of the options is given.
+    """
+    for name, given in (("explain", explain is not None), ("request_id", bool(request_id))):
+        if given:
+            raise ValueError(f"{name} is for one text; for many, call classify for each")
 
 
 def explanation(text: TextOrPair, options: Options, label: str, explain: ExplainOptions | None) -> pb.ExplainRequest:
@@ -120,13 +148,17 @@ def feedback(label: str, text: TextOrPair | None, request_id: str, item: int, mo
 
 def _no_unicode(field: str, error: UnicodeEncodeError) -> CallFailed:
     reason = f"has a lone surrogate at code point {error.start}; Unicode text has none"
+    return _invalid(field, reason)
+
+
+def _invalid(field: str, reason: str) -> CallFailed:
     return CallFailed(grpc.StatusCode.INVALID_ARGUMENT, f"{field}: {reason}", [Violation(field, reason)])
 
 
 class Batch:
-    """A ClassifyBatch request. Texts that are not valid Unicode fail here, and the others are sent."""
+    """A ClassifyBatch request. Texts that are missing or not valid Unicode fail here, and the others are sent."""
 
-    def __init__(self, texts: Sequence[TextOrPair], options: Options) -> None:
+    def __init__(self, texts: Iterable[Item], options: Options) -> None:
         self.request = pb.ClassifyBatchRequest()
         options.write(self.request)
         self._failed: list[CallFailed | None] = []
@@ -138,6 +170,11 @@ class Batch:
                 self._failed.append(error)
 
     @property
+    def count(self) -> int:
+        """How many texts there are."""
+        return len(self._failed)
+
+    @property
     def sent(self) -> int:
         """How many texts are in the request."""
         return len(self.request.items)
@@ -146,3 +183,11 @@ class Batch:
         """One result per text, in order, from the server's answers and the failures here."""
         given = iter(answers)
         return [failed or next(given) for failed in self._failed]
+
+
+def alone(result: Result) -> Result:
+    """The result of an item as if its text had been sent alone: an error says text for ``items[3].text``, its place in some call."""
+    if not isinstance(result, CallFailed) or not result.violations:
+        return result
+    violations = [replace(one, field=_PLACE.sub("", one.field)) for one in result.violations]
+    return CallFailed(result.code, _PLACE.sub("", result.message), violations, result.retry_after_s, result.request_id)

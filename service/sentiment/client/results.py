@@ -1,7 +1,10 @@
 """Results and errors of the clients: frozen dataclasses, without protobuf."""
 
+import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from sys import intern
 from types import MappingProxyType
 
 import grpc
@@ -17,6 +20,9 @@ from sentiment.v1 import sentiment_pb2 as pb
 
 _DETAILS = "grpc-status-details-bin"
 REQUEST_ID = "x-request-id"
+# A score as a bar in the colour of the notebook's text. Browsers draw an empty <meter> as a full one in dark notebooks.
+_FRAME = "width: 12em; border: 1px solid; opacity: 0.7"
+_BAR = "height: 0.6em; background: currentColor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +36,14 @@ class Timing:
     batch_rows: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Classification:
     """The answer to one text. ``scores``: calibrated probabilities by label, in the model's order; they sum to 1.
 
     ``explanation``: set if it was requested.
+
+    >>> client.classify("a good film")
+    Classification(label='positive', score=0.8808, scores={'negative': 0.1192, 'positive': 0.8808})
     """
 
     label: str
@@ -47,8 +56,28 @@ class Classification:
     timing: Timing
     explanation: Explanation | None = None
 
+    def __repr__(self) -> str:
+        scores = ", ".join(f"{label!r}: {score:.4f}" for label, score in self.scores.items())
+        marks = "".join(f", {name}=True" for name in ("abstain", "truncated") if getattr(self, name))
+        return f"Classification(label={self.label!r}, score={self.score:.4f}, scores={{{scores}}}{marks})"
+
+    def _repr_html_(self) -> str:
+        """The scores as bars, for notebooks. Colours are the notebook's own."""
+        rows = "".join(
+            f"<tr><th>{html.escape(label)}</th><td>{score:.4f}</td>"
+            f'<td><div style="{_FRAME}"><div style="{_BAR}; width: {score:.1%}"></div></div></td></tr>'
+            for label, score in self.scores.items()
+        )
+        marks = [f"{self.tokens} tokens", *(["cut to fit"] if self.truncated else []), *(["undecided"] if self.abstain else [])]
+        model = html.escape(f"{self.model.name}/{self.model.version}")
+        return f"<p><b>{html.escape(self.label)}</b> ({', '.join(marks)}; {model})</p><table><tbody>{rows}</tbody></table>"
+
     def to_json(self, text: str) -> dict[str, object]:
-        """The object that ``sentiment classify --json`` prints."""
+        """The object that ``sentiment classify --json`` prints.
+
+        >>> client.classify("a good film").to_json("a good film")["tokens"]
+        5
+        """
         return {
             "text": text,
             "label": self.label,
@@ -82,6 +111,12 @@ class Violation:
 class CallFailed(SentimentError):
     """A call or an item failed.
 
+    >>> try:
+    ...     client.classify("")
+    ... except CallFailed as error:
+    ...     print(error.code.name, [violation.field for violation in error.violations])
+    INVALID_ARGUMENT ['text']
+
     Attributes:
         code: the gRPC status code.
         message: message of the server or the transport.
@@ -110,18 +145,23 @@ Result = Classification | CallFailed
 
 
 def classification_of(response: pb.ClassifyResponse) -> Classification:
-    """Convert an answer from protobuf."""
+    """Convert an answer from protobuf. Answers share their strings: a million of them stand in memory together."""
     prediction, timing = response.prediction, response.timing
     return Classification(
-        label=prediction.label,
+        label=intern(prediction.label),
         score=prediction.score,
-        scores=MappingProxyType({entry.label: entry.score for entry in prediction.scores}),
+        scores=MappingProxyType({intern(entry.label): entry.score for entry in prediction.scores}),
         abstain=prediction.abstain,
-        model=ModelId(response.model.name, response.model.version, response.model.digest),
+        model=_model(response.model.name, response.model.version, response.model.digest),
         tokens=response.tokens,
         truncated=response.truncated,
         timing=Timing(seconds(timing.total), seconds(timing.tokenize), seconds(timing.queue), seconds(timing.run), timing.batch_rows),
     )
+
+
+@lru_cache(16)
+def _model(name: str, version: int, digest: str) -> ModelId:
+    return ModelId(name, version, digest)
 
 
 def feedback_of(response: pb.FeedbackResponse) -> FeedbackTaken:
@@ -169,6 +209,17 @@ def retryable(result: Result) -> bool:
         Code.Name(Code.UNAVAILABLE),
         Code.Name(Code.RESOURCE_EXHAUSTED),
         Code.Name(Code.DEADLINE_EXCEEDED),
+    )
+
+
+def of_every_text(result: Result) -> bool:
+    """Whether every other text would fail alike: there is no server, no such model, or no access to them."""
+    return isinstance(result, CallFailed) and result.code.name in (
+        Code.Name(Code.UNAVAILABLE),
+        Code.Name(Code.NOT_FOUND),
+        Code.Name(Code.UNAUTHENTICATED),
+        Code.Name(Code.PERMISSION_DENIED),
+        Code.Name(Code.UNIMPLEMENTED),
     )
 
 

@@ -2,19 +2,23 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast, overload
 
 import grpc
 
 from sentiment.client import requests
+from sentiment.client.chunks import CALL_TIMEOUT_S, CALLS_AHEAD, SENT_MAX, again, chunks, pause_s
+from sentiment.client.columns import Column, Item, TextOrPair, Texts, column_of
 from sentiment.client.explain_options import ExplainOptions
 from sentiment.client.explanation_reader import explained_of, explanation_of
 from sentiment.client.explanations import Explanation
+from sentiment.client.frames import Results
+from sentiment.client.notebook import shown
 from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, backoff_s, channel_options
-from sentiment.client.requests import TextOrPair
+from sentiment.client.progress import counting
 from sentiment.client.results import (
     REQUEST_ID,
     CallFailed,
@@ -23,8 +27,8 @@ from sentiment.client.results import (
     Result,
     failure_of_rpc,
     feedback_of,
+    of_every_text,
     result_of,
-    retryable,
 )
 from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
@@ -32,17 +36,18 @@ from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 
 R = TypeVar("R")
 DEFAULT_TARGET = "127.0.0.1:50051"
-# classify_all sends CHUNK texts per call and CALLS_AHEAD calls at once: enough to keep a server's runners busy.
-CHUNK = 128
-CALLS_AHEAD = 4
-# Well under the server's message limit, so that a long text does not make a call with other texts too large.
-CHUNK_BYTES = 2**21
+# The texts of a call under way, its request and its future; None if there is nothing to send.
+_Call = tuple[Sequence[Item], requests.Batch, Any]
 
 
 class Client:
     """Client with deadlines, retries, round-robin load balancing and keepalive. Safe to share between threads.
 
     Use it as a context manager, or call ``close``.
+
+    >>> with Client("127.0.0.1:50051") as client:
+    ...     print(client.classify("a good film").label)
+    positive
     """
 
     def __init__(
@@ -71,6 +76,10 @@ class Client:
         # The stub class is typed for both kinds of channel.
         self._stub = cast(Any, pb_grpc.SentimentServiceStub(self._channel))
         self._timeout_s = timeout_s
+        self._target = target
+
+    def __repr__(self) -> str:
+        return f"Client({self._target!r})"
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +91,8 @@ class Client:
         """Close the connections. Calls in progress fail."""
         self._channel.close()
 
-    def classify(
+    @overload
+    def classify(  # type: ignore[overload-overlap]  # a string is an iterable of strings; the first overload takes it
         self,
         text: str,
         text_pair: str | None = None,
@@ -93,22 +103,74 @@ class Client:
         explain: ExplainOptions | None = None,
         request_id: str = "",
         timeout_s: float | None = None,
-    ) -> Classification:
-        """Classify one text or pair.
+        progress: bool | None = None,
+    ) -> Classification: ...
 
-        ``model``: name or name/version. ``truncation``: refuse, head, head_tail or windows. ``priority``: interactive or bulk. Empty
-        strings mean the default. ``explain``: explanation to add to the answer, which must fit one message (``explain`` has no such limit);
-        the default timeout is then 30 s. ``request_id``: names the call in the server's log and journal, in 1 to 128 printable ASCII
-        characters.
+    @overload
+    def classify(
+        self,
+        text: Texts,
+        text_pair: Texts | None = None,
+        *,
+        model: str = "",
+        truncation: str = "",
+        priority: str = "",
+        timeout_s: float | None = None,
+        progress: bool | None = None,
+    ) -> Results: ...
+
+    def classify(
+        self,
+        text: str | Texts,
+        text_pair: str | Texts | None = None,
+        *,
+        model: str = "",
+        truncation: str = "",
+        priority: str = "",
+        explain: ExplainOptions | None = None,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        progress: bool | None = None,
+    ) -> Classification | Results:
+        """Classify one text or pair, or many: a string gives a ``Classification``, anything else ``Results``.
+
+        >>> client.classify("a good film").label
+        'positive'
+        >>> client.classify(["a good film", "awful"]).to_pandas()["label"].to_list()
+        ['positive', 'negative']
+
+        Many texts are an iterable, a pandas or polars Series, a NumPy array or an Arrow column of strings or pairs. They are sent as in
+        ``classify_all``. The result of a text without an answer is a CallFailed. A value that is missing (None, NaN, null) or no string is
+        not sent, and its code is INVALID_ARGUMENT. If the server is lost on the way, the texts that are left get that error.
+
+        Args:
+            text: the text, or many.
+            text_pair: the second text, or as many second texts.
+            model: name or name/version. Empty: the server's default model.
+            truncation: refuse, head, head_tail or windows. Empty: the model's default.
+            priority: interactive or bulk. Empty: interactive for one text, bulk for many.
+            explain: for one text: explanation to add to the answer, which must fit one message (``explain`` has no such limit).
+            request_id: for one text: names the call in the server's log and journal, in 1 to 128 printable ASCII characters.
+            timeout_s: of the call for one text: 5 s, the client's own ``timeout_s``, or 30 s with ``explain``. For many: of each attempt
+                of a call with up to 128 texts, 60 s.
+            progress: for many: whether to show a progress bar. None: on a terminal or in a notebook, if tqdm is installed and the work
+                takes over 2 s.
 
         Raises:
-            CallFailed: the call failed; ``code`` says why.
+            CallFailed: one text has no answer; ``code`` says why. For many texts: the server or the model is not there at the beginning.
+            ModuleNotFoundError: ``progress`` is True and tqdm is not installed.
+            TypeError: ``text`` is bytes, a mapping or a whole table.
+            ValueError: there are not as many second texts as texts, or an option for one text is given with many.
         """
-        item = text if text_pair is None else (text, text_pair)
-        request = requests.one(item, requests.Options(model, truncation, priority), explain)
+        options = requests.Options(model, truncation, priority)
+        if not isinstance(text, str):
+            requests.check_options_of_many(explain, request_id)
+            return self._classify_many(column_of(text, text_pair), options, CALL_TIMEOUT_S if timeout_s is None else timeout_s, progress)
+        item, second = requests.single(text, text_pair)
         if explain is not None and timeout_s is None:
             timeout_s = EXPLAIN_TIMEOUT_S
-        return explained_of(self._call(self._stub.Classify, request, timeout_s, request_id), text, text_pair)
+        request = requests.one(item, options, explain)
+        return explained_of(self._call(self._stub.Classify, request, timeout_s, request_id), text, second)
 
     def explain(
         self,
@@ -122,6 +184,10 @@ class Client:
         timeout_s: float = EXPLAIN_TIMEOUT_S,
     ) -> Explanation:
         """Explain the answer to one text or pair. The server gives classification requests priority over explanations.
+
+        >>> explanation = client.explain("a good film")
+        >>> explanation.attributions["occlusion"].words.tolist()
+        [0.0, 1.0, 0.0]
 
         ``label``: the label whose logit is explained; empty: the predicted label. ``options``: what to explain; None: an attribution with
         evidence. Parts that do not fit into the timeout are left out, and ``Explanation.summary`` says so. ``truncation``: refuse, head or
@@ -137,7 +203,7 @@ class Client:
 
     def classify_batch(
         self,
-        texts: Sequence[TextOrPair],
+        texts: Texts,
         *,
         model: str = "",
         truncation: str = "",
@@ -147,80 +213,126 @@ class Client:
     ) -> list[Result]:
         """Classify up to 1,024 texts in one call. Results are in input order; the result of a failed item is a CallFailed.
 
+        >>> [result.label for result in client.classify_batch(["a good film", "awful"])]
+        ['positive', 'negative']
+
         ``request_id``: as in ``classify``.
 
         Raises:
             CallFailed: the whole call failed.
         """
-        batch = requests.Batch(texts, requests.Options(model, truncation, priority))
-        if texts and not batch.sent:
+        batch = requests.Batch(column_of(texts).items, requests.Options(model, truncation, priority))
+        if batch.count and not batch.sent:
             return batch.results([])
         response = self._call(self._stub.ClassifyBatch, batch.request, timeout_s, request_id)
         return batch.results(map(result_of, response.results))
 
     def classify_all(
         self,
-        texts: Iterable[TextOrPair],
+        texts: Texts,
         *,
         model: str = "",
         truncation: str = "",
         priority: str = "",
-        timeout_s: float = 60.0,
-        attempts_max: int = 8,
-    ) -> Iterator[Result]:
-        """Classify any number of texts, lazily, in input order and in bounded memory: at most ``CHUNK * CALLS_AHEAD`` texts at a time.
+        timeout_s: float = CALL_TIMEOUT_S,
+        attempts_max: int = SENT_MAX,
+        progress: bool | None = False,
+    ) -> Generator[Result, None, None]:
+        """Classify any number of texts, lazily, in input order and in bounded memory: at most 512 texts at a time.
 
-        Texts that the server refuses for lack of capacity or time are sent again, up to ``attempts_max`` times. The result of a text that
-        still fails is a CallFailed.
+        >>> [result.label for result in client.classify_all(line for line in ("a good film", "awful"))]
+        ['positive', 'negative']
+
+        ``texts``: as in ``classify``. Texts that the server refuses for lack of capacity or time are sent again, up to ``attempts_max``
+        times. The result of a text that still fails is a CallFailed. ``timeout_s``: of each attempt of a call with up to 128 texts.
+        ``progress``: as in ``classify``.
+
+        Raises:
+            TypeError: as in ``classify``.
         """
-        under_way: deque[tuple[Sequence[TextOrPair], requests.Batch, Any]] = deque()
-        source = chunks(texts)
+        column = column_of(texts)
+        return self._shown(column, requests.Options(model, truncation, priority), timeout_s, attempts_max, progress)
+
+    def _classify_many(self, column: Column, options: requests.Options, timeout_s: float, progress: bool | None) -> Results:
+        # Finds out within the client's own timeout that a server, model or token is not there, and what labels there are.
+        labels = self.get_model(options.model).labels
+        return Results(self._while_there(column, options, timeout_s, progress), labels=labels, index=column.index)
+
+    def _while_there(self, column: Column, options: requests.Options, timeout_s: float, progress: bool | None) -> Iterator[Result]:
+        """One result a text, also if the server does not come back: all that are left then fail without being sent."""
+        given = 0
+        with closing(self._shown(column, options, timeout_s, SENT_MAX, progress)) as results:
+            for result in results:
+                given += 1
+                yield result
+                if of_every_text(result):
+                    break
+            else:
+                return
+        for _ in range(column.read_to_end() - given):
+            yield result
+
+    def _shown(
+        self, column: Column, options: requests.Options, timeout_s: float, attempts_max: int, progress: bool | None
+    ) -> Generator[Result, None, None]:
+        under_way: deque[_Call] = deque()
         try:
-            yield from self._in_order(source, under_way, requests.Options(model, truncation, priority), timeout_s, attempts_max)
+            with counting(column.count, progress) as count:
+                for result in self._in_order(chunks(column.items), under_way, options, timeout_s, attempts_max):
+                    count(result)
+                    yield result
         finally:
             # The caller may close the iterator early.
             for *_, future in under_way:
-                future.cancel()
+                if future is not None:
+                    future.cancel()
 
     def _in_order(
-        self,
-        source: Iterator[list[TextOrPair]],
-        under_way: "deque[tuple[Sequence[TextOrPair], requests.Batch, Any]]",
-        options: requests.Options,
-        timeout_s: float,
-        attempts_max: int,
+        self, source: Iterator[list[Item]], under_way: "deque[_Call]", options: requests.Options, timeout_s: float, attempts_max: int
     ) -> Iterator[Result]:
         while True:
             while len(under_way) < CALLS_AHEAD and (taken := next(source, None)):
                 batch = requests.Batch(taken, options)
-                under_way.append((taken, batch, self._stub.ClassifyBatch.future(batch.request, timeout=timeout_s)))
+                # A call without texts would be refused.
+                future = self._stub.ClassifyBatch.future(batch.request, timeout=timeout_s) if batch.sent else None
+                under_way.append((taken, batch, future))
             if not under_way:
                 return
             chunk, batch, future = under_way.popleft()
-            results = batch.results(_results(future.result, batch.sent))
+            results = batch.results([] if future is None else _results(future.result, batch.sent))
             yield from self._finish(chunk, results, options, timeout_s, attempts_max)
 
     def _finish(
-        self, chunk: Sequence[TextOrPair], results: list[Result], options: requests.Options, timeout_s: float, attempts_max: int
+        self, chunk: Sequence[Item], results: list[Result], options: requests.Options, timeout_s: float, attempts_max: int
     ) -> Sequence[Result]:
         for attempt in range(1, attempts_max):
-            again = [index for index, result in enumerate(results) if retryable(result)]
-            if not again:
+            places = again(results)
+            if not places:
                 break
-            time.sleep(_pause_s([results[index] for index in again], attempt))
-            request = requests.Batch([chunk[index] for index in again], options).request
-            answers = _results(lambda request=request: self._stub.ClassifyBatch(request, timeout=timeout_s), len(again))  # type: ignore[misc]  # default binds the loop's value
-            for index, answer in zip(again, answers, strict=True):
-                results[index] = answer
+            time.sleep(pause_s([results[place] for place in places], attempt))
+            request = requests.Batch([chunk[place] for place in places], options).request
+            answers = _results(lambda request=request: self._stub.ClassifyBatch(request, timeout=timeout_s), len(places))  # type: ignore[misc]  # default binds the loop's value
+            for place, answer in zip(places, answers, strict=True):
+                results[place] = answer
         return results
 
     def list_models(self, *, timeout_s: float | None = None) -> pb.ListModelsResponse:
-        """List the loaded models."""
-        return cast(pb.ListModelsResponse, self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s))
+        """List the loaded models.
+
+        >>> [model.id.name for model in client.list_models().models]
+        ['tiny']
+        """
+        return shown(cast(pb.ListModelsResponse, self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s)))
 
     def get_model(self, model: str = "", *, timeout_s: float | None = None) -> pb.Model:
-        """Get one loaded model with its card."""
-        return cast(pb.GetModelResponse, self._call(self._stub.GetModel, pb.GetModelRequest(model=model), timeout_s)).model
+        """Get one loaded model with its card.
+
+        >>> model = client.get_model()
+        >>> list(model.labels), model.max_tokens
+        (['negative', 'positive'], 32)
+        """
+        request = pb.GetModelRequest(model=model)
+        return shown(cast(pb.GetModelResponse, self._call(self._stub.GetModel, request, timeout_s)).model)
 
     def feedback(
         self,
@@ -233,6 +345,10 @@ class Client:
         timeout_s: float | None = None,
     ) -> FeedbackTaken:
         """Tell the right label of a text, or of the answer to the request with this id.
+
+        >>> answer = client.classify("a good film", request_id="4f1c9f5e")
+        >>> client.feedback("positive", request_id="4f1c9f5e").right
+        True
 
         The server needs a journal. For an answer or a text the last label counts. ``item``: the text's place in a batch, from 0,
         among those that were sent: a text that is not valid Unicode is not. ``model``: as in ``classify``, with a text.
@@ -278,22 +394,6 @@ class Client:
         raise AssertionError("the last attempt returns or raises")
 
 
-def chunks(texts: Iterable[TextOrPair]) -> Iterator[list[TextOrPair]]:
-    """Cut texts into lists of at most CHUNK texts and CHUNK_BYTES bytes. A longer text gets a list of its own."""
-    chunk: list[TextOrPair] = []
-    size = 0
-    for text in texts:
-        # Upper bound of four bytes per character; exact sizes need an encoding.
-        added = sum(len(part) * (1 if part.isascii() else 4) for part in ([text] if isinstance(text, str) else text))
-        if chunk and (len(chunk) == CHUNK or size + added > CHUNK_BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(text)
-        size += added
-    if chunk:
-        yield chunk
-
-
 def failure(error: grpc.RpcError) -> CallFailed:
     """Convert the error of a call to ``CallFailed``."""
     # At run time the error is the call itself, with its status.
@@ -303,11 +403,6 @@ def failure(error: grpc.RpcError) -> CallFailed:
 
 def _results(call: Callable[[], pb.ClassifyBatchResponse], count: int) -> list[Result]:
     try:
-        return [result_of(result) for result in call().results]
+        return [requests.alone(result_of(result)) for result in call().results]
     except grpc.RpcError as error:
         return [failure(error)] * count
-
-
-def _pause_s(failures: Sequence[Result], attempt: int) -> float:
-    retry_after_s = max(failed.retry_after_s or 0.0 for failed in failures if isinstance(failed, CallFailed))
-    return min(10.0, max(retry_after_s, 0.05 * 2.0**attempt))

@@ -8,7 +8,11 @@ from google.protobuf.message import Message
 
 
 def json_dict(message: Message) -> dict[str, Any]:  # JSON's values are of many kinds
-    """The message as a dictionary with the proto's field names. Unset fields have their default; unset optional fields are left out."""
+    """The message as a dictionary with the proto's field names. Unset fields have their default; unset optional fields are left out.
+
+    >>> model_json(client.get_model())["labels"]
+    ['negative', 'positive']
+    """
     return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
 
 

@@ -1,0 +1,60 @@
+"""Cuts any number of texts into calls, and decides what to send again: what both clients share. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from sentiment.client.columns import Item, Unusable
+from sentiment.client.results import CallFailed, Result, retryable
+
+# classify_all sends CHUNK texts per call and CALLS_AHEAD calls at once: enough to keep a server's runners busy.
+CHUNK = 128
+CALLS_AHEAD = 4
+# Well under the server's message limit, so that a long text does not make a call with other texts too large.
+CHUNK_BYTES = 2**21
+# Of each call, retries not included.
+CALL_TIMEOUT_S = 60.0
+# How often a text is sent.
+SENT_MAX = 8
+
+
+class Chunks:
+    """Texts on their way into calls of at most CHUNK texts and CHUNK_BYTES bytes. A longer text gets a call of its own."""
+
+    def __init__(self) -> None:
+        self._items: list[Item] = []
+        self._bytes = 0
+
+    def add(self, item: Item) -> list[Item] | None:
+        """Add a text. Returns the texts before it if the call has no room for it."""
+        parts = () if isinstance(item, Unusable) else (item,) if isinstance(item, str) else item
+        # Upper bound of four bytes per character; exact sizes need an encoding.
+        size = sum(len(part) * (1 if part.isascii() else 4) for part in parts)
+        full = self.rest() if len(self._items) == CHUNK or self._bytes + size > CHUNK_BYTES else None
+        self._items.append(item)
+        self._bytes += size
+        return full
+
+    def rest(self) -> list[Item] | None:
+        """The texts that wait, which are then gone; None if there are none."""
+        waiting, self._items, self._bytes = self._items, [], 0
+        return waiting or None
+
+
+def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """The texts of each call."""
+    waiting = Chunks()
+    for item in items:
+        if full := waiting.add(item):
+            yield full
+    if rest := waiting.rest():
+        yield rest
+
+
+def again(results: Sequence[Result]) -> list[int]:
+    """The places of the texts to send again."""
+    return [place for place, result in enumerate(results) if retryable(result)]
+
+
+def pause_s(failures: Iterable[Result], attempt: int) -> float:
+    """Seconds before texts that failed so at attempt number ``attempt`` are sent again."""
+    retry_after_s = max(failed.retry_after_s or 0.0 for failed in failures if isinstance(failed, CallFailed))
+    return min(10.0, max(retry_after_s, 0.05 * 2.0**attempt))
