@@ -1,4 +1,4 @@
-"""Writes docs/reference/, the diagrams of docs/internals/architecture.md and the runs of peers.md: ``make reference``.
+"""Writes docs/reference/, the diagrams of architecture.md, the runs of peers.md and the OpenAPI document: ``make reference``.
 
 Each page is a function from the code to Markdown; what the code cannot say (when a status occurs, what a label's value means) stands here,
 and a name without its words, or words without their name, stop the writing.
@@ -26,6 +26,7 @@ from google.protobuf.descriptor_pb2 import (
 from grpc_tools import protoc
 
 import sentiment.client
+from docs.openapi import openapi
 from sentiment.api.grpc.calls import CODE_NAMES
 from sentiment.api.grpc.names import METHODS
 from sentiment.api.grpc.status import CODES, HTTP_STATUS, Code
@@ -44,6 +45,7 @@ ROOT = DOCS.parent
 PROTO = "sentiment/v1/sentiment.proto"
 ARCHITECTURE = DOCS / "internals/architecture.md"
 PEERS = DOCS / "internals/peers.md"
+OPENAPI = ROOT / "service/sentiment/api/http/assets/openapi.json"
 HEAD = "<!-- Made by docs/reference.py of the code; change that. -->\n\n"
 END = "<!-- end -->"
 COLUMNS = 100
@@ -414,8 +416,8 @@ def _errors() -> list[tuple[type[RequestError], Code]]:
     return sorted(CODES.items(), key=lambda item: item[1].value[0])
 
 
-def api_page() -> str:
-    """The contract, from the comments of the proto file."""
+def contract() -> FileDescriptorProto:
+    """The proto file with its comments."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "set"
         known = Path(protoc.__file__).parent / "_proto"
@@ -423,7 +425,12 @@ def api_page() -> str:
         if protoc.main(command):
             raise RuntimeError(f"protoc refuses {PROTO}")
         (file,) = FileDescriptorSet.FromString(output.read_bytes()).file
-    return "".join(_api(file))
+    return file
+
+
+def api_page() -> str:
+    """The contract, from the comments of the proto file."""
+    return "".join(_api(contract()))
 
 
 def _api(file: FileDescriptorProto) -> Iterator[str]:
@@ -698,6 +705,7 @@ def made() -> dict[Path, str]:
         **{DOCS / f"reference/{name}.md": wrapped(HEAD + make()) for name, make in pages.items()},
         ARCHITECTURE: filled(ARCHITECTURE, way=way(), rooms=rooms()),
         PEERS: filled(PEERS, runs=runs()),
+        OPENAPI: openapi(contract()),
     }
 
 

@@ -36,6 +36,7 @@ OTHER_VALUES = {
     "health_listen": "0.0.0.0:3",
     "auth_tokens": "/tokens",
     "auth_exempt": "/healthz,/sentiment.v1.SentimentService/ListModels",
+    "cors_origins": "https://example.org,http://localhost:3000",
 }
 
 

@@ -25,6 +25,8 @@ EXEMPT = ("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch", "/heal
 MODEL = r"^[a-z0-9][a-z0-9_-]{0,62}(/\d{1,9})?$"
 ADDRESS = re.compile(r"(?:\[(?P<six>[^\[\]]*)\]|(?P<name>[A-Za-z0-9_.-]+)):(?P<port>[0-9]{1,5})")
 PORT_MAX = 65_535
+# As browsers send it.
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]{0,31}://[a-z0-9_.-]{1,253}(:[0-9]{1,5})?|[a-z][a-z0-9+.-]{0,31}://\[[0-9a-f:]{2,39}\](:[0-9]{1,5})?")
 UNIX = re.compile(r"unix:[^\s:,]+")
 # Limit of a Unix socket's path, without the terminating zero byte.
 UNIX_BYTES_MAX = 107
@@ -193,6 +195,12 @@ class Settings(BaseModel):
     )
     web: Literal["all", "metrics"] = Field("all", description="what HTTP serves: all, or only /metrics, /healthz and /readyz")
     viewer: bool = Field(True, description="serve the explanation viewer over HTTP, at /")
+    cors_origins: tuple[str, ...] = Field(
+        (),
+        description="origins of web pages that may read answers over HTTP (CORS), such as https://example.org, separated by ','; "
+        "*: any; empty: none",
+        max_length=64,
+    )
     drain_wait_s: Seconds = Field(3.0, description="seconds after SIGTERM to report not ready but still serve, so that balancers notice")
     drain_grace_s: Seconds = Field(30.0, description="seconds after drain_wait_s until unfinished requests are cut off")
     stall_s: float = Field(
@@ -263,7 +271,7 @@ class Settings(BaseModel):
             raise ValueError("must be a loopback address, such as 127.0.0.1:50053, or unix:PATH")
         return value
 
-    @field_validator("models", "auth_exempt", mode="before")
+    @field_validator("models", "auth_exempt", "cors_origins", mode="before")
     @classmethod
     def _listed(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
@@ -280,6 +288,14 @@ class Settings(BaseModel):
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part for part in value.split(os.pathsep) if part) if isinstance(value, str) else value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            if origin != "*" and not ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin!r:.80} must be * or an origin in lower case without a path, such as https://example.org:8443")
+        return value
 
     @field_validator("auth_exempt")
     @classmethod

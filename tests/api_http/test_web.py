@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import json
 import threading
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.api_http.http import call, post
 from tests.conftest import RunningServer
 
 CLASSIFY = "/v1/classify"
+BATCH = "/v1/classify:batch"
 GOOD = {"text": "good"}
 INVALID = (400, "INVALID_ARGUMENT")
 
@@ -38,7 +40,7 @@ def test_http_answers_as_grpc_does(server: RunningServer, client: Client) -> Non
 def test_a_body_with_too_many_values_is_refused_before_it_becomes_a_message(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch, options: str
 ) -> None:
-    monkeypatch.setattr("sentiment.api.http.bodies.ParseDict", lambda *_: pytest.fail("it was made a message"))
+    monkeypatch.setattr("sentiment.api.http.bodies.fill", lambda *_: pytest.fail("it was made a message"))
 
     answer = call(server, "/v1/explain", b'{"text": "good", "options": ' + options.encode() + b"}")
 
@@ -51,13 +53,17 @@ def test_a_body_with_too_many_values_is_refused_before_it_becomes_a_message(
         (b'{"text": ""}', INVALID, "text: has 0 characters"),
         (b'{"text": "\\ud800"}', INVALID, "surrogate"),
         (b'{"text": "\xff"}', INVALID, "not valid UTF-8"),
-        (b'{"text": 3}', INVALID, "not a valid sentiment.v1.ClassifyRequest in JSON"),
-        (b'{"txt": "good"}', INVALID, "txt"),
-        (b'{"text": "good", "text": "bad"}', INVALID, "an object has the same name twice"),
-        (b"[" * 100_000, INVALID, "in JSON"),
-        (b"", INVALID, "in JSON"),
+        (b'{"text": 3}', INVALID, "text: must be a string, got a number"),
+        (b'{"txt": "good"}', INVALID, "unknown field `txt`; fields are text, text_pair, model, truncation, priority, explain"),
+        (b'{"text": "good", "text": "bad"}', INVALID, "an object with the same name twice"),
+        (b"[" * 100_000, INVALID, "is not valid JSON: it nests too deeply"),
+        (b"[" * 1000, INVALID, "is not valid JSON"),
+        (b"", INVALID, "the body is empty"),
         (b'{"text": "good", "truncation": 99}', INVALID, "truncation"),
-        *((b'{"text": "good", "truncation": %b}' % number, INVALID, "in JSON") for number in (b"1e400", b"Infinity", b"-Infinity", b"NaN")),
+        *(
+            (b'{"text": "good", "truncation": %b}' % number, INVALID, "truncation: must be a whole number")
+            for number in (b"1e400", b"Infinity", b"-Infinity", b"NaN")
+        ),
         (b'{"text": "' + b"a" * 5 * 2**20 + b'"}', INVALID, "limit"),
         (b'{"text": "' + b"a" * 30 * 2**20 + b'"}', INVALID, "limit"),
         (b'{"text": "good", "model": "nosuch"}', (404, "NOT_FOUND"), "nosuch"),
@@ -98,14 +104,116 @@ def test_a_refusal_for_lack_of_room_says_when_to_retry(start: Start, monkeypatch
     assert int(answer.headers["Retry-After"]) >= 1
 
 
-@pytest.mark.parametrize("body", [gzip.compress(b'{"text": "good"}'), b"no gzip"], ids=["good", "bad"])
-def test_a_compressed_body_is_refused_and_never_inflated(server: RunningServer, monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
-    monkeypatch.setattr("aiohttp.http_parser.DeflateBuffer", lambda *_, **__: pytest.fail("it is inflated"))
+def test_a_compressed_body_is_read_in_a_thread(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    inflated_in = []
 
-    answer = call(server, CLASSIFY, body, Content_Encoding="gzip")
+    def inflated(*args: Any) -> bytes:
+        inflated_in.append(threading.current_thread() is server._thread)
+        return bodies.inflated(*args)
 
-    assert answer.error == (*INVALID, "Content-Encoding: must be identity, got 'gzip'; send the body uncompressed")
+    monkeypatch.setattr("sentiment.api.http.server.inflated", inflated)
+    monkeypatch.setattr("aiohttp.http_parser.DeflateBuffer", lambda *_, **__: pytest.fail("the event loop inflates it"))
+
+    for encoding in ("gzip", "x-gzip", "GZIP"):
+        answer = call(server, CLASSIFY, gzip.compress(b'{"text": "a good film"}'), Content_Encoding=encoding)
+        assert (answer.status, answer.json["tokens"]) == (200, 5)
+    assert inflated_in == [False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "says"),
+    [
+        (b"no gzip", "gzip", "the body is not valid gzip"),
+        (gzip.compress(b'{"text": "good"}')[:-1], "gzip", "ends before its gzip stream"),
+        (gzip.compress(bytes(64 * 2**20)), "gzip", "once decompressed, than the limit of 6553600"),
+        (b"anything", "br", "Content-Encoding: must be gzip or identity, got 'br'"),
+        (gzip.compress(b"{}"), "gzip, gzip", "Content-Encoding: must be gzip or identity"),
+    ],
+    ids=["not gzip", "a part", "a bomb", "brotli", "twice"],
+)
+def test_a_compressed_body_that_cannot_be_read_is_refused(server: RunningServer, body: bytes, encoding: str, says: str) -> None:
+    answer = call(server, CLASSIFY, body, Content_Encoding=encoding)
+
+    assert answer.error[:2] == INVALID
+    assert says in answer.error[2]
     assert call(server, CLASSIFY, GOOD, Content_Encoding="identity").status == 200
+
+
+def test_a_large_answer_is_compressed_for_a_client_that_accepts_it(server: RunningServer) -> None:
+    batch = {"items": [{"text": "a good film"}] * 100}
+    plain, compressed = (call(server, BATCH, batch, Accept_Encoding=accepts) for accepts in ("gzip;q=0", "br, gzip;q=0.5"))
+
+    assert "Content-Encoding" not in plain.headers
+    assert compressed.headers["Content-Encoding"] == "gzip"
+    assert plain.headers["Vary"] == compressed.headers["Vary"] == "Accept-Encoding"
+    assert [one["response"]["tokens"] for one in json.loads(gzip.decompress(compressed.body))["results"]] == [5] * 100
+    assert len(compressed.body) * 10 < len(plain.body)
+
+
+def test_a_small_answer_is_never_compressed(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentiment.api.http.json_answers.accepts_gzip", lambda _: pytest.fail("the header is not even read"))
+
+    answer = call(server, CLASSIFY, GOOD, Accept_Encoding="gzip")
+
+    assert (answer.status, answer.json["prediction"]["label"]) == (200, "positive")
+    assert not {"Content-Encoding", "Vary"} & set(answer.headers)
+
+
+def test_a_batch_has_an_answer_or_an_error_for_each_item_in_their_order(server: RunningServer) -> None:
+    items = [{"text": "a good film"}, {"text": ""}, {"text": "bad"}, {"text": "good", "text_pair": "bad"}]
+
+    answer = call(server, BATCH, {"items": items, "priority": "PRIORITY_INTERACTIVE"})
+
+    first, empty, third, pair = answer.json["results"]
+    assert (answer.status, len(answer.json["results"])) == (200, 4)
+    assert [one["response"]["prediction"]["label"] for one in (first, third)] == ["positive", "negative"]
+    assert (empty["error"]["status"], empty["error"]["code"]) == (*INVALID[1:], 3)
+    assert empty["error"]["message"].startswith("items[1].text: has 0 characters")
+    assert empty["error"]["details"][0]["field_violations"][0]["field"] == "items[1].text"
+    assert (pair["error"]["status"], pair["error"]["code"]) == ("FAILED_PRECONDITION", 9)
+
+
+def test_a_batch_is_as_large_as_a_message_may_be(server: RunningServer) -> None:
+    text = "я" * 2000
+    fits = json.dumps({"items": [{"text": text}] * 1024}).encode()
+
+    assert len(fits) > 12_000_000
+    answer = call(server, BATCH, fits, Grpc_Timeout="60S")
+    assert (answer.status, {*answer.json["results"][0]}, len(answer.json["results"])) == (200, {"response"}, 1024)
+    too_large = json.dumps({"items": [{"text": text + "я" * 200}] * 1024}, ensure_ascii=False).encode()
+    assert call(server, BATCH, too_large).error == (
+        *INVALID,
+        "the message has 4511744 bytes; the limit is 4194304",
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "says"),
+    [
+        ({"items": []}, INVALID, "items: must have 1 to 1024 items, got 0"),
+        ({"items": [{"text": "a"}] * 1025}, INVALID, "items: must have 1 to 1024 items, got 1025"),
+        ({"items": ["a"]}, INVALID, "items[0]: must be an object, got a string"),
+        ({"texts": ["a"]}, INVALID, "unknown field `texts`; fields are items, model"),
+        ({"items": [{"text": "a", "model": "b"}]}, INVALID, "items[0]: unknown field `model`; fields are text, text_pair"),
+        ({"items": [{"text": "a"}], "model": "nosuch"}, (404, "NOT_FOUND"), "nosuch"),
+        ({"items": [{"text": "a"}], "explain": {}}, (501, "UNIMPLEMENTED"), "one text per call"),
+        (b'{"items": [' + b"{}," * 30_000 + b"{}]}", INVALID, "the body has more than 40000 values"),
+    ],
+)
+def test_a_batch_fails_as_a_whole_only_if_its_envelope_is_wrong(server: RunningServer, body: Any, code: tuple[int, str], says: str) -> None:
+    answer = call(server, BATCH, body)
+
+    assert answer.error[:2] == code
+    assert says in answer.error[2]
+
+
+def test_an_unknown_route_or_method_is_answered_in_json(server: RunningServer) -> None:
+    unknown, wrong = call(server, "/v1/clasify", GOOD), call(server, CLASSIFY)
+
+    assert unknown.error == (404, "NOT_FOUND", "there is no route /v1/clasify; /openapi.json lists the routes")
+    assert wrong.error == (405, "UNIMPLEMENTED", "/v1/classify does not take GET; it takes POST")
+    assert wrong.headers["Allow"] == "POST"
+    assert call(server, "/v1/models/tiny", method="DELETE").headers["Allow"] == "GET, HEAD"
 
 
 @pytest.mark.parametrize("path", [CLASSIFY, "/v1/explain"])

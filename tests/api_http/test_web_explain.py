@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,6 +53,28 @@ def test_each_message_is_a_line_of_json(server: RunningServer) -> None:
     assert lines[-1]["summary"]["complete"] is True
 
 
+async def test_lines_are_compressed_one_by_one_for_a_client_that_accepts_it(server: RunningServer) -> None:
+    """Each line can be read when it has arrived."""
+    inflate, lines, received = zlib.decompressobj(16 + zlib.MAX_WBITS), b"", b""
+    with http_socket(server) as connection:
+        connection.sendall(post(REQUEST, EXPLAIN, "Accept-Encoding: gzip", "Connection: close"))
+        while part := connection.recv(65536):
+            received += part
+    head, _, chunks = received.partition(b"\r\n\r\n")
+    first_lines = []
+    while not chunks.startswith(b"0\r\n"):
+        size, _, chunks = chunks.partition(b"\r\n")
+        chunk, chunks = chunks[: int(size, 16)], chunks[int(size, 16) + 2 :]
+        lines += (found := inflate.decompress(chunk))
+        first_lines.append(found)
+
+    assert b"Content-Encoding: gzip" in head
+    assert all(found.endswith(b"\n") for found in first_lines if found)
+    assert [*map(json.loads, lines.splitlines())][-1]["summary"]["complete"] is True
+    assert inflate.eof
+    assert len(lines.splitlines()) >= 4
+
+
 def test_classify_explains_in_its_answer(server: RunningServer) -> None:
     answer = call(server, "/v1/classify", {"text": TEXT, "explain": {"methods": ["shapley"]}}).json
 
@@ -71,7 +94,7 @@ INVALID = (400, "INVALID_ARGUMENT")
         ("/v1/classify", {"text": "good", "explain": {"methods": ["magic"]}}, INVALID, "explain.methods[0]: is 'magic'"),
         (EXPLAIN, {"text": "good", "options": {"attention": {}}}, (400, "FAILED_PRECONDITION"), "attention needs an explain graph"),
         (EXPLAIN, {"text": "good", "model": "nosuch"}, (404, "NOT_FOUND"), "nosuch"),
-        (EXPLAIN, {"txt": "good"}, INVALID, "not a valid sentiment.v1.ExplainRequest in JSON"),
+        (EXPLAIN, {"txt": "good"}, INVALID, "unknown field `txt`; fields are text, text_pair, model, truncation, label, options"),
         (EXPLAIN, b"\xff", INVALID, "not valid UTF-8"),
     ],
 )

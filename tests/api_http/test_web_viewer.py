@@ -1,5 +1,7 @@
 """The viewer's page over HTTP: what is served, under which headers, and what is not."""
 
+import gzip
+
 import pytest
 
 from sentiment.viewer.page import assets
@@ -22,7 +24,7 @@ def test_the_page_and_its_parts_are_what_the_package_has(server: RunningServer) 
     }
 
 
-@pytest.mark.parametrize("path", ["/", f"/viewer/{PARTS[0]}"])
+@pytest.mark.parametrize("path", ["/", f"/viewer/{PARTS[0]}", "/docs", "/docs/docs.js"])
 def test_every_answer_forbids_what_the_page_does_not_need(server: RunningServer, path: str) -> None:
     for answer in (call(server, path), call(server, path, method="HEAD"), call(server, path, If_None_Match="*")):
         headers = answer.headers
@@ -65,6 +67,19 @@ def test_an_asset_that_the_browser_has_is_answered_304(server: RunningServer) ->
     assert len({asset.etag for asset in assets().values()}) == len({asset.body for asset in assets().values()})
 
 
+def test_a_file_is_compressed_for_a_client_that_accepts_it(server: RunningServer) -> None:
+    plain, compressed = call(server, "/"), call(server, "/", Accept_Encoding="gzip")
+    known = call(server, "/", Accept_Encoding="gzip", If_None_Match=compressed.headers["ETag"])
+
+    assert gzip.decompress(compressed.body) == plain.body
+    assert compressed.headers["Content-Encoding"] == "gzip"
+    assert "Content-Encoding" not in plain.headers
+    assert plain.headers["Vary"] == compressed.headers["Vary"] == "Accept-Encoding"
+    assert plain.headers["ETag"] != compressed.headers["ETag"]
+    assert (known.status, known.body) == (304, b"")
+    assert call(server, "/", Accept_Encoding="gzip", If_None_Match=plain.headers["ETag"]).status == 200
+
+
 NOTHING = ("", "nosuch.js", "index.html", "../page.py", "%2e%2e%2fpage.py", "..%5cpage.py")
 
 
@@ -80,5 +95,5 @@ def test_a_page_cannot_be_written(server: RunningServer) -> None:
 def test_a_server_without_the_viewer_has_all_but_the_page(start: Start) -> None:
     server = start(viewer=False)
 
-    assert [call(server, path).status for path in ("/", "/viewer/", f"/viewer/{PARTS[0]}")] == [404, 404, 404]
-    assert [call(server, path).status for path in ("/v1/models", "/metrics", "/readyz")] == [200, 200, 200]
+    assert [call(server, path).status for path in ("/", "/viewer/", f"/viewer/{PARTS[0]}", "/docs", "/docs/docs.js")] == [404] * 5
+    assert [call(server, path).status for path in ("/v1/models", "/metrics", "/readyz", "/openapi.json")] == [200] * 4

@@ -96,9 +96,11 @@ class App:
             lambda: self._grpc.health.alive,
             settings.message_bytes_max,
             settings.text_bytes_max,
+            settings.batch_items_max,
             settings.viewer,
             settings.web == "all",
             self._secured,
+            settings.cors_origins,
         )
         self._repository = Repository(settings, self._metrics, self._models, self._tracer, journal=self._journal)
         self._exchange = Exchange(settings, self._repository, self._secured, self._metrics)

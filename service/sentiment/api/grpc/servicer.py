@@ -50,13 +50,14 @@ class SentimentService:
         self._limits = limits
         self._feedback = feedback
         self.classify_method = Method("Classify", pb.ClassifyRequest, self.classify)
+        self.classify_batch_method = Method("ClassifyBatch", pb.ClassifyBatchRequest, self.classify_batch)
         self.explain_method = StreamMethod("Explain", pb.ExplainRequest, self.explain)
         self.list_models_method = Method("ListModels", pb.ListModelsRequest, self.list_models)
         self.get_model_method = Method("GetModel", pb.GetModelRequest, self.get_model)
         self.feedback_method = Method("Feedback", pb.FeedbackRequest, self.feedback)
         self.unary_methods: tuple[Method[Any, Any], ...] = (  # each has its own pair of messages
             self.classify_method,
-            Method("ClassifyBatch", pb.ClassifyBatchRequest, self.classify_batch),
+            self.classify_batch_method,
             self.list_models_method,
             self.get_model_method,
             self.feedback_method,

@@ -1,4 +1,4 @@
-"""The aiohttp server: /metrics, /healthz, /readyz, /v1/classify, /v1/explain, /v1/models, /v1/feedback, and the viewer at /.
+"""The aiohttp server: metrics, health, the JSON routes below /v1, their description at /openapi.json and /docs, and the viewer at /.
 
 It runs in the event loop of gRPC. It installs no signal handlers and never ends the process; only ``app`` does.
 """
@@ -6,12 +6,12 @@ It runs in the event loop of gRPC. It installs no signal handlers and never ends
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import partial
 from typing import Any, Never
 
 import grpc
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CollectorRegistry
 
@@ -19,11 +19,14 @@ from sentiment.api.grpc.call import REQUEST_ID, Call
 from sentiment.api.grpc.calls import A, Calls, Method, Q, StreamMethod
 from sentiment.api.grpc.servicer import SentimentService
 from sentiment.api.grpc.status import HTTP_STATUS, code_of, pushback_ms
-from sentiment.api.http.bodies import body_bytes_max, message_of
+from sentiment.api.http.bodies import BodyLimits, batch_limits, inflated, message_of, text_limits
+from sentiment.api.http.cors import allow_origins
+from sentiment.api.http.docs_page import add_docs_page
 from sentiment.api.http.guard import http_guard
-from sentiment.api.http.json_answers import INLINE_BYTES_MAX, Lines, error_body, json_of
+from sentiment.api.http.json_answers import INLINE_BYTES_MAX, Lines, error_body, error_of, json_response
 from sentiment.api.http.listening import IDLE_S, listen
 from sentiment.api.http.metrics_page import Scrapes
+from sentiment.api.http.openapi import OpenApi
 from sentiment.api.http.viewer import add_viewer
 from sentiment.errors import CannotServe, Expired, InvalidInput, RequestError
 from sentiment.security.secured import Secured
@@ -46,9 +49,11 @@ class Web:
         alive: Callable[[], bool],
         message_bytes_max: int,
         text_bytes_max: int,
+        batch_items_max: int,
         viewer: bool = True,
         everything: bool = True,
         secured: Secured | None = None,
+        origins: Collection[str] = (),
     ) -> None:
         """Create the server. It does not listen before ``start``.
 
@@ -60,31 +65,37 @@ class Web:
             alive: the result of /healthz.
             message_bytes_max: maximum bytes of a request as a protobuf message.
             text_bytes_max: maximum bytes of a text.
-            viewer: whether to serve the viewer.
+            batch_items_max: maximum items of a batch.
+            viewer: whether to serve the viewer, and the page to try the routes.
             everything: False to serve only /metrics, /healthz and /readyz.
             secured: TLS and tokens; None for neither.
+            origins: origins whose pages may read answers (CORS).
         """
         self._https = None if secured is None else secured.https
         self._calls = calls
         self._scrapes = Scrapes(scrape)
         self._ready = ready
         self._alive = alive
-        self._message_bytes_max = message_bytes_max
-        self._body_bytes_max = body_bytes_max(text_bytes_max)
-        middlewares = (http_guard(secured.guard),) if secured and secured.guard else ()
-        application = web.Application(client_max_size=self._body_bytes_max, middlewares=middlewares)
+        self._text_limits = text_limits(text_bytes_max, message_bytes_max)
+        self._batch_limits = batch_limits(batch_items_max, message_bytes_max)
+        application = web.Application(client_max_size=max(self._text_limits.bytes_max, self._batch_limits.bytes_max))
+        allow_origins(application, origins)
+        if secured and secured.guard:
+            application.middlewares.append(http_guard(secured.guard))
         application.router.add_get("/metrics", self._get_metrics)
         application.router.add_get("/healthz", self._get_healthz)
         application.router.add_get("/readyz", self._get_readyz)
         if everything:
             self._add_calls(application.router, service)
+            OpenApi(text_bytes_max, batch_items_max).add_to(application.router)
         if everything and viewer:
             add_viewer(application.router)
+            add_docs_page(application.router)
         self._runner = web.AppRunner(
             application,
             # A client that disconnects cancels its request, as in gRPC.
             handler_cancellation=True,
-            # aiohttp would decompress bodies of any route on the event loop: 300 MB in 0.4 s.
+            # aiohttp would decompress bodies of any route on the event loop, up to its own limit: 300 MB in 0.4 s.
             auto_decompress=False,
             access_log=None,
             logger=_log(),
@@ -94,14 +105,17 @@ class Web:
         self._server: asyncio.Server | None = None
 
     def _add_calls(self, router: web.UrlDispatcher, service: SentimentService) -> None:
-        router.add_post("/v1/classify", partial(self._post, service.classify_method))
+        texts = self._text_limits
+        router.add_post("/v1/classify", partial(self._post, service.classify_method, texts))
+        router.add_post("/v1/classify:batch", partial(self._post, service.classify_batch_method, self._batch_limits))
         router.add_post("/v1/explain", partial(self._post_stream, service.explain_method))
-        router.add_post("/v1/feedback", partial(self._post, service.feedback_method))
+        router.add_post("/v1/feedback", partial(self._post, service.feedback_method, texts))
         list_models = partial(self._get, service.list_models_method, lambda _: pb.ListModelsRequest())
         get_model = partial(self._get, service.get_model_method, _model_asked)
         router.add_get("/v1/models", list_models)
         router.add_get("/v1/models/{name}", get_model)
         router.add_get("/v1/models/{name}/{version}", get_model)
+        router.add_route("*", "/v1/{path:.*}", _no_route)
 
     async def start(self, address: str) -> int:
         """Listen on ``host:port``; returns the port.
@@ -135,19 +149,19 @@ class Web:
         return web.Response(text="ready\n") if self._ready() else web.Response(text="not ready\n", status=503)
 
     async def _get(self, method: Method[Q, A], parse: Callable[[web.Request], Q], request: web.Request) -> web.Response:
-        return await self._answer(method, request, lambda call: self._work_get(method, parse, request, call))
-
-    async def _post(self, method: Method[Q, A], request: web.Request) -> web.Response:
-        return await self._answer(method, request, lambda call: self._work(method, request, call))
-
-    async def _answer(self, method: Method[Q, A], request: web.Request, work: Callable[[Call], Coroutine[Any, Any, A]]) -> web.Response:
         call, wrong = self._begin(method.name, request)
+        return await self._answer(request, call, _work_get(method, parse, request, call) if wrong is None else _refuse(wrong))
+
+    async def _post(self, method: Method[Q, A], limits: BodyLimits, request: web.Request) -> web.Response:
+        call, wrong = self._begin(method.name, request)
+        return await self._answer(request, call, self._work(method, limits, request, call) if wrong is None else _refuse(wrong))
+
+    async def _answer(self, request: web.Request, call: Call, work: Coroutine[Any, Any, A]) -> web.Response:
         try:
-            response = await self._calls.settle(call, work(call) if wrong is None else _refuse(wrong))
+            response = await self._calls.settle(call, work)
         except RequestError as error:
             return _refusal(call, error)
-        headers = {REQUEST_ID: call.request_id}
-        return web.Response(text=await json_of(response) + "\n", content_type="application/json", headers=headers)
+        return await json_response(request, response, {REQUEST_ID: call.request_id})
 
     async def _post_stream(self, method: StreamMethod[Q, A], request: web.Request) -> web.StreamResponse:
         """Answer with one line per message. An error before the first line sets the HTTP status; a later error is the last line."""
@@ -176,35 +190,69 @@ class Web:
             call.deadline_at = call.arrived_at + self._calls.bounded_s(time_left_s)
         return None
 
-    async def _work(self, method: Method[Q, A], request: web.Request, call: Call) -> A:
-        return await method.answer(await self._message(method.request, request, call), call)
-
-    async def _work_get(self, method: Method[Q, A], parse: Callable[[web.Request], Q], request: web.Request, call: Call) -> A:
-        return await method.answer(parse(request), call)
+    async def _work(self, method: Method[Q, A], limits: BodyLimits, request: web.Request, call: Call) -> A:
+        return await method.answer(await self._message(method.request, limits, request, call), call)
 
     async def _work_stream(self, method: StreamMethod[Q, A], request: web.Request, call: Call, lines: Lines) -> None:
-        await method.write_all(await self._message(method.request, request, call), call, lines.add)
+        await method.write_all(await self._message(method.request, self._text_limits, request, call), call, lines.add)
         await lines.finish()
 
-    async def _body(self, request: web.Request, deadline_at: float) -> bytes:
-        encoding = request.headers.get("Content-Encoding", "identity")
-        if encoding.lower() != "identity":
-            raise InvalidInput("Content-Encoding", f"must be identity, got {encoding[:32]!r}; send the body uncompressed")
-        try:
-            async with asyncio.timeout_at(deadline_at):
-                return await request.read()
-        except TimeoutError as error:
-            raise Expired("the body did not arrive within the deadline") from error
-        except web.HTTPRequestEntityTooLarge:
-            raise InvalidInput("", f"the body has more bytes than the limit of {self._body_bytes_max}") from None
-        except web.RequestPayloadError as error:
-            raise InvalidInput("", "the body does not match its headers, such as Transfer-Encoding") from error
-
-    async def _message(self, message: type[Q], request: web.Request, call: Call) -> Q:
-        body = await self._body(request, call.deadline_at)
+    async def _message(self, message: type[Q], limits: BodyLimits, request: web.Request, call: Call) -> Q:
+        encoding = request.headers.get("Content-Encoding", "identity").lower()
+        if encoding not in ("identity", "gzip", "x-gzip"):
+            raise InvalidInput("Content-Encoding", f"must be gzip or identity, got {encoding[:32]!r}")
+        body = await _body(request, limits.bytes_max, call.deadline_at)
+        if encoding != "identity":
+            # Of any size: how large the content is shows only then.
+            return await asyncio.to_thread(_inflated_message, message, body, limits)
         if len(body) <= INLINE_BYTES_MAX:
-            return message_of(message, body, self._message_bytes_max)
-        return await asyncio.to_thread(message_of, message, body, self._message_bytes_max)
+            return message_of(message, body, limits)
+        return await asyncio.to_thread(message_of, message, body, limits)
+
+
+async def _work_get(method: Method[Q, A], parse: Callable[[web.Request], Q], request: web.Request, call: Call) -> A:
+    return await method.answer(parse(request), call)
+
+
+def _inflated_message(message: type[Q], body: bytes, limits: BodyLimits) -> Q:
+    """In one step, so that no more contents are in memory than there are threads."""
+    return message_of(message, inflated(body, limits.bytes_max), limits)
+
+
+async def _body(request: web.Request, bytes_max: int, deadline_at: float) -> bytes:
+    too_large = InvalidInput("", f"the body has more bytes than the limit of {bytes_max}")
+    if (request.content_length or 0) > bytes_max:
+        raise too_large
+    try:
+        if request.content.is_eof():
+            # The usual case: all of it came with the headers.
+            body = await request.read()
+        else:
+            async with asyncio.timeout_at(deadline_at):
+                body = await request.read()
+    except TimeoutError as error:
+        raise Expired("the body did not arrive within the deadline") from error
+    except web.HTTPRequestEntityTooLarge:
+        raise too_large from None
+    except web.RequestPayloadError as error:
+        raise InvalidInput("", "the body does not match its headers, such as Transfer-Encoding") from error
+    if len(body) > bytes_max:
+        raise too_large
+    return body
+
+
+async def _no_route(request: web.Request) -> web.Response:
+    """The answer where no other route below /v1 matches the path, or its method."""
+    path, allowed = ascii(request.path[:128])[1:-1], set[str]()
+    for resource in request.app.router.resources():
+        allowed |= (await resource.resolve(request))[1]
+    allowed -= {hdrs.METH_ANY}
+    if allowed:
+        methods = ", ".join(sorted(allowed))
+        message, status, headers = f"{path} does not take {request.method}; it takes {methods}", 405, {"Allow": methods}
+        return web.json_response(error_of(grpc.StatusCode.UNIMPLEMENTED, message), status=status, headers=headers)
+    message = f"there is no route {path}; /openapi.json lists the routes"
+    return web.json_response(error_of(grpc.StatusCode.NOT_FOUND, message), status=404)
 
 
 def _log() -> logging.Logger:

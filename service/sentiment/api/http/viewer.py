@@ -1,7 +1,11 @@
 """Serves the viewer over HTTP: static files with ETags, under the strictest Content-Security-Policy that they run with."""
 
+from collections.abc import Mapping
+from functools import cache
+
 from aiohttp import web
 
+from sentiment.api.http.gzipped import BYTES_MIN, ENCODED, accepts_gzip, gzipped
 from sentiment.viewer.page import INDEX, POLICY, Asset, assets
 
 HEADERS = {
@@ -13,6 +17,8 @@ HEADERS = {
     # Browsers keep the files but revalidate them at each use, because another version of the server has other files.
     "Cache-Control": "no-cache",
 }
+# Each file is compressed once.
+LEVEL = 9
 
 
 def add_viewer(router: web.UrlDispatcher) -> None:
@@ -24,19 +30,32 @@ def add_viewer(router: web.UrlDispatcher) -> None:
 
 
 async def _get_index(request: web.Request) -> web.Response:
-    return _response(request, assets()[INDEX])
+    return asset_response(request, assets()[INDEX])
 
 
 async def _get_part(request: web.Request) -> web.Response:
     name = request.match_info["name"]
     if name == INDEX or name not in assets():
         raise web.HTTPNotFound
-    return _response(request, assets()[name])
+    return asset_response(request, assets()[name])
 
 
-def _response(request: web.Request, asset: Asset) -> web.Response:
-    headers = {**HEADERS, "ETag": asset.etag}
+def asset_response(request: web.Request, asset: Asset, headers: Mapping[str, str] = HEADERS) -> web.Response:
+    """The answer to a request for a file: the file, in gzip if the client accepts that, or 304 if the client has it."""
+    headers = {**headers, "ETag": asset.etag}
+    if len(asset.body) > BYTES_MIN:
+        headers["Vary"] = "Accept-Encoding"
+        if accepts_gzip(request):
+            asset = _in_gzip(asset)
+            headers |= {**ENCODED, "ETag": asset.etag}
     known = [found.strip().removeprefix("W/") for found in request.headers.get("If-None-Match", "").split(",")]
     if asset.etag in known or "*" in known:
+        headers.pop("Content-Encoding", None)
         return web.Response(status=304, headers=headers)
     return web.Response(body=asset.body, headers={**headers, "Content-Type": asset.content_type})
+
+
+@cache
+def _in_gzip(asset: Asset) -> Asset:
+    """The file as it is sent; its ETag is another one, since its bytes are."""
+    return Asset(gzipped(asset.body, LEVEL), asset.content_type, f'{asset.etag[:-1]}-gzip"')

@@ -1,0 +1,425 @@
+"""Makes the OpenAPI document of the HTTP routes, ``service/sentiment/api/http/assets/openapi.json``, from the proto: ``make reference``.
+
+Messages, fields, their types and descriptions come from the proto. What it cannot say stands here: which rpc a route calls, which fields a
+request needs, limits that are only in comments, and examples.
+"""
+
+import json
+import re
+import textwrap
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto
+
+from sentiment.api.http.openapi import SETTING
+from sentiment.settings import Settings
+
+Schema = dict[str, Any]  # JSON
+Comments = dict[tuple[int, ...], str]
+Messages = Mapping[str, tuple[DescriptorProto, tuple[int, ...]]]
+Kind = FieldDescriptorProto.Type
+
+ROOT = Path(__file__).resolve().parents[1]
+PREFIX = ".sentiment.v1."
+# By message and field: what the type does not say. TEXT: 1 character to the server's limit.
+TEXT = {"minLength": 1, "maxLength": Settings.model_fields["text_bytes_max"].default, SETTING: "text_bytes_max"}
+LIMITS: dict[tuple[str, str], Schema] = {
+    ("ClassifyRequest", "text"): TEXT,
+    ("ExplainRequest", "text"): TEXT,
+    ("Item", "text"): TEXT,
+    ("ClassifyBatchRequest", "items"): {
+        "minItems": 1,
+        "maxItems": Settings.model_fields["batch_items_max"].default,
+        SETTING: "batch_items_max",
+    },
+    ("FeedbackRequest", "request_id"): {"maxLength": 128, "pattern": "^[ -~]*$"},
+    ("FeedbackRequest", "item"): {"minimum": 0},
+    ("FeedbackRequest", "label"): {"minLength": 1},
+    ("ExplainOptions", "bytes_max"): {"minimum": 0},
+    ("ExplainOptions", "without"): {"maxItems": 64},
+    ("WordSet", "words"): {"minItems": 1},
+    ("AttentionOptions", "top_p"): {"minimum": 0, "maximum": 1},
+    ("AttributionOptions", "steps"): {"minimum": 0, "maximum": 256},
+}
+REQUIRED = {
+    "ClassifyRequest": ["text"],
+    "ExplainRequest": ["text"],
+    "Item": ["text"],
+    "ClassifyBatchRequest": ["items"],
+    "FeedbackRequest": ["label"],
+    "WordSet": ["words"],
+}
+SCALARS: dict[int, Schema] = {
+    Kind.TYPE_STRING: {"type": "string"},
+    Kind.TYPE_BOOL: {"type": "boolean"},
+    Kind.TYPE_INT32: {"type": "integer", "format": "int32", "minimum": -(2**31), "maximum": 2**31 - 1},
+    Kind.TYPE_FLOAT: {"type": "number", "format": "float"},
+    Kind.TYPE_BYTES: {"type": "string", "contentEncoding": "base64"},
+}
+FOREIGN: dict[str, Schema] = {
+    ".google.protobuf.Duration": {"type": "string", "pattern": r"^-?\d+(\.\d{1,9})?s$", "examples": ["0.002027803s"]},
+    ".google.rpc.Status": {"$ref": "#/components/schemas/Error"},
+}
+ERROR = {
+    "type": "object",
+    "description": "Why there is no answer. Status codes: see the errors of the service's contract.",
+    "properties": {
+        "status": {"type": "string", "description": "The name of the status code.", "examples": ["INVALID_ARGUMENT"]},
+        "code": {"type": "integer", "description": "The number of the status code, from google.rpc.Code."},
+        "message": {"type": "string", "description": "Fact, value and limit, after the path of the field."},
+        "details": {
+            "type": "array",
+            "description": "google.rpc.BadRequest, which names the field, or google.rpc.RetryInfo.",
+            "items": {"type": "object", "properties": {"@type": {"type": "string"}}, "required": ["@type"]},
+        },
+    },
+    "required": ["status", "code", "message"],
+}
+WRONG = {
+    "error": {
+        "status": "INVALID_ARGUMENT",
+        "code": 3,
+        "message": "unknown field `txt`; fields are text, text_pair, model, truncation, priority, explain",
+        "details": [
+            {
+                "@type": "type.googleapis.com/google.rpc.BadRequest",
+                "field_violations": [
+                    {"description": "unknown field `txt`; fields are text, text_pair, model, truncation, priority, explain"}
+                ],
+            }
+        ],
+    }
+}
+# By HTTP status: a name, and when it is given.
+FAILURES = {
+    "400": (
+        "Wrong",
+        "The request is wrong (INVALID_ARGUMENT), or this model or server cannot do that (FAILED_PRECONDITION). Do not retry.",
+    ),
+    "401": ("Unauthenticated", "The server wants a bearer token, and the call has no valid one."),
+    "404": ("NotFound", "No such model, or no such answer. Do not retry."),
+    "429": ("Refused", "Too much work is waiting. Retry after the seconds of Retry-After; without it, no retry can be in time."),
+    "500": ("Failed", "A fault of the server's. Its log has the cause under x-request-id."),
+    "503": ("Unavailable", "The server is starting or stopping. Retry, on another server if there is one."),
+    "504": ("Expired", "Not finished by the deadline, or the deadline is too near even for an idle server."),
+}
+MODEL = {"name": "english", "version": 4, "digest": "fc7e46d6dc18" + 52 * "0"}
+ANSWER = {
+    "prediction": {
+        "label": "positive",
+        "score": 0.9959,
+        "scores": [{"label": "negative", "score": 0.0041}, {"label": "positive", "score": 0.9959}],
+        "abstain": False,
+    },
+    "model": MODEL,
+    "tokens": 5,
+    "truncated": False,
+    "timing": {"total": "0.009411s", "tokenize": "0.000147s", "queue": "0.000206s", "run": "0.008521s", "batch_rows": 1},
+}
+EMPTY = {"status": "INVALID_ARGUMENT", "code": 3, "message": "items[1].text: has 0 characters; the limit is at least 1"}
+# By route: rpc, tag, examples of the request, example of the answer.
+POSTS: dict[str, tuple[str, str, dict[str, tuple[str, Schema]], Schema | None]] = {
+    "/v1/classify": (
+        "Classify",
+        "Texts",
+        {
+            "text": ("One text", {"text": "a good film"}),
+            "windows": ("A long text, read whole", {"text": "It began well. ...", "truncation": "TRUNCATION_WINDOWS"}),
+            "explained": ("With its explanation", {"text": "a good film", "explain": {"methods": ["occlusion"]}}),
+        },
+        ANSWER,
+    ),
+    "/v1/classify:batch": (
+        "ClassifyBatch",
+        "Texts",
+        {"items": ("Two texts, one of them empty", {"items": [{"text": "a good film"}, {"text": ""}]})},
+        {"results": [{"response": ANSWER}, {"error": EMPTY}]},
+    ),
+    "/v1/explain": (
+        "Explain",
+        "Texts",
+        {
+            "default": ("The model's default method", {"text": "a good film"}),
+            "more": ("Word sets that flip the label", {"text": "a good film", "options": {"counterfactuals": True}}),
+        },
+        None,
+    ),
+    "/v1/feedback": (
+        "Feedback",
+        "Texts",
+        {
+            "text": ("The right label of a text", {"text": "a good film", "label": "positive"}),
+            "answer": ("Of an answer", {"request_id": "7e4e3c6e-1", "label": "negative"}),
+        },
+        {"predicted": "positive", "right": True, "abstain": False, "model": MODEL},
+    ),
+}
+NAME = {
+    "name": "name",
+    "in": "path",
+    "required": True,
+    "description": "The model's name.",
+    "schema": {"type": "string"},
+    "example": "english",
+}
+VERSION = {**NAME, "name": "version", "description": "Its version.", "schema": {"type": "string"}, "example": "4"}
+GETS: dict[str, tuple[str, list[Schema]]] = {
+    "/v1/models": ("ListModels", []),
+    "/v1/models/{name}": ("GetModel", [NAME]),
+    "/v1/models/{name}/{version}": ("GetModel", [NAME, VERSION]),
+}
+PROBES = {
+    "/healthz": ("Whether the process makes progress.", "Yes.", "No: restart it."),
+    "/readyz": ("Whether the server answers calls.", "Yes.", "No: it is starting, stopping or stuck."),
+}
+
+
+def openapi(file: FileDescriptorProto) -> str:
+    """The document.
+
+    Args:
+        file: sentiment.proto, with comments.
+    """
+    comments = {tuple(place.path): place.leading_comments for place in file.source_code_info.location}
+    (service,) = file.service
+    methods = {method.name: (method, _prose(comments[6, 0, 2, place])) for place, method in enumerate(service.method)}
+    schemas = _schemas(file, comments)
+    paths: Schema = {}
+    for path, (rpc, tag, requests, answer) in POSTS.items():
+        method, said = methods[rpc]
+        content: Schema = {"schema": _ref(method.output_type.removeprefix(PREFIX))}
+        if answer is not None:
+            content["example"] = answer
+        kind = "application/x-ndjson" if method.server_streaming else "application/json"
+        if method.server_streaming:
+            content["schema"] = _ref("ExplainLine")
+            said += " A message is a line of JSON. An error after the first line is the last line."
+        body = {
+            "schema": _ref(method.input_type.removeprefix(PREFIX)),
+            "examples": {name: {"summary": summary, "value": value} for name, (summary, value) in requests.items()},
+        }
+        paths[path] = {
+            "post": {
+                "operationId": rpc[0].lower() + rpc[1:],
+                "tags": [tag],
+                "summary": said.partition(". ")[0].removesuffix("."),
+                "description": said,
+                "parameters": [{"$ref": "#/components/parameters/timeout"}, {"$ref": "#/components/parameters/requestId"}],
+                "requestBody": {
+                    "required": True,
+                    "description": "May be compressed with gzip (Content-Encoding: gzip).",
+                    "content": {"application/json": body},
+                },
+                "responses": _responses({"description": "The answer.", "headers": _headers(), "content": {kind: content}}),
+            }
+        }
+    for path, (rpc, parameters) in GETS.items():
+        method, said = methods[rpc]
+        answered = {"schema": _ref(method.output_type.removeprefix(PREFIX))}
+        paths[path] = {
+            "get": {
+                "operationId": rpc[0].lower() + rpc[1:] + ("Version" if VERSION in parameters else ""),
+                "tags": ["Models"],
+                "summary": said.partition(". ")[0].removesuffix("."),
+                "description": said,
+                "parameters": [*parameters, {"$ref": "#/components/parameters/timeout"}],
+                "responses": _responses(
+                    {"description": "The answer.", "headers": _headers(), "content": {"application/json": answered}}, parameters != []
+                ),
+            }
+        }
+    paths |= _operated()
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    document = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Sentiment service",
+            "version": version,
+            "description": "Classifies texts with fine-tuned models, and explains the answers.\n\n"
+            + textwrap.dedent(comments[12,]).strip(),
+            "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": ".", "description": "The server that this document is from."}],
+        # Some servers want a token.
+        "security": [{}, {"bearer": []}],
+        "tags": [
+            {"name": "Texts", "description": "Classify and explain texts."},
+            {"name": "Models", "description": "What the server has loaded."},
+            {"name": "Operation", "description": "For probes and Prometheus."},
+        ],
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(schemas.items())),
+            "parameters": _parameters(),
+            "responses": {name: _failure(status, said) for status, (name, said) in FAILURES.items()},
+            "headers": {
+                "requestId": {"description": "The call's id: yours, or one that the server made.", "schema": {"type": "string"}},
+                "retryAfter": {"description": "Seconds after which a retry may succeed.", "schema": {"type": "integer", "minimum": 1}},
+            },
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _headers() -> Schema:
+    return {"x-request-id": {"$ref": "#/components/headers/requestId"}}
+
+
+def _parameters() -> Schema:
+    timeout = {
+        "name": "Grpc-Timeout",
+        "in": "header",
+        "description": "The deadline: 1 to 8 digits and a unit: H, M, S, m (milliseconds), u or n. Unset: the server's default, 5 s.",
+        "schema": {"type": "string", "pattern": "^[0-9]{1,8}[HMSmun]$"},
+        "example": "500m",
+    }
+    request_id = {
+        "name": "x-request-id",
+        "in": "header",
+        "description": "Your name for the call, 1 to 128 printable ASCII characters, returned with the answer and logged.",
+        "schema": {"type": "string", "pattern": "^[!-~]{1,128}$"},
+    }
+    return {"timeout": timeout, "requestId": request_id}
+
+
+def _responses(answer: Schema, not_found: bool = True) -> Schema:
+    failures = {
+        status: {"$ref": f"#/components/responses/{name}"} for status, (name, _) in FAILURES.items() if not_found or status != "404"
+    }
+    return {"200": answer, **failures}
+
+
+def _failure(status: str, said: str) -> Schema:
+    content: Schema = {"schema": _ref("ErrorBody")}
+    if status == "400":
+        content["example"] = WRONG
+    headers = {} if status == "401" else _headers()
+    if status == "429":
+        headers["Retry-After"] = {"$ref": "#/components/headers/retryAfter"}
+    return {"description": said, "headers": headers, "content": {"application/json": content}}
+
+
+def _operated() -> Schema:
+    text = {"text/plain": {"schema": {"type": "string"}}}
+    paths: Schema = {}
+    for path, (said, good, bad) in PROBES.items():
+        answers = {"200": {"description": good, "content": text}, "503": {"description": bad, "content": text}}
+        paths[path] = {"get": {"operationId": path[1:], "tags": ["Operation"], "summary": said, "security": [{}], "responses": answers}}
+    exposed = {"200": {"description": "The metrics.", "content": {**text, "application/openmetrics-text": {"schema": {"type": "string"}}}}}
+    metrics = {
+        "operationId": "metrics",
+        "tags": ["Operation"],
+        "summary": "Metrics for Prometheus.",
+        "security": [{}],
+        "responses": exposed,
+    }
+    return {**paths, "/metrics": {"get": metrics}}
+
+
+def _schemas(file: FileDescriptorProto, comments: Comments) -> Schema:
+    """The schemas of all messages and enums that a route has, and of errors."""
+    messages = {message.name: (message, (4, number)) for number, message in enumerate(file.message_type)}
+    rpcs = {rpc for rpc, *_ in (*POSTS.values(), *GETS.values())}
+    (service,) = file.service
+    used = [method for method in service.method if method.name in rpcs]
+    asked = _reached([method.input_type for method in used if method.name in {rpc for rpc, *_ in POSTS.values()}], messages, comments)
+    answered = _reached([method.output_type for method in used], messages, comments)
+    assert not asked & answered, f"both in requests and in answers: {asked & answered}"
+    known = {(message, field.name) for message, (made, _) in messages.items() for field in made.field}
+    assert set(LIMITS) <= known, f"not in the proto: {set(LIMITS) - known}"
+    schemas = {name: _message(*messages[name], comments, name in asked) for name in asked | answered}
+    for number, enum in enumerate(file.enum_type):
+        schemas[enum.name] = _enum(enum, (5, number), comments)
+    error = {"type": "object", "properties": {"error": _ref("Error")}, "required": ["error"], "description": "Why a call failed."}
+    line = {"anyOf": [_ref("ExplainResponse"), _ref("ErrorBody")], "description": "A line of an explanation."}
+    return {**schemas, "Error": ERROR, "ErrorBody": error, "ExplainLine": line}
+
+
+def _reached(kinds: list[str], messages: Messages, comments: Comments) -> set[str]:
+    found: set[str] = set()
+    waiting = [kind.removeprefix(PREFIX) for kind in kinds]
+    while waiting:
+        name = waiting.pop()
+        if name in messages and name not in found:
+            found.add(name)
+            message, path = messages[name]
+            waiting += [field.type_name.removeprefix(PREFIX) for _, field in _fields(message, path, comments)]
+    return found
+
+
+def _fields(message: DescriptorProto, path: tuple[int, ...], comments: Comments) -> Iterator[tuple[str, FieldDescriptorProto]]:
+    """The fields that are built, each with its comment."""
+    for place, field in enumerate(message.field):
+        said = _prose(comments.get((*path, 2, place), ""))
+        if not said.startswith("UNIMPLEMENTED"):
+            yield said, field
+
+
+def _message(message: DescriptorProto, path: tuple[int, ...], comments: Comments, asked: bool) -> Schema:
+    schema: Schema = {"type": "object"}
+    if said := _prose(comments.get(path, "")):
+        schema["description"] = said
+    required, one_of = list(REQUIRED.get(message.name, ())), []
+    properties: Schema = {}
+    schema["properties"] = properties
+    for said, field in _fields(message, path, comments):
+        properties[field.name] = _property(message, field, said)
+        if field.HasField("oneof_index") and not field.proto3_optional:
+            one_of.append({"required": [field.name]})
+        elif not asked and _always_there(field):
+            required.append(field.name)
+    if required:
+        schema["required"] = required
+    if one_of:
+        schema |= {"oneOf": one_of}
+    if asked:
+        schema["additionalProperties"] = False
+    return schema
+
+
+def _always_there(field: FieldDescriptorProto) -> bool:
+    """Whether answers always have the field: unset, it has its default."""
+    repeated = field.label == FieldDescriptorProto.Label.LABEL_REPEATED
+    return repeated or not (field.type == Kind.TYPE_MESSAGE or field.proto3_optional)
+
+
+def _property(message: DescriptorProto, field: FieldDescriptorProto, said: str) -> Schema:
+    nested = {f"{PREFIX}{message.name}.{each.name}": each for each in message.nested_type}
+    schema: Schema
+    if field.type_name in nested:
+        key, value = nested[field.type_name].field
+        assert key.type == Kind.TYPE_STRING, f"{field.name}: the keys of a map in JSON are strings"
+        schema = {"type": "object", "additionalProperties": _value(value)}
+    elif field.label == FieldDescriptorProto.Label.LABEL_REPEATED:
+        schema = {"type": "array", "items": _value(field)}
+    else:
+        schema = dict(_value(field))
+    if said:
+        schema["description"] = said
+    return {**schema, **LIMITS.get((message.name, field.name), {})}
+
+
+def _value(field: FieldDescriptorProto) -> Schema:
+    if field.type in SCALARS:
+        return SCALARS[field.type]
+    return FOREIGN.get(field.type_name) or _ref(field.type_name.removeprefix(PREFIX))
+
+
+def _enum(enum: EnumDescriptorProto, path: tuple[int, ...], comments: Comments) -> Schema:
+    said = [_prose(comments.get(path, ""))]
+    for place, value in enumerate(enum.value):
+        told = _prose(comments.get((*path, 2, place), ""))
+        said.append(f"- {value.name}{': ' + told if told else ''}")
+    return {"type": "string", "description": "\n".join(said).strip(), "enum": [value.name for value in enum.value]}
+
+
+def _prose(comment: str) -> str:
+    return re.sub(r"\s+", " ", comment).strip()
