@@ -185,7 +185,7 @@ def test_server_and_model_are_described(stub: Any) -> None:
     model = stub.ModelMetadata(oip.ModelMetadataRequest(name="tiny"))
     config = stub.ModelConfig(oip.ModelConfigRequest(name="tiny")).config
 
-    assert (server.name, list(server.extensions)) == ("sentiment", ["model_configuration"])
+    assert (server.name, list(server.extensions)) == ("sentiment", ["binary_tensor_data", "model_configuration"])
     assert (model.name, list(model.versions), model.platform) == ("tiny", ["1"], "onnxruntime_onnx")
     assert [(one.name, one.datatype, list(one.shape)) for one in model.inputs] == [("text", "BYTES", [-1])]
     assert [(one.name, one.datatype, list(one.shape)) for one in model.outputs] == [

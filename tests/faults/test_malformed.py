@@ -57,6 +57,7 @@ JSON = [
     b'{"text": "a good film"}',
     b'{"text": "good", "model": "tiny/1", "truncation": "HEAD", "priority": "BULK", "explain": {"methods": ["occlusion"]}}',
     b'{"text": "\\ud800", "text_pair": null, "x": [[[[{}]]]], "priority": 1e400}',
+    b'{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["good"]}], "parameters": {"binary_data_output": true}}',
 ]  # fmt: skip
 
 

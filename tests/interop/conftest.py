@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import leave_out
 
 # Its generated code wants protobuf 6 and has the same names as ours.
-TRITONCLIENT = ("tritonclient[grpc]==2.73.0", "numpy>=2,<3")
+TRITONCLIENT = ("tritonclient[grpc,http]==2.73.0", "numpy>=2,<3")
 FOLDER = Path(__file__).parents[2] / "build" / "tools" / "tritonclient"
 INSTALL_S_MAX = 240
 

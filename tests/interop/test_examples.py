@@ -129,9 +129,8 @@ def test_curl_with_tls_and_a_token(secured: RunningServer, tmp_path: Path) -> No
         assert '"label":"positive"' in run(["bash", "-c", line], tmp_path).replace(" ", "")
 
 
-def test_tritonclient(server: RunningServer, tritonclient: Path) -> None:
-    (text,) = python_examples(TRITON)
-
+@each(python_examples(TRITON))
+def test_tritonclient(text: str, server: RunningServer, tritonclient: Path) -> None:
     assert run([tritonclient, "-c", at(server, text).replace('"english"', '"tiny"')]) == "[b'positive']\n"
 
 
@@ -146,7 +145,8 @@ def test_node(server: RunningServer) -> None:
 @pytest.mark.needs_tool("curl")
 def test_curl(server: RunningServer) -> None:
     for command in commands("curl -s -d", server):
-        assert '"label":"positive"' in run(list(command)).replace(" ", "")
+        said = run([word.replace("/models/english/", "/models/tiny/") for word in command]).replace(" ", "")
+        assert '"label":"positive"' in said or '"data":["positive",' in said
 
 
 @pytest.mark.needs_tool("buf")
@@ -157,15 +157,15 @@ def test_buf_curl_through_reflection(server: RunningServer) -> None:
 
 @pytest.mark.needs_tool("perf_analyzer")
 def test_perf_analyzer(server: RunningServer) -> None:
-    (command,) = commands("perf_analyzer ", server)
     shorter = ["--concurrency-range", "2", "--request-count", "50"]
     labels = {"method": "ModelInfer", "code": "OK", "model": "tiny/1"}
-    before = server.metric("sentiment_requests_total", **labels)
+    for command in commands("perf_analyzer ", server):
+        before = server.metric("sentiment_requests_total", **labels)
 
-    said = run(["tiny" if word == "english" else word for word in command[: command.index("--concurrency-range")]] + shorter)
+        said = run(["tiny" if word == "english" else word for word in command[: command.index("--concurrency-range")]] + shorter)
 
-    assert "Throughput" in said
-    assert server.metric("sentiment_requests_total", **labels) >= before + 50
+        assert "Throughput" in said
+        assert server.metric("sentiment_requests_total", **labels) >= before + 50
 
 
 def typed() -> list[str]:

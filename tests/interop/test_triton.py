@@ -18,6 +18,7 @@ from tests.lifecycle.conftest import TOKEN, Exchanging, exchanging, hasty, make_
 __all__ = ["exchanging", "hasty", "root"]
 
 CALLS = Path(__file__).parent / "triton_calls.py"
+HTTP_CALLS = Path(__file__).parent / "triton_http_calls.py"
 EXCHANGES = Path(__file__).parent / "triton_admin.py"
 
 
@@ -40,6 +41,28 @@ def test_tritonclient_finds_what_it_looks_for(server: RunningServer, tritonclien
     assert found["in_time"] == "OK"
     assert found["unknown"] == "StatusCode.NOT_FOUND"
     assert found["classification"] == "StatusCode.INVALID_ARGUMENT"
+
+
+def test_tritonclient_finds_the_same_over_http(server: RunningServer, tritonclient: Path) -> None:
+    target = server.url.removeprefix("http://")
+
+    ran = subprocess.run([tritonclient, HTTP_CALLS, target], capture_output=True, text=True, timeout=120, check=False)
+
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert found["ready"] == [True, True, True, False]
+    assert found["server"]["extensions"] == ["binary_tensor_data", "model_configuration"]
+    assert (found["model"]["versions"], [one["name"] for one in found["model"]["outputs"]]) == (["1"], ["label", "score", "scores"])
+    assert found["config"]["input"] == [{"name": "text", "data_type": "TYPE_STRING", "dims": [-1]}]
+    for form in ("binary", "json", "mixed", "pooled", "asynchronous"):
+        assert found[form]["label"] == ["positive", "negative", "positive"], form
+        if "scores" in found[form]:
+            assert [row[1] for row in found[form]["scores"]] == pytest.approx([positive(1), positive(-1), positive(2)], abs=1e-6)
+    assert found["id"] == "7"
+    assert found["in_time"] == "OK"
+    assert found["late"] == "504"
+    assert found["unknown"] == "404: model 'nosuch' is not loaded; loaded are tiny/1"
+    assert found["classification"] == "400: outputs[0].parameters: has classification, which this server does not support"
 
 
 @pytest.mark.usefixtures("hasty")

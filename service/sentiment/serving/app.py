@@ -101,6 +101,7 @@ class App:
             settings.web == "all",
             self._secured,
             settings.cors_origins,
+            inference=self._grpc.inference,
         )
         self._repository = Repository(settings, self._metrics, self._models, self._tracer, journal=self._journal)
         self._exchange = Exchange(settings, self._repository, self._secured, self._metrics)

@@ -74,7 +74,7 @@ class GrpcSide:
         stated = ServiceLimits(settings.text_bytes_max, settings.batch_items_max, settings.message_bytes_max, settings.call_rows_max)
         self.service = SentimentService(models, self.calls, stated, feedback)
         self.health = Health((SERVICE, OIP_SERVICE))
-        inference = InferenceService(models, self.calls, self.health, settings.batch_items_max)
+        self.inference = InferenceService(models, self.calls, self.health, settings.batch_items_max)
         self.streams = Streams(self.service, self.calls, settings.call_rows_max, settings.deadline_default_s)
         options = ServerOptions(
             settings.message_bytes_max,
@@ -90,7 +90,7 @@ class GrpcSide:
         of_port = self.calls if counts else Calls(metrics, forwarded, tracer)
         services = {
             SERVICE: adapt(handlers_of(self.service, self.streams, of_port), of_port),
-            OIP_SERVICE: oip_handlers_of(inference, of_port),
+            OIP_SERVICE: oip_handlers_of(self.inference, of_port),
         }
         core = PortCalls()
         make = core.counted(partial(make_server, options, services, self.health, secured.guard if secured and counts else None))

@@ -1,4 +1,7 @@
-"""inference.GRPCInferenceService, the Open Inference Protocol: the same models and pipeline for clients of Triton and KServe."""
+"""inference.GRPCInferenceService, the Open Inference Protocol: the same models and pipeline for clients of Triton and KServe.
+
+``api.http.open_inference`` answers by the same methods.
+"""
 
 import importlib.metadata
 import time
@@ -17,8 +20,8 @@ from sentiment.serving.queries import Query
 from sentiment.serving.registry import Models
 
 SERVER = "sentiment"
-# Served in addition to the protocol, by Triton's name.
-EXTENSIONS = ("model_configuration",)
+# Served in addition to the protocol, by Triton's names. The first is of HTTP; over gRPC every tensor can be binary.
+EXTENSIONS = ("binary_tensor_data", "model_configuration")
 
 
 class InferenceService:

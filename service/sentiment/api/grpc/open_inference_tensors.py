@@ -16,6 +16,8 @@ PLATFORM = "onnxruntime_onnx"
 BYTES, FP32 = "BYTES", "FP32"
 # The datatypes of ModelConfig.
 CONFIG_TYPES = {BYTES: oip.TYPE_STRING, FP32: oip.TYPE_FP32}
+# The parameters of a request that are obeyed.
+PARAMETERS = ("truncation", "priority", "timeout")
 # Output parameters of Triton that change the output's contents. They are refused, so that no client misreads an output.
 UNSUPPORTED_OUTPUT_PARAMETERS = ("classification", "shared_memory_region")
 PREFIX_BYTES = 4
@@ -70,11 +72,15 @@ def _elements(request: oip.ModelInferRequest, count: int) -> Sequence[bytes]:
         return elements
     if len(raw) != 1:
         raise InvalidInput("raw_input_contents", f"must have 1 tensor, got {len(raw)}")
-    return _unpack(raw[0], count)
+    return unpack(raw[0], count, "raw_input_contents[0]")
 
 
-def _unpack(data: bytes, count: int) -> list[bytes]:
-    field = "raw_input_contents[0]"
+def unpack(data: bytes, count: int, field: str) -> list[bytes]:
+    """The elements of a raw BYTES tensor.
+
+    Raises:
+        InvalidInput: the data, which errors call ``field``, does not hold exactly ``count`` elements.
+    """
     elements, at = [], 0
     for index in range(count):
         begin = at + PREFIX_BYTES
@@ -107,7 +113,7 @@ def parameters_of(request: oip.ModelInferRequest) -> Parameters:
     Raises:
         InvalidInput: a parameter has an unknown value.
     """
-    given = {name: _value(request.parameters[name]) for name in ("truncation", "priority", "timeout") if name in request.parameters}
+    given = {name: _value(request.parameters[name]) for name in PARAMETERS if name in request.parameters}
     names = [name for name in TRUNCATIONS.values() if name is not None]
     truncation = given.get("truncation")
     if truncation is not None and truncation not in names:

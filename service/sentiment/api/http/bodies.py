@@ -93,13 +93,18 @@ def message_of(message: type[M], body: bytes, limits: BodyLimits) -> M:
         InvalidInput: the body is not this message in JSON, or exceeds a limit.
     """
     parsed = message()
-    fill(parsed, _values(body, limits.values_max))
+    fill(parsed, values_of(body, limits.values_max))
     if (size := parsed.ByteSize()) > limits.message_bytes_max:
         raise InvalidInput("", f"the message has {size} bytes; the limit is {limits.message_bytes_max}")
     return parsed
 
 
-def _values(body: bytes, values_max: int) -> Any:  # Any: JSON
+def values_of(body: bytes, values_max: int) -> Any:  # Any: JSON
+    """Parse a body, decompressed. Its strings have no limit of their own, and may have lone surrogates.
+
+    Raises:
+        InvalidInput: the body is not JSON, or exceeds a limit.
+    """
     if not body:
         raise InvalidInput("", "the body is empty; it must be a JSON object")
     try:

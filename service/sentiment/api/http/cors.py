@@ -12,8 +12,10 @@ from aiohttp import web
 PREFIXES, PATHS = ("/v1/", "/v2/"), ("/v2", "/openapi.json")
 ANY = "*"
 METHODS = "GET, POST"
-REQUEST_HEADERS = "Authorization, Content-Encoding, Content-Type, Grpc-Timeout, traceparent, tracestate, x-request-id"
-ANSWER_HEADERS = "Retry-After, WWW-Authenticate, x-request-id"
+REQUEST_HEADERS = (
+    "Authorization, Content-Encoding, Content-Type, Grpc-Timeout, Inference-Header-Content-Length, traceparent, tracestate, x-request-id"
+)
+ANSWER_HEADERS = "Inference-Header-Content-Length, Retry-After, WWW-Authenticate, x-request-id"
 # Seconds that a browser may keep the answer to a preflight request: the most that Chromium does.
 PREFLIGHT_S = "7200"
 

@@ -81,7 +81,7 @@ def _set(message: Message, field: _Field, value: Any, at: str) -> None:  # Any: 
         try:
             setattr(message, field.name, field.read(value, at))
         except UnicodeEncodeError as error:
-            raise _lone_surrogate(at, error) from error
+            raise lone_surrogate(at, error) from error
 
 
 @cache
@@ -122,7 +122,7 @@ def _string(value: Any, at: str) -> str:
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise _lone_surrogate(at, error) from error
+        raise lone_surrogate(at, error) from error
     if size > STRING_BYTES_MAX:
         raise InvalidInput(at, f"has {size} bytes; the limit is {STRING_BYTES_MAX}")
     return text
@@ -187,7 +187,8 @@ def kind_of(value: object) -> str:
             return "an object"
 
 
-def _lone_surrogate(at: str, error: UnicodeEncodeError) -> InvalidInput:
+def lone_surrogate(at: str, error: UnicodeEncodeError) -> InvalidInput:
+    """The error of a string that cannot be encoded."""
     return InvalidInput(at, f"has a lone surrogate at character {error.start}, which is no valid Unicode")
 
 

@@ -6,6 +6,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from sentiment.api.http.json_answers import error_body
+from sentiment.api.http.open_inference import ROOT
 from sentiment.errors import Unauthenticated
 from sentiment.security.tokens import CHALLENGE, REFUSAL, Guard
 
@@ -20,6 +21,7 @@ def http_guard(guard: Guard) -> Middleware:
         if guard.lets_in(route, request.headers.getall("Authorization", ())):
             return await handler(request)
         guard.refused("http")
-        return web.json_response(error_body(Unauthenticated(REFUSAL)), status=401, headers=dict((CHALLENGE,)))
+        body = {"error": REFUSAL} if route.startswith(ROOT) else error_body(Unauthenticated(REFUSAL))
+        return web.json_response(body, status=401, headers=dict((CHALLENGE,)))
 
     return admit

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from google.rpc.code_pb2 import Code
 
 from sentiment.api.grpc.call import REQUEST_ID, Call
-from sentiment.api.grpc.status import code_of, status_of
+from sentiment.api.grpc.status import HTTP_STATUS, code_of, pushback_ms, status_of
 from sentiment.api.http.gzipped import BYTES_MIN, ENCODED, LEVEL, accepts_gzip, gzipped
 from sentiment.errors import Expired, RequestError
 from sentiment.v1 import sentiment_pb2 as pb
@@ -113,8 +113,12 @@ async def json_of(message: Message) -> str:
 
 async def json_response(request: web.Request, message: Message, headers: dict[str, str]) -> web.Response:
     """The answer to a unary call, in gzip if it is large enough and the client accepts that."""
-    body = (await json_of(message) + "\n").encode()
     headers["Content-Type"] = JSON
+    return await response_of(request, (await json_of(message) + "\n").encode(), headers)
+
+
+async def response_of(request: web.Request, body: bytes, headers: dict[str, str]) -> web.Response:
+    """An answer, in gzip if it is large enough and the client accepts that."""
     if len(body) > BYTES_MIN and accepts_gzip(request):
         headers |= ENCODED
         body = gzipped(body) if len(body) <= DEFLATE_INLINE_MAX else await asyncio.to_thread(gzipped, body)
@@ -136,6 +140,16 @@ def _dict_of(message: Message) -> dict[str, Any]:  # Any: JSON
 def _json_in_steps(message: Message) -> str:
     """As JSON, and other threads run in between: ``json.dumps`` of 3 MB blocks them for 20 ms. A little slower."""
     return "".join(json.JSONEncoder().iterencode(_dict_of(message)))
+
+
+def refusal(call: Call, error: RequestError, body: dict[str, Any], content_type: str = JSON) -> web.Response:  # Any: JSON
+    """The answer to a call that failed."""
+    headers = {REQUEST_ID: call.request_id, "Content-Type": content_type}
+    pushback = pushback_ms(error, call.time_left_s())
+    if pushback is not None and pushback > 0:
+        headers["Retry-After"] = str(-(-pushback // 1000))
+    status = HTTP_STATUS.get(code_of(error), HTTP_STATUS[grpc.StatusCode.INTERNAL])
+    return web.Response(body=json.dumps(body).encode(), status=status, headers=headers)
 
 
 def error_body(error: RequestError) -> dict[str, Any]:  # Any: JSON

@@ -1,4 +1,5 @@
-"""The aiohttp server: metrics, health, the JSON routes below /v1, their description at /openapi.json and /docs, and the viewer at /.
+"""The aiohttp server: metrics, health, the JSON routes below /v1, their description at /openapi.json and /docs, the Open Inference
+Protocol below /v2, and the viewer at /.
 
 It runs in the event loop of gRPC. It installs no signal handlers and never ends the process; only ``app`` does.
 """
@@ -16,16 +17,17 @@ from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CollectorRegistry
 
 from sentiment.api.grpc.call import REQUEST_ID, Call
-from sentiment.api.grpc.calls import A, Calls, Method, Q, StreamMethod
+from sentiment.api.grpc.calls import A, Calls, Method, Q, StreamMethod, T
+from sentiment.api.grpc.open_inference import InferenceService
 from sentiment.api.grpc.servicer import SentimentService
-from sentiment.api.grpc.status import HTTP_STATUS, code_of, pushback_ms
 from sentiment.api.http.bodies import BodyLimits, batch_limits, inflated, message_of, text_limits
 from sentiment.api.http.cors import allow_origins
 from sentiment.api.http.docs_page import add_docs_page
 from sentiment.api.http.guard import http_guard
-from sentiment.api.http.json_answers import INLINE_BYTES_MAX, Lines, error_body, error_of, json_response
+from sentiment.api.http.json_answers import INLINE_BYTES_MAX, Lines, error_body, error_of, json_response, refusal
 from sentiment.api.http.listening import IDLE_S, listen
 from sentiment.api.http.metrics_page import Scrapes
+from sentiment.api.http.open_inference import ROOT, OpenInference
 from sentiment.api.http.openapi import OpenApi
 from sentiment.api.http.viewer import add_viewer
 from sentiment.errors import CannotServe, Expired, InvalidInput, RequestError
@@ -54,6 +56,8 @@ class Web:
         everything: bool = True,
         secured: Secured | None = None,
         origins: Collection[str] = (),
+        *,
+        inference: InferenceService,
     ) -> None:
         """Create the server. It does not listen before ``start``.
 
@@ -70,6 +74,7 @@ class Web:
             everything: False to serve only /metrics, /healthz and /readyz.
             secured: TLS and tokens; None for neither.
             origins: origins whose pages may read answers (CORS).
+            inference: answers the routes below /v2.
         """
         self._https = None if secured is None else secured.https
         self._calls = calls
@@ -87,7 +92,11 @@ class Web:
         application.router.add_get("/readyz", self._get_readyz)
         if everything:
             self._add_calls(application.router, service)
+            OpenInference(inference, calls, self._begin, _parsed, self._batch_limits).add_to(application.router)
             OpenApi(text_bytes_max, batch_items_max).add_to(application.router)
+            # After the other routes.
+            for root in ("/v1", ROOT):
+                application.router.add_route("*", f"{root}/{{path:.*}}", _no_route)
         if everything and viewer:
             add_viewer(application.router)
             add_docs_page(application.router)
@@ -115,7 +124,6 @@ class Web:
         router.add_get("/v1/models", list_models)
         router.add_get("/v1/models/{name}", get_model)
         router.add_get("/v1/models/{name}/{version}", get_model)
-        router.add_route("*", "/v1/{path:.*}", _no_route)
 
     async def start(self, address: str) -> int:
         """Listen on ``host:port``; returns the port.
@@ -160,7 +168,7 @@ class Web:
         try:
             response = await self._calls.settle(call, work)
         except RequestError as error:
-            return _refusal(call, error)
+            return refusal(call, error, error_body(error))
         return await json_response(request, response, {REQUEST_ID: call.request_id})
 
     async def _post_stream(self, method: StreamMethod[Q, A], request: web.Request) -> web.StreamResponse:
@@ -170,7 +178,7 @@ class Web:
         try:
             await self._calls.settle(call, self._work_stream(method, request, call, lines) if wrong is None else _refuse(wrong))
         except RequestError as error:
-            return await lines.end(error) if lines.prepared else _refusal(call, error)
+            return await lines.end(error) if lines.prepared else refusal(call, error, error_body(error))
         return lines
 
     def _begin(self, name: str, request: web.Request) -> tuple[Call, InvalidInput | None]:
@@ -198,25 +206,23 @@ class Web:
         await lines.finish()
 
     async def _message(self, message: type[Q], limits: BodyLimits, request: web.Request, call: Call) -> Q:
-        encoding = request.headers.get("Content-Encoding", "identity").lower()
-        if encoding not in ("identity", "gzip", "x-gzip"):
-            raise InvalidInput("Content-Encoding", f"must be gzip or identity, got {encoding[:32]!r}")
-        body = await _body(request, limits.bytes_max, call.deadline_at)
-        if encoding != "identity":
-            # Of any size: how large the content is shows only then.
-            return await asyncio.to_thread(_inflated_message, message, body, limits)
-        if len(body) <= INLINE_BYTES_MAX:
-            return message_of(message, body, limits)
-        return await asyncio.to_thread(message_of, message, body, limits)
+        return await _parsed(request, limits.bytes_max, call.deadline_at, lambda body: message_of(message, body, limits))
 
 
 async def _work_get(method: Method[Q, A], parse: Callable[[web.Request], Q], request: web.Request, call: Call) -> A:
     return await method.answer(parse(request), call)
 
 
-def _inflated_message(message: type[Q], body: bytes, limits: BodyLimits) -> Q:
-    """In one step, so that no more contents are in memory than there are threads."""
-    return message_of(message, inflated(body, limits.bytes_max), limits)
+async def _parsed(request: web.Request, bytes_max: int, deadline_at: float, parse: Callable[[bytes], T]) -> T:
+    """What ``parse`` makes of the body, decompressed; in a thread unless the body is small. ``bytes_max`` is its limit."""
+    encoding = request.headers.get("Content-Encoding", "identity").lower()
+    if encoding not in ("identity", "gzip", "x-gzip"):
+        raise InvalidInput("Content-Encoding", f"must be gzip or identity, got {encoding[:32]!r}")
+    body = await _body(request, bytes_max, deadline_at)
+    if encoding != "identity":
+        # Of any size: how large the content is shows only then. In one step, so that no more contents are in memory than there are threads.
+        return await asyncio.to_thread(lambda: parse(inflated(body, bytes_max)))
+    return parse(body) if len(body) <= INLINE_BYTES_MAX else await asyncio.to_thread(parse, body)
 
 
 async def _body(request: web.Request, bytes_max: int, deadline_at: float) -> bytes:
@@ -242,17 +248,20 @@ async def _body(request: web.Request, bytes_max: int, deadline_at: float) -> byt
 
 
 async def _no_route(request: web.Request) -> web.Response:
-    """The answer where no other route below /v1 matches the path, or its method."""
+    """The answer where no other route below /v1 and /v2 matches the path, or its method."""
     path, allowed = ascii(request.path[:128])[1:-1], set[str]()
     for resource in request.app.router.resources():
         allowed |= (await resource.resolve(request))[1]
     allowed -= {hdrs.METH_ANY}
     if allowed:
         methods = ", ".join(sorted(allowed))
-        message, status, headers = f"{path} does not take {request.method}; it takes {methods}", 405, {"Allow": methods}
-        return web.json_response(error_of(grpc.StatusCode.UNIMPLEMENTED, message), status=status, headers=headers)
-    message = f"there is no route {path}; /openapi.json lists the routes"
-    return web.json_response(error_of(grpc.StatusCode.NOT_FOUND, message), status=404)
+        code, status, headers = grpc.StatusCode.UNIMPLEMENTED, 405, {"Allow": methods}
+        message = f"{path} does not take {request.method}; it takes {methods}"
+    else:
+        code, status, headers = grpc.StatusCode.NOT_FOUND, 404, {}
+        message = f"there is no route {path}" + ("" if request.path.startswith(ROOT) else "; /openapi.json lists the routes")
+    body = {"error": message} if request.path.startswith(ROOT) else error_of(code, message)
+    return web.json_response(body, status=status, headers=headers)
 
 
 def _log() -> logging.Logger:
@@ -282,12 +291,3 @@ def _time_left_s(header: str | None) -> float | None:
 
 async def _refuse(error: RequestError) -> Never:
     raise error
-
-
-def _refusal(call: Call, error: RequestError) -> web.Response:
-    headers = {REQUEST_ID: call.request_id}
-    pushback = pushback_ms(error, call.time_left_s())
-    if pushback is not None and pushback > 0:
-        headers["Retry-After"] = str(-(-pushback // 1000))
-    status = HTTP_STATUS.get(code_of(error), HTTP_STATUS[grpc.StatusCode.INTERNAL])
-    return web.json_response(error_body(error), status=status, headers=headers)
