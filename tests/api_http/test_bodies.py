@@ -219,7 +219,7 @@ def test_what_is_read_is_what_protobufs_parser_reads_and_what_it_refuses_is_refu
 
 
 def stricter(values: Any) -> bool:  # Any: JSON
-    """Whether an object has something that only our reader refuses: a field under both names, or for an option what is no 32-bit integer."""
+    """Whether only our reader refuses something in it: a field under both names, or for an option what is no 32-bit integer."""
     if isinstance(values, list):
         return any(map(stricter, values))
     if not isinstance(values, dict):
