@@ -504,13 +504,12 @@ def _linked(full_name: str) -> str:
 def python_page() -> str:
     """The public names of the client, from their docstrings."""
     text = (
-        "# Python client\n\nFor Python programmers: every public name of `sentiment.client`, from its docstrings.\n"
+        "# Python client\n\nFor Python programmers: every public name of `sentiment.client` and `Local`, from their docstrings.\n"
         "[The guide](../guide/python-client.md) shows how to use them.\n\n"
         + (inspect.getdoc(sentiment.client) or "").replace("``", "`")
         + "\n"
     )
-    for name in sentiment.client.__all__:
-        found = getattr(sentiment.client, name)
+    for name, found in [(name, getattr(sentiment.client, name)) for name in sentiment.client.__all__] + [("Local", sentiment.Local)]:
         text += f"\n## {name}\n\n"
         if inspect.isclass(found):
             text += "".join(_class(found))

@@ -13,9 +13,9 @@ import grpc
 import numpy as np
 import pytest
 
+from sentiment import Local
 from sentiment.cli import main
 from sentiment.client import AsyncClient, AttentionOptions, CallFailed, Client, ExplainOptions, Explanation, NeuronOptions
-from sentiment.serving.local import LocalClassifier
 from sentiment.settings import Settings
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
@@ -114,7 +114,7 @@ def test_all_requested_parts_are_returned(explained: Explanation) -> None:
 
 
 def test_server_and_local_process_print_the_same(explained: Explanation, root: Path) -> None:
-    with LocalClassifier("tiny", (root,)) as local:
+    with Local("tiny", bundles=(root,)) as local:
         here = local.explain(TEXT, options=EVERYTHING, timeout_s=PATIENCE_S)
 
     assert_same(here, explained)
@@ -162,7 +162,7 @@ def test_a_pair_is_explained_with_both_texts(explaining: RunningServer) -> None:
 def test_server_and_local_process_refuse_invalid_requests_alike(
     explaining: RunningServer, root: Path, arguments: dict[str, object], message: str
 ) -> None:
-    with LocalClassifier("tiny", (root,)) as local, explaining.client() as client:
+    with Local("tiny", bundles=(root,)) as local, explaining.client() as client:
         for explain in (local.explain, client.explain):
             with pytest.raises(CallFailed, match=message) as caught:
                 explain(TEXT, **arguments)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from sentiment import Local
 from sentiment.cli import main
 from sentiment.client import Client
-from sentiment.serving.local import LocalClassifier
 from sentiment.settings import Settings
 from sentiment_models.export.export import export
 from tests.conftest import RunningServer
@@ -191,7 +191,7 @@ def test_a_neuron_view_is_printed(capsys: Captured, where: list[str]) -> None:
 
 
 def test_a_model_is_described_alike_by_server_and_process(explaining: RunningServer, root: Path) -> None:
-    with LocalClassifier("tiny", (root,)) as local, Client(explaining.target) as client:
+    with Local("tiny", bundles=(root,)) as local, Client(explaining.target) as client:
         here, there = local.get_model(), client.get_model()
 
     there.ClearField("limits")

@@ -20,6 +20,7 @@ import onnx
 import pytest
 import structlog
 
+from sentiment import Local
 from sentiment.batching import scheduler
 from sentiment.batching.cost import CostTable
 from sentiment.batching.layout import Padded
@@ -414,6 +415,32 @@ def test_texts_are_answered_explained_and_counted_by_device(start: Callable[...,
     assert {runner.name for runner in server.app._repository.running[0].loaded.runners} == {"cuda:0", "cuda:1"}
     assert sum(server.metric("sentiment_runner_busy_seconds_total", runner=name) for name in ("cuda:0", "cuda:1")) > 0
     assert server.metric("sentiment_stage_seconds_sum", stage="copy", model="tiny/1") > 0
+
+
+def test_local_runs_batches_on_all_devices_and_explains_on_the_cpu(bundles: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Local("tiny", bundles=bundles, device="cuda") as local:
+        out_of_memory_beyond(256, monkeypatch)
+        runs.clear()
+
+        results = [*local.classify(["good", "bad film", "awful"] * 1000), local.classify("good")]
+
+        assert [getattr(result, "label", result) for result in results] == ["positive", "negative", "negative"] * 1000 + ["positive"]
+        assert {(device, thread) for device, _, thread in runs} == {("cuda:0", "cuda:0"), ("cuda:1", "cuda:1")}
+        assert local.explain("a good film").provider == "CPUExecutionProvider"
+    assert runner_threads() == []
+
+
+def test_local_says_that_its_device_is_lost(bundles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: Any) -> None:
+        raise RuntimeError("CUDA failure 999: unknown error")
+
+    with Local("tiny", bundles=bundles, device="cuda:0") as local:
+        monkeypatch.setattr(DeviceSession, "_run", gone)
+
+        for call in (lambda: local.classify("good"), lambda: local.classify(["good"] * 5000)):
+            with pytest.raises(CallFailed, match="the device is lost") as caught:
+                call()
+            assert caught.value.code is grpc.StatusCode.UNAVAILABLE
 
 
 @pytest.mark.parametrize(("where", "providers"), [("cpu", ()), ("device", [("CPUExecutionProvider", {"device_id": "0"})])])

@@ -1,1 +1,24 @@
-"""A sentiment classification service over gRPC, its client and its command line."""
+"""A sentiment classification service over gRPC, its client and its command line.
+
+``from sentiment import Local`` runs a bundle in this process. It is imported when it is asked for: the client needs no model runtime.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sentiment.serving.local import Local
+
+__all__ = ["Local"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "Local":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from sentiment.serving.local import Local  # noqa: PLC0415  # as said above
+    except ModuleNotFoundError as error:
+        if error.name != "onnxruntime":
+            raise
+        how = "pip install 'sentiment-service[cpu]', or [gpu]"
+        raise ModuleNotFoundError(f"Local needs onnxruntime, which is not installed: {how}", name=error.name) from error
+    return Local

@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
+from sentiment import Local
 from sentiment.client import AsyncClient, CallFailed, Classification, Client
-from sentiment.serving.local import LocalClassifier
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.api_grpc.gate import (
@@ -81,7 +81,7 @@ def test_every_path_reads_a_long_text_alike(truncation: str, bundles: Path, serv
     body = json.dumps({"text": TEXT, "truncation": f"TRUNCATION_{truncation.upper()}"}).encode()
     with urllib.request.urlopen(urllib.request.Request(server.url + "/v1/classify", body), timeout=10) as response:
         web = json.load(response)
-    with LocalClassifier("tiny", [bundles]) as local:
+    with Local("tiny", bundles=[bundles]) as local:
         (inside,) = local.classify_all([TEXT], truncation=truncation)
 
     answers = [

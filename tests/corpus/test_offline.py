@@ -1,5 +1,6 @@
 """Offline scoring gives the same answers as serving, and the failure of one text does not affect others."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,38 +8,37 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sentiment.client import CallFailed, Classification
+from sentiment.client import CallFailed, Classification, Client, Result
 from sentiment.model.session import Session, Stop
-from sentiment.serving.local import LocalClassifier
-from sentiment.serving.offline import READ, ROWS, Answer, OfflineClassifier
+from sentiment.serving.offline import READ, ROWS, Closed, OfflineClassifier
 from tests.corpus.files import make_texts
 
 
 @pytest.fixture
-def offline(bundles: Path) -> OfflineClassifier:
-    return OfflineClassifier("tiny", (bundles,))
+def offline(bundles: Path) -> Iterator[OfflineClassifier]:
+    made = OfflineClassifier("tiny", (bundles,), threads=1)
+    yield made
+    made.close()
 
 
+def told(result: Result) -> object:
+    """All of a result but its times."""
+    if isinstance(result, CallFailed):
+        return result.code, result.message, result.violations
+    return result.label, result.score, dict(result.scores), result.abstain, result.model, result.tokens, result.truncated
+
+
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("truncation", ["", "refuse", "head", "head_tail", "windows"])
-def test_texts_of_any_length_have_the_same_answers_as_from_a_server(truncation: str, bundles: Path, offline: OfflineClassifier) -> None:
+def test_texts_of_any_length_have_the_answers_of_a_server(truncation: str, threads: int, bundles: Path, client: Client) -> None:
     # More texts than are held at a time; some are too long, are refused, or have no token.
-    texts = [*make_texts(ROWS + READ, words=30), " ", "\ud800", "good " * 90, "awful", ""]
+    texts = [*make_texts(2 * ROWS + READ, words=30), " ", "\ud800", "good " * 90, "awful", ""]
+    offline = OfflineClassifier("tiny", (bundles,), threads=threads)
 
     found = list(offline.classify_all(texts, truncation=truncation))
 
-    with LocalClassifier("tiny", (bundles,)) as local:
-        expected = list(local.classify_all(texts, truncation=truncation))
-    assert len(found) == len(expected) == len(texts)
-    for one, other in zip(found, expected, strict=True):
-        if isinstance(other, Classification):
-            assert isinstance(one, Answer)
-            assert (one.scored.label, one.scored.abstain, one.tokens, one.truncated) == (
-                other.label, other.abstain, other.tokens, other.truncated,
-            )  # fmt: skip
-            assert one.scored.scores == pytest.approx(tuple(other.scores.values()), abs=1e-4)
-        else:
-            assert isinstance(one, CallFailed)
-            assert (one.code, one.message) == (other.code, other.message)
+    offline.close()
+    assert list(map(told, found)) == list(map(told, client.classify_all(texts, truncation=truncation)))
     assert sum(isinstance(one, CallFailed) for one in found) >= 3
 
 
@@ -88,8 +88,8 @@ def infinite(logits: Any, hit: list[bool]) -> Any:
 def test_a_text_that_cannot_be_computed_fails_alone(fail: Any, offline: OfflineClassifier) -> None:
     texts = [*make_texts(20, words=5), "awful great film bad", *make_texts(20, words=5, seed=2)]
     healthy = list(offline.classify_all(texts))
-    culprit = offline._classifier.tokenizer.encode(texts[20]).ids
-    offline._classifier.session = Failing(offline._classifier.session, culprit, fail)
+    culprit = offline.classifier.tokenizer.encode(texts[20]).ids
+    offline.classifier.session = Failing(offline.classifier.session, culprit, fail)
 
     found = list(offline.classify_all(texts))
 
@@ -98,4 +98,53 @@ def test_a_text_that_cannot_be_computed_fails_alone(fail: Any, offline: OfflineC
     assert {str(found[number].code.name) for number in failed} == {"INTERNAL"}
     for number, (one, other) in enumerate(zip(found, healthy, strict=True)):
         if number not in failed:
-            assert one.scored.scores == pytest.approx(other.scored.scores, abs=1e-4)
+            assert told(one) == told(other)
+
+
+def test_close_waits_for_the_batch_that_runs_and_fails_the_rest(bundles: Path) -> None:
+    offline = OfflineClassifier("tiny", (bundles,), threads=2)
+    begun, go = threading.Event(), threading.Event()
+    real = offline.classifier.session
+
+    class Slow(Failing):
+        def run(self, feeds: Any, stop: Stop | None = None) -> Any:
+            begun.set()
+            assert go.wait(10)
+            return real.run(feeds, stop)
+
+    offline.classifier.session = Slow(real, (), None)
+    found: list[object] = []
+
+    def classify() -> None:
+        try:
+            found.extend(offline.classify_all(make_texts(200)))
+        except Closed as error:
+            found.append(error)
+
+    caller = threading.Thread(target=classify)
+    closer = threading.Thread(target=offline.close)
+    caller.start()
+    begun.wait(10)
+    closer.start()
+    closer.join(0.2)
+    assert closer.is_alive()
+
+    go.set()
+    closer.join(10)
+    caller.join(10)
+    assert not closer.is_alive()
+    assert not caller.is_alive()
+    assert [type(one) for one in found] == [Closed]
+    with pytest.raises(Closed, match="tiny/1 is closed"):
+        next(offline.classify_all(["good"]))
+
+
+def test_an_iterator_that_is_left_early_runs_no_more_batches(bundles: Path) -> None:
+    offline = OfflineClassifier("tiny", (bundles,), threads=2)
+    results = offline.classify_all(make_texts(3 * ROWS))
+
+    next(results)
+    results.close()
+
+    assert isinstance(next(offline.classify_all(["good"])), Classification)
+    offline.close()

@@ -8,6 +8,7 @@ import fsspec
 import pytest
 from pyarrow import dataset, parquet
 
+from sentiment import Local
 from sentiment.client import Classification
 from sentiment.corpus.output import REQUEST, UNFINISHED, Count, Output
 from sentiment.corpus.parts import cut
@@ -15,7 +16,6 @@ from sentiment.corpus.scoring import Job, load, score_part
 from sentiment.corpus.sources import Part, find_sources
 from sentiment.errors import SentimentError
 from sentiment.files.texts import BadFile
-from sentiment.serving.local import LocalClassifier
 from sentiment.serving.offline import OfflineClassifier
 from tests.corpus.files import KINDS, make_texts, write
 
@@ -37,7 +37,7 @@ def test_a_row_has_the_answer_that_the_engine_gives_its_text(kind: str, tmp_path
     rows = dataset.dataset(tmp_path / "out").to_table().to_pylist()
     assert len(parts) > 3
     assert [int(row["id"]) for row in rows] == list(range(len(texts)))
-    with LocalClassifier(job.model, job.bundles) as local:
+    with Local(job.model, bundles=job.bundles) as local:
         answers = list(local.classify_all(texts))
     for row, answer in zip(rows, answers, strict=True):
         if isinstance(answer, Classification):

@@ -14,8 +14,8 @@ import psutil
 import pytest
 from pyarrow import dataset
 
+from sentiment import Local
 from sentiment.client import Classification
-from sentiment.serving.local import LocalClassifier
 from tests.corpus.files import KINDS, make_texts, write
 
 # A busy machine takes a minute to start Ray and two workers.
@@ -97,7 +97,7 @@ def report_of(folder: Path) -> tuple[int, int]:
 
 
 def labels(texts: list[str], bundles: Path) -> list[str | None]:
-    with LocalClassifier("tiny", (bundles,)) as local:
+    with Local("tiny", bundles=(bundles,)) as local:
         return [answer.label if isinstance(answer, Classification) else None for answer in local.classify_all(texts)]
 
 

@@ -15,7 +15,7 @@ from sentiment_models.cli import main
 from sentiment_models.export.export import Exported
 from sentiment_models.export.wheel import pack
 
-CLASSIFY = "from sentiment.serving.local import LocalClassifier\nwith LocalClassifier('tiny') as local: print(local._served.id)"
+CLASSIFY = "from sentiment import Local\nwith Local('tiny') as local: print(local.classifier.bundle.id)"
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -16,6 +16,10 @@ from sentiment.client import CallFailed, Classification, Client, Result
 from sentiment.errors import SentimentError
 from sentiment.files.texts import LineOutput, read_texts
 from sentiment.security.client_credentials import Credentials
+
+if TYPE_CHECKING:
+    from sentiment.cli.explain import ExplainJob
+    from sentiment.serving.local import Local
 
 # No progress is shown for work that ends sooner.
 PROGRESS_AFTER_S = 2.0
@@ -47,14 +51,6 @@ class Job:
     credentials: Credentials = field(default_factory=Credentials)
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """A model: its digest, and a function that classifies texts lazily and in order."""
-
-    digest: str
-    answer: Callable[[Iterable[str]], Iterator[Result]]
-
-
 def classify(job: Job) -> int:
     """Classify the job's texts. Returns how many have no answer; each of those is shown with its reason.
 
@@ -65,15 +61,17 @@ def classify(job: Job) -> int:
     with ExitStack() as stack:
         output = stack.enter_context(LineOutput(job.output)) if job.output else None
         source = read_texts(job.input, job.column) if job.input else iter(job.texts)
-        model = stack.enter_context(_model(job))
+        answerer = stack.enter_context(source_of(job))
+        digest = answerer.get_model(job.model, timeout_s=job.timeout_s).id.digest
         failed = 0
         if output:
-            output.begin({"column": job.column, "truncation": job.truncation, "model digest": model.digest}, job.restart)
+            output.begin({"column": job.column, "truncation": job.truncation, "model digest": digest}, job.restart)
             failed = _skip_done(output, source, job)
         progress = Progress(output.lines if output else 0)
-        digests = {model.digest} if output else set()
+        digests = {digest} if output else set()
         for_results, for_lines = itertools.tee(source)
-        for text, result in zip(for_lines, model.answer(for_results), strict=True):
+        results = answerer.classify_all(for_results, model=job.model, truncation=job.truncation, timeout_s=job.timeout_s)
+        for text, result in zip(for_lines, results, strict=True):
             if isinstance(result, Classification):
                 digests.add(result.model.digest)
             else:
@@ -116,17 +114,20 @@ def _skip_done(output: LineOutput, texts: Iterator[str], job: Job) -> int:
 
 
 @contextmanager
-def _model(job: Job) -> Iterator[_Model]:
-    if job.local:
-        from sentiment.serving.local import LocalClassifier  # noqa: PLC0415  # the client needs no model runtime
+def source_of(job: "Job | ExplainJob") -> "Iterator[Client | Local]":
+    """Who answers: the server, or the bundle in this process.
 
-        with LocalClassifier(job.model, job.bundles) as local:
-            yield _Model(local.digest, partial(local.classify_all, truncation=job.truncation))
+    Raises:
+        SentimentError: there is no server, or the bundle cannot be run.
+    """
+    if job.local:
+        from sentiment.serving.local import Local  # noqa: PLC0415  # the client needs no model runtime
+
+        with Local(job.model, bundles=job.bundles) as local:
+            yield local
     else:
         with connected(job.target, job.model, job.timeout_s, job.credentials) as client:
-            digest = client.get_model(job.model, timeout_s=job.timeout_s).id.digest
-            answer = partial(client.classify_all, model=job.model, truncation=job.truncation, timeout_s=job.timeout_s)
-            yield _Model(digest, answer)
+            yield client
 
 
 @contextmanager

@@ -5,14 +5,12 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sentiment.cli.classify import connected
+from sentiment.cli.classify import source_of
 from sentiment.cli.explanation_text import page
 from sentiment.client import AttentionOptions, CallFailed, Client, ExplainOptions, Explanation, NeuronOptions, model_json
 from sentiment.client.explanations import with_notes
@@ -21,7 +19,7 @@ from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
 
 if TYPE_CHECKING:
-    from sentiment.serving.local import LocalClassifier
+    from sentiment.serving.local import Local
 
 # Control characters and writing directions that json.dumps does not escape, although a terminal may act on them.
 _UNSAFE = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -66,7 +64,7 @@ def explain(job: ExplainJob) -> None:
     if job.html is not None:
         _write_page(job, job.html)
         return
-    with _source(job) as source:
+    with source_of(job) as source:
         explanation = _ask(job, source)(job.options)
     if job.json:
         text = json.dumps(explanation.to_json(), ensure_ascii=False, allow_nan=False)
@@ -84,8 +82,8 @@ def coloured(color: str) -> bool:
 
 def _write_page(job: ExplainJob, path: Path) -> None:
     with new_file(path) as write:
-        with _source(job) as source:
-            model = source.get_model(job.model) if isinstance(source, Client) else source.get_model()
+        with source_of(job) as source:
+            model = source.get_model(job.model)
             explanation = _for_page(job, model, _ask(job, source))
         text = explanation.to_html(model_json(model))
         write(text)
@@ -109,24 +107,11 @@ def _for_page(job: ExplainJob, model: pb.Model, ask: Ask) -> Explanation:
         return with_notes(explanation, [f"attention was left out: {BYTES_FIELD} {too_large[0]}"])
 
 
-@contextmanager
-def _source(job: ExplainJob) -> Iterator["Client | LocalClassifier"]:
-    """The server, or the bundle in this process."""
-    if job.local:
-        from sentiment.serving.local import LocalClassifier  # noqa: PLC0415  # the client needs no model runtime
-
-        with LocalClassifier(job.model, job.bundles) as local:
-            yield local
-    else:
-        with connected(job.target, job.model, job.timeout_s, job.credentials) as client:
-            yield client
-
-
-def _ask(job: ExplainJob, source: "Client | LocalClassifier") -> Ask:
-    explain = partial(source.explain, model=job.model) if isinstance(source, Client) else source.explain
-
+def _ask(job: ExplainJob, source: "Client | Local") -> Ask:
     def ask(options: ExplainOptions) -> Explanation:
-        return explain(job.text, job.text_pair, label=job.label, options=options, truncation=job.truncation, timeout_s=job.timeout_s)
+        return source.explain(
+            job.text, job.text_pair, model=job.model, label=job.label, options=options, truncation=job.truncation, timeout_s=job.timeout_s
+        )
 
     return ask
 

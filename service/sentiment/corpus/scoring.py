@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pyarrow
 
-from sentiment.client import CallFailed
+from sentiment.client import CallFailed, Classification
 from sentiment.corpus.output import CorpusFailed
 from sentiment.corpus.reading import Chunk, Text, Unread, read_part
 from sentiment.corpus.sources import Part, shown
-from sentiment.serving.offline import Answer, OfflineClassifier
+from sentiment.serving.offline import OfflineClassifier
 
 # Columns that this command writes. Kept columns must have other names.
 COLUMNS = ("file", "position", "label", "score", "scores", "abstain", "tokens", "truncated", "digest", "error")
@@ -38,9 +38,9 @@ def load(job: Job) -> OfflineClassifier:
         BadBundle: it is missing or cannot be served.
         CorpusFailed: its digest differs from the request's.
     """
-    classifier = OfflineClassifier(job.model, job.bundles)
-    if classifier.digest != job.digest:
-        raise CorpusFailed(f"{job.model} has digest {classifier.digest[:12]} on this machine; expected {job.digest[:12]}")
+    classifier = OfflineClassifier(job.model, job.bundles, threads=1)
+    if classifier.model.digest != job.digest:
+        raise CorpusFailed(f"{job.model} has digest {classifier.model.digest[:12]} on this machine; expected {job.digest[:12]}")
     return classifier
 
 
@@ -58,7 +58,7 @@ def score_part(part: Part, job: Job, classifier: OfflineClassifier) -> Iterator[
         yield _batch(part, Chunk([], [], {name: pyarrow.array([], pyarrow.string()) for name in job.keep}), [], job)
 
 
-def _answers(texts: Sequence[Text], job: Job, classifier: OfflineClassifier) -> Iterator[Answer | str]:
+def _answers(texts: Sequence[Text], job: Job, classifier: OfflineClassifier) -> Iterator[Classification | str]:
     """For each text, its answer or the reason why it has none."""
     results = classifier.classify_all((text for text in texts if isinstance(text, str)), truncation=job.truncation)
     for text in texts:
@@ -69,18 +69,18 @@ def _answers(texts: Sequence[Text], job: Job, classifier: OfflineClassifier) -> 
             yield f"{result.code.name}: {result.message}" if isinstance(result, CallFailed) else result
 
 
-def _batch(part: Part, chunk: Chunk, answers: Sequence[Answer | str], job: Job) -> pyarrow.RecordBatch:
-    good = [answer if isinstance(answer, Answer) else None for answer in answers]
+def _batch(part: Part, chunk: Chunk, answers: Sequence[Classification | str], job: Job) -> pyarrow.RecordBatch:
+    good = [answer if isinstance(answer, Classification) else None for answer in answers]
     none = pyarrow.array([found is None for found in good], pyarrow.bool_())
-    each = [pyarrow.array([found and found.scored.scores[place] for found in good], pyarrow.float32()) for place in range(len(job.labels))]
+    each = [pyarrow.array([found and found.scores[label] for found in good], pyarrow.float32()) for label in job.labels]
     columns = {
         "file": pyarrow.array([shown(part.uri)] * len(answers), pyarrow.string()),
         "position": pyarrow.array(chunk.positions, pyarrow.int64()),
         **chunk.kept,
-        "label": pyarrow.array([found and found.scored.label for found in good], pyarrow.string()),
-        "score": pyarrow.array([found and found.scored.score for found in good], pyarrow.float32()),
+        "label": pyarrow.array([found and found.label for found in good], pyarrow.string()),
+        "score": pyarrow.array([found and found.score for found in good], pyarrow.float32()),
         "scores": pyarrow.StructArray.from_arrays(each, list(job.labels), mask=none),
-        "abstain": pyarrow.array([None if found is None else found.scored.abstain for found in good], pyarrow.bool_()),
+        "abstain": pyarrow.array([None if found is None else found.abstain for found in good], pyarrow.bool_()),
         "tokens": pyarrow.array([found and found.tokens for found in good], pyarrow.int32()),
         "truncated": pyarrow.array([None if found is None else found.truncated for found in good], pyarrow.bool_()),
         "digest": pyarrow.array([job.digest] * len(answers), pyarrow.string()),

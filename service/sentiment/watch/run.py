@@ -5,7 +5,7 @@ import math
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,10 +106,11 @@ def _source(job: Job, path: Path, model: str, stack: ExitStack) -> "JournalSourc
     """Who answers, or has answered, the texts of a file."""
     if is_journal(path):
         return JournalSource.find(path, model)
-    from sentiment.serving.local import LocalClassifier  # noqa: PLC0415  # a journal needs no model runtime
+    from sentiment.serving.offline import OfflineClassifier  # noqa: PLC0415  # a journal needs no model runtime
     from sentiment.watch.texts import TextSource  # noqa: PLC0415  # as above
 
-    return TextSource(stack.enter_context(LocalClassifier(model, job.bundles)), job.column, job.labels, job.truncation)
+    local = stack.enter_context(closing(OfflineClassifier(model, job.bundles, device="auto")))
+    return TextSource(local, job.column, job.labels, job.truncation)
 
 
 def _manifest(job: Job, source: "JournalSource | TextSource") -> tuple[Manifest | None, list[str]]:

@@ -12,14 +12,14 @@ from pathlib import Path
 from sentiment.client import CallFailed
 from sentiment.errors import BadSettings
 from sentiment.files.texts import BadFile, read_labels, read_texts
-from sentiment.serving.local import CHUNK, LocalClassifier
+from sentiment.serving.offline import ROWS, OfflineClassifier
 from sentiment.watch.counts import OF_ANSWERS, OF_TEXTS, Entry, Seen, Told
 
 
 class TextSource:
     """A bundle that answers texts. ``left_out``: texts without an answer, by the reason."""
 
-    def __init__(self, local: LocalClassifier, column: str, labels_column: str, truncation: str) -> None:
+    def __init__(self, local: OfflineClassifier, column: str, labels_column: str, truncation: str) -> None:
         """``column``: of the texts; ``labels_column``: of their right labels, empty for none."""
         bundle = local.classifier.bundle
         self.id, self.digest, self.labels, self.manifest = bundle.id, bundle.digest, bundle.manifest.labels, bundle.manifest
@@ -40,7 +40,7 @@ class TextSource:
         texts = read_texts(path, self._column)
         told = self._told(path, column) if column else itertools.repeat("")
         number = 0
-        while chunk := list(itertools.islice(texts, CHUNK)):
+        while chunk := list(itertools.islice(texts, ROWS)):
             right = list(itertools.islice(told, len(chunk)))
             for seen, label in zip(self._seen(chunk), right, strict=True):
                 number += 1

@@ -3,12 +3,14 @@
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from sentiment.api.grpc.call import REQUEST_ID_MAX, Call, is_request_id
 from sentiment.api.grpc.status import set_seconds, status_of
 from sentiment.batching.ticket import Priority
 from sentiment.errors import InvalidInput, NotBuilt
 from sentiment.model.bundle import GraphSpec, Manifest
+from sentiment.model.classifier import Classifier
 from sentiment.model.scores import Scored
 from sentiment.model.trust import ExplanationsMeasured, MethodTrust
 from sentiment.serving.pipeline import Answer, Outcome, Served
@@ -81,7 +83,15 @@ def answer_asked(request: pb.FeedbackRequest) -> str:
     return name
 
 
-def model_id(served: Served) -> pb.ModelId:
+class Answering(Protocol):
+    """What answers: a served model, or one in its caller's process."""
+
+    @property
+    def classifier(self) -> Classifier:
+        """Its loaded bundle."""
+
+
+def model_id(served: Answering) -> pb.ModelId:
     """The id of the model that answers."""
     bundle = served.classifier.bundle
     return pb.ModelId(name=bundle.manifest.name, version=bundle.manifest.version, digest=bundle.digest)
@@ -132,7 +142,7 @@ def truncation_of(manifest: Manifest) -> pb.Truncation.ValueType:
     return next(pb.Truncation.ValueType(value) for value, name in TRUNCATIONS.items() if name == manifest.default_truncation)
 
 
-def model_of(served: Served, is_default: bool, limits: pb.Limits, methods: Sequence[str], with_card: bool) -> pb.Model:
+def model_of(served: Answering, is_default: bool, limits: pb.Limits, methods: Sequence[str], with_card: bool) -> pb.Model:
     """Describe a loaded model. ``methods``: the explanation methods that it supports, the default first."""
     classifier = served.classifier
     manifest = classifier.manifest

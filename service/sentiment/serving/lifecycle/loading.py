@@ -85,7 +85,7 @@ def load(
     if found.devices == (CPU,):
         return _on_cpu(path, settings, measure_s, found, execute)
     try:
-        return _on_devices(_checked(path, "fp32", execute), settings, measure_s, found, check, execute)
+        return _on_devices(checked(path, "fp32", execute), settings, measure_s, found, check, execute)
     except (BadBundle, BadSettings, DeviceLost) as error:
         if settings.device != "auto":
             raise
@@ -98,7 +98,12 @@ def load(
         raise BadBundle(f"{error}; and no GPU can serve it: {reason}") from error
 
 
-def _checked(path: Path, precision: str | None, execute: Execute = here) -> Classifier:
+def checked(path: Path, precision: str | None = None, execute: Execute = here) -> Classifier:
+    """Load and check a bundle that was found by its name. Arguments and errors as in ``load_classifier``.
+
+    Raises:
+        BadBundle: also if its manifest has another name or version than its folder.
+    """
     # Resolve links first, so that all files come from one folder even if a link changes meanwhile.
     classifier = load_classifier(path.resolve(), precision, execute)
     if classifier.bundle.id != f"{path.parent.name}/{path.name}":
@@ -116,7 +121,7 @@ def _limits(settings: Settings, classifier: Classifier, usual: dict[str, int]) -
 
 
 def _on_cpu(path: Path, settings: Settings, measure_s: float, found: Found, execute: Execute) -> Loaded:
-    classifier = _checked(path, None if settings.precision == "auto" else settings.precision, execute)
+    classifier = checked(path, None if settings.precision == "auto" else settings.precision, execute)
     limits = _limits(settings, classifier, ON_CPU)
     count = settings.runners or cores_granted()
     width = min(count, settings.batch_threads_max or THREADS_MAX)

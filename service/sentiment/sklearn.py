@@ -1,0 +1,148 @@
+"""``SentimentClassifier``: a bundle as a scikit-learn classifier of texts. Needs scikit-learn, from the extra ``sklearn``."""
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from sentiment.client.columns import Texts
+from sentiment.client.results import CallFailed, Classification
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils.multiclass import unique_labels
+except ModuleNotFoundError as missing:
+    if (missing.name or "").partition(".")[0] != "sklearn":
+        raise
+    what = "sentiment.sklearn needs scikit-learn, which is not installed: pip install 'sentiment-service[sklearn]'"
+    raise ModuleNotFoundError(what, name=missing.name) from missing
+
+if TYPE_CHECKING:
+    from sentiment.serving.local import Folders, Local
+
+# Loaded bundles that are kept: the clones of a cross validation share one.
+LOADED_MAX = 2
+
+
+class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no annotations
+    """Classifies texts with a bundle in this process. It is trained already: ``fit`` only checks labels, and need not be called.
+
+    ``X`` is a column of texts: an iterable, a pandas or polars Series, a NumPy array of one dimension or an Arrow column. Labels are the
+    model's, as strings. What the model abstains from has a label too.
+
+    Clones and copies with equal parameters share one loaded bundle. The last LOADED_MAX bundles stay loaded until the process ends.
+
+    >>> classifier = SentimentClassifier()
+    >>> classifier.classes_.tolist()
+    ['negative', 'positive']
+    >>> classifier.predict(["a good film", "awful"]).tolist()
+    ['positive', 'negative']
+    >>> classifier.score(["a good film", "awful"], ["positive", "positive"])
+    0.5
+    """
+
+    def __init__(
+        self,
+        model: str | Path = "",
+        *,
+        bundles: "Folders | None" = None,
+        device: str = "auto",
+        threads: int = 0,
+        truncation: str = "",
+    ) -> None:
+        """The bundle is loaded when it is first needed.
+
+        Args:
+            model: as in ``Local``.
+            bundles: as in ``Local``.
+            device: as in ``Local``.
+            threads: as in ``Local``.
+            truncation: refuse, head, head_tail or windows. Empty: the model's default.
+        """
+        self.model = model
+        self.bundles = bundles
+        self.device = device
+        self.threads = threads
+        self.truncation = truncation
+
+    @property
+    def classes_(self) -> npt.NDArray[np.str_]:
+        """The model's labels, sorted: the columns of ``predict_proba``.
+
+        Raises:
+            BadBundle, BadSettings: as in ``Local``.
+        """
+        return np.array(sorted(self._local.classifier.manifest.labels))
+
+    def fit(self, X: Texts, y: "Sequence[str] | None" = None) -> Self:  # noqa: ARG002, N803  # scikit-learn's names
+        """Check the labels; learns nothing.
+
+        Args:
+            X: not read.
+            y: right labels; None checks nothing.
+
+        Raises:
+            ValueError: a label is none of the model's.
+        """
+        known = self.classes_
+        strange = [] if y is None else [label for label in unique_labels(y).tolist() if label not in known]
+        if strange:
+            raise ValueError(f"y has {len(strange)} labels that the model does not have, such as {strange[0]!r}; it has {', '.join(known)}")
+        return self
+
+    def predict(self, X: Texts) -> npt.NDArray[np.str_]:  # noqa: N803  # as above
+        """The label of each text.
+
+        Raises:
+            TypeError: ``X`` is no column of texts.
+            ValueError: a text has no answer: it is missing, empty or no string. The message has its place from 0.
+        """
+        labels = [answer.label for answer in self._answers(X)]
+        return np.array(labels, dtype=self.classes_.dtype)
+
+    def predict_proba(self, X: Texts) -> npt.NDArray[np.float64]:  # noqa: N803  # as above
+        """The calibrated probabilities, [texts, classes_].
+
+        Raises:
+            TypeError, ValueError: as in ``predict``.
+        """
+        classes = self.classes_.tolist()
+        rows = [[answer.scores[label] for label in classes] for answer in self._answers(X)]
+        return np.array(rows, dtype=np.float64).reshape(-1, len(classes))
+
+    def _answers(self, texts: Texts) -> list[Classification]:
+        results = self._local.classify(texts, truncation=self.truncation, progress=False)
+        failures = results.failures
+        if failures:
+            place, first = next(iter(failures.items()))
+            raise ValueError(f"{len(failures)} of {len(results)} texts have no answer; text {place}: {first.message}")
+        return [result for result in results if not isinstance(result, CallFailed)]
+
+    @property
+    def _local(self) -> "Local":
+        bundles = self.bundles
+        if bundles is not None and not isinstance(bundles, str | Path):
+            bundles = tuple(bundles)
+        # A forked process has no threads of its parent.
+        return _opened(os.getpid(), self.model, bundles, self.device, self.threads)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_tags__(self) -> Any:  # sklearn.utils.Tags
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        tags.input_tags.one_d_array, tags.input_tags.two_d_array, tags.input_tags.string = True, False, True
+        tags.target_tags.required = False
+        return tags
+
+
+@lru_cache(LOADED_MAX)
+def _opened(_process: int, model: str | Path, bundles: "Folders | None", device: str, threads: int) -> "Local":
+    from sentiment import Local  # noqa: PLC0415  # a pipeline can be built, copied and searched without a model runtime
+
+    return Local(model, bundles=bundles, device=device, threads=threads)

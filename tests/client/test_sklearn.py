@@ -1,0 +1,183 @@
+"""The scikit-learn classifier over ``Local``, in scikit-learn's own pipelines, cross validation and checks."""
+
+import doctest
+import pickle
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import SkipTestWarning
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils import estimator_checks
+from sklearn.utils.validation import check_is_fitted
+
+from sentiment import Local
+from sentiment import sklearn as module
+from sentiment.sklearn import SentimentClassifier
+
+TEXTS = ["a good film", "awful", "w9", "w-20", "great", "bad bad", "the good", "w-1 film", "w30", "awful good"]
+LABELS = ["positive", "negative"] * 4 + ["positive", "positive"]
+
+
+@pytest.fixture
+def classifier(bundles: Path) -> SentimentClassifier:
+    return SentimentClassifier("tiny", bundles=str(bundles), threads=1)
+
+
+def test_predictions_are_those_of_local(classifier: SentimentClassifier, bundles: Path) -> None:
+    with Local("tiny", bundles=bundles) as local:
+        answers = [local.classify(text) for text in TEXTS]
+
+    found = classifier.predict_proba(TEXTS)
+
+    assert classifier.classes_.tolist() == ["negative", "positive"]
+    assert found.tolist() == [[answer.scores["negative"], answer.scores["positive"]] for answer in answers]
+    assert classifier.predict(TEXTS).tolist() == [answer.label for answer in answers]
+    assert classifier.classes_[found.argmax(1)].tolist() == classifier.predict(TEXTS).tolist()
+    assert classifier.score(TEXTS, LABELS) == 0.9
+    assert classifier.score(TEXTS, LABELS, sample_weight=[0] * 9 + [1]) == 0
+
+
+@pytest.mark.parametrize("column", [pd.Series, pl.Series, np.array, pa.array, iter, lambda texts: np.array(texts, object)])
+def test_a_column_may_be_of_any_kind(column: Callable[[list[str]], object], classifier: SentimentClassifier) -> None:
+    assert classifier.predict(column(TEXTS[:2])).tolist() == ["positive", "negative"]
+
+
+def test_no_texts_have_no_predictions(classifier: SentimentClassifier) -> None:
+    assert classifier.predict([]).shape == (0,)
+    assert classifier.predict_proba([]).shape == (0, 2)
+
+
+def test_the_truncation_is_the_models_or_the_given_one(classifier: SentimentClassifier) -> None:
+    text = "good " * 40 + "awful " * 30
+
+    assert classifier.predict([text]).tolist() == ["positive"]
+    assert clone(classifier).set_params(truncation="refuse").get_params()["truncation"] == "refuse"
+    with pytest.raises(ValueError, match=r"1 of 1 texts have no answer; text 0: text: has more tokens than the model reads"):
+        clone(classifier).set_params(truncation="refuse").predict([text])
+
+
+def test_fit_only_checks_labels(classifier: SentimentClassifier) -> None:
+    before = dict(vars(classifier))
+
+    assert classifier.fit(TEXTS, LABELS) is classifier
+    assert classifier.fit(TEXTS) is classifier
+
+    assert vars(classifier) == before
+    check_is_fitted(SentimentClassifier())
+    with pytest.raises(ValueError, match="y has 2 labels that the model does not have, such as 'neg'; it has negative, positive"):
+        classifier.fit(TEXTS, ["neg", "pos"] * 5)
+
+
+def test_texts_without_an_answer_are_named(classifier: SentimentClassifier) -> None:
+    with pytest.raises(ValueError, match=r"2 of 3 texts have no answer; text 1: text: is missing \(nan\)"):
+        classifier.predict(pd.Series(["good", None, " "]))
+    with pytest.raises(TypeError, match="must be one column"):
+        classifier.predict(pd.DataFrame({"text": TEXTS}))
+
+
+def test_it_works_in_pipelines_and_cross_validation(classifier: SentimentClassifier) -> None:
+    frame = pd.DataFrame({"text": TEXTS, "label": LABELS}, index=range(5, 15))
+    pipeline = make_pipeline(FunctionTransformer(lambda texts: texts.str.lower()), classifier)
+
+    assert isinstance(pipeline, Pipeline)
+    assert pipeline.fit(frame["text"].str.upper(), frame["label"]).score(frame["text"], frame["label"]) == 0.9
+    scores = cross_val_score(classifier, frame["text"], frame["label"], cv=2, scoring="accuracy")
+    assert scores.mean() == pytest.approx(0.9)
+    for scoring in ("roc_auc", "neg_log_loss", "f1_macro"):
+        assert np.isfinite(cross_val_score(classifier, frame["text"], frame["label"], cv=2, scoring=scoring)).all()
+    assert np.isfinite(cross_val_score(classifier, TEXTS, LABELS, cv=2)).all()
+    search = GridSearchCV(pipeline, {"sentimentclassifier__truncation": ["head", "windows"]}, cv=2).fit(frame["text"], frame["label"])
+    assert search.best_score_ == pytest.approx(0.9)
+
+
+def test_clones_and_copies_share_a_loaded_bundle(classifier: SentimentClassifier) -> None:
+    classifier.predict(["good"])
+    missed = module._opened.cache_info().misses
+    threads = threading.active_count()
+
+    for copy in (clone(classifier), pickle.loads(pickle.dumps(classifier))):
+        assert copy.predict(TEXTS[:2]).tolist() == ["positive", "negative"]
+
+    assert module._opened.cache_info().misses == missed
+    assert threading.active_count() == threads
+
+
+# Those of scikit-learn's checks that do not give numbers as X or as labels; it leaves out itself what reads no tables of numbers.
+CHECKS = [
+    estimator_checks.check_estimator_cloneable,
+    estimator_checks.check_estimator_tags_renamed,
+    estimator_checks.check_valid_tag_types,
+    estimator_checks.check_estimator_repr,
+    estimator_checks.check_no_attributes_set_in_init,
+    estimator_checks.check_do_not_raise_errors_in_init_or_set_params,
+    estimator_checks.check_mixin_order,
+    estimator_checks.check_parameters_default_constructible,
+    estimator_checks.check_get_params_invariance,
+    estimator_checks.check_set_params,
+    estimator_checks.check_classifiers_regression_target,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_it_passes_the_checks_of_scikit_learn(check: Callable[[str, object], None], classifier: SentimentClassifier) -> None:
+    check("SentimentClassifier", classifier)
+
+
+def test_scikit_learn_knows_that_it_reads_texts(classifier: SentimentClassifier) -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        results = estimator_checks.check_estimator(classifier)
+
+    assert {result["status"] for result in results} == {"passed"}
+    assert [warning for warning in said if issubclass(warning.category, SkipTestWarning) and "string=True" in str(warning.message)]
+
+
+def test_the_order_and_the_company_of_texts_change_nothing(classifier: SentimentClassifier) -> None:
+    """As scikit-learn's check_methods_sample_order_invariance and check_methods_subset_invariance."""
+    order = np.random.default_rng(3).permutation(len(TEXTS))
+
+    whole = classifier.predict_proba(TEXTS)
+
+    assert (classifier.predict_proba([TEXTS[place] for place in order]) == whole[order]).all()
+    assert (np.vstack([classifier.predict_proba([text]) for text in TEXTS]) == whole).all()
+
+
+def test_the_example_gives_what_it_shows(bundles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENTIMENT_BUNDLES", str(bundles))
+    monkeypatch.setenv("SENTIMENT_MODEL", "tiny")
+    module._opened.cache_clear()
+    said: list[str] = []
+
+    (example,) = doctest.DocTestFinder(exclude_empty=True).find(SentimentClassifier, globs=vars(module), module=module)[:1]
+    assert example.examples
+    doctest.DocTestRunner().run(example, out=said.append)
+
+    module._opened.cache_clear()
+    assert not said, "".join(said)
+
+
+def test_a_missing_scikit_learn_is_said_by_name() -> None:
+    script = """
+import sys
+sys.modules["sklearn"] = None
+try:
+    import sentiment.sklearn
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert found.stdout.strip() == (
+        "sentiment.sklearn needs scikit-learn, which is not installed: pip install 'sentiment-service[sklearn]'"
+    )
