@@ -46,10 +46,7 @@ python:
 ##@ Use it
 
 serve: .venv/.$(EXTRA) ## build .venv and serve the default bundle (EXTRA=cpu or gpu)
-	@printf '%s\n' 'Starting. In another terminal:' \
-	  '  .venv/bin/sentiment classify "a gripping, beautifully shot film"' \
-	  "  curl -s -d '{\"text\": \"two hours of my life I will never get back\"}' http://127.0.0.1:8080/v1/classify" \
-	  'Ctrl-C drains and stops; a second one stops at once.'
+	@echo 'Starting. Once it is ready it says where. Ctrl-C drains and stops; a second one stops at once.'
 	@exec .venv/bin/sentiment serve
 
 demo: .venv/.$(EXTRA) ## serve, classify a few texts, stop

@@ -269,7 +269,8 @@ def cli_page() -> str:
         "# Command line\n\nFor everyone who types: the commands of `sentiment`, `sentiment-batch` and "
         "`sentiment-models`, and their arguments.\n\n"
         "Exit codes of all three: 0 done, 1 failed, 2 wrong usage or settings, 3 bad bundle.\n"
-        "`sentiment watch --fail-on-drift` exits with 4 if a signal drifted.\n"
+        "`sentiment` and `sentiment-batch` also exit with 130 after Ctrl-C, and with 141 if the reader of "
+        "their output has ended.\n`sentiment watch --fail-on-drift` exits with 4 if a signal drifted.\n"
     )
     text += "".join(_command(sentiment_parser())) + "".join(_command(batch_parser()))
     parser = models_parser("")

@@ -1,21 +1,24 @@
 """The command line as a user meets it: what each command prints, writes and returns."""
 
+import csv
 import json
 import os
 import re
 import shutil
-import socket
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 from onnx import numpy_helper
+from pyarrow import parquet
 
 from sentiment.cli.main import main
-from sentiment.files.texts import BadFile, LineOutput
+from sentiment.files.texts import BadFile, LineOutput, read_texts
 from sentiment.settings import markdown_table, settings_table
 from tests.conftest import RunningServer
 from tests.tiny import make_bundle, make_graph, read_manifest, write_manifest
@@ -60,7 +63,8 @@ def why_not(capsys: Captured, *arguments: str | Path, code: int) -> str:
 
 
 def lines_of(path: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    # Not splitlines: a text may have U+2028.
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").removesuffix("\n").split("\n")]
 
 
 # sentiment settings
@@ -136,6 +140,12 @@ def test_texts_are_answered_one_a_line_in_order(capsys: Captured, where: list[st
         "negative   0.5000  a film  (undecided)",
     ]
     assert errors == ""
+
+
+def test_nothing_in_a_text_acts_on_the_terminal(capsys: Captured, local: list[str]) -> None:
+    assert run("classify", *local, "good \x1b[31m\x9b2J \u202e film") == 0
+
+    assert capsys.readouterr().out == "positive   0.8808  good \\x1b[31m\\x9b2J \\u202e film\n"
 
 
 def test_json_has_exactly_the_documented_keys(capsys: Captured, where: list[str]) -> None:
@@ -225,7 +235,7 @@ def test_an_interrupted_run_that_is_repeated_gives_the_file_of_an_uninterrupted_
     part.write_bytes(done[:-40])
     last = run("classify", *where, "--input", source, "--output", output)
 
-    assert (first, second, last) == (1, 1, 0)
+    assert (first, second, last) == (130, 130, 0)
     assert done.count(b"\n") == 550
     assert output.read_bytes() == whole.read_bytes()
 
@@ -259,7 +269,7 @@ def test_an_output_that_exists_is_never_overwritten(capsys: Captured, local: lis
 def interrupted(monkeypatch: pytest.MonkeyPatch, line: int, *arguments: str | Path) -> None:
     with monkeypatch.context() as patched:
         interrupt_at(patched, line)
-        assert run("classify", *arguments) == 1
+        assert run("classify", *arguments) == 130
 
 
 @pytest.mark.parametrize(
@@ -503,25 +513,6 @@ def test_a_bundle_in_a_folder_of_another_name_exits_3(capsys: Captured, tmp_path
     assert message == f"{tmp_path}/other/3: holds tiny/1; rename the folder to the name and version of its manifest"
 
 
-@pytest.mark.parametrize("listening", [False, True], ids=["nothing", "silent"])
-def test_without_a_server_it_fails_long_before_the_timeout_and_says_what_to_do(
-    capsys: Captured, monkeypatch: pytest.MonkeyPatch, listening: bool
-) -> None:
-    monkeypatch.setattr("sentiment.cli.classify.CONNECT_S_MAX", 0.2)
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        if listening:
-            silent.listen()
-        target = f"127.0.0.1:{silent.getsockname()[1]}"
-
-        message = why_not(capsys, "classify", "--target", target, "--timeout", "600", "good", code=1)
-
-    assert message.startswith(f"no server answers at {target}: ")
-    assert message.endswith("; start one with 'sentiment serve', or use --local")
-    # Without the limit, gRPC gives up after 20 s with another message.
-    assert not listening or "Deadline Exceeded" in message
-
-
 # Usage
 
 
@@ -548,9 +539,13 @@ def test_wrong_usage_exits_2_and_says_what_is_wrong(capsys: Captured, arguments:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["classify"], "give either texts or --input FILE"),
+        (["classify"], "no text: give one or more TEXT, or --input FILE, or pipe texts in, one a line"),
+        (["explain"], "no text: give a TEXT, or pipe texts in, one a line"),
+        (["classify", "-", "good"], "give either texts or - for standard input"),
+        (["classify", "-", "--input", "in.txt"], "give either texts or --input FILE"),
+        (["classify", "--input", "in.txt", "--output", "out.xlsx"], "--output out.xlsx: the ending must be one of .jsonl, .csv, .parquet"),
         (["classify", "good", "--input", "in.txt"], "give either texts or --input FILE"),
-        (["classify", "good", "--output", "out.jsonl"], "--output needs --input"),
+        (["classify", "good", "--output", "out.jsonl"], "--output needs --input, or - for texts from standard input"),
         (["classify", "good", "--restart"], "--restart needs --output"),
         (["classify", "--local", "--model", "No Such", "good"], "model = 'No Such'"),
         (["serve", "--queue-rows-max", "0"], "queue_rows_max = '0'"),
@@ -567,16 +562,149 @@ def test_an_unknown_variable_stops_the_server_with_2(capsys: Captured, monkeypat
     assert why_not(capsys, "serve", code=2) == "SENTIMENT_RUNNER is not a setting; did you mean SENTIMENT_RUNNERS?"
 
 
-@pytest.mark.parametrize("name", ["in.txt", "in.parquet", "in.xlsx"])
-def test_an_input_that_cannot_be_read_exits_1_and_is_named(capsys: Captured, local: list[str], tmp_path: Path, name: str) -> None:
-    assert why_not(capsys, "classify", *local, "--input", tmp_path / name, code=1).startswith(f"{tmp_path / name}: ")
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("in.txt", None, "cannot be read: No such file or directory"),
+        ("in.parquet", None, "cannot be read: No such file or directory"),
+        ("in", None, "cannot be read: No such file or directory"),
+        ("in.xlsx", "good", "the file type must be one of .txt, .tsv, .csv, .jsonl, .parquet, got '.xlsx'"),
+        ("in.csv", "id,review\n1,good\n", "no column 'text'; the header has id, review (choose with --column)"),
+        ("in.jsonl", '{"review": "good"}\n', "expected a JSON object with the key 'text' (choose with --column)"),
+        ("in.parquet", "good", "not a Parquet file"),
+    ],
+)
+def test_an_input_that_cannot_be_used_is_told_before_a_server_is_looked_for(
+    capsys: Captured, tmp_path: Path, name: str, content: str | None, says: str
+) -> None:
+    source, output = tmp_path / name, tmp_path / "out.jsonl"
+    if content is not None:
+        source.write_text(content)
+
+    # Nothing listens there.
+    message = why_not(capsys, "classify", "--target", "127.0.0.1:1", "--input", source, "--output", output, code=1)
+
+    assert message.startswith(f"{source}:")
+    assert says in message
+    assert [path.name for path in tmp_path.iterdir()] == ([] if content is None else [name])
+
+
+# Tables
+
+TRICKY = [
+    'a "good", film',
+    "good\r\nand\rbad\n",
+    "caf\u00e9 \u5f71\u753b \U0001f600 \u2028 good",
+    "'; =1+1\t\\ud800 \\",
+    " good ",
+    "\x00 good",
+    "a \ud800 film",
+    "",
+]
+
+
+@pytest.fixture
+def tricky(tmp_path: Path) -> Path:
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in TRICKY))
+    return source
+
+
+def shown(text: str) -> str:
+    """As a table has it, which cannot hold a lone surrogate."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def test_a_csv_of_answers_has_the_values_of_the_json_lines_and_can_be_read_as_an_input(
+    where: list[str], tricky: Path, tmp_path: Path
+) -> None:
+    lines, output = tmp_path / "out.jsonl", tmp_path / "out.csv"
+    assert [run("classify", *where, "--input", tricky, "--output", path) for path in (lines, output)] == [1, 1]
+
+    with output.open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+
+    assert [row["text"] for row in rows] == list(read_texts(output)) == [shown(text) for text in TRICKY]
+    for row, line in zip(rows, lines_of(lines), strict=True):
+        for path, value in row.items():
+            found: Any = line
+            for name in path.split("."):
+                found = found.get(name) if found else None
+            assert value == ("" if found is None else shown(found) if isinstance(found, str) else json.dumps(found))
+    assert list(rows[0]) == [
+        *("text", "label", "score", "scores.negative", "scores.positive", "abstain", "model.name", "model.version", "model.digest"),
+        *("tokens", "truncated", "error.code", "error.message"),
+    ]
+
+
+def test_a_parquet_of_answers_has_the_objects_of_the_json_lines(
+    where: list[str], tricky: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Several row groups.
+    monkeypatch.setattr("sentiment.files.tables.GROUP_BYTES", 500)
+    lines, output = tmp_path / "out.jsonl", tmp_path / "out.parquet"
+    assert [run("classify", *where, "--input", tricky, "--output", path) for path in (lines, output)] == [1, 1]
+
+    rows = parquet.read_table(output).to_pylist()
+
+    assert [row["text"] for row in rows] == list(read_texts(output)) == [shown(text) for text in TRICKY]
+    for row, line in zip(rows, lines_of(lines), strict=True):
+        assert {name: value for name, value in row.items() if value is not None and name != "text"} == {
+            name: value for name, value in line.items() if name != "text"
+        }
+    assert parquet.ParquetFile(output).num_row_groups > 1
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("texts", [[], [" "]], ids=["no texts", "no answers"])
+def test_a_table_without_an_answer_has_its_columns(ending: str, texts: list[str], local: list[str], tmp_path: Path) -> None:
+    source, output = tmp_path / "in.txt", tmp_path / f"out.{ending}"
+    source.write_text("".join(f"{text}\n" for text in texts))
+
+    assert run("classify", *local, "--input", source, "--output", output) == len(texts)
+
+    assert list(read_texts(output)) == texts
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_an_interrupted_table_is_continued_to_the_table_of_an_uninterrupted_run(
+    ending: str, local: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, whole, output = tmp_path / "in.txt", tmp_path / f"whole.{ending}", tmp_path / f"out.{ending}"
+    source.write_text("\n".join(TEXTS[:300]))
+    arguments = [*local, "--input", source, "--output"]
+    assert run("classify", *arguments, whole) == 0
+    interrupted(monkeypatch, 250, *arguments, output)
+    kept = lines_of(tmp_path / f"out.{ending}.part")
+    with monkeypatch.context() as patched:
+        # All texts are answered, and then the disk is full.
+        patched.setattr("os.replace", lambda *_: os.open("/nosuch/file", os.O_RDONLY))
+        full = run("classify", *arguments, output)
+    left = {path.name for path in tmp_path.iterdir()}
+
+    assert run("classify", *arguments, output) == 0
+
+    assert [line["text"] for line in kept] == TEXTS[:250]
+    assert full == 1
+    assert left == {"in.txt", whole.name, f"out.{ending}.part", f"out.{ending}.part.json"}
+    assert output.read_bytes() == whole.read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"in.txt", whole.name, output.name}
+
+
+def test_a_parquet_without_the_extra_is_refused_before_the_work(capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in.txt").write_text("good\n")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    arguments = ["--target", "127.0.0.1:1", "--input", tmp_path / "in.txt", "--output", tmp_path / "out.parquet"]
+
+    assert "pip install 'sentiment-service[parquet]'" in why_not(capsys, "classify", *arguments, code=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 
 
 # Processes of their own
 
 
 def python(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], text=True, timeout=30, check=False, **{"capture_output": True, **options})  # type: ignore[call-overload,no-any-return]  # options of run
+    return subprocess.run([sys.executable, *arguments], timeout=30, check=False, **{"text": True, "capture_output": True, **options})  # type: ignore[call-overload,no-any-return]  # options of run
 
 
 def test_python_m_sentiment_is_sentiment() -> None:
@@ -596,7 +724,83 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(command: str, bu
     finally:
         os.close(write)
 
-    assert (ended.returncode, ended.stderr) == (1, "")
+    assert (ended.returncode, ended.stderr) == (141, "")
+
+
+# Standard input
+
+
+def classify(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return python("-m", "sentiment", "classify", *arguments, **options)
+
+
+@pytest.mark.parametrize("dash", [["-"], []], ids=["dash", "pipe"])
+def test_texts_of_standard_input_are_answered_a_line_each(dash: list[str], server: RunningServer) -> None:
+    texts = b"\xef\xbb\xbfa good film\r\nbad\n\ncaf\xe9 good\n" + b"good\n" * 700 + "awful caf\u00e9".encode()
+
+    ended = classify("--target", server.target, "--json", *dash, input=texts, text=False)
+
+    found = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [line["text"] for line in found] == ["a good film", "bad", "", "caf\udce9 good", *["good"] * 700, "awful caf\u00e9"]
+    assert ["error" in line for line in found] == [False, False, True, True, *[False] * 701]
+    assert (ended.returncode, ended.stderr) == (1, b"2 of 705 texts have no answer\n")
+
+
+def test_a_text_of_standard_input_is_answered_before_the_next_one_comes(server: RunningServer) -> None:
+    command = [sys.executable, "-m", "sentiment", "classify", "--target", server.target, "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        answers = []
+        for text in ("good", "a bad film", "awful"):
+            process.stdin.write(f"{text}\n")
+            process.stdin.flush()
+            answers.append(process.stdout.readline())
+        process.stdin.close()
+
+    assert [answer.split(maxsplit=2)[2] for answer in answers] == ["good\n", "a bad film\n", "awful\n"]
+    assert process.returncode == 0
+
+
+def test_standard_input_may_be_written_to_a_file_and_continued(local: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, output = "\n".join(TEXTS[:300]), tmp_path / "out.csv"
+    source = tmp_path / "in"
+    source.write_text(texts)
+    with source.open() as stream, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdin", stream)
+        interrupted(patched, 250, *local, "-", "--output", output)
+
+    ended = classify(*local, "-", "--output", str(output), input=texts)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert list(read_texts(output)) == TEXTS[:300]
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["device", "closed"])
+def test_without_texts_and_a_pipe_it_says_what_to_type(closed: bool) -> None:
+    command = f"exec {sys.executable} -m sentiment classify {'<&-' if closed else '</dev/null'}"
+    ended = subprocess.run(["sh", "-c", command], text=True, capture_output=True, timeout=30, check=False)
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == "error: no text: give one or more TEXT, or --input FILE, or pipe texts in, one a line\n"
+
+
+def test_ctrl_c_while_it_reads_and_a_reader_that_ends_are_quiet(server: RunningServer) -> None:
+    command = [sys.executable, "-m", "sentiment", "classify", "--target", server.target, "-"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as interrupted, subprocess.Popen(command, **pipes) as unread:  # type: ignore[call-overload]  # options of Popen
+        for process in (interrupted, unread):
+            process.stdin.write("good\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "positive   0.8808  good\n"
+        interrupted.send_signal(signal.SIGINT)
+        ends = [(interrupted.wait(30), interrupted.stderr.read())]
+        unread.stdout.close()
+        unread.stdin.write("good\n")
+        unread.stdin.flush()
+        ends.append((unread.wait(30), unread.stderr.read()))
+
+    assert ends == [(130, ""), (141, "")]
 
 
 WITHOUT_RUNTIME = """

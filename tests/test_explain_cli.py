@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
@@ -319,6 +321,31 @@ def test_a_missing_server_is_reported_at_once(capsys: Captured) -> None:
     assert run(TEXT, "--target", "127.0.0.1:1", "--timeout", "0.5") == 1
 
     assert "no server answers at 127.0.0.1:1" in capsys.readouterr().err
+
+
+def piped(where: list[str], texts: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sentiment", "explain", *where, "--method", "occlusion", *flags]
+    return subprocess.run(command, input=texts, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+
+def test_texts_of_standard_input_are_explained_one_after_the_other(where: list[str], tmp_path: Path) -> None:
+    texts = f"{TEXT}\n\nthe end was good\n"
+    as_json, as_text = piped(where, texts, "--json", "-"), piped(where, texts)
+
+    first, second, third = (json.loads(line) for line in as_json.stdout.splitlines())
+    assert ([word["text"] for word in first["words"]][:2], "error" in second) == (["the", "film"], True)
+    assert [word["text"] for word in third["words"]] == ["the", "end", "was", "good"]
+    assert (as_json.returncode, as_text.returncode) == (1, 1)
+    assert "\ntext 2 has no explanation: INVALID_ARGUMENT: text: has 0 characters" in as_text.stdout
+    assert (as_json.stderr, as_text.stderr) == ("", "")
+
+
+@pytest.mark.parametrize(("texts", "has"), [("", "none"), ("good\nbad\n", "more")])
+def test_a_page_takes_one_text_of_standard_input(texts: str, has: str, where: list[str], tmp_path: Path) -> None:
+    ended = piped(where, texts, "-", "--html", str(tmp_path / "page.html"))
+
+    assert (ended.returncode, ended.stderr) == (2, f"error: --html shows one text; standard input has {has}\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_knows_the_clients_aggregations_and_encodings() -> None:

@@ -234,8 +234,10 @@ class Settings(BaseModel):
         2**24, description="max bytes of a file of the journal; each process writes its own", ge=2**16, le=2**40
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="lowest level that is logged")
-    log_format: Literal["json", "console"] = Field(
-        "json", description="json: one JSON object per line; console: coloured text for a terminal"
+    log_format: Literal["auto", "json", "text", "console"] = Field(
+        "auto",
+        description="json: one JSON object per line; text: aligned text, coloured on a terminal unless NO_COLOR is set; auto: text if "
+        "standard error is a terminal, otherwise json; console: the same as text",
     )
 
     @field_validator("*", mode="before")

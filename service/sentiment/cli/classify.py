@@ -2,9 +2,10 @@
 
 import itertools
 import json
+import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,29 +13,42 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from sentiment.client import CallFailed, Classification, Client, Result
-from sentiment.errors import SentimentError
+from sentiment.cli.connecting import connected
+from sentiment.cli.standard_input import standard_input
+from sentiment.cli.terminal import visible
+from sentiment.client import CallFailed, Classification, Result
+from sentiment.files.tables import converter_of
 from sentiment.files.texts import LineOutput, read_texts
 from sentiment.security.client_credentials import Credentials
 
 if TYPE_CHECKING:
     from sentiment.cli.explain import ExplainJob
+    from sentiment.client import Client
     from sentiment.serving.local import Local
 
+# The fields of ``json_line``, for a table. The scores' labels are the model's.
+FIELDS = {
+    "text": str,
+    "label": str,
+    "score": float,
+    "scores": {...: float},
+    "abstain": bool,
+    "model": {"name": str, "version": int, "digest": str},
+    "tokens": int,
+    "truncated": bool,
+    "error": {"code": str, "message": str},
+}
 # No progress is shown for work that ends sooner.
 PROGRESS_AFTER_S = 2.0
 PROGRESS_EVERY_S = 1.0
-# A running server answers GetModel in milliseconds.
-CONNECT_S_MAX = 5.0
-
-
-class NoServer(SentimentError):
-    """Nothing answers at the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The arguments of the command."""
+    """The arguments of the command. Without texts and input the texts come from standard input.
+
+    ``wait_s``: see ``connecting.connected``.
+    """
 
     texts: Sequence[str]
     input: Path | None
@@ -46,6 +60,7 @@ class Job:
     truncation: str
     timeout_s: float
     local: bool
+    wait_s: float | None = None
     restart: bool = False
     bundles: tuple[Path, ...] = ()
     credentials: Credentials = field(default_factory=Credentials)
@@ -59,30 +74,38 @@ def classify(job: Job) -> int:
         SentimentError: input or output cannot be used, or no text can be classified.
     """
     with ExitStack() as stack:
-        output = stack.enter_context(LineOutput(job.output)) if job.output else None
-        source = read_texts(job.input, job.column) if job.input else iter(job.texts)
+        convert = converter_of(job.output, FIELDS) if job.output else None
+        blocks = _blocks(job)
+        output = stack.enter_context(LineOutput(job.output, convert)) if job.output else None
         answerer = stack.enter_context(source_of(job))
         digest = answerer.get_model(job.model, timeout_s=job.timeout_s).id.digest
         failed = 0
         if output:
             output.begin({"column": job.column, "truncation": job.truncation, "model digest": digest}, job.restart)
-            failed = _skip_done(output, source, job)
-        progress = Progress(output.lines if output else 0)
+            # As one block: nobody waits for the first lines of a file.
+            texts = itertools.chain.from_iterable(blocks)
+            failed, blocks = _skip_done(output, texts, job), iter([texts])
+        # Not among answers on a terminal, nor while texts come as somebody writes them.
+        shown = output is not None or (job.input is not None and not sys.stdout.isatty())
+        progress = Progress(output.lines if output else 0, shown)
         digests = {digest} if output else set()
-        for_results, for_lines = itertools.tee(source)
-        results = answerer.classify_all(for_results, model=job.model, truncation=job.truncation, timeout_s=job.timeout_s)
-        for text, result in zip(for_lines, results, strict=True):
-            if isinstance(result, Classification):
-                digests.add(result.model.digest)
-            else:
-                failed += 1
-                if result.code is grpc.StatusCode.UNAVAILABLE:
-                    raise result
-            if output:
-                output.write(_json_line(text, result))
-            else:
-                print(_json_line(text, result) if job.json else _line(text, result))
-            progress.advance()
+        for block in blocks:
+            for_results, for_lines = itertools.tee(block)
+            results = answerer.classify_all(for_results, model=job.model, truncation=job.truncation, timeout_s=job.timeout_s)
+            for text, result in zip(for_lines, results, strict=True):
+                if isinstance(result, Classification):
+                    digests.add(result.model.digest)
+                else:
+                    failed += 1
+                    if result.code is grpc.StatusCode.UNAVAILABLE:
+                        raise result
+                if output:
+                    output.write(json_line(text, result))
+                else:
+                    print(json_line(text, result) if job.json else _line(text, result))
+                progress.advance()
+            # The next block of standard input may take long to come.
+            sys.stdout.flush()
         progress.close(failed)
         if len(digests) > 1:
             print(f"the model changed during the run: the answers are from digests {', '.join(sorted(digests))}", file=sys.stderr)
@@ -91,13 +114,26 @@ def classify(job: Job) -> int:
         return failed
 
 
+def _blocks(job: Job) -> Iterator[Iterable[str]]:
+    """The texts. Those of a block are classified together, lazily, and before the next block is asked for.
+
+    Raises:
+        BadFile: the input is not there, or has no such column. This is told before a server is looked for.
+    """
+    if job.input is None:
+        return iter([job.texts]) if job.texts else standard_input()
+    source = read_texts(job.input, job.column)
+    first = list(itertools.islice(source, 1))
+    return iter([itertools.chain(first, source)])
+
+
 def _skip_done(output: LineOutput, texts: Iterator[str], job: Job) -> int:
     """Skip the texts that an earlier run has processed; returns how many of them have no answer.
 
     Raises:
         BadSettings: the output's lines do not match the texts.
     """
-    failed = 0
+    failed, source = 0, job.input or "standard input"
     for number, line in enumerate(output.kept(), 1):
         try:
             known = json.loads(line)
@@ -106,9 +142,9 @@ def _skip_done(output: LineOutput, texts: Iterator[str], job: Job) -> int:
             raise output.other("is not a line of this command", number) from error
         text = next(texts, None)
         if text is None:
-            raise output.other(f"{job.input} has {number - 1} texts, fewer than this output", number)
+            raise output.other(f"{source} has {number - 1} texts, fewer than this output", number)
         if text != answered:
-            raise output.other(f"does not match text {number} of {job.input}, which has changed or is another file", number)
+            raise output.other(f"does not match text {number} of {source}, which has changed or is another file", number)
         failed += has_none
     return failed
 
@@ -126,34 +162,14 @@ def source_of(job: "Job | ExplainJob") -> "Iterator[Client | Local]":
         with Local(job.model, bundles=job.bundles) as local:
             yield local
     else:
-        with connected(job.target, job.model, job.timeout_s, job.credentials) as client:
+        with connected(job.target, job.model, job.timeout_s, job.credentials, job.wait_s) as client:
             yield client
 
 
-@contextmanager
-def connected(target: str, model: str, timeout_s: float, credentials: Credentials) -> Iterator[Client]:
-    """A client of the server at the target. Without a server it fails within seconds, before any input is read.
-
-    Raises:
-        NoServer: nothing answers.
-        CallFailed: the server does not have the model, or rejects the credentials.
-        BadSettings: a file of the credentials cannot be used.
-    """
-    with Client(target, credentials=credentials.for_grpc()) as client:
-        try:
-            client.get_model(model, timeout_s=min(timeout_s, CONNECT_S_MAX))
-        except CallFailed as error:
-            if error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                raise NoServer(
-                    f"no server answers at {target}: {error.message}; start one with 'sentiment serve', or use --local"
-                ) from error
-            raise
-        yield client
-
-
 def _line(text: str, result: Result) -> str:
-    # Lone surrogates have no UTF-8; they are shown as escapes.
-    shown = " ".join(text.split()).encode(errors="backslashreplace").decode()
+    # Control characters and lone surrogates are shown as escapes: a terminal acts on the first, and the others have no UTF-8.
+    shown = " ".join(text.split())
+    shown = shown if shown.isprintable() else visible(shown)
     if isinstance(result, CallFailed):
         return f"{'-':10} {'':6}  {shown}  ({result.code.name}: {_reason(result)})"
     undecided = "  (undecided)" if result.abstain else ""
@@ -165,7 +181,8 @@ def _reason(failed: CallFailed) -> str:
     return f"text: {failed.violations[0].description}" if failed.violations else failed.message
 
 
-def _json_line(text: str, result: Result) -> str:
+def json_line(text: str, result: Result) -> str:
+    """The JSON object of a text with its answer, or with the error that it has instead."""
     if isinstance(result, Classification):
         return json.dumps(result.to_json(text), ensure_ascii=False)
     # A text without an answer may have lone surrogates, which JSON can only hold as escapes.
@@ -175,10 +192,10 @@ def _json_line(text: str, result: Result) -> str:
 class Progress:
     """Shows the progress of long work as a line on standard error."""
 
-    def __init__(self, skipped: int = 0) -> None:
-        """``skipped``: texts that an earlier run has processed."""
+    def __init__(self, skipped: int = 0, shown: bool = True) -> None:
+        """``skipped``: texts that an earlier run has processed. ``shown``: False to show only the end, and that only with failures."""
         self._begun_at = time.monotonic()
-        self._next_at = self._begun_at + PROGRESS_AFTER_S
+        self._next_at = self._begun_at + PROGRESS_AFTER_S if shown else math.inf
         self._skipped = skipped
         self._rows = 0
         self._shown = False

@@ -1,5 +1,6 @@
 """``sentiment explain``: explains the answer to one text, with a server or in this process."""
 
+import itertools
 import json
 import os
 import re
@@ -7,13 +8,18 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sentiment.cli.classify import source_of
+import grpc
+
+from sentiment.cli.classify import json_line, source_of
 from sentiment.cli.explanation_text import page
+from sentiment.cli.standard_input import standard_input
 from sentiment.client import AttentionOptions, CallFailed, Client, ExplainOptions, Explanation, NeuronOptions, model_json
 from sentiment.client.explanations import with_notes
+from sentiment.errors import BadSettings
 from sentiment.files.texts import new_file
 from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
@@ -28,17 +34,18 @@ _UNSAFE = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 # The field that a server names when the explanation would be too large.
 BYTES_FIELD = "options.bytes_max"
 
-Ask = Callable[[ExplainOptions], Explanation]
+Ask = Callable[[str, ExplainOptions], Explanation]
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainJob:
-    """The arguments of the command. ``color`` is auto, always or never; ``html`` is the file for a page, None to print.
+    """The arguments of the command. ``text`` is None for standard input, one text a line. ``color`` is auto, always or never; ``html`` is
+    the file for a page, None to print.
 
     ``encoding`` is that of the page's attention if ``options`` request none.
     """
 
-    text: str
+    text: str | None
     text_pair: str | None
     label: str
     options: ExplainOptions
@@ -53,19 +60,50 @@ class ExplainJob:
     html: Path | None = None
     encoding: str = "u8"
     credentials: Credentials = field(default_factory=Credentials)
+    wait_s: float | None = None
 
 
-def explain(job: ExplainJob) -> None:
-    """Explain the job's text, and print the explanation or write its page.
+def explain(job: ExplainJob) -> int:
+    """Explain the job's texts, and print each explanation or write the page of one.
+
+    Returns:
+        How many texts of standard input have no explanation; each is shown with its reason.
 
     Raises:
-        SentimentError: the text cannot be explained, or the file cannot be written.
+        SentimentError: a text that is an argument, or any text, cannot be explained, or the file cannot be written.
     """
     if job.html is not None:
-        _write_page(job, job.html)
-        return
+        _write_page(job, job.html, _one_text() if job.text is None else job.text)
+        return 0
     with source_of(job) as source:
-        explanation = _ask(job, source)(job.options)
+        ask = _ask(job, source)
+        if job.text is not None:
+            _print(job, ask(job.text, job.options))
+            return 0
+        failed = 0
+        for number, text in enumerate(itertools.chain.from_iterable(standard_input()), 1):
+            if number > 1 and not job.json:
+                print()
+            try:
+                _print(job, ask(text, job.options))
+            except CallFailed as error:
+                if error.code is grpc.StatusCode.UNAVAILABLE:
+                    raise
+                failed += 1
+                _show(json_line(text, error) if job.json else f"text {number} has no explanation: {error}")
+            # The next text may take long to come.
+            sys.stdout.flush()
+        return failed
+
+
+def _one_text() -> str:
+    texts = list(itertools.islice(itertools.chain.from_iterable(standard_input()), 2))
+    if len(texts) != 1:
+        raise BadSettings(f"--html shows one text; standard input has {'more' if texts else 'none'}")
+    return texts[0]
+
+
+def _print(job: ExplainJob, explanation: Explanation) -> None:
     if job.json:
         text = json.dumps(explanation.to_json(), ensure_ascii=False, allow_nan=False)
         _show(_UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
@@ -80,17 +118,17 @@ def coloured(color: str) -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _write_page(job: ExplainJob, path: Path) -> None:
+def _write_page(job: ExplainJob, path: Path, asked: str) -> None:
     with new_file(path) as write:
         with source_of(job) as source:
             model = source.get_model(job.model)
-            explanation = _for_page(job, model, _ask(job, source))
+            explanation = _for_page(job, model, partial(_ask(job, source), asked))
         text = explanation.to_html(model_json(model))
         write(text)
     _show(f"{path}: {len(text.encode()):,} bytes")
 
 
-def _for_page(job: ExplainJob, model: pb.Model, ask: Ask) -> Explanation:
+def _for_page(job: ExplainJob, model: pb.Model, ask: Callable[[ExplainOptions], Explanation]) -> Explanation:
     """Request everything that the page can show and the model has, and keep the options that the user gave."""
     options = replace(job.options, counterfactuals=True, by_embedding=True)
     if model.layers:
@@ -108,9 +146,9 @@ def _for_page(job: ExplainJob, model: pb.Model, ask: Ask) -> Explanation:
 
 
 def _ask(job: ExplainJob, source: "Client | Local") -> Ask:
-    def ask(options: ExplainOptions) -> Explanation:
+    def ask(text: str, options: ExplainOptions) -> Explanation:
         return source.explain(
-            job.text, job.text_pair, model=job.model, label=job.label, options=options, truncation=job.truncation, timeout_s=job.timeout_s
+            text, job.text_pair, model=job.model, label=job.label, options=options, truncation=job.truncation, timeout_s=job.timeout_s
         )
 
     return ask

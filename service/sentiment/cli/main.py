@@ -1,6 +1,7 @@
 """The command line: ``sentiment serve | classify | explain | check | loadtest | plan | watch | models | settings``.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 bad bundle, 4 drift (only ``watch --fail-on-drift``).
+Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 bad bundle, 4 drift (only ``watch --fail-on-drift``); as in a shell after a
+signal, 130 interrupted (Ctrl-C), 141 the reader of the output has ended.
 """
 
 import argparse
@@ -22,6 +23,8 @@ from sentiment.files.texts import DISK_FULL, BadFile, reason
 from sentiment.settings import Settings, add_flags, front_ends_of, load_settings, markdown_table, settings_table
 
 DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3
+# As a shell has them of a process that SIGINT or SIGPIPE ended.
+INTERRUPTED, BROKEN_PIPE = 130, 141
 # The client's values. Parsing a command does not import the client.
 AGGREGATIONS = ("maps", "words", "cls_rows", "head_mean", "rollout", "rollout_value_norms", "rollout_gradient")
 
@@ -46,7 +49,7 @@ def exit_code(run: Callable[[], int]) -> int:
     except SentimentError as error:
         return _fail(error, FAILED)
     except KeyboardInterrupt:
-        return FAILED
+        return INTERRUPTED
     except OSError as error:
         # Code that writes files reports their errors itself.
         full = error.errno in DISK_FULL and error.filename is None
@@ -55,7 +58,7 @@ def exit_code(run: Callable[[], int]) -> int:
         # Otherwise the interpreter would try to write the buffer again when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         # A broken pipe: the reader of our output, such as head, has ended.
-        return _fail(BadFile(f"standard output: cannot be written: {reason(error)}"), FAILED) if full else FAILED
+        return _fail(BadFile(f"standard output: cannot be written: {reason(error)}"), FAILED) if full else BROKEN_PIPE
 
 
 def _fail(error: Exception, code: int) -> int:
@@ -76,13 +79,21 @@ def _parser() -> argparse.ArgumentParser:
     classify = commands.add_parser(
         "classify", help="classify texts", description="Classify texts with a running server, or in this process."
     )
-    classify.add_argument("texts", nargs="*", metavar="TEXT", help="a text")
+    classify.add_argument(
+        "texts",
+        nargs="*",
+        metavar="TEXT",
+        help="a text; -, or none with a pipe: standard input, one text a line, each answered as it comes",
+    )
     classify.add_argument(
         "--input", type=Path, metavar="FILE", help="texts: .txt (one per line), or a column of a .tsv, .csv, .jsonl or .parquet"
     )
     classify.add_argument("--column", default="text", metavar="NAME", help="column of the input that holds the text (default: text)")
     classify.add_argument(
-        "--output", type=Path, metavar="FILE", help="write JSON lines here; repeat the command to continue an interrupted run"
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the answers here: .jsonl, .csv or .parquet; repeat the command to continue an interrupted run",
     )
     classify.add_argument("--restart", action="store_true", help="start an interrupted output over instead of continuing it")
     classify.add_argument("--json", action="store_true", help="print one JSON object per line")
@@ -119,13 +130,25 @@ def _add_call(parser: argparse.ArgumentParser, truncations: Sequence[str]) -> No
         "--truncation", default="", choices=truncations, help="what to read of texts that are too long (default: the model's)"
     )
     parser.add_argument("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="time limit of each call (default: 60)")
+    parser.add_argument(
+        "--wait",
+        type=_seconds_or_none,
+        default=None,
+        metavar="SECONDS",
+        help="wait so long for a server that is not ready or not there yet; 0: do not wait (default: 30, only for one that is starting)",
+    )
     add_credentials(parser)
     parser.add_argument("--local", action="store_true", help="run the bundle in this process, without a server")
     parser.add_argument("--bundles", default=None, metavar="FOLDERS", help="with --local: folders that hold bundles, separated by ':'")
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("text", metavar="TEXT", help="the text")
+    parser.add_argument(
+        "text",
+        nargs="?",
+        metavar="TEXT",
+        help="the text; -, or none with a pipe: standard input, one text a line, each explained by itself",
+    )
     parser.add_argument("--pair", default=None, metavar="TEXT", help="the second text of a pair")
     parser.add_argument("--label", default="", help="the label to explain (default: the answer)")
     parser.add_argument(
@@ -187,6 +210,10 @@ def _seconds(value: str) -> float:
     return seconds
 
 
+def _seconds_or_none(value: str) -> float:
+    return 0.0 if value == "0" else _seconds(value)
+
+
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, default=None, metavar="FILE", help="TOML file with settings (or SENTIMENT_CONFIG)")
     add_flags(parser)
@@ -215,18 +242,21 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _classify(options: argparse.Namespace) -> int:
+    _quiet_grpc()
     from sentiment.cli.classify import Job, classify  # noqa: PLC0415  # importing gRPC takes 0.1 s, which other commands do not need
+    from sentiment.cli.standard_input import reads_standard_input  # noqa: PLC0415  # as above
     from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # as above
 
-    if bool(options.texts) == bool(options.input):
+    if options.texts and options.input:
         raise BadSettings("give either texts or --input FILE")
-    if options.output and options.texts:
-        raise BadSettings("--output needs --input")
+    piped = not options.input and reads_standard_input(options.texts, "one or more TEXT, or --input FILE")
+    if options.output and not (options.input or piped):
+        raise BadSettings("--output needs --input, or - for texts from standard input")
     if options.restart and not options.output:
         raise BadSettings("--restart needs --output")
     _log_local(options)
     job = Job(
-        texts=options.texts,
+        texts=[] if piped else options.texts,
         input=options.input,
         column=options.column,
         output=options.output,
@@ -236,6 +266,7 @@ def _classify(options: argparse.Namespace) -> int:
         truncation=options.truncation,
         timeout_s=options.timeout,
         local=options.local,
+        wait_s=options.wait,
         restart=options.restart,
         bundles=bundles_of(options),
         credentials=Credentials(**credentials_of(options)),
@@ -244,12 +275,15 @@ def _classify(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
+    _quiet_grpc()
     from sentiment.cli.explain import ExplainJob, explain  # noqa: PLC0415  # as above
+    from sentiment.cli.standard_input import reads_standard_input  # noqa: PLC0415  # as above
     from sentiment.client import AttentionOptions, ExplainOptions, NeuronOptions  # noqa: PLC0415  # as in _classify
     from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # as above
 
     if options.html and options.json:
         raise BadSettings("--html and --json cannot both be given")
+    piped = reads_standard_input([] if options.text is None else [options.text], "a TEXT")
     _log_local(options)
     attention = AttentionOptions(aggregation=options.attention, encoding=options.encoding) if options.attention else None
     requested = ExplainOptions(
@@ -265,9 +299,9 @@ def _explain(options: argparse.Namespace) -> int:
         requested.message()
     except ValueError as error:
         raise BadSettings(f"--steps {options.steps}: {error}") from error
-    explain(
+    failed = explain(
         ExplainJob(
-            text=options.text,
+            text=None if piped else options.text,
             text_pair=options.pair,
             label=options.label,
             options=requested,
@@ -282,16 +316,22 @@ def _explain(options: argparse.Namespace) -> int:
             html=options.html,
             encoding=options.encoding,
             credentials=Credentials(**credentials_of(options)),
+            wait_s=options.wait,
         )
     )
-    return DONE
+    return FAILED if failed else DONE
+
+
+def _quiet_grpc() -> None:
+    """Keep gRPC's core, when it is loaded, from writing to standard error what our messages say."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def _log_local(options: argparse.Namespace) -> None:
     if options.local:
         from sentiment.observability import logs  # noqa: PLC0415  # only model runs write logs
 
-        logs.configure("warning", "console")  # on standard error: the answers are on standard output
+        logs.configure("warning", "text")  # on standard error: the answers are on standard output
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace) -> int:
     from sentiment.observability import logs  # noqa: PLC0415  # only model runs write logs
     from sentiment.watch.run import Job, run  # noqa: PLC0415  # as above
 
-    logs.configure("warning", "console")
+    logs.configure("warning", "text")
     progress = Progress()
     shown, drifted = run(
         Job(

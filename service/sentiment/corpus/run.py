@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         SentimentError: the corpus could not be scored completely. Scored parts stay.
     """
-    logs.configure("warning", "console")
+    logs.configure("warning", "text")
     reserved = set(options.keep) & set(COLUMNS)
     if reserved:
         raise BadSettings(f"--keep {min(reserved)}: the output has columns of these names: {', '.join(COLUMNS)}")

@@ -77,9 +77,11 @@ def read_labels(path: Path, column: str) -> Iterator[str]:
 
 def _read(path: Path, column: str, *, labels: bool) -> Iterator[str]:
     kind = path.suffix
-    if kind not in READABLE:
-        raise BadFile(f"{path}: the file type must be one of {', '.join(READABLE)}, got {kind!r}")
     try:
+        # First, as a wrong name may have a wrong ending.
+        path.stat()
+        if kind not in READABLE:
+            raise BadFile(f"{path}: the file type must be one of {', '.join(READABLE)}, got {kind!r}")
         if kind == ".parquet":
             yield from _parquet(path, column, labels)
             return
@@ -229,14 +231,14 @@ class LineOutput:
     """Writes whole lines to ``PATH.part`` and renames it to PATH when complete. Continues an interrupted part.
 
     Meanwhile ``PATH.part.json`` records the input and options that the lines depend on. Use it as a context manager; only ``complete``
-    renames the part.
+    renames the part. Where PATH is a table made of the lines, that is written as ``PATH.part.new`` and renamed, and the part is removed.
 
     Attributes:
         lines: the number of lines in the part when it was opened.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open or continue.
+    def __init__(self, path: Path, convert: Callable[[Callable[[], Iterator[bytes]], IO[bytes]], None] | None = None) -> None:
+        """Open or continue. ``convert``: makes the file of the lines; None: they are the file.
 
         Raises:
             BadFile: PATH exists, cannot be written, or another process writes to it.
@@ -246,6 +248,7 @@ class LineOutput:
         self.path = path
         self._part = path.with_name(path.name + ".part")
         self._record = path.with_name(path.name + ".part.json")
+        self._convert = convert
         try:
             self._refuse_existing()
             self._stream = self._part.open("ab+")
@@ -314,8 +317,7 @@ class LineOutput:
 
     def kept(self) -> Iterator[bytes]:
         """The lines that were in the part when it was opened."""
-        with self._part.open("rb") as stream:
-            yield from itertools.islice(stream, self.lines)
+        yield from itertools.islice(_whole(self._part), self.lines)
 
     def other(self, fact: str, line: int = 0) -> BadSettings:
         """The error of a part that does not match the current input or options. ``line``: the first line that differs, from 1."""
@@ -338,10 +340,26 @@ class LineOutput:
         try:
             self._stream.flush()
             os.fsync(self._stream.fileno())
-            os.replace(self._part, self.path)
+            if self._convert is None:
+                os.replace(self._part, self.path)
+            else:
+                self._replace_converted(self._convert)
+                self._part.unlink()
             self._record.unlink(missing_ok=True)
         except OSError as error:
             raise BadFile(f"{self._part}: cannot be completed: {error.strerror}; repeat the command to continue") from error
+
+    def _replace_converted(self, convert: Callable[[Callable[[], Iterator[bytes]], IO[bytes]], None]) -> None:
+        new = self.path.with_name(self.path.name + ".part.new")
+        try:
+            with new.open("wb") as stream:
+                convert(lambda: _whole(self._part), stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(new, self.path)
+        finally:
+            # Gone already after success. On a full disk this makes room.
+            new.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -357,6 +375,11 @@ class LineOutput:
         except OSError as failure:
             if error is None:
                 raise BadFile(f"{self._part}: cannot be written: {failure.strerror}; repeat the command to continue") from failure
+
+
+def _whole(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as stream:
+        yield from stream
 
 
 @contextmanager

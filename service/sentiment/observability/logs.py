@@ -7,6 +7,7 @@ import sys
 
 import structlog
 
+from sentiment.observability.log_text import TextRenderer
 from sentiment.observability.log_writer import LogLines, take_standard_error
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -48,10 +49,14 @@ def configure(level: str, form: str, process: str = "") -> None:
 
     Args:
         level: lowest level that is written, a key of ``LEVELS``.
-        form: ``json`` (one object per line) or ``console``.
+        form: ``json`` (one object per line), ``text`` (for a person), or ``auto``: text if standard error is a terminal, else JSON.
+            Text is coloured on a terminal, unless NO_COLOR is set (no-color.org). ``console`` is an older name of ``text``.
         process: name added to every line, where a server has several processes.
     """
-    render: structlog.typing.Processor = structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer()
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    as_text = terminal if form == "auto" else form != "json"
+    coloured = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    render: structlog.typing.Processor = TextRenderer(coloured) if as_text else structlog.processors.JSONRenderer()
     shared: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from sentiment.api.grpc.calls import CODE_NAMES
 from sentiment.api.grpc.endpoint import GrpcSide
+from sentiment.api.grpc.health import DRAINING, STALLED
 from sentiment.api.grpc.names import METHODS
 from sentiment.api.http.server import Web
 from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost
@@ -28,6 +29,7 @@ from sentiment.observability.tracing.start import make_tracer
 from sentiment.security.secured import Secured
 from sentiment.serving import event_loop
 from sentiment.serving.feedback import Feedback
+from sentiment.serving.how_to_call import how_to_call
 from sentiment.serving.journaling import journal_of
 from sentiment.serving.lifecycle.exchange import Exchange
 from sentiment.serving.lifecycle.repository import Repository
@@ -136,6 +138,7 @@ class App:
                 self.started.set()
                 await self._serve_until(stopping)
         finally:
+            self._draining = True
             self._repository.load_no_more()
             loading.cancel()
             refreshing.cancel()
@@ -166,6 +169,7 @@ class App:
         for running in self._repository.running:
             for reason in running.classifier.passed_over:
                 self._log.warning("graph_passed_over", model=running.id, reason=reason, serving=running.classifier.graph.precision)
+        http = _address(self._settings.http_listen, self.http_port) if self.http_port else ""
         self._log.info(
             "ready",
             model=served.id,
@@ -173,9 +177,10 @@ class App:
             precision=classifier.graph.precision,
             runners=len(served.loaded.runners),
             grpc=self._grpc_address(),
-            http=_address(self._settings.http_listen, self.http_port) if self.http_port else "off",
+            http=http or "off",
             seconds=round(seconds, 2),
             **self._ready_with,
+            **how_to_call(self._settings, self._grpc_address(), http),
         )
 
     def _grpc_address(self) -> str:
@@ -188,7 +193,7 @@ class App:
 
     def _set_ready(self, ready: bool) -> None:
         self._ready = ready
-        self._grpc.health.set_ready(ready)
+        self._grpc.health.set_ready(ready, DRAINING if self._draining else STALLED)
 
     async def _serve_until(self, stopping: "asyncio.Task[bool]") -> None:
         """Serve until a stop or until a run does not end, then drain. Runs are also watched during the drain."""

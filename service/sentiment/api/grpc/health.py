@@ -9,6 +9,10 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 LIVENESS = "liveness"
+# Trailer of a Check: why "" and the services are not SERVING. Absent if they are.
+NOT_READY = "sentiment-not-ready"
+# Its values. waiting: a front end waits for the process that has the models.
+STARTING, DRAINING, STALLED, WAITING = "starting", "draining", "stalled", "waiting"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 # A watch ends if its client does not read a status for this long, because it would delay a stop.
@@ -25,6 +29,7 @@ class Health(health_pb2_grpc.HealthServicer):
     def __init__(self, services: tuple[str, ...]) -> None:
         self._services = ("", *services)
         self._statuses = dict.fromkeys(self._services, NOT_SERVING) | {LIVENESS: SERVING}
+        self._not_ready = STARTING
         self._watchers: set[asyncio.Event] = set()
         self._ended = False
 
@@ -38,8 +43,9 @@ class Health(health_pb2_grpc.HealthServicer):
         """Whether "" and the services are SERVING."""
         return bool(self._statuses[""] == SERVING)
 
-    def set_ready(self, ready: bool) -> None:
-        """Set the status of "" and the services."""
+    def set_ready(self, ready: bool, why_not: str = DRAINING) -> None:
+        """Set the status of "" and the services. ``why_not``: the value of NOT_READY if they are not ready."""
+        self._not_ready = why_not
         self._set(dict.fromkeys(self._services, SERVING if ready else NOT_SERVING))
 
     def set_alive(self, alive: bool) -> None:
@@ -60,6 +66,8 @@ class Health(health_pb2_grpc.HealthServicer):
         """The status of a service; NOT_FOUND if no service has this name."""
         if request.service not in self._statuses:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no service has this name")
+        if not self.ready:
+            context.set_trailing_metadata(((NOT_READY, self._not_ready),))
         return health_pb2.HealthCheckResponse(status=self._statuses[request.service])
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:  # noqa: N802  # as the proto; Any: as its stub

@@ -14,6 +14,7 @@ from typing import Any
 
 from sentiment.api.grpc.calls import CODE_NAMES
 from sentiment.api.grpc.endpoint import GrpcSide
+from sentiment.api.grpc.health import DRAINING, WAITING
 from sentiment.api.grpc.names import METHODS
 from sentiment.model.classifier import Classifier
 from sentiment.model.scores import Scored
@@ -131,7 +132,7 @@ class FrontEnd:
         return self._counted.take()
 
     def _show_ready(self) -> None:
-        self._grpc.health.set_ready(self._executor_ready and self._opened and not self._draining)
+        self._grpc.health.set_ready(self._executor_ready and self._opened and not self._draining, DRAINING if self._draining else WAITING)
 
     async def _keep_link(self) -> None:
         """Stay connected to the current executor."""
