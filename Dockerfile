@@ -11,7 +11,7 @@ RUN python3 -c 'import ensurepip, venv' 2>/dev/null \
 
 FROM gpu-python AS gpu-build
 WORKDIR /src
-COPY pyproject.toml README.md CHANGELOG.md LICENSE ./
+COPY pyproject.toml CHANGELOG.md LICENSE ./
 COPY service service
 COPY models/sentiment_models models/sentiment_models
 RUN python3 -m venv /opt/sentiment \
@@ -41,7 +41,7 @@ CMD ["serve"]
 FROM ${BASE} AS build
 WORKDIR /src
 # Only what the wheel is made of: a change of tests or docs keeps this layer.
-COPY pyproject.toml README.md CHANGELOG.md LICENSE ./
+COPY pyproject.toml CHANGELOG.md LICENSE ./
 COPY service service
 COPY models/sentiment_models models/sentiment_models
 RUN python3 -m venv /opt/sentiment \

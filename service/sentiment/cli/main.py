@@ -1,22 +1,22 @@
-"""The command line: ``sentiment serve | classify | explain | check | loadtest | plan | watch | models | settings``.
+"""The command line: ``sentiment serve | classify | explain | check | loadtest | plan | watch | top | models | settings``.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 bad bundle, 4 drift (only ``watch --fail-on-drift``); as in a shell after a
 signal, 130 interrupted (Ctrl-C), 141 the reader of the output has ended.
 """
 
 import argparse
-import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import shtab
-
 from sentiment.cli.arguments import add_credentials, bundles_of, credentials_of
+from sentiment.cli.completion import add_completion
 from sentiment.cli.loadtest import add_loadtest
 from sentiment.cli.models import add_models
 from sentiment.cli.plan import add_plan
+from sentiment.cli.top import add_top
+from sentiment.cli.version import ShowVersions
 from sentiment.cli.watch import add_watch
 from sentiment.errors import BadBundle, BadSettings, SentimentError
 from sentiment.files.texts import DISK_FULL, BadFile, reason
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def exit_code(run: Callable[[], int]) -> int:
     """Run a command. One of our errors ends it with a line on standard error and the exit code of its kind."""
     try:
-        code = run()
+        code = _with_runtime(run)
         # Flush here, where a broken pipe can be handled, and not when the interpreter ends.
         sys.stdout.flush()
         return code
@@ -61,6 +61,15 @@ def exit_code(run: Callable[[], int]) -> int:
         return _fail(BadFile(f"standard output: cannot be written: {reason(error)}"), FAILED) if full else BROKEN_PIPE
 
 
+def _with_runtime(run: Callable[[], int]) -> int:
+    try:
+        return run()
+    except ModuleNotFoundError as error:
+        if error.name != "onnxruntime":
+            raise
+        raise BadSettings("module onnxruntime is missing: run pip install 'sentiment-service[cpu]', or [gpu]") from error
+
+
 def _fail(error: Exception, code: int) -> int:
     print(f"error: {error}", file=sys.stderr)
     return code
@@ -68,8 +77,7 @@ def _fail(error: Exception, code: int) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sentiment", description="Serve and call a fine-tuned BERT sentiment classifier.")
-    parser.add_argument("--version", action="version", version=f"sentiment {importlib.metadata.version('sentiment-service')}")
-    shtab.add_argument_to(parser, "--print-completion", help="print the completion script for a shell")
+    parser.add_argument("--version", action=ShowVersions, help="print the versions of this package and of what it runs with")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     serve = commands.add_parser("serve", help="run the server", description="Run the server until SIGTERM or Ctrl-C.")
@@ -115,11 +123,13 @@ def _parser() -> argparse.ArgumentParser:
     add_loadtest(commands)
     add_plan(commands)
     add_watch(commands)
+    add_top(commands)
     add_models(commands)
 
     settings = commands.add_parser("settings", help="list the settings", description="List every setting of serve with its default.")
     settings.add_argument("--markdown", action="store_true", help="print a Markdown table")
     settings.set_defaults(run=_settings)
+    add_completion(parser)
     return parser
 
 

@@ -422,9 +422,15 @@ def find_bundle(model: str, roots: Sequence[Path]) -> Path:
             return root / name / version
         if not version and versions:
             return root / name / str(max(versions))
-    held = sorted(f"{path.parent.name}/{path.name}" for root in roots for path in root.glob("*/*") if (path / MANIFEST).is_file())
+    held = bundles_in(roots)
     searched = ", ".join(str(root) for root in roots)
-    raise BadBundle(f"no bundle {model!r} in {searched}; the bundles there are: {', '.join(held) or 'none'}")
+    remedy = "" if held else "; install the wheel of a bundle, or name a folder that holds bundles with --bundles or SENTIMENT_BUNDLES"
+    raise BadBundle(f"no bundle {model!r} in {searched}; the bundles there are: {', '.join(held) or 'none'}{remedy}")
+
+
+def bundles_in(roots: Sequence[Path]) -> list[str]:
+    """The bundles in these folders, as sorted ``name/version``. None is opened."""
+    return sorted({f"{path.parent.name}/{path.name}" for root in roots for path in root.glob("*/*") if (path / MANIFEST).is_file()})
 
 
 def _versions(folder: Path) -> list[int]:

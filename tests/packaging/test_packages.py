@@ -1,0 +1,229 @@
+"""The wheel and the source distribution: what they hold, and that pip and a bundle's wheel in an empty folder are enough to serve.
+
+The clean environment is made once and kept in build/tools, as long as the wheel asks for the same packages.
+"""
+
+import fcntl
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+from sentiment.viewer.page import assets
+from sentiment_models.export.wheel import pack
+from tests.conftest import leave_out
+from tests.tiny import make_bundle
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = ROOT / "build" / "tools" / "packaging"
+INSTALL_S_MAX = 600
+READY_S_MAX = 60
+TEXTS = {"a gripping, beautifully shot film": "positive", "two hours of my life I will never get back": "negative"}
+
+
+def run(*command: str | Path, **arguments: object) -> str:
+    """The command's standard output; a command that fails fails the test with what it printed."""
+    done = subprocess.run(list(map(str, command)), check=False, capture_output=True, text=True, timeout=INSTALL_S_MAX, **arguments)
+    assert done.returncode == 0, f"{' '.join(map(str, command))}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution and the wheel that is built from it, without a network."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="session")
+def names(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as file:
+        return set(file.namelist())
+
+
+@pytest.fixture(scope="session")
+def metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = (name for name in file.namelist() if name.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(file.read(name).decode())
+
+
+@pytest.fixture(scope="session")
+def bundle_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack(ROOT / "models/bundles/english/1", tmp_path_factory.mktemp("bundle"))
+
+
+def test_wheels_and_source_distribution_pass_the_checks_of_a_package_index(built: Path, wheel: Path, bundle_wheel: Path) -> None:
+    """twine renders the description, too."""
+    run(sys.executable, "-m", "twine", "check", "--strict", *built.iterdir(), bundle_wheel)
+    run(sys.executable, "-m", "check_wheel_contents", wheel, cwd=ROOT)
+    run(sys.executable, "-m", "check_wheel_contents", "--no-config", bundle_wheel)
+
+
+def test_the_source_distribution_makes_the_wheel_of_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT)
+
+    (other,) = tmp_path.glob("*.whl")
+    assert other.name == wheel.name
+    assert other.read_bytes() == wheel.read_bytes()
+
+
+@pytest.mark.needs_tool("git")
+def test_the_wheel_holds_every_file_of_the_two_packages_and_nothing_else(names: set[str]) -> None:
+    tracked = run(
+        "git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "service/sentiment", "models/sentiment_models"
+    )
+    wanted = {name.partition("/")[2] for name in tracked.splitlines() if (ROOT / name).is_file()}
+
+    assert {name for name in names if ".dist-info/" not in name} == wanted
+    assert {"sentiment/py.typed", "sentiment_models/py.typed"} <= names
+    assert {f"sentiment/viewer/assets/{name}" for name in assets()} <= names
+    assert {"sentiment/v1/sentiment_pb2.py", "sentiment/v1/sentiment_pb2.pyi", "sentiment/oip/inference_pb2_grpc.py"} <= names
+    assert not [name for name in names if re.search(r"(^|/)tests?/|bundles/|\.onnx$|\.safetensors$", name)]
+
+
+def test_the_source_distribution_holds_the_proto_files_and_no_test_bundle_or_page(built: Path) -> None:
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as file:
+        held = {name.partition("/")[2] for name in file.getnames()}
+
+    assert {"proto/sentiment/v1/sentiment.proto", "pyproject.toml", "CHANGELOG.md", "LICENSE", "PKG-INFO"} <= held
+    assert {name.partition("/")[0] for name in held} == {
+        *("service", "models", "proto"),
+        *("pyproject.toml", "CHANGELOG.md", "LICENSE", "PKG-INFO", ".gitignore"),
+    }
+    assert not [name for name in held if "bundles" in name]
+
+
+def test_the_metadata_say_what_the_package_is(metadata: Message, names: set[str]) -> None:
+    classifiers = metadata.get_all("Classifier", [])
+    versions = {classifier.rpartition(" :: ")[2] for classifier in classifiers if " :: Python :: 3." in classifier}
+    description = str(metadata.get_payload())
+
+    assert (metadata["Name"], metadata["License-Expression"], metadata["License-File"]) == ("sentiment-service", "Apache-2.0", "LICENSE")
+    assert [name for name in names if name.endswith("dist-info/licenses/LICENSE")]
+    assert (metadata["Requires-Python"], versions) == ("<3.14,>=3.11", {"3.11", "3.12", "3.13"})
+    assert {"Typing :: Typed", "Operating System :: POSIX :: Linux"} <= set(classifiers)
+    # An expression of the licence and its classifier exclude each other.
+    assert not [classifier for classifier in classifiers if classifier.startswith("License ::")]
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert "pip install 'sentiment-service[cpu]'" in description
+    # Links into the repository lead nowhere on a package index, and addresses of one machine nowhere at all.
+    assert re.findall(r"\]\((?!https://)[^)]*\)", description) == []
+    assert [url for url in metadata.get_all("Project-URL", []) if not re.search(r", https://[^/ ]+\.[^/ ]+", url)] == []
+    assert not re.search(r"file://|/(?:work|root|home|tmp)/", metadata.as_string())
+
+
+def test_every_extra_of_the_description_exists(metadata: Message) -> None:
+    named = set(re.findall(r"`([a-z]+)`", str(metadata.get_payload()).partition("## Extras")[2].partition("\n\n")[2]))
+
+    assert named - set(metadata.get_all("Provides-Extra", [])) == set()
+
+
+# In a clean environment
+
+
+@pytest.fixture(scope="session")
+def program(wheel: Path, metadata: Message, bundle_wheel: Path) -> Path:
+    """``sentiment`` in an environment with the wheel, its extra ``cpu`` and the default bundle's wheel, and nothing else."""
+    python, stamp = ENVIRONMENT / "bin" / "python", ENVIRONMENT / ".installed"
+    pip = [python, "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
+    wanted = "\n".join(
+        [sys.version, *(line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line or "'cpu'" in line)]
+    )
+    ENVIRONMENT.parent.mkdir(parents=True, exist_ok=True)
+    with ENVIRONMENT.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (stamp.is_file() and stamp.read_text() == wanted):
+            try:
+                for command in ([sys.executable, "-m", "venv", "--clear", ENVIRONMENT], [*pip, f"{wheel}[cpu]"]):
+                    subprocess.run(command, check=True, capture_output=True, timeout=INSTALL_S_MAX)
+            except (OSError, subprocess.SubprocessError) as error:
+                leave_out("packages of the extra cpu", f"could not be installed ({type(error).__name__})")
+            stamp.write_text(wanted)
+        run(*pip, "--no-deps", "--force-reinstall", wheel, bundle_wheel)
+        run(python, "-m", "pip", "check", "--disable-pip-version-check")
+    return ENVIRONMENT / "bin" / "sentiment"
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty folder that is the current one, and an environment without paths or settings."""
+    for name in [name for name in os.environ if name.startswith(("SENTIMENT_", "PYTHON", "VIRTUAL_ENV"))]:
+        monkeypatch.delenv(name)
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@contextmanager
+def serving(program: Path, *flags: str | Path) -> Iterator[dict[str, object]]:
+    """Run the server on free ports; gives its line ``ready``. Afterwards it must have ended with 0."""
+    command = [program, "serve", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--drain-wait-s", "0", *flags]
+    server = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
+    late = threading.Timer(READY_S_MAX, server.kill)
+    late.start()
+    try:
+        assert server.stderr is not None
+        lines = (json.loads(line) for line in server.stderr)
+        ready = next((line for line in lines if line["event"] in ("ready", "cannot_serve")), {"event": "ended before it was ready"})
+        assert ready["event"] == "ready", ready
+        yield ready
+        server.terminate()
+        assert server.wait(READY_S_MAX) == 0
+    finally:
+        late.cancel()
+        server.kill()
+        server.communicate()
+
+
+def test_an_installed_bundle_is_served_and_called_in_an_empty_folder(program: Path, clean: Path) -> None:
+    assert re.fullmatch(r"sentiment \S+\nPython \S+, onnxruntime \S+, bundles: english/1\n", run(program, "--version"))
+
+    with serving(program) as ready:
+        assert ready["model"] == "english/1"
+        out = run(program, "classify", "--target", str(ready["grpc"]), *TEXTS)
+        page = run(program.with_name("python"), "-c", f"import urllib.request as u; print(u.urlopen('http://{ready['http']}/').read())")
+
+    assert [line.split()[0] for line in out.splitlines()] == list(TEXTS.values())
+    assert "<title>" in page
+    assert list(clean.iterdir()) == []
+
+
+def test_a_folder_of_bundles_is_served(program: Path, clean: Path, tmp_path: Path) -> None:
+    make_bundle(tmp_path / "bundles")
+
+    with serving(program, "--bundles", tmp_path / "bundles", "--model", "tiny") as ready:
+        assert ready["model"] == "tiny/1"
+        assert run(program, "classify", "--target", str(ready["grpc"]), "good").split()[0] == "positive"
+
+
+def test_without_a_runtime_serving_says_what_to_install_and_the_client_works(program: Path, clean: Path, tmp_path: Path) -> None:
+    """As without the extra ``cpu``: a module of the runtime's name that cannot be found stands before it."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['onnxruntime'] = None\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+    done = subprocess.run([program, "serve"], check=False, capture_output=True, text=True, timeout=READY_S_MAX, env=environment)
+
+    assert done.returncode == 2
+    assert done.stderr == "error: module onnxruntime is missing: run pip install 'sentiment-service[cpu]', or [gpu]\n"
+    run(program.with_name("python"), "-c", "from sentiment.client import Client", env=environment)
