@@ -28,6 +28,7 @@ STEP_MS = 60_000
 TEST_S = 120.0
 DESK = {"width": 1100, "height": 800}
 PHONE = {"width": 360, "height": 740}
+PHONE_LARGE = {"width": 390, "height": 844}
 # Chromium reports refused requests of the page as errors of its console.
 _REFUSED = "Failed to load resource"
 # Counts what the page has still to do soon: short timers, by which views ask a little after the last click, and frames to draw.

@@ -10,7 +10,9 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.viewer.browser import STEP_MS
 
+# Of every page; ASKING: of those from a server alone.
 VIEWS = {"text": "Text", "heads": "Heads", "model": "Model", "neuron": "Neuron", "card": "Scorecard"}
+ASKING = {"compare": "Compare", "file": "File"}
 # Where each word's button begins and ends in its text, in UTF-16 units, and what it says.
 _BUTTONS = """(side) => {
   const found = [];
@@ -74,7 +76,7 @@ def ask(page: Page, text: str, pair: str | None = None) -> None:
 
 def show(page: Page, view: str) -> Locator:
     """Choose a view by its tab; returns its panel."""
-    page.get_by_role("tab", name=VIEWS[view]).click()
+    page.get_by_role("tab", name=(VIEWS | ASKING)[view]).click()
     panel = page.get_by_role("tabpanel")
     expect(panel).to_have_attribute("aria-labelledby", f"tab-{view}")
     return panel

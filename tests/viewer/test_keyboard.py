@@ -1,12 +1,15 @@
 """Keyboard use: everything can be reached and used, and the focus is visible."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.conftest import RunningServer
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
-from tests.viewer.reading import VIEWS, settled
+from tests.viewer.reading import VIEWS, settled, show
 
 pytestmark = pytest.mark.needs_tool("chromium")
 
@@ -25,7 +28,8 @@ TABS_MAX = 120
 
 def walk(page: Page) -> list[dict]:
     """Everything that the Tab key reaches, from the top of the page to its end."""
-    page.evaluate("() => document.activeElement.blur()")
+    # Without the focus on the body, Tab goes on from where the focus was last.
+    page.evaluate("() => { document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute('tabindex'); }")
     found = []
     while len(found) < TABS_MAX:
         page.keyboard.press("Tab")
@@ -36,19 +40,42 @@ def walk(page: Page) -> list[dict]:
     return found
 
 
+# Everything that the Tab key should reach.
+STOPS = """() => [...document.querySelectorAll("button, select, textarea, input, a[href], summary, [tabindex='0']")]
+  .filter((node) => node.tabIndex >= 0 && !node.disabled && node.checkVisibility({visibilityProperty: true})).length"""
+
+
+def reaches_all(page: Page) -> None:
+    found = walk(page)
+
+    assert len(found) < TABS_MAX, "the Tab key must pass long lists in one step"
+    assert len(found) == page.evaluate(STOPS)
+    assert [one for one in found if not one["marked"]] == []
+    assert [one for one in found if not one["seen"]] == []
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_the_tab_key_reaches_everything_and_the_focus_is_visible(visit: Visit, recorded: str, view: str) -> None:
     page = visit(address(recorded, view))
     settled(page)
-    wanted = page.evaluate("""() => [...document.querySelectorAll("button, select, textarea, input, a[href], summary, [tabindex='0']")]
-      .filter((node) => node.tabIndex >= 0 && !node.disabled && node.checkVisibility({visibilityProperty: true})).length""")
 
-    found = walk(page)
+    reaches_all(page)
 
-    assert len(found) < TABS_MAX, "the Tab key must pass long lists in one step"
-    assert len(found) == wanted
-    assert [one for one in found if not one["marked"]] == []
-    assert [one for one in found if not one["seen"]] == []
+
+def test_the_tab_key_reaches_everything_of_two_texts_and_a_file(visit: Visit, start: Callable[..., RunningServer], tmp_path: Path) -> None:
+    server = start(journal=str(tmp_path / "journal"))
+    page = visit(address(server.url, "compare", text="a good film", other="a bad film"))
+    expect(page.locator(".compare-body")).to_be_visible()
+    settled(page)
+    reaches_all(page)
+
+    show(page, "file")
+    file = tmp_path / "texts.txt"
+    file.write_text("good\nbad\n" * 20)
+    page.get_by_label("A file of texts").set_input_files(file)
+    page.get_by_role("button", name="Classify").press("Enter")
+    expect(page.locator(".file-progress")).to_contain_text("Done")
+    reaches_all(page)
 
 
 def test_every_view_can_be_used_without_a_mouse(visit: Visit, english: RunningServer) -> None:
@@ -112,7 +139,17 @@ def test_every_view_can_be_used_without_a_mouse(visit: Visit, english: RunningSe
     settled(page)
     expect(page.locator(".neuron-summary")).to_contain_text("token 5")
 
+    # Another text is typed and compared.
     page.locator("#tab-neuron").focus()
+    page.keyboard.press("ArrowRight")
+    while page.evaluate("() => document.activeElement.id") != "other":
+        page.keyboard.press("Tab")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("a good film")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".compare-body")).to_contain_text("The answer changes")
+
+    page.locator("#tab-file").focus()
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("tabpanel")).to_contain_text("english/1")
     page.keyboard.press("ArrowRight")

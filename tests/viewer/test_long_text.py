@@ -1,12 +1,16 @@
 """A text of more than 512 tokens: every view works within bounds."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.conftest import RunningServer
+from tests.tiny import make_bundle
 from tests.viewer.browser import address, watched
+from tests.viewer.conftest import Visit
 from tests.viewer.reading import painted, settled, show, sideways, until
 from tests.viewer.texts import review
 
@@ -63,3 +67,22 @@ def test_every_view_of_512_tokens_stays_within_bounds(page: Page) -> None:
     session.send("HeapProfiler.collectGarbage")
     held = session.send("Runtime.getHeapUsage")
     assert held["usedSize"] + held["backingStorageSize"] < HEAP_BYTES_MAX
+
+
+def test_two_texts_of_512_tokens_are_compared_within_bounds(visit: Visit, start: Callable[..., RunningServer], tmp_path: Path) -> None:
+    make_bundle(tmp_path, max_tokens=512)
+    words = [f"w{place % 65 - 32}" for place in range(600)]
+    texts = {"text": " ".join(words), "other": " ".join([*words[:3], "great", *words[4:]])}
+    page = visit(address(start(bundles=(tmp_path,)).url, "compare", method="occlusion", **texts))
+
+    expect(page.locator(".compare-body")).to_be_visible()
+    settled(page)
+
+    expect(page.locator("#answer")).to_contain_text("512 tokens")
+    assert page.locator("del.text-word, ins.text-word").locator("> span").all_inner_texts() == ["w-29", "great"]
+    table = page.get_by_role("region", name="words beside each other").locator("tbody tr")
+    expect(table).to_have_count(20)
+    assert table.first.locator("td").all_inner_texts()[0:3:2] == ["w-29", "great"]
+    page.get_by_role("button", name=re.compile(r"^all \d+ rows")).click()
+    assert table.count() > 450
+    assert sideways(page) == 0

@@ -28,6 +28,7 @@ _COMMON_POLICY = "img-src data:; base-uri 'none'; form-action 'none'; require-tr
 POLICY = f"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-ancestors 'none'; {_COMMON_POLICY}"
 FRAME_HEIGHT = 800
 _STYLE_LINK = re.compile(r'<link rel="stylesheet" href="viewer/([a-z_]+\.css)">')
+_HTML = '<html lang="en">'
 _ROOT_SCRIPT = f'<script type="module" src="viewer/{ROOT}"></script>'
 # Styles that would end the style element, fetch something, or depend on the character set.
 _STYLE_REFUSED = re.compile(r"</style|@import|url\((?!\"?data:)|\r|[^\x00-\x7f]", re.IGNORECASE)
@@ -56,8 +57,17 @@ def assets() -> Mapping[str, Asset]:
         content_type = CONTENT_TYPES.get(file.name[file.name.rfind(".") :])
         if content_type is not None:
             body = file.read_bytes()
-            found[file.name] = Asset(body, content_type, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+            found[file.name] = Asset(body, content_type, _etag(body))
     return MappingProxyType(found)
+
+
+def served_index(feedback: bool) -> Asset:
+    """The page as a server sends it. ``feedback``: it takes right labels, so the page offers to tell them."""
+    index = assets()[INDEX]
+    if not feedback:
+        return index
+    body = index.body.replace(_HTML.encode(), f'{_HTML[:-1]} data-feedback="yes">'.encode(), 1)
+    return Asset(body, index.content_type, _etag(body))
 
 
 def saved_page(
@@ -106,6 +116,10 @@ def notebook_frame(page: str) -> str:
         f'<iframe sandbox="allow-scripts allow-downloads" srcdoc="{html.escape(page)}" title="Explanation" width="100%" '
         f'height="{FRAME_HEIGHT}" style="border: 0"></iframe>'
     )
+
+
+def _etag(body: bytes) -> str:
+    return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
 
 
 def _style(name: str, parts: Mapping[str, Asset]) -> str:

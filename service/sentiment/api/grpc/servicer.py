@@ -63,6 +63,11 @@ class SentimentService:
             self.feedback_method,
         )
 
+    @property
+    def takes_feedback(self) -> bool:
+        """Whether this process keeps a journal, which ``feedback`` writes to."""
+        return self._feedback is not None
+
     async def classify(self, request: pb.ClassifyRequest, call: Call) -> pb.ClassifyResponse:
         """Classify one text, and explain the answer if the request asks for it."""
         served = call.served = self.models.find(request.model)

@@ -98,7 +98,7 @@ class Web:
             for root in ("/v1", ROOT):
                 application.router.add_route("*", f"{root}/{{path:.*}}", _no_route)
         if everything and viewer:
-            add_viewer(application.router)
+            add_viewer(application.router, service.takes_feedback)
             add_docs_page(application.router)
         self._runner = web.AppRunner(
             application,

@@ -6,7 +6,7 @@ from functools import cache
 from aiohttp import web
 
 from sentiment.api.http.gzipped import BYTES_MIN, ENCODED, accepts_gzip, gzipped
-from sentiment.viewer.page import INDEX, POLICY, Asset, assets
+from sentiment.viewer.page import INDEX, POLICY, Asset, assets, served_index
 
 HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -21,16 +21,19 @@ HEADERS = {
 LEVEL = 9
 
 
-def add_viewer(router: web.UrlDispatcher) -> None:
-    """Serve the page at / and its assets below /viewer/. Links are relative, so that a proxy may add a path prefix."""
+def add_viewer(router: web.UrlDispatcher, feedback: bool = False) -> None:
+    """Serve the page at / and its assets below /viewer/. Links are relative, so that a proxy may add a path prefix.
+
+    ``feedback``: whether the server takes right labels.
+    """
     # Load the assets now, so that an installation without them fails at the start and not at the first request.
-    assets()
-    router.add_get("/", _get_index)
+    index = served_index(feedback)
+
+    async def get_index(request: web.Request) -> web.Response:
+        return asset_response(request, index)
+
+    router.add_get("/", get_index)
     router.add_get("/viewer/{name}", _get_part)
-
-
-async def _get_index(request: web.Request) -> web.Response:
-    return asset_response(request, assets()[INDEX])
 
 
 async def _get_part(request: web.Request) -> web.Response:

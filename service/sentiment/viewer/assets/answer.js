@@ -1,5 +1,6 @@
 // The answer above all views: label, calibrated probability, and whether the model is undecided.
 import {element, replace} from "./dom.js";
+import {feedbackLine} from "./feedback.js";
 import {statusNote} from "./status_note.js";
 
 // Characters of the text in the title, to tell browser tabs apart.
@@ -8,8 +9,10 @@ const TITLE_TEXT_MAX = 60;
 /** The answer line over `session`: {element, update()}. */
 export function answerLine({session, announce}) {
   const box = element("div");
+  const feedback = feedbackLine({session, announce});
   let shown = null;
   const update = () => {
+    feedback.update();
     const prediction = session.answer?.prediction ?? session.explanation?.header?.prediction;
     const status = session.status("answer");
     const key = [prediction, status.state, session.answer, session.explanation?.header];
@@ -20,7 +23,7 @@ export function answerLine({session, announce}) {
     if (prediction) replace(box, answerTitle(prediction), answerScores(prediction), answerFacts(session));
     else replace(box, statusNote(session, "answer", "", "Answer"));
   };
-  return {element: box, update};
+  return {element: element("div", {}, box, feedback.element), update};
 }
 
 function answerSaid({label, score, abstain}) {

@@ -1,8 +1,10 @@
 // The page: assembles the form, the answer and the views, and redraws the visible parts after changes.
 import {answerLine} from "./answer.js";
 import {cardView} from "./card_view.js";
+import {compareView} from "./compare_view.js";
 import {eachFrame, element, replace} from "./dom.js";
 import {savePng, saveSvg} from "./exporting.js";
+import {acceptDrops, fileView} from "./file_view.js";
 import {headView} from "./head_view.js";
 import {modelView} from "./model_view.js";
 import {neuronView} from "./neuron_view.js";
@@ -10,14 +12,18 @@ import {questionForm} from "./question.js";
 import {Session} from "./session.js";
 import {ADDRESS_TEXT_MAX, State} from "./state.js";
 import {statusNote} from "./status_note.js";
+import {termsOfView} from "./terms.js";
 import {textView} from "./text_view.js";
 import {isDark} from "./theme.js";
 
+// live: needs a server, so a saved page lacks it.
 const VIEWS = {
   text: {name: "Text", make: textView},
   heads: {name: "Heads", make: headView},
   model: {name: "Model", make: modelView},
   neuron: {name: "Neuron", make: neuronView},
+  compare: {name: "Compare", make: compareView, live: true},
+  file: {name: "File", make: fileView, live: true},
   card: {name: "Scorecard", make: cardView},
 };
 
@@ -48,7 +54,7 @@ function startPage() {
     clearTimeout(toast.timer);
     toast.timer = setTimeout(() => { toast.textContent = ""; }, TOAST_MS);
   };
-  const context = {session, state, announce, tell};
+  const context = {session, state, announce, tell, redraw: () => update()};
   const parts = [saved ? null : questionForm(context), answerLine(context), pageNotes(context), viewTabs(context)].filter(Boolean);
   if (!saved) document.getElementById("question").append(parts[0].element);
   document.getElementById("question").hidden = Boolean(saved);
@@ -59,7 +65,8 @@ function startPage() {
     for (const part of parts) part.update();
   });
   themeButton(state, update);
-  copyButton(state, tell, Boolean(saved));
+  copyButtons(state, tell, Boolean(saved));
+  if (!saved) acceptDrops(context);
   document.querySelector(".skip").addEventListener("click", (event) => {
     // The fragment of the address holds the page's state.
     event.preventDefault();
@@ -95,12 +102,15 @@ function viewTabs(context) {
   const list = document.getElementById("tabs");
   const panel = document.getElementById("panel");
   const made = {};
-  const chosen = () => (Object.hasOwn(VIEWS, state.get("view")) ? state.get("view") : "text");
-  const tabs = Object.entries(VIEWS).map(([name, {name: said}]) => element("button", {
+  const views = Object.entries(VIEWS).filter(([, {live}]) => session.live || !live);
+  const chosen = () => views.find(([name]) => name === state.get("view"))?.[0] ?? "text";
+  const tabs = views.map(([name, {name: said}]) => element("button", {
     type: "button", class: "tab", id: `tab-${name}`, role: "tab", text: said, data: {view: name}, aria: {controls: "panel"},
     on: {click: () => state.set({view: name === "text" ? null : name}, {remember: true})},
   }));
   list.append(...tabs);
+  const terms = termsOfView(context);
+  list.after(terms.button);
   list.addEventListener("keydown", (event) => {
     const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
     const place = tabs.indexOf(document.activeElement);
@@ -123,11 +133,13 @@ function viewTabs(context) {
     element("button", {type: "button", class: "button quiet", id: "save-svg", text: "Save SVG", on: {click: () => save(saveSvg)}}),
     element("button", {type: "button", class: "button quiet", id: "save-png", text: "Save PNG", on: {click: () => save(savePng)}}),
   );
-  panel.append(exports);
+  panel.append(terms.list, exports);
   const update = () => {
     const name = chosen();
     for (const tab of tabs) {
       const selected = tab.dataset.view === name;
+      // On a phone the tabs are wider than the page.
+      if (selected && panel.dataset.view !== name) list.scrollLeft = tab.offsetLeft - (list.clientWidth - tab.offsetWidth) / 2;
       tab.setAttribute("aria-selected", selected);
       tab.tabIndex = selected ? 0 : -1;
     }
@@ -139,7 +151,9 @@ function viewTabs(context) {
     panel.dataset.view = name;
     for (const [other, view] of Object.entries(made)) view.element.hidden = other !== name;
     made[name].update();
-    exports.hidden = name === "card" ? !made.card.drawing() : !session.explanation?.header;
+    terms.update(name);
+    const {drawing} = made[name];
+    exports.hidden = !drawing || (name === "card" ? !drawing() : !session.explanation?.header);
   };
   return {update};
 }
@@ -160,18 +174,26 @@ function themeButton(state, update) {
   apply();
 }
 
-function copyButton(state, tell, saved) {
-  const button = document.getElementById("copy");
-  button.hidden = saved || !navigator.clipboard;
-  button.addEventListener("click", async () => {
+function copyButtons(state, tell, saved) {
+  const copy = async (address, said) => {
     try {
-      await navigator.clipboard.writeText(state.address());
-      const whole = ["text", "pair"].every((key) => state.get(key).length <= ADDRESS_TEXT_MAX);
-      tell(whole ? "The address is copied; it holds the text." : "The address is copied, without the text, which is too long for it.");
+      await navigator.clipboard.writeText(address);
+      tell(said);
     } catch {
       tell("The browser did not let the page copy.");
     }
-  });
+  };
+  const whole = () => ["text", "pair", "other"].every((key) => state.get(key).length <= ADDRESS_TEXT_MAX);
+  const held = () => `The address is copied${whole() ? "; it holds the text." : ", without the text, which is too long for it."}`;
+  const buttons = {
+    copy: () => copy(state.address(), held()),
+    "copy-settings": () => copy(state.address({texts: false}), "The address is copied; it holds the view and its settings, and no text."),
+  };
+  for (const [id, click] of Object.entries(buttons)) {
+    const button = document.getElementById(id);
+    button.hidden = saved || !navigator.clipboard;
+    button.addEventListener("click", click);
+  }
 }
 
 startPage();

@@ -43,7 +43,8 @@ function drawOn(surface, drawing) {
   drawing.draw(surface);
 }
 
-function saveBlob(blob, name) {
+/** Offer a blob for download. */
+export function saveBlob(blob, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
   link.download = name;

@@ -2,10 +2,24 @@
 import {element, replace} from "./dom.js";
 import {ADDRESS_TEXT_MAX} from "./state.js";
 
+// Of what sentiment models find hard; `pair`: only for a model that reads pairs.
 const EXAMPLES = [
-  "The acting was not good at all, but I loved the soundtrack.",
-  "Two hours of my life I will never get back.",
-  "It starts slowly, yet by the end I was completely won over.",
+  {kind: "Negation", text: "I can't say a single bad thing about it."},
+  {kind: "Contrast", text: "The acting was not good at all, but I loved the soundtrack."},
+  {kind: "Irony", text: "Oh great, another two hours of my life I will never get back."},
+  {kind: "Dry irony", text: "Just what the world needed: one more sequel."},
+  {kind: "No opinion", text: "The hotel is ten minutes from the station."},
+  {
+    kind: "Long review",
+    text: "We booked four nights for my mother's birthday, and the first impression was not promising: the lift was out of order, nobody "
+      + "at the desk could say until when, and our bags went up five floors by hand. The room smelled of paint. I was ready to ask for "
+      + "our money back. Then the manager came up himself, moved us to the garden side, and sent tea. From that evening on we hardly "
+      + "noticed the lift. The breakfast is plain but fresh, the bread is baked in the house, and the woman who serves it remembered "
+      + "after one morning how each of us takes the coffee. The pool is smaller than in the pictures and was closed on two of our four "
+      + "days. The walls are thin. And yet my mother, who finds fault with every hotel, has already asked when we are going back. It is "
+      + "not a place for people who want everything to work; it is a place for people who want to be looked after.",
+  },
+  {kind: "Pair", text: "The film was not good at all.", pair: "But I liked the end."},
 ];
 const TRUNCATIONS = {"": "as the model does", head: "read its beginning", head_tail: "read its beginning and end", refuse: "refuse it"};
 
@@ -20,9 +34,18 @@ export function questionForm({session, state, tell}) {
   const second = questionField("Second text, for a model that reads pairs", pair);
   const models = questionField("Model", model);
   const notice = element("p", {class: "note", hidden: true});
-  const examples = element("p", {class: "row examples"}, element("span", {class: "note", text: "Try:"}));
+  const examples = element("ul", {class: "examples", aria: {label: "Examples"}});
+  const ofPair = [];
   for (const example of EXAMPLES) {
-    examples.append(element("button", {type: "button", class: "button quiet", text: example, on: {click: () => ask(example)}}));
+    const click = () => {
+      pair.value = example.pair ?? "";
+      ask(example.text);
+    };
+    const kind = element("span", {class: "note", text: example.kind});
+    const cut = element("span", {class: "example-text", text: ` ${example.text}${example.pair ? ` | ${example.pair}` : ""}`});
+    const item = element("li", {}, element("button", {type: "button", class: "button quiet", on: {click}}, kind, cut));
+    if (example.pair) ofPair.push(item);
+    examples.append(item);
   }
   const ask = (said) => {
     text.value = said;
@@ -35,7 +58,9 @@ export function questionForm({session, state, tell}) {
     const asked = ["text", "pair", "model", "truncation"].some((key) => (next[key] ?? "") !== state.get(key));
     // This changes the numbers of tokens and words.
     const numbered = asked ? {lock: null, without: null, token: null} : {};
-    state.set({...next, ...numbered, ...(said === state.get("text") ? {} : {label: null})}, {remember: true});
+    // A link without a text may choose the label for the first one.
+    const label = said === state.get("text") || !state.get("text") ? {} : {label: null};
+    state.set({...next, ...numbered, ...label}, {remember: true});
     if (!asked) session.submit();
   };
   const submitted = (event) => {
@@ -82,6 +107,7 @@ export function questionForm({session, state, tell}) {
     const reads = listed.find(({id}) => model.value === `${id.name}/${id.version}`) ?? listed[0];
     models.hidden = listed.length < 2;
     second.hidden = !reads?.pairs;
+    for (const item of ofPair) item.hidden = second.hidden;
     const length = Math.max(state.get("text").length, state.get("pair").length);
     notice.hidden = length <= ADDRESS_TEXT_MAX;
     notice.textContent = `The text has ${length} characters and is left out of the address, which holds ${ADDRESS_TEXT_MAX}.`;

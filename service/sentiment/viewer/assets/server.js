@@ -5,11 +5,14 @@ const TIME_LIMIT_S = 60;
 const ANSWER_LIMIT_S = 10;
 const FINAL = ["INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND"];
 
-/** Why there is no answer, in words for the page; `final`: a retry cannot help. */
+/**
+ * Why there is no answer, in words for the page. `final`: a retry cannot help. `status`: the gRPC status, "" where none came.
+ * `retryAfterS`: when to try again, or null.
+ */
 export class ServerError extends Error {
-  constructor(message, final = false) {
+  constructor(message, {final = false, status = "", retryAfterS = null} = {}) {
     super(message);
-    this.final = final;
+    Object.assign(this, {final, status, retryAfterS});
   }
 }
 
@@ -23,9 +26,15 @@ export async function askModel(name, version, signal) {
   return (await (await fetchAnswer(`v1/models/${encodeURIComponent(name)}/${version}`, {signal}, ANSWER_LIMIT_S)).json()).model;
 }
 
-/** The answer to a text: a ClassifyResponse. */
+/** The answer to a text: a ClassifyResponse, and the request_id of the call. */
 export async function askAnswer(request, signal) {
-  return (await postJson("v1/classify", request, signal, ANSWER_LIMIT_S)).json();
+  const response = await postJson("v1/classify", request, signal, ANSWER_LIMIT_S);
+  return {...(await response.json()), request_id: response.headers.get("x-request-id")};
+}
+
+/** Tell the right label: takes a FeedbackRequest, gives a FeedbackResponse. */
+export async function sendFeedback(request, signal) {
+  return (await postJson("v1/feedback", request, signal, ANSWER_LIMIT_S)).json();
 }
 
 /** The messages of an explanation, each as it arrives. */
@@ -75,13 +84,13 @@ async function fetchAnswer(path, options, limitS) {
   const body = await response.json().catch(() => null);
   const wait = Number(response.headers.get("Retry-After"));
   if (body?.error) throw errorOf(body.error, wait || null);
-  throw new ServerError(`The server answered with HTTP status ${response.status}.`);
+  throw new ServerError(`The server answered with HTTP status ${response.status}.`, {retryAfterS: wait || null});
 }
 
 /** An error of the server's, in words for the page. */
 function errorOf(error, retryAfterS = null) {
   const delay = error.details?.map((detail) => Number.parseFloat(detail.retry_delay)).find((seconds) => seconds > 0);
-  const wait = delay ?? retryAfterS;
+  const wait = delay ?? retryAfterS ?? null;
   const said = {
     RESOURCE_EXHAUSTED: "The server has too much to do",
     UNAVAILABLE: "The server is starting or stopping",
@@ -92,7 +101,8 @@ function errorOf(error, retryAfterS = null) {
     INTERNAL: "The server failed",
   }[error.status];
   const again = wait ? ` Try again in ${Math.max(1, Math.ceil(wait))} s.` : "";
-  return new ServerError(`${said ?? error.status}: ${error.message}.${again}`, FINAL.includes(error.status));
+  const {status} = error;
+  return new ServerError(`${said ?? status}: ${error.message}.${again}`, {final: FINAL.includes(status), status, retryAfterS: wait});
 }
 
 function spoken(error, signal) {

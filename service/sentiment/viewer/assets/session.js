@@ -1,6 +1,6 @@
 // The requests about the current text, and what has arrived. Views request data only here.
 import {Explanation, ModelChanged} from "./explanation.js";
-import {askAnswer, askExplanation, askModel, askModels} from "./server.js";
+import {askAnswer, askExplanation, askModel, askModels, sendFeedback} from "./server.js";
 
 // A change of these is a new request.
 const QUESTION_KEYS = ["text", "pair", "model", "label", "truncation"];
@@ -128,6 +128,32 @@ export class Session extends EventTarget {
     if (known) return known;
     if (this.live) return {state: "none", message: ""};
     return this.#holds(part, detail) ? {state: "here", message: ""} : {state: "none", message: notSaved(part)};
+  }
+
+  /** The answer to a text of a file, by the chosen model, behind the texts that somebody waits for. */
+  classify(text, signal) {
+    return askAnswer({...this.#question({label: undefined, text_pair: undefined}), text, priority: "PRIORITY_BULK"}, signal);
+  }
+
+  /** Whether right labels can be told: the server, which says so in the page, keeps a journal. */
+  get takesFeedback() {
+    return this.live && document.documentElement.dataset.feedback === "yes";
+  }
+
+  /**
+   * Tell the right label of the answer that is shown. The journal may not have the answer (setting journal_share): then it gets the text.
+   *
+   * @throws {ServerError} the label was not taken.
+   */
+  async feedback(label) {
+    const {answer, text, pair, asking: {signal}} = this;
+    const {name, version} = answer.model;
+    try {
+      return await sendFeedback({request_id: answer.request_id, label}, signal);
+    } catch (error) {
+      if (error.status !== "NOT_FOUND") throw error;
+      return sendFeedback({text, text_pair: pair ?? undefined, model: `${name}/${version}`, label}, signal);
+    }
   }
 
   async #explain(part, detail, signal) {

@@ -2,6 +2,9 @@
 
 // A longer text is left out: mail and chat programs cut such addresses.
 export const ADDRESS_TEXT_MAX = 6000;
+const TEXTS = ["text", "pair", "other"];
+// They name places in the text, or words to leave out.
+const OF_TEXT = [...TEXTS, "without", "lock", "token"];
 
 /** The page's state: strings by key, in the address. Fires "change", with the changed keys in `detail`. */
 export class State extends EventTarget {
@@ -42,9 +45,10 @@ export class State extends EventTarget {
     this.#tell(keys);
   }
 
-  /** The address of what is shown. */
-  address() {
-    const kept = [...this.values].filter(([key, value]) => !["text", "pair"].includes(key) || value.length <= ADDRESS_TEXT_MAX);
+  /** The address of what is shown. `texts` false: of the view and its settings only. */
+  address({texts = true} = {}) {
+    const keeps = ([key, value]) => (texts ? !TEXTS.includes(key) || value.length <= ADDRESS_TEXT_MAX : !OF_TEXT.includes(key));
+    const kept = [...this.values].filter(keeps);
     const fragment = new URLSearchParams(kept).toString();
     return `${location.href.split("#")[0]}${fragment && "#"}${fragment}`;
   }

@@ -75,12 +75,18 @@ export function closesWord(part, before) {
   return part.word >= 0 && before?.word >= 0 && CLOSING.test(part.text) && !CLOSING.test(before.text);
 }
 
-/** The coloured text of one explanation. Made once; `mark` then changes classes only. */
+/**
+ * The coloured text of one explanation, with a button for each word. Made once; `mark` then changes classes only.
+ *
+ * @param {function|null} tagOf gives a word's tag by its index, such as "ins", for words that are no buttons.
+ */
 export class WordsOfText {
-  constructor(explanation) {
+  constructor(explanation, tagOf = null) {
     this.explanation = explanation;
+    this.tagOf = tagOf;
     this.buttons = [];
     this.element = element("div", {class: "text-words"}, this.#side(false), explanation.texts[1] ? this.#side(true) : null);
+    if (tagOf) return;
     this.buttons[0]?.setAttribute("tabindex", "0");
     this.element.addEventListener("keydown", (event) => this.#move(event));
     this.element.addEventListener("focusin", (event) => this.#enter(event.target));
@@ -88,9 +94,9 @@ export class WordsOfText {
 
   /**
    * @param {object} marks values: [words] in logits or null; struck, chosen, kept: Set of word indices (kept null: no set is shown);
-   *   numbers: whether values are written too.
+   *   numbers: whether values are written too. Words that are no buttons take values and numbers only.
    */
-  mark({values, struck, chosen, kept, numbers}) {
+  mark({values, struck = null, chosen = null, kept = null, numbers}) {
     const header = this.explanation.header;
     const dark = isDark();
     this.element.classList.toggle("with-numbers", numbers && values !== null);
@@ -100,13 +106,14 @@ export class WordsOfText {
       button.style.backgroundColor = colour?.background ?? "";
       button.style.color = colour?.text ?? "";
       button.classList.toggle("against", colour !== null && value < 0);
+      button.dataset.value = value !== null && Math.abs(value) >= VALUE_MIN ? signedNumber(value) : "";
+      if (this.tagOf) return;
       button.classList.toggle("struck", struck.has(index));
       button.classList.toggle("chosen", chosen.has(index));
       button.classList.toggle("kept", kept !== null && kept.has(index));
       button.classList.toggle("aside", kept !== null && !kept.has(index));
       button.setAttribute("aria-pressed", String(struck.has(index) || chosen.has(index)));
       button.setAttribute("aria-label", wordName(header, index, value));
-      button.dataset.value = value !== null && Math.abs(value) >= VALUE_MIN ? signedNumber(value) : "";
     });
   }
 
@@ -116,6 +123,7 @@ export class WordsOfText {
       return run.direction ? [element("span", {dir: run.direction}, ...inner)] : inner;
     });
     const label = `${pair ? "second text" : "text"}, a button for each word; arrow keys go from word to word`;
+    if (this.tagOf) return element("div", {class: "text-words-side", dir: "auto"}, ...nodes.flat());
     return element("div", {class: "text-words-side", dir: "auto", role: "group", aria: {label}}, ...nodes.flat());
   }
 
@@ -132,7 +140,9 @@ export class WordsOfText {
   #part({text, word, unseen}) {
     if (unseen) return unseenNode(text);
     if (word < 0) return text;
-    const button = element("button", {type: "button", class: "text-word", tabIndex: -1, data: {word}}, element("span", {text}));
+    const button = this.tagOf
+      ? element(this.tagOf(word), {class: "text-word"}, element("span", {text}))
+      : element("button", {type: "button", class: "text-word", tabIndex: -1, data: {word}}, element("span", {text}));
     this.buttons[word] = button;
     return button;
   }

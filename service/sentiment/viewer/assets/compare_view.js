@@ -1,0 +1,212 @@
+// The view that compares the text with another: what differs, the answers, and what moved them.
+import {element} from "./dom.js";
+import {quietButton} from "./fields.js";
+import {differing, redrawn} from "./redrawn.js";
+import {Session} from "./session.js";
+import {statusNote} from "./status_note.js";
+import {tableIn, valueBar} from "./text_facts.js";
+import {WordsOfText} from "./text_words.js";
+import {isDark} from "./theme.js";
+import {alignedWords} from "./word_diff.js";
+import {
+  WORDS_FIRST, answerSentence, directionNames, largestFirst, methodSentence, plainNumber, quotedWords, shownWord, signedNumber, visibleText,
+  wholeNumber,
+} from "./wording.js";
+
+const COMPARE_HINT = "Change the text, for example one word, and see what that does to the answer. Both are explained for the "
+  + "same label, by the same method, in the same colours.";
+const COMPARE_NOTE = "A value can change although its word stays: what a word does depends on the others.";
+
+/** The page's state as a session about the other text reads it: explained for the label and by the method of the first. */
+class OtherState extends EventTarget {
+  constructor(session) {
+    super();
+    this.session = session;
+  }
+
+  get(key) {
+    const {session} = this;
+    if (key === "label") return session.explanation?.header?.label ?? "";
+    if (key === "method") return session.shownMethod();
+    return session.state.get(key === "text" ? "other" : key);
+  }
+}
+
+/** The view "Compare" over a context: {element, update()}. State: other. */
+export function compareView({session, state, announce, tell, redraw}) {
+  const other = new Session(new OtherState(session), null);
+  const field = element("textarea", {id: "other", rows: 2, dir: "auto", spellcheck: false});
+  const submit = (event) => {
+    event.preventDefault();
+    if (field.value.trim()) state.set({other: field.value}, {remember: true});
+    else tell("Type another text first.");
+  };
+  const send = element("button", {type: "submit", class: "button", text: "Compare"});
+  const form = element(
+    "form",
+    {on: {submit}},
+    element("div", {class: "field"}, element("label", {htmlFor: field.id, text: "Another text"}), field),
+    element("div", {class: "row compare-send"}, element("span", {class: "note", text: COMPARE_HINT}), send),
+  );
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+  });
+  const none = element("p", {text: "Type a text above, or take an example; then compare it with another."});
+  const note = element("div");
+  const body = element("div", {class: "compare-body"});
+  const [drawNote, draw] = [redrawn(note), redrawn(body)];
+  const [refilled, askedAnew] = [differing(), differing()];
+  let announced = null;
+  let all = false;
+  const more = () => {
+    all = !all;
+    update();
+  };
+  const update = () => {
+    const wanted = state.get("other");
+    form.hidden = !session.text;
+    none.hidden = Boolean(session.text);
+    if (refilled([session.text, wanted])) field.value = wanted || session.text;
+    const first = wanted ? explained(session) : null;
+    if (askedAnew([first?.header, wanted, session.shownMethod()]) && first) {
+      other.models = session.models;
+      other.submit();
+    }
+    const second = first && explained(other);
+    const asking = [[session, "The first text"], [other, "The other text"]].slice(0, wanted && !second ? (first ? 2 : 1) : 0);
+    const statuses = asking.map(([of]) => of.status("attribution", of.method()));
+    drawNote([asking.length, ...statuses], () => asking.map(([of, what]) => statusNote(of, "attribution", of.method(), what)));
+    body.hidden = !second;
+    if (!second) return;
+    const numbers = state.get("numbers") !== "0";
+    const trusted = [first, second].map(({explanation, attribution}) => explanation.evidence.get(attribution.method));
+    const shown = [first.attribution, second.attribution, ...trusted, all, numbers, isDark()];
+    draw(shown, () => comparedNodes({first, second, all, more, numbers}));
+    if (announced !== second.header) announce(changeSentence(first.header, second.header).join(": "));
+    announced = second.header;
+  };
+  other.addEventListener("change", redraw);
+  other.addEventListener("failed", ({detail}) => announce(detail));
+  return {element: element("div", {class: "compare-view"}, none, form, note, body), update};
+}
+
+/** A session's explanation once there is enough to compare, or null. */
+function explained(session) {
+  const {explanation} = session;
+  const attribution = explanation?.attributions.get(session.shownMethod());
+  return explanation?.header && attribution ? {explanation, attribution, header: explanation.header} : null;
+}
+
+/** [whether the answer changes, the answers]. */
+function changeSentence({prediction: was}, {prediction: is}) {
+  const said = ({label, score}) => `${visibleText(label)} ${score.toFixed(4)}`;
+  return [was.label === is.label ? "The answer stays" : "The answer changes", `${said(was)}, then ${said(is)}`];
+}
+
+function comparedNodes({first, second, all, more, numbers}) {
+  const aligned = alignedWords(...[first, second].map(({header}) => header.words.map(({text, pair}) => `${Number(pair)}${text}`)));
+  const [verdict, answers] = changeSentence(first.header, second.header);
+  const flips = first.header.prediction.label !== second.header.prediction.label;
+  return [
+    element("p", {}, element("strong", {class: flips ? "text-flips" : "text-stays", text: verdict}), `: ${answers}`),
+    element("p", {class: "note", text: changedWords([first, second], aligned)}),
+    element("div", {class: "compare-sides"}, ...[first, second].map((of, side) => comparedText(of, aligned, side, numbers))),
+    section("Answers", tableIn("the answers beside each other", answersTable(first, second))),
+    section("Words beside each other", ...wordNodes(first, second, aligned, all, more)),
+  ];
+}
+
+/** The places of the words of one side that the other lacks. */
+function wordsAlone(aligned, side) {
+  return aligned.filter(({at, same}) => !same && at[side] >= 0).map(({at}) => at[side]);
+}
+
+/** What was removed and added, in words. */
+function changedWords(sides, aligned) {
+  const parts = sides.map(({header}, side) => {
+    const alone = wordsAlone(aligned, side);
+    return alone.length ? `${["removed", "added"][side]}: ${quotedWords(header, alone)}` : "";
+  });
+  return parts.filter(Boolean).join("; ") || "No word differs.";
+}
+
+/** One text, coloured; words that the other lacks are marked as deleted or inserted. */
+function comparedText({explanation, attribution, header}, aligned, side, numbers) {
+  const alone = new Set(wordsAlone(aligned, side));
+  const words = new WordsOfText(explanation, (word) => (alone.has(word) ? ["del", "ins"][side] : "span"));
+  words.mark({values: attribution.words, numbers});
+  return element("div", {}, element("h2", {text: `${["First", "Second"][side]}: ${answerSentence(header)}`}), words.element);
+}
+
+function section(title, ...nodes) {
+  return element("section", {class: "text-section"}, element("h2", {text: title}), ...nodes);
+}
+
+function answersTable(first, second) {
+  const [one, two] = [first.header, second.header];
+  const numbers = (title, was, is, decimals) => (
+    [title, plainNumber(was, decimals), plainNumber(is, decimals), signedNumber(is - was, decimals)]
+  );
+  const verdict = ({explanation, attribution}) => (
+    explanation.evidence.get(attribution.method)?.verdict.toLowerCase().replaceAll("_", " ") ?? "none"
+  );
+  const decided = ({prediction}) => (prediction.abstain ? "yes" : "no");
+  const rows = [
+    ...one.prediction.scores.map(({label, score}, place) => (
+      numbers(`probability of ${visibleText(label)}`, score, two.prediction.scores[place].score, 4)
+    )),
+    numbers(`logit of ${visibleText(one.label)}`, one.logit, two.logit, 3),
+    numbers("tokens", one.tokens.length, two.tokens.length, 0),
+    ["undecided", decided(one), decided(two), ""],
+    ["evidence", verdict(first), verdict(second), ""],
+  ];
+  return tableOf(["", "first", "second", "difference"], [1, 2, 3], rows.map(([title, ...cells]) => element(
+    "tr", {}, element("th", {scope: "row", text: title}), ...cells.map((text) => element("td", {class: "number", text})),
+  )));
+}
+
+/** A table; `numeric`: the places of the columns with numbers. */
+function tableOf(heads, numeric, rows, caption = "") {
+  const column = (text, place) => (
+    text ? element("th", {scope: "col", class: numeric.includes(place) ? "number" : "", text}) : element("td")
+  );
+  return element(
+    "table",
+    {},
+    caption ? element("caption", {text: caption}) : null,
+    element("thead", {}, element("tr", {}, ...heads.map(column))),
+    element("tbody", {}, ...rows),
+  );
+}
+
+/** The words of both texts in a table, the largest change of a value first. */
+function wordNodes(first, second, aligned, all, more) {
+  const value = ({attribution}, place) => (place < 0 ? 0 : attribution.words[place]);
+  const changes = aligned.map(({at}) => value(second, at[1]) - value(first, at[0]));
+  const order = largestFirst(changes);
+  const dark = isDark();
+  const cells = ({header, attribution}, place, tag) => {
+    if (place < 0) return [element("td"), element("td")];
+    const word = element("bdi", {class: "text-table-word", text: shownWord(header.words[place].text)});
+    const number = element("td", {class: "number", text: signedNumber(attribution.words[place], 3)});
+    return [element("td", {}, element(tag, {}, word)), number];
+  };
+  const rows = order.slice(0, all ? order.length : WORDS_FIRST).map((place) => {
+    const {at: [one, two], same} = aligned[place];
+    return element(
+      "tr",
+      {},
+      ...cells(first, one, same ? "span" : "del"),
+      ...cells(second, two, same ? "span" : "ins"),
+      element("td", {class: "number", text: signedNumber(changes[place], 3)}),
+      element("td", {}, valueBar(changes[place], dark)),
+    );
+  });
+  const {towards, against} = directionNames(first.header);
+  const heads = ["first", "logits", "second", "logits", "difference", `${against} | ${towards}`];
+  const table = tableOf(heads, [1, 3, 4], rows, `${methodSentence(second.attribution)}; largest difference first`);
+  const button = order.length > WORDS_FIRST
+    ? quietButton(all ? `the ${WORDS_FIRST} largest only` : `all ${wholeNumber(order.length)} rows`, more)
+    : null;
+  return [tableIn("words beside each other", table), button, element("p", {class: "note", text: COMPARE_NOTE})];
+}

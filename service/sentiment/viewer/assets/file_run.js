@@ -1,0 +1,120 @@
+// Classifies the texts of a file: several at a time, sent again where the server refuses for a while. Does not use the page.
+
+// What a page keeps: each text, and what was answered.
+export const TEXTS_MAX = 20_000;
+const CHARS_MAX = 32 * 2 ** 20;
+// Browsers open six connections to a server; two are left for the rest of the page.
+const IN_FLIGHT_MAX = 4;
+const TRIES_MAX = 8;
+const AGAIN_S = 0.5;
+const AGAIN_S_MAX = 8;
+const RETRY_AFTER_S_MAX = 60;
+// Another text would be refused in the same way. "": no answer came.
+const OF_ALL = ["", "NOT_FOUND", "UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED"];
+const FOR_A_WHILE = ["", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"];
+
+/**
+ * A run over texts. Fires "change". `state`: running, done, stopped (by the user), failed; `message` says why it ended early.
+ * `limited`: why not all of the file was read. `rows`, as they are answered: [{row, text, label, score, scores: Map, abstain, tokens,
+ * truncated, error}].
+ */
+export class FileRun extends EventTarget {
+  /**
+   * @param {AsyncIterator} texts see fileTexts.
+   * @param {function} classify (text, signal) gives a ClassifyResponse; throws a ServerError.
+   */
+  constructor(texts, classify) {
+    super();
+    Object.assign(this, {texts, classify, rows: [], state: "running", message: "", limited: ""});
+    Object.assign(this, {resent: 0, failures: 0, chars: 0, begun: 0, resumeAt: 0});
+    this.stopping = new AbortController();
+  }
+
+  /** Classify all texts. Never throws. */
+  async run() {
+    await Promise.all(Array.from({length: IN_FLIGHT_MAX}, () => this.#work()));
+    // Ends the reading of the file.
+    await this.texts.return?.().catch(() => {});
+    if (this.state === "running") this.state = "done";
+    this.#changed();
+  }
+
+  /** End the run for the user; what is answered stays. */
+  stop() {
+    this.#end("stopped");
+    this.stopping.abort();
+  }
+
+  /** Send no more texts. Those that are being answered are still taken. */
+  #end(state, message = "") {
+    if (this.state !== "running") return;
+    Object.assign(this, {state, message});
+    this.#changed();
+  }
+
+  async #work() {
+    try {
+      while (this.state === "running") {
+        const {done, value} = await this.texts.next();
+        if (done || this.state !== "running") return;
+        if (this.#full(value)) return;
+        const answer = value.error ? value : await this.#answer(value.text);
+        if (!answer) return;
+        this.failures += answer.error ? 1 : 0;
+        this.rows.push({...value, ...answer});
+        this.#changed();
+      }
+    } catch (error) {
+      this.#end("failed", error.message);
+    }
+  }
+
+  #full({text = ""}) {
+    this.begun += 1;
+    this.chars += text.length;
+    const full = this.begun > TEXTS_MAX || this.chars > CHARS_MAX;
+    const limits = `${TEXTS_MAX.toLocaleString("en-US")} texts and ${(CHARS_MAX / 2 ** 20)} million characters`;
+    if (full) this.limited = `This page takes ${limits} of a file; the rest was not read. sentiment classify --input takes any file.`;
+    return full;
+  }
+
+  /** The answer, or null if the run ended before there was one. */
+  async #answer(text) {
+    const {signal} = this.stopping;
+    for (let tries = 1; ; tries += 1) {
+      // All wait where one was refused.
+      await pause(this.resumeAt - performance.now(), signal);
+      if (this.state !== "running") return null;
+      try {
+        const {prediction: {label, score, scores, abstain}, tokens, truncated} = await this.classify(text, signal);
+        return {label, score, scores: new Map(scores.map((one) => [one.label, one.score])), abstain, tokens, truncated};
+      } catch (error) {
+        if (this.state !== "running") return null;
+        const {status = ""} = error;
+        if (!FOR_A_WHILE.includes(status) || tries === TRIES_MAX) {
+          if (OF_ALL.includes(status)) throw error;
+          return {error: error.message};
+        }
+        this.resent += 1;
+        const againS = error.retryAfterS ?? Math.min(AGAIN_S_MAX, AGAIN_S * 2 ** (tries - 1));
+        this.resumeAt = Math.max(this.resumeAt, performance.now() + 1000 * Math.min(RETRY_AFTER_S_MAX, againS));
+        this.#changed();
+      }
+    }
+  }
+
+  #changed() {
+    this.dispatchEvent(new Event("change"));
+  }
+}
+
+function pause(milliseconds, signal) {
+  if (milliseconds <= 0 || signal.aborted) return Promise.resolve();
+  return new Promise((done) => {
+    const timer = setTimeout(done, milliseconds);
+    signal.addEventListener("abort", () => {
+      clearTimeout(timer);
+      done();
+    }, {once: true});
+  });
+}

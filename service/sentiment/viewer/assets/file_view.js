@@ -1,0 +1,260 @@
+// The view that classifies a file: progress, and the answers sorted, filtered and saved as CSV.
+import {element} from "./dom.js";
+import {saveBlob} from "./exporting.js";
+import {choiceField, quietButton} from "./fields.js";
+import {csvParts, fileHead, fileTexts} from "./file_rows.js";
+import {FileRun} from "./file_run.js";
+import {redrawn} from "./redrawn.js";
+import {tableIn} from "./text_facts.js";
+import {visibleText, wholeNumber} from "./wording.js";
+
+const ROWS_SHOWN = 25;
+const TEXT_SHOWN = 200;
+const REDRAW_MS = 250;
+const FILE_HINT = "Or drop a file anywhere on this page: .txt (a text a line), .csv or .tsv (the first row names the columns), or .jsonl. "
+  + "The file stays here; its texts go to the server, a few at a time.";
+const ORDERS = {
+  file: ["order of the file", (one, other) => one.row - other.row],
+  low: ["lowest score first", (one, other) => (one.score ?? 0) - (other.score ?? 0)],
+  high: ["highest score first", (one, other) => (other.score ?? 0) - (one.score ?? 0)],
+  label: ["label", (one, other) => String(one.label ?? "").localeCompare(String(other.label ?? ""))],
+};
+const CERTAINTIES = {all: "decided or not", decided: "decided", undecided: "undecided"};
+const NOT_ANSWERED = "not answered";
+
+/** Take files that are dropped on the page, and show them in their view. */
+export function acceptDrops(context) {
+  const mark = (over) => document.body.classList.toggle("file-over", over);
+  const holdsFile = (event) => [...event.dataTransfer.types].includes("Files");
+  addEventListener("dragover", (event) => {
+    if (!holdsFile(event)) return;
+    event.preventDefault();
+    mark(true);
+  });
+  addEventListener("dragleave", ({relatedTarget}) => relatedTarget || mark(false));
+  addEventListener("drop", (event) => {
+    mark(false);
+    if (!holdsFile(event)) return;
+    event.preventDefault();
+    [context.dropped] = event.dataTransfer.files;
+    context.state.set({view: "file"}, {remember: true});
+    context.redraw();
+  });
+}
+
+/** The view "File" over a context: {element, update()}. */
+export function fileView(context) {
+  return new FileView(context);
+}
+
+class FileView {
+  constructor(context) {
+    Object.assign(this, {context, file: null, head: null, run: null, error: "", read: 0});
+    Object.assign(this, {page: 0, filter: {label: "", certainty: "all"}, order: "file"});
+    const input = element("input", {id: "file", type: "file", accept: ".txt,.csv,.tsv,.jsonl,.ndjson"});
+    input.addEventListener("change", () => input.files[0] && this.#take(input.files[0]));
+    this.column = choiceField("Column with the text", (place) => { this.head.column = Number(place); });
+    this.start = element("button", {type: "button", class: "button", text: "Classify", on: {click: () => this.#begin()}});
+    this.stop = quietButton("Cancel", () => this.run.stop());
+    this.named = element("p", {class: "file-named"});
+    this.failed = element("p", {class: "failed", role: "alert"});
+    this.chosen = element("div", {class: "row fields"}, this.column.element, this.start, this.stop);
+    this.bar = element("progress", {max: 1, aria: {label: "Share of the file that is read"}});
+    this.told = element("p", {class: "note"});
+    this.results = element("div", {class: "file-results"});
+    this.element = element(
+      "div",
+      {class: "file-view"},
+      element("div", {class: "field"}, element("label", {htmlFor: input.id, text: "A file of texts"}), input),
+      element("p", {class: "note", text: FILE_HINT}),
+      this.named, this.failed, this.chosen, element("div", {class: "file-progress"}, this.bar, this.told), this.results,
+    );
+    this.results.append(...this.#resultNodes());
+    this.drawTable = redrawn(this.table);
+  }
+
+  update() {
+    const {context, file, head, run} = this;
+    const {dropped} = context;
+    if (dropped) {
+      context.dropped = null;
+      this.#take(dropped);
+      return;
+    }
+    this.named.hidden = !file;
+    this.named.textContent = file ? `${visibleText(file.name)}, ${sizeText(file.size)}` : "";
+    this.failed.hidden = !this.error;
+    if (this.failed.textContent !== this.error) this.failed.textContent = this.error;
+    this.chosen.hidden = !head;
+    this.column.element.hidden = !head?.columns.length;
+    const running = run?.state === "running";
+    this.start.disabled = this.column.select.disabled = running;
+    this.stop.hidden = !running;
+    this.bar.parentNode.hidden = !run;
+    this.results.hidden = !run?.rows.length;
+    if (!run) return;
+    this.bar.value = run.state === "done" && !run.limited ? 1 : this.read / Math.max(1, file.size);
+    this.told.textContent = runSentence(run);
+    this.#updateResults();
+  }
+
+  async #take(file) {
+    this.run?.stop();
+    Object.assign(this, {file, head: null, run: null, error: "", page: 0});
+    this.update();
+    try {
+      const head = await fileHead(file);
+      if (this.file !== file) return;
+      this.head = head;
+      this.column.offer([file], () => head.columns.map((name, place) => [String(place), visibleText(name) || `column ${place + 1}`]));
+      this.column.choose(String(head.column));
+    } catch (error) {
+      this.error = `${visibleText(file.name)} cannot be read. ${error.message}`;
+    }
+    this.update();
+  }
+
+  #begin() {
+    const {session, announce} = this.context;
+    const {file} = this;
+    this.read = 0;
+    const texts = fileTexts(file, this.head, (read) => { this.read = read; });
+    const run = new FileRun(texts, (text, signal) => session.classify(text, signal));
+    Object.assign(this, {run, page: 0});
+    let timer = 0;
+    const redraw = () => {
+      timer = 0;
+      if (this.run === run) this.update();
+    };
+    run.addEventListener("change", () => { timer ||= setTimeout(redraw, run.state === "running" ? REDRAW_MS : 0); });
+    run.run().then(() => {
+      if (this.run === run) announce(runSentence(run));
+    });
+    this.update();
+    this.stop.focus();
+  }
+
+  #resultNodes() {
+    const filter = (changes) => {
+      Object.assign(this.filter, changes);
+      this.page = 0;
+      this.update();
+    };
+    const bound = (said, key) => {
+      const input = element("input", {id: `file-${key}`, type: "number", min: 0, max: 1, step: 0.05, class: "file-bound"});
+      input.addEventListener("input", () => filter({[key]: input.value === "" || !input.validity.valid ? undefined : Number(input.value)}));
+      return element("div", {class: "field"}, element("label", {htmlFor: input.id, text: said}), input);
+    };
+    this.label = choiceField("Label", (label) => filter({label}));
+    const certainty = choiceField("Certainty", (chosen) => filter({certainty: chosen}));
+    certainty.offer([], () => Object.entries(CERTAINTIES));
+    const order = choiceField("Sort by", (chosen) => {
+      this.order = chosen;
+      this.page = 0;
+      this.update();
+    });
+    order.offer([], () => Object.entries(ORDERS).map(([key, [said]]) => [key, said]));
+    const save = element("button", {type: "button", class: "button", text: "Save CSV", on: {click: () => this.#save()}});
+    this.counted = element("p", {class: "note", role: "status"});
+    this.table = element("div");
+    const turn = (by) => () => {
+      this.page += by;
+      this.update();
+    };
+    [this.before, this.next] = [quietButton("‹ Previous", turn(-1)), quietButton("Next ›", turn(1))];
+    const fields = [this.label.element, certainty.element, bound("Score from", "from"), bound("to", "to"), order.element];
+    return [
+      element("div", {class: "row fields"}, ...fields, element("span", {class: "grow"}), save),
+      this.counted, this.table, element("div", {class: "row"}, this.before, this.next),
+    ];
+  }
+
+  #updateResults() {
+    const {rows} = this.run;
+    const labels = labelsOf(rows);
+    this.label.offer([String(labels), this.run.failures > 0], () => [
+      ["", "all"], ...labels.map((label) => [`=${label}`, visibleText(label)]), ...(this.run.failures ? [["!", NOT_ANSWERED]] : []),
+    ]);
+    this.label.choose(this.filter.label);
+    const shown = this.#shown();
+    const pages = Math.max(1, Math.ceil(shown.length / ROWS_SHOWN));
+    this.page = Math.min(this.page, pages - 1);
+    const first = this.page * ROWS_SHOWN;
+    const part = shown.slice(first, first + ROWS_SHOWN);
+    const range = shown.length ? `; ${wholeNumber(first + 1)} to ${wholeNumber(first + part.length)} are shown` : "";
+    const said = `${wholeNumber(shown.length)} of ${wholeNumber(rows.length)} texts${range}.`;
+    if (this.counted.textContent !== said) this.counted.textContent = said;
+    this.before.disabled = this.page === 0;
+    this.next.disabled = this.page === pages - 1;
+    this.drawTable(part, () => [tableIn("answers to the file", this.#tableNode(part))]);
+  }
+
+  #shown() {
+    const {label, certainty, from = 0, to = 1} = this.filter;
+    const fits = (row) => (
+      (!label || (label === "!" ? row.error : label === `=${row.label}`))
+      && (certainty === "all" || (!row.error && row.abstain === (certainty === "undecided")))
+      && (row.error ? from === 0 && to === 1 : row.score >= from && row.score <= to)
+    );
+    const [, compare] = ORDERS[this.order];
+    return this.run.rows.filter(fits).sort((one, other) => compare(one, other) || one.row - other.row);
+  }
+
+  #tableNode(part) {
+    const {state} = this.context;
+    const none = {pair: null, label: null, view: null, without: null, lock: null, token: null};
+    const open = ({text}) => state.set({text, ...none}, {remember: true});
+    const row = (found) => element(
+      "tr",
+      {},
+      element("td", {class: "number", text: String(found.row)}),
+      element("td", {}, found.error ? element("span", {class: "failed", text: NOT_ANSWERED}) : visibleText(found.label), " ",
+        found.abstain ? element("span", {class: "undecided", text: "undecided"}) : null),
+      element("td", {class: "number", text: found.error ? "" : found.score.toFixed(4)}),
+      element("td", {class: "file-text"}, element("bdi", {text: shortText(found.text ?? "")}),
+        found.error ? element("p", {class: "failed", text: found.error}) : null),
+      element("td", {}, found.text ? explainButton(found, open) : null),
+    );
+    const heads = ["row", "label", "score", "text"].map((text, column) => (
+      element("th", {scope: "col", class: column % 2 ? "" : "number", text})
+    ));
+    const head = element("tr", {}, ...heads, element("td"));
+    return element("table", {}, element("thead", {}, head), element("tbody", {}, ...part.map(row)));
+  }
+
+  #save() {
+    const rows = this.#shown();
+    const parts = [...csvParts(rows, labelsOf(this.run.rows))];
+    saveBlob(new Blob(parts, {type: "text/csv"}), `${this.file.name.replace(/\.[^.]*$/, "")}-answers.csv`);
+    this.context.tell(`${wholeNumber(rows.length)} rows are saved.`);
+  }
+}
+
+function explainButton(found, open) {
+  const button = quietButton("Explain", () => open(found));
+  button.setAttribute("aria-label", `Explain row ${found.row}`);
+  return button;
+}
+
+function labelsOf(rows) {
+  return [...(rows.find(({scores}) => scores)?.scores.keys() ?? [])];
+}
+
+function shortText(text) {
+  return visibleText(text.length > TEXT_SHOWN ? `${text.slice(0, TEXT_SHOWN).toWellFormed()}\u2026` : text);
+}
+
+function sizeText(bytes) {
+  return bytes < 1e6 ? `${(bytes / 1e3).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
+}
+
+/** How far a run has come, in words. */
+function runSentence({state, rows, resent, failures, message, limited}) {
+  const counts = [
+    `${wholeNumber(rows.length - failures)} texts answered`,
+    failures ? `${wholeNumber(failures)} not answered` : "",
+    resent ? `refusals sent again: ${wholeNumber(resent)}` : "",
+  ].filter(Boolean).join(", ");
+  const said = {running: "Classifying: ", done: "Done: ", stopped: "Cancelled: ", failed: "Ended early: "}[state];
+  return `${said}${counts}.${message && ` ${message}`}${limited && ` ${limited}`}`;
+}

@@ -1,0 +1,83 @@
+// What the terms of each view mean, a line each, shown on demand.
+import {element, replace} from "./dom.js";
+
+const TERMS = {
+  "probability": "How often answers with this number are right: the model's score after calibration, measured on texts with known labels.",
+  "undecided": "The model abstains: its highest probability is below the bundle's threshold. Also: abstain.",
+  "token": "A piece of a word, or a special sign, that the model reads as one number.",
+  "truncated": "The text has more tokens than the model reads; a part was not read.",
+  "logit": "The model's raw score of a label, before it becomes a probability. One more multiplies the label's odds by about 2.7.",
+  "attribution": "How much each word moved the logit of the explained label.",
+  "Shapley value": "What a word changes on average when the words are put in one by one, in random orders.",
+  "two-step Shapley": "Shapley values of the sentences, each shared among its words: the default of long texts.",
+  "integrated gradients": "The gradient at each token, summed on the way from a text of padding to this text.",
+  "gradient x input": "The gradient at each token times its embedding: fast and rough.",
+  "occlusion": "What the logit loses when one word alone is left out.",
+  "residual": "The sum of the values less what they should sum to; 0 is perfect.",
+  "evidence": "A test: does leaving out the words ranked first move this answer more than leaving out random words?",
+  "p": "The share of random sets of words that do as well as the words ranked first; small is good.",
+  "counterfactual": "A small set of words without which the answer is another.",
+  "attention": "How a token divides its look among all tokens; the shares sum to 1. It is no attribution.",
+  "layer": "One of the model's steps. Each rewrites all tokens by looking at the others.",
+  "head": "One of several attentions that a layer computes side by side, each with weights of its own.",
+  "weight": "How strongly one token looks at another, from 0 to 1.",
+  "effect of a head": "How far the explained logit moves without this head's choice of where to look.",
+  "pattern": "A name for what a head does by position or by sign, such as looking at the token before.",
+  "special token": "One that the tokenizer adds, such as [CLS] at the start and [SEP] at the end.",
+  "query, key": "Two vectors of each token in a head: what it looks for, and what it offers to those that look.",
+  "q \u00b7 k": "The sum of the products of query and key: the larger, the more of the look goes there.",
+  "scaled": "q \u00b7 k divided by the square root of the head's width.",
+  "softmax": "Turns the scores of a row into shares that sum to 1.",
+  "embedding": "The vector that a token starts with: the sum of its word piece's, its segment's and its position's.",
+  "accuracy": "The share of right answers on texts with known labels.",
+  "macro F1": "The mean over the labels of F1, which is high only where few are missed and few are wrong.",
+  "calibration error": "The mean distance of stated probabilities from the share of right answers (ECE).",
+  "temperature": "What logits are divided by, so that the probabilities can be relied on.",
+  "over random": "Probability lost without a method's first words, less that without random words: above 0 the method finds what matters.",
+  "rollout": "Attention multiplied through all layers, as a ranking of words. Measured for comparison; it is no attribution.",
+  "baseline": "A ranking that ignores the model, such as by position: a method should beat it.",
+  "digest": "SHA-256 of the bundle's manifest: the same digest, the same answers.",
+  "added, removed": "Words that only the second text has, and words that only the first has, by the shortest way from one to the other.",
+  "difference": "The second text's number less the first's.",
+  "sent again": "The server refused the text because it was busy; the page waited as long as it said and sent it again.",
+};
+const READ = ["probability", "undecided", "token", "truncated"];
+const METHODS = ["Shapley value", "two-step Shapley", "integrated gradients", "gradient x input", "occlusion"];
+const LOOKS = ["attention", "layer", "head", "weight", "effect of a head", "pattern", "special token"];
+/** The terms of each view. */
+const TERMS_OF = {
+  text: [...READ, "logit", "attribution", ...METHODS, "residual", "evidence", "p", "counterfactual"],
+  heads: LOOKS,
+  model: LOOKS,
+  neuron: ["layer", "head", "query, key", "q \u00b7 k", "scaled", "softmax", "attention", "embedding", "logit"],
+  compare: [...READ, "added, removed", "difference", "logit", "attribution", ...METHODS, "evidence"],
+  file: [...READ, "sent again"],
+  card: [
+    "accuracy", "macro F1", "calibration error", "temperature", "undecided", "logit", ...METHODS, "over random", "evidence", "rollout",
+    "baseline", "digest",
+  ],
+};
+
+/** The button that opens the list of terms of the view that is shown, and the list: {button, list, update(view)}. State: terms. */
+export function termsOfView({state}) {
+  const list = element("dl", {id: "terms-list", class: "terms note"});
+  const set = (open) => state.set({terms: open ? "1" : null});
+  const button = element("button", {
+    type: "button", class: "button quiet terms-button", text: "Terms", aria: {controls: list.id},
+    on: {
+      click: () => set(list.hidden),
+      keydown: ({key}) => key === "Escape" && set(false),
+    },
+  });
+  let shown = null;
+  const update = (view) => {
+    list.hidden = state.get("terms") !== "1";
+    button.setAttribute("aria-expanded", String(!list.hidden));
+    if (list.hidden || shown === view) return;
+    shown = view;
+    replace(list, ...TERMS_OF[view].map((term) => (
+      element("div", {}, element("dt", {text: term}), element("dd", {text: TERMS[term]}))
+    )));
+  };
+  return {button, list, update};
+}

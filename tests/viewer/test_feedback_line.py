@@ -1,0 +1,78 @@
+"""Right and wrong under an answer: they reach the journal of a server that keeps one, and are not offered by others."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.conftest import RunningServer
+from tests.test_journal import rows
+from tests.viewer.browser import address
+from tests.viewer.conftest import Visit
+from tests.viewer.reading import ask, settled, until
+
+pytestmark = pytest.mark.needs_tool("chromium")
+
+Start = Callable[..., RunningServer]
+
+
+def told(folder: Path) -> list[dict[str, Any]]:
+    return [row for row in rows(folder) if row["journal"] == "feedback"]
+
+
+def test_a_server_without_a_journal_is_told_nothing(visit: Visit, start: Start) -> None:
+    page = visit(address(start().url, text="a good film"))
+    settled(page)
+
+    expect(page.get_by_role("button", name="Right")).to_have_count(0)
+
+
+def test_the_label_goes_to_the_journal_with_the_answers_request_id(visit: Visit, start: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "journal"
+    page = visit(address(start(journal=str(folder)).url, text="a good film"))
+    settled(page)
+
+    page.get_by_role("button", name="Wrong: it is negative").click()
+    expect(page.locator(".feedback")).to_contain_text("Noted: the answer is wrong, it is negative.")
+    page.get_by_role("button", name="Right").press("Enter")
+    expect(page.locator("#live")).to_have_text("Noted: the answer is right.")
+    expect(page.get_by_role("button", name="Right")).to_be_focused()
+
+    until(page, lambda: len(told(folder)) == 2, "both labels are in the journal")
+    (answer,) = [row for row in rows(folder) if row["journal"] == "answer"]
+    assert [(row["label"], row["predicted"], row["request_id"]) for row in told(folder)] == [
+        ("negative", "positive", answer["request_id"]),
+        ("positive", "positive", answer["request_id"]),
+    ]
+
+
+def test_an_answer_that_the_journal_did_not_draw_is_told_by_its_text(visit: Visit, start: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "journal"
+    server = start(journal=str(folder), journal_share=0.0, journal_texts=True)
+    page = visit(address(server.url, text="a good film"), refused=True)
+    settled(page)
+
+    page.get_by_role("button", name="Right").click()
+
+    expect(page.locator(".feedback")).to_contain_text("Noted: the answer is right.")
+    until(page, lambda: len(told(folder)) == 1, "the label is in the journal")
+    assert told(folder)[0]["text"] == "a good film"
+
+
+def test_a_refusal_is_said_and_forgotten_with_the_next_text(visit: Visit, start: Start, tmp_path: Path) -> None:
+    server = start(journal=str(tmp_path / "journal"))
+    page = visit(address(server.url, text="a good film"), refused=True)
+    settled(page)
+    body = json.dumps({"error": {"status": "UNAVAILABLE", "code": 14, "message": "the journal cannot be read"}})
+    page.route("**/v1/feedback", lambda route: route.fulfill(status=503, content_type="application/json", body=body))
+
+    page.get_by_role("button", name="Right").click()
+    expect(page.locator(".feedback")).to_contain_text("Not noted.")
+    expect(page.locator(".feedback")).to_contain_text("the journal cannot be read")
+    ask(page, "awful")
+
+    expect(page.get_by_role("button", name="Wrong: it is positive")).to_be_visible()
+    expect(page.locator(".feedback")).not_to_contain_text("Not noted.")

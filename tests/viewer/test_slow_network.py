@@ -1,0 +1,47 @@
+"""The page at 1 Mbit/s: how soon it can be used, and what it takes off the network."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.conftest import RunningServer
+from tests.viewer.conftest import Visit
+from tests.viewer.reading import ask
+
+pytestmark = pytest.mark.needs_tool("chromium")
+
+Start = Callable[..., RunningServer]
+BYTES_PER_S = 1e6 / 8
+LATENCY_MS = 40
+# 3 s of it are bytes; a busy machine of two cores needs the rest.
+USABLE_S_MAX = 10.0
+# Of all files with their headers, not compressed.
+BYTES_MAX = 400_000
+
+
+def test_a_first_visit_at_1_mbit_is_usable_in_time_and_a_second_takes_next_to_nothing(visit: Visit, start: Start) -> None:
+    url = start().url
+    page = visit.blank(url)
+    network = page.context.new_cdp_session(page)
+    received: list[float] = []
+    network.on("Network.loadingFinished", lambda event: received.append(event["encodedDataLength"]))
+    network.send("Network.enable")
+    slow = {"offline": False, "latency": LATENCY_MS, "downloadThroughput": BYTES_PER_S, "uploadThroughput": BYTES_PER_S}
+    network.send("Network.emulateNetworkConditions", slow)
+
+    begun = time.monotonic()
+    page.goto(url)
+    ask(page, "a good film")
+    expect(page.locator(".answer .label")).to_have_text("positive")
+    usable_s = time.monotonic() - begun
+    first = sum(received)
+    received.clear()
+    page.reload()
+    expect(page.locator(".answer .label")).to_have_text("positive")
+
+    print(f"usable after {usable_s:.1f} s; {first:,.0f} bytes, then {sum(received):,.0f}")
+    assert usable_s < USABLE_S_MAX
+    assert first < BYTES_MAX
+    assert sum(received) < 0.15 * BYTES_MAX
