@@ -56,6 +56,19 @@ def test_an_allowed_origin_may_read_every_answer_and_another_none(ours: RunningS
         assert "Access-Control-Allow-Credentials" not in allowed.headers
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_page_of_another_origin_cannot_send_what_a_browser_sends_without_asking(
+    server: RunningServer, ours: RunningServer, site: str
+) -> None:
+    for path in ("/v1/classify", "/v1/feedback", "/v1/explain"):
+        refused = call(server, path, GOOD, Origin=OTHER, Sec_Fetch_Site=site, Content_Type="text/plain")
+        assert (refused.status, refused.error[1]) == (403, "PERMISSION_DENIED")
+    assert "cors_origins" in call(server, "/v2/models/tiny/infer", GOOD, Origin=OTHER, Sec_Fetch_Site=site).json["error"]
+    assert call(ours, "/v1/classify", GOOD, Origin=OTHER, Sec_Fetch_Site=site).status == 403
+    assert call(ours, "/v1/classify", GOOD, Origin=OURS, Sec_Fetch_Site=site).status == 200
+    assert call(server, "/v1/classify", GOOD, Origin=OTHER, Sec_Fetch_Site="same-origin").status == 200
+
+
 def test_a_preflight_is_answered_for_an_allowed_origin_only(ours: RunningServer) -> None:
     allowed, refused = preflight(ours, OURS), preflight(ours, OTHER)
 

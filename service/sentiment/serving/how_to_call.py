@@ -1,5 +1,6 @@
 """What a server that has started says about calling it: the viewer's address, and a command to try. For a person on the same machine."""
 
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -46,6 +47,6 @@ def _command() -> str:
     if found is not None and Path(found).samefile(script):
         return "sentiment"
     try:
-        return str(script.relative_to(Path.cwd()))
+        return shlex.quote(str(script.relative_to(Path.cwd())))
     except (ValueError, OSError):
-        return str(script)
+        return shlex.quote(str(script))

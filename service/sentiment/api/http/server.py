@@ -96,7 +96,8 @@ class Web:
             OpenApi(text_bytes_max, batch_items_max).add_to(application.router)
             # After the other routes.
             for root in ("/v1", ROOT):
-                application.router.add_route("*", f"{root}/{{path:.*}}", _no_route)
+                for path in (root, f"{root}/{{path:.*}}"):
+                    application.router.add_route("*", path, _no_route)
         if everything and viewer:
             add_viewer(application.router, service.takes_feedback)
             add_docs_page(application.router)
