@@ -13,6 +13,7 @@ DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3
 
 COMMANDS = {
     "pretrain": "pre-train an encoder on unlabelled documents",
+    "import-tf": "convert a checkpoint of the original TensorFlow BERT to a base for train",
     "train": "fine-tune a classifier",
     "scratch": "compare models trained from scratch with fine-tuned ones",
     "label": "label texts with a teacher model's probabilities",
