@@ -1,6 +1,7 @@
 """``SentimentClassifier``: a bundle as a scikit-learn classifier of texts. Needs scikit-learn, from the extra ``sklearn``."""
 
 import os
+import threading
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from sentiment.client.columns import Texts
+from sentiment.client.columns import Texts, column_of
 from sentiment.client.results import CallFailed, Classification
 
 try:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 # Loaded bundles that are kept: the clones of a cross validation share one.
 LOADED_MAX = 2
+# By process: one forked while another thread loads would find a lock that nobody releases.
+_locks: dict[int, threading.Lock] = {}
 
 
 class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no annotations
@@ -34,7 +37,8 @@ class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ``X`` is a column of texts: an iterable, a pandas or polars Series, a NumPy array of one dimension or an Arrow column. Labels are the
     model's, as strings. What the model abstains from has a label too.
 
-    Clones and copies with equal parameters share one loaded bundle. The last LOADED_MAX bundles stay loaded until the process ends.
+    Clones and copies with equal parameters share one loaded bundle, also between threads. The last LOADED_MAX bundles stay loaded until
+    the process ends. An earlier one leaves the memory when no call uses it; on a GPU it stays until the process ends.
 
     >>> classifier = SentimentClassifier()
     >>> classifier.classes_.tolist()
@@ -115,6 +119,7 @@ class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.array(rows, dtype=np.float64).reshape(-1, len(classes))
 
     def _answers(self, texts: Texts) -> list[Classification]:
+        column_of(texts)  # one string is no column, but Local has an answer to it
         results = self._local.classify(texts, truncation=self.truncation, progress=False)
         failures = results.failures
         if failures:
@@ -128,7 +133,9 @@ class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if bundles is not None and not isinstance(bundles, str | Path):
             bundles = tuple(bundles)
         # A forked process has no threads of its parent.
-        return _opened(os.getpid(), self.model, bundles, self.device, self.threads)
+        process = os.getpid()
+        with _locks.setdefault(process, threading.Lock()):
+            return _opened(process, self.model, bundles, self.device, self.threads)
 
     def __sklearn_is_fitted__(self) -> bool:
         return True

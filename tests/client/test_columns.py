@@ -1,6 +1,9 @@
 """Columns of pandas, polars, NumPy and Arrow as the texts of a call, and results as tables, with a real server."""
 
+import asyncio
+import copy
 import itertools
+import pickle
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -12,9 +15,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from sentiment.client import AsyncClient, CallFailed, Classification, Client, ModelId, Results, Timing
+from sentiment.client import AsyncClient, CallFailed, Classification, Client, ExplainOptions, ModelId, Results, Timing
 from sentiment.client.chunks import CALLS_AHEAD, CHUNK
-from sentiment.client.columns import ARROW_ROWS, Unusable, column_of
+from sentiment.client.columns import ARROW_ROWS, VALUES_A_TURN, AsyncColumn, Unusable, column_of
 from tests.conftest import NO_RETRIES, RunningServer
 
 TEXTS = ["good", None, "bad", ""]
@@ -133,6 +136,10 @@ def test_pairs_come_from_two_columns_by_position(start: Callable[..., RunningSer
         column_of(frame["text"], ["bad", "bad"])
     with pytest.raises(ValueError, match="must have the same index"):
         column_of(frame["text"], frame["pair"].sort_index(ascending=False))
+    with pytest.raises(ValueError, match="texts has 2 values and text_pair has more"):
+        list(column_of(iter(["a", "b"]), iter(["a", "b", "c"])).items)
+    with pytest.raises(ValueError, match="text_pair has 1 values and texts has more"):
+        list(column_of(["a", "b"], iter(["a"])).items)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +168,7 @@ def test_values_that_are_no_texts_are_named_by_their_type_only() -> None:
         Unusable("must be a string, got bytes"),
         ("good", "bad"),
         ("good", "bad"),
-        Unusable("is missing (None)"),
+        Unusable("is missing (None)", "text_pair"),
         Unusable("must be a string, got tuple"),
         Unusable("is missing (NaT)"),
         Unusable("is missing (<NA>)"),
@@ -214,6 +221,37 @@ async def test_a_server_lost_on_the_way_costs_no_answer_that_came(
         assert {error.code for error in results.failures.values()} == {grpc.StatusCode.UNAVAILABLE}
         # A text that was sent has an error of its own call.
         assert len({id(error) for error in results.failures.values()}) == 1
+
+
+async def test_a_long_blocking_source_leaves_the_event_loop_its_turns() -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    taken = await AsyncColumn(f"w{number}" for number in range(10 * VALUES_A_TURN)).read_to_end()
+    counting.cancel()
+
+    assert taken == 10 * VALUES_A_TURN
+    assert turns >= 9
+
+
+def test_results_can_be_pickled_and_copied(client: Client, results: Results) -> None:
+    failed = client.classify([""])[0]
+    explained = client.classify("a good film", explain=ExplainOptions(methods=["occlusion"]), timeout_s=60)
+
+    for copied in (pickle.loads(pickle.dumps((results, failed, explained))), copy.deepcopy((results, failed, explained))):
+        copy_of_results, copy_of_failed, copy_of_explained = copied
+        pd.testing.assert_frame_equal(copy_of_results.to_pandas(), results.to_pandas())
+        assert copy_of_results[0] == results[0]
+        assert vars(copy_of_failed) == vars(failed)
+        assert str(copy_of_failed) == str(failed)
+        assert copy_of_explained.scores == explained.scores
+        assert copy_of_explained.explanation.to_json() == explained.explanation.to_json()
 
 
 async def test_texts_of_the_asynchronous_client_are_read_only_a_few_calls_ahead(server: RunningServer) -> None:

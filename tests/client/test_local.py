@@ -18,7 +18,7 @@ import pytest
 
 from sentiment import Local
 from sentiment.client import CallFailed, Classification, Client, ExplainOptions, Result
-from sentiment.errors import BadBundle, BadSettings
+from sentiment.errors import BadBundle, BadSettings, OutOfMemory
 from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.model.cores import cores_granted
 from sentiment.serving import local as module
@@ -65,6 +65,10 @@ CALLS: dict[str, Callable[[Either], object]] = {
     "none": lambda either: either.classify([]),
     "many of another model": lambda either: either.classify(["good"], model="other"),
     "in batches": lambda either: either.classify_batch(["good", "bad"], request_id="1"),
+    "a batch with missing texts": lambda either: either.classify_batch(["good", None, "", ("a", "pair"), ("a", None), ("a", "\ud800")]),
+    "an empty batch": lambda either: either.classify_batch([]),
+    "a batch that is too large": lambda either: either.classify_batch(["good"] * 1025),
+    "a pair that is no Unicode": lambda either: either.classify("good", "\ud800"),
     "lazily": lambda either: list(either.classify_all(iter(["good", "bad", " "]), timeout_s=9, attempts_max=3)),
     "with an explanation": lambda either: either.classify("a good film", explain=ExplainOptions(methods=["occlusion"]), timeout_s=60),
     "an explanation of windows": lambda either: either.classify("good", explain=ExplainOptions(), truncation="windows"),
@@ -233,6 +237,29 @@ def test_an_explanation_waits_for_others_within_its_timeout(local: Local) -> Non
         local.explain("good", timeout_s=0.01)
     assert caught.value.code.name == "DEADLINE_EXCEEDED"
     assert local.explain("good", timeout_s=60).label == "positive"
+
+
+def test_a_timeout_of_no_seconds_is_no_default(local: Local) -> None:
+    answer = local.classify("a good film", explain=ExplainOptions(methods=["occlusion"]), timeout_s=0)
+
+    assert answer.explanation is not None
+    assert not answer.explanation.summary.complete
+
+
+@pytest.mark.parametrize(("error", "more"), [(OutOfMemory("of 2 GiB"), ": not enough memory"), (RuntimeError("no kernel"), "")])
+def test_an_explanation_that_cannot_be_computed_says_so_as_a_server_does(
+    error: Exception, more: str, local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(local._offline.explained.session, "run", fail)
+
+    with pytest.raises(CallFailed) as caught:
+        local.explain("a good film")
+
+    assert str(caught.value) == f"INTERNAL: the explanation could not be computed{more}"
+    assert caught.value.__cause__ is error
 
 
 def test_a_closed_one_says_so(bundles: Path) -> None:

@@ -7,7 +7,9 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -85,6 +87,9 @@ def test_texts_without_an_answer_are_named(classifier: SentimentClassifier) -> N
         classifier.predict(pd.Series(["good", None, " "]))
     with pytest.raises(TypeError, match="must be one column"):
         classifier.predict(pd.DataFrame({"text": TEXTS}))
+    for predict in (classifier.predict, classifier.predict_proba):
+        with pytest.raises(TypeError, match="got one str"):
+            predict("a good film")
 
 
 def test_it_works_in_pipelines_and_cross_validation(classifier: SentimentClassifier) -> None:
@@ -112,6 +117,28 @@ def test_clones_and_copies_share_a_loaded_bundle(classifier: SentimentClassifier
 
     assert module._opened.cache_info().misses == missed
     assert threading.active_count() == threads
+
+
+def test_threads_load_a_bundle_once(classifier: SentimentClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    module._opened.cache_clear()
+    opened: list[object] = []
+    together = threading.Barrier(4)
+
+    class Counted(Local):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            opened.append(arguments)
+            super().__init__(*arguments, **options)
+
+    def predict(_: int) -> list[str]:
+        together.wait(10)
+        found: list[str] = clone(classifier).predict(["awful"]).tolist()
+        return found
+
+    monkeypatch.setattr("sentiment.serving.local.Local", Counted)
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(predict, range(4))) == [["negative"]] * 4
+
+    assert len(opened) == 1
 
 
 # Those of scikit-learn's checks that do not give numbers as X or as labels; it leaves out itself what reads no tables of numbers.

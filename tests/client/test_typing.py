@@ -20,6 +20,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import assert_type
 
+from sentiment import Local
 from sentiment.client import AsyncClient, CallFailed, Classification, Client, Result, Results
 
 
@@ -54,6 +55,15 @@ def use(client: Client) -> None:
         assert_type(result, Classification | CallFailed)
         if isinstance(result, Classification):
             assert_type(result.score, float)
+
+
+def use_without_a_server(local: Local) -> None:
+    assert_type(local.classify("good", "film", explain=None, progress=True), Classification)
+    assert_type(local.classify(["good", None], progress=True), Results)
+    assert_type(local.classify(ArrowLike()), Results)
+    assert_type(local.classify_batch(["good"]), list[Result])
+    for result in local.classify_all(lines()):
+        assert_type(result, Classification | CallFailed)
 
 
 async def use_later(client: AsyncClient) -> None:

@@ -185,7 +185,8 @@ class AsyncClient:
         request_id: str = "",
         timeout_s: float | None = None,
     ) -> list[Result]:
-        """Classify up to 1,024 texts in one call. Results are in input order; the result of a failed item is a CallFailed.
+        """Classify up to 1,024 texts in one call. Results are in input order; the result of a failed item is a CallFailed,
+        whose field is ``text`` or ``text_pair``, without a place.
 
         >>> [result.label for result in await client.classify_batch(["a good film", "awful"])]
         ['positive', 'negative']
@@ -199,7 +200,7 @@ class AsyncClient:
         if batch.count and not batch.sent:
             return batch.results([])
         response = await self._call(self._stub.ClassifyBatch, batch.request, timeout_s, request_id)
-        return batch.results(map(result_of, response.results))
+        return batch.results(requests.alone(result_of(result)) for result in response.results)
 
     def classify_all(
         self,

@@ -1,5 +1,6 @@
 """Turns what a caller gives, an iterable of texts or a column of pandas, polars or pyarrow, into texts. Imports none of those, nor grpc."""
 
+import asyncio
 import sys
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ from typing import Any, Protocol
 TextOrPair = str | tuple[str, str]
 # Values of an Arrow column that become Python objects at a time.
 ARROW_ROWS = 1024
+# Values of a blocking source between which the event loop gets its turn.
+VALUES_A_TURN = 128
+_END = object()
 
 
 class ArrowColumn(Protocol):
@@ -27,9 +31,10 @@ AsyncTexts = Texts | AsyncIterable[TextOrPair | None]
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """Stands in the place of a value that is missing or is no text. ``reason`` follows the word "text" in the item's error."""
+    """Stands in the place of a value that is missing or is no text. ``reason`` follows the ``field``, text or text_pair, in the item's error."""
 
     reason: str
+    field: str = "text"
 
 
 Item = TextOrPair | Unusable
@@ -74,7 +79,7 @@ def column_of(texts: Texts, text_pair: Texts | None = None) -> Column:
         raise ValueError(f"texts has {count} values and text_pair has {second_count}; both must have the same number")
     if index is not None and second_index is not None and not index.equals(second_index):
         raise ValueError("the Series of texts and text_pair must have the same index")
-    return Column(zip(values, second, strict=True), second_count if count is None else count, index)
+    return Column(_paired(values, second), second_count if count is None else count, index)
 
 
 class AsyncColumn:
@@ -115,7 +120,7 @@ def item_of_value(value: object) -> Item:
         first, second = value
         if isinstance(first, str) and isinstance(second, str):
             return first, second
-        return Unusable(_reason(second if isinstance(first, str) else first))
+        return Unusable(_reason(second), "text_pair") if isinstance(first, str) else Unusable(_reason(first))
     return Unusable(_reason(value))
 
 
@@ -129,8 +134,22 @@ def _reason(value: object) -> str:
 
 
 async def _asynchronous(items: Iterator[Item]) -> AsyncIterator[Item]:
-    for item in items:
+    for place, item in enumerate(items, 1):
         yield item
+        if place % VALUES_A_TURN == 0:
+            await asyncio.sleep(0)
+
+
+def _paired(values: Iterator[object], second: Iterator[object]) -> Iterator[object]:
+    count = 0
+    for value in values:
+        other = next(second, _END)
+        if other is _END:
+            raise ValueError(f"text_pair has {count} values and texts has more; both must have the same number")
+        yield value, other
+        count += 1
+    if next(second, _END) is not _END:
+        raise ValueError(f"texts has {count} values and text_pair has more; both must have the same number")
 
 
 def _read(texts: Any, name: str) -> tuple[Iterator[object], int | None, Any]:  # checked here

@@ -56,11 +56,19 @@ def item_of(text: Item) -> pb.Item:
         CallFailed: the text is missing or no string, or is not valid Unicode, so protobuf cannot encode it.
     """
     if isinstance(text, Unusable):
-        raise _invalid("text", text.reason)
+        raise _invalid(text.field, text.reason)
+    item = pb.Item()
+    field = "text"
     try:
-        return pb.Item(text=text) if isinstance(text, str) else pb.Item(text=text[0], text_pair=text[1])
+        if isinstance(text, str):
+            item.text = text
+        else:
+            item.text = text[0]
+            field = "text_pair"
+            item.text_pair = text[1]
     except UnicodeEncodeError as error:
-        raise _no_unicode("text", error) from error
+        raise _no_unicode(field, error) from error
+    return item
 
 
 def one(text: TextOrPair, options: Options, explain: ExplainOptions | None = None) -> pb.ClassifyRequest:

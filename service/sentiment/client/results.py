@@ -1,5 +1,6 @@
 """Results and errors of the clients: frozen dataclasses, without protobuf."""
 
+import copyreg
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,14 @@ REQUEST_ID = "x-request-id"
 # A score as a bar in the colour of the notebook's text. Browsers draw an empty <meter> as a full one in dark notebooks.
 _FRAME = "width: 12em; border: 1px solid; opacity: 0.7"
 _BAR = "height: 0.6em; background: currentColor"
+
+
+def _read_only(values: dict[object, object]) -> Mapping[object, object]:
+    return MappingProxyType(values)
+
+
+# Python itself can neither pickle nor deep-copy the read-only mappings of results and explanations.
+copyreg.pickle(MappingProxyType, lambda mapping: (_read_only, (dict(mapping),)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +148,9 @@ class CallFailed(SentimentError):
         self.violations = tuple(violations)
         self.retry_after_s = retry_after_s
         self.request_id = request_id
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.code, self.message, self.violations, self.retry_after_s, self.request_id)
 
 
 Result = Classification | CallFailed

@@ -141,7 +141,8 @@ class Client:
 
         Many texts are an iterable, a pandas or polars Series, a NumPy array or an Arrow column of strings or pairs. They are sent as in
         ``classify_all``. The result of a text without an answer is a CallFailed. A value that is missing (None, NaN, null) or no string is
-        not sent, and its code is INVALID_ARGUMENT. If the server is lost on the way, the texts that are left get that error.
+        not sent, and its code is INVALID_ARGUMENT. If the server is lost on the way, the answers up to the first lost text are kept; all
+        texts after it get its error, even if their answers have come.
 
         Args:
             text: the text, or many.
@@ -211,7 +212,8 @@ class Client:
         request_id: str = "",
         timeout_s: float | None = None,
     ) -> list[Result]:
-        """Classify up to 1,024 texts in one call. Results are in input order; the result of a failed item is a CallFailed.
+        """Classify up to 1,024 texts in one call. Results are in input order; the result of a failed item is a CallFailed,
+        whose field is ``text`` or ``text_pair``, without a place.
 
         >>> [result.label for result in client.classify_batch(["a good film", "awful"])]
         ['positive', 'negative']
@@ -225,7 +227,7 @@ class Client:
         if batch.count and not batch.sent:
             return batch.results([])
         response = self._call(self._stub.ClassifyBatch, batch.request, timeout_s, request_id)
-        return batch.results(map(result_of, response.results))
+        return batch.results(requests.alone(result_of(result)) for result in response.results)
 
     def classify_all(
         self,

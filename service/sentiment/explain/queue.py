@@ -328,5 +328,10 @@ class Explaining:
         if isinstance(error, RequestError):
             return error
         logger().error("explain_failed", model=self._metrics.model, characters=len(job.request.text), exc_info=error)
-        memory = ": not enough memory" if isinstance(error, OutOfMemory) else ""
-        return ModelFailed(f"the explanation could not be computed{memory}")
+        return not_computed(error)
+
+
+def not_computed(error: BaseException) -> ModelFailed:
+    """What a caller is told of an error that is none of the request."""
+    memory = ": not enough memory" if isinstance(error, OutOfMemory) else ""
+    return ModelFailed(f"the explanation could not be computed{memory}")

@@ -24,9 +24,10 @@ from sentiment.client.progress import counting
 from sentiment.client.results import failure_of_status
 from sentiment.errors import BadBundle, InvalidInput, ModelNotFound, RequestError
 from sentiment.explain.engine import Explainer
+from sentiment.explain.queue import not_computed
 from sentiment.model.bundle import MANIFEST, find_bundle
 from sentiment.model.classifier import Classifier
-from sentiment.serving.offline import OfflineClassifier
+from sentiment.serving.offline import Closed, OfflineClassifier
 from sentiment.serving.queries import Query
 from sentiment.settings import MODEL
 from sentiment.v1 import sentiment_pb2 as pb
@@ -105,6 +106,7 @@ class Local:
         explain: ExplainOptions | None = None,
         request_id: str = "",
         timeout_s: float | None = None,
+        progress: bool | None = None,
     ) -> Classification: ...
 
     @overload
@@ -167,7 +169,8 @@ class Local:
             raise answer
         if explain is None:
             return answer
-        explanation = self._explanation(requests.one(item, options, explain), text, second, timeout_s or EXPLAIN_TIMEOUT_S)
+        timeout_s = EXPLAIN_TIMEOUT_S if timeout_s is None else timeout_s
+        explanation = self._explanation(requests.one(item, options, explain), text, second, timeout_s)
         return replace(answer, explanation=explanation)
 
     def explain(
@@ -204,12 +207,18 @@ class Local:
         request_id: str = "",
         timeout_s: float | None = None,
     ) -> list[Result]:
-        """Classify texts, any number of them. Results are in input order; the result of a failed item is a CallFailed.
+        """Classify up to 1,024 texts. Results are in input order; the result of a failed item is a CallFailed.
 
         Raises:
-            CallFailed: this is another model.
+            CallFailed: this is another model, or there are no texts or too many.
         """
-        return list(self.classify_all(texts, model=model, truncation=truncation, priority=priority))
+        options = requests.Options(model, truncation, priority)
+        items = list(column_of(texts).items)
+        self._check_model(options.model)
+        limit = self._offline.batch_items_max
+        if not 1 <= len(items) <= limit:
+            raise _failure(InvalidInput("items", f"must have 1 to {limit} items, got {len(items)}"))
+        return list(self._offline.classify_all(items, truncation=truncation))
 
     def classify_all(
         self,
@@ -279,6 +288,10 @@ class Local:
             raise _failure(in_classify(error) if isinstance(request, pb.ClassifyRequest) else error) from error
         except RequestError as error:
             raise _failure(error) from error
+        except (CallFailed, Closed):
+            raise
+        except Exception as error:  # ONNX Runtime's exceptions share no base class
+            raise _failure(not_computed(error)) from error
         return reader.explanation()
 
 

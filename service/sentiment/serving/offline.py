@@ -111,6 +111,7 @@ class OfflineClassifier:
         self.classifier, self.explained, self._limits, self._runners = _load(settings, folder)
         self._reader = QueryReader(self.classifier, settings.text_bytes_max)
         self.text_bytes_max = settings.text_bytes_max
+        self.batch_items_max = settings.batch_items_max
         self.threads = threads or cores_granted()
         manifest = self.classifier.manifest
         self.model = ModelId(manifest.name, manifest.version, self.classifier.bundle.digest)
@@ -229,7 +230,7 @@ class OfflineClassifier:
 
     def _query(self, item: Item, truncation: str | None) -> Query | RequestError:
         if isinstance(item, Unusable):
-            return InvalidInput("text", item.reason)
+            return InvalidInput(item.field, item.reason)
         query = Query(item, truncation=truncation) if isinstance(item, str) else Query(*item, truncation=truncation)
         try:
             self._reader.check(query)
@@ -245,7 +246,12 @@ class OfflineClassifier:
         return reading
 
     def _begin(self, texts: list[_Read]) -> _Block:
-        """Run the rows of these texts in batches of like length. A single batch runs here and now."""
+        """Run the rows of these texts in batches of like length. A single batch runs here and now.
+
+        Raises:
+            Closed: after ``close``.
+        """
+        self.check_open()
         rows = [row for text in texts for row in text.rows]
         order = sorted(range(len(rows)), key=lambda place: rows[place].tokens, reverse=True)
         cut: list[list[int]] = []
@@ -254,7 +260,12 @@ class OfflineClassifier:
             cut.append(order[begin : begin + self._limits.rows_at(rows[order[begin]].tokens)])
             begin += len(cut[-1])
         submit = _now if self._pool is None or len(cut) == 1 else self._pool.submit
-        return _Block(texts, [(places, submit(self._run, [rows[place] for place in places])) for places in cut])
+        try:
+            return _Block(texts, [(places, submit(self._run, [rows[place] for place in places])) for places in cut])
+        except RuntimeError:
+            # The pool may have been shut down since.
+            self.check_open()
+            raise
 
     def _results(self, block: _Block) -> Iterator[Result]:
         runs: dict[int, _Run] = {}

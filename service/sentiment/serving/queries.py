@@ -54,9 +54,10 @@ class QueryReader:
         """
         self._check_text(query.text, query.field)
         if query.text_pair is not None:
+            # First the text, as the client checks it before it sends it.
+            self._check_text(query.text_pair, query.field + "_pair")
             if not self._classifier.manifest.pairs:
                 raise Unsupported(f"model {self._classifier.bundle.id} reads one text; a pair was given")
-            self._check_text(query.text_pair, query.field + "_pair")
 
     def _check_text(self, text: str, field: str) -> None:
         if not text or text.isspace():
