@@ -17,7 +17,8 @@ import pytest
 from onnx import numpy_helper
 from pyarrow import parquet
 
-from sentiment.cli.main import main
+from sentiment.cli.arguments import seconds
+from sentiment.cli.main import _parser, main
 from sentiment.files.texts import BadFile, LineOutput, read_texts
 from sentiment.settings import markdown_table, settings_table
 from tests.conftest import RunningServer
@@ -516,6 +517,12 @@ def test_a_bundle_in_a_folder_of_another_name_exits_3(capsys: Captured, tmp_path
 # Usage
 
 
+def test_a_time_may_have_a_unit_and_a_plain_number_is_of_seconds() -> None:
+    options = _parser().parse_args(["classify", "--timeout", "500ms", "--wait", "0", "good"])
+    assert (options.timeout, options.wait) == (0.5, 0.0)
+    assert [seconds(value) for value in ("500ms", "2s", "1.5", "60", ".5", "1e-3")] == [0.5, 2.0, 1.5, 60.0, 0.5, 0.001]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -523,7 +530,7 @@ def test_a_bundle_in_a_folder_of_another_name_exits_3(capsys: Captured, tmp_path
         (["nosuch"], "invalid choice: 'nosuch'"),
         (["classify", "--nosuch"], "unrecognized arguments: --nosuch"),
         (["classify", "--truncation", "tail", "good"], "invalid choice: 'tail'"),
-        (["classify", "--timeout", "soon", "good"], "is 'soon'; must be more than 0 seconds"),
+        (["classify", "--timeout", "soon", "good"], "is 'soon'; must be a time of at most a day, such as 500ms, 2s or 1.5"),
         (["check"], "required: BUNDLE"),
         (["serve", "--log-level", "loud"], "invalid choice: 'loud'"),
     ],

@@ -20,9 +20,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sentiment.api.grpc.health import NOT_READY
 from sentiment.cli import connecting
-from sentiment.cli.listener import _address
+from sentiment.cli.listener import Listener, _address, look
 from sentiment.cli.main import main
 from sentiment.client import CallFailed, Client
+from sentiment.security.client_credentials import Credentials
 from tests.conftest import PLAIN
 from tests.security.authorities import Authority, mounted_pair
 from tests.test_processes import PATIENCE_S, Process, free_port, hanging, spawn
@@ -134,9 +135,23 @@ def test_nothing_is_told_at_once(capsys: Captured) -> None:
 
     assert refused(capsys, target) == f"no server answers at {target}: nothing listens there{LOCAL}"
     assert time.monotonic() - begun < connecting.CONNECT_S_MAX
-    assert "nothing listens there (port 443, as the target names none)" in refused(capsys, "127.0.0.1")
     assert "no connection: No such file or directory" in refused(capsys, "unix:/nosuch/socket")
-    assert "no server answers at nosuch.invalid:1: no connection: " in refused(capsys, "nosuch.invalid:1")
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "fact"),
+    [
+        ("127.0.0.1", ConnectionRefusedError(), "nothing listens there (port 443, as the target names none)"),
+        ("nosuch.invalid:1", socket.gaierror(socket.EAI_NONAME, "unknown"), "no connection: unknown"),
+    ],
+)
+def test_why_there_is_no_connection_is_told(monkeypatch: pytest.MonkeyPatch, target: str, error: OSError, fact: str) -> None:
+    def refuse(*_: object) -> socket.socket:
+        raise error
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+
+    assert look(target, Credentials()) == Listener(fact)
 
 
 def test_a_server_that_drains_is_told_from_one_that_starts(capsys: Captured, spawn: Spawn) -> None:
@@ -262,4 +277,19 @@ def test_addresses_of_grpc_targets() -> None:
         "unix:a": "a",
     }
     assert {target: _address(target) for target in expected} == expected
-    assert [_address(target) for target in ("xds:///a", "host:port", "host:70000", "")] == [None] * 4
+    others = ["xds:///a", "xds:///a:50051", "passthrough:///a:50051", "dns://8.8.8.8/host:50051", "host:port", "host:70000", ""]
+    assert [_address(target) for target in others] == [None] * 7
+
+
+def test_a_certificate_is_not_compared_with_the_path_of_a_unix_socket(tmp_path: Path) -> None:
+    authority = Authority()
+    pair = authority.sign()
+    (tmp_path / "ca.crt").write_bytes(authority.certificate)
+    target = f"unix:{tmp_path / 'socket'}"
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    server.add_secure_port(target, grpc.ssl_server_credentials([(pair.key, pair.certificate)]))
+    server.start()
+    try:
+        assert look(target, Credentials(ca_file=str(tmp_path / "ca.crt"))) == Listener()
+    finally:
+        server.stop(0)

@@ -14,6 +14,7 @@ import sys
 import termios
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,9 @@ from pathlib import Path
 import pytest
 
 from sentiment.cli.main import main
+from sentiment.cli.top.figures import Reading
+from sentiment.cli.top.run import Job, Watching, _same_run
+from sentiment.cli.top.scrape import Scraper
 from sentiment.client import CallFailed
 from tests.conftest import RunningServer
 from tests.security.test_clients import arguments_of
@@ -114,7 +118,8 @@ def test_what_is_no_server_is_told_apart(capsys: Captured, server: RunningServer
     assert "does not speak HTTP; ADDRESS is the server's HTTP port" in error_of(capsys, server.target)
     assert "is no metrics page" in error_of(capsys, f"{server.url}/healthz")
     assert "answers with status 404" in error_of(capsys, f"{server.url}/nosuch")
-    assert "'foo:bar' is no address" in error_of(capsys, "foo:bar", code=2)
+    for none in ("foo:bar", "[::1:8080", "http://[::1"):
+        assert f"{none!r} is no address" in error_of(capsys, none, code=2)
     assert "TLS fails" in error_of(capsys, "--tls", server.url.removeprefix("http://"))
 
 
@@ -144,6 +149,27 @@ def test_a_token_goes_to_no_other_machine_in_plaintext(capsys: Captured, monkeyp
 
     assert "a token is sent there over https only" in said
     assert TOKEN not in said
+
+
+def test_any_error_of_the_reading_thread_ends_the_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Scraper) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Scraper, "read", broken)
+    watching = Watching(Job("127.0.0.1:1", 0.01))
+    ends_at = time.monotonic() + WAIT_S_MAX
+
+    with pytest.raises(MemoryError):
+        while not watching.news():
+            assert time.monotonic() < ends_at
+            time.sleep(0.01)
+    watching.close()
+
+
+def test_readings_without_a_start_are_of_one_run() -> None:
+    readings = deque([Reading(0), Reading(1), Reading(2)])
+
+    assert _same_run(readings) is readings[0]
 
 
 def test_without_a_terminal_the_view_says_how_to_get_one_reading(capsys: Captured) -> None:
@@ -293,12 +319,16 @@ def serving(bundles: Path, address: str) -> Iterator[None]:
     """A server in a process of its own, at the same address of HTTP."""
     flags = ["--bundles", str(bundles), "--model", "tiny", "--grpc-listen", "127.0.0.1:0", "--http-listen", address, "--drain-wait-s", "0"]
     server = subprocess.Popen([sys.executable, "-m", "sentiment", "serve", *flags], stderr=subprocess.PIPE, text=True)
+    late = threading.Timer(WAIT_S_MAX, server.kill)
+    late.start()
     try:
         assert server.stderr is not None
-        ready = next(line for line in map(json.loads, server.stderr) if line["event"] in ("ready", "cannot_serve"))
+        lines = map(json.loads, server.stderr)
+        ready = next((line for line in lines if line["event"] in ("ready", "cannot_serve")), {"event": "ended before it was ready"})
         assert ready["event"] == "ready", ready
         yield
     finally:
+        late.cancel()
         server.terminate()
         server.communicate(timeout=WAIT_S_MAX)
 

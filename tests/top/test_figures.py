@@ -81,6 +81,22 @@ def test_after_a_restart_counters_count_from_zero_and_nothing_is_negative() -> N
     assert "restarted" in plain(picture(found, "url", 1e9, Frame(80)))
 
 
+def test_a_server_that_does_not_tell_its_start_is_not_taken_for_a_restarted_one() -> None:
+    name = "priority=bulk,label=good,abstained=false,model=m/1"
+    before, after = (reading(at, math.nan, predictions_total={name: texts}) for at, texts in ((0, 500), (2, 510)))
+
+    found = between(before, after)
+
+    assert not found.restarted
+    assert (found.classes, found.answers[0].labels) == ({"bulk": 5.0}, {"good": 10.0})
+
+
+def test_the_memory_of_all_processes_is_shown() -> None:
+    memory = {"process=executor": 3e8, "process=front-end-0": 1e8, "process=front-end-1": 1e8}
+
+    assert between(reading(0), reading(1, process_resident_memory_bytes=memory)).memory_bytes == 5e8
+
+
 def test_one_counter_that_fell_has_begun_anew() -> None:
     before = reading(0, runner_busy_seconds_total={"runner=cpu-0": 9.0, "runner=cpu-1": 3.0})
     after = reading(2, runner_busy_seconds_total={"runner=cpu-0": 1.0, "runner=cpu-1": 4.0})

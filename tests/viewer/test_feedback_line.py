@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.conftest import RunningServer
 from tests.test_journal import rows
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
-from tests.viewer.reading import ask, settled, until
+from tests.viewer.reading import ask, field, settled, until
 
 pytestmark = pytest.mark.needs_tool("chromium")
 
@@ -47,6 +47,30 @@ def test_the_label_goes_to_the_journal_with_the_answers_request_id(visit: Visit,
         ("negative", "positive", answer["request_id"]),
         ("positive", "positive", answer["request_id"]),
     ]
+
+
+def test_a_label_that_is_under_way_outlives_the_text_and_takes_no_focus(visit: Visit, start: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "journal"
+    page = visit(address(start(journal=str(folder)).url, text="a good film"))
+    settled(page)
+    held: list[Route] = []
+    page.route("**/v1/feedback", lambda route: held.append(route))  # noqa: PLW0108  # Playwright marks the function
+
+    page.get_by_role("button", name="Right").click()
+    until(page, lambda: len(held) == 1, "the label is under way")
+    field(page).focus()
+    held[0].continue_()
+    expect(page.locator(".feedback")).to_contain_text("Noted: the answer is right.")
+    expect(field(page)).to_be_focused()
+
+    page.get_by_role("button", name="Wrong: it is negative").click()
+    until(page, lambda: len(held) == 2, "the label is under way")
+    ask(page, "awful")
+    expect(page.get_by_role("button", name="Wrong: it is positive")).to_be_visible()
+    held[1].continue_()
+    expect(page.locator("#live")).to_have_text("Noted: the answer is wrong, it is negative.")
+    expect(page.locator(".feedback")).not_to_contain_text("Noted")
+    until(page, lambda: [row["label"] for row in told(folder)] == ["positive", "negative"], "both labels are in the journal")
 
 
 def test_an_answer_that_the_journal_did_not_draw_is_told_by_its_text(visit: Visit, start: Start, tmp_path: Path) -> None:

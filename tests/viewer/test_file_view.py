@@ -15,7 +15,7 @@ from tests.api_grpc.gate import Gate
 from tests.conftest import RunningServer
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
-from tests.viewer.reading import show, until
+from tests.viewer.reading import ask, show, until
 
 pytestmark = pytest.mark.needs_tool("chromium")
 
@@ -102,8 +102,10 @@ def test_any_csv_of_pythons_writer_is_read_as_it_was_written_in_pieces_of_any_si
         ("x.txt", "good\r\n\n  bad \nfilm", ["good", "bad", "film"]),
         ("x.jsonl", '{"n": 1, "text": "good"}\n\n{"text": 3}\nno\n{"text": "bad"}', ["good", None, None, "bad"]),
         ("x.tsv", "text\tn\ngood\t1\nbad\t2\n", ["good", "bad"]),
+        ("x.tsv", "text\nGood, but long\n", ["Good, but long"]),
+        ("x.tsv", 'n\ttext\r\n1\tgood\r\n2\t"open quote\r\n\r\n3\t"Nice" film\n4', ["good", '"open quote', '"Nice" film', None]),
     ],
-    ids=["txt", "jsonl", "tsv"],
+    ids=["txt", "jsonl", "tsv", "tsv with a comma", "tsv with quotes"],
 )
 def test_lines_and_objects_are_read(visit: Visit, server: RunningServer, name: str, content: str, texts: list[str | None]) -> None:
     assert visit(server.url).evaluate(READ, [name, content, [7]])["texts"] == texts
@@ -193,6 +195,43 @@ def test_answers_are_sorted_and_filtered_and_what_is_shown_is_saved(visit: Visit
     page.get_by_role("button", name="Explain row").first.click()
     expect(page.locator("#tab-text")).to_have_attribute("aria-selected", "true")
     expect(page.locator(".answer .label")).to_have_text("negative")
+
+
+def test_a_run_keeps_what_was_chosen_at_its_start_and_names_the_model_of_each_answer(
+    visit: Visit, server: RunningServer, tmp_path: Path
+) -> None:
+    page = visit(address(server.url, "file"))
+    held: list[Route] = []
+    asked: list[dict[str, Any]] = []
+
+    def answer(route: Route) -> None:
+        request = json.loads(route.request.post_data or "")
+        asked.append(request)
+        if request.get("priority") != "PRIORITY_BULK":
+            route.continue_()
+            return
+        response = route.fetch()
+        said = response.json()
+        if request["text"] == "bad":
+            # As after an exchange of the server's model.
+            said["model"] |= {"version": "2", "digest": "f" * 64}
+        route.fulfill(response=response, json=said)
+
+    page.route("**/v1/classify", lambda route: answer(route) if len(held) == 4 else held.append(route))
+    classify(page, csv_file(tmp_path / "x.csv", ["good"] * 6 + ["bad"] * 6))
+    until(page, lambda: len(held) == 4, "four texts are under way")
+    page.get_by_label("Long text").select_option("head")
+    ask(page, "film")
+    until(page, lambda: bool(asked), "the change is in force")
+    for route in held:
+        answer(route)
+
+    says(page, "The model changed during the run: the answers are from tiny/1 (")
+    says(page, "), tiny/2 (ffffffffffff).")
+    assert [request.get("truncation") for request in asked] == ["TRUNCATION_HEAD"] + [None] * 12
+    rows = saved(page, tmp_path)
+    assert [(row["text"], row["model"]) for row in rows] == [("good", "tiny/1")] * 6 + [("bad", "tiny/2")] * 6
+    assert {len(row["model digest"]) for row in rows} == {64}
 
 
 def test_undecided_answers_can_be_looked_at_alone(visit: Visit, english: RunningServer, reader: Client, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
-DURATION = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|)")
+DURATION = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(us|ms|s|m|)")
 DURATION_S_MAX = 86_400.0
 
 # A variable, because other processes can read arguments. Its name must not look like a setting of the server.
@@ -32,9 +32,9 @@ def credentials_of(options: argparse.Namespace) -> dict[str, Any]:
     return {"tls": options.tls, "token": token, **files}
 
 
-def bundles_of(options: argparse.Namespace) -> tuple[Path, ...]:
+def bundles_of(given: str | None = None) -> tuple[Path, ...]:
     """The folders of --bundles, or of the environment."""
-    return tuple(Path(part) for part in (options.bundles or os.environ.get("SENTIMENT_BUNDLES", "")).split(os.pathsep) if part)
+    return tuple(Path(part) for part in (given or os.environ.get("SENTIMENT_BUNDLES", "")).split(os.pathsep) if part)
 
 
 def seconds(value: str) -> float:

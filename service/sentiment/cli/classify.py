@@ -85,7 +85,7 @@ def classify(job: Job) -> int:
             # As one block: nobody waits for the first lines of a file.
             texts = itertools.chain.from_iterable(blocks)
             failed, blocks = _skip_done(output, texts, job), iter([texts])
-        # Not among answers on a terminal, nor while texts come as somebody writes them.
+        # Answers on a terminal, or texts that somebody is typing, have no progress among them.
         shown = output is not None or (job.input is not None and not sys.stdout.isatty())
         progress = Progress(output.lines if output else 0, shown)
         digests = {digest} if output else set()

@@ -1,4 +1,4 @@
-"""``sentiment explain``: explains the answer to one text, with a server or in this process."""
+"""``sentiment explain``: explains the answer to a text, or to each line of standard input, with a server or in this process."""
 
 import itertools
 import json

@@ -54,7 +54,9 @@ def _address(target: str) -> tuple[str, int] | str | None:
     host, colon, port = target.removeprefix("dns:///").removeprefix("ipv4:").removeprefix("ipv6:").rpartition(":")
     if not colon or host.endswith(":") or (":" in host and not host.endswith("]")):
         host, port = f"{host}{colon}{port}", str(GRPC_PORT)
-    return (host.strip("[]"), int(port)) if host and port.isdecimal() and int(port) <= 65_535 else None
+    # What still has a slash is of another scheme, or names a DNS server.
+    known = host and "/" not in host and port.isdecimal() and int(port) <= 65_535
+    return (host.strip("[]"), int(port)) if known else None
 
 
 def _look_for_plaintext(address: tuple[str, int] | str) -> Listener:
@@ -73,14 +75,15 @@ def _look_for_plaintext(address: tuple[str, int] | str) -> Listener:
 
 def _look_for_tls(address: tuple[str, int] | str, credentials: Credentials) -> Listener:
     if _speaks_tls(address):
-        return _handshake(address, credentials)
+        # A path is no name that a certificate could be checked for.
+        return _handshake(address, credentials) if isinstance(address, tuple) else Listener()
     answer = _first_bytes(address)
     if _is_http2(answer):
         return Listener("the server there has no TLS; leave out --tls, --ca, --cert and --key", other=True)
     return Listener("another program listens there, without TLS", other=True) if answer else _no_tls(answer)
 
 
-def _handshake(address: tuple[str, int] | str, credentials: Credentials) -> Listener:
+def _handshake(address: tuple[str, int], credentials: Credentials) -> Listener:
     """Why the TLS handshake with these credentials fails, if it does."""
     try:
         context = credentials.for_http()

@@ -1,7 +1,7 @@
 """The command line: ``sentiment serve | classify | explain | check | loadtest | plan | watch | top | models | settings``.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 bad bundle, 4 drift (only ``watch --fail-on-drift``); as in a shell after a
-signal, 130 interrupted (Ctrl-C), 141 the reader of the output has ended.
+signal, 130 interrupted (Ctrl-C; ``top`` ends with 0), 141 the reader of the output has ended.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sentiment.cli.arguments import add_credentials, bundles_of, credentials_of
+from sentiment.cli.arguments import add_credentials, bundles_of, credentials_of, seconds, seconds_or_none
 from sentiment.cli.completion import add_completion
 from sentiment.cli.loadtest import add_loadtest
 from sentiment.cli.models import add_models
@@ -139,13 +139,13 @@ def _add_call(parser: argparse.ArgumentParser, truncations: Sequence[str]) -> No
     parser.add_argument(
         "--truncation", default="", choices=truncations, help="what to read of texts that are too long (default: the model's)"
     )
-    parser.add_argument("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="time limit of each call (default: 60)")
+    parser.add_argument("--timeout", type=seconds, default=60.0, metavar="TIME", help="time limit of each call (default: 60s)")
     parser.add_argument(
         "--wait",
-        type=_seconds_or_none,
+        type=seconds_or_none,
         default=None,
         metavar="SECONDS",
-        help="wait so long for a server that is not ready or not there yet; 0: do not wait (default: 30, only for one that is starting)",
+        help="seconds to wait for a server that is absent or not ready; 0: none. Default: 30 for a starting server, else 0",
     )
     add_credentials(parser)
     parser.add_argument("--local", action="store_true", help="run the bundle in this process, without a server")
@@ -210,20 +210,6 @@ def _neuron(value: str) -> tuple[int, int, int]:
     return layer, head, token
 
 
-def _seconds(value: str) -> float:
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"is {value!r}; must be more than 0 seconds")
-    return seconds
-
-
-def _seconds_or_none(value: str) -> float:
-    return 0.0 if value == "0" else _seconds(value)
-
-
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, default=None, metavar="FILE", help="TOML file with settings (or SENTIMENT_CONFIG)")
     add_flags(parser)
@@ -278,7 +264,7 @@ def _classify(options: argparse.Namespace) -> int:
         local=options.local,
         wait_s=options.wait,
         restart=options.restart,
-        bundles=bundles_of(options),
+        bundles=bundles_of(options.bundles),
         credentials=Credentials(**credentials_of(options)),
     )
     return FAILED if classify(job) else DONE
@@ -322,7 +308,7 @@ def _explain(options: argparse.Namespace) -> int:
             json=options.json,
             local=options.local,
             color=options.color,
-            bundles=bundles_of(options),
+            bundles=bundles_of(options.bundles),
             html=options.html,
             encoding=options.encoding,
             credentials=Credentials(**credentials_of(options)),
@@ -351,9 +337,8 @@ def _check(options: argparse.Namespace) -> int:
     from sentiment.model.classifier import load_classifier  # noqa: PLC0415  # as above
 
     path = Path(options.bundle)
-    configured = [Path(part) for part in os.environ.get("SENTIMENT_BUNDLES", "").split(os.pathsep) if part]
     if not path.is_dir():
-        path = find_bundle(options.bundle, bundle_roots(configured))
+        path = find_bundle(options.bundle, bundle_roots(bundles_of()))
     for line in check_bundle(path):
         print(line)
     explainer = Explainer(load_classifier(path))

@@ -1,12 +1,12 @@
 """``sentiment --version``."""
 
 import argparse
-import os
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from platform import python_version
 from typing import Any
+
+from sentiment.cli.arguments import bundles_of
 
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 
@@ -26,8 +26,7 @@ class ShowVersions(argparse.Action):
 def _around() -> str:
     from sentiment.model.bundle import bundle_roots, bundles_in  # noqa: PLC0415  # other commands do not need it
 
-    configured = [Path(part) for part in os.environ.get("SENTIMENT_BUNDLES", "").split(os.pathsep) if part]
-    bundles = ", ".join(bundles_in(bundle_roots(configured))) or "none"
+    bundles = ", ".join(bundles_in(bundle_roots(bundles_of()))) or "none"
     return f"Python {python_version()}, {', '.join(_runtimes()) or 'no onnxruntime'}, bundles: {bundles}"
 
 

@@ -72,7 +72,7 @@ def _run(options: argparse.Namespace) -> int:
             labels=options.labels,
             reference=options.reference,
             model=options.model,
-            bundles=bundles_of(options),
+            bundles=bundles_of(options.bundles),
             truncation=options.truncation,
             window_texts=options.window,
             json=options.json,

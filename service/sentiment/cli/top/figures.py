@@ -10,6 +10,7 @@ Series = Mapping[frozenset[tuple[str, str]], float]
 # Status codes of calls that ended as they should.
 OK = "OK"
 NAN = math.nan
+_START = "process_start_time_seconds"
 # Methods whose calls last as long as their caller likes.
 STREAMS = ("ClassifyStream", "Explain")
 
@@ -90,7 +91,6 @@ class Figures:
     classes: Mapping[str, float]
     outcomes: Mapping[str, float]
     refused: Mapping[str, float]
-    dropped: Mapping[str, float]
     unauthenticated: float
     queue_rows: float
     backlog_s: float
@@ -120,6 +120,12 @@ class Figures:
         return max(unary, default=NAN)
 
 
+def same_run(one: Reading, other: Reading) -> bool:
+    """Whether two readings are of one run of the server, by its start. Without one, as on macOS, only falling counters tell."""
+    starts = one.one(_START), other.one(_START)
+    return starts[0] == starts[1] or any(map(math.isnan, starts))
+
+
 def figures(before: Reading, after: Reading, longer: Reading) -> Figures:
     """The figures between two readings of the same server.
 
@@ -128,8 +134,7 @@ def figures(before: Reading, after: Reading, longer: Reading) -> Figures:
         after: the later one.
         longer: a reading not later than ``before``, for shares of answers, which are rough over a few seconds.
     """
-    started_at = after.one("process_start_time_seconds")
-    restarted = started_at != before.one("process_start_time_seconds")
+    started_at = after.one(_START)
     now = _Growth(before, after)
     build = next((labels for labels, _ in after.each("sentiment_build_info")), {})
     batches = now.sum("sentiment_batch_rows_count")
@@ -138,7 +143,7 @@ def figures(before: Reading, after: Reading, longer: Reading) -> Figures:
         version=build.get("version", ""),
         runtime=build.get("onnxruntime", ""),
         started_at=started_at,
-        restarted=restarted,
+        restarted=not same_run(before, after),
         seconds=now.seconds,
         answers_s=after.at - longer.at,
         objective_s=after.one("sentiment_latency_objective_seconds"),
@@ -146,7 +151,6 @@ def figures(before: Reading, after: Reading, longer: Reading) -> Figures:
         classes=now.rates("sentiment_predictions_total", "priority"),
         outcomes=now.rates("sentiment_deadline_outcome_total", "outcome"),
         refused=now.rates("sentiment_refused_total", "reason"),
-        dropped=now.rates("sentiment_dropped_total", "reason"),
         unauthenticated=now.sum("sentiment_unauthenticated_total") / now.seconds,
         queue_rows=_sum(after, "sentiment_queue_rows"),
         backlog_s=max((value for _, value in after.each("sentiment_backlog_seconds")), default=NAN),
@@ -160,7 +164,7 @@ def figures(before: Reading, after: Reading, longer: Reading) -> Figures:
             for stage, seconds in now.by("sentiment_stage_seconds_sum", "stage").items()
         },
         cores=now.sum("process_cpu_seconds_total") / now.seconds,
-        memory_bytes=after.one("process_resident_memory_bytes"),
+        memory_bytes=_sum(after, "process_resident_memory_bytes"),
         runners=now.rates("sentiment_runner_busy_seconds_total", "runner"),
         loops=now.rates("sentiment_loop_busy_seconds_total", "process"),
         devices={
@@ -177,8 +181,7 @@ class _Growth:
 
     def __init__(self, before: Reading, after: Reading) -> None:
         self.seconds = max(after.at - before.at, 1e-9)
-        start = "process_start_time_seconds"
-        self._before = before if before.one(start) == after.one(start) else Reading(before.at)
+        self._before = before if same_run(before, after) else Reading(before.at)
         self._after = after
 
     def each(self, name: str) -> Iterable[tuple[Labels, float]]:

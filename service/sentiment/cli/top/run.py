@@ -9,10 +9,9 @@ from itertools import pairwise
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 
-from sentiment.cli.top.figures import Figures, Reading, figures
+from sentiment.cli.top.figures import Figures, Reading, figures, same_run
 from sentiment.cli.top.lines import Frame, Line, Point, picture, plain
 from sentiment.cli.top.scrape import NoPage, Scraper
-from sentiment.errors import SentimentError
 from sentiment.security.client_credentials import Credentials
 
 # Over this span the shares of answers are shown.
@@ -60,7 +59,7 @@ class Watching:
         self._interval_s = job.interval_s
         self._read = scraper.read
         self._readings: deque[Reading] = deque(maxlen=max(2, math.ceil(ANSWERS_S / job.interval_s) + 1))
-        self._found: SimpleQueue[Reading | SentimentError] = SimpleQueue()
+        self._found: SimpleQueue[Reading | Exception] = SimpleQueue()
         self._ended = Event()
         self._absent = ""
         self._figures: Figures | None = None
@@ -86,7 +85,7 @@ class Watching:
             found = True
             if isinstance(each, NoPage):
                 self._absent = str(each)
-            elif isinstance(each, SentimentError):
+            elif isinstance(each, Exception):
                 raise each
             else:
                 self._add(each)
@@ -114,18 +113,17 @@ class Watching:
             begun = time.monotonic()
             try:
                 self._found.put(self._read())
-            except SentimentError as error:
+            except Exception as error:
+                # Whatever it is: the view would wait for this thread for ever.
                 self._found.put(error)
             self._ended.wait(max(0.0, begun + self._interval_s - time.monotonic()))
 
 
 def _same_run(readings: deque[Reading]) -> Reading:
     """The first of the last readings that are of one run of the server, or the last but one."""
-    start = "process_start_time_seconds"
-
     def of_this_run() -> Iterator[Reading]:
         for later, earlier in pairwise(reversed(readings)):
-            if earlier.one(start) != later.one(start):
+            if not same_run(earlier, later):
                 return
             yield earlier
 

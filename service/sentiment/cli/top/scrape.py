@@ -41,9 +41,9 @@ class Scraper:
         """
         self._tls, self._authorization = credentials.for_http(), credentials.authorization()
         url = address if "://" in address else f"{'https' if self._tls else 'http'}://{address}"
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not _has_place(url):
+        if not _has_place(url):
             raise BadSettings(f"{address!r} is no address; give HOST:PORT or a URL, such as 127.0.0.1:8080")
+        parts = urlsplit(url)
         if self._tls and parts.scheme == "http":
             raise BadSettings(f"{url}: TLS needs https")
         if self._authorization is not None and not may_send_token(url):
@@ -110,9 +110,9 @@ def _reason(error: Exception) -> str:
 
 
 def _has_place(url: str) -> bool:
-    parts = urlsplit(url)
     try:
-        return bool(parts.hostname) and parts.port != 0
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
 

@@ -23,11 +23,12 @@ export function feedbackLine({session, announce}) {
     } catch (error) {
       said = `Not noted. ${error.message}`;
     }
+    announce(said);
     // Another text may have been asked meanwhile.
     if (asked !== answer) return;
     offer(said);
-    announce(said);
-    box.querySelector("button").focus();
+    // The button that had the focus is gone, unless the user has gone elsewhere.
+    if (document.activeElement === document.body) box.querySelector("button").focus();
   };
   const offer = (said) => {
     const {label, scores} = answer.prediction;

@@ -7,7 +7,8 @@ const HEAD_BYTES = 2 ** 18;
 const DELIMITERS = [",", ";", "\t"];
 // Columns that usually hold the text, the likeliest first.
 const TEXT_COLUMNS = ["text", "review", "sentence", "comment", "content", "body", "message"];
-const KINDS = {txt: "txt", csv: "csv", tsv: "csv", jsonl: "jsonl", ndjson: "jsonl"};
+const KINDS = {txt: "txt", csv: "csv", tsv: "tsv", jsonl: "jsonl", ndjson: "jsonl"};
+const MODEL = ["model", "model digest"];
 // Spreadsheets run cells that begin so as formulas (OWASP, CSV injection).
 const FORMULA = /^\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]/;
 
@@ -15,7 +16,8 @@ const FORMULA = /^\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]/;
 export class BadFile extends Error {}
 
 /**
- * What a file holds: {kind: "txt" | "csv" | "jsonl", delimiter, columns: names, column: the place of the one that likely has the text}.
+ * What a file holds: {kind: "txt" | "csv" | "tsv" | "jsonl", delimiter, columns: names, column: the place of the one that likely has the
+ * text}.
  *
  * @throws {BadFile} it has another ending, no text, or is not UTF-8.
  */
@@ -28,8 +30,9 @@ export async function fileHead(file) {
   const text = decoded(() => new TextDecoder("utf-8", {fatal: true}).decode(bytes, {stream: !whole}));
   if (!text.trim()) throw new BadFile("It has no text.");
   if (kind === "txt") return {kind, delimiter: "", columns: [], column: 0};
-  if (kind === "jsonl") return {kind, delimiter: "", ...likelyColumn(jsonColumns(text.split("\n")[0]))};
-  const line = text.split("\n", 1)[0];
+  const [line] = text.split("\n", 1);
+  if (kind === "jsonl") return {kind, delimiter: "", ...likelyColumn(jsonColumns(line))};
+  if (kind === "tsv") return {kind, delimiter: "", ...likelyColumn(tabCells(line))};
   const delimiter = DELIMITERS.toSorted((one, other) => line.split(other).length - line.split(one).length)[0];
   const reader = new DelimitedReader(delimiter);
   const [first] = [...reader.read(text), ...(whole ? reader.end() : [])];
@@ -46,13 +49,13 @@ export async function fileHead(file) {
  */
 export async function* fileTexts(file, {kind, delimiter, columns, column}, reads) {
   const reader = kind === "csv" ? new DelimitedReader(delimiter) : new LineReader();
-  const taken = {txt: ofLine, csv: ofCells(column), jsonl: ofJson(columns[column])}[kind];
+  const taken = {txt: ofLine, csv: ofCells(column), tsv: ofTabs(column), jsonl: ofJson(columns[column])}[kind];
   let number = 0;
   const texts = function* (records) {
     for (const record of records) {
       number += 1;
-      // The first record of a CSV file names the columns.
-      const found = number > 1 || kind !== "csv" ? taken(record) : null;
+      // The first record of a table names the columns.
+      const found = number > 1 || !["csv", "tsv"].includes(kind) ? taken(record) : null;
       if (found) yield {row: number, ...found};
     }
   };
@@ -171,6 +174,16 @@ function ofCells(column) {
   return (cells) => (cells[column]?.trim() ? {text: cells[column]} : {error: "The column is empty."});
 }
 
+/** The cells of a line. Nothing is quoted, as in the .tsv files of `sentiment classify`. */
+function tabCells(line) {
+  return line.replace(/\r$/, "").split("\t");
+}
+
+function ofTabs(column) {
+  const taken = ofCells(column);
+  return (line) => (line.replace(/\r$/, "") ? taken(tabCells(line)) : null);
+}
+
 function ofJson(column) {
   return (line) => {
     if (!line.trim()) return null;
@@ -189,8 +202,9 @@ export function csvCell(value) {
 /** Answers as the parts of a CSV file: a row each, with a column for each label's probability. */
 export function* csvParts(rows, labels) {
   const line = (cells) => `${cells.map(csvCell).join(",")}\r\n`;
-  yield line(["row", "text", "label", "score", ...labels.map((label) => `score ${label}`), "abstain", "tokens", "truncated", "error"]);
-  for (const {row, text, label, score, scores, abstain, tokens, truncated, error} of rows) {
-    yield line([row, text, label, score, ...labels.map((name) => scores?.get(name)), abstain, tokens, truncated, error]);
+  yield line(["row", "text", "label", "score", ...labels.map((label) => `score ${label}`), "abstain", "tokens", "truncated", ...MODEL, "error"]);
+  for (const {row, text, label, score, scores, abstain, tokens, truncated, model, error} of rows) {
+    const by = model ? [`${model.name}/${model.version}`, model.digest] : ["", ""];
+    yield line([row, text, label, score, ...labels.map((name) => scores?.get(name)), abstain, tokens, truncated, ...by, error]);
   }
 }

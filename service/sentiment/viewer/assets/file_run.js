@@ -16,7 +16,7 @@ const FOR_A_WHILE = ["", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED
 /**
  * A run over texts. Fires "change". `state`: running, done, stopped (by the user), failed; `message` says why it ended early.
  * `limited`: why not all of the file was read. `rows`, as they are answered: [{row, text, label, score, scores: Map, abstain, tokens,
- * truncated, error}].
+ * truncated, model, error}]. `models`: those that answered, by digest; more than one if the server's has changed.
  */
 export class FileRun extends EventTarget {
   /**
@@ -26,7 +26,7 @@ export class FileRun extends EventTarget {
   constructor(texts, classify) {
     super();
     Object.assign(this, {texts, classify, rows: [], state: "running", message: "", limited: ""});
-    Object.assign(this, {resent: 0, failures: 0, chars: 0, begun: 0, resumeAt: 0});
+    Object.assign(this, {models: new Map(), resent: 0, failures: 0, chars: 0, begun: 0, resumeAt: 0});
     this.stopping = new AbortController();
   }
 
@@ -74,7 +74,7 @@ export class FileRun extends EventTarget {
     this.chars += text.length;
     const full = this.begun > TEXTS_MAX || this.chars > CHARS_MAX;
     const limits = `${TEXTS_MAX.toLocaleString("en-US")} texts and ${(CHARS_MAX / 2 ** 20)} million characters`;
-    if (full) this.limited = `This page takes ${limits} of a file; the rest was not read. sentiment classify --input takes any file.`;
+    if (full) this.limited = `This page takes ${limits} of a file; the rest was not read. sentiment classify --input takes a file of any size.`;
     return full;
   }
 
@@ -86,8 +86,10 @@ export class FileRun extends EventTarget {
       await pause(this.resumeAt - performance.now(), signal);
       if (this.state !== "running") return null;
       try {
-        const {prediction: {label, score, scores, abstain}, tokens, truncated} = await this.classify(text, signal);
-        return {label, score, scores: new Map(scores.map((one) => [one.label, one.score])), abstain, tokens, truncated};
+        const {prediction: {label, score, scores, abstain}, tokens, truncated, model} = await this.classify(text, signal);
+        if (!this.models.has(model.digest)) this.models.set(model.digest, model);
+        const found = {label, score, scores: new Map(scores.map((one) => [one.label, one.score])), abstain, tokens, truncated};
+        return {...found, model: this.models.get(model.digest)};
       } catch (error) {
         if (this.state !== "running") return null;
         const {status = ""} = error;

@@ -109,6 +109,7 @@ class FileView {
       this.column.offer([file], () => head.columns.map((name, place) => [String(place), visibleText(name) || `column ${place + 1}`]));
       this.column.choose(String(head.column));
     } catch (error) {
+      if (this.file !== file) return;
       this.error = `${visibleText(file.name)} cannot be read. ${error.message}`;
     }
     this.update();
@@ -119,7 +120,7 @@ class FileView {
     const {file} = this;
     this.read = 0;
     const texts = fileTexts(file, this.head, (read) => { this.read = read; });
-    const run = new FileRun(texts, (text, signal) => session.classify(text, signal));
+    const run = new FileRun(texts, session.classifier());
     Object.assign(this, {run, page: 0});
     let timer = 0;
     const redraw = () => {
@@ -249,12 +250,14 @@ function sizeText(bytes) {
 }
 
 /** How far a run has come, in words. */
-function runSentence({state, rows, resent, failures, message, limited}) {
+function runSentence({state, rows, resent, failures, models, message, limited}) {
   const counts = [
     `${wholeNumber(rows.length - failures)} texts answered`,
     failures ? `${wholeNumber(failures)} not answered` : "",
     resent ? `refusals sent again: ${wholeNumber(resent)}` : "",
   ].filter(Boolean).join(", ");
   const said = {running: "Classifying: ", done: "Done: ", stopped: "Cancelled: ", failed: "Ended early: "}[state];
-  return `${said}${counts}.${message && ` ${message}`}${limited && ` ${limited}`}`;
+  const answered = [...models.values()].map(({name, version, digest}) => `${name}/${version} (${digest.slice(0, 12)})`);
+  const changed = models.size > 1 ? ` The model changed during the run: the answers are from ${visibleText(answered.join(", "))}.` : "";
+  return `${said}${counts}.${changed}${message && ` ${message}`}${limited && ` ${limited}`}`;
 }

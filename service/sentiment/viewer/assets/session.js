@@ -130,9 +130,10 @@ export class Session extends EventTarget {
     return this.#holds(part, detail) ? {state: "here", message: ""} : {state: "none", message: notSaved(part)};
   }
 
-  /** The answer to a text of a file, by the chosen model, behind the texts that somebody waits for. */
-  classify(text, signal) {
-    return askAnswer({...this.#question({label: undefined, text_pair: undefined}), text, priority: "PRIORITY_BULK"}, signal);
+  /** What answers the texts of a file, by the model and truncation that are chosen now, behind the texts that somebody waits for. */
+  classifier() {
+    const question = {...this.#question({label: undefined, text_pair: undefined}), priority: "PRIORITY_BULK"};
+    return (text, signal) => askAnswer({...question, text}, signal);
   }
 
   /** Whether right labels can be told: the server, which says so in the page, keeps a journal. */
@@ -141,12 +142,13 @@ export class Session extends EventTarget {
   }
 
   /**
-   * Tell the right label of the answer that is shown. The journal may not have the answer (setting journal_share): then it gets the text.
+   * Tell the right label of the answer that is shown; another text does not cancel it. The journal may not have the answer (setting journal_share): then it gets the text.
    *
    * @throws {ServerError} the label was not taken.
    */
   async feedback(label) {
-    const {answer, text, pair, asking: {signal}} = this;
+    const {answer, text, pair} = this;
+    const {signal} = new AbortController();
     const {name, version} = answer.model;
     try {
       return await sendFeedback({request_id: answer.request_id, label}, signal);
