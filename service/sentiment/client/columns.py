@@ -31,7 +31,7 @@ AsyncTexts = Texts | AsyncIterable[TextOrPair | None]
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """Stands in the place of a value that is missing or is no text. ``reason`` follows the ``field``, text or text_pair, in the item's error."""
+    """Stands for a value that is missing or is no text. ``reason`` follows the ``field``, text or text_pair, in the item's error."""
 
     reason: str
     field: str = "text"

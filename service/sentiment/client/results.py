@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from sys import intern
 from types import MappingProxyType
+from typing import Any
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -26,7 +27,7 @@ _FRAME = "width: 12em; border: 1px solid; opacity: 0.7"
 _BAR = "height: 0.6em; background: currentColor"
 
 
-def _read_only(values: dict[object, object]) -> Mapping[object, object]:
+def _read_only(values: dict[Any, Any]) -> "MappingProxyType[Any, Any]":  # Any: of every kind of mapping
     return MappingProxyType(values)
 
 

@@ -121,6 +121,7 @@ class Watching:
 
 def _same_run(readings: deque[Reading]) -> Reading:
     """The first of the last readings that are of one run of the server, or the last but one."""
+
     def of_this_run() -> Iterator[Reading]:
         for later, earlier in pairwise(reversed(readings)):
             if not same_run(earlier, later):
