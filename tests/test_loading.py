@@ -70,7 +70,11 @@ def loaded(settings: Settings) -> Iterator[Callable[..., Loaded]]:
 
 
 def runner_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("cuda:")]
+    """Those that do not end within seconds."""
+    found = [thread for thread in threading.enumerate() if thread.name.startswith("cuda:")]
+    for thread in found:
+        thread.join(10)
+    return [thread.name for thread in found if thread.is_alive()]
 
 
 class Runs(list[tuple[str, dict[str, tuple[int, ...]], str]]):

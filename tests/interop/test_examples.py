@@ -30,12 +30,16 @@ TOKEN = "an-example-s-token"
 # What a block needs beside the server that all tests share.
 TRITON, SECURED, EXPLAINED, JOURNALLED = "import tritonclient", "Credentials(", ".explain(", ".feedback("
 TABLED = ".to_pandas("
+# What runs the model in the process.
+UNSERVED = ("import Local", "sentiment.sklearn")
 
 
 def python_examples(*needs: str) -> list[str]:
     """The blocks in Python with one of these words; without any, those that need nothing."""
     python = [text for _, language, text in BLOCKS if language == "python"]
     special = (TRITON, SECURED, EXPLAINED, JOURNALLED, TABLED)
+    if needs != UNSERVED:
+        python = [text for text in python if not any(word in text for word in UNSERVED)]
     return [text for text in python if (any(need in text for need in needs) if needs else not any(need in text for need in special))]
 
 
@@ -84,6 +88,11 @@ def test_python_explains(text: str, start: Callable[..., RunningServer], tmp_pat
     said = run([sys.executable, "-c", code], tmp_path)
 
     assert re.search(r"^(BETTER_THAN_RANDOM|INCONCLUSIVE|NOT_FAITHFUL|FLAT)$", said, re.MULTILINE)
+
+
+@each(python_examples(*UNSERVED))
+def test_python_without_a_server(text: str, tmp_path: Path) -> None:
+    assert "positive" in run([sys.executable, "-c", text], tmp_path)
 
 
 @each(python_examples(TABLED))

@@ -65,7 +65,7 @@ def test_a_model_of_pairs_has_an_example_of_a_pair(visit: Visit, start: Start) -
 
     page.get_by_role("button", name="Pair").click()
 
-    expect(page.get_by_label("Second text")).to_have_value("But I liked the end.")
+    expect(page.get_by_role("textbox", name="Second text")).to_have_value("But I liked the end.")
     expect(page.locator(".text-words-side")).to_have_count(2)
 
 
