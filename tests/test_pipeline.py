@@ -50,7 +50,8 @@ async def test_a_caller_cancelled_in_the_turn_its_batch_ends_leaves_its_mates_al
 async def test_a_caller_whose_deadline_cancels_it_is_counted_as_expired(served: tuple[Served, HandRunner]) -> None:
     one, runner = served
     caller = asyncio.create_task(one.classify(Query("good film"), time.monotonic(), time.monotonic() + 0.005))
-    while not runner.started:
+    # On a busy machine the deadline comes first.
+    while not (runner.started or caller.done()):
         await asyncio.sleep(0)
     caller.cancel()
     await asyncio.wait({caller})
