@@ -19,7 +19,7 @@ Serve = Callable[..., Server]
 # How much more memory a process may take. A few dozen large calls take many times that.
 MORE_MB = 24
 LARGE = ["a film " * 500] * 1000
-BODY = b" " * (20 * MB)
+BODY = b" " * (12 * MB)
 KILLED = -9
 
 
@@ -30,7 +30,7 @@ def send_batch(server: Server) -> None:
 
 def send_body(server: Server) -> None:
     with contextlib.suppress(OSError, http.client.HTTPException):
-        urllib.request.urlopen(server.url + "/v1/classify", BODY, timeout=5)
+        urllib.request.urlopen(server.url + "/v1/classify:batch", BODY, timeout=5)
 
 
 @contextlib.contextmanager
@@ -75,7 +75,7 @@ def test_the_kernel_kills_a_server_for_its_memory(serve_two: Callable[..., list[
 
 
 def test_the_kernel_kills_an_executor_for_its_memory(serve: Serve, evidence: Evidence) -> None:
-    """The executor of a server with two front ends is put into a cgroup in which it may take 24 MB more, and gets bodies of 20 MB over
+    """The executor of a server with two front ends is put into a cgroup in which it may take 24 MB more, and gets bodies of 12 MB over
     HTTP until the kernel kills it. The supervisor replaces it. Callers get UNAVAILABLE in between.
     """
     server = serve("--front-ends", "2")
