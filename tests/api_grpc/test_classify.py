@@ -130,7 +130,7 @@ def test_a_batch_answers_in_order_and_a_bad_item_leaves_the_others_alone(client:
         "positive",
     ]
     assert isinstance(results[1], CallFailed)
-    assert results[1].violations[0].field == "items[1].text"
+    assert results[1].violations[0].field == "text"
 
 
 def test_a_batch_has_from_1_to_1024_items(client: Client) -> None:

@@ -22,6 +22,8 @@ BYTES_MAX = 400_000
 def test_a_first_visit_at_1_mbit_takes_few_bytes_and_a_second_takes_next_to_nothing(visit: Visit, start: Start) -> None:
     url = start().url
     page = visit.blank(url)
+    # Answers that are replayed would switch the cache of the browser off.
+    page.context.unroute_all()
     network = page.context.new_cdp_session(page)
     received: list[float] = []
     network.on("Network.loadingFinished", lambda event: received.append(event["encodedDataLength"]))
