@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from sentiment.batching.cost import REMEMBERED, CostTable, Shape
+from sentiment.batching.cost import CostTable, Shape
 from sentiment.batching.plan import BatchLimits
 from sentiment.errors import BadBundle, BadSettings, OutOfMemory
 from sentiment.model.classifier import Classifier, load_classifier
@@ -142,7 +142,7 @@ def test_a_kept_table_is_read_back_and_only_the_largest_shape_is_run(classifier:
 
 def test_costs_learned_from_batches_are_used_after_a_restart(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
     table = warm_up(classifier, LIMITS, tmp_path, measure_s=0.0)
-    for _ in range(REMEMBERED):
+    for _ in range(250):
         table.observe(1, 8, 1.0)
 
     keep_costs(tmp_path, classifier, table)

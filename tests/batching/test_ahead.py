@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from sentiment.batching.batcher import RowResult
-from sentiment.batching.cost import REMEMBERED
 from sentiment.batching.plan import BatchLimits
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import Batch, Priority, State
@@ -391,7 +390,7 @@ def test_bulk_rows_are_not_decided_ahead_of_interactive_ones_whose_turn_it_is() 
 
 def test_new_costs_are_used_although_the_runner_is_never_free() -> None:
     scheduler, batch = begun(30)
-    for _ in range(REMEMBERED):
+    for _ in range(20):
         scheduler.cost.observe(*batch.shape, 2 * RUN_S)
     assert scheduler._prices.stale()
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from sentiment.batching.cost import REMEMBERED, CostTable
+from sentiment.batching.cost import CostTable
 from sentiment.batching.plan import EDGES_MAX, FINE_MAX, NEAR_BEST, BatchLimits, Prices, bucket_by_length, edges, split
 from tests.batching.test_cost import fixed, proportional, table
 
@@ -168,7 +168,7 @@ def test_prices_are_stale_when_the_table_has_moved() -> None:
     prices = Prices(cost, WIDE)
     assert not prices.stale()
 
-    for _ in range(REMEMBERED):
+    for _ in range(20):
         cost.observe(1, 8, 1.0)
 
     assert prices.stale()

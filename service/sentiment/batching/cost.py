@@ -20,8 +20,8 @@ TABLE_RATE = 0.02
 OUTLIER = 4.0
 # Ratios of about 4 between steps, up to 4,096 rows: see ``shapes_to_measure``.
 GPU_STEPS = 6
-# Predictions are cached for this many batches. In that time the table changes by less than its own error.
-REMEMBERED = 256
+# Predictions are cached until a point has moved by this much, in logarithms: 10 %, less than the table's own error.
+MOVED = math.log(1.1)
 # Cached interpolation weights, which never change. Enough for every shape of a CPU's batches.
 PLACED_MAX = 8192
 
@@ -57,7 +57,8 @@ class CostTable:
         self.speed = 1.0
         self._remembered: dict[Shape, float] = {}
         self._placed: dict[Shape, Place] = {}
-        self._observed = 0
+        # How far each point has moved since predictions were last dropped.
+        self._moved = [0.0] * len(self._shapes)
         # Incremented when cached predictions are dropped.
         self.version = 0
         self.wide = None if wide is None else CostTable(wide)
@@ -91,19 +92,24 @@ class CostTable:
         ``wide``: it could use the cores of idle runners. How much of them it got is not known, so only a time shorter than with all of
         them, or longer than with none, is an error. Both kinds of batches are corrected alike: what width saves stays as measured.
         """
-        run_s, expected_s = max(run_s, 1e-9), self.run_s(rows, length)
+        # Not the cached prediction: learning from an error that has been corrected already swings ever wider.
+        run_s, expected_s = max(run_s, 1e-9), self.speed * math.exp(self._interpolate((rows, length)))
         if wide and self.wide is not None:
-            least_s = self.speed * self.wide.table_s(rows, length)
+            least_s = self.speed * math.exp(self.wide._interpolate((rows, length)))
             expected_s = min(max(run_s, least_s), max(expected_s, least_s))
         error = math.log(run_s / expected_s)
         error = max(-math.log(OUTLIER), min(math.log(OUTLIER), error))
         self.speed *= math.exp(SPEED_RATE * error)
         tables = [self] if self.wide is None else [self, self.wide]
+        moved = False
         for index, weight in self._place((rows, length))[0]:
+            step = TABLE_RATE * max(0.0, weight) * error
             for table in tables:
-                table._seconds[index] += TABLE_RATE * max(0.0, weight) * error
-        self._observed += 1
-        if self._observed % REMEMBERED == 0:
+                table._seconds[index] += step
+            self._moved[index] += step
+            moved |= abs(self._moved[index]) > MOVED
+        if moved:
+            self._moved = [0.0] * len(self._shapes)
             for table in tables:
                 table._remembered.clear()
             self.version += 1
