@@ -19,6 +19,8 @@ from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.settings import Settings
 from tests.conftest import RunningServer
 
+pytestmark = pytest.mark.usefixtures("awake")
+
 PUBLIC = {name: getattr(sentiment.client, name) for name in sentiment.client.__all__}
 EXAMPLES = [
     test

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-# Of a model load while requests are served. Far below the runners' 10, but not starved by them, as SCHED_IDLE is on a busy machine.
+# Of a model load while requests are served. Far below the runners', but not starved by them, as SCHED_IDLE is on a busy machine.
 LOAD_NICENESS = 19
 # The fraction of time that a load works while requests are served. Under a CPU quota, priorities alone do not protect requests.
 LOAD_SHARE = 0.25
