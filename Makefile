@@ -20,11 +20,16 @@ JOBS ?= 3
 # Tests that start no server and no training.
 UNIT := tests/batching tests/explain tests/traffic tests/corpus/test_output.py tests/model/test_tokenizer.py tests/model/test_shortened.py \
 	tests/model/test_runner.py tests/api_grpc/test_wire.py tests/test_settings.py tests/test_files.py tests/test_tidy.py tests/docs/test_reference.py
+# Tests of what users install: server, clients, commands. `make pythons` runs them.
+USED := tests/api_grpc tests/api_http tests/batching tests/client tests/corpus tests/front_ends tests/lifecycle tests/top tests/test_cli.py \
+	tests/test_completion.py tests/test_connecting.py tests/test_explain_cli.py tests/test_explain_html.py tests/test_files.py \
+	tests/test_journal.py tests/test_log_text.py tests/test_metrics.py tests/test_pipeline.py tests/test_processes.py tests/test_settings.py
+PYTHONS ?= python3.12 python3.13
 # How long `make faults` soaks, in seconds, and how many malformed inputs it sends.
 SOAK_S ?= 60
 INPUTS ?= 20000
 
-.PHONY: help check lint unit serve demo test deploy-check manifests reference docs screenshots bench bench-peers release-check mutants bundle proto image-check faults clean python
+.PHONY: help check lint unit serve demo test deploy-check manifests reference docs screenshots bench bench-peers release-check mutants bundle proto image-check faults clean python pythons
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*##/ {printf "  %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +73,17 @@ unit: .venv-dev/.dev ## the tests that start no server and no training
 
 test: lint ## lint and every test; REQUIRE_ALL=1: leave nothing out; JOBS=N: in N processes
 	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+pythons: ## the tests of server, clients and commands under other Pythons, where installed (PYTHONS="python3.12 python3.13"; minutes each)
+	@for python in $(PYTHONS); do \
+		version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) \
+			|| { echo "$$python: not installed, left out"; continue; }; \
+		home=$(BUILD)/python-$$version; \
+		{ test $$home/.installed -nt pyproject.toml || { $$python -m venv --clear $$home \
+			&& $$home/bin/pip install --quiet --disable-pip-version-check --editable '.[cpu,tracing,ray,models,dev]' \
+			&& touch $$home/.installed; }; } \
+			&& $$home/bin/python -m pytest -n $(JOBS) --dist loadfile $(USED) || exit 1; \
+	done
 
 reference: .venv-dev/.dev ## write docs/reference/ and the diagrams of the architecture page again, from the code
 	$(DEV)/python -m docs.reference

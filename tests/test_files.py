@@ -275,8 +275,10 @@ class Full(io.BytesIO):
         self._refuse("flush")
 
     def close(self) -> None:
-        self._refuse("close")
-        super().close()
+        if not self.closed:
+            # Closed all the same, as a file is.
+            super().close()
+            self._refuse("close")
 
 
 def test_lines_get_their_final_name_only_when_complete(tmp_path: Path) -> None:

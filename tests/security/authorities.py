@@ -60,6 +60,9 @@ class Authority:
 
     def _signed(self, subject: x509.Name, key: Key, lasts: timedelta, now: datetime, authority: bool) -> x509.Certificate:
         names = [x509.DNSName("localhost"), x509.IPAddress(IPv4Address("127.0.0.1"))]
+        # Python 3.13 wants an authority's key usage, and the keys' identifiers.
+        usage = dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False)
+        usage |= {"encipher_only": False, "decipher_only": False}
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
@@ -70,6 +73,9 @@ class Authority:
             .not_valid_after(now + lasts)
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
+            .add_extension(x509.KeyUsage(digital_signature=True, key_cert_sign=authority, crl_sign=authority, **usage), critical=True)
             .sign(self.key, hashes.SHA256())
         )
 
