@@ -8,7 +8,7 @@ from sentiment.cli.explanation_text import page
 from sentiment.cli.terminal import BLUE, LOGITS_FULL, ORANGE, Piece, bar, columns, fitted, flowed, legend, visible
 from sentiment.client.explanation_reader import explanation_of
 from sentiment.v1 import sentiment_pb2 as pb
-from tests.client.explained import TEXT, attribution, evidence, header, messages, span, summary
+from tests.client.explained import READ, TEXT, attribution, evidence, geometry, header, messages, span, summary
 
 CODES = re.compile("\x1b\\[[0-9;]*m")
 
@@ -153,7 +153,9 @@ def test_colours_do_not_change_the_text() -> None:
 @pytest.mark.parametrize("width", [60, 80, 200])
 @pytest.mark.parametrize("colour", [False, True])
 def test_no_line_is_wider_than_the_terminal(colour: bool, width: int) -> None:
-    drawn = shown(pb.ExplainResponse(attribution=attribution()), pb.ExplainResponse(evidence=evidence()), colour=colour, width=width)
+    drawn = shown(
+        pb.ExplainResponse(attribution=attribution()), pb.ExplainResponse(evidence=evidence()), *geometry(), colour=colour, width=width
+    )
 
     assert max(columns(CODES.sub("", line)) for line in drawn.splitlines()) <= max(width, 80)
 
@@ -221,3 +223,40 @@ def test_a_neuron_view_says_where_a_token_looks_most(error: float, doubtful: boo
     place = lines.index("neuron view: where token 3 (not) looks in layer 1, head 0")
     assert lines[place + 1 : place + 3] == ["  0.750  score   +3.000  not", "  0.125  score   +1.000  café"]
     assert ("  differs from the model by up to 0.02" in lines) == doubtful
+
+
+def test_geometry_lists_the_closest_golden_words_in_the_embeddings_and_the_last_layer() -> None:
+    lines = shown(*geometry()).splitlines()
+
+    place = next(number for number, line in enumerate(lines) if line.startswith("geometry: "))
+    heading, *rows = lines[place + 2 : place + 7]
+    assert heading.split() == ["embeddings", "last", "layer"]
+    assert rows[2] == "  not                     1.00 good  -0.25 bad        0.75 movie  -0.25 bad"
+    assert heading.index("embeddings") == rows[2].index("1.00")
+    assert [row.split()[0] for row in rows] == list(READ)
+    assert lines[place + 7] == ""
+
+
+def test_long_golden_words_are_cut_and_cannot_control_the_terminal() -> None:
+    lines = shown(*geometry(("\x1b[2J" + "x" * 80, "bad", "movie")), width=64).splitlines()
+
+    (first, *_) = (line for line in lines if "1.00 " in line)
+    assert first.split() == ["café", "1.00", "\\x1b[2Jxxx...", "0.75", "movie"]
+    assert max(map(columns, lines)) <= 64
+
+
+def test_a_long_text_shows_the_geometry_of_its_first_words() -> None:
+    text = " ".join(f"w{number}" for number in range(23))
+    start = header()
+    del start.words[:], start.tokens[:], start.unseen[:]
+    for index, place in enumerate(re.finditer(r"\S+", text)):
+        start.words.add(span=span(*place.span(), text), token_start=index, token_end=index + 1)
+        start.tokens.add(piece=place.group(), span=span(*place.span(), text), word=index)
+    part = pb.WordGeometry(points=[0] * 46, golden=["good"], golden_points=[0, 0], variance=[1, 0], nearest=[0] * 23, cosines=[0.5] * 23)
+
+    drawn = page(
+        explanation_of([pb.ExplainResponse(header=start), pb.ExplainResponse(geometry=part), summary()], text), colour=False, width=80
+    )
+
+    assert [line.split()[0] for line in drawn.splitlines() if "0.50 good" in line] == [f"w{number}" for number in range(20)]
+    assert "  3 other words" in drawn.splitlines()

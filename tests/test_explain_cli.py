@@ -37,6 +37,7 @@ EVERYTHING = ExplainOptions(
     heads=True,
     attention=AttentionOptions(encoding="fp32"),
     neuron=NeuronOptions(0, 0, 1),
+    geometry=True,
 )
 
 
@@ -113,6 +114,12 @@ def test_all_requested_parts_are_returned(explained: Explanation) -> None:
         assert np.allclose(weights.sum(1), 1, atol=1e-4)
     assert explained.neuron is not None
     assert np.allclose(explained.neuron.attention, explained.attention.maps[0, 0][1], atol=1e-5)
+    assert [found.layer for found in explained.geometry] == list(range(len(explained.heads.gated) + 1))
+    for found in explained.geometry:
+        assert found.golden == explained.geometry[0].golden
+        assert found.points.shape == (len(explained.words), 2)
+        assert (np.diff(found.cosines, axis=1) <= 0).all()
+        assert all(len(dict(found.nearest_words(word))) == found.nearest.shape[1] for word in range(len(explained.words)))
 
 
 def test_server_and_local_process_print_the_same(explained: Explanation, root: Path) -> None:
@@ -232,7 +239,8 @@ def test_an_explanation_is_retried_only_before_its_first_message(after: int, cal
 def test_the_output_says_what_moved_the_answer(capsys: Captured, where: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
-    assert run(TEXT, *where, "--method", "occlusion", "--method", "shapley", "--counterfactuals", "--heads", "--attention", "words") == 0
+    asked = ["--method", "occlusion", "--method", "shapley", "--counterfactuals", "--heads", "--attention", "words", "--geometry"]
+    assert run(TEXT, *where, *asked) == 0
 
     output = capsys.readouterr().out
     for part in (
@@ -242,6 +250,7 @@ def test_the_output_says_what_moved_the_answer(capsys: Captured, where: list[str
         "evidence: ",
         "heads: ",
         "attention (words, u8",
+        "geometry: ",
         "rows on",
     ):
         assert part in output

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from sentiment import Local
@@ -16,6 +17,7 @@ from sentiment.client import Client
 from sentiment.settings import Settings
 from sentiment_models.export.export import export
 from tests.conftest import RunningServer
+from tests.models.tampered import change_graph, copy
 from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 
 Captured = pytest.CaptureFixture[str]
@@ -67,10 +69,11 @@ def test_the_page_contains_all_views(capsys: Captured, where: list[str], tmp_pat
     assert page["page"]["model"]["card"].startswith("# A card </script>")
     methods = ["integrated_gradients", "gradient_x_input", "occlusion", "shapley", "two_step_shapley"]
     assert page["page"]["model"]["explanation_methods"] == methods
-    assert kinds_of(lines) == ["header", "tile", "neuron", "attribution", "evidence", "counterfactual", "heads", "summary"]
+    assert kinds_of(lines) == ["header", "tile", "neuron", "geometry", "attribution", "evidence", "counterfactual", "heads", "summary"]
     heads = next(line["heads"] for line in lines if "heads" in line)
     (neuron,) = [line["neuron"] for line in lines if "neuron" in line]
     assert (neuron["layer"], neuron["head"], neuron["token"]) == (heads["layers"] - 1, 0, 0)
+    assert [line["geometry"].get("layer", 0) for line in lines if "geometry" in line] == list(range(heads["layers"] + 1))
     tiles = [line["tile"] for line in lines if "tile" in line]
     assert {(tile["layer"], tile["head"]) for tile in tiles} == {
         (layer, head) for layer in range(heads["layers"]) for head in range(heads["heads"])
@@ -111,6 +114,46 @@ def test_a_model_without_an_explain_graph_gets_a_page_with_its_parts(server: Run
     assert kinds_of(lines_of(path)[1:]) == ["header", "attribution", "evidence", "counterfactual", "summary"]
 
 
+@pytest.fixture
+def older(root: Path, tmp_path: Path) -> list[str]:
+    """A bundle whose explain graph has no hidden states, as earlier releases export it."""
+    bundle = copy(root / "tiny" / "1", tmp_path / "older")
+
+    def change(model: onnx.ModelProto) -> None:
+        kept = [output for output in model.graph.output if not output.name.startswith("hidden.")]
+        assert len(kept) < len(model.graph.output)
+        del model.graph.output[:]
+        model.graph.output.extend(kept)
+
+    change_graph(bundle, "explain.onnx", change)
+    return ["--local", "--bundles", str(bundle.parents[1]), "--model", "tiny"]
+
+
+def test_a_graph_without_hidden_states_gets_a_page_without_geometry(older: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+
+    assert main.main(["explain", TEXT, *older, "--html", str(path)]) == 0
+
+    lines = lines_of(path)[1:]
+    assert kinds_of(lines) == ["header", "tile", "neuron", "attribution", "evidence", "counterfactual", "heads", "summary"]
+    assert lines[-1]["summary"]["complete"] is True
+
+
+@pytest.mark.parametrize("flags", [[], ["--html", "page.html"], ["--json"]])
+def test_geometry_that_was_asked_for_needs_hidden_states(
+    capsys: Captured, older: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert main.main(["explain", TEXT, *older, "--geometry", *flags]) == 1
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: FAILED_PRECONDITION: geometry needs an explain graph with hidden states; ")
+    assert captured.err.count("\n") == 1
+    assert os.listdir(tmp_path) == ["older"]
+
+
 def test_attention_over_the_servers_limit_is_left_out_with_a_note(root: Path, settings: Settings, tmp_path: Path) -> None:
     running = RunningServer(settings.model_copy(update={"bundles": (root,), "explain_bytes_max": 2**16}))
     path = tmp_path / "page.html"
@@ -121,7 +164,7 @@ def test_attention_over_the_servers_limit_is_left_out_with_a_note(root: Path, se
 
     assert code == 0
     lines = lines_of(path)[1:]
-    assert kinds_of(lines) == ["header", "neuron", "attribution", "evidence", "counterfactual", "heads", "summary"]
+    assert kinds_of(lines) == ["header", "neuron", "geometry", "attribution", "evidence", "counterfactual", "heads", "summary"]
     summary = lines[-1]["summary"]
     assert summary["complete"] is False
     assert any(

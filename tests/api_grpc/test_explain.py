@@ -35,6 +35,7 @@ EVERYTHING = {
     "counterfactuals": True,
     "heads": True,
     "neuron": {"layer": 1, "head": 2, "token": 3},
+    "geometry": True,
 }
 
 
@@ -96,6 +97,7 @@ def test_every_requested_part_is_sent(bert: RunningServer) -> None:
     assert {name: names.count(name) for name in set(names)} == {
         "tile": 8,
         "neuron": 1,
+        "geometry": 3,
         "attribution": len(METHODS),
         "evidence": len(METHODS),
         "counterfactual": 2,
@@ -209,7 +211,7 @@ def test_what_a_model_does_not_support_fails_its_precondition(plain: RunningServ
         (lambda: explain(plain, text_pair="bad"), "model tiny/1 reads one text; a pair was given"),
         (lambda: explain(plain, options={"attention": {}}), "attention needs an explain graph; bundle tiny/1 has none"),
         (lambda: explain(plain, options={"methods": [METHODS[0]]}), "integrated_gradients needs an explain graph"),
-        (lambda: classify(plain, explain={"heads": True, "neuron": {}}), "neuron, heads need an explain graph"),
+        (lambda: classify(plain, explain={"heads": True, "neuron": {}, "geometry": True}), "neuron, heads, geometry need an explain graph"),
     ):
         code, field, said = refusal(call)
 
@@ -245,7 +247,7 @@ def test_classify_explains_its_answer_in_one_message(bert: RunningServer) -> Non
     assert explanation.header.prediction.score == pytest.approx(response.prediction.score, abs=1e-2)
     assert [attribution.method for attribution in explanation.attributions] == list(METHODS)
     assert [evidence.method for evidence in explanation.evidence] == list(METHODS)
-    assert (len(explanation.counterfactuals), len(explanation.tiles), len(explanation.neuron)) == (2, 8, 1)
+    assert (len(explanation.counterfactuals), len(explanation.tiles), len(explanation.neuron), len(explanation.geometry)) == (2, 8, 1, 3)
     assert explanation.heads.exact
     assert explanation.summary.complete
     assert response.timing.total.ToNanoseconds() > explanation.summary.run.ToNanoseconds()

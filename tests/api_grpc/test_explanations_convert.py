@@ -13,6 +13,7 @@ from sentiment.errors import InvalidInput
 from sentiment.explain.encoding import Encoding, decode, tiles
 from sentiment.explain.methods.counterfactuals import Counterfactual
 from sentiment.explain.methods.evidence import Evidence, Verdict
+from sentiment.explain.methods.geometry import locate, plane_of
 from sentiment.explain.methods.heads import PATTERNS, HeadEffects, HeadPattern, HeadPatterns
 from sentiment.explain.methods.neuron import neuron_view
 from sentiment.explain.parts import (
@@ -29,6 +30,7 @@ from sentiment.explain.parts import (
     Part,
     Summary,
     Without,
+    WordGeometry,
 )
 from sentiment.model.bundle import GraphSpec
 from sentiment.model.scores import Scored
@@ -101,6 +103,7 @@ def _units(span: pb.Span) -> list[tuple[int, int]]:
         ({"attention": {}}, {"attributions": False, "attention": AttentionRequest()}),
         ({"heads": True}, {"attributions": False, "heads": True}),
         ({"neuron": {"token": 3}}, {"attributions": False, "neuron": NeuronRequest(token=3)}),
+        ({"geometry": True}, {"attributions": False, "geometry": True}),
         ({"heads": True, "methods": ["occlusion"]}, {"heads": True, "methods": ("occlusion",)}),
         ({"heads": True, "counterfactuals": True}, {"heads": True, "counterfactuals": True}),
         ({"heads": True, "attribution": {"steps": 5, "by_embedding": True}}, {"heads": True, "steps": 5, "by_embedding": True}),
@@ -303,6 +306,25 @@ def test_a_neuron_view_is_split_by_keys_and_loses_none(tokens: int, width: int, 
     assert [one.key_start for one in found] == [sum(one.keys for one in found[:place]) for place in range(count)]
     for name in ("key", "product", "dot", "scaled", "bias", "score", "softmax", "attention"):
         assert np.concatenate([getattr(one, name) for one in found]).tolist() == getattr(view, name).ravel().tolist()
+
+
+def test_a_geometry_is_sent_as_found() -> None:
+    rng = np.random.default_rng(1)
+    plane = plane_of(rng.standard_normal((4, 6), dtype=np.float32))
+    golden = ("a", "good", "film", "A")
+    found = locate(rng.standard_normal((2, 6), dtype=np.float32), plane, golden)
+
+    (sent,) = [message.geometry for message in _messages(WordGeometry(3, golden, plane, found))]
+
+    assert (sent.layer, tuple(sent.golden), len(sent.nearest)) == (3, golden, 2 * 3)
+    for flat, array in (
+        (sent.points, found.points),
+        (sent.golden_points, plane.points),
+        (sent.variance, plane.variance),
+        (sent.nearest, found.nearest),
+        (sent.cosines, found.cosines),
+    ):
+        assert list(flat) == array.ravel().tolist()
 
 
 @pytest.mark.parametrize("encoding", Encoding)

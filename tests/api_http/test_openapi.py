@@ -115,6 +115,7 @@ def test_answers_have_the_form_of_the_document(server: RunningServer, document: 
         (pb.ListModelsResponse, "ListModelsResponse"),
         (pb.AttentionTile, "AttentionTile"),
         (pb.NeuronView, "NeuronView"),
+        (pb.WordGeometry, "WordGeometry"),
         (pb.HeadReport, "HeadReport"),
         (pb.FeedbackResponse, "FeedbackResponse"),
     ],

@@ -93,6 +93,13 @@ def hover(page: Page) -> None:
         page.wait_for_timeout(16)
 
 
+def layers(page: Page) -> None:
+    """From the embeddings to the last layer, each as soon as the points stand still."""
+    for _ in range(6):
+        page.get_by_role("slider", name="Layer").press("ArrowRight")
+        page.wait_for_timeout(500)
+
+
 def megabytes(devtools: CDPSession) -> str:
     """What the page holds after collecting what it does not: objects, and the memory of arrays."""
     devtools.send("HeapProfiler.collectGarbage")
@@ -133,8 +140,10 @@ def measure(page: Page, url: str, devtools: CDPSession) -> None:
         print(row(f"head view, 12 heads, {level}: scrolling", frames(page, lambda: scroll(page))))
         page.locator(".heads-scroll").evaluate("(node) => node.scrollTo(0, 0)")
         print(row(f"head view, 12 heads, {level}: hovering", frames(page, lambda: hover(page))))
-    for view in ("model", "neuron", "card", "text"):
+    for view in ("model", "neuron", "geometry", "card", "text"):
         print(row(f"showing the {view} view", frames(page, lambda: _shown(page, view))))  # noqa: B023  # called at once
+    _shown(page, "geometry")
+    print(row("geometry view: from layer to layer", frames(page, lambda: layers(page))))
     print(f"\nafter all views: {megabytes(devtools)}")
 
 

@@ -101,6 +101,22 @@ def decoded(layer: int, head: int, encoding: Encoding) -> np.ndarray:
     return decode(encode(weights(layer, head), encoding))
 
 
+def geometry(golden: tuple[str, ...] = ("good", "bad", "movie")) -> Iterator[pb.ExplainResponse]:
+    """Three layers. The words are close to good and bad in the embeddings, later to movie and bad."""
+    for layer, nearest in enumerate(((0, 1), (2, 1), (2, 1))):
+        yield pb.ExplainResponse(
+            geometry=pb.WordGeometry(
+                layer=layer,
+                points=np.arange(2 * len(READ)) + layer,
+                golden=golden,
+                golden_points=range(2 * len(golden)),
+                variance=[0.5, 0.125],
+                nearest=nearest * len(READ),
+                cosines=[1 - layer / 8, -0.25] * len(READ),
+            )
+        )
+
+
 def summary() -> pb.ExplainResponse:
     message = pb.ExplanationSummary(complete=False, notes=["shapley drew 10 of 20 orders"], served_rows=30, explanation_rows=4)
     message.run.FromMilliseconds(1500)

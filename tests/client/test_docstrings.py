@@ -15,6 +15,7 @@ import pytest
 
 import sentiment.client
 from sentiment.client import AsyncClient, Client
+from sentiment.client.explanations import WordGeometry
 from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.settings import Settings
 from tests.conftest import RunningServer
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("awake")
 PUBLIC = {name: getattr(sentiment.client, name) for name in sentiment.client.__all__}
 EXAMPLES = [
     test
-    for name, found in PUBLIC.items()
+    for name, found in {**PUBLIC, "WordGeometry": WordGeometry}.items()
     if inspect.isclass(found) or inspect.isfunction(found)
     for test in doctest.DocTestFinder(exclude_empty=True).find(found, name, module=False, globs={})
     if test.examples

@@ -3,6 +3,7 @@
 import html
 import json
 import math
+import pickle
 from typing import Any
 
 import grpc
@@ -25,6 +26,7 @@ from tests.client.explained import (
     attribution,
     decoded,
     evidence,
+    geometry,
     header,
     messages,
     summary,
@@ -160,18 +162,67 @@ def test_a_neuron_view_is_assembled_from_its_parts() -> None:
         explained(views[0], *views[:1])
 
 
+def test_geometry_has_the_points_and_the_closest_golden_words_of_each_layer() -> None:
+    embeddings, first, last = explained(*geometry()).geometry
+
+    assert [part.layer for part in (embeddings, first, last)] == [0, 1, 2]
+    assert last.points.tolist() == [[2, 3], [4, 5], [6, 7], [8, 9]]
+    assert last.golden_points.tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert (last.golden, last.variance.tolist()) == (("good", "bad", "movie"), [0.5, 0.125])
+    assert (embeddings.nearest_words(3), last.nearest_words(3)) == ((("good", 1.0), ("bad", -0.25)), (("movie", 0.75), ("bad", -0.25)))
+    assert (last.nearest.dtype, last.nearest.shape, last.cosines.shape) == (np.int32, (len(READ), 2), (len(READ), 2))
+    for array in (last.points, last.golden_points, last.variance, last.nearest, last.cosines):
+        assert not array.flags.writeable
+    assert pickle.loads(pickle.dumps(last)).nearest_words(3) == last.nearest_words(3)
+    told = json.dumps(explained(*geometry()).to_json()["geometry"][2]["nearest"])
+    assert told == "[[2, 1], [2, 1], [2, 1], [2, 1]]"
+    assert explained().geometry == ()
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "message"),
+    [
+        ("points", [0.0] * 6, "cannot reshape array of size 6"),
+        ("nearest", [0, 1] * 3 + [0, 3], "a nearest word of layer 0 is not one of the 3 golden words"),
+        ("nearest", [0] * 7, "cannot reshape array of size 7"),
+        ("cosines", [0.5] * 4, "cannot reshape array of size 4"),
+        ("variance", [0.5], "cannot reshape array of size 1"),
+    ],
+)
+def test_geometry_of_other_words_than_the_headers_is_an_error(field: str, values: list[float], message: str) -> None:
+    part = next(geometry())
+    del getattr(part.geometry, field)[:]
+    getattr(part.geometry, field).extend(values)
+
+    with pytest.raises(CallFailed, match=f"INTERNAL: cannot read the explanation: {message}"):
+        explained(part)
+
+
+def test_geometry_of_a_text_without_words_has_empty_arrays() -> None:
+    start = header()
+    del start.words[:], start.tokens[:], start.unseen[:]
+    part = next(geometry())
+    for field in ("points", "nearest", "cosines"):
+        part.geometry.ClearField(field)
+
+    (found,) = explanation_of([pb.ExplainResponse(header=start), part, summary()], "").geometry
+
+    assert (found.points.shape, found.nearest.shape, found.golden_points.shape) == ((0, 2), (0, 0), (3, 2))
+
+
 def test_classify_returns_the_same_explanation_in_one_message() -> None:
     response = pb.ClassifyResponse()
     response.explanation.header.CopyFrom(header())
     response.explanation.attributions.append(attribution())
     response.explanation.evidence.append(evidence())
     response.explanation.tiles.extend(message.tile for message in attention(Encoding.U8))
+    response.explanation.geometry.extend(message.geometry for message in geometry())
     response.explanation.summary.CopyFrom(summary().summary)
 
     found = explained_of(response, TEXT, None).explanation
 
     assert found is not None
-    assert found.to_json() == explained(*ALL, *attention(Encoding.U8)).to_json()
+    assert found.to_json() == explained(*ALL, *attention(Encoding.U8), *geometry()).to_json()
     assert explained_of(pb.ClassifyResponse(), TEXT, None).explanation is None
 
 
@@ -188,6 +239,7 @@ def test_options_become_the_fields_of_their_names() -> None:
         evidence=False,
         bytes_max=9,
         without=((3,), [1, 2]),
+        geometry=True,
     ).message()
 
     assert list(asked.methods) == ["occlusion"]
@@ -201,8 +253,9 @@ def test_options_become_the_fields_of_their_names() -> None:
     assert (list(asked.attention.layers), list(asked.attention.heads), asked.attention.top_p) == ([1], [], 0.5)
     assert [list(one.words) for one in asked.without] == [[3], [1, 2]]
     assert (asked.neuron.layer, asked.neuron.head, asked.neuron.token) == (1, 2, 3)
+    assert asked.geometry
     nothing = ExplainOptions().message()
-    assert not (nothing.HasField("attention") or nothing.HasField("attribution") or nothing.HasField("neuron"))
+    assert not (nothing.HasField("attention") or nothing.HasField("attribution") or nothing.HasField("neuron") or nothing.geometry)
     assert ExplainOptions(attribution=True).message().HasField("attribution")
 
 

@@ -1,5 +1,6 @@
 """The upper bound on the bytes of an explanation, against messages whose fields have their maximum size; and budgets."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -7,9 +8,11 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from sentiment.errors import InvalidInput
-from sentiment.explain.budget import NOTE_BYTES_MAX, bytes_most, check_bytes
+from sentiment.explain.budget import NOTE_BYTES_MAX, Sizes, bytes_most, check_bytes
 from sentiment.explain.encoding import Encoding, tiles
+from sentiment.explain.engine.golden_words import WORDS_MAX
 from sentiment.explain.engine.request_check import METHODS
+from sentiment.explain.methods.geometry import NEAREST
 from sentiment.explain.methods.heads import PATTERNS
 from sentiment.explain.parts import ROLLOUTS, Aggregation, AttentionRequest, ExplanationRequest, NeuronRequest
 from sentiment.model.words import Encoded, Token, Word
@@ -27,7 +30,9 @@ EVERYTHING = ExplanationRequest(
     attention=AttentionRequest(encoding=Encoding.TOP_P, top_p=1.0),
     neuron=NeuronRequest(),
     without=((0,), (0,)),
+    geometry=True,
 )
+SIZES = Sizes(3, 4, 16, ("sehr", "schön", "größer"))
 SPAN = pb.Span(code_point_start=MOST, code_point_end=MOST, utf16_start=MOST, utf16_end=MOST, byte_start=MOST, byte_end=MOST)
 
 
@@ -127,6 +132,15 @@ def _neuron(tokens: int, width: int) -> list[pb.NeuronView]:
     return found
 
 
+def _geometry(words: int, golden: Sequence[str]) -> pb.WordGeometry:
+    near = NEAREST * words
+    places = [NUMBER] * 2
+    return pb.WordGeometry(
+        layer=MOST, points=places * words, golden=golden, golden_points=places * len(golden), variance=places,
+        nearest=[WORDS_MAX - 1] * near, cosines=[NUMBER] * near,
+    )  # fmt: skip
+
+
 def _tiles(asked: AttentionRequest, encoded: Encoded, layers: int, heads: int) -> list[pb.AttentionTile]:
     tokens = len(encoded.tokens)
     side = len(encoded.words) + 2 if asked.aggregation == Aggregation.WORDS else tokens
@@ -152,7 +166,7 @@ def _summary(methods: int) -> pb.ExplanationSummary:
     return pb.ExplanationSummary(complete=True, notes=notes, served_rows=MOST, explanation_rows=MOST, queue=wait, run=wait)
 
 
-def _largest(asked: ExplanationRequest, encoded: Encoded, layers: int, heads: int, width: int) -> int:
+def _largest(asked: ExplanationRequest, encoded: Encoded, sizes: Sizes) -> int:
     """Bytes of the largest messages that there can be, with their frames."""
     tokens, words = len(encoded.tokens), len(encoded.words)
     count = len(asked.methods) if asked.attributions else int(asked.counterfactuals)
@@ -161,17 +175,20 @@ def _largest(asked: ExplanationRequest, encoded: Encoded, layers: int, heads: in
     found += count * asked.evidence * [pb.ExplainResponse(evidence=_evidence())]
     found += 2 * asked.counterfactuals * [pb.ExplainResponse(counterfactual=_counterfactual(words))]
     found += [pb.ExplainResponse(counterfactual=_counterfactual(len(words))) for words in asked.without]
-    found += asked.heads * [pb.ExplainResponse(heads=_heads(layers * heads))]
+    found += asked.heads * [pb.ExplainResponse(heads=_heads(sizes.layers * sizes.heads))]
     if asked.neuron is not None:
-        found += [pb.ExplainResponse(neuron=view) for view in _neuron(tokens, width)]
+        found += [pb.ExplainResponse(neuron=view) for view in _neuron(tokens, sizes.width)]
+    if asked.geometry:
+        found += (sizes.layers + 1) * [pb.ExplainResponse(geometry=_geometry(words, sizes.golden))]
     if asked.attention is not None:
-        found += [pb.ExplainResponse(tile=tile) for tile in _tiles(asked.attention, encoded, layers, heads)]
+        found += [pb.ExplainResponse(tile=tile) for tile in _tiles(asked.attention, encoded, sizes.layers, sizes.heads)]
     return sum(message.ByteSize() + GRPC_FRAME for message in found)
 
 
 @pytest.mark.parametrize(("tokens", "words"), [(3, 1), (17, 15), (17, 4), (200, 198)])
 @pytest.mark.parametrize(
-    "left_out", ["nothing", "attention", "neuron", "heads", "counterfactuals", "evidence", "by_embedding", "attributions", "without"]
+    "left_out",
+    ["nothing", "attention", "neuron", "heads", "counterfactuals", "evidence", "by_embedding", "attributions", "without", "geometry"],
 )
 def test_no_messages_are_larger_than_the_bound(tokens: int, words: int, left_out: str) -> None:
     asked = (
@@ -181,16 +198,16 @@ def test_no_messages_are_larger_than_the_bound(tokens: int, words: int, left_out
     )  # type: ignore[arg-type]  # of all kinds
     encoded = _encoded(tokens, words, "größe")
 
-    largest = _largest(asked, encoded, 3, 4, 16)
+    largest = _largest(asked, encoded, SIZES)
 
-    assert largest <= bytes_most(asked, encoded, LABELS, 3, 4, 16) <= 1.5 * largest + 1500
+    assert largest <= bytes_most(asked, encoded, LABELS, SIZES) <= 1.5 * largest + 1500
 
 
 def test_answers_without_words_count_with_their_note() -> None:
     asked = ExplanationRequest("", attributions=False, without=((0, 1), (0,)))
     encoded = _encoded(6, 4)
 
-    added = bytes_most(asked, encoded, LABELS, 0, 0, 0) - bytes_most(replace(asked, without=()), encoded, LABELS, 0, 0, 0)
+    added = bytes_most(asked, encoded, LABELS, Sizes()) - bytes_most(replace(asked, without=()), encoded, LABELS, Sizes())
 
     least = sum(pb.ExplainResponse(counterfactual=_counterfactual(words)).ByteSize() + GRPC_FRAME for words in (2, 1)) + NOTE_BYTES_MAX
     assert least <= added <= least + 200
@@ -200,18 +217,18 @@ def test_answers_without_words_count_with_their_note() -> None:
 @pytest.mark.parametrize("aggregation", Aggregation)
 def test_no_attention_is_larger_than_the_bound(encoding: Encoding, aggregation: Aggregation) -> None:
     asked = ExplanationRequest("", attributions=False, attention=AttentionRequest(encoding=encoding, aggregation=aggregation))
-    encoded = _encoded(180, 100)
+    encoded, sizes = _encoded(180, 100), Sizes(2, 3)
 
-    largest = _largest(asked, encoded, 2, 3, 0)
+    largest = _largest(asked, encoded, sizes)
 
-    assert largest <= bytes_most(asked, encoded, LABELS, 2, 3, 0) <= 1.2 * largest + 3000
+    assert largest <= bytes_most(asked, encoded, LABELS, sizes) <= 1.2 * largest + 3000
 
 
 def test_only_requested_layers_and_heads_count() -> None:
     def most(attention: AttentionRequest) -> int:
-        return bytes_most(ExplanationRequest("", attributions=False, attention=attention), _encoded(50, 40), LABELS, 6, 12, 32)
+        return bytes_most(ExplanationRequest("", attributions=False, attention=attention), _encoded(50, 40), LABELS, Sizes(6, 12, 32))
 
-    nothing = bytes_most(ExplanationRequest("", attributions=False), _encoded(50, 40), LABELS, 6, 12, 32)
+    nothing = bytes_most(ExplanationRequest("", attributions=False), _encoded(50, 40), LABELS, Sizes(6, 12, 32))
     assert (most(AttentionRequest()) - nothing) == 36 * (most(AttentionRequest((3,), (7, 8))) - nothing)
 
 
@@ -231,12 +248,12 @@ def test_a_budget_that_may_be_exceeded_is_refused_with_a_cheaper_request(
     attention: AttentionRequest | None, budget: int, offer: str | None
 ) -> None:
     asked = ExplanationRequest("", methods=METHODS[:1], attention=attention, bytes_max=budget)
-    encoded, sizes = _encoded(100, 98), (6, 12, 32)
+    encoded, sizes = _encoded(100, 98), Sizes(6, 12, 32)
 
     with pytest.raises(InvalidInput) as caught:
-        check_bytes(asked, encoded, LABELS, *sizes)
+        check_bytes(asked, encoded, LABELS, sizes)
 
-    most = bytes_most(asked, encoded, LABELS, *sizes)
+    most = bytes_most(asked, encoded, LABELS, sizes)
     told = f"options.bytes_max: is {budget}; this explanation can take up to {most}"
     assert str(caught.value).startswith(told)
     assert (offer or "up to") in str(caught.value)
@@ -247,9 +264,9 @@ def test_a_budget_that_may_be_exceeded_is_refused_with_a_cheaper_request(
 
 def test_a_sufficient_budget_is_accepted() -> None:
     asked, encoded = EVERYTHING, _encoded(20, 18)
-    most = bytes_most(asked, encoded, LABELS, 2, 4, 8)
+    most = bytes_most(asked, encoded, LABELS, SIZES)
 
-    check_bytes(replace(asked, bytes_max=most), encoded, LABELS, 2, 4, 8)
-    check_bytes(replace(asked, bytes_max=None), encoded, LABELS, 2, 4, 8)
+    check_bytes(replace(asked, bytes_max=most), encoded, LABELS, SIZES)
+    check_bytes(replace(asked, bytes_max=None), encoded, LABELS, SIZES)
     with pytest.raises(InvalidInput):
-        check_bytes(replace(asked, bytes_max=most - 1), encoded, LABELS, 2, 4, 8)
+        check_bytes(replace(asked, bytes_max=most - 1), encoded, LABELS, SIZES)

@@ -9,7 +9,7 @@ import pytest
 
 from sentiment.api.grpc.explain_response import Messages
 from sentiment.errors import InvalidInput, Unsupported
-from sentiment.explain.budget import bytes_most
+from sentiment.explain.budget import Sizes, bytes_most
 from sentiment.explain.engine import Explainer
 from sentiment.explain.engine.request_check import ERASURE_METHODS, METHODS
 from sentiment.explain.methods.evidence import Evidence, Verdict
@@ -26,6 +26,7 @@ from sentiment.explain.parts import (
     Neuron,
     NeuronRequest,
     Without,
+    WordGeometry,
 )
 from sentiment.model.bundle import Graphs
 from sentiment.model.classifier import Classifier, load_classifier
@@ -37,7 +38,7 @@ from tests.models.tiny_families import MAX_TOKENS
 
 EVERYTHING = ExplanationRequest(
     TEXT, methods=METHODS, counterfactuals=True, heads=True, attention=AttentionRequest(), neuron=NeuronRequest(), by_embedding=True,
-    without=((3,), (5, 2)),
+    without=((3,), (5, 2)), geometry=True,
 )  # fmt: skip
 _text = partial(ExplanationRequest, TEXT)
 
@@ -72,7 +73,7 @@ def test_parts_have_a_fixed_order(explainer: Explainer) -> None:
     _, parts, summary = explained(explainer, EVERYTHING)
 
     kinds = list(dict.fromkeys(type(part) for part in parts))
-    assert kinds == [AttentionTile, Neuron, Attribution, Evidence, Counterfactuals, Without, Heads]
+    assert kinds == [AttentionTile, Neuron, WordGeometry, Attribution, Evidence, Counterfactuals, Without, Heads]
     told = [part for part in parts if isinstance(part, Attribution | Evidence)]
     assert [type(part) for part in told] == [Attribution, Evidence] * len(METHODS)
     assert [part.method for part in told] == [name for name in METHODS for _ in range(2)]
@@ -319,9 +320,10 @@ def test_the_messages_of_an_explanation_stay_within_its_bound(explainer: Explain
     header, *parts = explainer.explain(replace(EVERYTHING, text=text))
     assert isinstance(header, Header)
 
+    sizes = Sizes(graph.session.layers, graph.session.heads, graph.width, graph.golden.spellings)
     taken = sum(message.ByteSize() + 5 for part in (header, *parts) for message in messages.of(part))
 
-    most = bytes_most(EVERYTHING, header.encoded, manifest.labels, graph.session.layers, graph.session.heads, graph.width)
+    most = bytes_most(EVERYTHING, header.encoded, manifest.labels, sizes)
     assert taken <= most
     with pytest.raises(InvalidInput, match=f"can take up to {most}"):
         next(explainer.explain(replace(EVERYTHING, text=text, bytes_max=taken - 1)))

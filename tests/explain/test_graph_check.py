@@ -57,6 +57,7 @@ DAMAGES: dict[str, tuple[Callable[[Graph], None], str]] = {
     "gradient": (lambda graph: _after(graph, "attention_gradient.0", "Mul", float("inf")), "attention x gradient are not all finite"),
     "dots": (lambda graph: _after(graph, "embedding_dots", "Div", 0.0), "embedding_dots of golden"),
     "norms": (lambda graph: _after(graph, "value_norm.1", "Div", 0.0), "value norms are not all finite"),
+    "states": (lambda graph: _after(graph, "hidden.2", "Div", 0.0), r"hidden.2 of golden\[\d+\] is not all finite"),
     "queries": (lambda graph: _after(graph, "query.1", "Mul", float("nan")), "queries are not all finite"),
 }
 

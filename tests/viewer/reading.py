@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.viewer.browser import STEP_MS
 
 # Of every page; ASKING: of those from a server alone.
-VIEWS = {"text": "Text", "heads": "Heads", "model": "Model", "neuron": "Neuron", "card": "Scorecard"}
+VIEWS = {"text": "Text", "heads": "Heads", "model": "Model", "neuron": "Neuron", "geometry": "Geometry", "card": "Scorecard"}
 ASKING = {"compare": "Compare", "file": "File"}
 # Where each word's button begins and ends in its text, in UTF-16 units, and what it says.
 _BUTTONS = """(side) => {

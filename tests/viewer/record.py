@@ -25,6 +25,7 @@ ASKED = {
     "heads": True,
     "attention": {"encoding": "ATTENTION_ENCODING_U8"},
     "neuron": {"layer": 0, "head": 0, "token": 1},
+    "geometry": True,
     "without": [{"words": [9]}, {"words": [3]}],
 }
 

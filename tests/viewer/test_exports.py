@@ -16,7 +16,15 @@ pytestmark = pytest.mark.needs_tool("chromium")
 
 SVG = "{http://www.w3.org/2000/svg}"
 ELEMENTS = {f"{SVG}{name}" for name in ("svg", "title", "rect", "path", "text", "image")}
-PICTURES = {"text": {"without": "9"}, "heads": {}, "heads-locked": {"lock": 3}, "model": {}, "model-map": {"map": "2,3"}, "neuron": {}}
+PICTURES = {
+    "text": {"without": "9"},
+    "heads": {},
+    "heads-locked": {"lock": 3},
+    "model": {},
+    "model-map": {"map": "2,3"},
+    "neuron": {},
+    "geometry": {},
+}
 
 
 def saved_png(page: Page, folder: Path) -> Image.Image:

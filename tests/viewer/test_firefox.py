@@ -20,6 +20,7 @@ DRAWN = {
     "heads": ".heads-entry",
     "model": ".model-cell",
     "neuron": ".neuron-summary:not(:empty)",
+    "geometry": ".geometry-table td",
     "card": ".card-view table",
     "compare": ".compare-body ins.text-word",
     "file": "#file",

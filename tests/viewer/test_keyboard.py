@@ -139,8 +139,21 @@ def test_every_view_can_be_used_without_a_mouse(visit: Visit, english: RunningSe
     settled(page)
     expect(page.locator(".neuron-summary")).to_contain_text("token 5")
 
-    # Another text is typed and compared.
+    # The geometry: a word and its nearest golden words, in the last layer.
     page.locator("#tab-neuron").focus()
+    page.keyboard.press("ArrowRight")
+    settled(page)
+    while page.evaluate("() => document.activeElement.id") != "geometry-layer":
+        page.keyboard.press("Tab")
+    page.keyboard.press("End")
+    page.keyboard.press("Tab")
+    page.keyboard.press("End")
+    settled(page)
+    expect(page.get_by_role("listbox", name="Words of the text").get_by_role("option")).to_contain_text("film, nearest ")
+    expect(page.get_by_role("region", name="The chosen word")).to_contain_text("after 6 of 6 layers")
+
+    # Another text is typed and compared.
+    page.locator("#tab-geometry").focus()
     page.keyboard.press("ArrowRight")
     while page.evaluate("() => document.activeElement.id") != "other":
         page.keyboard.press("Tab")

@@ -22,6 +22,7 @@ PARTS = {
     "attention": ("tile", "heads", None, "Attention", ".heads-progress"),
     "heads": ("heads", "model", None, "What each head does", ".model-cell.marked"),
     "neuron": ("neuron", "neuron", None, "Layer 0, head 0, token 1", ".neuron-summary"),
+    "geometry": ("geometry", "geometry", None, "Geometry", ".geometry-table"),
 }
 
 

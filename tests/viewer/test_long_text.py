@@ -62,6 +62,14 @@ def test_every_view_of_512_tokens_stays_within_bounds(page: Page) -> None:
     panel.get_by_role("button", name="As a table").click()
     panel.get_by_role("button", name="Show all 512 keys").click()
     assert panel.get_by_role("region", name="Keys as a table").locator("tbody tr").count() == 512
+
+    panel = show(page, "geometry")
+    settled(page, PATIENCE_MS)
+    assert painted(panel.locator(".geometry-canvas")) > 10_000
+    panel.get_by_role("slider", name="Layer").press("End")
+    settled(page)
+    panel.get_by_role("button", name=re.compile(r"^all \d+ words")).click()
+    assert panel.locator(".geometry-table tbody tr").count() > 400
     assert sideways(page) == 0
     session = page.context.new_cdp_session(page)
     session.send("HeapProfiler.collectGarbage")

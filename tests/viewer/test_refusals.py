@@ -36,7 +36,7 @@ def test_without_explanations_the_answer_is_shown_and_each_view_says_why_it_is_e
 
     expect(page.locator(".answer .label")).to_have_text("positive")
 
-    for view in ("text", "heads", "model", "neuron"):
+    for view in ("text", "heads", "model", "neuron", "geometry"):
         panel = show(page, view)
         expect(panel.locator(".failed:visible").filter(has_text="explain").first).to_be_visible()
     answers(page)
@@ -49,7 +49,7 @@ def test_a_model_without_an_explain_graph_shows_words_and_says_what_it_lacks(vis
     settled(page)
 
     expect(page.locator(".text-word").nth(1)).to_have_attribute("aria-label", re.compile("^good, "))
-    for view in ("heads", "model", "neuron"):
+    for view in ("heads", "model", "neuron", "geometry"):
         panel = show(page, view)
         expect(panel.locator(".failed:visible").filter(has_text="graph").first).to_be_visible()
     answers(page)

@@ -37,7 +37,7 @@ def test_markup_in_a_text_stays_text(visit: Visit, paired: RunningServer, tmp_pa
     ask(page, ATTACK)
     clean(page)
 
-    for view in ("heads", "neuron", "text"):
+    for view in ("heads", "neuron", "geometry", "text"):
         show(page, view)
         nodes = [*saved_svg(page, tmp_path).iter()]
         assert {node.tag.partition("}")[2] for node in nodes} <= {"svg", "title", "rect", "path", "text", "image"}
@@ -52,7 +52,7 @@ def test_markup_in_a_pair_from_the_address_stays_text(visit: Visit, paired: Runn
     clean(page)
 
 
-CHOICES = ("layer", "heads", "lock", "level", "filter", "map", "token", "without")
+CHOICES = ("layer", "heads", "lock", "level", "filter", "map", "token", "geometry_layer", "without")
 OUT_OF_RANGE = {
     "layer": "99999999",
     "heads": "-1,3,99",
@@ -60,6 +60,7 @@ OUT_OF_RANGE = {
     "neuron_layer": "777",
     "neuron_head": "1e9",
     "token": "88888",
+    "geometry_layer": "55",
     "map": "9,99",
 }
 NAMES = {"view": "__proto__", "theme": "constructor", "__proto__": "x", "toString": "1"}
@@ -100,6 +101,8 @@ def test_markup_from_the_server_stays_text(visit: Visit, english: RunningServer)
                     row["dataset"] = ATTACK
             for token in line.get("header", {}).get("tokens", []):
                 token["piece"] = ATTACK
+            if "geometry" in line:
+                line["geometry"]["golden"] = [ATTACK] * len(line["geometry"]["golden"])
             if "summary" in line:
                 line["summary"]["notes"] = [ATTACK]
         route.fulfill(response=answer, body="\n".join(map(json.dumps, lines)) + "\n")

@@ -24,6 +24,7 @@ PARTS = [
     "--counterfactuals",
     "--neuron",
     "1,2,3",
+    "--geometry",
     "--method",
     "integrated_gradients",
     "--method",
@@ -75,9 +76,13 @@ def test_every_view_of_a_saved_page_works(visit: Visit, file: Path, reader: Clie
     settled(page)
     expect(panel.locator(".neuron-summary")).to_contain_text("In layer 1, head 2, token 3")
     assert painted(panel.locator(".neuron-canvas")) > 10_000
+    panel = show(page, "geometry")
+    settled(page)
+    assert painted(panel.locator(".geometry-canvas")) > 2000
+    expect(panel.locator(".geometry-table tbody tr").first).to_be_visible()
     panel = show(page, "card")
     expect(panel).to_contain_text("english/1")
-    for view in ("text", "heads", "model", "neuron"):
+    for view in ("text", "heads", "model", "neuron", "geometry"):
         show(page, view)
         assert saved_svg(page, tmp_path).get("width")
     assert sideways(page) == 0
@@ -89,7 +94,7 @@ def test_a_saved_page_says_what_it_does_not_contain(visit: Visit, tmp_path: Path
 
     page = opened(visit, bare)
 
-    for view in ("heads", "model", "neuron", "card"):
+    for view in ("heads", "model", "neuron", "geometry", "card"):
         expect(show(page, view)).to_contain_text("This saved page does not hold it")
     show(page, "text")
     expect(page.locator(".text-word")).to_have_count(3)

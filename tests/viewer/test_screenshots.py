@@ -22,7 +22,7 @@ from tests.viewer.reading import settled
 pytestmark = pytest.mark.needs_tool("chromium")
 
 APPROVED = Path(__file__).parent / "approved"
-BYTES_MAX = 1_800_000
+BYTES_MAX = 2_000_000
 LIGHT, DARK = {"color_scheme": "light"}, {"color_scheme": "dark"}
 SMALL = {"viewport": PHONE}
 # By name: the view, its state, the settings of the browser.
@@ -42,6 +42,9 @@ PICTURES = {
     "neuron": ("neuron", {}, LIGHT),
     "neuron-dark": ("neuron", {}, DARK),
     "neuron-phone": ("neuron", {}, SMALL),
+    "geometry": ("geometry", {"geometry_layer": 5}, LIGHT),
+    "geometry-dark": ("geometry", {"geometry_layer": 5}, DARK),
+    "geometry-phone": ("geometry", {"geometry_layer": 5}, SMALL),
     "card": ("card", {}, LIGHT),
     "card-dark": ("card", {}, DARK),
     "card-phone": ("card", {}, SMALL),

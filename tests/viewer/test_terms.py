@@ -21,6 +21,7 @@ NEEDED = {
     "heads": ("attention", "effect of a head"),
     "model": ("layer",),
     "neuron": ("softmax",),
+    "geometry": ("embedding", "layer", "principal component", "cosine"),
     "compare": ("added, removed",),
     "file": ("sent again",),
     "card": ("calibration error", "rollout"),

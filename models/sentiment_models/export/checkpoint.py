@@ -81,7 +81,8 @@ class Checkpoint:
         # By a hook and not as inputs_embeds, because some families derive positions from the ids.
         handle = table.register_forward_hook(lambda *_: between)
         try:
-            found = self._model(**{name: torch.from_numpy(array) for name, array in feeds.items()}, output_attentions=True)
+            given = {name: torch.from_numpy(array) for name, array in feeds.items()}
+            found = self._model(**given, output_attentions=True, output_hidden_states=True)
         finally:
             handle.remove()
         chosen = found.logits.gather(1, torch.from_numpy(label)[:, None]).sum()
@@ -90,6 +91,7 @@ class Checkpoint:
             logits=found.logits.detach().numpy(),
             attentions=[one.detach().numpy() for one in found.attentions],
             attention_gradients=[one.numpy() for one in by_attention],
+            hidden=[one.detach().numpy() for one in found.hidden_states],
             dots=torch.stack([(by_words * one).sum(-1) for one in (words, base)], -1).numpy(),
         )
 

@@ -24,13 +24,14 @@ class Explained:
     """The outputs of an explain graph.
 
     ``logits``: [rows, labels]. ``attentions`` and ``attention_gradients``: per layer, attention and the gradient of the chosen logits by
-    it, [rows, heads, tokens, tokens]. ``dots``: the gradient by the word embeddings times the embeddings of the text and of the baseline,
-    [rows, tokens, 2].
+    it, [rows, heads, tokens, tokens]. ``hidden``: what each layer reads, and what the last one gives, [rows, tokens, width]. ``dots``: the
+    gradient by the word embeddings times the embeddings of the text and of the baseline, [rows, tokens, 2].
     """
 
     logits: Logits
     attentions: list[NDArray[np.float32]]
     attention_gradients: list[NDArray[np.float32]]
+    hidden: list[NDArray[np.float32]]
     dots: NDArray[np.float32]
 
 
@@ -142,17 +143,19 @@ def explain_parity(session: ExplainSession, tokenizer: Tokenizer, reference: Exp
     """
     rng = np.random.default_rng(seed)
     names = [f"{kind}.{layer}" for kind in ("attention", "attention_gradient") for layer in range(session.layers)]
+    states = [f"hidden.{index}" for index in range(session.layers + 1)]
     worst = 0.0
     for batch in _mixed(rows, EXPLAIN_NUMBERS_MAX / (session.layers * session.heads)):
         feeds = pad(batch, session.inputs, tokenizer.pad_id, left=False)
         baseline = np.where(rng.random(feeds["input_ids"].shape) < 0.1, feeds["input_ids"], tokenizer.pad_id)
         label, alpha = rng.integers(0, session.labels, len(batch)), rng.random(len(batch), np.float32)
-        found = session.run(feeds, ["logits", "embedding_dots", *names], label, alpha, baseline)
+        found = session.run(feeds, ["logits", "embedding_dots", *names, *states], label, alpha, baseline)
         wanted = reference(feeds, label, alpha, baseline)
         read = feeds["attention_mask"].astype(bool)
         # Rows of padding are ignored: nothing reads their attention.
         layers = zip(names, [*wanted.attentions, *wanted.attention_gradients], strict=True)
         pairs = [(found[name].transpose(0, 2, 1, 3)[read], one.transpose(0, 2, 1, 3)[read]) for name, one in layers]
+        pairs += [(found[name][read], one[read]) for name, one in zip(states, wanted.hidden, strict=True)]
         pairs += [(found["logits"], wanted.logits), (found["embedding_dots"][read][:, :2], wanted.dots[read])]
         # Unlike Python's max, numpy's keeps NaN.
         worst = float(np.max([worst, *(np.abs(ours - theirs).max() / np.maximum(1.0, np.abs(theirs).max()) for ours, theirs in pairs)]))

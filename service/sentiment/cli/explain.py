@@ -134,7 +134,18 @@ def _for_page(job: ExplainJob, model: pb.Model, ask: Callable[[ExplainOptions], 
     if model.layers:
         attention = options.attention or AttentionOptions(encoding=job.encoding)
         neuron = options.neuron or NeuronOptions(layer=model.layers - 1)
-        options = replace(options, heads=True, attention=attention, neuron=neuron)
+        options = replace(options, heads=True, attention=attention, neuron=neuron, geometry=True)
+    try:
+        return _within_limit(options, ask)
+    except CallFailed as error:
+        # Bundles of earlier releases have no hidden states, and the model's description does not tell.
+        if error.code is not grpc.StatusCode.FAILED_PRECONDITION or options.geometry == job.options.geometry:
+            raise
+        return _within_limit(replace(options, geometry=False), ask)
+
+
+def _within_limit(options: ExplainOptions, ask: Callable[[ExplainOptions], Explanation]) -> Explanation:
+    """Request the explanation, without attention if it would be too large with it."""
     try:
         return ask(options)
     except CallFailed as error:

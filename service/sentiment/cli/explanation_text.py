@@ -1,13 +1,13 @@
 """An explanation as text for a terminal: the text in colours, the words' values, and the evidence for them. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from textwrap import wrap
 
 import numpy as np
 import numpy.typing as npt
 
-from sentiment.cli.terminal import Piece, bar, fitted, flowed, legend, visible
-from sentiment.client.explanations import Attention, Attribution, Counterfactual, Evidence, Explanation, Heads, Neuron
+from sentiment.cli.terminal import Piece, bar, columns, fitted, flowed, legend, visible
+from sentiment.client.explanations import Attention, Attribution, Counterfactual, Evidence, Explanation, Heads, Neuron, Word, WordGeometry
 
 WORDS_SHOWN = 20
 # A text with more words shows its sentences, and the largest words in each: a list of single words tells little of it. The longest
@@ -47,6 +47,8 @@ def page(explanation: Explanation, *, colour: bool, width: int) -> str:
         blocks.append([*_attention(explanation, explanation.attention, width)])
     if explanation.neuron is not None:
         blocks.append([*_neuron(explanation, explanation.neuron, width)])
+    if explanation.geometry:
+        blocks.append([*_geometry(explanation, width)])
     blocks.append(_end(explanation, width))
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
@@ -161,11 +163,14 @@ def _words(explanation: Explanation, found: Attribution, indices: npt.NDArray[np
     half = min(_BAR_HALF_MAX, (width - _WORD_WIDTH - 14 - 9 * sampled) // 2)
     for index in indices.tolist():
         word = explanation.words[index]
-        second = " (2nd text)" if word.pair else ""
-        name = fitted(visible(word.text), _WORD_WIDTH - len(second)) + second
         error = float(found.standard_errors[index])
         deviation = f" {f'+-{error:.3f}' if error > 0 else '':8}" if sampled else ""
-        yield f"  {name} {found.words[index]:+8.3f}{deviation} {bar(float(found.words[index]), half, colour)}".rstrip()
+        yield f"  {_name(word)} {found.words[index]:+8.3f}{deviation} {bar(float(found.words[index]), half, colour)}".rstrip()
+
+
+def _name(word: Word) -> str:
+    second = " (2nd text)" if word.pair else ""
+    return fitted(visible(word.text), _WORD_WIDTH - len(second)) + second
 
 
 def _totals(explanation: Explanation, found: Attribution, rest: npt.NDArray[np.int64], sentences: int) -> Iterator[str]:
@@ -271,6 +276,36 @@ def _neuron(explanation: Explanation, found: Neuron, width: int) -> Iterator[str
         yield f"  {found.softmax[place]:.3f}  score {found.score[place]:+8.3f}  {piece}"
     if found.max_abs_error > NEURON_ERROR_MAX:
         yield from _wrapped(f"differs from the model by up to {found.max_abs_error:.1g}", width, "  ")
+
+
+def _geometry(explanation: Explanation, width: int) -> Iterator[str]:
+    """The golden words closest to each word, in the embeddings and after the last layer."""
+    yield from _wrapped(
+        "geometry: the words of the model's golden texts closest to each word, by cosine in all dimensions; not what moved the answer",
+        width,
+    )
+    shown = {"embeddings": explanation.geometry[0], "last layer": explanation.geometry[-1]}
+    each = (width - _WORD_WIDTH - 2) // len(shown) - 2
+    yield _row(" " * _WORD_WIDTH, shown, each)
+    for index, word in enumerate(explanation.words[:WORDS_SHOWN]):
+        yield _row(_name(word), (_closest(found, index, each) for found in shown.values()), each)
+    if len(explanation.words) > WORDS_SHOWN:
+        yield f"  {len(explanation.words) - WORDS_SHOWN} other words"
+
+
+def _row(name: str, cells: Iterable[str], each: int) -> str:
+    return "  ".join(["", name, *(fitted(cell, each) for cell in cells)]).rstrip()
+
+
+def _closest(found: WordGeometry, word: int, width: int) -> str:
+    """As many golden words as fit, each after its cosine; the first in any case."""
+    cell = ""
+    for text, cosine in found.nearest_words(word):
+        longer = f"{cell}  {cosine:.2f} {visible(text)}".lstrip()
+        if cell and columns(longer) > width:
+            break
+        cell = longer
+    return cell
 
 
 def _end(explanation: Explanation, width: int) -> list[str]:

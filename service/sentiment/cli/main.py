@@ -189,6 +189,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         metavar="LAYER,HEAD,TOKEN",
         help="show how a token's attention is computed; all count from 0",
     )
+    parser.add_argument("--geometry", action="store_true", help="show which words of the model's golden texts lie closest to each word")
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     parser.add_argument("--html", type=Path, default=None, metavar="FILE", help="write the full viewer page here; it needs no network")
     parser.add_argument(
@@ -290,6 +291,7 @@ def _explain(options: argparse.Namespace) -> int:
         heads=options.heads,
         attention=attention,
         neuron=NeuronOptions(*options.neuron) if options.neuron else None,
+        geometry=options.geometry,
     )
     try:
         requested.message()

@@ -69,11 +69,13 @@ class ExplainOptions:
     If the text is longer than those on which the default method was studied, or too long for the timeout, another method is used and
     ``summary.notes`` says so.
 
-    ``methods``: names as listed by ``get_model``. Empty: the default method, or none if attention, heads, neuron or without is requested.
+    ``methods``: names as listed by ``get_model``. Empty: the default method, or none if attention, heads, neuron, geometry or without is
+    requested.
     ``attribution``: the default method in any case. ``steps``: steps of integrated_gradients, or orders of shapley or two_step_shapley; 0:
     the method's default. ``by_embedding``: also split values by token, segment and position embedding. ``bytes_max``: limit on the whole
     explanation; 0: the server's limit. ``without``: sets of word indices in ``Explanation.words``; ``Explanation.counterfactuals`` then
-    has the answer without each set.
+    has the answer without each set. ``geometry``: where the words lie among those of the bundle's golden texts, by layer; needs an explain
+    graph with hidden states.
 
     Raises:
         ValueError: ``methods`` is not a sequence of strings, or ``without`` is not a sequence of sequences of 32-bit integers.
@@ -90,6 +92,7 @@ class ExplainOptions:
     neuron: NeuronOptions | None = None
     bytes_max: int = 0
     without: Sequence[Sequence[int]] = ()
+    geometry: bool = False
 
     def __post_init__(self) -> None:
         _check_all("methods", self.methods, str)
@@ -110,6 +113,7 @@ class ExplainOptions:
             heads=self.heads,
             bytes_max=self.bytes_max,
             without=[pb.WordSet(words=words) for words in self.without],
+            geometry=self.geometry,
         )
         if self.attribution or self.steps or self.by_embedding:
             message.attribution.CopyFrom(pb.AttributionOptions(steps=self.steps, by_embedding=self.by_embedding))

@@ -33,6 +33,7 @@ def messages_of(explanation: pb.Explanation) -> Iterator[pb.ExplainResponse]:
     if explanation.HasField("heads"):
         yield pb.ExplainResponse(heads=explanation.heads)
     yield from (pb.ExplainResponse(neuron=part) for part in explanation.neuron)
+    yield from (pb.ExplainResponse(geometry=part) for part in explanation.geometry)
     yield pb.ExplainResponse(summary=explanation.summary)
 
 
@@ -146,6 +147,7 @@ class Reader:
             counterfactuals=tuple(_counterfactual(part) for part in cast(list[pb.Counterfactual], self._parts.get("counterfactual", []))),
             heads=_heads(heads[0]) if heads else None,
             neuron=_neuron(cast(list[pb.NeuronView], self._parts.get("neuron", []))),
+            geometry=tuple(_geometry(part, len(header.words)) for part in cast(list[pb.WordGeometry], self._parts.get("geometry", []))),
             attention=self._attention(summary.complete),
             summary=ex.Summary(
                 summary.complete,
@@ -319,4 +321,22 @@ def _neuron(parts: Sequence[pb.NeuronView]) -> ex.Neuron | None:
         product=joined("product", width),
         max_abs_error=first.max_abs_error,
         **{name: joined(name) for name in ("dot", "scaled", "bias", "score", "softmax", "attention")},
+    )
+
+
+def _geometry(part: pb.WordGeometry, words: int) -> ex.WordGeometry:
+    golden = len(part.golden)
+    width = len(part.nearest) // max(1, words)
+    nearest: ex.Indices = np.array(part.nearest, np.int32).reshape(words, width)
+    if ((nearest < 0) | (nearest >= golden)).any():
+        raise ValueError(f"a nearest word of layer {part.layer} is not one of the {golden} golden words")
+    nearest.flags.writeable = False
+    return ex.WordGeometry(
+        layer=part.layer,
+        points=_floats(part.points, words, 2),
+        golden=tuple(part.golden),
+        golden_points=_floats(part.golden_points, golden, 2),
+        variance=_floats(part.variance, 2),
+        nearest=nearest,
+        cosines=_floats(part.cosines, words, width),
     )

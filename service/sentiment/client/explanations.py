@@ -27,6 +27,7 @@ _DIGITS = 7
 _LOG_MIN = -100.0
 
 Floats = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +198,34 @@ class Neuron:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class WordGeometry:
+    """Where the words of the text lie after one layer, among the words of the bundle's golden texts: the proto's WordGeometry.
+
+    >>> english.explain("a good film", options=ExplainOptions(geometry=True)).geometry[-1].points.shape
+    (3, 2)
+
+    ``layer``: 0 for the embeddings, n for the output of the n-th layer. ``golden``: the golden words, the same in all layers; a word stands
+    as often as the texts have it. ``points`` [words, 2] and ``golden_points`` [golden words, 2]: x and y on the two principal components of
+    the golden words in this layer, with no unit. ``variance`` [2]: the shares of the golden words' variance along x and y; what they lack
+    to 1 is not in the picture. ``nearest`` [words, n], n at most 5: indices in ``golden`` of the closest words by cosine in all dimensions,
+    the closest first, each spelling once. ``cosines`` [words, n]: of these, from -1 to 1.
+    """
+
+    layer: int
+    points: Floats
+    golden: tuple[str, ...]
+    golden_points: Floats
+    variance: Floats
+    nearest: Indices
+    cosines: Floats
+
+    def nearest_words(self, word: int) -> tuple[tuple[str, float], ...]:
+        """The golden words closest to a word, each with its cosine, the closest first. ``word``: an index in ``Explanation.words``."""
+        pairs = zip(self.nearest[word].tolist(), self.cosines[word].tolist(), strict=True)
+        return tuple((self.golden[index], cosine) for index, cosine in pairs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Attention:
     """Attention maps [rows, columns] by (layer, head). A key is -1 if the map combines layers or heads, or if its rows are heads.
 
@@ -237,7 +266,8 @@ class Explanation:
     whether the explain graph predicts the same label for this text. ``logit_error``: the largest difference between the logits of both
     graphs; None without an explain graph. ``precision`` and ``provider``: of the graph that gave the answer and the evidence, on a GPU
     server the fp32 graph on the CPU. ``explain_provider``: what ran the explain graph, empty without one. ``attributions`` and
-    ``evidence``: by method, in the requested order. ``messages``: the source messages, each a serialized ExplainResponse.
+    ``evidence``: by method, in the requested order. ``geometry``: of the embeddings and of each layer, in this order; empty unless
+    requested. ``messages``: the source messages, each a serialized ExplainResponse.
     """
 
     text: str
@@ -263,6 +293,7 @@ class Explanation:
     counterfactuals: tuple[Counterfactual, ...]
     heads: Heads | None
     neuron: Neuron | None
+    geometry: tuple[WordGeometry, ...]
     attention: Attention | None
     summary: Summary
     messages: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
@@ -322,7 +353,7 @@ class Explanation:
 
         ``model``: the result of ``model_json``, for the scorecard.
 
-        The page shows only what the explanation has: also request attention, heads and neuron.
+        The page shows only what the explanation has: also request attention, heads, neuron and geometry.
 
         >>> page = client.explain("a good film").to_html()
         >>> page[:15]
@@ -483,7 +514,10 @@ def _plain(value: Any) -> Any:  # any field of a dataclass
     return _number(value) if isinstance(value, float) else value
 
 
-def _rounded(array: npt.NDArray[np.float32]) -> list[Any]:
+def _rounded(array: Floats | Indices) -> list[Any]:
+    if array.dtype.kind == "i":
+        whole: list[Any] = array.tolist()
+        return whole
     flat = array.astype(np.float64).ravel().tolist()
     numbers = np.array([_number(value) for value in flat], object)
     listed: list[Any] = numbers.reshape(array.shape).tolist()

@@ -4,10 +4,11 @@ The bound adds up the maximum of each field. Most explanations take half of it o
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sentiment.errors import InvalidInput
 from sentiment.explain.encoding import Encoding, encoded_bytes
+from sentiment.explain.methods.geometry import NEAREST
 from sentiment.explain.methods.heads import PATTERNS
 from sentiment.explain.parts import ROLLOUTS, Aggregation, AttentionRequest, ExplanationRequest
 from sentiment.model.words import Encoded
@@ -27,7 +28,20 @@ NOTE_BYTES_MAX = 256
 NEURON_BYTES_MIN = 30_000
 
 
-def check_bytes(request: ExplanationRequest, encoded: Encoded, labels: Sequence[str], layers: int, heads: int, width: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Of the explain graph; without one, as by default.
+
+    ``layers``; ``heads`` of each; ``width``: length of a head's query vector; ``golden``: the words of the golden texts.
+    """
+
+    layers: int = 0
+    heads: int = 0
+    width: int = 0
+    golden: Sequence[str] = ()
+
+
+def check_bytes(request: ExplanationRequest, encoded: Encoded, labels: Sequence[str], sizes: Sizes) -> None:
     """Refuse a request whose explanation can take more than ``request.bytes_max``. Arguments as for ``bytes_most``.
 
     Raises:
@@ -36,26 +50,24 @@ def check_bytes(request: ExplanationRequest, encoded: Encoded, labels: Sequence[
     budget = request.bytes_max
     if budget is None:
         return
-    most = bytes_most(request, encoded, labels, layers, heads, width)
+    most = bytes_most(request, encoded, labels, sizes)
     if most <= budget:
         return
     for change, cheaper in _cheaper(request):
-        less = bytes_most(cheaper, encoded, labels, layers, heads, width)
+        less = bytes_most(cheaper, encoded, labels, sizes)
         if less <= budget:
             raise InvalidInput("options.bytes_max", f"is {budget}; this explanation can take up to {most}, {change} up to {less}")
     raise InvalidInput("options.bytes_max", f"is {budget}; this explanation can take up to {most}")
 
 
-def bytes_most(request: ExplanationRequest, encoded: Encoded, labels: Sequence[str], layers: int, heads: int, width: int) -> int:
+def bytes_most(request: ExplanationRequest, encoded: Encoded, labels: Sequence[str], sizes: Sizes) -> int:
     """Upper bound in bytes on all messages of an explanation together, frames included.
 
     Args:
         request: its ``methods`` are those that will run.
         encoded: the tokenized text.
         labels: the model's labels.
-        layers: layers of the explain graph; 0 without one.
-        heads: heads per layer; 0 without an explain graph.
-        width: length of a head's query vector; 0 without an explain graph.
+        sizes: of the explain graph.
     """
     tokens, words = len(encoded.tokens), len(encoded.words)
     label = LENGTH + max(len(name.encode()) for name in labels)
@@ -71,13 +83,15 @@ def bytes_most(request: ExplanationRequest, encoded: Encoded, labels: Sequence[s
     sets = [words, words] if request.counterfactuals else []
     total += sum(FRAME + label + LENGTH + 5 * count + FLOAT + 7 * INT for count in (*sets, *map(len, request.without)))
     if request.heads:
-        total += _heads_bytes(layers * heads)
+        total += _heads_bytes(sizes.layers * sizes.heads)
     if request.neuron is not None:
-        total += _neuron_bytes(tokens, width)
+        total += _neuron_bytes(tokens, sizes.width)
+    if request.geometry:
+        total += (sizes.layers + 1) * _geometry_bytes(words, sizes.golden)
     if request.attention is not None:
-        total += _attention_bytes(request.attention, encoded, layers, heads)
-    # One note says that there was no time for the default method.
-    notes = 4 + 4 * len(methods) + 2 * request.counterfactuals + bool(request.without)
+        total += _attention_bytes(request.attention, encoded, sizes.layers, sizes.heads)
+    # One note says that there was no time for the default method, one that there was none for the geometry.
+    notes = 4 + request.geometry + 4 * len(methods) + 2 * request.counterfactuals + bool(request.without)
     return total + FRAME + notes * (LENGTH + NOTE_BYTES_MAX) + 3 * INT + 2 * (LENGTH + 2 * INT)
 
 
@@ -91,6 +105,12 @@ def _neuron_bytes(tokens: int, width: int) -> int:
     keys = tokens * 4 * (2 * width + 6)
     messages = -(-keys // NEURON_BYTES_MIN)
     return keys + messages * (FRAME + 5 * INT + 2 * FLOAT + 9 * LENGTH + 4 * width)
+
+
+def _geometry_bytes(words: int, golden: Sequence[str]) -> int:
+    known = sum(LENGTH + len(word.encode()) + 2 * 4 for word in golden)
+    # An index takes at most two bytes: see WORDS_MAX of the golden words.
+    return FRAME + INT + 7 * LENGTH + 2 * 4 + known + words * (2 * 4 + NEAREST * (2 + 4))
 
 
 def _attention_bytes(request: AttentionRequest, encoded: Encoded, layers: int, heads: int) -> int:

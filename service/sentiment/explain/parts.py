@@ -9,6 +9,7 @@ import numpy.typing as npt
 from sentiment.explain.encoding import TOP_P_DEFAULT, Encoding, Tile
 from sentiment.explain.methods.counterfactuals import Counterfactual
 from sentiment.explain.methods.evidence import Evidence
+from sentiment.explain.methods.geometry import Geometry, Plane
 from sentiment.explain.methods.heads import HeadEffects, HeadPatterns
 from sentiment.explain.methods.neuron import NeuronView
 from sentiment.model.bundle import GraphSpec
@@ -74,6 +75,7 @@ class ExplanationRequest:
     heads: bool = False
     attention: AttentionRequest | None = None
     neuron: NeuronRequest | None = None
+    geometry: bool = False
     steps: int = 0
     seed: int = 0
     bytes_max: int | None = None
@@ -178,6 +180,16 @@ class Neuron:
     view: NeuronView
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class WordGeometry:
+    """Where the words lie after ``layer`` (0: the embeddings) among the golden words ``golden``, whose places are in ``plane``."""
+
+    layer: int
+    golden: tuple[str, ...]
+    plane: Plane
+    found: Geometry
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """How the explanation ended. ``notes``: what was left out or shortened, and why. ``run_s``: seconds of work."""
@@ -190,4 +202,4 @@ class Summary:
     queue_s: float = 0.0
 
 
-Part = Header | Attribution | Evidence | Counterfactuals | Without | AttentionTile | Heads | Neuron | Summary
+Part = Header | Attribution | Evidence | Counterfactuals | Without | AttentionTile | Heads | Neuron | WordGeometry | Summary

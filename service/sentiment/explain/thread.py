@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 
 from sentiment.explain.engine import Explainer
 from sentiment.explain.methods.evidence import Evidence
-from sentiment.explain.parts import AttentionTile, Attribution, Counterfactuals, ExplanationRequest, Header, Heads, Neuron, Part, Without
+from sentiment.explain.parts import (
+    AttentionTile,
+    Attribution,
+    Counterfactuals,
+    ExplanationRequest,
+    Header,
+    Heads,
+    Neuron,
+    Part,
+    Without,
+    WordGeometry,
+)
 from sentiment.model.lowest_priority import LowestPriority
 from sentiment.model.session import Stop
 
@@ -19,7 +30,7 @@ RESERVE_S = 0.05
 # Longest single sleep while resting, so that a withdrawn job ends soon.
 REST_S = 0.05
 
-_NAMES = {Header: "header", AttentionTile: "attention", Neuron: "neuron", Evidence: "evidence", Heads: "heads"}
+_NAMES = {Header: "header", AttentionTile: "attention", Neuron: "neuron", Evidence: "evidence", Heads: "heads", WordGeometry: "geometry"}
 _NAMES |= dict.fromkeys((Counterfactuals, Without), "counterfactuals")
 
 

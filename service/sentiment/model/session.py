@@ -169,7 +169,8 @@ class Session:
 class ExplainSession:
     """A loaded explain graph; docs/internals/bundle-format.md has its inputs and outputs. For several threads, as ``Session``.
 
-    ``layers`` and ``heads`` are those of its attention, ``labels`` the number of logits of a row, ``provider`` what runs it.
+    ``layers`` and ``heads`` are those of its attention, ``labels`` the number of logits of a row, ``provider`` what runs it. ``hidden``:
+    whether it has hidden states.
     """
 
     def __init__(
@@ -200,6 +201,8 @@ class ExplainSession:
         self.inputs = [name for name in shapes if name in _KNOWN_INPUTS]
         _, self.layers, self.heads = shapes["head_gate"]
         self.labels = given["logits"][1]
+        # Graphs that were exported before 0.2 have none.
+        self.hidden = all(f"hidden.{layer}" in given for layer in range(self.layers + 1))
 
     def run(
         self,

@@ -35,7 +35,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client 
 
 EXPLAINED = (
     *("integrated_gradients", "gradient_x_input", "occlusion", "shapley", "two_step_shapley"),
-    *("header", "attention", "neuron", "evidence", "counterfactuals", "heads"),
+    *("header", "attention", "neuron", "geometry", "evidence", "counterfactuals", "heads"),
 )
 PRIORITIES = ("interactive", "bulk")
 # Label values by whether the model abstained.

@@ -1304,6 +1304,7 @@ class ExplainOptions(_message.Message):
     BYTES_MAX_FIELD_NUMBER: _builtins.int
     NEURON_FIELD_NUMBER: _builtins.int
     WITHOUT_FIELD_NUMBER: _builtins.int
+    GEOMETRY_FIELD_NUMBER: _builtins.int
     evidence: _builtins.bool
     """Unset: every attribution has evidence."""
     counterfactuals: _builtins.bool
@@ -1316,6 +1317,10 @@ class ExplainOptions(_message.Message):
     """Maximum bytes of the explanation; 0: what the rpc allows (Limits). If the request can take more, it fails with
     INVALID_ARGUMENT, which states the bytes needed.
     """
+    geometry: _builtins.bool
+    """Where the words lie among those of the bundle's golden texts: a WordGeometry for the embeddings and for each layer.
+    FAILED_PRECONDITION if the bundle's explanation graph has no hidden states.
+    """
     @_builtins.property
     def attention(self) -> Global___AttentionOptions:
         """Unset: no attention maps."""
@@ -1327,7 +1332,7 @@ class ExplainOptions(_message.Message):
         """Names from Model.explanation_methods. Unset: the model's default method, or two_step_shapley if the text has more
         words than ExplanationStudy.words_max. If there is no time for that, the service's own first choice: integrated
         gradients, or occlusion without an explain graph. The summary's notes say so. No method is used if this is unset
-        and you ask for attention, heads, neuron or without, but neither for attribution nor for counterfactuals.
+        and you ask for attention, heads, neuron, geometry or without, but neither for attribution nor for counterfactuals.
         """
 
     @_builtins.property
@@ -1352,10 +1357,11 @@ class ExplainOptions(_message.Message):
         bytes_max: _builtins.int = ...,
         neuron: Global___NeuronOptions | None = ...,
         without: _abc.Iterable[Global___WordSet] | None = ...,
+        geometry: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_evidence", b"_evidence", "attention", b"attention", "attribution", b"attribution", "evidence", b"evidence", "neuron", b"neuron"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evidence", b"_evidence", "attention", b"attention", "attribution", b"attribution", "bytes_max", b"bytes_max", "counterfactuals", b"counterfactuals", "evidence", b"evidence", "heads", b"heads", "methods", b"methods", "neuron", b"neuron", "without", b"without"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evidence", b"_evidence", "attention", b"attention", "attribution", b"attribution", "bytes_max", b"bytes_max", "counterfactuals", b"counterfactuals", "evidence", b"evidence", "geometry", b"geometry", "heads", b"heads", "methods", b"methods", "neuron", b"neuron", "without", b"without"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__evidence: _TypeAlias = _typing.Literal["evidence"]  # noqa: Y015
     _WhichOneofArgType__evidence: _TypeAlias = _typing.Literal["_evidence", b"_evidence"]  # noqa: Y015
@@ -1494,6 +1500,7 @@ class Explanation(_message.Message):
     HEADS_FIELD_NUMBER: _builtins.int
     NEURON_FIELD_NUMBER: _builtins.int
     SUMMARY_FIELD_NUMBER: _builtins.int
+    GEOMETRY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> Global___ExplanationHeader: ...
     @_builtins.property
@@ -1510,6 +1517,8 @@ class Explanation(_message.Message):
     def neuron(self) -> _containers.RepeatedCompositeFieldContainer[Global___NeuronView]: ...
     @_builtins.property
     def summary(self) -> Global___ExplanationSummary: ...
+    @_builtins.property
+    def geometry(self) -> _containers.RepeatedCompositeFieldContainer[Global___WordGeometry]: ...
     def __init__(
         self,
         *,
@@ -1521,10 +1530,11 @@ class Explanation(_message.Message):
         heads: Global___HeadReport | None = ...,
         neuron: _abc.Iterable[Global___NeuronView] | None = ...,
         summary: Global___ExplanationSummary | None = ...,
+        geometry: _abc.Iterable[Global___WordGeometry] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "heads", b"heads", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributions", b"attributions", "counterfactuals", b"counterfactuals", "evidence", b"evidence", "header", b"header", "heads", b"heads", "neuron", b"neuron", "summary", b"summary", "tiles", b"tiles"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributions", b"attributions", "counterfactuals", b"counterfactuals", "evidence", b"evidence", "geometry", b"geometry", "header", b"header", "heads", b"heads", "neuron", b"neuron", "summary", b"summary", "tiles", b"tiles"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1542,6 +1552,7 @@ class ExplainResponse(_message.Message):
     HEADS_FIELD_NUMBER: _builtins.int
     NEURON_FIELD_NUMBER: _builtins.int
     SUMMARY_FIELD_NUMBER: _builtins.int
+    GEOMETRY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> Global___ExplanationHeader:
         """First, once."""
@@ -1562,6 +1573,8 @@ class ExplainResponse(_message.Message):
     def summary(self) -> Global___ExplanationSummary:
         """Last, once."""
 
+    @_builtins.property
+    def geometry(self) -> Global___WordGeometry: ...
     def __init__(
         self,
         *,
@@ -1573,12 +1586,13 @@ class ExplainResponse(_message.Message):
         heads: Global___HeadReport | None = ...,
         neuron: Global___NeuronView | None = ...,
         summary: Global___ExplanationSummary | None = ...,
+        geometry: Global___WordGeometry | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attribution", b"attribution", "counterfactual", b"counterfactual", "evidence", b"evidence", "header", b"header", "heads", b"heads", "neuron", b"neuron", "part", b"part", "summary", b"summary", "tile", b"tile"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attribution", b"attribution", "counterfactual", b"counterfactual", "evidence", b"evidence", "geometry", b"geometry", "header", b"header", "heads", b"heads", "neuron", b"neuron", "part", b"part", "summary", b"summary", "tile", b"tile"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attribution", b"attribution", "counterfactual", b"counterfactual", "evidence", b"evidence", "header", b"header", "heads", b"heads", "neuron", b"neuron", "part", b"part", "summary", b"summary", "tile", b"tile"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attribution", b"attribution", "counterfactual", b"counterfactual", "evidence", b"evidence", "geometry", b"geometry", "header", b"header", "heads", b"heads", "neuron", b"neuron", "part", b"part", "summary", b"summary", "tile", b"tile"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "tile", "attribution", "evidence", "counterfactual", "heads", "neuron", "summary"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "tile", "attribution", "evidence", "counterfactual", "heads", "neuron", "summary", "geometry"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
@@ -2299,6 +2313,69 @@ class NeuronView(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NeuronView: _TypeAlias = NeuronView  # noqa: Y015
+
+@_typing.final
+class WordGeometry(_message.Message):
+    """Where the words of the text lie after one layer, among the words of the bundle's golden texts. A word is the mean of
+    its tokens' hidden states, less the mean of all golden words. x and y are the two directions in which the golden words
+    differ most (principal components of this layer), so distances in the picture are smaller than those in the layer.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAYER_FIELD_NUMBER: _builtins.int
+    POINTS_FIELD_NUMBER: _builtins.int
+    GOLDEN_FIELD_NUMBER: _builtins.int
+    GOLDEN_POINTS_FIELD_NUMBER: _builtins.int
+    VARIANCE_FIELD_NUMBER: _builtins.int
+    NEAREST_FIELD_NUMBER: _builtins.int
+    COSINES_FIELD_NUMBER: _builtins.int
+    layer: _builtins.int
+    """0: the embeddings; n: the output of the n-th layer."""
+    @_builtins.property
+    def points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Row-major [words of the header, 2]: x and y."""
+
+    @_builtins.property
+    def golden(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The golden words, as written, in the order of their texts; a word stands as often as they have it."""
+
+    @_builtins.property
+    def golden_points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Row-major [golden words, 2]: x and y."""
+
+    @_builtins.property
+    def variance(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Shares of the golden words' variance along x and along y."""
+
+    @_builtins.property
+    def nearest(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Row-major [words of the header, n], n at most 5: indices in golden of the closest ones by cosine in all dimensions,
+        the closest first, each spelling once.
+        """
+
+    @_builtins.property
+    def cosines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Their cosines, of the same shape."""
+
+    def __init__(
+        self,
+        *,
+        layer: _builtins.int = ...,
+        points: _abc.Iterable[_builtins.float] | None = ...,
+        golden: _abc.Iterable[_builtins.str] | None = ...,
+        golden_points: _abc.Iterable[_builtins.float] | None = ...,
+        variance: _abc.Iterable[_builtins.float] | None = ...,
+        nearest: _abc.Iterable[_builtins.int] | None = ...,
+        cosines: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cosines", b"cosines", "golden", b"golden", "golden_points", b"golden_points", "layer", b"layer", "nearest", b"nearest", "points", b"points", "variance", b"variance"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WordGeometry: _TypeAlias = WordGeometry  # noqa: Y015
 
 @_typing.final
 class ExplanationSummary(_message.Message):

@@ -14,6 +14,7 @@ Outputs, ``i`` from 0 to layers - 1:
   each [rows, heads, tokens, tokens].
 - ``query.i``, ``key.i`` [rows, heads, tokens, width of a head].
 - ``value_norm.i`` [rows, heads, tokens]: norm of the vector that a token adds to the layer's output at weight 1 (Kobayashi et al. 2020).
+- ``hidden.i``, ``i`` from 0 to layers [rows, tokens, width of the layer]: what layer ``i`` reads; the last is what the last layer gives.
 - ``embedding_dots`` [rows, tokens, 4]: products of the logit's gradient by a token's embedding with the embeddings of its id, its baseline
   id, its segment and its position.
 """
@@ -64,6 +65,7 @@ def explain_graph(model: ModelProto) -> ModelProto:
     _lift_constants(result)
     blocks = find_blocks(result)
     heads = _heads(result, blocks)
+    states = _states(result, blocks)
     switched = _switch(result, blocks)
     embedded = _interpolate(result)
     writer = Writer(result, "gradient")
@@ -77,6 +79,8 @@ def explain_graph(model: ModelProto) -> ModelProto:
         writer.op("Identity", block.queries, name=f"query.{index}")
         writer.op("Transpose", block.keys, name=f"key.{index}", perm=[0, 1, 3, 2])
         _value_norms(writer, block, heads, f"value_norm.{index}")
+    for index, state in enumerate(states):
+        writer.op("Identity", state, name=f"hidden.{index}")
     dots = [_dot(writer, by[embedded["between"]], embedded[name]) for name in EMBEDDINGS[:2]]
     for name in EMBEDDINGS[2:]:
         known = name in embedded
@@ -158,6 +162,25 @@ def _heads(model: ModelProto, blocks: Sequence[Block]) -> int:
     if len(found) != 1:
         raise NotExplainable(f"all layers must have the same number of heads, got {', '.join(map(str, sorted(found)))}")
     return found.pop()
+
+
+def _states(model: ModelProto, blocks: Sequence[Block]) -> list[str]:
+    """Return the names of the states that the layers read, and of the last layer's result: that of the last normalization."""
+    makers = {name: node for node in model.graph.node for name in node.output}
+    stored = initializers(model)
+    found = []
+    for block in blocks:
+        node = makers.get(block.queries)
+        while node is not None and node.op_type != "MatMul":
+            node = next((makers[name] for name in node.input if name in makers), None)
+        if node is None or node.input[1] not in stored:
+            raise NotExplainable(f"{block.queries}: the state that the layer reads was not found")
+        found.append(node.input[0])
+    kinds = [node.op_type for node in model.graph.node]
+    norms = [node for node in model.graph.node if node.op_type == "LayerNormalization"]
+    if not norms or kinds[::-1].index("LayerNormalization") > kinds[::-1].index("Softmax"):
+        raise NotExplainable("the graph has no LayerNormalization after its last Softmax")
+    return [*found, norms[-1].output[0]]
 
 
 def _lift_constants(model: ModelProto) -> None:
@@ -272,6 +295,8 @@ def _declare(model: ModelProto, layers: int, heads: int) -> None:
     for index in range(layers):
         for name, shape in shapes.items():
             model.graph.output.append(helper.make_tensor_value_info(f"{name}.{index}", numbers, shape))
+    for index in range(layers + 1):
+        model.graph.output.append(helper.make_tensor_value_info(f"hidden.{index}", numbers, ["rows", "tokens", None]))
     model.graph.output.append(helper.make_tensor_value_info("embedding_dots", numbers, ["rows", "tokens", len(EMBEDDINGS)]))
 
 

@@ -35,7 +35,7 @@ def explanation_request(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_l
         options, field, label = request.explain, CLASSIFY_OPTIONS, ""
         if truncation == WINDOWS:
             raise InvalidInput("truncation", "must be refuse, head or head_tail with explain, got windows: an explanation has one row")
-    others = options.HasField("attention") or options.HasField("neuron") or options.heads or options.without
+    others = options.HasField("attention") or options.HasField("neuron") or options.heads or options.geometry or options.without
     attributed = options.methods or options.HasField("attribution") or options.counterfactuals
     return ExplanationRequest(
         text=request.text,
@@ -50,6 +50,7 @@ def explanation_request(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_l
         heads=options.heads,
         attention=_attention_request(options.attention, field + "attention.") if options.HasField("attention") else None,
         neuron=NeuronRequest(options.neuron.layer, options.neuron.head, options.neuron.token) if options.HasField("neuron") else None,
+        geometry=options.geometry,
         steps=options.attribution.steps,
         bytes_max=_bytes_max(options.bytes_max, bytes_limit, field + "bytes_max"),
         without=_sets(options.without, field + "without"),

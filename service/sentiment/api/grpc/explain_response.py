@@ -24,6 +24,7 @@ from sentiment.explain.parts import (
     Part,
     Summary,
     Without,
+    WordGeometry,
 )
 from sentiment.model.words import Units
 from sentiment.v1 import sentiment_pb2 as pb
@@ -33,7 +34,8 @@ _KEY_BYTES = 24
 # Arrays of a neuron view with one entry or row per key.
 _BY_KEY = ("key", "product", "dot", "scaled", "bias", "score", "softmax", "attention")
 # The repeated fields of Explanation, by the name of the message part.
-_LISTS = {"tile": "tiles", "attribution": "attributions", "evidence": "evidence", "counterfactual": "counterfactuals", "neuron": "neuron"}
+_LISTS = {"tile": "tiles", "attribution": "attributions", "counterfactual": "counterfactuals"}
+_LISTS |= {name: name for name in ("evidence", "neuron", "geometry")}
 
 
 class Messages:
@@ -64,6 +66,8 @@ class Messages:
                 yield pb.ExplainResponse(heads=_heads(part))
             case Neuron():
                 yield from (pb.ExplainResponse(neuron=view) for view in _neuron(part))
+            case WordGeometry():
+                yield pb.ExplainResponse(geometry=_geometry(part))
             case Summary():
                 yield pb.ExplainResponse(summary=_summary(part))
 
@@ -267,6 +271,18 @@ def _neuron(part: Neuron) -> Iterator[pb.NeuronView]:
             max_abs_error=view.max_abs_error,
             **{name: _numbers(getattr(view, name)[keys]) for name in _BY_KEY},
         )
+
+
+def _geometry(part: WordGeometry) -> pb.WordGeometry:
+    return pb.WordGeometry(
+        layer=part.layer,
+        points=_numbers(part.found.points),
+        golden=part.golden,
+        golden_points=_numbers(part.plane.points),
+        variance=_numbers(part.plane.variance),
+        nearest=part.found.nearest.ravel().tolist(),
+        cosines=_numbers(part.found.cosines),
+    )
 
 
 def _summary(part: Summary) -> pb.ExplanationSummary:

@@ -5,15 +5,16 @@ Words are erased with the attention mask of the served graph. The explain graph 
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 
 import numpy as np
 
 from sentiment.errors import BadBundle
-from sentiment.explain.budget import check_bytes
+from sentiment.explain.budget import Sizes, check_bytes
 from sentiment.explain.engine.attributions import Attributions
+from sentiment.explain.engine.golden_words import hidden_states
 from sentiment.explain.engine.graph_check import ExplainGraph, load_graph
 from sentiment.explain.engine.maps import Floats, heads_seen, map_count, map_tiles, maps, neuron, outputs
 from sentiment.explain.engine.reading import read
@@ -21,8 +22,9 @@ from sentiment.explain.engine.request_check import ERASURE_METHODS, METHOD_OF_LO
 from sentiment.explain.engine.runs import EXPLAINED, SERVED, Arrays, Clock, Left, Pace, Runs
 from sentiment.explain.methods.counterfactuals import flip, keep
 from sentiment.explain.methods.erasure import without
+from sentiment.explain.methods.geometry import locate, word_states
 from sentiment.explain.methods.heads import HeadEffects, HeadPatterns, effects_from, gate_plan
-from sentiment.explain.parts import AttentionTile, Counterfactuals, ExplanationRequest, Header, Heads, Part, Summary, Without
+from sentiment.explain.parts import AttentionTile, Counterfactuals, ExplanationRequest, Header, Heads, Part, Summary, Without, WordGeometry
 from sentiment.model.classifier import Classifier
 from sentiment.model.execute import Execute, here
 from sentiment.model.scores import probabilities
@@ -124,8 +126,8 @@ class Explainer:
     ) -> Iterator[Part]:
         """Explain one text, part by part: the header first, the summary last.
 
-        Between them: attention tiles, the neuron view, the attribution and evidence of each method, counterfactuals, answers without the
-        requested words, and heads.
+        Between them: attention tiles, the neuron view, the geometry, the attribution and evidence of each method, counterfactuals, answers
+        without the requested words, and heads.
 
         Args:
             request: what to explain.
@@ -147,8 +149,8 @@ class Explainer:
             check_token(request.neuron, encoded)
         check_sets(request.without, encoded)
         methods = request.methods or self.defaults(len(encoded.words))
-        sizes = (0, 0, 0) if graph is None else (graph.session.layers, graph.session.heads, graph.width)
-        check_bytes(replace(request, methods=request.methods or methods[:1]), encoded, self.classifier.manifest.labels, *sizes)
+        sizes = Sizes() if graph is None else Sizes(graph.session.layers, graph.session.heads, graph.width, graph.golden.spellings)
+        check_bytes(replace(request, methods=request.methods or methods[:1]), encoded, self.classifier.manifest.labels, sizes)
         usual = self._usual.setdefault(len(encoded.tokens).bit_length(), {})
         runs = Runs(self.classifier, None if graph is None else graph.session, encoded, left_s, stop, self._clock, execute, usual)
         work = _Work(self.classifier, graph, request, methods, runs, [], self._remarks(request, methods[0], len(encoded.words)))
@@ -208,10 +210,13 @@ class _Work:
         )
         seen = self._heads_seen(arrays)
         view = None if self.request.neuron is None else neuron(arrays, self.request.neuron)
+        states = [word_states(arrays.pop(name)[0], self.encoded.words) for name in self._hidden()]
         yield from self._tiles(arrays)
         if view is not None:
             yield view
         arrays.clear()
+        if self.request.geometry:
+            yield from self._geometry(states)
         temperature, pad_id = self.classifier.manifest.calibration.temperature, self.classifier.tokenizer.pad_id
         attributions = Attributions(self.request, self.runs, label, temperature, pad_id, at_text, self.notes, self.remarks)
         if self.request.attributions or self.request.counterfactuals:
@@ -245,7 +250,7 @@ class _Work:
         assert self.graph is not None
         layers, heads = self.graph.session.layers, self.graph.session.heads
         # Free these arrays before yielding tiles: a slow reader may keep the generator waiting.
-        for name in arrays.keys() - outputs(replace(self.request, heads=False, neuron=None), layers):
+        for name in arrays.keys() - outputs(replace(self.request, heads=False, neuron=None, geometry=False), layers):
             del arrays[name]
         pace, clock = Pace(), self.runs.clock
         for number, one in enumerate(maps(arrays, request, layers, self.encoded)):
@@ -258,6 +263,25 @@ class _Work:
             found = list(map_tiles(one, request))
             pace.record(1, clock() - begun)
             yield from found
+
+    def _hidden(self) -> Sequence[str]:
+        if not self.request.geometry:
+            return ()
+        assert self.graph is not None
+        return hidden_states(self.graph.session.layers)
+
+    def _geometry(self, states: Sequence[Floats]) -> Iterator[WordGeometry]:
+        """The geometry of each layer, if there is time for the golden words, which the first request of the model runs."""
+        assert self.graph is not None
+        golden = self.graph.golden
+        needed_s = self.runs.explained_pace.seconds(1) * golden.tokens_left / len(self.encoded.tokens)
+        if not self.runs.fits(needed_s):
+            left_s = max(0.0, self.runs.left_s())
+            self.notes.append(f"geometry was left out: the golden words take about {needed_s:.2f} s, and {left_s:.2f} s were left")
+            return
+        planes = self.runs.golden(golden)
+        for layer, (state, plane) in enumerate(zip(states, planes, strict=True)):
+            yield WordGeometry(layer, tuple(golden.spellings), plane, locate(state, plane, golden.spellings))
 
     def _counterfactuals(self, attributions: Attributions, label: int, temperature: float) -> Iterator[Counterfactuals]:
         first = attributions.first

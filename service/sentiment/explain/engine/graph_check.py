@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sentiment.errors import BadBundle, CannotRead, OutOfMemory
+from sentiment.explain.engine.golden_words import GoldenWords
 from sentiment.model.bundle import GraphSpec
 from sentiment.model.classifier import Classifier
 from sentiment.model.execute import Execute, here
@@ -22,10 +23,11 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class ExplainGraph:
-    """An explain graph that passed its check. ``width``: length of a head's query vector."""
+    """An explain graph that passed its check. ``width``: length of a head's query vector. ``golden``: the words of the golden texts."""
 
     session: ExplainSession
     width: int
+    golden: GoldenWords
 
 
 def load_graph(classifier: Classifier, spec: GraphSpec, execute: Execute = here, providers: Providers = ()) -> ExplainGraph:
@@ -55,7 +57,7 @@ def load_graph(classifier: Classifier, spec: GraphSpec, execute: Execute = here,
         raise
     except Exception as error:  # ONNX Runtime's exceptions share no base class
         raise BadBundle(f"{file}: cannot run the golden set: {error}") from error
-    return ExplainGraph(session, max(widths))
+    return ExplainGraph(session, max(widths), GoldenWords(classifier))
 
 
 def _may_pass(error: BadBundle) -> bool:
@@ -92,6 +94,9 @@ def _check(classifier: Classifier, session: ExplainSession, spec: GraphSpec, num
         read = slice(longest - length, longest) if manifest.padding_side == "left" else slice(0, length)
         if not np.isfinite(found["embedding_dots"][place, read]).all():
             raise BadBundle(f"{spec.file}: embedding_dots of golden[{number}] are not all finite")
+        for layer in range(session.layers + 1) if session.hidden else ():
+            if not np.isfinite(found[f"hidden.{layer}"][place, read]).all():
+                raise BadBundle(f"{spec.file}: hidden.{layer} of golden[{number}] is not all finite")
         for layer in range(session.layers):
             parts = (found[f"{kind}.{layer}"][place] for kind in ("attention", "attention_gradient", "value_norm", "query", "key"))
             _check_layer(f"{spec.file}: layer {layer} of golden[{number}]", *parts, read=read)

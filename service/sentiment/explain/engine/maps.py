@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sentiment.explain.encoding import tiles
+from sentiment.explain.engine.golden_words import hidden_states
 from sentiment.explain.engine.runs import Arrays
 from sentiment.explain.methods.attention import cls_rows, head_mean, rollout, rollout_gradient, rollout_value_norms, to_words
 from sentiment.explain.methods.heads import HeadPattern, HeadPatterns, first_order_effects, head_patterns
@@ -28,7 +29,7 @@ Map = tuple[int, int, Floats]
 
 
 def outputs(request: ExplanationRequest, layers: int) -> list[str]:
-    """The outputs of the explain graph that ``request`` needs for attention, neuron view and heads."""
+    """The outputs of the explain graph that ``request`` needs for attention, neuron view, heads and geometry."""
     names: dict[str, None] = {}
     if request.attention is not None:
         also = {Aggregation.ROLLOUT_VALUE_NORMS: ("value_norm",), Aggregation.ROLLOUT_GRADIENT: ("attention_gradient",)}
@@ -38,6 +39,8 @@ def outputs(request: ExplanationRequest, layers: int) -> list[str]:
         names |= dict.fromkeys(f"{kind}.{layer}" for kind in ("attention", "attention_gradient") for layer in range(layers))
     if request.neuron is not None:
         names |= dict.fromkeys(f"{kind}.{request.neuron.layer}" for kind in ("attention", "score", "query", "key"))
+    if request.geometry:
+        names |= dict.fromkeys(hidden_states(layers))
     return list(names)
 
 

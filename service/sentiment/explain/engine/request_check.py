@@ -52,6 +52,9 @@ def check_request(request: ExplanationRequest, classifier: Classifier, session: 
         _check_attention(request.attention, session)
     if request.neuron is not None:
         _check_neuron(request.neuron, session)
+    if request.geometry and not session.hidden:
+        reason = f"that of bundle {classifier.bundle.id} has none, because it was exported before 0.2.0"
+        raise Unsupported(f"geometry needs an explain graph with hidden states; {reason}")
 
 
 def check_token(request: NeuronRequest, encoded: Encoded) -> None:
@@ -81,7 +84,12 @@ def check_sets(sets: Sequence[Sequence[int]], encoded: Encoded) -> None:
 
 def _check_without_graph(request: ExplanationRequest, bundle: str, failure: str) -> None:
     needing = [method for method in request.methods if method in GRADIENT_METHODS]
-    parts = (("attention", request.attention is not None), ("neuron", request.neuron is not None), ("heads", request.heads))
+    parts = (
+        ("attention", request.attention is not None),
+        ("neuron", request.neuron is not None),
+        ("heads", request.heads),
+        ("geometry", request.geometry),
+    )
     needing += [name for name, requested in parts if requested]
     if needing:
         reason = f"that of bundle {bundle} failed its check, see the server's log" if failure else f"bundle {bundle} has none"

@@ -9,7 +9,9 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
+from sentiment.explain.engine.golden_words import GoldenWords
 from sentiment.explain.methods.erasure import Answers, Enough, Floats, Masks, Result, Steps, run
+from sentiment.explain.methods.geometry import Plane
 from sentiment.model.classifier import Classifier
 from sentiment.model.execute import Execute, here
 from sentiment.model.session import ExplainSession, Stop
@@ -202,6 +204,11 @@ class Runs:
         found = self._session.run(feeds, outputs, np.full(rows, label), alpha, ids, gate, uniform, self._stop, self._execute)
         self.explained_pace.record(rows, self.clock() - begun)
         return found
+
+    def golden(self, words: GoldenWords) -> Sequence[Plane]:
+        """The planes of the golden words; run through the explain graph if this is the first explanation that asks for them."""
+        assert self._session is not None
+        return words.planes(self._session, self._stop, self._execute)
 
     def _feeds(self, row: Row, rows: int, inputs: Sequence[str]) -> Feeds:
         left = self._classifier.manifest.padding_side == "left"

@@ -5,6 +5,7 @@ import {compareView} from "./compare_view.js";
 import {eachFrame, element, replace} from "./dom.js";
 import {savePng, saveSvg} from "./exporting.js";
 import {acceptDrops, fileView} from "./file_view.js";
+import {geometryView} from "./geometry_view.js";
 import {headView} from "./head_view.js";
 import {modelView} from "./model_view.js";
 import {neuronView} from "./neuron_view.js";
@@ -22,6 +23,7 @@ const VIEWS = {
   heads: {name: "Heads", make: headView},
   model: {name: "Model", make: modelView},
   neuron: {name: "Neuron", make: neuronView},
+  geometry: {name: "Geometry", make: geometryView},
   compare: {name: "Compare", make: compareView, live: true},
   file: {name: "File", make: fileView, live: true},
   card: {name: "Scorecard", make: cardView},

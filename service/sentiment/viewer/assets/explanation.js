@@ -21,6 +21,7 @@ export class Explanation {
     this.heads = null;
     this.maps = null;
     this.neurons = new Map();
+    this.geometry = null;
     this.noted = new Map();
   }
 
@@ -51,6 +52,7 @@ export class Explanation {
     else if (message.counterfactual) this.#takeCounterfactual(message.counterfactual);
     else if (message.heads) this.heads = readHeads(message.heads);
     else if (message.neuron) this.#takeNeuron(message.neuron);
+    else if (message.geometry) this.#takeGeometry(message.geometry);
     else if (message.summary) this.#note(source, message.summary.notes ?? []);
   }
 
@@ -160,6 +162,19 @@ export class Explanation {
     };
     for (const name of NEURON_ARRAYS) taken[name] = joined(name);
     this.neurons.set(key, taken);
+  }
+
+  #takeGeometry(part) {
+    this.geometry ??= [];
+    this.geometry[part.layer] = {
+      layer: part.layer,
+      points: readFloats(part.points),
+      golden: part.golden,
+      goldenPoints: readFloats(part.golden_points),
+      variance: readFloats(part.variance),
+      nearest: part.nearest,
+      cosines: readFloats(part.cosines),
+    };
   }
 
   #note(source, notes) {

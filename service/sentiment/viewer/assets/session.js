@@ -11,6 +11,7 @@ const SAVED_BY = {
   heads: "heads=True",
   counterfactuals: "counterfactuals=True",
   neuron: "neuron=NeuronOptions(layer, head, token)",
+  geometry: "geometry=True",
   attribution_split: "by_embedding=True",
 };
 // A server takes seconds to load its model.
@@ -26,6 +27,7 @@ const PART_OPTIONS = {
   heads: () => ({heads: true}),
   counterfactuals: (method) => ({counterfactuals: true, evidence: false, methods: method ? [method] : []}),
   neuron: (place) => ({neuron: place}),
+  geometry: () => ({geometry: true}),
   without: (words) => ({without: [{words}]}),
 };
 

@@ -70,6 +70,27 @@ export class CanvasSurface {
     context.globalAlpha = 1;
   }
 
+  /** Dots of one style: x, y of each centre. */
+  dots(centres, radius, {fill, stroke, alpha = 1, width = 1}) {
+    const context = this.context;
+    context.globalAlpha = alpha;
+    context.beginPath();
+    for (let place = 0; place < centres.length; place += 2) {
+      context.moveTo(centres[place] + radius, centres[place + 1]);
+      context.arc(centres[place], centres[place + 1], radius, 0, 2 * Math.PI);
+    }
+    if (fill) {
+      context.fillStyle = fill;
+      context.fill();
+    }
+    if (stroke) {
+      context.strokeStyle = stroke;
+      context.lineWidth = width;
+      context.stroke();
+    }
+    context.globalAlpha = 1;
+  }
+
   text(string, x, y, options = {}) {
     const context = this.context;
     context.font = surfaceFont(options);
@@ -115,6 +136,18 @@ export class SvgSurface {
   rect(x, y, width, height, {fill, stroke, alpha = 1}) {
     const style = `fill="${svgText(fill ?? "none")}" stroke="${svgText(stroke ?? "none")}" opacity="${svgNumber(alpha)}"`;
     this.parts.push(`<rect ${svgSides(x, y, width, height)} ${style}/>`);
+  }
+
+  dots(centres, radius, {fill, stroke, alpha = 1, width = 1}) {
+    if (!centres.length) return;
+    const [across, around] = [svgNumber(2 * radius), `a${svgNumber(radius)} ${svgNumber(radius)} 0 1 0`];
+    const steps = [];
+    for (let place = 0; place < centres.length; place += 2) {
+      const [x, y] = [svgNumber(centres[place] - radius), svgNumber(centres[place + 1])];
+      steps.push(`M${x} ${y}${around} ${across} 0${around} -${across} 0`);
+    }
+    const style = `fill="${svgText(fill ?? "none")}" stroke="${svgText(stroke ?? "none")}" stroke-width="${svgNumber(width)}"`;
+    this.parts.push(`<path d="${steps.join("")}" ${style} opacity="${svgNumber(alpha)}"/>`);
   }
 
   text(string, x, y, options = {}) {

@@ -29,6 +29,9 @@ const TERMS = {
   "scaled": "q \u00b7 k divided by the square root of the head's width.",
   "softmax": "Turns the scores of a row into shares that sum to 1.",
   "embedding": "The vector that a token starts with: the sum of its word piece's, its segment's and its position's.",
+  "principal component": "A direction in which the golden words of a layer differ most; the second is at right angles to the first.",
+  "cosine": "How alike two vectors point: 1 the same way, 0 unrelated, \u22121 opposite ways. Their lengths do not count.",
+  "golden word": "A word of the golden texts, the reference texts that a bundle must answer rightly before it serves.",
   "accuracy": "The share of right answers on texts with known labels.",
   "macro F1": "The mean over the labels of F1, which is high only where few are missed and few are wrong.",
   "calibration error": "The mean distance of stated probabilities from the share of right answers (ECE).",
@@ -50,6 +53,7 @@ const TERMS_OF = {
   heads: LOOKS,
   model: LOOKS,
   neuron: ["layer", "head", "query, key", "q \u00b7 k", "scaled", "softmax", "attention", "embedding", "logit"],
+  geometry: ["embedding", "layer", "principal component", "cosine", "golden word", "attribution", "logit"],
   compare: [...READ, "added, removed", "difference", "logit", "attribution", ...METHODS, "evidence"],
   file: [...READ, "sent again"],
   card: [

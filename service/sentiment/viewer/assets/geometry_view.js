@@ -1,0 +1,141 @@
+// The geometry view: where the words of the text lie among the golden words, layer by layer.
+import {absentNote} from "./absent_note.js";
+import {element, replace} from "./dom.js";
+import {quietButton} from "./fields.js";
+import {drawGeometry, geometryFacts, geometrySentences, layerSaid, nearestGolden} from "./geometry_picture.js";
+import {GeometryStage} from "./geometry_stage.js";
+import {differing, redrawn} from "./redrawn.js";
+import {statusNote} from "./status_note.js";
+import {tableIn} from "./text_facts.js";
+import {isDark, themeColours} from "./theme.js";
+import {WORDS_FIRST, plainNumber, quotedWord, shownWord, visibleText, wholeNumber, wordName} from "./wording.js";
+
+const GEOMETRY_EXPORT = {width: 960, height: 600, title: 36, line: 18};
+const GEOMETRY_HINT = "Point at a word, or choose one with the left and right arrow keys; up and down name the golden words around it. "
+  + "A click holds a word.";
+
+/** The geometry view; see the class. */
+export function geometryView(context) {
+  return new GeometryView(context);
+}
+
+/** Slider, picture, the chosen word's nearest golden words, and all of them in a table. State: geometry_layer. */
+class GeometryView {
+  constructor({session, state}) {
+    Object.assign(this, {session, state, all: false, facts: null, differs: differing()});
+    this.stage = new GeometryStage();
+    this.stage.addEventListener("word", () => this.#showNearest());
+    this.slider = element("input", {
+      type: "range", id: "geometry-layer", min: 0, step: 1, class: "geometry-slider",
+      on: {input: () => state.set({geometry_layer: this.slider.value})},
+    });
+    this.layerSaid = element("span", {class: "geometry-layer", aria: {hidden: "true"}});
+    this.note = element("div");
+    this.drawNote = redrawn(this.note);
+    this.nearest = element("section", {class: "geometry-nearest panel", aria: {label: "The chosen word"}});
+    this.sentences = element("div", {class: "note"});
+    this.table = element("div");
+    this.more = quietButton("", () => {
+      this.all = !this.all;
+      this.#showTable();
+    });
+    const label = element("label", {htmlFor: this.slider.id, text: "Layer"});
+    const field = element("div", {class: "row geometry-field"}, label, this.slider, this.layerSaid);
+    const picture = element("div", {class: "geometry-picture"}, this.stage.element, this.nearest);
+    this.shown = element("div", {class: "geometry-shown"}, field, picture, this.sentences, this.table, this.more);
+    this.element = element("div", {class: "geometry"}, this.note, this.shown);
+  }
+
+  /** Request what is missing, and redraw what has changed. */
+  update() {
+    const {session} = this;
+    const {explanation} = session;
+    if (session.text) session.ask("geometry");
+    const {state, message} = session.status("geometry");
+    const layers = state === "asking" || !explanation?.header ? null : explanation.geometry;
+    this.drawNote([session.text === "", Boolean(layers), state, message], () => [
+      session.text === "" ? element("p", {class: "note", text: "There is no text yet."})
+        : (layers ? statusNote : absentNote)(session, "geometry", "", "Geometry"),
+    ]);
+    this.shown.hidden = !layers;
+    if (!layers) {
+      this.facts = null;
+      return;
+    }
+    const layer = Math.min(this.state.number("geometry_layer", 0), layers.length - 1);
+    const values = explanation.attributions.get(session.shownMethod())?.words ?? null;
+    if (!this.differs([layers, layer, values, isDark()]) && this.facts) return;
+    this.facts = geometryFacts(explanation.header, layers, layer, values);
+    this.#show();
+  }
+
+  /** The picture with the chosen word's nearest golden words, or null while there is none. */
+  drawing() {
+    if (!this.facts) return null;
+    const {facts} = this;
+    const {width, height, title: top, line} = GEOMETRY_EXPORT;
+    const scene = this.stage.sceneIn({left: 0, top, width, height});
+    const said = `Words among the golden words: ${layerSaid(facts.layer, facts.layers.length)}`;
+    const lines = [...geometrySentences(facts).flatMap((sentence) => sentence.split(/(?<=\.) /)), this.#nearestSaid(facts)].filter(Boolean);
+    const draw = (surface) => {
+      const colours = themeColours();
+      surface.text(said, 20, 24, {size: 14, weight: "bold", colour: colours.text, maxWidth: width - 40});
+      drawGeometry(surface, scene, colours, isDark());
+      lines.forEach((sentence, place) => {
+        const style = {size: 12, colour: colours.muted, maxWidth: width - 40};
+        surface.text(sentence, 20, top + height + 14 + place * line, style);
+      });
+    };
+    return {width, height: top + height + 14 + lines.length * line, title: `Geometry: ${said}`, draw};
+  }
+
+  #show() {
+    const {facts, slider} = this;
+    const said = layerSaid(facts.layer, facts.layers.length);
+    slider.max = facts.layers.length - 1;
+    slider.value = facts.layer;
+    slider.setAttribute("aria-valuetext", said);
+    this.layerSaid.textContent = said;
+    this.stage.show(facts);
+    replace(this.sentences, ...[...geometrySentences(facts), GEOMETRY_HINT].map((text) => element("p", {text})));
+    this.#showNearest();
+    this.#showTable();
+  }
+
+  #showNearest() {
+    const {facts, stage} = this;
+    if (!facts.words) {
+      replace(this.nearest, element("p", {text: "The text has no words."}));
+      return;
+    }
+    const {chosen} = stage;
+    const name = wordName(facts.header, chosen, facts.values ? facts.values[chosen] : null);
+    const items = nearestGolden(facts, chosen).map(({text, cosine}) => element("li", {},
+      element("bdi", {text: shownWord(text)}), element("span", {class: "number", text: plainNumber(cosine)})));
+    const said = `Nearest golden words, by cosine, ${layerSaid(facts.layer, facts.layers.length)}${stage.held ? " (held)" : ""}`;
+    replace(this.nearest, element("h2", {text: name}), element("p", {class: "note", text: said}), element("ol", {}, ...items));
+  }
+
+  #nearestSaid(facts) {
+    if (!facts.words) return "";
+    const {chosen} = this.stage;
+    const near = nearestGolden(facts, chosen).map(({text, cosine}) => `${visibleText(text)} ${plainNumber(cosine)}`);
+    return `Nearest to ${quotedWord(facts.header.words[chosen].text)}: ${near.join(", ")}.`;
+  }
+
+  #showTable() {
+    const {facts} = this;
+    const {header, words, count} = facts;
+    const ranks = ["nearest", "2nd", "3rd", "4th", "5th"].slice(0, count);
+    const heads = ["word", ...ranks].map((text) => element("th", {scope: "col", text}));
+    const rows = header.words.slice(0, this.all ? words : WORDS_FIRST).map(({text, pair}, word) => element("tr", {},
+      element("th", {scope: "row"}, element("bdi", {text: `${shownWord(text)}${pair ? " (2nd text)" : ""}`})),
+      ...nearestGolden(facts, word).map((near) => element("td", {},
+        element("bdi", {text: shownWord(near.text)}), element("span", {class: "number", text: ` ${plainNumber(near.cosine)}`})))));
+    const caption = `Each word's nearest golden words with their cosines, ${layerSaid(facts.layer, facts.layers.length)}`;
+    replace(this.table, tableIn("nearest golden words", element("table", {class: "geometry-table"},
+      element("caption", {text: caption}), element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows))));
+    this.more.hidden = words <= WORDS_FIRST;
+    this.more.textContent = this.all ? `the first ${WORDS_FIRST} only` : `all ${wholeNumber(words)} words`;
+  }
+}

@@ -1,0 +1,238 @@
+"""The geometry view: points and nearest words are those that the server sent, by pointer, by keyboard and in the table."""
+
+import json
+import re
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from google.protobuf.json_format import ParseDict
+from playwright.sync_api import Locator, Page, expect
+
+from sentiment.v1 import sentiment_pb2 as pb
+from sentiment.viewer.page import saved_page
+from tests.conftest import RunningServer
+from tests.viewer.browser import address
+from tests.viewer.conftest import Visit
+from tests.viewer.reading import number, painted, saved_svg, settled, sideways
+
+pytestmark = pytest.mark.needs_tool("chromium")
+
+# None of the golden texts.
+TEXT = "A slow first half, but the brilliant cast and a lovely score make this film a joy."
+LAYERS = 7
+PATH = "{http://www.w3.org/2000/svg}path"
+Points = npt.NDArray[np.float64]
+# How many pictures a layer's change shows.
+_PICTURES = """([slider, value]) => new Promise((done) => {
+  const canvas = document.querySelector(".geometry-canvas");
+  const seen = new Set();
+  const begun = performance.now();
+  slider.value = value;
+  slider.dispatchEvent(new Event("input", {bubbles: true}));
+  const look = () => {
+    seen.add(canvas.toDataURL());
+    if (performance.now() - begun < 1500) requestAnimationFrame(look);
+    else done(seen.size);
+  };
+  look();
+})"""
+
+
+@pytest.fixture(scope="module")
+def messages(english: RunningServer) -> list[dict[str, Any]]:  # JSON's values are of many kinds
+    """What the server answers."""
+    body = json.dumps({"text": TEXT, "options": {"geometry": True}}).encode()
+    # The first explanation loads the graph, which takes long on a busy machine.
+    asked = urllib.request.Request(f"{english.url}/v1/explain", body, {"Grpc-Timeout": "600S"})
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        return [json.loads(line) for line in answer]
+
+
+@pytest.fixture(scope="module")
+def layers(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = [message["geometry"] for message in messages if "geometry" in message]
+    assert [layer["layer"] for layer in found] == list(range(LAYERS))
+    return found
+
+
+@pytest.fixture(scope="module")
+def words(messages: list[dict[str, Any]]) -> list[str]:
+    spans = [word["span"] for word in messages[0]["header"]["words"]]
+    return [TEXT[span["code_point_start"] : span["code_point_end"]] for span in spans]
+
+
+def nearest(layer: dict[str, Any], words: list[str], word: int) -> list[tuple[str, float]]:
+    """The golden words that the server names for a word, with their cosines."""
+    count = len(layer["nearest"]) // len(words)
+    part = slice(word * count, (word + 1) * count)
+    return [(layer["golden"][place], cosine) for place, cosine in zip(layer["nearest"][part], layer["cosines"][part], strict=True)]
+
+
+def points(layer: dict[str, Any]) -> Points:
+    """x and y of the words and, after them, of the golden words."""
+    return np.array([*layer["points"], *layer["golden_points"]]).reshape(-1, 2)
+
+
+def centres(path: Any, radius: float) -> Points:
+    """The centres of a path's dots."""
+    starts = re.findall(r"M([-\d.]+) ([-\d.]+)a", path.get("d"))
+    return np.array(starts, np.float64) + np.array([radius, 0])
+
+
+def on_page(canvas: Locator, layer: dict[str, Any]) -> Points:
+    """Where the page should draw the points: one scale for both axes, the middle of all points and of their mean in its middle."""
+    box = canvas.bounding_box()
+    assert box is not None
+    found = points(layer)
+    low, high = (edge(np.vstack([found, [0, 0]]), axis=0) for edge in (np.min, np.max))
+    size = np.array([box["width"], box["height"]])
+    scale = np.min((size - 0.08 * box["width"]) / (high - low))
+    return np.array([box["x"], box["y"]]) + size / 2 + (found - (low + high) / 2) * [scale, -scale]
+
+
+def listed(region: Locator) -> list[tuple[str, float]]:
+    """The nearest words of the chosen word, as the panel lists them."""
+    return [
+        (item.locator("bdi").inner_text(), number(item.locator(".number").inner_text())) for item in region.get_by_role("listitem").all()
+    ]
+
+
+def agrees(found: list[tuple[str, float]], wanted: list[tuple[str, float]]) -> None:
+    assert [text for text, _ in found] == [text for text, _ in wanted]
+    assert [cosine for _, cosine in found] == pytest.approx([cosine for _, cosine in wanted], abs=0.00501)
+
+
+def chosen(page: Page) -> Locator:
+    return page.get_by_role("region", name="The chosen word")
+
+
+def option(page: Page) -> Locator:
+    return page.get_by_role("listbox", name="Words of the text").get_by_role("option")
+
+
+def test_points_stand_where_the_data_says(
+    visit: Visit, english: RunningServer, layers: list[dict[str, Any]], words: list[str], tmp_path: Path
+) -> None:
+    page = visit(address(english.url, "geometry", text=TEXT, geometry_layer=3))
+    settled(page)
+
+    paths = list(saved_svg(page, tmp_path).iter(PATH))
+
+    own = [centres(path, 5) for path in paths if "a5 5 " in path.get("d") and path.get("stroke") != "none"]
+    golden = next(centres(path, 2) for path in paths if "a2 2 " in path.get("d"))
+    drawn = np.vstack([*own, golden])
+    assert len(own) == len(words)
+    assert len(golden) == len(layers[3]["golden"])
+    # One scale for both axes, y upwards: the same as the data but for where it is and how large.
+    data = points(layers[3]) * [1, -1]
+    scale = np.ptp(drawn[:, 0]) / np.ptp(data[:, 0])
+    moved = drawn - scale * data
+    assert np.abs(moved - moved.mean(0)).max() < 0.05
+
+
+def test_the_slider_shows_each_layers_nearest_words_by_keyboard(
+    visit: Visit, english: RunningServer, layers: list[dict[str, Any]], words: list[str]
+) -> None:
+    page = visit(address(english.url, "geometry", text=TEXT))
+    settled(page)
+    slider = page.get_by_role("slider", name="Layer")
+    table = page.get_by_role("region", name="nearest golden words")
+    panel = page.get_by_role("tabpanel")
+
+    for layer, key, said in ((0, "Home", "embeddings"), (1, "ArrowRight", "after 1 of 6 layers"), (6, "End", "after 6 of 6 layers")):
+        slider.press(key)
+        expect(slider).to_have_attribute("aria-valuetext", re.compile(said))
+        rows = table.locator("tbody tr").all()
+        assert [row.locator("th").inner_text() for row in rows] == words
+        for word, row in enumerate(rows):
+            cells = [cell.rsplit(" ", 1) for cell in row.locator("td").all_inner_texts()]
+            agrees([(text, number(cosine)) for text, cosine in cells], nearest(layers[layer], words, word))
+        shares = [number(found) for found in re.findall(r"[\d.]+(?=\u202f%)", panel.inner_text())[:2]]
+        assert shares == pytest.approx([100 * share for share in layers[layer]["variance"]], abs=0.501)
+    assert "geometry_layer=6" in page.url
+
+
+def test_a_word_is_chosen_by_keyboard_and_its_lines_lead_to_its_nearest(
+    visit: Visit, english: RunningServer, layers: list[dict[str, Any]], words: list[str], tmp_path: Path
+) -> None:
+    page = visit(address(english.url, "geometry", text=TEXT, geometry_layer=4))
+    settled(page)
+    word = words.index("lovely")
+
+    page.get_by_role("listbox", name="Words of the text").press("Home")
+    for _ in range(word):
+        page.keyboard.press("ArrowRight")
+
+    wanted = nearest(layers[4], words, word)
+    expect(chosen(page).get_by_role("heading")).to_have_text(re.compile("^lovely"))
+    agrees(listed(chosen(page)), wanted)
+    expect(option(page)).to_have_text(f"lovely, nearest {', '.join(f'{text} {cosine:.2f}' for text, cosine in wanted)}")
+    accent = page.evaluate("() => getComputedStyle(document.documentElement).getPropertyValue('--accent').trim()")
+    paths = list(saved_svg(page, tmp_path).iter(PATH))
+    own = [centres(path, 5)[0] for path in paths if "a5 5 " in path.get("d") and path.get("stroke") != "none"]
+    golden = next(centres(path, 2) for path in paths if "a2 2 " in path.get("d"))
+    lines = [path.get("d") for path in paths if path.get("stroke") == accent and path.get("stroke-width") == "1.5"]
+    ends = np.array([re.findall(r"[-\d.]+", line) for line in lines], np.float64)
+    assert np.abs(ends[:, :2] - own[word]).max() < 0.05
+    assert np.abs(ends[:, 2:] - golden[layers[4]["nearest"][word * len(wanted) : (word + 1) * len(wanted)]]).max() < 0.05
+
+    found = points(layers[4])
+    around = np.linalg.norm(found[len(words) :] - found[word], axis=1)
+    page.get_by_role("listbox", name="Words of the text").press("ArrowDown")
+    expect(option(page)).to_have_text(f"golden word {layers[4]['golden'][int(np.argmin(around))]}")
+    page.keyboard.press("Escape")
+    expect(option(page)).to_contain_text("lovely, nearest")
+
+
+def test_pointing_at_a_word_names_its_nearest_and_at_a_golden_word_its_spelling(
+    visit: Visit, english: RunningServer, layers: list[dict[str, Any]], words: list[str]
+) -> None:
+    page = visit(address(english.url, "geometry", text=TEXT, geometry_layer=2))
+    settled(page)
+    canvas = page.locator(".geometry-canvas")
+    canvas.scroll_into_view_if_needed()
+    places = on_page(canvas, layers[2])
+    apart = np.linalg.norm(places[:, None] - places, axis=2) + np.diag(np.full(len(places), np.inf))
+    # Those that stand most alone.
+    word = int(apart[: len(words)].min(1).argmax())
+    golden = len(words) + int(apart[len(words) :].min(1).argmax())
+
+    page.mouse.move(*places[word])
+
+    expect(chosen(page).get_by_role("heading")).to_have_text(re.compile(f"^{re.escape(words[word])}"))
+    agrees(listed(chosen(page)), nearest(layers[2], words, word))
+    page.mouse.click(*places[word])
+    expect(chosen(page)).to_contain_text("(held)")
+    page.mouse.move(*places[golden])
+    expect(option(page)).to_have_text(f"golden word {layers[2]['golden'][golden - len(words)]}")
+    expect(chosen(page).get_by_role("heading")).to_have_text(re.compile(f"^{re.escape(words[word])}"))
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_points_move_between_layers_unless_the_reader_wants_no_motion(visit: Visit, english: RunningServer, motion: str) -> None:
+    page = visit(address(english.url, "geometry", text=TEXT), reduced_motion=motion)
+    settled(page)
+
+    pictures = page.evaluate(_PICTURES, [page.get_by_role("slider").element_handle(), "5"])
+
+    # Before and after, or what is between, too.
+    assert pictures == 2 if motion == "reduce" else pictures > 3
+
+
+def test_a_saved_page_holds_the_geometry(visit: Visit, messages: list[dict[str, Any]], words: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(saved_page([ParseDict(message, pb.ExplainResponse()).SerializeToString() for message in messages], TEXT))
+    page = visit.blank(file.as_uri())
+    page.context.set_offline(True)
+
+    page.goto(address(file.as_uri(), "geometry", geometry_layer=6))
+
+    expect(page.locator(".geometry-table tbody tr")).to_have_count(len(words))
+    assert painted(page.locator(".geometry-canvas")) > 2000
+    # Without an attribution, no word has its number.
+    expect(chosen(page).get_by_role("heading")).to_have_text(words[0])
+    assert sideways(page) == 0
