@@ -16,7 +16,12 @@ from sentiment.client import AttentionOptions, Client, ExplainOptions, NeuronOpt
 MIB = 2**20
 LONG = "a gripping and beautifully shot film that I will not forget " * 60
 EVERYTHING = ExplainOptions(
-    methods=("shapley", "integrated_gradients"), counterfactuals=True, heads=True, attention=AttentionOptions(), neuron=NeuronOptions()
+    methods=("shapley", "integrated_gradients"),
+    counterfactuals=True,
+    heads=True,
+    attention=AttentionOptions(),
+    neuron=NeuronOptions(),
+    geometry=True,
 )
 
 

@@ -34,7 +34,8 @@ loaded = peak_mb()
 end = time.monotonic() + 2
 asked = ExplanationRequest(
     "The film was not good at all, but I liked the end. " * 60, methods=explainer.methods, by_embedding=True, counterfactuals=True,
-    heads=True, attention=AttentionRequest(aggregation=Aggregation.ROLLOUT_GRADIENT), neuron=NeuronRequest(3, 2, 5)
+    heads=True, attention=AttentionRequest(aggregation=Aggregation.ROLLOUT_GRADIENT), neuron=NeuronRequest(3, 2, 5),
+    geometry=True,
 )
 header, *_, summary = explainer.explain(asked, lambda: end - time.monotonic())
 print(json.dumps([len(header.encoded.tokens), served, loaded, peak_mb(), list(summary.notes)]))
