@@ -2330,15 +2330,20 @@ class WordGeometry(_message.Message):
     VARIANCE_FIELD_NUMBER: _builtins.int
     NEAREST_FIELD_NUMBER: _builtins.int
     COSINES_FIELD_NUMBER: _builtins.int
+    LAYERS_FIELD_NUMBER: _builtins.int
     layer: _builtins.int
     """0: the embeddings; n: the output of the n-th layer."""
+    layers: _builtins.int
+    """Of the model. A whole geometry has layers + 1 messages; fewer came if there was no time for all."""
     @_builtins.property
     def points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Row-major [words of the header, 2]: x and y."""
 
     @_builtins.property
     def golden(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The golden words, as written, in the order of their texts; a word stands as often as they have it."""
+        """The first 500 golden words that are not punctuation alone, as written, cut to 40 characters, in the order of their
+        texts; a word stands as often as they have it.
+        """
 
     @_builtins.property
     def golden_points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
@@ -2368,10 +2373,11 @@ class WordGeometry(_message.Message):
         variance: _abc.Iterable[_builtins.float] | None = ...,
         nearest: _abc.Iterable[_builtins.int] | None = ...,
         cosines: _abc.Iterable[_builtins.float] | None = ...,
+        layers: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cosines", b"cosines", "golden", b"golden", "golden_points", b"golden_points", "layer", b"layer", "nearest", b"nearest", "points", b"points", "variance", b"variance"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cosines", b"cosines", "golden", b"golden", "golden_points", b"golden_points", "layer", b"layer", "layers", b"layers", "nearest", b"nearest", "points", b"points", "variance", b"variance"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
