@@ -75,7 +75,7 @@ test: lint ## lint and every test; REQUIRE_ALL=1: leave nothing out; JOBS=N: in 
 	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 pythons: ## the tests of server, clients and commands under other Pythons, where installed (PYTHONS="python3.12 python3.13"; minutes each)
-	@for python in $(PYTHONS); do \
+	@ran=; for python in $(PYTHONS); do \
 		version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) \
 			|| { echo "$$python: not installed, left out"; continue; }; \
 		home=$(BUILD)/python-$$version; \
@@ -83,7 +83,8 @@ pythons: ## the tests of server, clients and commands under other Pythons, where
 			&& $$home/bin/pip install --quiet --disable-pip-version-check --editable '.[cpu,tracing,ray,models,dev]' \
 			&& touch $$home/.installed; }; } \
 			&& $$home/bin/python -m pytest -n $(JOBS) --dist loadfile $(USED) || exit 1; \
-	done
+		ran=$$ran$$version; \
+	done; test -n "$$ran" || { echo "error: none of $(PYTHONS) is installed" >&2; exit 1; }
 
 reference: .venv-dev/.dev ## write docs/reference/ and the diagrams of the architecture page again, from the code
 	$(DEV)/python -m docs.reference

@@ -24,6 +24,14 @@ from sentiment.settings import markdown_table, settings_table
 from tests.conftest import RunningServer
 from tests.tiny import make_bundle, make_graph, read_manifest, write_manifest
 
+# Prints the threads that NumPy uses after the command has tried to serve.
+THREADS = """
+from sentiment.cli.main import main
+main(["serve", "--model", "nosuch"])
+import numpy
+from threadpoolctl import threadpool_info
+print(*(one["num_threads"] for one in threadpool_info() if one["internal_api"] == "openblas"))
+"""
 KEYS = ["text", "label", "score", "scores", "abstain", "model", "tokens", "truncated"]
 TEXTS = [f"w{number % 33 - 32} film" if number % 2 else f"w{number % 32 + 1} film" for number in range(1500)]
 
@@ -827,3 +835,13 @@ def test_the_client_works_where_no_model_runtime_is_installed(server: RunningSer
     ended = python("-c", WITHOUT_RUNTIME, server.target)
 
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "positive   0.8808  a good film\n", "")
+
+
+def test_a_server_gives_numpy_one_thread(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+
+    ran = subprocess.run(
+        [sys.executable, "-c", THREADS], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60, check=True
+    )
+
+    assert ran.stdout.splitlines()[-1] == "1"

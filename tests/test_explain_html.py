@@ -8,14 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import onnx
 import pytest
 
 from sentiment import Local
 from sentiment.cli import main
-from sentiment.client import Client
+from sentiment.cli.explain import BYTES_FIELD, _within_limit
+from sentiment.client import AttentionOptions, CallFailed, Client, ExplainOptions, Explanation, Violation
 from sentiment.settings import Settings
 from sentiment_models.export.export import export
+from tests.client.test_explanations import explained
 from tests.conftest import RunningServer
 from tests.models.tampered import change_graph, copy
 from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
@@ -69,7 +72,7 @@ def test_the_page_contains_all_views(capsys: Captured, where: list[str], tmp_pat
     assert page["page"]["model"]["card"].startswith("# A card </script>")
     methods = ["integrated_gradients", "gradient_x_input", "occlusion", "shapley", "two_step_shapley"]
     assert page["page"]["model"]["explanation_methods"] == methods
-    assert kinds_of(lines) == ["header", "tile", "neuron", "geometry", "attribution", "evidence", "counterfactual", "heads", "summary"]
+    assert kinds_of(lines) == ["header", "tile", "neuron", "attribution", "evidence", "counterfactual", "geometry", "heads", "summary"]
     heads = next(line["heads"] for line in lines if "heads" in line)
     (neuron,) = [line["neuron"] for line in lines if "neuron" in line]
     assert (neuron["layer"], neuron["head"], neuron["token"]) == (heads["layers"] - 1, 0, 0)
@@ -164,12 +167,32 @@ def test_attention_over_the_servers_limit_is_left_out_with_a_note(root: Path, se
 
     assert code == 0
     lines = lines_of(path)[1:]
-    assert kinds_of(lines) == ["header", "neuron", "geometry", "attribution", "evidence", "counterfactual", "heads", "summary"]
+    assert kinds_of(lines) == ["header", "neuron", "attribution", "evidence", "counterfactual", "geometry", "heads", "summary"]
     summary = lines[-1]["summary"]
     assert summary["complete"] is False
     assert any(
         note.startswith("attention was left out: options.bytes_max is 65536; this explanation can take") for note in summary["notes"]
     )
+
+
+@pytest.mark.parametrize("droppable", [["attention"], ["attention", "geometry"]])
+def test_what_a_page_can_do_without_is_left_out_one_after_the_other(droppable: list[str]) -> None:
+    asked: list[tuple[bool, bool]] = []
+
+    def ask(options: ExplainOptions) -> Explanation:
+        asked.append((options.attention is not None, options.geometry))
+        if options.geometry:
+            raise CallFailed(grpc.StatusCode.INVALID_ARGUMENT, "", [Violation(BYTES_FIELD, f"is {len(asked)}")])
+        return explained()
+
+    options = ExplainOptions(attention=AttentionOptions(), geometry=True)
+    if len(droppable) == 1:
+        with pytest.raises(CallFailed):
+            _within_limit(options, droppable, ask)
+    else:
+        notes = _within_limit(options, droppable, ask).summary.notes
+        assert notes[-2:] == ("geometry was left out: options.bytes_max is 2", "attention was left out: options.bytes_max is 1")
+    assert asked == [(True, True), (False, True), (False, False)][: len(droppable) + 1]
 
 
 @pytest.mark.parametrize(

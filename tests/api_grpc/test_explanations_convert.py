@@ -314,9 +314,9 @@ def test_a_geometry_is_sent_as_found() -> None:
     golden = ("a", "good", "film", "A")
     found = locate(rng.standard_normal((2, 6), dtype=np.float32), plane, golden)
 
-    (sent,) = [message.geometry for message in _messages(WordGeometry(3, golden, plane, found))]
+    (sent,) = [message.geometry for message in _messages(WordGeometry(3, 6, golden, plane, found))]
 
-    assert (sent.layer, tuple(sent.golden), len(sent.nearest)) == (3, golden, 2 * 3)
+    assert (sent.layer, sent.layers, tuple(sent.golden), len(sent.nearest)) == (3, 6, golden, 2 * 3)
     for flat, array in (
         (sent.points, found.points),
         (sent.golden_points, plane.points),

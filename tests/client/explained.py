@@ -107,6 +107,7 @@ def geometry(golden: tuple[str, ...] = ("good", "bad", "movie")) -> Iterator[pb.
         yield pb.ExplainResponse(
             geometry=pb.WordGeometry(
                 layer=layer,
+                layers=2,
                 points=np.arange(2 * len(READ)) + layer,
                 golden=golden,
                 golden_points=range(2 * len(golden)),

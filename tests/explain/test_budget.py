@@ -136,7 +136,7 @@ def _geometry(words: int, golden: Sequence[str]) -> pb.WordGeometry:
     near = NEAREST * words
     places = [NUMBER] * 2
     return pb.WordGeometry(
-        layer=MOST, points=places * words, golden=golden, golden_points=places * len(golden), variance=places,
+        layer=MOST, layers=MOST, points=places * words, golden=golden, golden_points=places * len(golden), variance=places,
         nearest=[WORDS_MAX - 1] * near, cosines=[NUMBER] * near,
     )  # fmt: skip
 

@@ -73,7 +73,7 @@ def test_parts_have_a_fixed_order(explainer: Explainer) -> None:
     _, parts, summary = explained(explainer, EVERYTHING)
 
     kinds = list(dict.fromkeys(type(part) for part in parts))
-    assert kinds == [AttentionTile, Neuron, WordGeometry, Attribution, Evidence, Counterfactuals, Without, Heads]
+    assert kinds == [AttentionTile, Neuron, Attribution, Evidence, Counterfactuals, Without, WordGeometry, Heads]
     told = [part for part in parts if isinstance(part, Attribution | Evidence)]
     assert [type(part) for part in told] == [Attribution, Evidence] * len(METHODS)
     assert [part.method for part in told] == [name for name in METHODS for _ in range(2)]
@@ -86,7 +86,8 @@ def test_one_run_of_the_explain_graph_serves_attention_neuron_heads_and_gradient
     _, parts, summary = explained(Explainer(classifier), asked)
 
     assert one_of(parts, Heads).effects is not None
-    assert summary.explained_rows == 1 + gate_plan(2, 4, 1).rows
+    # And one of each golden text.
+    assert summary.explained_rows == 1 + len(classifier.manifest.golden) + gate_plan(2, 4, 1).rows
 
 
 def test_evidence_comes_from_the_served_graph_and_has_an_agreement(explainer: Explainer) -> None:

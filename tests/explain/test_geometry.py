@@ -3,6 +3,8 @@
 import hashlib
 import math
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +16,10 @@ from sentiment.errors import Unsupported
 from sentiment.explain.engine import Explainer
 from sentiment.explain.engine.golden_words import GoldenWords
 from sentiment.explain.methods.geometry import NEAREST, locate, plane_of, word_states
-from sentiment.explain.parts import ExplanationRequest, WordGeometry
+from sentiment.explain.parts import ExplanationRequest, Summary, WordGeometry
 from sentiment.model.bundle import FileSpec
-from sentiment.model.classifier import load_classifier
-from sentiment.model.session import ExplainSession
+from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.session import ExplainSession, Stop
 from sentiment.model.words import Word
 from tests.explain.explained import TEXT, all_of, explained
 
@@ -146,13 +148,84 @@ def test_the_golden_texts_run_once(bundle: Path, monkeypatch: pytest.MonkeyPatch
     assert [part.found.points.tolist() for part in first] == [part.found.points.tolist() for part in second]
 
 
-def test_without_time_for_the_golden_texts_a_note_says_so(bundle: Path) -> None:
+def test_without_time_for_all_golden_texts_a_note_says_so_and_the_next_explanation_goes_on(bundle: Path) -> None:
     explainer = Explainer(load_classifier(bundle, "fp32"))
+    count = len(explainer.classifier.manifest.golden)
+    left = iter([10.0] * 5 + [0.0] * 9)
 
-    parts = list(explainer.explain(ASKED, left_s=lambda: 0.0))
+    *parts, summary = explainer.explain(ASKED, left_s=lambda: next(left))
+    again, rest = list(explainer.explain(ASKED)), Explainer(load_classifier(bundle, "fp32"))
 
     assert all_of(parts, WordGeometry) == []
-    assert parts[-1].notes[0].startswith("geometry was left out: the golden words take about 0.")  # type: ignore[union-attr]  # a summary
+    assert isinstance(summary, Summary)
+    (note,) = summary.notes
+    done = int(note.split()[4])
+    assert 0 < done < count
+    assert note == f"geometry was left out: {done} of {count} golden texts have run, and no time was left for more; ask again"
+    assert summary.explained_rows == 1 + done
+    assert isinstance(again[-1], Summary)
+    assert again[-1].explained_rows == 1 + count - done
+    for ours, whole in zip(all_of(again, WordGeometry), given(rest), strict=True):
+        assert ours.found.points == pytest.approx(whole.found.points, abs=1e-5)
+
+
+def test_a_stop_loses_no_golden_text_that_has_run(bundle: Path) -> None:
+    explainer, stop = Explainer(load_classifier(bundle, "fp32")), Stop()
+    graph = explainer.load()
+    assert graph is not None
+    calls = 0
+
+    def left_s() -> float:
+        nonlocal calls
+        calls += 1
+        if calls == 6:
+            stop.ask()
+        return 100.0
+
+    with pytest.raises(Exception, match="terminate"):
+        list(explainer.explain(ASKED, left_s, stop))
+
+    done, count = graph.golden.progress
+    assert 0 < done < count
+    assert len(given(explainer)) == 3
+    assert graph.golden.progress == (count, count)
+
+
+def test_two_threads_run_the_golden_texts_once(bundle: Path) -> None:
+    explainer = Explainer(load_classifier(bundle, "fp32"))
+    explainer.load()
+
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(lambda: list(explainer.explain(ASKED))[-1]) for _ in range(2)]
+        summaries = [one.result() for one in asked]
+
+    assert sum(summary.explained_rows for summary in summaries if isinstance(summary, Summary)) == 2 + len(
+        explainer.classifier.manifest.golden
+    )
+
+
+def test_the_second_text_of_a_pair_has_places_of_its_own(plain: Explainer) -> None:
+    encoded = plain.classifier.tokenizer.encode_explained("good film", "bad film")
+
+    _, parts, _ = explained(plain, ExplanationRequest("good film", "bad film", attributions=False, geometry=True))
+
+    found = all_of(parts, WordGeometry)
+    assert [len(part.found.points) for part in found] == [len(encoded.words)] * 3
+    assert np.abs(found[-1].found.points[1] - found[-1].found.points[3]).max() > 1e-4
+
+
+def test_golden_texts_of_punctuation_alone_give_no_geometry(bundle: Path) -> None:
+    found = load_classifier(bundle, "fp32")
+    first = found.manifest.golden[0]
+    manifest = found.manifest.model_copy(update={"golden": (first.model_copy(update={"text": "!!!", "text_pair": None}),)})
+    silent = Classifier(replace(found.bundle, manifest=manifest), found.graph, found.tokenizer, found.session)
+    explainer = Explainer(silent)
+    graph = Explainer(found).load()
+    assert graph is not None
+    explainer._graph = replace(graph, golden=GoldenWords(silent))
+
+    with pytest.raises(Unsupported, match="the golden texts of bundle tiny/1 are punctuation alone"):
+        next(explainer.explain(ASKED))
 
 
 def test_a_graph_without_hidden_states_explains_all_but_the_geometry(bundle: Path, tmp_path: Path) -> None:
@@ -168,17 +241,13 @@ def test_a_graph_without_hidden_states_explains_all_but_the_geometry(bundle: Pat
     _, parts, _ = explained(explainer, ExplanationRequest(TEXT, heads=True))
 
     assert len(parts) == 3
-    with pytest.raises(Unsupported, match=r"hidden states; that of bundle tiny/1 has none, because it was exported before 0\.2\.0"):
+    with pytest.raises(Unsupported, match=r"hidden states; that of bundle tiny/1 has none; export it again with 0\.2\.0 or later"):
         next(explainer.explain(ASKED))
 
 
 def test_golden_words_are_bounded(plain: Explainer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sentiment.explain.engine.golden_words.WORDS_MAX", 20)
-    graph = plain.load()
-    assert graph is not None
-
     few = GoldenWords(plain.classifier)
 
     assert len(few.spellings) == 20
-    assert [len(plane.points) for plane in few.planes(graph.session)] == [20] * 3
-    assert few.tokens_left == 0
+    assert few.progress[1] < len(plain.classifier.manifest.golden)

@@ -22,7 +22,7 @@ from sentiment_models.export.checkpoint import Checkpoint
 from sentiment_models.export.export import Exported, export
 from sentiment_models.export.graphs.explain_graph import explain_graph
 from sentiment_models.export.verify import explain_parity
-from tests.models.tiny_families import TINY, Made, save_tiny
+from tests.models.tiny_families import MAX_TOKENS, TINY, Made, save_tiny
 
 TEXTS = ("the film was good", "bad", "i did not like it at all , but the end was great", "", "so so " * 40)
 
@@ -219,6 +219,19 @@ def test_an_activation_without_a_gradient_rule_gives_a_bundle_without_an_explain
     assert exported.explain is None
     assert any("the operator Sigmoid has no gradient rule" in line for line in said)
     assert load_bundle(tmp_path / "bundle").manifest.graphs.explain is None
+
+
+def test_a_graph_whose_states_are_not_recognized_has_all_other_outputs(make_family: Callable[[str], Made]) -> None:
+    checkpoint = Checkpoint(make_family("bert").checkpoint, MAX_TOKENS)
+    graph = checkpoint.to_onnx(checkpoint.weights)
+    for node in graph.graph.node:
+        if node.op_type == "LayerNormalization":
+            node.op_type = "Relu"
+            del node.input[1:], node.attribute[:]
+
+    outputs = {output.name.partition(".")[0] for output in explain_graph(graph).graph.output}
+
+    assert outputs == {"logits", "attention", "score", "attention_gradient", "query", "key", "value_norm", "embedding_dots"}
 
 
 def test_a_classify_graph_is_no_explain_graph(exported: tuple[Path, Exported]) -> None:

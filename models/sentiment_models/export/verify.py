@@ -143,7 +143,7 @@ def explain_parity(session: ExplainSession, tokenizer: Tokenizer, reference: Exp
     """
     rng = np.random.default_rng(seed)
     names = [f"{kind}.{layer}" for kind in ("attention", "attention_gradient") for layer in range(session.layers)]
-    states = [f"hidden.{index}" for index in range(session.layers + 1)]
+    states = [f"hidden.{index}" for index in range(session.layers + 1)] if session.hidden else []
     worst = 0.0
     for batch in _mixed(rows, EXPLAIN_NUMBERS_MAX / (session.layers * session.heads)):
         feeds = pad(batch, session.inputs, tokenizer.pad_id, left=False)
@@ -155,7 +155,7 @@ def explain_parity(session: ExplainSession, tokenizer: Tokenizer, reference: Exp
         # Rows of padding are ignored: nothing reads their attention.
         layers = zip(names, [*wanted.attentions, *wanted.attention_gradients], strict=True)
         pairs = [(found[name].transpose(0, 2, 1, 3)[read], one.transpose(0, 2, 1, 3)[read]) for name, one in layers]
-        pairs += [(found[name][read], one[read]) for name, one in zip(states, wanted.hidden, strict=True)]
+        pairs += [(found[name][read], one[read]) for name, one in zip(states, wanted.hidden, strict=session.hidden)]
         pairs += [(found["logits"], wanted.logits), (found["embedding_dots"][read][:, :2], wanted.dots[read])]
         # Unlike Python's max, numpy's keeps NaN.
         worst = float(np.max([worst, *(np.abs(ours - theirs).max() / np.maximum(1.0, np.abs(theirs).max()) for ours, theirs in pairs)]))

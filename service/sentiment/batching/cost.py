@@ -20,9 +20,9 @@ TABLE_RATE = 0.02
 OUTLIER = 4.0
 # Ratios of about 4 between steps, up to 4,096 rows: see ``shapes_to_measure``.
 GPU_STEPS = 6
-# Predictions are cached until a point has moved by this much, in logarithms: 10 %, less than the table's own error.
-MOVED = math.log(1.1)
-# Cached interpolation weights, which never change. Enough for every shape of a CPU's batches.
+# Predictions are cached until a point has moved by this much, in logarithms: 5 %, less than the table's own error.
+MOVED = math.log(1.05)
+# Shapes of which predictions and interpolation weights are cached. Enough for every shape of a CPU's batches.
 PLACED_MAX = 8192
 
 
@@ -72,6 +72,8 @@ class CostTable:
         shape = (rows, length)
         found = self._remembered.get(shape)
         if found is None:
+            if len(self._remembered) >= PLACED_MAX:
+                self._remembered.clear()
             found = self._remembered[shape] = math.exp(self._interpolate(shape))
         return found
 

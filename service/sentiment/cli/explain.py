@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -136,24 +136,31 @@ def _for_page(job: ExplainJob, model: pb.Model, ask: Callable[[ExplainOptions], 
         neuron = options.neuron or NeuronOptions(layer=model.layers - 1)
         options = replace(options, heads=True, attention=attention, neuron=neuron, geometry=True)
     try:
-        return _within_limit(options, ask)
+        return _within_limit(options, _unasked(options, job.options), ask)
     except CallFailed as error:
         # Bundles of earlier releases have no hidden states, and the model's description does not tell.
         if error.code is not grpc.StatusCode.FAILED_PRECONDITION or options.geometry == job.options.geometry:
             raise
-        return _within_limit(replace(options, geometry=False), ask)
+        options = replace(options, geometry=False)
+        return _within_limit(options, _unasked(options, job.options), ask)
 
 
-def _within_limit(options: ExplainOptions, ask: Callable[[ExplainOptions], Explanation]) -> Explanation:
-    """Request the explanation, without attention if it would be too large with it."""
+def _unasked(options: ExplainOptions, asked: ExplainOptions) -> list[str]:
+    """What a page can do without, the largest first: attention even if the user asked for it."""
+    return ["attention"] * (options.attention is not None) + ["geometry"] * (options.geometry and not asked.geometry)
+
+
+def _within_limit(options: ExplainOptions, droppable: Sequence[str], ask: Callable[[ExplainOptions], Explanation]) -> Explanation:
+    """Request the explanation, without one ``droppable`` part after the other as long as it would be too large."""
     try:
         return ask(options)
     except CallFailed as error:
         too_large = [found.description for found in error.violations if found.field == BYTES_FIELD]
-        if options.attention is None or not too_large:
+        if not droppable or not too_large:
             raise
-        explanation = ask(replace(options, attention=None))
-        return with_notes(explanation, [f"attention was left out: {BYTES_FIELD} {too_large[0]}"])
+        what, *others = droppable
+        without = replace(options, attention=None) if what == "attention" else replace(options, geometry=False)
+        return with_notes(_within_limit(without, others, ask), [f"{what} was left out: {BYTES_FIELD} {too_large[0]}"])
 
 
 def _ask(job: ExplainJob, source: "Client | Local") -> Ask:

@@ -217,6 +217,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    # Explanations use one core; further threads of NumPy's would take those of the runners. Before NumPy is loaded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from sentiment.model.cores import cores_granted  # noqa: PLC0415  # client commands run without a model runtime
     from sentiment.observability import logs  # noqa: PLC0415  # client commands run without a model runtime
     from sentiment.serving import open_files  # noqa: PLC0415  # client commands run without a model runtime

@@ -147,7 +147,7 @@ class Reader:
             counterfactuals=tuple(_counterfactual(part) for part in cast(list[pb.Counterfactual], self._parts.get("counterfactual", []))),
             heads=_heads(heads[0]) if heads else None,
             neuron=_neuron(cast(list[pb.NeuronView], self._parts.get("neuron", []))),
-            geometry=tuple(_geometry(part, len(header.words)) for part in cast(list[pb.WordGeometry], self._parts.get("geometry", []))),
+            geometry=_geometry(cast(list[pb.WordGeometry], self._parts.get("geometry", [])), len(header.words)),
             attention=self._attention(summary.complete),
             summary=ex.Summary(
                 summary.complete,
@@ -324,7 +324,13 @@ def _neuron(parts: Sequence[pb.NeuronView]) -> ex.Neuron | None:
     )
 
 
-def _geometry(part: pb.WordGeometry, words: int) -> ex.WordGeometry:
+def _geometry(parts: Sequence[pb.WordGeometry], words: int) -> tuple[ex.WordGeometry, ...]:
+    # Without its last layers, a middle one would pass for the last.
+    whole = bool(parts) and len(parts) == parts[0].layers + 1
+    return tuple(_layer(part, words) for part in parts) if whole else ()
+
+
+def _layer(part: pb.WordGeometry, words: int) -> ex.WordGeometry:
     golden = len(part.golden)
     width = len(part.nearest) // max(1, words)
     nearest: ex.Indices = np.array(part.nearest, np.int32).reshape(words, width)

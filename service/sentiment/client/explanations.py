@@ -267,7 +267,7 @@ class Explanation:
     graphs; None without an explain graph. ``precision`` and ``provider``: of the graph that gave the answer and the evidence, on a GPU
     server the fp32 graph on the CPU. ``explain_provider``: what ran the explain graph, empty without one. ``attributions`` and
     ``evidence``: by method, in the requested order. ``geometry``: of the embeddings and of each layer, in this order; empty unless
-    requested. ``messages``: the source messages, each a serialized ExplainResponse.
+    requested, and if time was too short for all layers. ``messages``: the source messages, each a serialized ExplainResponse.
     """
 
     text: str

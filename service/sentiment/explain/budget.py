@@ -110,7 +110,7 @@ def _neuron_bytes(tokens: int, width: int) -> int:
 def _geometry_bytes(words: int, golden: Sequence[str]) -> int:
     known = sum(LENGTH + len(word.encode()) + 2 * 4 for word in golden)
     # An index takes at most two bytes: see WORDS_MAX of the golden words.
-    return FRAME + INT + 7 * LENGTH + 2 * 4 + known + words * (2 * 4 + NEAREST * (2 + 4))
+    return FRAME + 2 * INT + 7 * LENGTH + 2 * 4 + known + words * (2 * 4 + NEAREST * (2 + 4))
 
 
 def _attention_bytes(request: AttentionRequest, encoded: Encoded, layers: int, heads: int) -> int:
@@ -130,8 +130,10 @@ def _attention_bytes(request: AttentionRequest, encoded: Encoded, layers: int, h
 
 def _cheaper(request: ExplanationRequest) -> list[tuple[str, ExplanationRequest]]:
     """Cheaper requests with their descriptions, the most detailed first."""
+    plain = replace(request, geometry=False)
+    fewer = [("without geometry", plain)] if request.geometry else []
     if request.attention is None:
-        return []
+        return fewer
     small, mean, rows = Encoding.U8, Aggregation.HEAD_MEAN, Aggregation.CLS_ROWS
     attention = request.attention
     changes = {
@@ -141,4 +143,5 @@ def _cheaper(request: ExplanationRequest) -> list[tuple[str, ExplanationRequest]
         "with encoding u8 and aggregation cls_rows": replace(attention, encoding=small, aggregation=rows),
         "without attention": None,
     }
-    return [(name, replace(request, attention=change)) for name, change in changes.items()]
+    fewer += [(name, replace(request, attention=change)) for name, change in changes.items()]
+    return [*fewer, ("without attention and geometry", replace(plain, attention=None))] if request.geometry else fewer

@@ -182,9 +182,10 @@ class Neuron:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordGeometry:
-    """Where the words lie after ``layer`` (0: the embeddings) among the golden words ``golden``, whose places are in ``plane``."""
+    """Where the words lie after ``layer`` of ``layers`` (0: the embeddings) among the words ``golden``, whose places are in ``plane``."""
 
     layer: int
+    layers: int
     golden: tuple[str, ...]
     plane: Plane
     found: Geometry

@@ -15,6 +15,7 @@ Outputs, ``i`` from 0 to layers - 1:
 - ``query.i``, ``key.i`` [rows, heads, tokens, width of a head].
 - ``value_norm.i`` [rows, heads, tokens]: norm of the vector that a token adds to the layer's output at weight 1 (Kobayashi et al. 2020).
 - ``hidden.i``, ``i`` from 0 to layers [rows, tokens, width of the layer]: what layer ``i`` reads; the last is what the last layer gives.
+  Not there if they are not recognized.
 - ``embedding_dots`` [rows, tokens, 4]: products of the logit's gradient by a token's embedding with the embeddings of its id, its baseline
   id, its segment and its position.
 """
@@ -86,7 +87,7 @@ def explain_graph(model: ModelProto) -> ModelProto:
         known = name in embedded
         dots.append(_dot(writer, by[embedded[name]], embedded[name]) if known else writer.op("Mul", dots[0], writer.constant(0.0)))
     writer.op("Concat", *dots, name="embedding_dots", axis=2)
-    _declare(result, len(blocks), heads)
+    _declare(result, len(blocks), heads, len(states))
     _sort(result)
     drop_unread(result)
     replace_initializers(result, initializers(result))
@@ -165,7 +166,10 @@ def _heads(model: ModelProto, blocks: Sequence[Block]) -> int:
 
 
 def _states(model: ModelProto, blocks: Sequence[Block]) -> list[str]:
-    """Return the names of the states that the layers read, and of the last layer's result: that of the last normalization."""
+    """Return the names of the states that the layers read, and of the last layer's result: that of the last normalization.
+
+    Empty if one is not recognized: only the geometry of words needs them.
+    """
     makers = {name: node for node in model.graph.node for name in node.output}
     stored = initializers(model)
     found = []
@@ -174,12 +178,12 @@ def _states(model: ModelProto, blocks: Sequence[Block]) -> list[str]:
         while node is not None and node.op_type != "MatMul":
             node = next((makers[name] for name in node.input if name in makers), None)
         if node is None or node.input[1] not in stored:
-            raise NotExplainable(f"{block.queries}: the state that the layer reads was not found")
+            return []
         found.append(node.input[0])
     kinds = [node.op_type for node in model.graph.node]
     norms = [node for node in model.graph.node if node.op_type == "LayerNormalization"]
     if not norms or kinds[::-1].index("LayerNormalization") > kinds[::-1].index("Softmax"):
-        raise NotExplainable("the graph has no LayerNormalization after its last Softmax")
+        return []
     return [*found, norms[-1].output[0]]
 
 
@@ -278,7 +282,7 @@ def _dot(writer: Writer, gradient: str, embedding: str) -> str:
     return writer.op("ReduceSum", writer.op("Mul", gradient, embedding), writer.constant([2]), keepdims=1)
 
 
-def _declare(model: ModelProto, layers: int, heads: int) -> None:
+def _declare(model: ModelProto, layers: int, heads: int, states: int) -> None:
     numbers, ids = TensorProto.FLOAT, TensorProto.INT64
     switches: _Shape = ["rows", layers, heads]
     for name, kind, shape in (
@@ -295,7 +299,7 @@ def _declare(model: ModelProto, layers: int, heads: int) -> None:
     for index in range(layers):
         for name, shape in shapes.items():
             model.graph.output.append(helper.make_tensor_value_info(f"{name}.{index}", numbers, shape))
-    for index in range(layers + 1):
+    for index in range(states):
         model.graph.output.append(helper.make_tensor_value_info(f"hidden.{index}", numbers, ["rows", "tokens", None]))
     model.graph.output.append(helper.make_tensor_value_info("embedding_dots", numbers, ["rows", "tokens", len(EMBEDDINGS)]))
 

@@ -276,6 +276,7 @@ def _neuron(part: Neuron) -> Iterator[pb.NeuronView]:
 def _geometry(part: WordGeometry) -> pb.WordGeometry:
     return pb.WordGeometry(
         layer=part.layer,
+        layers=part.layers,
         points=_numbers(part.found.points),
         golden=part.golden,
         golden_points=_numbers(part.plane.points),

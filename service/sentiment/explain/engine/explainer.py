@@ -11,7 +11,7 @@ from threading import Lock
 
 import numpy as np
 
-from sentiment.errors import BadBundle
+from sentiment.errors import BadBundle, Unsupported
 from sentiment.explain.budget import Sizes, check_bytes
 from sentiment.explain.engine.attributions import Attributions
 from sentiment.explain.engine.golden_words import hidden_states
@@ -126,8 +126,8 @@ class Explainer:
     ) -> Iterator[Part]:
         """Explain one text, part by part: the header first, the summary last.
 
-        Between them: attention tiles, the neuron view, the geometry, the attribution and evidence of each method, counterfactuals, answers
-        without the requested words, and heads.
+        Between them: attention tiles, the neuron view, the attribution and evidence of each method, counterfactuals, answers without the
+        requested words, the geometry, and heads.
 
         Args:
             request: what to explain.
@@ -144,6 +144,8 @@ class Explainer:
         begun = self._clock()
         graph = self.load(execute)
         check_request(request, self.classifier, None if graph is None else graph.session, self.failure)
+        if request.geometry and graph is not None and not graph.golden.spellings:
+            raise Unsupported(f"geometry needs golden words; the golden texts of bundle {self.classifier.bundle.id} are punctuation alone")
         encoded = read(self.classifier, request)
         if request.neuron is not None:
             check_token(request.neuron, encoded)
@@ -163,7 +165,7 @@ class Explainer:
         for name, pace in ((SERVED, runs.served_pace), (EXPLAINED, runs.explained_pace)):
             if pace.rows:
                 usual[name] = (usual.get(name, pace.row_s) + pace.row_s) / 2
-        yield Summary(not work.notes, (*work.notes, *work.remarks), runs.served_rows, runs.explained_pace.rows, run_s)
+        yield Summary(not work.notes, (*work.notes, *work.remarks), runs.served_rows, runs.explained_rows, run_s)
 
 
 @dataclass(slots=True)
@@ -215,8 +217,6 @@ class _Work:
         if view is not None:
             yield view
         arrays.clear()
-        if self.request.geometry:
-            yield from self._geometry(states)
         temperature, pad_id = self.classifier.manifest.calibration.temperature, self.classifier.tokenizer.pad_id
         attributions = Attributions(self.request, self.runs, label, temperature, pad_id, at_text, self.notes, self.remarks)
         if self.request.attributions or self.request.counterfactuals:
@@ -226,6 +226,8 @@ class _Work:
             yield from self._counterfactuals(attributions, label, temperature)
         if self.request.without:
             yield from self._without(temperature)
+        if self.request.geometry:
+            yield from self._geometry(states)
         if seen is not None:
             yield Heads(seen[0], self._effects(label), seen[1])
 
@@ -271,17 +273,16 @@ class _Work:
         return hidden_states(self.graph.session.layers)
 
     def _geometry(self, states: Sequence[Floats]) -> Iterator[WordGeometry]:
-        """The geometry of each layer, if there is time for the golden words, which the first request of the model runs."""
+        """The geometry of each layer, if there is time for the golden texts, which run once for a model."""
         assert self.graph is not None
         golden = self.graph.golden
-        needed_s = self.runs.explained_pace.seconds(1) * golden.tokens_left / len(self.encoded.tokens)
-        if not self.runs.fits(needed_s):
-            left_s = max(0.0, self.runs.left_s())
-            self.notes.append(f"geometry was left out: the golden words take about {needed_s:.2f} s, and {left_s:.2f} s were left")
+        planes = golden.planes(self.runs.hidden)
+        if planes is None:
+            done, count = golden.progress
+            self.notes.append(f"geometry was left out: {done} of {count} golden texts have run, and no time was left for more; ask again")
             return
-        planes = self.runs.golden(golden)
         for layer, (state, plane) in enumerate(zip(states, planes, strict=True)):
-            yield WordGeometry(layer, tuple(golden.spellings), plane, locate(state, plane, golden.spellings))
+            yield WordGeometry(layer, len(planes) - 1, tuple(golden.spellings), plane, locate(state, plane, golden.spellings))
 
     def _counterfactuals(self, attributions: Attributions, label: int, temperature: float) -> Iterator[Counterfactuals]:
         first = attributions.first

@@ -53,7 +53,7 @@ def check_request(request: ExplanationRequest, classifier: Classifier, session: 
     if request.neuron is not None:
         _check_neuron(request.neuron, session)
     if request.geometry and not session.hidden:
-        reason = f"that of bundle {classifier.bundle.id} has none, because it was exported before 0.2.0"
+        reason = f"that of bundle {classifier.bundle.id} has none; export it again with 0.2.0 or later"
         raise Unsupported(f"geometry needs an explain graph with hidden states; {reason}")
 
 

@@ -9,9 +9,8 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from sentiment.explain.engine.golden_words import GoldenWords
+from sentiment.explain.engine.golden_words import hidden_states
 from sentiment.explain.methods.erasure import Answers, Enough, Floats, Masks, Result, Steps, run
-from sentiment.explain.methods.geometry import Plane
 from sentiment.model.classifier import Classifier
 from sentiment.model.execute import Execute, here
 from sentiment.model.session import ExplainSession, Stop
@@ -88,6 +87,7 @@ class Runs:
         self.rows_max = max(1, RUN_TOKENS_MAX // self._row.tokens)
         known = usual or {}
         self.served_pace, self.explained_pace = (Pace(known.get(name, float("inf"))) for name in (SERVED, EXPLAINED))
+        self._other_pace = Pace()
         self.answers = Answers(self.rows_max)
         # Rows that the served graph has run.
         self.served_rows = 0
@@ -205,10 +205,22 @@ class Runs:
         self.explained_pace.record(rows, self.clock() - begun)
         return found
 
-    def golden(self, words: GoldenWords) -> Sequence[Plane]:
-        """The planes of the golden words; run through the explain graph if this is the first explanation that asks for them."""
+    def hidden(self, other: Encoded) -> Sequence[npt.NDArray[np.float32]] | None:
+        """The hidden states [tokens, width] of another text, of the embeddings and each layer; None if there is no time left."""
         assert self._session is not None
-        return words.planes(self._session, self._stop, self._execute)
+        if not self.fits(self._other_pace.seconds(1)):
+            return None
+        names = hidden_states(self._session.layers)
+        feeds = self._feeds(Row(other.ids, other.type_ids, other.truncated), 1, self._session.inputs)
+        begun = self.clock()
+        found = self._session.run(feeds, names, np.zeros(1, np.int64), stop=self._stop, execute=self._execute)
+        self._other_pace.record(1, self.clock() - begun)
+        return [found[name][0] for name in names]
+
+    @property
+    def explained_rows(self) -> int:
+        """Rows that the explain graph has run, those of other texts included."""
+        return self.explained_pace.rows + self._other_pace.rows
 
     def _feeds(self, row: Row, rows: int, inputs: Sequence[str]) -> Feeds:
         left = self._classifier.manifest.padding_side == "left"
