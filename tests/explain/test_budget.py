@@ -262,6 +262,16 @@ def test_a_budget_that_may_be_exceeded_is_refused_with_a_cheaper_request(
         assert int(str(caught.value).split()[-1]) <= budget
 
 
+def test_a_geometry_is_offered_to_be_left_out() -> None:
+    encoded = _encoded(20, 18)
+    asked = ExplanationRequest("", methods=METHODS[:1], attention=AttentionRequest(), geometry=True)
+    for request, change in ((asked, "without attention and geometry"), (replace(asked, attention=None), "without geometry")):
+        less = bytes_most(replace(request, attention=None, geometry=False), encoded, LABELS, SIZES)
+
+        with pytest.raises(InvalidInput, match=f", {change} up to {less}$"):
+            check_bytes(replace(request, bytes_max=less), encoded, LABELS, SIZES)
+
+
 def test_a_sufficient_budget_is_accepted() -> None:
     asked, encoded = EVERYTHING, _encoded(20, 18)
     most = bytes_most(asked, encoded, LABELS, SIZES)
