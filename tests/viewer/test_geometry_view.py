@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from google.protobuf.json_format import ParseDict
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.viewer.page import saved_page
@@ -18,6 +18,7 @@ from tests.conftest import RunningServer
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
 from tests.viewer.reading import number, painted, saved_svg, settled, sideways
+from tests.viewer.texts import PAIR
 
 pytestmark = pytest.mark.needs_tool("chromium")
 
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.needs_tool("chromium")
 TEXT = "A slow first half, but the brilliant cast and a lovely score make this film a joy."
 LAYERS = 7
 PATH = "{http://www.w3.org/2000/svg}path"
+LABEL = "{http://www.w3.org/2000/svg}text"
 Points = npt.NDArray[np.float64]
 # How many pictures a layer's change shows.
 _PICTURES = """([slider, value]) => new Promise((done) => {
@@ -180,12 +182,17 @@ def test_a_word_is_chosen_by_keyboard_and_its_lines_lead_to_its_nearest(
     assert np.abs(ends[:, :2] - own[word]).max() < 0.05
     assert np.abs(ends[:, 2:] - golden[layers[4]["nearest"][word * len(wanted) : (word + 1) * len(wanted)]]).max() < 0.05
 
+    expect(option(page)).to_have_attribute("aria-posinset", str(word + 1))
+    expect(option(page)).to_have_attribute("aria-setsize", str(len(words)))
     found = points(layers[4])
     around = np.linalg.norm(found[len(words) :] - found[word], axis=1)
     page.get_by_role("listbox", name="Words of the text").press("ArrowDown")
     expect(option(page)).to_have_text(f"golden word {layers[4]['golden'][int(np.argmin(around))]}")
+    assert option(page).get_attribute("aria-posinset") is None
+    assert option(page).get_attribute("aria-setsize") is None
     page.keyboard.press("Escape")
     expect(option(page)).to_contain_text("lovely, nearest")
+    expect(option(page)).to_have_attribute("aria-posinset", str(word + 1))
 
 
 def test_pointing_at_a_word_names_its_nearest_and_at_a_golden_word_its_spelling(
@@ -210,6 +217,84 @@ def test_pointing_at_a_word_names_its_nearest_and_at_a_golden_word_its_spelling(
     page.mouse.move(*places[golden])
     expect(option(page)).to_have_text(f"golden word {layers[2]['golden'][golden - len(words)]}")
     expect(chosen(page).get_by_role("heading")).to_have_text(re.compile(f"^{re.escape(words[word])}"))
+
+
+def test_a_held_word_is_released_beside_all_points_and_by_escape(
+    visit: Visit, english: RunningServer, layers: list[dict[str, Any]], words: list[str]
+) -> None:
+    page = visit(address(english.url, "geometry", text=TEXT, geometry_layer=2))
+    settled(page)
+    canvas = page.locator(".geometry-canvas")
+    canvas.scroll_into_view_if_needed()
+    places = on_page(canvas, layers[2])
+    apart = np.linalg.norm(places[:, None] - places, axis=2) + np.diag(np.full(len(places), np.inf))
+    word = int(apart[: len(words)].min(1).argmax())
+    box = canvas.bounding_box()
+    assert box is not None
+    # No point, and no name of one, is in the margin.
+    beside = box["x"] + 1, box["y"] + box["height"] - 1
+    assert np.linalg.norm(places - beside, axis=1).min() > 12
+
+    for release in ("click", "Escape", "again"):
+        page.mouse.click(*places[word])
+        expect(chosen(page)).to_contain_text("(held)")
+        if release == "Escape":
+            page.keyboard.press("Escape")
+        else:
+            page.mouse.click(*(beside if release == "click" else places[word]))
+        expect(chosen(page)).not_to_contain_text("(held)")
+        expect(chosen(page).get_by_role("heading")).to_have_text(re.compile(f"^{re.escape(words[word])}"))
+
+
+def test_a_geometry_that_was_cut_short_is_a_note_with_a_retry(visit: Visit, english: RunningServer, words: list[str]) -> None:
+    page = visit.blank(english.url)
+
+    def cut(route: Route) -> None:
+        asked = route.request.post_data_json
+        if not asked or "geometry" not in asked["options"]:
+            route.continue_()
+            return
+        response = route.fetch()
+        lines = [json.loads(line) for line in response.text().splitlines()]
+        for line in lines:
+            if "geometry" in line:
+                line["geometry"]["layers"] = LAYERS - 1
+        kept = [line for line in lines if "geometry" not in line or line["geometry"]["layer"] < 3]
+        route.fulfill(response=response, body="".join(f"{json.dumps(line)}\n" for line in kept))
+
+    page.route("**/v1/explain", cut)
+    page.goto(address(english.url, "geometry", text=TEXT, geometry_layer=2))
+
+    panel = page.get_by_role("tabpanel")
+    note = panel.locator(".note:visible").filter(has=page.get_by_role("button", name="Try again"))
+    expect(note).to_contain_text("Geometry: The server cut it short after 2 of 6 layers; its notes say why.")
+    expect(page.locator(".geometry-shown")).to_be_hidden()
+    page.unroute("**/v1/explain")
+    note.get_by_role("button", name="Try again").click()
+    settled(page)
+    expect(page.locator(".geometry-table tbody tr")).to_have_count(len(words))
+    expect(page.get_by_role("slider", name="Layer")).to_have_attribute("aria-valuetext", "after 2 of 6 layers")
+    expect(note).to_have_count(0)
+
+
+def test_words_of_a_second_text_are_named_as_such(visit: Visit, paired: RunningServer, tmp_path: Path) -> None:
+    page = visit(address(paired.url, "geometry", text=PAIR[0], pair=PAIR[1]))
+    settled(page)
+    first, second = (text.split() for text in PAIR)
+    listbox = page.get_by_role("listbox", name="Words of the text")
+
+    listbox.press("Home")
+
+    expect(option(page)).to_have_text(re.compile(f"^{first[0]}, nearest "))
+    expect(chosen(page).get_by_role("heading")).to_have_text(re.compile(f"^{first[0]}(,|$)"))
+    listbox.press("End")
+    named = f"{second[-1]} (2nd text)"
+    expect(option(page)).to_have_text(re.compile(f"^{re.escape(named)}, nearest "))
+    expect(chosen(page).get_by_role("heading")).to_have_text(re.compile(f"^{re.escape(named)}(,|$)"))
+    expect(page.locator(".geometry-table tbody th").last).to_have_text(named)
+    labels = [label.text for label in saved_svg(page, tmp_path).iter(LABEL)]
+    assert named in labels
+    assert not {f"{word} (2nd text)" for word in first if word not in second} & set(labels)
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])

@@ -168,6 +168,7 @@ export class Explanation {
     this.geometry ??= [];
     this.geometry[part.layer] = {
       layer: part.layer,
+      modelLayers: part.layers ?? 0,
       points: readFloats(part.points),
       golden: part.golden,
       goldenPoints: readFloats(part.golden_points),

@@ -17,17 +17,33 @@ const GEOMETRY_STYLE = {word: {size: 13}, golden: {size: 11}, axis: {size: 11}};
  * @param {object} header the explanation's.
  * @param {object[]} layers Explanation.geometry.
  * @param {Float32Array | null} values the words' attributions in logits, if there are any.
- * @returns {object} words: how many the text has; count: how many golden words are named for each.
+ * @returns {object} total: the model's layers; words: how many the text has; count: how many golden words are named for each.
  */
 export function geometryFacts(header, layers, layer, values) {
   const view = layers[layer];
   const words = header.words.length;
-  return {header, layers, layer, view, values, words, count: words ? view.nearest.length / words : 0};
+  const total = geometryTotal(layers);
+  return {header, layers, layer, total, view, values, words, count: words ? view.nearest.length / words : 0};
+}
+
+/** How many layers the model has, or came if the messages do not say. A whole geometry has one entry more, for the embeddings. */
+export function geometryTotal(layers) {
+  return Math.max(layers.at(-1).modelLayers, layers.length - 1);
 }
 
 /** Which layer it is: what has passed, because other views count layers from 0 and the embeddings come before them. */
-export function layerSaid(layer, layers) {
-  return layer ? `after ${layer} of ${layers - 1} layers` : "embeddings, before all layers";
+export function layerSaid({layer, total}) {
+  return layer ? `after ${layer} of ${total} layers` : "embeddings, before all layers";
+}
+
+/** A word of the text by its index, and whether it is of a pair's second text. */
+export function geometryWord(header, word) {
+  return `${shownWord(header.words[word].text)}${secondText(header, word)}`;
+}
+
+/** What follows a word of a pair's second text; "" for all others. */
+export function secondText(header, word) {
+  return header.words[word]?.pair ? " (2nd text)" : "";
 }
 
 /** The closest golden words of a word, the closest first: [{golden (an index), text, cosine}]. */
@@ -192,7 +208,8 @@ function geometryShare(value) {
 function labelPlacer(facts, places, {left, top, width, height}, taken) {
   return (point, said, kind, always = false) => {
     const style = GEOMETRY_STYLE[kind];
-    const text = fittedText(visibleText(said), GEOMETRY_LABEL_WIDE, style);
+    // Behind the cut, so that a long word has it too.
+    const text = `${fittedText(visibleText(said), GEOMETRY_LABEL_WIDE, style)}${secondText(facts.header, point)}`;
     const [wide, tall] = [textWidth(text, style) + 4, style.size + 5];
     const off = (kind === "word" ? wordRadius(facts) : GEOMETRY_RADIUS.near) + 3;
     const [x, y] = [places[2 * point], places[2 * point + 1]];

@@ -2,7 +2,7 @@
 import {canvasFor} from "./canvas.js";
 import {eachFrame, element} from "./dom.js";
 import {
-  closestGolden, drawGeometry, geometryLabels, geometryMarks, geometryPlaces, geometryPointAt, nearestGolden,
+  closestGolden, drawGeometry, geometryLabels, geometryMarks, geometryPlaces, geometryPointAt, geometryWord, nearestGolden,
 } from "./geometry_picture.js";
 import {CanvasSurface} from "./surface.js";
 import {isDark, themeColours} from "./theme.js";
@@ -13,7 +13,7 @@ const GEOMETRY_MOVE_MS = 450;
 // In pixels; a finger is wider than a pointer.
 const GEOMETRY_REACH = {mouse: 12, other: 22};
 
-/** Shows points and lets a word be chosen, by pointer or keys. Fires "word" when the chosen word changes. */
+/** Shows points and lets a word be chosen, by pointer or keys. Fires "word" when the chosen word changes, or whether it is held. */
 export class GeometryStage extends EventTarget {
   constructor() {
     super();
@@ -107,6 +107,12 @@ export class GeometryStage extends EventTarget {
     this.dispatchEvent(new Event("word"));
   }
 
+  #hold(held) {
+    if (held === this.held) return;
+    this.held = held;
+    this.dispatchEvent(new Event("word"));
+  }
+
   /** Name a golden word; -1: none. */
   #point(golden) {
     if (!this.facts || golden === this.pointed) return;
@@ -120,10 +126,13 @@ export class GeometryStage extends EventTarget {
     const {words, view} = facts;
     this.option.id = `geometry-word-${pointed < 0 ? chosen : words + pointed}`;
     this.element.setAttribute("aria-activedescendant", this.option.id);
-    this.option.setAttribute("aria-posinset", String(chosen + 1));
-    this.option.setAttribute("aria-setsize", String(words));
+    for (const [name, value] of [["aria-posinset", chosen + 1], ["aria-setsize", words]]) {
+      // Of the words of the text; a golden word is none of them.
+      if (pointed < 0) this.option.setAttribute(name, String(value));
+      else this.option.removeAttribute(name);
+    }
     const near = words ? nearestGolden(facts, chosen).map(({text, cosine}) => `${shownWord(text)} ${plainNumber(cosine)}`).join(", ") : "";
-    const said = words ? `${shownWord(facts.header.words[chosen].text)}, nearest ${near}` : "The text has no words";
+    const said = words ? `${geometryWord(facts.header, chosen)}, nearest ${near}` : "The text has no words";
     this.option.textContent = pointed < 0 ? said : `golden word ${shownWord(view.golden[pointed])}`;
   }
 
@@ -136,8 +145,10 @@ export class GeometryStage extends EventTarget {
       this.around ??= closestGolden(facts, this.aim, this.chosen);
       const place = this.around.indexOf(this.pointed) + (event.key === "ArrowDown" ? 1 : -1);
       this.#point(place < 0 ? -1 : this.around[Math.min(place, this.around.length - 1)]);
-    } else if (event.key === "Escape") this.#point(-1);
-    else return;
+    } else if (event.key === "Escape") {
+      this.#hold(false);
+      this.#point(-1);
+    } else return;
     event.preventDefault();
   }
 
@@ -155,17 +166,17 @@ export class GeometryStage extends EventTarget {
     else this.#point(golden);
   }
 
-  /** A click holds a word, until the next on it or beside all points. */
+  /** A click holds a word, until the next on it or beside all points, or Escape. */
   #click(event) {
     if (!this.facts) return;
     const {word, golden} = this.#at(event);
     if (word < 0) {
-      this.held &&= golden >= 0;
+      if (golden < 0) this.#hold(false);
       this.#point(golden);
       return;
     }
-    this.held = !(this.held && word === this.chosen);
+    const held = !(this.held && word === this.chosen);
     this.#choose(word);
-    this.dispatchEvent(new Event("word"));
+    this.#hold(held);
   }
 }

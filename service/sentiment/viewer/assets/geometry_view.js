@@ -2,7 +2,9 @@
 import {absentNote} from "./absent_note.js";
 import {element, replace} from "./dom.js";
 import {quietButton} from "./fields.js";
-import {drawGeometry, geometryFacts, geometrySentences, layerSaid, nearestGolden} from "./geometry_picture.js";
+import {
+  drawGeometry, geometryFacts, geometrySentences, geometryTotal, geometryWord, layerSaid, nearestGolden, secondText,
+} from "./geometry_picture.js";
 import {GeometryStage} from "./geometry_stage.js";
 import {differing, redrawn} from "./redrawn.js";
 import {statusNote} from "./status_note.js";
@@ -53,12 +55,10 @@ class GeometryView {
     if (session.text) session.ask("geometry");
     const {state, message} = session.status("geometry");
     const layers = state === "asking" || !explanation?.header ? null : explanation.geometry;
-    this.drawNote([session.text === "", Boolean(layers), state, message], () => [
-      session.text === "" ? element("p", {class: "note", text: "There is no text yet."})
-        : (layers ? statusNote : absentNote)(session, "geometry", "", "Geometry"),
-    ]);
-    this.shown.hidden = !layers;
-    if (!layers) {
+    const whole = Boolean(layers) && layers.length > geometryTotal(layers);
+    this.drawNote([session.text === "", layers?.length, whole, state, message], () => [this.#noted(layers, whole)]);
+    this.shown.hidden = !whole;
+    if (!whole) {
       this.facts = null;
       return;
     }
@@ -75,7 +75,7 @@ class GeometryView {
     const {facts} = this;
     const {width, height, title: top, line} = GEOMETRY_EXPORT;
     const scene = this.stage.sceneIn({left: 0, top, width, height});
-    const said = `Words among the golden words: ${layerSaid(facts.layer, facts.layers.length)}`;
+    const said = `Words among the golden words: ${layerSaid(facts)}`;
     const lines = [...geometrySentences(facts).flatMap((sentence) => sentence.split(/(?<=\.) /)), this.#nearestSaid(facts)].filter(Boolean);
     const draw = (surface) => {
       const colours = themeColours();
@@ -89,10 +89,22 @@ class GeometryView {
     return {width, height: top + height + 14 + lines.length * line, title: `Geometry: ${said}`, draw};
   }
 
+  /** What stands above the picture or in place of it; null for nothing. */
+  #noted(layers, whole) {
+    const {session} = this;
+    if (session.text === "") return element("p", {class: "note", text: "There is no text yet."});
+    if (!layers) return absentNote(session, "geometry", "", "Geometry");
+    if (whole || session.status("geometry").state !== "here") return statusNote(session, "geometry", "", "Geometry");
+    const came = `${layers.length - 1} of ${geometryTotal(layers)} layers`;
+    const again = session.live ? quietButton("Try again", () => session.ask("geometry", "", {again: true})) : null;
+    const text = `Geometry: The server cut it short after ${came}; its notes say why.`;
+    return element("div", {class: "note"}, element("p", {text}), again);
+  }
+
   #show() {
     const {facts, slider} = this;
-    const said = layerSaid(facts.layer, facts.layers.length);
-    slider.max = facts.layers.length - 1;
+    const said = layerSaid(facts);
+    slider.max = facts.total;
     slider.value = facts.layer;
     slider.setAttribute("aria-valuetext", said);
     this.layerSaid.textContent = said;
@@ -109,10 +121,11 @@ class GeometryView {
       return;
     }
     const {chosen} = stage;
-    const name = wordName(facts.header, chosen, facts.values ? facts.values[chosen] : null);
+    const plain = wordName(facts.header, chosen, facts.values ? facts.values[chosen] : null);
+    const name = geometryWord(facts.header, chosen) + plain.slice(shownWord(facts.header.words[chosen].text).length);
     const items = nearestGolden(facts, chosen).map(({text, cosine}) => element("li", {},
       element("bdi", {text: shownWord(text)}), element("span", {class: "number", text: plainNumber(cosine)})));
-    const said = `Nearest golden words, by cosine, ${layerSaid(facts.layer, facts.layers.length)}${stage.held ? " (held)" : ""}`;
+    const said = `Nearest golden words, by cosine, ${layerSaid(facts)}${stage.held ? " (held)" : ""}`;
     replace(this.nearest, element("h2", {text: name}), element("p", {class: "note", text: said}), element("ol", {}, ...items));
   }
 
@@ -120,7 +133,7 @@ class GeometryView {
     if (!facts.words) return "";
     const {chosen} = this.stage;
     const near = nearestGolden(facts, chosen).map(({text, cosine}) => `${visibleText(text)} ${plainNumber(cosine)}`);
-    return `Nearest to ${quotedWord(facts.header.words[chosen].text)}: ${near.join(", ")}.`;
+    return `Nearest to ${quotedWord(facts.header.words[chosen].text)}${secondText(facts.header, chosen)}: ${near.join(", ")}.`;
   }
 
   #showTable() {
@@ -128,11 +141,11 @@ class GeometryView {
     const {header, words, count} = facts;
     const ranks = ["nearest", "2nd", "3rd", "4th", "5th"].slice(0, count);
     const heads = ["word", ...ranks].map((text) => element("th", {scope: "col", text}));
-    const rows = header.words.slice(0, this.all ? words : WORDS_FIRST).map(({text, pair}, word) => element("tr", {},
-      element("th", {scope: "row"}, element("bdi", {text: `${shownWord(text)}${pair ? " (2nd text)" : ""}`})),
+    const rows = header.words.slice(0, this.all ? words : WORDS_FIRST).map((_, word) => element("tr", {},
+      element("th", {scope: "row"}, element("bdi", {text: geometryWord(header, word)})),
       ...nearestGolden(facts, word).map((near) => element("td", {},
         element("bdi", {text: shownWord(near.text)}), element("span", {class: "number", text: ` ${plainNumber(near.cosine)}`})))));
-    const caption = `Each word's nearest golden words with their cosines, ${layerSaid(facts.layer, facts.layers.length)}`;
+    const caption = `Each word's nearest golden words with their cosines, ${layerSaid(facts)}`;
     replace(this.table, tableIn("nearest golden words", element("table", {class: "geometry-table"},
       element("caption", {text: caption}), element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows))));
     this.more.hidden = words <= WORDS_FIRST;
