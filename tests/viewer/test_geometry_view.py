@@ -195,18 +195,24 @@ def test_a_word_is_chosen_by_keyboard_and_its_lines_lead_to_its_nearest(
     expect(option(page)).to_have_attribute("aria-posinset", str(word + 1))
 
 
-def test_pointing_at_a_word_names_its_nearest_and_at_a_golden_word_its_spelling(
-    visit: Visit, english: RunningServer, layers: list[dict[str, Any]], words: list[str]
-) -> None:
-    page = visit(address(english.url, "geometry", text=TEXT, geometry_layer=2))
+def with_points(visit: Visit, english: RunningServer, layer: dict[str, Any]) -> tuple[Page, Points, Points]:
+    """The page with a layer's points in view, where each point is on it [points, 2], and how far it is from the next one [points]."""
+    page = visit(address(english.url, "geometry", text=TEXT, geometry_layer=layer["layer"]))
     settled(page)
     canvas = page.locator(".geometry-canvas")
     canvas.scroll_into_view_if_needed()
-    places = on_page(canvas, layers[2])
+    places = on_page(canvas, layer)
     apart = np.linalg.norm(places[:, None] - places, axis=2) + np.diag(np.full(len(places), np.inf))
+    return page, places, apart.min(1)
+
+
+def test_pointing_at_a_word_names_its_nearest_and_at_a_golden_word_its_spelling(
+    visit: Visit, english: RunningServer, layers: list[dict[str, Any]], words: list[str]
+) -> None:
+    page, places, apart = with_points(visit, english, layers[2])
     # Those that stand most alone.
-    word = int(apart[: len(words)].min(1).argmax())
-    golden = len(words) + int(apart[len(words) :].min(1).argmax())
+    word = int(apart[: len(words)].argmax())
+    golden = len(words) + int(apart[len(words) :].argmax())
 
     page.mouse.move(*places[word])
 
@@ -222,14 +228,9 @@ def test_pointing_at_a_word_names_its_nearest_and_at_a_golden_word_its_spelling(
 def test_a_held_word_is_released_beside_all_points_and_by_escape(
     visit: Visit, english: RunningServer, layers: list[dict[str, Any]], words: list[str]
 ) -> None:
-    page = visit(address(english.url, "geometry", text=TEXT, geometry_layer=2))
-    settled(page)
-    canvas = page.locator(".geometry-canvas")
-    canvas.scroll_into_view_if_needed()
-    places = on_page(canvas, layers[2])
-    apart = np.linalg.norm(places[:, None] - places, axis=2) + np.diag(np.full(len(places), np.inf))
-    word = int(apart[: len(words)].min(1).argmax())
-    box = canvas.bounding_box()
+    page, places, apart = with_points(visit, english, layers[2])
+    word = int(apart[: len(words)].argmax())
+    box = page.locator(".geometry-canvas").bounding_box()
     assert box is not None
     # No point, and no name of one, is in the margin.
     beside = box["x"] + 1, box["y"] + box["height"] - 1
