@@ -19,6 +19,7 @@ COMMANDS = {
     "label": "label texts with a teacher model's probabilities",
     "cases": "generate labelled minimal pairs from a grammar, for training and for judging",
     "edit": "turn the label of texts by small edits, for training and for judging",
+    "resize": "make a classifier deeper, shallower or wider, to train it on",
     "average": "average the weights of fine-tuned checkpoints",
     "export": "make a bundle from a checkpoint",
     "evaluate": "measure a bundle on labelled texts",

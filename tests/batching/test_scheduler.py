@@ -994,6 +994,21 @@ def test_after_a_wide_batch_the_next_one_may_be_wide() -> None:
         scheduler.finish(batch, 0.05, 0.05)
 
 
+@pytest.mark.parametrize(("busy", "wide"), [(0.5, True), (0.8, False)])
+def test_near_capacity_no_batch_is_wide(busy: float, wide: bool) -> None:
+    scheduler = make_wide(width=2)
+    for number in range(200):
+        now = number * 0.1
+        scheduler.add(100, now, now + 9.0, f"{number}")
+        (batch,) = scheduler.step(now, 4).batches
+        scheduler.finish(batch, now, busy * 0.1 * 4)
+
+    assert batch.wide is wide
+    # A little later the runners are idle.
+    scheduler.add(100, 25.0, 34.0, "later")
+    assert scheduler.step(25.0, 4).batches[0].wide
+
+
 def test_probes_correct_a_table_that_is_too_slow_though_every_batch_is_wide() -> None:
     scheduler, answered = make_wide(), []
     for number in range(400):

@@ -100,7 +100,7 @@ BREAKAGES: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "the latest deadline first": (ClassQueue, "earliest", lambda self: max(b.entries[-1] for b in self._buckets.values())[2]),
     "the newest first": (ClassQueue, "turn_at", lambda self, ticket: -ticket.queued_at),
     "overtakes without a bound": (ClassQueue, "turn_at", lambda self, ticket: ticket.queued_at + 1e3 * ticket.alone_s),
-    "every batch is wide": (Scheduler, "_widened", lambda self, chosen, free: chosen[0][0] if chosen else None),
+    "every batch is wide": (Scheduler, "_widened", lambda self, chosen, free, now: chosen[0][0] if chosen else None),
     "decides ahead of rows to come": (Scheduler, "ahead", _ahead_of_rows_to_come),
     "a lost runner is counted": (Scheduler, "give_up", _give_up_and_keep_the_runner),
     "old prices for ever": (Scheduler, "_reprice", lambda self: None),

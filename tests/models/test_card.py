@@ -91,6 +91,15 @@ def test_the_card_names_what_the_model_was_trained_on(bundle: Path) -> None:
     assert "Not evaluated." in text
 
 
+def test_a_resized_base_is_a_stage_of_its_own(bundle: Path) -> None:
+    resized = {"resized": {"base": "english", "layers": 12, "width": 384, "seed": 0}}
+    _record(bundle, training={"base_training": resized, "steps": 7})
+
+    text = write_card(bundle, []).read_text(encoding="utf-8")
+
+    assert "### Stage 1 of 2\n\nNot trained: resized to 12 layers of 384 dimensions (seed 0)." in text
+
+
 def test_the_card_names_the_texts_that_spellings_come_from(bundle: Path) -> None:
     _record(bundle, spellings={"count": 140692, "files": [{"file": "reviews.txt.gz", "sha256": "ab" * 32}]})
 

@@ -168,6 +168,11 @@ def _stages(training: Json) -> list[Facts]:
 
 def _stage(training: Facts) -> list[str]:
     lines = []
+    resized = _facts(training.get("resized"))
+    if resized:
+        return [
+            f"Not trained: resized to {resized.get('layers')} layers of {resized.get('width')} dimensions (seed {resized.get('seed')})."
+        ]
     rows = [_facts(file) for file in _items(training.get("files"))]
     if rows:
         lines += ["| file | texts | times per epoch | SHA-256 |", "|---|---:|---:|---|"]

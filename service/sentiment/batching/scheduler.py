@@ -43,6 +43,10 @@ PROBE_S = 1.0
 KEPT_FOR_INTERACTIVE = 0.25
 # A batch is divided between two runners, one of which would be idle, if the time falls to at most this part.
 SPREAD = 0.75
+# Batches use the cores of idle runners only while runners were busy for less than WIDE_BUSY_MAX of the last WIDE_BUSY_S seconds or so. A
+# wide batch takes more CPU time, and near capacity others wait for that.
+WIDE_BUSY_MAX = 0.7
+WIDE_BUSY_S = 3.0
 # A device's batch is held for up to HOLD_S: not at all while the event loop is busy for less than HOLD_FROM of the time, for all of HOLD_S
 # from HOLD_ALL on, and for a part of it between. A row that must be answered within HURRY times the hold is not held.
 HOLD_S = 4e-3
@@ -100,6 +104,8 @@ class Scheduler(Generic[P]):
         self._last_charged_s = 0.0
         self._probe_at = -math.inf
         self._width = width
+        # Seconds that runners were busy, each weighted by exp(-age / WIDE_BUSY_S), as of an instant.
+        self._busy_s, self._busy_at = 0.0, -math.inf
         # The batch that runs on several cores now.
         self._wide: Batch[P] | None = None
 
@@ -176,6 +182,7 @@ class Scheduler(Generic[P]):
             while the batch ran counts, even if no step has noticed it yet.
         """
         self._ended(batch)
+        self._busy_s, self._busy_at = self._recently_busy_s(now) + run_s, now
         self.cost.observe(*batch.shape, run_s, batch.wide)
         return [ticket for ticket in batch.tickets if ticket.deadline_at > now and self._end(ticket, State.ANSWERED)]
 
@@ -224,7 +231,7 @@ class Scheduler(Generic[P]):
             while len(chosen) < runners_free and (choice := self._retries.take() or self._choose(now, len(chosen))):
                 chosen.append(choice)
             self._spread(chosen, runners_free)
-        wide = self._widened(chosen, runners_free)
+        wide = self._widened(chosen, runners_free, now)
         batches = [self._batch(tickets, WIDE if tickets is wide else reason, now) for tickets, reason in chosen]
         self._compact()
         next_at = self._by_deadline[0][0] if self._by_deadline else None
@@ -324,14 +331,19 @@ class Scheduler(Generic[P]):
             chosen.remove(dearest)
             chosen += [(cheaper, "spread"), (dearer, "spread")]
 
-    def _widened(self, chosen: Sequence[tuple[list[Ticket[P]], str]], runners_free: int) -> list[Ticket[P]] | None:
+    def _recently_busy_s(self, now: float) -> float:
+        return self._busy_s * math.exp((self._busy_at - now) / WIDE_BUSY_S)
+
+    def _widened(self, chosen: Sequence[tuple[list[Ticket[P]], str]], runners_free: int, now: float) -> list[Ticket[P]] | None:
         """The most expensive batch may use the cores of the runners that would be idle, for want of rows, where that saves time.
 
         Rows that arrive meanwhile run at once on those runners, since the batch's further threads give way. One batch at a time, because
-        all share those threads. A retry runs on one core, lest it fails for the same reason.
+        all share those threads. A retry runs on one core, lest it fails for the same reason. Near capacity no batch is wide.
         """
         fresh = [tickets for tickets, reason in chosen if reason != RETRY]
         if not fresh or self._wide is not None or not runners_free - len(chosen) >= self._width - 1 > 0:
+            return None
+        if self._recently_busy_s(now) > WIDE_BUSY_MAX * WIDE_BUSY_S * self.runners:
             return None
         dearest = max(fresh, key=self._table_s)
         return dearest if self.cost.widening_saves(*self._shape(dearest)) else None

@@ -1,7 +1,7 @@
 // The geometry view's picture: where points and labels stand, and how they are drawn, on a canvas or into an SVG document.
 import {fittedText, textWidth} from "./surface.js";
 import {valueColour} from "./theme.js";
-import {directionNames, shownWord, visibleText} from "./wording.js";
+import {directionNames, secondText, shownWord, visibleText} from "./wording.js";
 
 const GEOMETRY_MARGIN = 0.04;
 const GEOMETRY_LABEL_WIDE = 140;
@@ -34,16 +34,6 @@ export function geometryTotal(layers) {
 /** Which layer it is: what has passed, because other views count layers from 0 and the embeddings come before them. */
 export function layerSaid({layer, total}) {
   return layer ? `after ${layer} of ${total} layers` : "embeddings, before all layers";
-}
-
-/** A word of the text by its index, and whether it is of a pair's second text. */
-export function geometryWord(header, word) {
-  return `${shownWord(header.words[word].text)}${secondText(header, word)}`;
-}
-
-/** What follows a word of a pair's second text; "" for all others. */
-export function secondText(header, word) {
-  return header.words[word]?.pair ? " (2nd text)" : "";
 }
 
 /** The closest golden words of a word, the closest first: [{golden (an index), text, cosine}]. */

@@ -2,11 +2,11 @@
 import {canvasFor} from "./canvas.js";
 import {eachFrame, element} from "./dom.js";
 import {
-  closestGolden, drawGeometry, geometryLabels, geometryMarks, geometryPlaces, geometryPointAt, geometryWord, nearestGolden,
+  closestGolden, drawGeometry, geometryLabels, geometryMarks, geometryPlaces, geometryPointAt, nearestGolden,
 } from "./geometry_picture.js";
 import {CanvasSurface} from "./surface.js";
 import {isDark, themeColours} from "./theme.js";
-import {largestFirst, plainNumber, shownWord} from "./wording.js";
+import {largestFirst, plainNumber, shownWord, wordOfText} from "./wording.js";
 
 const GEOMETRY_HEIGHT = {least: 320, most: 600, share: 0.62};
 const GEOMETRY_MOVE_MS = 450;
@@ -132,7 +132,7 @@ export class GeometryStage extends EventTarget {
       else this.option.removeAttribute(name);
     }
     const near = words ? nearestGolden(facts, chosen).map(({text, cosine}) => `${shownWord(text)} ${plainNumber(cosine)}`).join(", ") : "";
-    const said = words ? `${geometryWord(facts.header, chosen)}, nearest ${near}` : "The text has no words";
+    const said = words ? `${wordOfText(facts.header, chosen)}, nearest ${near}` : "The text has no words";
     this.option.textContent = pointed < 0 ? said : `golden word ${shownWord(view.golden[pointed])}`;
   }
 

@@ -2,15 +2,15 @@
 import {absentNote} from "./absent_note.js";
 import {element, replace} from "./dom.js";
 import {quietButton} from "./fields.js";
-import {
-  drawGeometry, geometryFacts, geometrySentences, geometryTotal, geometryWord, layerSaid, nearestGolden, secondText,
-} from "./geometry_picture.js";
+import {drawGeometry, geometryFacts, geometrySentences, geometryTotal, layerSaid, nearestGolden} from "./geometry_picture.js";
 import {GeometryStage} from "./geometry_stage.js";
 import {differing, redrawn} from "./redrawn.js";
 import {statusNote} from "./status_note.js";
 import {tableIn} from "./text_facts.js";
 import {isDark, themeColours} from "./theme.js";
-import {WORDS_FIRST, plainNumber, quotedWord, shownWord, visibleText, wholeNumber, wordName} from "./wording.js";
+import {
+  WORDS_FIRST, plainNumber, quotedWord, secondText, shownWord, visibleText, wholeNumber, wordName, wordOfText,
+} from "./wording.js";
 
 const GEOMETRY_EXPORT = {width: 960, height: 600, title: 36, line: 18};
 const GEOMETRY_HINT = "Point at a word, or choose one with the left and right arrow keys; up and down name the golden words around it. "
@@ -121,8 +121,7 @@ class GeometryView {
       return;
     }
     const {chosen} = stage;
-    const plain = wordName(facts.header, chosen, facts.values ? facts.values[chosen] : null);
-    const name = geometryWord(facts.header, chosen) + plain.slice(shownWord(facts.header.words[chosen].text).length);
+    const name = wordName(facts.header, chosen, facts.values ? facts.values[chosen] : null);
     const items = nearestGolden(facts, chosen).map(({text, cosine}) => element("li", {},
       element("bdi", {text: shownWord(text)}), element("span", {class: "number", text: plainNumber(cosine)})));
     const said = `Nearest golden words, by cosine, ${layerSaid(facts)}${stage.held ? " (held)" : ""}`;
@@ -142,7 +141,7 @@ class GeometryView {
     const ranks = ["nearest", "2nd", "3rd", "4th", "5th"].slice(0, count);
     const heads = ["word", ...ranks].map((text) => element("th", {scope: "col", text}));
     const rows = header.words.slice(0, this.all ? words : WORDS_FIRST).map((_, word) => element("tr", {},
-      element("th", {scope: "row"}, element("bdi", {text: geometryWord(header, word)})),
+      element("th", {scope: "row"}, element("bdi", {text: wordOfText(header, word)})),
       ...nearestGolden(facts, word).map((near) => element("td", {},
         element("bdi", {text: shownWord(near.text)}), element("span", {class: "number", text: ` ${plainNumber(near.cosine)}`})))));
     const caption = `Each word's nearest golden words with their cosines, ${layerSaid(facts)}`;

@@ -6,7 +6,7 @@ import {redrawn} from "./redrawn.js";
 import {VALUE_FULL, isDark, valueColour} from "./theme.js";
 import {
   WORDS_FIRST, attributionTotals, directionNames, evidenceNumbers, evidenceSentence, evidenceWords, largestFirst, methodSentence,
-  quotedWords, shownWord, signedNumber, wholeNumber,
+  quotedWords, signedNumber, wholeNumber, wordOfText,
 } from "./wording.js";
 
 const EVIDENCE_LIMITS = "This tests whether the words ranked first matter more than chance, not whether each value is right.";
@@ -102,7 +102,7 @@ function wordTable(header, attribution, all) {
     element("td", {class: "note"}, bar ? valueBar(value, dark) : remark),
   );
   const words = order.slice(0, shown).map((index) => row({
-    title: `${shownWord(header.words[index].text)}${header.words[index].pair ? " (2nd text)" : ""}`,
+    title: wordOfText(header, index),
     value: attribution.words[index],
     error: errorText(attribution.errors[index]),
     bar: true,

@@ -91,9 +91,19 @@ export function directionNames(header) {
   return {towards: `towards ${explained}`, against};
 }
 
+/** What follows a word of a pair's second text; "" for all others. */
+export function secondText(header, index) {
+  return header.words[index]?.pair ? " (2nd text)" : "";
+}
+
+/** A word of the text by its index, and whether it is of a pair's second text. */
+export function wordOfText(header, index) {
+  return `${shownWord(header.words[index].text)}${secondText(header, index)}`;
+}
+
 /** The name of a word's button: "loved, +1.72 logits towards positive". A value of null: not known. */
 export function wordName(header, index, value) {
-  const text = shownWord(header.words[index].text);
+  const text = wordOfText(header, index);
   if (value === null) return text;
   const {towards, against} = directionNames(header);
   const number = signedNumber(value);
