@@ -170,9 +170,8 @@ def _stage(training: Facts) -> list[str]:
     lines = []
     resized = _facts(training.get("resized"))
     if resized:
-        return [
-            f"Not trained: resized to {resized.get('layers')} layers of {resized.get('width')} dimensions (seed {resized.get('seed')})."
-        ]
+        size = f"{resized.get('layers')} layers of {resized.get('width')} dimensions"
+        return [f"Not trained: resized to {size} (seed {resized.get('seed')})."]
     rows = [_facts(file) for file in _items(training.get("files"))]
     if rows:
         lines += ["| file | texts | times per epoch | SHA-256 |", "|---|---:|---:|---|"]
