@@ -226,6 +226,7 @@ def test_a_run_keeps_what_was_chosen_at_its_start_and_names_the_model_of_each_an
     for route in held:
         answer(route)
 
+    says(page, "Done: 12 texts answered")
     says(page, "The model changed during the run: the answers are from tiny/1 (")
     says(page, "), tiny/2 (ffffffffffff).")
     assert [request.get("truncation") for request in asked] == ["TRUNCATION_HEAD"] + [None] * 12

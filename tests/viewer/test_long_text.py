@@ -77,6 +77,7 @@ def test_every_view_of_512_tokens_stays_within_bounds(page: Page) -> None:
     assert held["usedSize"] + held["backingStorageSize"] < HEAP_BYTES_MAX
 
 
+@pytest.mark.usefixtures("awake")
 def test_two_texts_of_512_tokens_are_compared_within_bounds(visit: Visit, start: Callable[..., RunningServer], tmp_path: Path) -> None:
     make_bundle(tmp_path, max_tokens=512)
     words = [f"w{place % 65 - 32}" for place in range(600)]
