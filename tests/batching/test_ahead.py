@@ -388,6 +388,18 @@ def test_bulk_rows_are_not_decided_ahead_of_interactive_ones_whose_turn_it_is() 
     assert scheduler.ahead(batch, 0.009, RUN_S) is None
 
 
+def test_rows_that_another_runner_answers_in_time_do_not_wait_for_this_one() -> None:
+    scheduler: Scheduler[int] = Scheduler(fixed(0.0, 1e-3), BatchLimits(FULL, 1024, 2**26, 2), 2, 1000, 512)
+    for length in (400, 50):
+        scheduler.add(length, 0.0, 1e6, length)
+    short, long = sorted(scheduler.step(0.0, 2).batches, key=lambda batch: batch.predicted_s)
+    for number in range(3):
+        scheduler.add(4, 0.0, 0.3 if number == 0 else 1e6, number)
+
+    assert scheduler.ahead(long, 0.0, 0.4) is None
+    assert scheduler.ahead(short, 0.0, 0.05) is not None
+
+
 def test_new_costs_are_used_although_the_runner_is_never_free() -> None:
     scheduler, batch = begun(30)
     for _ in range(20):

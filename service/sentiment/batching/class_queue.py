@@ -276,9 +276,13 @@ class ClassQueue(Generic[P]):
         self.charged_s += seconds / self.share
         self._use.add(seconds, now)
 
+    def front(self, group: Group[P], rows: int) -> list[Ticket[P]]:
+        """``rows`` rows of a group: its first, and those with the earliest deadlines."""
+        return [group.first] if rows == 1 else list(islice(self._in_order(group), rows))
+
     def take(self, group: Group[P], rows: int) -> list[Ticket[P]]:
-        """Remove and return ``rows`` rows of a group: its first, and those with the earliest deadlines."""
-        taken = [group.first] if rows == 1 else list(islice(self._in_order(group), rows))
+        """Remove and return the ``front`` of a group."""
+        taken = self.front(group, rows)
         if rows == self.rows:
             self._clear()
         else:

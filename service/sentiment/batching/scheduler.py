@@ -241,7 +241,8 @@ class Scheduler(Generic[P]):
         """Decide ahead which batch runs after ``before``, which is predicted to end at ``starts_at``. Call it as late as possible.
 
         The driver must start the batch and report to ``begin`` or ``give_back``. Returns None where rows that arrive until then could
-        improve the batch: it must be full, all rows of its class must be in time behind it, and no retry may wait.
+        improve the batch: it must be full, all rows of its class must be in time behind it, and no retry may wait. Nor may a row of it be
+        late at ``starts_at``: another runner may be free sooner.
         """
         if self._prices.stale():
             self._reprice()
@@ -251,6 +252,9 @@ class Scheduler(Generic[P]):
         queue, _, group = next_group(waiting)
         rows, shape = queue.portion(group)
         if rows == group.rows or self.forecast.makes_late(queue, self.cost.run_s(*shape), now):
+            return None
+        late = queue.hopeless(starts_at, self.cost.speed)
+        if late and not set(late).isdisjoint(queue.front(group, rows)):
             return None
         batch = self._batch(self._take(queue, group, rows, now), "full", now)
         self.forecast.follows(batch, before, starts_at, batch.predicted_s)
