@@ -99,6 +99,15 @@ def test_no_batch_is_formed_before_a_runner_is_free() -> None:
             {"alike", "spread"},
             id="the more expensive batch is halved",
         ),
+        pytest.param(
+            some_saving(),
+            3,
+            3,
+            {"a": 30, "long": 200, "b": 30},
+            [["a"], ["b"], ["long"]],
+            {"alike", "spread"},
+            id="halved beside a row that costs more",
+        ),
         pytest.param(fixed(0.01, 1e-7), 2, 2, {"a": 100, "b": 100}, [["a", "b"]], {"alike"}, id="not halved where a half takes as long"),
         pytest.param(some_saving(), 2, 1, {"a": 100, "b": 100}, [["a", "b"]], {"alike"}, id="not halved while the other runner is busy"),
         pytest.param(

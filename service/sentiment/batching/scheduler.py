@@ -325,14 +325,16 @@ class Scheduler(Generic[P]):
         return tickets
 
     def _spread(self, chosen: list[tuple[list[Ticket[P]], str]], runners_free: int) -> None:
-        """When no other rows wait, halve the most expensive batch for each runner that would be idle, where that answers sooner."""
+        """When no other rows wait, halve batches for runners that would be idle, where that answers sooner: the most expensive first."""
         while chosen and len(chosen) < runners_free:
-            dearest = max(chosen, key=lambda choice: self._table_s(choice[0]))
-            tickets, reason = dearest
-            cheaper, dearer = self.layout.halves(tickets)
-            if not cheaper or reason == RETRY or self._table_s(dearer) > SPREAD * self._table_s(tickets):
+            for choice in sorted(chosen, key=lambda choice: self._table_s(choice[0]), reverse=True):
+                tickets, reason = choice
+                cheaper, dearer = self.layout.halves(tickets)
+                if cheaper and reason != RETRY and self._table_s(dearer) <= SPREAD * self._table_s(tickets):
+                    break
+            else:
                 return
-            chosen.remove(dearest)
+            chosen.remove(choice)
             chosen += [(cheaper, "spread"), (dearer, "spread")]
 
     def _recently_busy_s(self, now: float) -> float:
