@@ -384,7 +384,8 @@ class _Day:
             self.scheduler.begin(following, self.now)
             self.go(following)
         out_of_memory = batch.tokens > self.world.memory_tokens
-        if out_of_memory and len(batch.tickets) > 1:
+        # A wide batch may have failed for its further threads: its rows run again on one core before limits are lowered.
+        if out_of_memory and len(batch.tickets) > 1 and not batch.wide:
             self.tokens_max = min(self.tokens_max, batch.tokens // 2)
         fails = (
             out_of_memory or any(ticket.payload.poison for ticket in batch.tickets) or self.world.rng.random() < self.world.failure_share
