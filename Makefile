@@ -72,8 +72,7 @@ unit: .venv-dev/.dev ## the tests that start no server and no training
 	SIM_SEEDS=5 $(DEV)/python -m pytest -n 2 $(UNIT)
 
 test: lint ## lint and every test; REQUIRE_ALL=1: leave nothing out; JOBS=N: in N processes
-	@$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder || { \
-		echo 'Once more, alone, what failed beside other tests:'; $(PYTEST) --last-failed --last-failed-no-failures none -rfEp; }
+	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 pythons: ## the tests of server, clients and commands under other Pythons, where installed (PYTHONS="python3.12 python3.13"; minutes each)
 	@ran=; for python in $(PYTHONS); do \

@@ -8,7 +8,7 @@ from sentiment_models.training.resize import resize
 
 DESCRIPTION = (
     "Make a BERT classifier deeper, shallower or wider, as a base for train. Layers are repeated or skipped where they stand; a wider "
-    "model has copies of units. Deeper and shallower models answer badly until they are trained on."
+    "model has copies of units. Deeper and shallower models answer worse until they are trained on."
 )
 
 
