@@ -129,7 +129,7 @@ release-check: .venv-dev/.dev ## hold the server to the limits in tests/bench/re
 bench: .venv-dev/.dev ## measure against the ceiling and other policies; writes bench.json (TEXTS=file: your texts; LABELLED=file: accuracy of int8)
 	$(DEV)/python -m tests.bench $(if $(TEXTS),--texts $(TEXTS)) $(if $(LABELLED),--labelled $(LABELLED)) --output bench.json
 
-bench-peers: .venv-dev/.dev ## measure other servers beside ours, same graph and texts; writes build/peers.json (three rounds, two hours; PEERS=a,b: only these)
+bench-peers: .venv-dev/.dev ## measure other servers beside ours, same graph and texts; writes build/peers.json (three rounds, two and a half hours; PEERS=a,b: only these)
 	$(DEV)/python -m tests.bench.peers $(if $(PEERS),--only $(PEERS))
 
 mutants: .venv-dev/.dev ## break the scheduler in every way mutmut knows and list what no test notices (an hour)

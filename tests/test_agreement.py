@@ -19,10 +19,10 @@ def test_the_sentence_has_texts_share_interval_flips_shift_and_failures() -> Non
 
     assert verdict("english/2", 2000, flips, -8.0, 3) == (
         "differs from english/2 on 3.1 % (2.4 to 4.0) of 2,000 texts: negative to positive 40, positive to negative 22; "
-        "mean shift -0.004; did not answer 3 more"
+        "accuracy differs by at most 4.0 points; mean shift -0.004; did not answer 3 more"
     )
     assert verdict("english/2", 1000, dict.fromkeys(flips, 0.0), 0.0, 0) == (
-        "differs from english/2 on 0.0 % (0.0 to 0.4) of 1,000 texts; mean shift +0.000"
+        "differs from english/2 on 0.0 % (0.0 to 0.4) of 1,000 texts; accuracy differs by at most 0.4 points; mean shift +0.000"
     )
 
 

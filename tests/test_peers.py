@@ -68,6 +68,8 @@ def test_the_table_marks_the_best_and_distinguishes_not_measured_from_never_answ
 
     assert "| cost, core-ms | 1.23 (1.20 to 1.30) | 12.3 | a | ahead |" in lines
     assert "| cost, core-ms | **1.23** | 12.3 | none | - |" in lines
+    each = "ahead in 1 rows, level in 0 and behind in 0"
+    assert lines[:3] == [f"Ours is {each}.", "", f"Beside each server alone: a: {each}; b: {each}."]
 
 
 def test_the_table_survives_a_round_trip_through_json() -> None:

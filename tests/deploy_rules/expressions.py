@@ -66,9 +66,21 @@ def queries(kind: str) -> list[Query]:
     ]
 
 
+def rows() -> dict[str, list[dict[str, Any]]]:
+    """The board's panels that show something, by the title of their row."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for panel in json.loads(BOARD.read_text(encoding="utf-8"))["panels"]:
+        if panel["type"] == "row":
+            title = panel["title"]
+            found[title] = []
+        else:
+            found[title].append(panel)
+    return found
+
+
 def panels() -> list[dict[str, Any]]:
     """The board's panels that show something."""
-    return [panel for panel in json.loads(BOARD.read_text(encoding="utf-8"))["panels"] if panel["type"] != "row"]
+    return [panel for row in rows().values() for panel in row]
 
 
 def chosen_all(expression: str) -> str:

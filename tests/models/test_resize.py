@@ -1,6 +1,7 @@
 """Make a classifier deeper, shallower or wider."""
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,19 @@ def _logits(folder: Path) -> torch.Tensor:
     with torch.no_grad():
         logits: torch.Tensor = model(**tokenizer(TEXTS, return_tensors="pt", padding=True)).logits
     return logits
+
+
+def test_a_checkpoint_of_this_transformers_loads_without_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    base = save_tiny_bert(tmp_path / "base")
+    library = logging.getLogger("transformers")
+    library.addHandler(caplog.handler)
+
+    try:
+        load_classifier(base)
+    finally:
+        library.removeHandler(caplog.handler)
+
+    assert caplog.text == ""
 
 
 def test_twice_the_width_answers_the_same_and_its_copies_are_read_in_different_parts(tmp_path: Path) -> None:

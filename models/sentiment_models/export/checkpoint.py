@@ -4,6 +4,7 @@ Only this module and the adapters of the families use torch and transformers in 
 """
 
 import copy
+import logging
 import re
 import tempfile
 import warnings
@@ -32,6 +33,9 @@ from sentiment_models.export.provenance import Json
 from sentiment_models.export.spellings import without_spellings
 from sentiment_models.export.verify import Explained
 from sentiment_models.export.weights import Weights, check_weights, name_after, real, stored_tensors
+
+# transformers 4.57.3 to 4.57.6 warn of the regular expression of Mistral's tokenizers whatever the model, if they saved it themselves.
+logging.getLogger("transformers.tokenization_utils_base").addFilter(lambda record: "fix_mistral_regex" not in record.getMessage())
 
 # The service's minimum for a manifest.
 TOKENS_MIN = 8

@@ -1,6 +1,7 @@
 """How the answers of two versions of a model differ, in a sentence for people. Pure.
 
-It never says which version is better: without labels nobody knows.
+It never says which version is better, since without labels nobody knows, but by how much at most: only texts with another label can be
+right in one version and wrong in the other.
 """
 
 import math
@@ -38,5 +39,6 @@ def verdict(used: str, texts: float, flips: Mapping[tuple[str, str], float], shi
     shown = [f"{before} to {after} {count:,.0f}" for count, (before, after) in most[:FLIPS_SHOWN]]
     if rest := sum(count for count, _ in most[FLIPS_SHOWN:]):
         shown.append(f"others {rest:,.0f}")
-    parts = [": ".join(filter(None, (said, ", ".join(shown)))), f"mean shift {shift / texts:+.3f}"]
+    parts = [": ".join(filter(None, (said, ", ".join(shown))))]
+    parts += [f"accuracy differs by at most {100 * high:.1f} points", f"mean shift {shift / texts:+.3f}"]
     return "; ".join([*parts, f"did not answer {failed:,.0f} more"] if failed else parts)

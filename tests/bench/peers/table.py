@@ -42,15 +42,19 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """``ahead``, ``behind``, or ``level`` with the best other: within LEVEL of it, or their rounds overlap. Empty: no other."""
-        if OURS not in self.values or not self.best_other:
+        """``beside`` the best other."""
+        return self.beside(self.best_other)
+
+    def beside(self, name: str) -> str:
+        """``ahead`` of a server, ``behind`` it, or ``level``: within LEVEL of it, or their rounds overlap. Empty: one lacks the figure."""
+        if OURS not in self.values or name not in self.values:
             return ""
-        ours, other = self.values[OURS], self.values[self.best_other]
+        ours, other = self.values[OURS], self.values[name]
         mine, best = statistics.median(ours), statistics.median(other)
         overlap = max(min(ours), min(other)) <= min(max(ours), max(other))
         if overlap or abs(mine - best) <= LEVEL * max(abs(mine), abs(best)) < math.inf:
             return "level"
-        return "ahead" if self.rank(OURS) < self.rank(self.best_other) else "behind"
+        return "ahead" if self.rank(OURS) < self.rank(name) else "behind"
 
     def rank(self, name: str) -> float:
         """The median of a peer's rounds; the lower, the better."""
@@ -60,10 +64,12 @@ class Row:
 
 def to_markdown(rows: Sequence[Row], names: Sequence[str]) -> str:
     """How often ours is ahead, ours beside the best other with the spread of the rounds, and the medians of all, the best bold."""
-    verdicts = Counter(row.verdict for row in rows)
+    servers = [name for name in names if name != OURS and any(name in row.values and name not in row.libraries for row in rows)]
     return "\n".join(
         [
-            f"Ours is ahead in {verdicts['ahead']} rows, level in {verdicts['level']} and behind in {verdicts['behind']}.",
+            f"Ours is {_counted(row.verdict for row in rows)}.",
+            "",
+            "Beside each server alone: " + "; ".join(f"{name}: {_counted(row.beside(name) for row in rows)}" for name in servers) + ".",
             "",
             "| | ours | best other server | | ours is |",
             "|---|---:|---:|---|---|",
@@ -86,6 +92,11 @@ def to_section(rows: Sequence[Row], meta: Mapping[str, Any]) -> str:
     about = f"{meta['at'][:10]}, {meta['rounds']} round{'s' if meta['rounds'] > 1 else ''}, loads of {meta['seconds']:g} s, default bundle."
     notes = "".join(f"- {' '.join(note.split())}\n" for note in meta["notes"])
     return f"### {meta['machine']}\n\n{about} {to_markdown(rows, names)}\n{notes}"
+
+
+def _counted(verdicts: Iterable[str]) -> str:
+    count = Counter(verdicts)
+    return f"ahead in {count['ahead']} rows, level in {count['level']} and behind in {count['behind']}"
 
 
 def _name(row: Row) -> str:
