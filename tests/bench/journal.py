@@ -8,6 +8,7 @@
 
 import argparse
 import asyncio
+import json
 import os
 import resource
 import shutil
@@ -16,13 +17,16 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from contextlib import AsyncExitStack
 from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from sentiment.loadtest.drivers import Target
 from sentiment.loadtest.fleet import Fleet
 from sentiment.loadtest.mix import Mix
-from sentiment.model.bundle import bundle_roots, find_bundle
+from sentiment.model.bundle import MANIFEST, bundle_roots, find_bundle
 from sentiment.observability.journal import Answered, Journal
 from sentiment.observability.journal_files import JournalFiles, by_last_write, find
 from sentiment.traffic.lengths import SST2
@@ -31,15 +35,20 @@ from tests.bench.processes import cpu_s, start_server
 
 CALLERS, TEXTS = 32, 512
 PATIENT = (60.0, 60.0)
+# Of all rounds.
+COUNTED = {"lines": "sentiment_journal_lines_total", "texts compared": "sentiment_shadow_texts_total"}
 FILE_BYTES = 2**24
 # Lines between two looks at how far the disk is.
 BURST = 4096
 
 
 async def measure_servers(bundle: Path, folder: Path, seconds: float, rounds: int) -> dict[str, dict[str, float]]:
-    """Load each server in turn; returns texts a second, p50 and p99 in ms and core-ms a text, by server."""
-    for version in ("1", "2"):
-        shutil.copytree(bundle, folder / "bundles/english" / version)
+    """Load each server in turn; returns texts a second, p50 and p99 in ms, core-ms a text, and what was kept or compared, by server."""
+    for version in (1, 2):
+        copy = folder / f"bundles/english/{version}"
+        shutil.copytree(bundle, copy)
+        manifest = json.loads((copy / MANIFEST).read_text())
+        (copy / MANIFEST).write_text(json.dumps({**manifest, "version": version}))
     common = ("--bundles", str(folder / "bundles"))
     servers = {
         "plain": (),
@@ -54,13 +63,13 @@ async def measure_servers(bundle: Path, folder: Path, seconds: float, rounds: in
             started = start_server("english/1", "", *common, *flags)
             stack.callback(started.end)
             fleet = Fleet(Target(started.grpc), Mix(PATIENT), make_texts(SST2, TEXTS), PATIENT[0], processes=1)
-            fleets[name] = await stack.enter_async_context(fleet), started.process.pid
+            fleets[name] = await stack.enter_async_context(fleet), started
         # The first round warms up.
         for turn in range(rounds + 1):
-            for name, (fleet, pid) in fleets.items():
-                begun = cpu_s(pid)
+            for name, (fleet, server) in fleets.items():
+                begun = cpu_s(server.process.pid)
                 point = await fleet.measure(CALLERS, seconds, warm_up_s=0)
-                core_ms = 1e3 * (cpu_s(pid) - begun) / point.texts_ok
+                core_ms = 1e3 * (cpu_s(server.process.pid) - begun) / point.texts_ok
                 figures = {
                     "texts/s": point.texts_per_s,
                     "p50 ms": 1e3 * point.percentile(50),
@@ -69,7 +78,18 @@ async def measure_servers(bundle: Path, folder: Path, seconds: float, rounds: in
                 }
                 for what, value in figures.items() if turn else ():
                     seen.setdefault(name, {}).setdefault(what, []).append(value)
-    return {name: {what: statistics.median(values) for what, values in of.items()} for name, of in seen.items()}
+        found = {name: {what: statistics.median(values) for what, values in of.items()} for name, of in seen.items()}
+        for name, (_, server) in fleets.items():
+            found[name] |= counted(server.http)
+        return found
+
+
+def counted(http: str) -> dict[str, float]:
+    """What a server has kept and compared since its start."""
+    with urllib.request.urlopen(f"http://{http}/metrics", timeout=10) as response:
+        families = text_string_to_metric_families(response.read().decode())
+        samples = [sample for family in families for sample in family.samples]
+    return {what: sum(sample.value for sample in samples if sample.name == counter) for what, counter in COUNTED.items()}
 
 
 def write_lines(folder: Path, lines: int) -> None:
@@ -112,12 +132,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="of the servers; 0: none (default: 5)")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each load (default: 5)")
-    parser.add_argument("--lines", type=int, default=10_000_000, help="of the journal (default: 10,000,000)")
+    parser.add_argument("--lines", type=int, default=10_000_000, help="of the journal; 0: none (default: 10,000,000)")
     options = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    with tempfile.TemporaryDirectory() as folder:
-        write_lines(Path(folder), options.lines)
-        read_lines(Path(folder))
+    if options.lines:
+        with tempfile.TemporaryDirectory() as folder:
+            write_lines(Path(folder), options.lines)
+            read_lines(Path(folder))
     with tempfile.TemporaryDirectory() as folder:
         bundle = find_bundle("english", bundle_roots([]))
         found = asyncio.run(measure_servers(bundle, Path(folder), options.seconds, options.rounds)) if options.rounds else {}

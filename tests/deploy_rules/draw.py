@@ -45,7 +45,7 @@ from tests.deploy_rules.load import Caller
 from tests.deploy_rules.watching import Found, Prometheus
 from tests.tracing.collector import Collector
 
-PODS = ("sentiment-7d9c-a", "sentiment-7d9c-b")
+PODS = ("pod-a", "pod-b")
 # Calls a second to each server until so many seconds after the begin.
 PHASES = ((30.0, 12.0), (65.0, 70.0), (100.0, 12.0))
 UNITS: dict[str, Callable[[], Formatter]] = {
@@ -191,7 +191,8 @@ def _drawn(
 def _named(legend: str, found: Found, start: float) -> Series:
     """Series by their legend, over seconds from the start, without those that are zero throughout."""
     moved = [(labels, points) for labels, points in found if any(value > 0 for _, value in points)]
-    return {_filled(legend, labels): [(at - start, value) for at, value in points] for labels, points in moved}
+    # There is one model.
+    return {_filled(legend.replace(" {{model}}", ""), labels): [(at - start, value) for at, value in points] for labels, points in moved}
 
 
 def _filled(legend: str, labels: dict[str, str]) -> str:
@@ -221,9 +222,10 @@ def _draw(axes: Axes, panel: dict[str, Any], series: Series, seconds: float) -> 
             below |= {round(x): high for x, high in zip(at, top, strict=True)}
         else:
             axes.plot(at, [value for _, value in points], line, color=colour, linewidth=1.5, label=name)
-    # Room for the legend.
-    axes.set_ylim(0, 1.35 * axes.get_ylim()[1])
-    axes.legend(frameon=False, fontsize=7, ncols=2 if len(series) > 3 else 1, loc="upper left")
+    columns = 2 if len(series) > 3 else 1
+    # Room for the legend, which must not make the panel narrower.
+    axes.set_ylim(0, (1.1 + 0.1 * -(-len(series) // columns)) * axes.get_ylim()[1])
+    axes.legend(frameon=False, fontsize=7, ncols=columns, loc="upper left", labelspacing=0.2).set_in_layout(False)
 
 
 if __name__ == "__main__":
