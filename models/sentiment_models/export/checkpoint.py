@@ -34,7 +34,7 @@ from sentiment_models.export.spellings import without_spellings
 from sentiment_models.export.verify import Explained
 from sentiment_models.export.weights import Weights, check_weights, name_after, real, stored_tensors
 
-# transformers 4.57.3 to 4.57.6 warn of the regular expression of Mistral's tokenizers whatever the model, if they saved it themselves.
+# transformers 4.57.3 to 4.57.6 warn of Mistral's regular expression in any large vocabulary, such as one with spellings, that they saved.
 logging.getLogger("transformers.tokenization_utils_base").addFilter(lambda record: "fix_mistral_regex" not in record.getMessage())
 
 # The service's minimum for a manifest.
