@@ -145,7 +145,7 @@ def make_wide(token_s: float = 1e-3, saves: float = 0.6) -> CostTable:
 
 
 @pytest.mark.parametrize("run_s", [0.6, 0.8, 1.0], ids=["all cores", "some of them", "one core"])
-def test_a_wide_run_that_its_cores_explain_teaches_nothing(run_s: float) -> None:
+def test_a_wide_run_that_its_cores_explain_does_not_change_predictions(run_s: float) -> None:
     cost = make_wide()
 
     cost.observe(1, 64, run_s * 0.064, wide=True)
@@ -164,16 +164,44 @@ def test_wide_runs_are_learned_from_until_their_cores_explain_them(run_s: float)
     assert 0.97 * cost.speed * cost.wide.table_s(1, 64) <= run_s * 0.064 <= 1.03 * cost.run_s(1, 64)
 
 
-@pytest.mark.parametrize("wide", [False, True])
-def test_what_width_saves_stays_as_measured(wide: bool) -> None:
+def test_narrow_runs_do_not_change_what_width_saves() -> None:
     cost = make_wide(saves=0.6)
     assert cost.wide is not None
 
     for _ in range(500):
-        cost.observe(1, 64, 0.2, wide)
+        cost.observe(1, 64, 0.2)
 
     assert cost.wide.table_s(1, 64) == pytest.approx(0.6 * cost.table_s(1, 64))
     assert cost.table_s(1, 64) > 0.065
+    assert cost.widening_saves(1, 64)
+
+
+def test_what_width_saves_is_learned_from_wide_runs() -> None:
+    cost = make_wide(saves=0.6)
+    narrow_s = {length: 1e-3 * length for length in (64, 1024)}
+
+    for _ in range(30):
+        cost.observe(1, 64, 0.98 * narrow_s[64], wide=True)
+        cost.observe(1, 1024, 0.6 * narrow_s[1024], wide=True)
+
+    # Where shorter rows no longer gain, longer ones still may.
+    assert [cost.widening_saves(1, length) for length in narrow_s] == [False, True]
+
+    for _ in range(10):
+        cost.observe(1, 64, 0.6 * narrow_s[64], wide=True)
+
+    assert cost.widening_saves(1, 64)
+
+
+def test_width_may_save_more_than_was_measured() -> None:
+    cost = make_wide(saves=0.95)
+
+    for _ in range(30):
+        cost.observe(1, 64, 0.064)
+        cost.observe(1, 64, 0.6 * 0.064, wide=True)
+
+    assert cost.widening_saves(1, 64)
+    assert cost.run_s(1, 64) == pytest.approx(0.064, rel=0.25)
 
 
 def test_the_wide_points_are_those_of_the_table() -> None:

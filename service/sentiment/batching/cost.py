@@ -16,6 +16,8 @@ WIDE_SAVES_S = 1e-3
 # (a throttled core, a busy neighbour) end up in the speed, the rest in the table.
 SPEED_RATE = 0.05
 TABLE_RATE = 0.02
+# A batch that could use the cores of idle runners counts as a tenth of what is known of their use.
+WIDE_RATE = 0.1
 # The error of one run is capped at this factor, so that a single slow run (a page fault, a stolen core) does not spoil the table.
 OUTLIER = 4.0
 # Ratios of about 4 between steps, up to 4,096 rows: see ``shapes_to_measure``.
@@ -62,6 +64,8 @@ class CostTable:
         # Incremented when cached predictions are dropped.
         self.version = 0
         self.wide = None if wide is None else CostTable(wide)
+        # For each point the logarithm of how much longer a wide batch takes than the wide table says. Learned from runs.
+        self._wide_loss = [0.0] * len(self._shapes)
 
     def points(self) -> dict[Shape, float]:
         """The current points, without the current speed."""
@@ -85,22 +89,24 @@ class CostTable:
         """Whether a batch is predicted to end clearly sooner if it uses the cores of idle runners too."""
         if self.wide is None:
             return False
-        narrow_s, wide_s = self.table_s(rows, length), self.wide.table_s(rows, length)
+        loss = sum([weight * self._wide_loss[index] for index, weight in self._place((rows, length))[0]])
+        narrow_s, wide_s = self.table_s(rows, length), self.wide.table_s(rows, length) * math.exp(loss)
         return wide_s < min(WIDE * narrow_s, narrow_s - WIDE_SAVES_S)
 
     def observe(self, rows: int, length: int, run_s: float, wide: bool = False) -> None:
         """Learn from a batch that ran for ``run_s`` seconds.
 
         ``wide``: it could use the cores of idle runners. How much of them it got is not known, so only a time shorter than with all of
-        them, or longer than with none, is an error. Both kinds of batches are corrected alike: what width saves stays as measured.
+        them, or longer than with none, is an error of the table, and corrects both kinds of batches alike. What width saves, with the
+        share of the cores that it gets, is learned from every wide batch.
         """
         # Not the cached prediction: learning from an error that has been corrected already swings ever wider.
         run_s, expected_s = max(run_s, 1e-9), self.speed * math.exp(self._interpolate((rows, length)))
         if wide and self.wide is not None:
             least_s = self.speed * math.exp(self.wide._interpolate((rows, length)))
+            self._learn_width((rows, length), run_s / least_s)
             expected_s = min(max(run_s, least_s), max(expected_s, least_s))
-        error = math.log(run_s / expected_s)
-        error = max(-math.log(OUTLIER), min(math.log(OUTLIER), error))
+        error = _bounded_log(run_s / expected_s)
         self.speed *= math.exp(SPEED_RATE * error)
         tables = [self] if self.wide is None else [self, self.wide]
         moved = False
@@ -115,6 +121,12 @@ class CostTable:
             for table in tables:
                 table._remembered.clear()
             self.version += 1
+
+    def _learn_width(self, shape: Shape, ratio: float) -> None:
+        """``ratio``: seconds of a wide batch over those by the wide table."""
+        loss = _bounded_log(ratio)
+        for index, weight in self._place(shape)[0]:
+            self._wide_loss[index] += WIDE_RATE * min(1.0, max(0.0, weight)) * (loss - self._wide_loss[index])
 
     def _interpolate(self, shape: Shape) -> float:
         weights, beyond = self._place(shape)
@@ -139,6 +151,10 @@ class CostTable:
             beyond += share * max(0.0, math.log(rows / knots[-1]))
             weights += [(indices[knot], share * part) for knot, part in _between(rows, knots)]
         return weights, beyond
+
+
+def _bounded_log(ratio: float) -> float:
+    return max(-math.log(OUTLIER), min(math.log(OUTLIER), math.log(ratio)))
 
 
 def _between(value: int, knots: Sequence[int]) -> tuple[tuple[int, float], tuple[int, float]]:
