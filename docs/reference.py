@@ -187,6 +187,7 @@ VALUES: dict[tuple[str, str], dict[str, str]] = {
         "tokens": "tokens read of a text",
         "unknown": "share of these that are not in the vocabulary",
         "fragments": "share of fragments among the first words and fragments; with a WordPiece tokenizer",
+        "hidden_1": "a projection of hidden states, up to `hidden_8`; with `hidden_drift_share`",
     },
     ("shadow_shift", "direction"): {"up": "the other version gives it a higher probability", "down": "a lower one"},
     ("shadow_dropped", "reason"): {
@@ -319,7 +320,7 @@ def metrics_page() -> str:
     """Every metric, from a registry in which a model, a GPU and a certificate are watched."""
     metrics = Metrics(METHODS, CODE_NAMES)
     signals = [Signal.of_values(name, {"": ""}, {"reviews": [1]}) for name in VALUES["drift", "signal"]]
-    model = metrics.model("english/1", ["cpu-0"], ["positive"], signals)
+    model = metrics.model("english/1", ["cpu-0"], ["positive"], signals[:-1], signals[-1:])
     model.describe(0, 0.0, name="", version="", digest="", precision="", provider="")
     model.watch_queue(float, float, float)
     model.watch_explanations(float)

@@ -171,6 +171,13 @@ class Settings(BaseModel):
         ge=0,
         le=1,
     )
+    hidden_drift_share: float = Field(
+        0.0,
+        description="share of the answered texts whose hidden states are compared with the bundle's references too, for drift; needs "
+        "explain; while texts are classified this takes at most explain_share of one core, besides explanations; 0: off",
+        ge=0,
+        le=1,
+    )
     tls_cert_file: str = Field("", description="server certificate with its chain, in PEM; enables TLS for gRPC and HTTP; empty: plaintext")
     tls_key_file: str = Field("", description="private key of tls_cert_file, in PEM, not encrypted")
     tls_client_ca_file: str = Field(
@@ -366,6 +373,10 @@ def _check_together(settings: Settings) -> None:
     models = {settings.model, *settings.models}
     if len(models) > settings.models_max:
         raise BadSettings(f"model and models name {len(models)} models; the limit is {settings.models_max} (models_max)")
+    if settings.hidden_drift_share and not settings.explain:
+        raise BadSettings(
+            f"hidden_drift_share is {settings.hidden_drift_share:g}; without explain it must be 0: explain graphs compute the states"
+        )
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -6,6 +6,8 @@ to at most TEXTS texts of a file, with replacement:
 1. Windows of one file, against the bundle's references: the share above a threshold, and the share that meets the alert's condition.
 2. False alarms: references drawn from the known files, of as many texts as the bundle's largest, and windows of all mixtures of two files.
 3. Time to fire: a window of one known file or of halves of two; then texts of another file come, or 30 % of the texts are such.
+
+With ``--hidden`` all this of the hidden states in place of the other signals.
 """
 
 import argparse
@@ -15,10 +17,12 @@ from itertools import combinations
 from pathlib import Path
 from statistics import median
 
-from sentiment.model.bundle import Manifest
-from sentiment.model.classifier import load_classifier
-from sentiment.observability.drift import SLOT_TEXTS, TEXTS_MIN, WINDOW_TEXTS, Fit, nearest
+from sentiment.explain.engine import Explainer
+from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.tokenizer import Row
+from sentiment.observability.drift import SLOT_TEXTS, TEXTS_MIN, WINDOW_TEXTS, Fit, Signal, nearest
 from sentiment_models.data.labelled import read_texts
+from sentiment_models.evaluation.reference import projections
 from sentiment_models.export.inference import serve
 
 TEXTS = 500
@@ -40,23 +44,26 @@ def main() -> None:
     parser.add_argument("--known", nargs="+", type=Path, required=True, help="files of the references' kinds, not their own texts")
     parser.add_argument("--other", nargs="*", type=Path, default=[], help="files of other kinds")
     parser.add_argument("--windows", type=int, default=60, help="windows of each measurement (default: 60)")
+    parser.add_argument("--hidden", action="store_true", help="of hidden states")
     arguments = parser.parse_args()
     classifier = load_classifier(arguments.bundle)
     manifest, rng = classifier.manifest, random.Random(34)
+    signals = manifest.hidden_signals if arguments.hidden else manifest.signals
     kinds: dict[Path, Kind] = {}
     for file in (*arguments.known, *arguments.other):
         texts = list(read_texts(file, manifest.labels, pairs=manifest.pairs))
-        answers = serve(classifier, rng.sample(texts, min(TEXTS, len(texts))), str(file)).signals
-        kinds[file] = [placed(manifest, one) for one in answers]
+        served = serve(classifier, rng.sample(texts, min(TEXTS, len(texts))), str(file))
+        answers: Sequence[Sequence[Hashable]] = hidden_states(classifier, served.rows) if arguments.hidden else served.signals
+        kinds[file] = [placed(signals, one) for one in answers]
 
     def draw(shares: Mapping[Path, float], texts: int) -> list[Placed]:
         files = rng.choices(list(shares), list(shares.values()), k=texts)
         return [rng.choice(kinds[file]) for file in files]
 
     def fit(window: Kind, references: Mapping[str, Mapping[str, Sequence[float]]]) -> Fit:
-        return nearest({signal.name: of for signal, of in zip(manifest.signals, counted(manifest, window), strict=True)}, references)
+        return nearest({signal.name: of for signal, of in zip(signals, counted(signals, window), strict=True)}, references)
 
-    recorded = {signal.name: signal.counts for signal in manifest.signals}
+    recorded = {signal.name: signal.counts for signal in signals}
     for file in kinds:
         fits = [fit(draw({file: 1}, WINDOW_TEXTS), recorded) for _ in range(arguments.windows)]
         print(f"{file}: {rates(fits)}; {shown(fits[0])}")
@@ -65,8 +72,8 @@ def main() -> None:
         for share in SHARES:
             fits = []
             for _ in range(arguments.windows):
-                known = {file.name: counted(manifest, draw({file: 1}, size)) for file in (one, other)}
-                references = {signal.name: {name: known[name][at] for name in known} for at, signal in enumerate(manifest.signals)}
+                known = {file.name: counted(signals, draw({file: 1}, size)) for file in (one, other)}
+                references = {signal.name: {name: known[name][at] for name in known} for at, signal in enumerate(signals)}
                 fits.append(fit(draw({one: share, other: 1 - share}, TEXTS_MIN), references))
             print(f"{share:.0%} {one.name}, the others {other.name}, references of {size} texts of them: {rates(fits)}")
     befores: list[tuple[Path, ...]] = [(file,) for file in arguments.known]
@@ -90,13 +97,21 @@ def main() -> None:
                 print(f"{share:.0%} {file.name} after {names}: {len(after)} of {arguments.windows} fire{found}")
 
 
-def placed(manifest: Manifest, values: Sequence[Hashable]) -> Placed:
-    return tuple(signal.place(value) for signal, value in zip(manifest.signals, values, strict=False))
+def hidden_states(classifier: Classifier, rows: Sequence[Row]) -> list[list[float]]:
+    graph, layer = Explainer(classifier).load(), classifier.manifest.hidden_layer
+    assert graph is not None
+    assert layer is not None
+    found: list[list[float]] = projections(classifier, graph.session, rows, layer).tolist()
+    return found
 
 
-def counted(manifest: Manifest, texts: Kind) -> list[list[int]]:
+def placed(signals: Sequence[Signal], values: Sequence[Hashable]) -> Placed:
+    return tuple(signal.place(value) for signal, value in zip(signals, values, strict=False))
+
+
+def counted(signals: Sequence[Signal], texts: Kind) -> list[list[int]]:
     """Texts in each bin, by signal."""
-    found = [[0] * len(signal.bins) for signal in manifest.signals]
+    found = [[0] * len(signal.bins) for signal in signals]
     for text in texts:
         for counts, place in zip(found, text, strict=True):
             counts[place] += 1

@@ -83,7 +83,7 @@ async def test_an_executor_that_does_not_read_gets_a_bounded_amount_and_does_not
     peer.close()
 
 
-async def test_texts_for_shadow_scoring_never_fill_the_buffer_of_live_ones(
+async def test_texts_to_read_once_more_never_fill_the_buffer_of_live_ones(
     silent: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links, "CLOSE_S", 0.05)
@@ -94,7 +94,7 @@ async def test_texts_for_shadow_scoring_never_fill_the_buffer_of_live_ones(
     await until(lambda: queue.attached)
 
     def sampled(characters: int) -> Sampled:
-        return Sampled("a" * characters, None, None, "positive", 0.9, 0)
+        return Sampled("a" * characters, None, None, "positive", 0.9, shadow=True, drift=False, missed=0)
 
     assert not link.sample(DIGEST, sampled(2**16))
     sent = 0

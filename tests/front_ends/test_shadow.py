@@ -1,4 +1,4 @@
-"""Shadow scoring with front ends: they send their texts, and the executor compares."""
+"""Shadow scoring and the drift of hidden states with front ends: they send their texts, and the executor compares."""
 
 import json
 import urllib.request
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sentiment.client import ExplainOptions
+from sentiment.model.bundle import bundle_roots, find_bundle
+from tests.front_ends.servers import Server
 from tests.front_ends.test_exchange import Exchanging, exchanging, root, until
 from tests.lifecycle.test_shadow import TEXTS, differences, make_other
 
@@ -36,3 +38,20 @@ def test_texts_of_all_ways_in_are_compared_once_in_the_executor(exchanging: Call
     assert server.total("shadow_dropped_total") == 0
     assert server.total("predictions_total", model="tiny/2") == predicted
     assert server.states()["tiny/2"][1].startswith("differs from tiny/1 on ")
+
+
+def test_hidden_states_of_all_ways_in_are_counted_once_in_the_executor(serve: Callable[..., Server]) -> None:
+    root = find_bundle("english", bundle_roots([])).parents[1]
+    server = serve("--model", "english", "--hidden-drift-share", "1", root=root).wait_ready()
+    texts = ["a gripping film", "dull", "worth it"]
+
+    with server.client() as client:
+        assert all(client.classify(text).label for text in texts)
+        client.classify_batch(texts)
+    # The executor's own HTTP.
+    posted = urllib.request.Request(server.url + "/v1/classify", json.dumps({"text": "good"}).encode())
+    urllib.request.urlopen(posted, timeout=60).read()
+
+    until(lambda: server.total("hidden_drift_texts") == 7)
+    assert server.total("signal_texts_total", signal="hidden_1", model="english/1") == 7
+    assert server.total("drift_texts", model="english/1") == 7

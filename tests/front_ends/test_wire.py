@@ -113,8 +113,11 @@ def test_a_list_of_models_survives_a_round_trip(sent: Listing) -> None:
 words = st.text(st.characters(codec="utf-8"))
 
 
-@given(st.builds(Sampled, words, st.none() | words, st.none() | st.just("windows"), words, st.floats(0, 1), st.integers(0)))
-def test_a_text_for_shadow_scoring_survives_a_round_trip(sent: Sampled) -> None:
+flags = st.booleans()
+
+
+@given(st.builds(Sampled, words, st.none() | words, st.none() | st.just("windows"), words, st.floats(0, 1), flags, flags, st.integers(0)))
+def test_a_text_to_read_once_more_survives_a_round_trip(sent: Sampled) -> None:
     assert unpack_sampled(pack_sampled(sent)) == sent
 
 

@@ -18,7 +18,7 @@ from onnx import numpy_helper
 from structlog.testing import capture_logs
 
 from sentiment.client import Classification, Client
-from sentiment.serving.lifecycle import shadow
+from sentiment.serving.lifecycle import sampling, shadow
 from sentiment.serving.queries import QueryReader
 from sentiment.serving.registry import Models
 from tests.lifecycle.conftest import Exchanging
@@ -107,7 +107,7 @@ class Held:
         run = session.run
 
         def hold(*given: Any) -> Any:
-            if threading.current_thread().name == "shadow-run":
+            if threading.current_thread().name == "sampling-run":
                 self.priorities.append(os.sched_getscheduler(0) if sys.platform == "linux" else -1)
                 self.begun.set()
                 self.let_go.wait(60)
@@ -186,7 +186,7 @@ def test_the_share_of_the_texts_is_compared(exchanging: Start, root: Path, monke
 def test_live_calls_do_not_wait_for_a_slow_version_and_what_has_no_room_is_dropped(
     server: Exchanging, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shadow, "TEXTS_MAX", 4)
+    monkeypatch.setattr(sampling, "TEXTS_MAX", 4)
     with server.client() as client, server.admin() as admin:
         live = [client.classify("good") for _ in range(10)]
         assert held.begun.wait(60)
@@ -215,7 +215,7 @@ def test_live_calls_do_not_wait_for_a_slow_version_and_what_has_no_room_is_dropp
             client.classify("good")
             until(lambda: compared(server) == 1)
     # What waited when the version was unloaded is not even tokenized.
-    assert readers.count("shadow") == 1
+    assert readers.count("sampling") == 1
     assert not [line for line in logs if line["event"] == "shadow_failed"]
     assert {dropped(server, reason) for reason in ("queue_full", "failed")} == {0}
 
@@ -246,7 +246,7 @@ def test_a_panic_of_the_tokenizer_fails_one_text_and_the_next_is_compared(server
     read, texts = QueryReader.read, iter(range(2))
 
     def panic(reader: QueryReader, queries: Any) -> Any:
-        if threading.current_thread().name == "shadow" and next(texts) == 0:
+        if threading.current_thread().name == "sampling" and next(texts) == 0:
             raise PanicException("called `Option::unwrap()` on a `None` value")
         return read(reader, queries)
 
@@ -298,9 +298,9 @@ def test_without_the_setting_there_is_nothing_to_pay_for(exchanging: Start, root
     server = exchanging(models=("tiny/1",), models_max=3)
 
     started = {thread.name for thread in threading.enumerate() if thread.ident not in before}
-    assert not [name for name in started if name.startswith("shadow")]
+    assert not [name for name in started if name.startswith("sampling")]
     assert server.app._repository.shadow is None
-    assert {running.sample for running in server.app._repository.running} == {None}
+    assert not any(running.samples for running in server.app._repository.running)
 
 
 def test_the_version_beside_is_the_highest_other_one_with_the_same_labels() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sentiment.explain.engine import Explainer
 from sentiment.model.bundle import REFERENCES_MAX, Histogram, load_bundle
 from sentiment.model.classifier import load_classifier
 from sentiment.observability.journal import line_of
@@ -15,7 +16,7 @@ from sentiment_models.cli import main
 from sentiment_models.data.carving import carve
 from sentiment_models.data.labelled import Example, read_examples
 from sentiment_models.errors import ModelsError
-from sentiment_models.evaluation.reference import measure_reference, record_reference
+from sentiment_models.evaluation.reference import measure_reference, projections, record_reference
 from sentiment_models.export.export import Exported
 from tests.models.tiny_bert import sentences, write_tsv
 
@@ -46,6 +47,33 @@ def test_a_reference_counts_the_services_answers(bundle: Path, dev: list[Example
     assert up_to(reference.unknown, 0) == sum(not classifier.tokenizer.unknown_tokens(row) for row in rows)
     assert reference.fragments is not None
     assert up_to(reference.fragments, 0) == sum(not classifier.tokenizer.fragments(row)[0] for row in rows)
+
+
+def test_a_reference_counts_projections_of_hidden_states_with_the_edges_of_the_first_one(bundle: Path, tmp_path: Path) -> None:
+    classifier = load_classifier(bundle)
+    graph = Explainer(classifier).load()
+    assert graph is not None
+    file = write_tsv(tmp_path / "texts.tsv", sentences(40, seed=2))
+    rows = [classifier.tokenizer.encode(example.text) for example in read_examples(file, classifier.manifest.labels)]
+
+    assert main(["reference", str(bundle), str(file), "--threads", "1", "--name", "short", "--record"]) == 0
+
+    manifest = load_bundle(bundle).manifest
+    usual, short = (manifest.references[name].hidden for name in ("usual", "short"))
+    assert usual is not None
+    assert short is not None
+    assert usual.edges == short.edges
+    values = projections(classifier, graph.session, rows, manifest.hidden_layer or 0, threads=2)
+    for found, column in zip(short.projections, values.T, strict=True):
+        assert up_to(found, found.edges[6]) == sum(column <= found.edges[6])
+    assert [signal.counts["short"] for signal in manifest.hidden_signals] == [one.counts for one in short.projections]
+
+    # A reference from before hidden states were counted: the others are not compared either.
+    record_reference(bundle, "old", manifest.references["usual"].model_copy(update={"hidden": None}))
+    assert load_bundle(bundle).manifest.hidden_signals == ()
+    other = short.model_copy(update={"layer": short.layer + 1})
+    with pytest.raises(ModelsError, match=r"hidden have different layers or edges; --remove others first"):
+        record_reference(bundle, "other", manifest.references["short"].model_copy(update={"hidden": other}))
 
 
 def test_the_command_prints_and_records(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,13 +111,14 @@ def test_a_reference_of_the_same_name_is_replaced_and_one_is_removed(
 
 def test_only_what_training_held_out_is_counted(bundle: Path, tmp_path: Path) -> None:
     file = write_tsv(tmp_path / "texts.tsv", sentences(60, seed=2))
-    held_out = carve([(list(read_examples(file, load_bundle(bundle).manifest.labels)), 1)], 0.4, 7).dev
+    before = load_bundle(bundle).manifest
+    held_out = carve([(list(read_examples(file, before.labels)), 1)], 0.4, 7).dev
 
     arguments = ["--dev", "0.4", "--seed", "7", "--threads", "1", "--name", "held-out", "--record"]
     assert main(["reference", str(bundle), str(file), *arguments]) == 0
 
     assert load_bundle(bundle).manifest.references["held-out"] == measure_reference(
-        load_classifier(bundle), [example.whole for example in held_out], [file]
+        load_classifier(bundle), [example.whole for example in held_out], [file], like=before.references["usual"].hidden
     )
 
 

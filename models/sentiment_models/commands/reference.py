@@ -10,11 +10,12 @@ from sentiment_models.commands.arguments import positive
 from sentiment_models.data.carving import carve
 from sentiment_models.data.labelled import TextOrPair, read_examples, read_texts
 from sentiment_models.errors import ModelsError
-from sentiment_models.evaluation.reference import measure_reference, record_reference, remove_reference, table
+from sentiment_models.evaluation.reference import hidden_of_others, measure_reference, record_reference, remove_reference, table
 
 DESCRIPTION = (
-    "Count how a bundle answers texts that it knows: winning label, abstention, score, tokens, unknown tokens and fragments of words. A "
-    "server compares its own texts with these counts and reports drift. A bundle may have several references, one for each kind of texts."
+    "Count how a bundle answers texts that it knows: winning label, abstention, score, tokens, unknown tokens, fragments of words, and "
+    "projections of hidden states if the explain graph has these. A server compares its own texts with these counts and reports drift. A "
+    "bundle may have several references, one for each kind of texts."
 )
 
 
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         examples = [example for file in arguments.files for example in read_examples(file, manifest.labels, pairs=manifest.pairs)]
         texts = [example.whole for example in carve([(examples, 1)], arguments.dev, arguments.seed).dev]
-    found = measure_reference(classifier, texts, arguments.files, arguments.threads)
+    found = measure_reference(classifier, texts, arguments.files, arguments.threads, hidden_of_others(manifest, arguments.name))
     print(table(found))
     if arguments.record:
         record_reference(arguments.bundle, arguments.name, found)

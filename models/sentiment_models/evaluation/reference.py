@@ -3,12 +3,21 @@
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import ValidationError
+from tqdm import tqdm
 
-from sentiment.model.bundle import Histogram, Manifest, Reference
+from sentiment.explain.engine import Explainer
+from sentiment.explain.engine.projections import layer_of, project
+from sentiment.model.bundle import HiddenStates, Histogram, Manifest, Reference
 from sentiment.model.classifier import Classifier
+from sentiment.model.cores import cores_granted
+from sentiment.model.session import ExplainSession
+from sentiment.model.tokenizer import Row
 from sentiment.observability.drift import SHARE_EDGES
 from sentiment.observability.metrics import SCORE_EDGES, TEXT_TOKENS_EDGES
 from sentiment_models.data.labelled import TextOrPair
@@ -18,18 +27,25 @@ from sentiment_models.export.manifest import MANIFEST_FILE, read_object, sha256,
 from sentiment_models.export.provenance import Json, distinct_names
 
 BAR_CHARACTERS = 40
+# Edges of the projections of hidden states, in standard deviations from their mean over the first reference. Those of its tenths detected
+# less, and would leave other references a few bins.
+HIDDEN_EDGES = tuple(half / 2 for half in range(-6, 7))
 
 
-def measure_reference(classifier: Classifier, texts: Sequence[TextOrPair], files: Sequence[Path] = (), threads: int = 0) -> Reference:
-    """Answer texts as the service would, by the bundle's default truncation, and count the answers.
+def measure_reference(
+    classifier: Classifier, texts: Sequence[TextOrPair], files: Sequence[Path] = (), threads: int = 0, like: HiddenStates | None = None
+) -> Reference:
+    """Answer texts as the service would, by the bundle's default truncation, and count the answers, and the hidden states if it has them.
 
     Args:
         classifier: of the bundle, with the graph that is served.
         texts: at least one.
         files: that hold them, for the record.
         threads: number of threads that share the session; 0: the available cores.
+        like: of another reference of the bundle, whose layer and edges this one must have; None: there is none.
     """
-    labels, abstained, scores, tokens, unknown, fragments = zip(*serve(classifier, texts, "reference", threads).signals, strict=True)
+    served = serve(classifier, texts, "reference", threads)
+    labels, abstained, scores, tokens, unknown, fragments = zip(*served.signals, strict=True)
     by_label = Counter(labels)
     return Reference(
         texts=len(texts),
@@ -40,7 +56,38 @@ def measure_reference(classifier: Classifier, texts: Sequence[TextOrPair], files
         tokens=_histogram(tokens, TEXT_TOKENS_EDGES),
         unknown=_histogram(unknown, SHARE_EDGES),
         fragments=_histogram(fragments, SHARE_EDGES) if classifier.tokenizer.has_fragments else None,
+        hidden=_hidden(classifier, served.rows, threads, like),
     )
+
+
+def hidden_of_others(manifest: Manifest, name: str | None) -> HiddenStates | None:
+    """The hidden states of a reference of another name; None if there are none."""
+    return next((one.hidden for other, one in manifest.references.items() if other != name and one.hidden is not None), None)
+
+
+def _hidden(classifier: Classifier, rows: Sequence[Row], threads: int, like: HiddenStates | None) -> HiddenStates | None:
+    """The projections of rows by bin, with the edges of ``like`` or else those of HIDDEN_EDGES; None without hidden states."""
+    graph = Explainer(classifier).load()
+    if graph is None or not graph.session.hidden:
+        return None
+    layer = like.layer if like is not None else layer_of(graph.session.layers)
+    values = projections(classifier, graph.session, rows, layer, threads)
+    edges = [one.edges for one in like.projections] if like is not None else [_edges(column) for column in values.T]
+    return HiddenStates(layer=layer, projections=tuple(map(_histogram, values.T.tolist(), edges)))
+
+
+def projections(
+    classifier: Classifier, session: ExplainSession, rows: Sequence[Row], layer: int, threads: int = 0
+) -> npt.NDArray[np.float64]:
+    """The projections of many rows, [rows, projections], with a progress bar. ``threads`` share the session; 0: the available cores."""
+    with ThreadPoolExecutor(threads or cores_granted()) as pool:
+        work = pool.map(lambda row: project(classifier, session, row, layer), rows)
+        return np.array(list(tqdm(work, total=len(rows), desc="hidden states", unit="row", mininterval=1)))
+
+
+def _edges(values: npt.NDArray[np.float64]) -> tuple[float, ...]:
+    """To six digits; a single one if all values are equal."""
+    return tuple(sorted({float(f"{values.mean() + values.std() * deviations:.6g}") for deviations in HIDDEN_EDGES}))
 
 
 def record_reference(bundle: Path, name: str, reference: Reference) -> None:
@@ -97,7 +144,8 @@ def table(reference: Reference) -> str:
     abstained = {"false": reference.texts - reference.abstained, "true": reference.abstained}
     for name, counts in (("label", reference.label), ("abstained", abstained)):
         lines += [name, *(_line(value, count, reference.texts) for value, count in counts.items())]
-    for name, one in reference.histograms.items():
+    hidden = reference.hidden.histograms if reference.hidden is not None else {}
+    for name, one in {**reference.histograms, **hidden}.items():
         bins = [*(f"<= {edge:g}" for edge in one.edges), f" > {one.edges[-1]:g}"]
         lines += [name, *(_line(value, count, reference.texts) for value, count in zip(bins, one.counts, strict=True) if count)]
     return "\n".join(lines)

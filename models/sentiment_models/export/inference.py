@@ -69,6 +69,7 @@ class Served:
         long: whether the text is longer than the model reads at once, [texts].
         truncated: whether a part of the text was not read, [texts].
         signals: what the server compares with a reference, see ``values_of``, by text.
+        rows: what was read, of texts in windows the first, by text.
     """
 
     stated: Probabilities
@@ -77,6 +78,7 @@ class Served:
     long: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     signals: Sequence[tuple[Hashable, ...]]
+    rows: Sequence[Row]
 
     @property
     def answers(self) -> Labels:
@@ -147,6 +149,7 @@ def serve(classifier: Classifier, texts: Sequence[TextOrPair], title: str, threa
             readings += read
             long += [row.truncated for row in firsts]
     return Served(
+        rows=[reading.rows[0] if isinstance(reading, Windows) else reading for reading in readings],
         stated=np.array([one.scores for one in scored], np.float64),
         abstain=np.array([one.abstain for one in scored], np.bool_),
         lengths=np.array([reading.tokens for reading in readings], np.int64),

@@ -346,7 +346,7 @@ class Scheduler(Generic[P]):
         return self._busy_s * math.exp((self._busy_at - now) / WIDE_BUSY_S)
 
     def _widened(self, chosen: Sequence[tuple[list[Ticket[P]], str]], runners_free: int, now: float) -> list[Ticket[P]] | None:
-        """The most expensive batch may use the cores of the runners that would be idle, for want of rows, where runs show that it saves time.
+        """The most expensive batch may use the cores of the runners that would be idle, where runs show that it saves time.
 
         Rows that arrive meanwhile run at once on those runners, since the batch's further threads give way. One batch at a time, because
         all share those threads. A retry runs on one core, lest it fails for the same reason. Near capacity no batch is wide.

@@ -80,7 +80,7 @@ class Explaining:
         self.limits = limits
         # Callers that are reading an explanation.
         self.readers = InUse()
-        self._explainer = explainer
+        self.explainer = explainer
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Call] = deque()
@@ -103,7 +103,7 @@ class Explaining:
     @property
     def methods(self) -> tuple[str, ...]:
         """The methods that a request can name, the default first."""
-        return self._explainer.methods
+        return self.explainer.methods
 
     async def explain(self, request: ExplanationRequest, deadline_at: float) -> AsyncGenerator[Part, None]:
         """Yield an explanation part by part: the header first, the summary last. Closing the iterator withdraws the request.
@@ -132,7 +132,7 @@ class Explaining:
 
         The next explanation loads the graph again. If it cannot be loaded again, it is kept, unless ``for_good``.
         """
-        self._explainer.unload(for_good)
+        self.explainer.unload(for_good)
 
     def watch(self, stall_s: float) -> None:
         """Detect a hung thread: a run that was told to stop more than ``stall_s`` seconds ago. All waiting callers then fail."""
@@ -318,9 +318,9 @@ class Explaining:
                 self._slow_average_s += 0.1 * (job.worked_s - self._slow_average_s)
             call.ready.put_nowait(None if outcome is True else self._client_error(job, outcome))
             self._end(call)
-        if self._explainer.failure and not self._failure_logged:
+        if self.explainer.failure and not self._failure_logged:
             self._failure_logged = True
-            logger().error("explain_graph_rejected", model=self._metrics.model, reason=self._explainer.failure)
+            logger().error("explain_graph_rejected", model=self._metrics.model, reason=self.explainer.failure)
         self._start_next()
 
     def _client_error(self, job: Job, error: BaseException) -> RequestError:

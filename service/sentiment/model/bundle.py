@@ -146,11 +146,29 @@ class Histogram(_Part):
         return self
 
 
+class HiddenStates(_Part):
+    """Texts by projections of their mean hidden state after a layer: see ``sentiment.explain.engine.projections``."""
+
+    layer: int = Field(ge=1)
+    projections: tuple[Histogram, ...] = Field(min_length=1, max_length=32, strict=False)
+
+    @property
+    def edges(self) -> tuple[int, list[tuple[float, ...]]]:
+        """What references must have in common: the layer, and the edges of each projection."""
+        return self.layer, [one.edges for one in self.projections]
+
+    @property
+    def histograms(self) -> dict[str, Histogram]:
+        """The projections by their signals' names."""
+        return {f"hidden_{number}": one for number, one in enumerate(self.projections, 1)}
+
+
 class Reference(_Part):
     """How many texts of a set, such as those of a day, have each answer and form. The server compares its own texts with them.
 
     ``score``: probability of the winning label. ``tokens``: tokens read, special ones included. ``unknown``: share of these that are not in
     the vocabulary. ``fragments``: share of a text's first words and fragments that are fragments; None without a WordPiece tokenizer.
+    ``hidden``: None if it was not measured.
     """
 
     texts: int = Field(ge=1)
@@ -163,6 +181,7 @@ class Reference(_Part):
     tokens: Histogram
     unknown: Histogram
     fragments: Histogram | None = None
+    hidden: HiddenStates | None = None
 
     @property
     def histograms(self) -> dict[str, Histogram]:
@@ -177,7 +196,8 @@ class Reference(_Part):
 
     @model_validator(mode="after")
     def _agree(self) -> "Reference":
-        sums = {"label": sum(self.label.values()), **{name: sum(one.counts) for name, one in self.histograms.items()}}
+        histograms = {**self.histograms, **(self.hidden.histograms if self.hidden is not None else {})}
+        sums = {"label": sum(self.label.values()), **{name: sum(one.counts) for name, one in histograms.items()}}
         for name, found in sums.items():
             if found != self.texts:
                 raise ValueError(f"{name} counts {found} texts; texts is {self.texts}")
@@ -241,13 +261,6 @@ class Manifest(_Part):
                 f"windows.stride must be less than windows.size, and windows.size at most max_tokens ({self.max_tokens}); got stride "
                 f"{self.windows.stride} and size {self.windows.size}"
             )
-        edges = {name: one.edges for name, one in self.references.items()}
-        for name, one in self.references.items():
-            if set(one.label) != labels:
-                raise ValueError(f"references.{name}.label counts {sorted(one.label)}; the labels are {list(self.labels)}")
-            first = next(iter(edges))
-            if edges[name] != edges[first]:
-                raise ValueError(f"references.{name} and references.{first} have different signals or edges")
         graphs = [*self.graphs.classify, *([self.graphs.explain] if self.graphs.explain else ())]
         for wanted in ("tokenizer.json", *(graph.file for graph in graphs)):
             if wanted not in self.files:
@@ -255,6 +268,23 @@ class Manifest(_Part):
         for path in self.files:
             if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", path):
                 raise ValueError(f"files lists {path!r}; only plain file names in the bundle's own folder are allowed")
+        return self
+
+    @model_validator(mode="after")
+    def _agree_on_references(self) -> "Manifest":
+        labels = set(self.labels)
+        edges = {name: one.edges for name, one in self.references.items()}
+        for name, one in self.references.items():
+            if set(one.label) != labels:
+                raise ValueError(f"references.{name}.label counts {sorted(one.label)}; the labels are {list(self.labels)}")
+            first = next(iter(edges))
+            if edges[name] != edges[first]:
+                raise ValueError(f"references.{name} and references.{first} have different signals or edges")
+        hidden = {name: one.hidden.edges for name, one in self.references.items() if one.hidden is not None}
+        for name, found in hidden.items():
+            first = next(iter(hidden))
+            if found != hidden[first]:
+                raise ValueError(f"references.{name}.hidden and references.{first}.hidden have different layers or edges")
         return self
 
     @property
@@ -273,6 +303,24 @@ class Manifest(_Part):
                 Signal.of_numbers(signal, at, {name: one.histograms[signal].counts for name, one in found.items()})
                 for signal, at in edges.items()
             ),
+        )
+
+    @property
+    def hidden_layer(self) -> int | None:
+        """The layer whose hidden states the references count; None unless all of them do."""
+        layers = [one.hidden.layer if one.hidden is not None else None for one in self.references.values()]
+        return layers[0] if layers and None not in layers else None
+
+    @property
+    def hidden_signals(self) -> tuple[Signal, ...]:
+        """What the references count of hidden states, one for each projection; empty unless all of them do."""
+        if self.hidden_layer is None:
+            return ()
+        found = {name: one.hidden.histograms for name, one in self.references.items() if one.hidden is not None}
+        first = next(iter(found.values()))
+        return tuple(
+            Signal.of_numbers(signal, one.edges, {name: histograms[signal].counts for name, histograms in found.items()})
+            for signal, one in first.items()
         )
 
 

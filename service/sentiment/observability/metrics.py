@@ -230,6 +230,7 @@ class Metrics:
             ["reference", "model"],
         )
         self.drift_texts = gauge("drift_texts", "Texts that drift is measured on.", ["model"])
+        self.hidden_drift_texts = gauge("hidden_drift_texts", "Texts that the drift of hidden states is measured on.", ["model"])
         # The windows of these, by model.
         self.drifts: dict[str, Drift] = {}
 
@@ -268,11 +269,21 @@ class Metrics:
         )
         expiration.set_function(expires_at)
 
-    def model(self, model: str, runners: Sequence[str], labels: Sequence[str], signals: Sequence[Signal] = ()) -> "ModelMetrics":
-        """Create every series of a loaded model, at zero. ``labels``: those that it predicts; ``signals``: empty without a reference."""
+    def model(
+        self,
+        model: str,
+        runners: Sequence[str],
+        labels: Sequence[str],
+        signals: Sequence[Signal] = (),
+        hidden: Sequence[Signal] = (),
+    ) -> "ModelMetrics":
+        """Create every series of a loaded model, at zero.
+
+        ``labels``: those that it predicts; ``signals``: of each text, ``hidden``: of a sample of them; both empty without a reference.
+        """
         for runner in runners:
             self.runner_busy_seconds.labels(runner)
-        return ModelMetrics(self, model, labels, signals)
+        return ModelMetrics(self, model, labels, signals, hidden)
 
     def shadow(self, model: str, shadow: str, labels: Sequence[str]) -> "ShadowMetrics":
         """Create every series of a comparison, at zero. They go with either version. ``labels``: those of both."""
@@ -323,7 +334,7 @@ class CallMetrics:
 class ModelMetrics(CallMetrics):
     """The metrics of one loaded model, with the labels resolved."""
 
-    def __init__(self, metrics: Metrics, model: str, labels: Sequence[str], signals: Sequence[Signal]) -> None:
+    def __init__(self, metrics: Metrics, model: str, labels: Sequence[str], signals: Sequence[Signal], hidden: Sequence[Signal]) -> None:
         super().__init__(metrics, model)
         self.model = model
         self._predictions = {
@@ -343,7 +354,15 @@ class ModelMetrics(CallMetrics):
         self._score_variance = metrics.score_variance.labels(model).inc
         self.drift = Drift(signals, lambda signal, name: metrics.signal_texts.labels(signal, name, model)) if signals else None
         if self.drift is not None:
+            metrics.drifts[model] = self.drift
+            metrics.drift_texts.labels(model).set_function(self.drift.texts)
+            for reference in signals[0].counts:
+                metrics.drift_reference_share.labels(reference, model).set_function(partial(self.drift.share, reference))
             self._watch_drift(metrics, self.drift, signals)
+        self.hidden_drift = Drift(hidden, lambda signal, name: metrics.signal_texts.labels(signal, name, model)) if hidden else None
+        if self.hidden_drift is not None:
+            metrics.hidden_drift_texts.labels(model).set_function(self.hidden_drift.texts)
+            self._watch_drift(metrics, self.hidden_drift, hidden)
         self.measured = measured = MeasuredAccuracy()
         metrics.measured_accuracy.labels(model).set_function(measured.mean)
         metrics.measured_accuracy_texts.labels(model).set_function(measured.texts)
@@ -378,10 +397,6 @@ class ModelMetrics(CallMetrics):
 
     def _watch_drift(self, metrics: Metrics, drift: Drift, signals: Sequence[Signal]) -> None:
         """Read the gauges of drift at each scrape."""
-        metrics.drifts[self.model] = drift
-        metrics.drift_texts.labels(self.model).set_function(drift.texts)
-        for reference in signals[0].counts:
-            metrics.drift_reference_share.labels(reference, self.model).set_function(partial(drift.share, reference))
         for signal in signals:
             metrics.drift.labels(signal.name, self.model).set_function(partial(drift.index, signal.name))
             metrics.drift_threshold.labels(signal.name, self.model).set_function(partial(drift.threshold, signal.name))

@@ -80,8 +80,8 @@ class Served:
         self._journal = journal
         self.id = classifier.bundle.id
         self.queue = queue
-        # For shadow scoring; None without it.
-        self.sample: Sample | None = None
+        # Take answered texts, for shadow scoring and the like.
+        self.samples: Sequence[Sample] = ()
         # Its calls. A text that ``begin`` has queued is not one.
         self.users = InUse()
         self._reader = QueryReader(classifier, text_bytes_max)
@@ -288,8 +288,8 @@ class Served:
         metrics.outcome["met"]()
         if query.counted:
             self._count_answer(query, reading, scored, now)
-            if self.sample is not None:
-                self.sample(self, query, scored)
+            for sample in self.samples:
+                sample(self, query, scored)
         return Answer(
             scored, reading.tokens, reading.truncated, now - arrived_at, tokenize_s, outcome.queue_s, outcome.run_s, outcome.batch_rows
         )

@@ -49,7 +49,7 @@ class Executor(App):
         self._shown = CollectorRegistry()
         self._shown.register(self._totals)
         self._metrics.on_forget.append(self._totals.forget)
-        self._front_ends = FrontEndServer(start.rows_socket, start.settings.front_ends, self._add_counts, self._compare)
+        self._front_ends = FrontEndServer(start.rows_socket, start.settings.front_ends, self._add_counts, self._take_sample)
         self._repository.elsewhere = self
 
     async def run(self) -> None:
@@ -85,12 +85,17 @@ class Executor(App):
             self._metrics.add_expected(now, name, labels, growth)
         self._metrics.add_signals((name, labels, growth) for name, labels, growth, _ in counts)
 
-    def _compare(self, digest: bytes, sampled: Sampled) -> None:
-        """Offer a text that a front end has answered for shadow scoring."""
-        used = next((running for running in self._repository.running if _digest(running) == digest), None)
-        if used is not None and self._repository.shadow is not None:
-            query = Query(sampled.text, sampled.text_pair, sampled.truncation)
-            self._repository.shadow.offer(used, query, sampled.label, sampled.score, sampled.missed)
+    def _take_sample(self, digest: bytes, sampled: Sampled) -> None:
+        """Read a text once more that a front end has answered."""
+        repository = self._repository
+        used = next((running for running in repository.running if _digest(running) == digest), None)
+        if used is None:
+            return
+        query = Query(sampled.text, sampled.text_pair, sampled.truncation)
+        if sampled.shadow and repository.shadow is not None:
+            repository.shadow.offer(used, query, sampled.label, sampled.score, sampled.missed)
+        if sampled.drift and repository.hidden_drift is not None:
+            repository.hidden_drift.offer(used, query)
 
     async def begin(self, models: Collection[RunningModel], used: Collection[RunningModel]) -> None:
         """See Elsewhere. Returns once all front ends accept calls."""

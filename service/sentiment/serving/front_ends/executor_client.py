@@ -48,7 +48,7 @@ GONE = "the executor process has ended and is being replaced; try again"
 LATE_S = 0.25
 # Bytes that the executor may leave unread before new texts are refused: more than a full queue of texts.
 UNREAD_BYTES_MAX = 2**24
-# Bytes that may wait when a text is sent for shadow scoring, and bytes of such a text: live texts, which have the same buffer, are then
+# Bytes that may wait when a text is sent to be read once more, and bytes of such a text: live texts, which have the same buffer, are then
 # never refused because of them.
 SAMPLES_UNREAD_BYTES_MAX = 2**18
 SAMPLE_BYTES_MAX = 2**16
@@ -294,7 +294,7 @@ class Link(asyncio.Protocol):
             self._transport.write(frame(Kind.HELD, pack_held(self._revision, held)))
 
     def sample(self, digest: bytes, sampled: Sampled) -> bool:
-        """Send a text that this model has answered, for shadow scoring. Returns whether it was sent.
+        """Send a text that this model has answered, to be read once more. Returns whether it was sent.
 
         It is not if more than SAMPLES_UNREAD_BYTES_MAX wait for the executor, or if it takes more than SAMPLE_BYTES_MAX.
         """

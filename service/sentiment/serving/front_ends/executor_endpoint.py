@@ -71,7 +71,7 @@ class FrontEndServer:
         path: Path,
         front_ends: int,
         add_counts: Callable[[Any], None],  # Any: JSON
-        compare: Callable[[bytes, Sampled], None] = lambda _digest, _sampled: None,
+        take_sample: Callable[[bytes, Sampled], None] = lambda _digest, _sampled: None,
     ) -> None:
         """Not listening yet.
 
@@ -79,13 +79,13 @@ class FrontEndServer:
             path: of the socket, in a folder that only this user may enter.
             front_ends: number of front ends that the server has.
             add_counts: gets the growth of a front end's metrics.
-            compare: gets the texts for shadow scoring, with the digest of the model that answered.
+            take_sample: gets the texts to read once more, with the digest of the model that answered.
         """
         # The models whose texts are taken, by digest.
         self.models: dict[bytes, Serving] = {}
         self.ready = False
         self.add_counts = add_counts
-        self.compare = compare
+        self.take_sample = take_sample
         self._path = path
         self._front_ends = front_ends
         # The models that calls may use, and what their names mean.
@@ -284,7 +284,7 @@ class FrontEndConnection(asyncio.Protocol):
                 self._cancel(digest, number)
         elif kind is Kind.SAMPLE:
             digest, packed = model_of(body)
-            self._server.compare(digest, unpack_sampled(packed))
+            self._server.take_sample(digest, unpack_sampled(packed))
         elif kind is Kind.COUNTS:
             number, counts = json.loads(body)
             self.counts_received = max(self.counts_received, number)

@@ -93,13 +93,19 @@ class Failed(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """An answered text for shadow scoring. ``score``: the probability of ``label``; ``missed``: texts of the model not sent before it."""
+    """An answered text that the executor reads once more.
+
+    ``label``, ``score``: the answer and its probability. ``shadow``, ``drift``: whether it is for shadow scoring, and for the drift of
+    hidden states. ``missed``: texts of the model for shadow scoring that were not sent before it.
+    """
 
     text: str
     text_pair: str | None
     truncation: str | None
     label: str
     score: float
+    shadow: bool
+    drift: bool
     missed: int
 
 

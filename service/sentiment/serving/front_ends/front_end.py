@@ -176,18 +176,20 @@ class FrontEnd:
         served = self._held[digest] = Served(
             classifier, queue, metrics, settings.text_bytes_max, settings.call_rows_max, journal=self._journal
         )
-        served.sample = self._sample if settings.shadow_share else None
+        served.samples = [self._sample] if settings.shadow_share or settings.hidden_drift_share else []
 
     def _sample(self, served: Served, query: Query, scored: Scored) -> None:
-        """Send an answered text to the executor for shadow scoring, if it is in the sample and there is a version to compare with."""
-        if random.random() >= self._settings.shadow_share or self._models.beside(served) is None:  # noqa: S311  # a sample, not a secret
+        """Send an answered text to the executor, if it is in a sample and there is something to compare it with."""
+        settings = self._settings
+        shadow = random.random() < settings.shadow_share and self._models.beside(served) is not None  # noqa: S311  # a sample, not a secret
+        drift = random.random() < settings.hidden_drift_share and served.classifier.manifest.hidden_layer is not None  # noqa: S311
+        if not shadow and not drift:
             return
         digest = bytes.fromhex(served.classifier.bundle.digest)
-        sampled = Sampled(query.text, query.text_pair, query.truncation, scored.label, scored.score, self._missed[digest])
-        if self._link is not None and self._link.sample(digest, sampled):
-            del self._missed[digest]
-        else:
-            self._missed[digest] += 1
+        missed = self._missed.pop(digest, 0) if shadow else 0
+        sampled = Sampled(query.text, query.text_pair, query.truncation, scored.label, scored.score, shadow, drift, missed)
+        if (self._link is None or not self._link.sample(digest, sampled)) and shadow:
+            self._missed[digest] = missed + 1
 
     def _list(self, listing: Listing) -> None:
         """Let new calls use these models. Those that have begun keep theirs."""

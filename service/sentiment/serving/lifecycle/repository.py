@@ -22,7 +22,9 @@ from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.trace import Tracer
 from sentiment.serving import event_loop
+from sentiment.serving.lifecycle.hidden_drift import HiddenDrift
 from sentiment.serving.lifecycle.loading import Loaded
+from sentiment.serving.lifecycle.sampling import Sampling
 from sentiment.serving.lifecycle.served_model import RunningModel, classifies, fits, make_served, no_room
 from sentiment.serving.lifecycle.shadow import Shadow
 from sentiment.serving.lifecycle.startup import check_beside, load_all, load_beside
@@ -112,16 +114,16 @@ class Repository:
         self._tasks: set[asyncio.Task[None]] = set()
         # Set to abandon a load in progress.
         self._load_no_more = threading.Event()
-        # Compares versions; None if it is off.
+        # Compare versions, and hidden states with the references; None if it is off.
         self.shadow: Shadow | None = None
-        if settings.shadow_share:
-            self.shadow = Shadow(
-                models,
-                metrics,
-                settings.shadow_share,
-                settings.text_bytes_max,
-                lambda: settings.explain_share if self.busy() else 1.0,
-            )
+        self.hidden_drift: HiddenDrift | None = None
+        self._sampling: Sampling | None = None
+        if settings.shadow_share or settings.hidden_drift_share:
+            self._sampling = Sampling(lambda: settings.explain_share if self.busy() else 1.0)
+        if self._sampling is not None and settings.shadow_share:
+            self.shadow = Shadow(models, metrics, self._sampling, settings.shadow_share, settings.text_bytes_max)
+        if self._sampling is not None and settings.hidden_drift_share:
+            self.hidden_drift = HiddenDrift(self._sampling, settings.hidden_drift_share, settings.text_bytes_max)
 
     @property
     def running(self) -> list[RunningModel]:
@@ -243,8 +245,8 @@ class Repository:
     async def close(self) -> None:
         """Finish the running requests, then end all models. Call it when no new calls can arrive."""
         self.load_no_more()
-        if self.shadow is not None:
-            self.shadow.close()
+        if self._sampling is not None:
+            self._sampling.close()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=LEAVE_S)
         for running in self.running:
@@ -348,7 +350,7 @@ class Repository:
             for runner in one.runners:
                 runner.close(0.0)
             raise
-        running.sample = self.shadow.sample if self.shadow is not None else None
+        running.samples = [samples.sample for samples in (self.shadow, self.hidden_drift) if samples is not None]
         return running
 
     async def _use(self, running: RunningModel) -> None:
@@ -396,8 +398,9 @@ class Repository:
         with contextlib.suppress(ValueError):
             self._kept.remove(running)
         self._models.remove(running)
-        if self.shadow is not None:
-            self.shadow.withdraw(running)
+        for samples in (self.shadow, self.hidden_drift):
+            if samples is not None:
+                samples.withdraw(running)
 
     async def _leave_all(self, chosen: Iterable[RunningModel]) -> None:
         """Unload models concurrently. A failure of one does not stop the others."""

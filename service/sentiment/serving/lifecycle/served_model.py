@@ -155,7 +155,10 @@ def make_served(
     """
     classifier, runners = loaded.classifier, loaded.runners
     manifest = classifier.manifest
-    counted = metrics.model(classifier.bundle.id, [runner.name for runner in runners], manifest.labels, manifest.signals)
+    hidden = manifest.hidden_signals if settings.hidden_drift_share else ()
+    if settings.hidden_drift_share and not hidden:
+        logger().warning("no_hidden_drift", model=classifier.bundle.id, reason="the bundle's references have no hidden states")
+    counted = metrics.model(classifier.bundle.id, [runner.name for runner in runners], manifest.labels, manifest.signals, hidden)
     scheduler: Scheduler[Waiting] = Scheduler(
         loaded.cost,
         loaded.limits,
