@@ -218,14 +218,14 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Drift",
             "short",
-            "Population stability index of the last 2,000 texts against the nearest of the model's references or mixture of them, by "
-            "signal. From 0.25 on they differ much.",
+            "Population stability index of the last 2,000 texts (for hidden_1 to hidden_8 of the sample) against the nearest of the "
+            "model's references or mixture of them, by signal. From 0.25 on they differ much.",
             {"{{pod}} {{model}} {{signal}}": gauge("drift")},
         ),
         Panel(
             "Nearest reference",
             "percentunit",
-            "Shares of the references in what drift is measured against: the kinds of the last 2,000 texts.",
+            "Shares of the references in what drift is measured against, but for hidden_1 to hidden_8: the kinds of the last 2,000 texts.",
             {"{{pod}} {{model}} {{reference}}": gauge("drift_reference_share")},
         ),
         Panel(

@@ -190,6 +190,10 @@ VALUES: dict[tuple[str, str], dict[str, str]] = {
         "hidden_1": "a projection of hidden states, up to `hidden_8`; with `hidden_drift_share`",
     },
     ("shadow_shift", "direction"): {"up": "the other version gives it a higher probability", "down": "a lower one"},
+    ("hidden_drift_dropped", "reason"): {
+        "queue_full": "too many texts of the sample wait",
+        "failed": "the explain graph failed on the text",
+    },
     ("shadow_dropped", "reason"): {
         "queue_full": "too many texts of the sample wait",
         "failed": "the other version refused or failed the text",

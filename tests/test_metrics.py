@@ -82,6 +82,7 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "drift_texts": ("gauge", {"model": {"tiny/1"}}),
     # Only with hidden_drift_share.
     "hidden_drift_texts": ("gauge", {"model": set()}),
+    "hidden_drift_dropped_total": ("counter", {"reason": set(), "model": set()}),
     # A pair's series come with its first text.
     "shadow_texts_total": ("counter", {"model": set(), "shadow": set()}),
     "shadow_flips_total": ("counter", {"from": set(), "to": set(), "model": set(), "shadow": set()}),

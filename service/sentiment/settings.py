@@ -373,6 +373,9 @@ def _check_together(settings: Settings) -> None:
     models = {settings.model, *settings.models}
     if len(models) > settings.models_max:
         raise BadSettings(f"model and models name {len(models)} models; the limit is {settings.models_max} (models_max)")
+    if settings.hidden_drift_share and settings.explain_on == "device":
+        # The graph would run beside the batches of the device, with no priority.
+        raise BadSettings(f"hidden_drift_share is {settings.hidden_drift_share:g}; with explain_on = device it must be 0")
     if settings.hidden_drift_share and not settings.explain:
         raise BadSettings(
             f"hidden_drift_share is {settings.hidden_drift_share:g}; without explain it must be 0: explain graphs compute the states"

@@ -1040,21 +1040,33 @@ def test_batches_are_wide_while_runs_show_that_it_saves_time() -> None:
     scheduler = make_wide(saves=0.6)
 
     def share_wide(saves: float) -> float:
-        """Of the last 128 of 1,152 lone batches, while a wide one takes ``saves`` of a narrow one's time."""
+        """Of the last 127 of 1,143 lone batches, while a wide one takes ``saves`` of a narrow one's time."""
         nonlocal now
         wide = []
-        for _ in range(1152):
+        for _ in range(9 * 127):
             now += 1.0
             scheduler.add(100, now, now + 9.0, "lone")
             (batch,) = scheduler.step(now, 4).batches
             scheduler.finish(batch, now, 0.1 * (saves if batch.wide else 1.0))
             wide.append(batch.wide)
-        return sum(wide[-128:]) / 128
+        return sum(wide[-127:]) / 127
 
     now = 0.0
-    # One batch in 128 does the other thing, to learn.
-    assert [share_wide(saves) for saves in (0.6, 1.1, 0.6)] == [127 / 128, 1 / 128, 127 / 128]
+    # One batch in 127 does the other thing, to learn.
+    assert [share_wide(saves) for saves in (0.6, 1.1, 0.6)] == [126 / 127, 1 / 127, 126 / 127]
     assert scheduler.cost.run_s(1, 100) == pytest.approx(0.1, rel=0.1)
+
+
+def test_width_is_tried_for_texts_of_all_lengths_that_come_in_turns() -> None:
+    scheduler, tried = make_wide(saves=0.95), set()
+    for number in range(16 * 127):
+        length = (100, 200, 300, 400)[number % 4]
+        scheduler.add(length, float(number), number + 9.0, "lone")
+        (batch,) = scheduler.step(float(number), 4).batches
+        scheduler.finish(batch, float(number), batch.predicted_s)
+        tried |= {length} if batch.wide else set()
+
+    assert tried == {100, 200, 300, 400}
 
 
 def test_a_wide_batch_that_is_given_up_is_no_longer_in_the_way() -> None:

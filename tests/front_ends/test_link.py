@@ -282,6 +282,40 @@ def test_texts_that_were_not_sent_are_counted_for_the_model_that_answered_them()
     assert sent == [(two, 1), (one, 2), (one, 0), (two, 0)]
 
 
+def test_a_text_goes_to_both_samples_and_only_shadow_scoring_counts_what_was_not_sent() -> None:
+    sent: list[Sampled] = []
+    full = [True]
+
+    def sample(_digest: bytes, sampled: Sampled) -> bool:
+        if not full[0]:
+            sent.append(sampled)
+        return not full[0]
+
+    beside: list[object] = [object()]
+    front: Any = SimpleNamespace(
+        _settings=Settings(shadow_share=1.0, hidden_drift_share=1.0),
+        _models=SimpleNamespace(beside=lambda _: beside[0]),
+        _missed=Counter(),
+        _link=SimpleNamespace(sample=sample),
+    )
+    classifier = SimpleNamespace(bundle=SimpleNamespace(digest=DIGEST.hex()), manifest=SimpleNamespace(hidden_layer=2))
+    served: Any = SimpleNamespace(classifier=classifier)
+    scored: Any = SimpleNamespace(label="positive", score=0.9)
+
+    def answer() -> None:
+        FrontEnd._sample(front, served, Query("good", None, None), scored)
+
+    answer()
+    beside[0] = None
+    answer()
+    full[0] = False
+    answer()
+    beside[0] = object()
+    answer()
+
+    assert [(one.shadow, one.drift, one.missed) for one in sent] == [(False, True, 0), (True, True, 1)]
+
+
 async def test_many_texts_of_one_turn_are_sent_as_several_frames() -> None:
     sent: list[bytes] = []
     queue = RemoteQueue(DIGEST, rows_max=1000)

@@ -1,8 +1,12 @@
 """Drift of hidden states: of a sample of the answered texts, in the budget of explanations."""
 
+import json
+import os
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +22,7 @@ from sentiment.observability import drift
 from sentiment.serving.lifecycle import hidden_drift, sampling
 from sentiment.settings import load_settings
 from tests.conftest import RunningServer
+from tests.lifecycle.conftest import Exchanging
 from tests.lifecycle.test_shadow import until
 
 pytestmark = pytest.mark.usefixtures("awake")
@@ -35,8 +40,12 @@ def english(start: Start) -> Callable[..., RunningServer]:
     return lambda **changes: start(bundles=(), model="english", hidden_drift_share=1.0, **changes)
 
 
-def compared(server: RunningServer) -> float:
-    return server.metric("sentiment_hidden_drift_texts", model="english/1")
+def compared(server: RunningServer, model: str = "english/1") -> float:
+    return server.metric("sentiment_hidden_drift_texts", model=model)
+
+
+def dropped(server: RunningServer, reason: str) -> float:
+    return server.metric("sentiment_hidden_drift_dropped_total", reason=reason, model="english/1")
 
 
 def test_the_states_of_each_text_are_counted_once_and_compared_with_the_references(
@@ -88,6 +97,7 @@ def test_the_share_of_the_texts_is_read_and_what_has_no_room_is_left_out(start: 
     with server.client() as client:
         for text in TEXTS[:5]:
             assert client.classify(text).label
+        assert dropped(server, "queue_full") == 1
         let_go.set()
         until(lambda: compared(server) == 2)
     assert next(drawn, None) is None
@@ -96,10 +106,7 @@ def test_the_share_of_the_texts_is_read_and_what_has_no_room_is_left_out(start: 
 def test_a_graph_that_cannot_be_used_is_logged_once_and_calls_are_answered(
     english: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failed = threading.Semaphore(0)
-
     def fail(*_: Any) -> list[float]:
-        failed.release()
         raise RuntimeError("no such node")
 
     monkeypatch.setattr(hidden_drift, "project", fail)
@@ -107,7 +114,7 @@ def test_a_graph_that_cannot_be_used_is_logged_once_and_calls_are_answered(
         server = english()
         with server.client() as client:
             assert all(client.classify(text).label for text in TEXTS[:3])
-        assert all(failed.acquire(timeout=60) for _ in range(3))
+        until(lambda: dropped(server, "failed") == 3)
         server.stop()
 
     assert [(line["model"], line["reason"]) for line in logs if line["event"] == "hidden_drift_failed"] == [("english/1", "no such node")]
@@ -123,6 +130,69 @@ def test_without_references_of_hidden_states_the_log_says_so_and_no_thread_reads
     assert [line["model"] for line in logs if line["event"] == "no_hidden_drift"] == ["tiny/1"]
 
 
-def test_it_needs_explanations() -> None:
-    with pytest.raises(BadSettings, match=r"^hidden_drift_share is 0\.1; without explain it must be 0"):
-        load_settings({"explain": False, "hidden_drift_share": 0.1}, {})
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [({"explain": False}, "without explain it must be 0"), ({"explain_on": "device"}, "with explain_on = device it must be 0")],
+)
+def test_it_needs_explanations_on_the_cpu(flags: dict[str, object], said: str) -> None:
+    with pytest.raises(BadSettings, match=rf"^hidden_drift_share is 0\.1; {said}"):
+        load_settings({**flags, "hidden_drift_share": 0.1}, {})
+
+
+@pytest.fixture
+def versions(tmp_path: Path) -> Path:
+    """A root with english/1 and english/2, which are the same."""
+    one = find_bundle("english", bundle_roots([]))
+    for number in (1, 2):
+        path = shutil.copytree(one, tmp_path / "versions" / "english" / str(number), copy_function=os.symlink)
+        manifest = json.loads((one / "manifest.json").read_text())
+        (path / "manifest.json").unlink()
+        (path / "manifest.json").write_text(json.dumps({**manifest, "version": number}))
+    return tmp_path / "versions"
+
+
+@pytest.mark.usefixtures("hasty")
+def test_only_the_version_in_use_is_compared_and_each_loaded_one_begins_anew(
+    exchanging: Callable[..., Exchanging], versions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = exchanging(bundles=(versions,), model="english/1", hidden_drift_share=1.0)
+    first = server.app._repository._running["english/1"].explaining
+    assert first is not None
+    offered: list[str] = []
+    add = sampling.Sampling.add
+    monkeypatch.setattr(sampling.Sampling, "add", lambda self, purpose, *rest: (offered.append(purpose.used.id), add(self, purpose, *rest)))
+
+    def answer(model: str) -> None:
+        """The version in use answers one more text, which is counted."""
+        before = compared(server, model)
+        assert client.classify("good").model.version == int(model[-1])
+        until(lambda: compared(server, model) == before + 1)
+
+    with server.client() as client, server.admin() as admin:
+        answer("english/1")
+        admin.load("english/2")
+        # It has given its explain graph back, and calls that name it do not load it again.
+        until(lambda: first.explainer._graph is None)
+        assert client.classify("good", model="english/1").model.version == 1
+        answer("english/2")
+        assert first.explainer._graph is None
+        admin.use("english/1")
+        answer("english/1")
+        admin.unload("english/2")
+        admin.load("english/2")
+        answer("english/2")
+        assert compared(server, "english/2") == 1
+    assert offered == ["english/1", "english/2", "english/1", "english/2"]
+
+
+def test_an_end_while_the_graph_is_loaded_is_no_verdict_on_it() -> None:
+    explainer = Explainer(load_classifier(find_bundle("english", bundle_roots([]))))
+
+    def end(_run: Callable[[], None]) -> None:
+        raise sampling.Over
+
+    with pytest.raises(sampling.Over):
+        explainer.load(end)
+
+    assert explainer.failure == ""
+    assert explainer.load() is not None

@@ -153,6 +153,21 @@ def test_drift_is_a_warning_where_the_alert_fires(index: float, warned: bool) ->
     assert "1,234 texts" in plain([line])
 
 
+def test_the_drift_of_hidden_states_has_a_line_with_its_own_number_of_texts() -> None:
+    drift = {
+        "predictions_total": {"label=good,priority=bulk,abstained=false,model=m/1": 1.0},
+        "drift": {"signal=score,model=m/1": 0.1, "signal=hidden_1,model=m/1": 0.2, "signal=hidden_2,model=m/1": 0.4},
+        "drift_threshold": {"signal=score,model=m/1": 0.05, "signal=hidden_1,model=m/1": 0.05, "signal=hidden_2,model=m/1": 0.05},
+        "drift_texts": {"model=m/1": 2000},
+        "hidden_drift_texts": {"model=m/1": 1234},
+    }
+
+    lines = picture(between(reading(0), reading(1, **drift)), "url", 0, Frame(80))
+
+    found = [plain([line]).split() for line in lines if "drift" in plain([line])]
+    assert [(line[1], line[3], line[-2]) for line in found] == [("0.10", "score", "2,000"), ("0.40", "hidden_2", "1,234")]
+
+
 @pytest.fixture(scope="module")
 def busy(server: RunningServer) -> Figures:
     """Figures of a real page, with every method called and all rates above zero."""

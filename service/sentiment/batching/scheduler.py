@@ -48,8 +48,9 @@ SPREAD = 0.75
 WIDE_BUSY_MAX = 0.7
 WIDE_BUSY_S = 3.0
 # Of the batches that could use them, one in so many does the other thing than the cost table advises: what width saves now, and what a
-# batch takes without, is learned only from runs. Less than one in a hundred, so that percentiles up to p99 do not show it.
-WIDE_TRIAL = 128
+# batch takes without, is learned only from runs. Less than one in a hundred: p99 is then at most the others' p99.8. A prime, so that texts
+# that come in turns are all tried.
+WIDE_TRIAL = 127
 # A device's batch is held for up to HOLD_S: not at all while the event loop is busy for less than HOLD_FROM of the time, for all of HOLD_S
 # from HOLD_ALL on, and for a part of it between. A row that must be answered within HURRY times the hold is not held.
 HOLD_S = 4e-3

@@ -146,11 +146,15 @@ class Histogram(_Part):
         return self
 
 
+# Of a text's hidden states: see ``sentiment.explain.engine.projections``.
+PROJECTIONS = 8
+
+
 class HiddenStates(_Part):
     """Texts by projections of their mean hidden state after a layer: see ``sentiment.explain.engine.projections``."""
 
     layer: int = Field(ge=1)
-    projections: tuple[Histogram, ...] = Field(min_length=1, max_length=32, strict=False)
+    projections: tuple[Histogram, ...] = Field(min_length=PROJECTIONS, max_length=PROJECTIONS, strict=False)
 
     @property
     def edges(self) -> tuple[int, list[tuple[float, ...]]]:

@@ -45,8 +45,8 @@ RIGHT = ABSTAINED
 REFUSALS = ("queue_full", "backlog", "deadline", "unavailable", "explanations")
 # Events of a model version. "loaded": it passed its golden set here; "failed": it did not, and nothing else changed.
 CHANGES = ("loaded", "failed", "used", "unloaded")
-# Why a text for shadow scoring was not compared.
-SHADOW_DROPS = ("queue_full", "failed")
+# Why a text of a sample was not compared: for shadow scoring, or the drift of hidden states.
+SAMPLE_DROPS = ("queue_full", "failed")
 # Label value of requests that name no loaded model.
 NO_MODEL = ""
 
@@ -221,7 +221,7 @@ class Metrics:
         )
         self.drift_threshold = gauge(
             "drift_threshold",
-            f"Drift that chance explains: without any, some signal exceeds it in {FALSE_ALARMS:.0%} of windows.",
+            f"Drift that chance explains: without any, some signal exceeds it in {FALSE_ALARMS:.0%} of windows; so does one of hidden states.",
             ["signal", "model"],
         )
         self.drift_reference_share = gauge(
@@ -231,6 +231,9 @@ class Metrics:
         )
         self.drift_texts = gauge("drift_texts", "Texts that drift is measured on.", ["model"])
         self.hidden_drift_texts = gauge("hidden_drift_texts", "Texts that the drift of hidden states is measured on.", ["model"])
+        self.hidden_drift_dropped = counter(
+            "hidden_drift_dropped", "Texts of the sample whose hidden states were not compared.", ["reason", "model"]
+        )
         # The windows of these, by model.
         self.drifts: dict[str, Drift] = {}
 
@@ -362,6 +365,7 @@ class ModelMetrics(CallMetrics):
         self.hidden_drift = Drift(hidden, lambda signal, name: metrics.signal_texts.labels(signal, name, model)) if hidden else None
         if self.hidden_drift is not None:
             metrics.hidden_drift_texts.labels(model).set_function(self.hidden_drift.texts)
+            self.hidden_dropped = {reason: metrics.hidden_drift_dropped.labels(reason, model) for reason in SAMPLE_DROPS}
             self._watch_drift(metrics, self.hidden_drift, hidden)
         self.measured = measured = MeasuredAccuracy()
         metrics.measured_accuracy.labels(model).set_function(measured.mean)
@@ -443,4 +447,4 @@ class ShadowMetrics:
         self.texts = metrics.shadow_texts.labels(*pair)
         self.flips = {flip: metrics.shadow_flips.labels(*flip, *pair) for flip in permutations(labels, 2)}
         self.shift = {direction: metrics.shadow_shift.labels(direction, *pair) for direction in ("up", "down")}
-        self.dropped = {reason: metrics.shadow_dropped.labels(reason, *pair) for reason in SHADOW_DROPS}
+        self.dropped = {reason: metrics.shadow_dropped.labels(reason, *pair) for reason in SAMPLE_DROPS}

@@ -58,7 +58,9 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What one model answers. ``labels``: texts of each label in the longer span; ``drift``: empty without a reference."""
+    """What one model answers. ``labels``: texts of each label in the longer span; ``drift``: empty without a reference; ``hidden``: of
+    hidden states, empty without ``hidden_drift_share``.
+    """
 
     model: str
     labels: Mapping[str, float]
@@ -71,6 +73,8 @@ class Answers:
     measured_texts: float
     drift: Sequence[Signal]
     drift_texts: float
+    hidden: Sequence[Signal]
+    hidden_texts: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +258,14 @@ def _calls(now: _Growth) -> list[Calls]:
 
 def _answers(growth: _Growth, after: Reading) -> list[Answers]:
     models = sorted({labels["model"] for labels, _ in after.each("sentiment_predictions_total")})
+
+    def drift(model: str, hidden: bool) -> list[Signal]:
+        return [
+            Signal(labels["signal"], value, after.one("sentiment_drift_threshold", signal=labels["signal"], model=model))
+            for labels, value in after.each("sentiment_drift")
+            if labels["model"] == model and labels["signal"].startswith("hidden_") == hidden
+        ]
+
     return [
         Answers(
             model=model,
@@ -265,12 +277,10 @@ def _answers(growth: _Growth, after: Reading) -> list[Answers]:
             expected_texts=after.one("sentiment_expected_accuracy_texts", model=model),
             measured=after.one("sentiment_measured_accuracy", model=model),
             measured_texts=after.one("sentiment_measured_accuracy_texts", model=model),
-            drift=[
-                Signal(labels["signal"], value, after.one("sentiment_drift_threshold", signal=labels["signal"], model=model))
-                for labels, value in after.each("sentiment_drift")
-                if labels["model"] == model
-            ],
+            drift=drift(model, hidden=False),
             drift_texts=after.one("sentiment_drift_texts", model=model),
+            hidden=drift(model, hidden=True),
+            hidden_texts=after.one("sentiment_hidden_drift_texts", model=model),
         )
         for model in models
     ]

@@ -7,7 +7,7 @@ from datetime import timedelta
 from itertools import zip_longest
 
 from sentiment.cli.terminal import columns, fitted, visible
-from sentiment.cli.top.figures import Answers, Figures
+from sentiment.cli.top.figures import Answers, Figures, Signal
 
 # A text and its style: one of title, head, dim, good, warn, bad, bar, or none.
 Span = tuple[str, str]
@@ -244,15 +244,16 @@ def _of_one(answers: Answers, wide: bool, width: int, blocks: bool, span: str) -
         lines += _indented(parts, width)
     if not math.isnan(answers.measured):
         lines += _indented([f"measured accuracy {answers.measured:.3f}", f"{_count(answers.measured_texts)} texts with feedback"], width)
-    return [*lines, *_drift(answers, wide, width)]
+    lines += _drift(answers.drift, answers.drift_texts, wide, width)
+    return [*lines, *_drift(answers.hidden, answers.hidden_texts, False, width)]
 
 
-def _drift(answers: Answers, wide: bool, width: int) -> list[Line]:
+def _drift(signals: Sequence[Signal], of_texts: float, wide: bool, width: int) -> list[Line]:
     """The largest index, and with room all; in the style of a warning if it is the alert's condition."""
-    if not answers.drift:
+    if not signals:
         return []
-    known = sorted((signal for signal in answers.drift if not math.isnan(signal.index)), key=lambda signal: -signal.index)
-    texts = f"{_count(answers.drift_texts)} texts"
+    known = sorted((signal for signal in signals if not math.isnan(signal.index)), key=lambda signal: -signal.index)
+    texts = f"{_count(of_texts)} texts"
     if not known:
         return _indented([f"drift: too few texts yet, {texts}"], width, "dim")
     beyond = any(signal.index > max(signal.threshold, DRIFTED) for signal in known)

@@ -11,13 +11,12 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from sentiment.model.bundle import PROJECTIONS
 from sentiment.model.classifier import Classifier
 from sentiment.model.execute import Execute, here
 from sentiment.model.session import ExplainSession, Stop
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row
-
-PROJECTIONS = 8
 
 
 def layer_of(layers: int) -> int:

@@ -123,7 +123,7 @@ class Repository:
         if self._sampling is not None and settings.shadow_share:
             self.shadow = Shadow(models, metrics, self._sampling, settings.shadow_share, settings.text_bytes_max)
         if self._sampling is not None and settings.hidden_drift_share:
-            self.hidden_drift = HiddenDrift(self._sampling, settings.hidden_drift_share, settings.text_bytes_max)
+            self.hidden_drift = HiddenDrift(models, self._sampling, settings.hidden_drift_share, settings.text_bytes_max)
 
     @property
     def running(self) -> list[RunningModel]:
@@ -360,6 +360,8 @@ class Repository:
         if before is not None:
             assert isinstance(before, RunningModel)
             self._kept.append(before)
+            if self.hidden_drift is not None:
+                self.hidden_drift.withdraw(before)
             self._begin(before.forget_graph())
             self._count("used")
             self._log.info("model_in_use", model=running.id, digest=running.classifier.bundle.digest[:12], before=before.id)

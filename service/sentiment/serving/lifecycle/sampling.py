@@ -23,7 +23,8 @@ from sentiment.model.lowest_priority import LowestPriority
 from sentiment.model.session import Stop
 from sentiment.serving.queries import Query, QueryReader
 
-# Texts that may wait or run: a few seconds of work, so that a burst is no loss. Their characters bound the memory of long ones.
+# Texts that may wait or run, so that a burst is no loss: under load some seconds of work of short texts, and minutes of long ones. Their
+# characters bound the memory of long ones.
 TEXTS_MAX = 256
 CHARACTERS_MAX = 2**22
 # Longest single sleep while resting, so that a rest ends soon once no texts are classified.
@@ -32,8 +33,8 @@ REST_S = 0.05
 Found = TypeVar("Found")
 
 
-class Over(Exception):
-    """The purpose is over, or the server stops."""
+class Over(BaseException):
+    """The purpose is over, or the server stops. No Exception: code that judges a graph by the errors of its runs must not see it."""
 
 
 class Purpose(ABC, Generic[Found]):
