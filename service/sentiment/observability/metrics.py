@@ -221,7 +221,8 @@ class Metrics:
         )
         self.drift_threshold = gauge(
             "drift_threshold",
-            f"Drift that chance explains: without any, some signal exceeds it in {FALSE_ALARMS:.0%} of windows; so does one of hidden states.",
+            f"Drift that chance explains: without any, some signal exceeds it in {FALSE_ALARMS:.0%} of windows; so does one of "
+            "hidden states.",
             ["signal", "model"],
         )
         self.drift_reference_share = gauge(
