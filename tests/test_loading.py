@@ -456,7 +456,7 @@ def test_attention_and_gradients_run_on_a_gpu_only_if_asked(start: Callable[...,
 
     explaining = server.app._repository.running[0].explaining
     assert explaining is not None
-    assert explaining._explainer._providers == providers
+    assert explaining.explainer._providers == providers
 
 
 def test_packed_batches_are_answered_like_single_texts(

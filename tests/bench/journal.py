@@ -2,8 +2,9 @@
 
 1. A journal of ``--lines`` answers: how fast they are written, how long ``sentiment watch`` takes to read them and with how much memory,
    and how long the search for a request id takes that the journal does not have.
-2. Servers in turns, 32 callers with short texts: one that keeps nothing, one with a journal, one whose journal has the texts too, and one
-   that scores a tenth of the texts with a second version (``shadow_share``). Medians of the rounds.
+2. Servers in turns, 32 callers with short texts: one that keeps nothing, one with a journal, one whose journal has the texts too, one
+   that scores a tenth of the texts with a second version (``shadow_share``), and one that compares the hidden states of a tenth
+   (``hidden_drift_share``). Medians of the rounds.
 """
 
 import argparse
@@ -36,7 +37,11 @@ from tests.bench.processes import cpu_s, start_server
 CALLERS, TEXTS = 32, 512
 PATIENT = (60.0, 60.0)
 # Of all rounds.
-COUNTED = {"lines": "sentiment_journal_lines_total", "texts compared": "sentiment_shadow_texts_total"}
+COUNTED = {
+    "lines": "sentiment_journal_lines_total",
+    "texts compared": "sentiment_shadow_texts_total",
+    "hidden states": "sentiment_hidden_drift_texts",
+}
 FILE_BYTES = 2**24
 # Lines between two looks at how far the disk is.
 BURST = 4096
@@ -55,6 +60,7 @@ async def measure_servers(bundle: Path, folder: Path, seconds: float, rounds: in
         "journal": ("--journal", str(folder / "journal")),
         "journal with texts": ("--journal", str(folder / "texts"), "--journal-texts"),
         "shadow": ("--models", "english/2", "--shadow-share", "0.1"),
+        "hidden states": ("--hidden-drift-share", "0.1"),
     }
     seen: dict[str, dict[str, list[float]]] = {}
     async with AsyncExitStack() as stack:

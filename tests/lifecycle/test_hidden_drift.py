@@ -18,6 +18,7 @@ from sentiment.explain.engine import Explainer
 from sentiment.explain.engine.projections import PROJECTIONS, layer_of, project
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.classifier import load_classifier
+from sentiment.model.tokenizer import Row, Windows
 from sentiment.observability import drift
 from sentiment.serving.lifecycle import hidden_drift, sampling
 from sentiment.settings import load_settings
@@ -79,6 +80,28 @@ def test_the_states_of_each_text_are_counted_once_and_compared_with_the_referenc
     assert max(fit.indexes.values()) > 0.25
     # The window of the other signals is its own.
     assert server.metric("sentiment_drift_texts", model="english/1") == len(texts)
+
+
+def test_of_a_text_in_windows_the_first_one_is_read_once(english: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[Row] = []
+    read = hidden_drift.project
+
+    def note(*given: Any) -> list[float]:
+        rows.append(given[2])
+        return read(*given)
+
+    monkeypatch.setattr(hidden_drift, "project", note)
+    server = english()
+    text = "The plot drags. " * 300
+
+    with server.client() as client:
+        client.classify_batch([text], truncation="windows")
+        until(lambda: compared(server) == 1)
+
+    windows = load_classifier(find_bundle("english", bundle_roots([]))).read_on(text, "windows")
+    assert isinstance(windows, Windows)
+    assert len(windows.rows) > 1
+    assert [list(row.ids) for row in rows] == [list(windows.rows[0].ids)]
 
 
 def test_the_share_of_the_texts_is_read_and_what_has_no_room_is_left_out(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
