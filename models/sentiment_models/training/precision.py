@@ -10,8 +10,11 @@ import torch
 def mixed_precision(device: torch.device) -> torch.autocast:
     """Return a context in which products are computed in bfloat16; on a CPU only if it multiplies bfloat16 itself.
 
-    A CPU that does not is 10 times slower with it (``label`` with MiniLM-L6 on AVX2 alone).
+    A CPU that does not is 10 times slower with it (``label`` with MiniLM-L6 on AVX2 alone). On a GPU it also turns off cuDNN's attention,
+    which builds a plan for every new shape of a batch: 9 ms a call on an H100, most of the time of a step.
     """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type != "cpu" or multiplies_bfloat16(_capabilities()))
 
 
