@@ -5,13 +5,17 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import psutil
 import pytest
 import structlog
+from prometheus_client.samples import Sample
 
 from sentiment.client import Client
 from sentiment.serving import event_loop
@@ -72,7 +76,33 @@ class RunningServer:
 
     def metric(self, name: str, **labels: str) -> float:
         """The current value of a sample; 0 if it does not exist."""
-        return self.app._metrics.registry.get_sample_value(name, labels) or 0.0
+        return next((sample.value for sample in self.samples() if (sample.name, sample.labels) == (name, labels)), 0.0)
+
+    def samples(self) -> list[Sample]:
+        """The current values of all metrics.
+
+        Read in the thread of the server's loop, as a scrape is: the gauges of the queue read what that thread changes.
+        """
+
+        def collect() -> list[Sample]:
+            return [sample for family in self.app._metrics.registry.collect() for sample in family.samples]
+
+        if threading.current_thread() is self._thread:
+            return collect()
+        found: Future[list[Sample]] = Future()
+
+        def answer() -> None:
+            try:
+                found.set_result(collect())
+            except BaseException as error:  # handed to the test
+                found.set_exception(error)
+
+        end = time.monotonic() + 20
+        with suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(answer)
+        while self._thread.is_alive() and not wait([found], 0.1).done:
+            assert time.monotonic() < end, "the server's loop did nothing for 20 s"
+        return found.result() if found.done() else collect()
 
     def stop(self) -> None:
         if self._thread.is_alive():

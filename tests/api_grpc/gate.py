@@ -153,8 +153,7 @@ async def queued(server: RunningServer, rows: int) -> None:
 
 def total(server: RunningServer, name: str, **labels: str) -> float:
     """The sum of a counter over all series that have these labels."""
-    metrics = server.app._metrics.registry.collect()
-    samples = [sample for metric in metrics for sample in metric.samples if sample.name == f"sentiment_{name}_total"]
+    samples = [sample for sample in server.samples() if sample.name == f"sentiment_{name}_total"]
     return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
 

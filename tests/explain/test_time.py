@@ -44,6 +44,8 @@ class Time:
         self.end_s = 0.0
         # Of the longest row so far: the first run is of the whole text.
         self.tokens = 0
+        # By which the next run takes longer.
+        self.delay_s = 0.0
 
     def left_s(self) -> float:
         return self.end_s - self.now_s
@@ -62,7 +64,8 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
         def run(self: Any, feeds: Feeds, *rest: Any, real: Any = real, **named: Any) -> Any:  # of either session
             rows, tokens = feeds["input_ids"].shape
             found.tokens = max(found.tokens, tokens)
-            found.now_s += ROW_S * rows * tokens / found.tokens
+            found.now_s += ROW_S * rows * tokens / found.tokens + found.delay_s
+            found.delay_s = 0.0
             return real(self, feeds, *rest, **named)
 
         monkeypatch.setattr(session, "run", run)
@@ -304,6 +307,16 @@ def test_every_omission_is_noted_and_the_deadline_is_kept(explained_in: Explaine
     assert time.left_s() >= min(0, milliseconds / 1000 - 2 * ROW_S) - 1e-9
     assert len(summary.notes) == len(set(summary.notes))
     assert all(len(note) < 256 for note in summary.notes)
+
+
+@pytest.mark.parametrize("method", ["occlusion", "shapley", "two_step_shapley"])
+def test_a_delayed_first_run_leaves_nothing_out(explained_in: Explained, time: Time, method: str) -> None:
+    time.delay_s = 0.1
+
+    parts, summary = explained_in(ExplanationRequest(LONG, methods=(method,), evidence=False, steps=2), 1.0)
+
+    assert one_of(parts, Attribution).method == method
+    assert summary.complete
 
 
 def test_one_delayed_run_does_not_change_the_predicted_time() -> None:

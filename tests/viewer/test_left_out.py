@@ -62,6 +62,29 @@ def test_a_part_that_the_server_left_out_has_a_note_and_a_retry(visit: Visit, en
     expect(note).to_have_count(0)
 
 
+@pytest.mark.parametrize("side", ["The first text", "The other text"])
+def test_a_comparison_says_whose_values_were_left_out(visit: Visit, english: RunningServer, side: str) -> None:
+    page = visit.blank(english.url)
+    if side == "The other text":
+        # The first text comes whole.
+        page.goto(address(english.url, "compare", text=SHORT))
+        settled(page)
+    leave_out(page, "methods", "attribution")
+    if side == "The other text":
+        page.get_by_label("Another text").fill("a fine film")
+        page.get_by_role("button", name="Compare", exact=True).click()
+    else:
+        page.goto(address(english.url, "compare", text=SHORT, other="a fine film"))
+
+    note = page.locator(".compare-view .note").filter(has_text=f"{side}: {SAYS}")
+    expect(note).to_have_count(1)
+    page.unroute("**/v1/explain")
+    note.get_by_role("button", name="Try again").click()
+    settled(page)
+    expect(page.locator(".compare-body")).to_be_visible()
+    expect(note).to_have_count(0)
+
+
 def test_missing_maps_are_counted(visit: Visit, english: RunningServer) -> None:
     page = visit.blank(english.url)
     leave_out(page, "heads", "heads")

@@ -174,6 +174,7 @@ class Attributions:
     def _occluded(self, left_out: str, kept_s: float) -> Floats | None:
         """Occlusion values; None, with a note that starts with ``left_out``, if they do not fit into the time less ``kept_s``."""
         runs, n = self._runs, self._runs.count
+        runs.confirm_pace(n)
         left_s = runs.left_s()
         masks = without(n, [(word,) for word in range(n)])
         # Rows that another method has already run cost nothing.
@@ -193,6 +194,7 @@ class Attributions:
         runs, n = self._runs, self._runs.count
         exact = n <= EXACT_WORDS_MAX
         rows = 2**n if exact else 2 * (n - 1)
+        runs.confirm_pace(rows)
         left_s, pace = runs.left_s(), runs.served_pace
         pairs_wanted = (steps_wanted + 1) // 2
         pairs = max(pace.rows_in(left_s - self._evidence_s()) // rows, min(1, pace.rows_in(left_s) // rows))
@@ -216,6 +218,7 @@ class Attributions:
         runs, method = self._runs, "two_step_shapley"
         sentences = cut(sentence_words(runs.encoded, self._request.texts))
         lengths = self._lengths(sentences)
+        runs.confirm_pace(tokens_least(lengths) / len(runs.encoded.tokens))
         left_s, evidence_s = runs.left_s(), self._evidence_s()
         orders_wanted = 2 * ((steps_wanted + 1) // 2)
         seconds = {orders: runs.shortened_seconds(tokens_run(lengths, orders)) for orders in range(2, orders_wanted + 1, 2)}

@@ -51,6 +51,11 @@ class Pace:
         self.row_s = found_s if len(self._latest) == self._latest.maxlen else min(found_s, SLOW_MAX * self._usual_s)
         self.rows += rows
 
+    @property
+    def confirmed(self) -> bool:
+        """Whether more than one or two runs of this text, which may have been delayed, tell the time."""
+        return self._usual_s < float("inf") or len(self._latest) == self._latest.maxlen
+
     def seconds(self, rows: int) -> float:
         """Predicted seconds for ``rows`` rows; 0 before the first run."""
         return rows * self.row_s
@@ -110,6 +115,15 @@ class Runs:
     def fits(self, seconds: float) -> bool:
         """Whether work of ``seconds`` fits into the time left."""
         return seconds * MARGIN <= self.left_s()
+
+    def confirm_pace(self, rows: float) -> None:
+        """Measure the time of a served row again if ``rows`` rows do not fit into the time left and only one or two runs say so.
+
+        One delayed run would otherwise leave out what there is time for.
+        """
+        pace = self.served_pace
+        while not pace.confirmed and not self.fits(rows * pace.row_s) and self.fits(pace.row_s):
+            self.whole()
 
     def drive(self, steps: Steps[Result]) -> Result | None:
         """Run an explanation's masks as long as there is time. None if it has no result by then; ``short`` is set if time ran out."""

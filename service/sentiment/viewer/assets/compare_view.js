@@ -1,9 +1,9 @@
 // The view that compares the text with another: what differs, the answers, and what moved them.
+import {absentNote} from "./absent_note.js";
 import {element} from "./dom.js";
 import {quietButton} from "./fields.js";
 import {differing, redrawn} from "./redrawn.js";
 import {Session} from "./session.js";
-import {statusNote} from "./status_note.js";
 import {tableIn, valueBar} from "./text_facts.js";
 import {WordsOfText} from "./text_words.js";
 import {isDark} from "./theme.js";
@@ -75,7 +75,7 @@ export function compareView({session, state, announce, tell, redraw}) {
     const second = first && explained(other);
     const asking = [[session, "The first text"], [other, "The other text"]].slice(0, wanted && !second ? (first ? 2 : 1) : 0);
     const statuses = asking.map(([of]) => of.status("attribution", of.method()));
-    drawNote([asking.length, ...statuses], () => asking.map(([of, what]) => statusNote(of, "attribution", of.method(), what)));
+    drawNote([asking.length, ...statuses], () => asking.map(([of, what]) => absentNote(of, "attribution", of.method(), what)));
     body.hidden = !second;
     if (!second) return;
     const numbers = state.get("numbers") !== "0";
