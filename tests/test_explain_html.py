@@ -38,7 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def explaining(root: Path, settings: Settings) -> Iterator[RunningServer]:
+def explaining(awake: None, root: Path, settings: Settings) -> Iterator[RunningServer]:
     running = RunningServer(settings.model_copy(update={"bundles": (root,)}))
     yield running
     running.stop()
