@@ -53,7 +53,7 @@ class Pace:
 
     @property
     def confirmed(self) -> bool:
-        """Whether more than one or two runs of this text, which may have been delayed, tell the time."""
+        """Whether three runs or earlier texts tell the time. One or two runs may have been delayed."""
         return self._usual_s < float("inf") or len(self._latest) == self._latest.maxlen
 
     def seconds(self, rows: int) -> float:
