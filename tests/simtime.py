@@ -31,6 +31,8 @@ WIDE_PART = 0.6
 # One day in so many, if predictions are not exact, a wide batch takes up to WIDE_LOSES times as long.
 WIDE_LOSES_DAYS = 3
 WIDE_LOSES = 1.5
+# Times of runs are not round, as deadlines are: no run takes exactly the time that a deadline leaves.
+UNEVEN = 1 + 1e-7
 
 
 @dataclass
@@ -117,7 +119,7 @@ class World:
     def mean_s(self, lengths: Lengths) -> float:
         """The mean time of a run."""
         tokens, squares = self.layout.computed(lengths)
-        return 1e-9 + self.fixed_s + self.token_s * (tokens + squares / self.square_at)
+        return UNEVEN * (self.fixed_s + self.token_s * (tokens + squares / self.square_at))
 
     def table(self) -> CostTable:
         """The cost table that a warm-up would measure."""
