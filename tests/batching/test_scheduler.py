@@ -1003,8 +1003,10 @@ def test_after_a_wide_batch_the_next_one_may_be_wide() -> None:
         scheduler.finish(batch, 0.05, 0.05)
 
 
-@pytest.mark.parametrize(("busy", "wide"), [(0.5, True), (0.8, False)])
-def test_near_capacity_no_batch_is_wide(busy: float, wide: bool) -> None:
+@pytest.mark.parametrize(
+    ("busy", "wide"), [pytest.param(0.5, True, id="as one caller keeps two runners"), pytest.param(0.6, False, id="busier")]
+)
+def test_while_runners_are_busy_for_more_than_half_of_the_time_no_batch_is_wide(busy: float, wide: bool) -> None:
     scheduler = make_wide(width=2, row_s=4e-3)
     for number in range(200):
         now = number * 0.1

@@ -44,8 +44,9 @@ KEPT_FOR_INTERACTIVE = 0.25
 # A batch is divided between two runners, one of which would be idle, if the time falls to at most this part.
 SPREAD = 0.75
 # Batches use the cores of idle runners only while runners were busy for less than WIDE_BUSY_MAX of the last WIDE_BUSY_S seconds or so. A
-# wide batch takes more CPU time, and near capacity others wait for that.
-WIDE_BUSY_MAX = 0.7
+# wide batch takes more CPU time, and the busier the server, the more others wait for that. More than half, since one caller who always
+# waits for an answer keeps one of two runners busy.
+WIDE_BUSY_MAX = 0.55
 WIDE_BUSY_S = 3.0
 # Of the batches that could use them, one in so many does the other thing than the cost table advises: what width saves now, and what a
 # batch takes without, is learned only from runs. Less than one in a hundred: p99 is then at most the others' p99.8. A prime, so that texts
