@@ -1,5 +1,6 @@
 """Real server processes whose collector is down, hangs, refuses or starts late; and the packages that tracing needs."""
 
+import re
 import subprocess
 import sys
 import time
@@ -87,7 +88,8 @@ def untraced(spawn_once: Callable[..., Process], tmp_path_factory: pytest.TempPa
 
 
 def test_a_missing_collector_costs_spans_and_nothing_else(spawn: Callable[..., Process], untraced: list[tuple[Any, ...]]) -> None:
-    environment = SMALL | {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+    absent = f"127.0.0.1:{free_port()}"
+    environment = SMALL | {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{absent}", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
     server = spawn("--tracing", **environment).wait_ready()
 
     found = answers(server)
@@ -103,7 +105,8 @@ def test_a_missing_collector_costs_spans_and_nothing_else(spawn: Callable[..., P
     # At most one line a minute.
     assert server.events() == ["ready", "spans_lost", "draining", "drained"]
     said = next(line for line in server.lines if line["event"] == "spans_lost")
-    assert "UNAVAILABLE" in str(said["reason"])
+    # An export may be refused, or its second try may still be connecting when the timeout ends.
+    assert re.search(rf"{absent}\b.*(UNAVAILABLE|DEADLINE_EXCEEDED)", str(said["reason"]))
     assert server.others == []
 
 
