@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sentiment.batching import batcher as batcher_module
-from sentiment.batching.batcher import Batcher, RowOutcome, RowResult, RowTicket, Waiting
+from sentiment.batching.batcher import NICE_FROM, Batcher, RowOutcome, RowResult, RowTicket, Waiting
 from sentiment.batching.plan import BatchLimits
 from sentiment.batching.scheduler import HOLD_ALL, HOLD_FROM, HOLD_S, HURRY, Scheduler
 from sentiment.batching.ticket import Batch, Priority
@@ -26,8 +26,19 @@ class HandRunner:
     ahead: bool = False
     started: list[tuple[Sequence[Row], Report]] = field(default_factory=list)
     stops: int = 0
+    # Whether the batch that began last is at a lower priority than the event loop.
+    nice: bool = False
 
-    def start(self, classifier: object, rows: Sequence[Row], report: Report, ahead: bool = False, wide: bool = False) -> Callable[[], None]:
+    def start(
+        self,
+        classifier: object,
+        rows: Sequence[Row],
+        report: Report,
+        ahead: bool = False,
+        wide: bool = False,
+        nice: bool = False,
+    ) -> Callable[[], None]:
+        self.nice = nice
         assert ahead == bool(self.started), "a batch must be given ahead exactly while another runs"
         self.started.append((rows, report))
         return self.stop
@@ -89,14 +100,14 @@ class Clock:
 class Bench:
     """A batcher, its fake runners, its clock, and the outcomes of each row. A batch is predicted to take 10 ms."""
 
-    def __init__(self, clock: Clock, runners: int = 1, run_s: float = 0.01) -> None:
+    def __init__(self, clock: Clock, runners: int = 1, run_s: float = 0.01, holds: bool = False) -> None:
         self.clock, self.notes = clock, Notes()
         # How busy the event loop says it is.
         self.busy_share = 0.0
         self.runners = [HandRunner(f"hand-{number}") for number in range(runners)]
         self.runner = self.runners[0]
         self.scheduler: Scheduler[Waiting] = Scheduler(fixed(run_s, 1e-9), BatchLimits(8, 1024, 2**26, 2), runners, 100, 512)
-        self.batcher = Batcher(None, self.scheduler, self.runners, self.notes, lambda: self.busy_share)
+        self.batcher = Batcher(None, self.scheduler, self.runners, self.notes, lambda: self.busy_share, holds)
         self.received: dict[int, list[RowOutcome]] = {}
 
     def submit(self, number: int, seconds: float = 60.0, length: int = 4, priority: Priority = Priority.INTERACTIVE) -> RowTicket:
@@ -153,8 +164,28 @@ async def test_rows_that_arrive_in_one_turn_of_the_loop_run_together(bench: Benc
     assert [len(rows) for rows, _ in bench.runner.started] == [5]
 
 
-async def test_a_busy_loop_collects_the_rows_of_several_turns_for_a_fast_device(clock: Clock) -> None:
+async def test_a_batch_is_at_a_lower_priority_only_while_the_loop_is_busy(bench: Bench) -> None:
+    nice = []
+    for share in (0.0, NICE_FROM, 0.9, 0.1):
+        bench.busy_share = share
+        await bench.start(1)
+        nice.append(bench.runner.nice)
+        await bench.finish()
+
+    assert nice == [False, False, True, False]
+
+
+async def test_a_batch_for_the_cpu_is_not_held(clock: Clock) -> None:
     bench = Bench(clock, run_s=1e-4)
+    bench.busy_share = HOLD_ALL
+
+    await bench.start(1)
+
+    assert [len(rows) for rows, _ in bench.runner.started] == [1]
+
+
+async def test_a_busy_loop_collects_the_rows_of_several_turns_for_a_fast_device(clock: Clock) -> None:
+    bench = Bench(clock, run_s=1e-4, holds=True)
     bench.busy_share = HOLD_ALL
     for number in range(3):
         bench.submit(number)
@@ -167,7 +198,7 @@ async def test_a_busy_loop_collects_the_rows_of_several_turns_for_a_fast_device(
 
 
 async def test_rows_that_came_during_a_run_are_held_as_well(clock: Clock) -> None:
-    bench = Bench(clock, run_s=1e-4)
+    bench = Bench(clock, run_s=1e-4, holds=True)
     await bench.start(1)
     bench.busy_share = HOLD_ALL
     bench.submit(1)
@@ -190,7 +221,7 @@ async def test_rows_that_came_during_a_run_are_held_as_well(clock: Clock) -> Non
     ],
 )
 async def test_a_row_is_not_held_in_vain(clock: Clock, busy_share: float, run_s: float, seconds: float) -> None:
-    bench = Bench(clock, run_s=run_s)
+    bench = Bench(clock, run_s=run_s, holds=True)
     bench.busy_share = busy_share
 
     bench.submit(0, seconds)
@@ -200,7 +231,7 @@ async def test_a_row_is_not_held_in_vain(clock: Clock, busy_share: float, run_s:
 
 
 async def test_a_row_in_a_hurry_ends_the_hold_of_others(clock: Clock) -> None:
-    bench = Bench(clock, run_s=1e-4)
+    bench = Bench(clock, run_s=1e-4, holds=True)
     bench.busy_share = HOLD_ALL
     bench.submit(0)
     await bench.turn()

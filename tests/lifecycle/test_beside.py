@@ -1,4 +1,4 @@
-"""A load while others serve: low priority, CPU time as its cost, shared tokenizers."""
+"""What gives way to what on the CPU: a load while others serve, and batches while the event loop is busy."""
 
 import os
 import sys
@@ -6,15 +6,20 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sentiment.batching.plan import BatchLimits
+from sentiment.client import Client
 from sentiment.errors import CannotServe
 from sentiment.model.classifier import load_classifier
 from sentiment.model.lowest_priority import LOAD_NICENESS, Beside
+from sentiment.model.session import Session
+from sentiment.serving.event_loop import MeasuredLoop
+from sentiment.serving.lifecycle.loading import NICENESS
 from sentiment.serving.lifecycle.warm_up import warm_up
-from tests.lifecycle.conftest import make_version
+from tests.lifecycle.conftest import Exchanging, make_version
 from tests.tiny import read_manifest, write_manifest
 
 
@@ -44,6 +49,29 @@ def test_heavy_work_runs_in_a_thread_of_low_priority(root: Path) -> None:
     assert seen == {("load-run", LOAD_NICENESS)}
     assert all(0 < seconds < 10 for seconds in table.points().values())
     beside.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no niceness of its own")
+def test_batches_have_a_lower_priority_while_the_event_loop_is_busy(
+    exchanging: Callable[..., Exchanging], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share, own = 0.0, os.getpriority(os.PRIO_PROCESS, 0)
+    monkeypatch.setattr(MeasuredLoop, "busy_share", lambda _: share)
+    server = exchanging(runners=1)
+    seen: list[tuple[str, int]] = []
+    run = Session.run
+
+    def noted(session: Session, *given: Any) -> Any:
+        seen.append((threading.current_thread().name, os.getpriority(os.PRIO_PROCESS, 0) - own))
+        return run(session, *given)
+
+    monkeypatch.setattr(Session, "run", noted)
+
+    with Client(server.target) as client:
+        for share in (0.0, 0.9, 0.0):  # noqa: B007 - read by the loop
+            client.classify("fine")
+
+    assert seen == [("cpu-0", 0), ("cpu-0-nice", NICENESS), ("cpu-0", 0)]
 
 
 def test_the_cost_of_a_run_is_cpu_time_not_waiting_time(root: Path) -> None:

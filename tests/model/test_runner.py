@@ -29,11 +29,13 @@ class FakeSession:
         self.gate = gate
         self.entered = threading.Event()
         self.threads: list[tuple[str, int]] = []
+        self.niceness: list[int] = []
         self.stops: list[Stop | None] = []
         self.copied_s = 0.0
 
     def run(self, feeds: Feeds, stop: Stop | None = None) -> np.ndarray[Any, Any]:
         self.threads.append((threading.current_thread().name, threading.get_ident()))
+        self.niceness.append(os.getpriority(os.PRIO_PROCESS, 0))
         self.stops.append(stop)
         self.entered.set()
         if self.gate:
@@ -115,6 +117,20 @@ def test_a_runners_thread_and_its_replacement_have_a_lower_priority(outcomes: Ou
     running.close(PATIENCE_S)
     assert (after != before, priority) == (True, own + 7)
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_a_nice_batch_has_a_lower_priority_and_the_next_one_has_not(outcomes: Outcomes) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    running, session = Runner("cpu-7", nicer=Runner("cpu-7-nice", 5)), FakeSession()
+
+    for nice in (False, True, False):
+        running.start(FakeClassifier(session), [ROW], outcomes.put, nice=nice)
+        assert isinstance(outcomes.next(), Ran)
+
+    assert [niceness - own for niceness in session.niceness] == [0, 5, 0]
+    running.close(PATIENCE_S)
+    assert not {thread.name for thread in threading.enumerate()} & {"cpu-7", "cpu-7-nice"}
 
 
 @pytest.mark.parametrize(("wide", "sign"), [(False, 1), (True, -1)])

@@ -20,6 +20,10 @@ from sentiment.model.tokenizer import Row
 from sentiment.observability.logs import logger
 from sentiment.observability.tracing.trace import Place, Trace
 
+# Batches are ``nice`` while the event loop is busy for more than this share of the time. Otherwise, where cores are scarce, calls would
+# wait unseen before they are admitted. Not always: a loop with time to spare gains nothing, and other threads would take the runners' time.
+NICE_FROM = 0.5
+
 
 class BatchObserver(Protocol):
     """Receives the batcher's events, for metrics and logs."""
@@ -90,10 +94,17 @@ class Batcher:
         runners: Sequence[Runs],
         observer: BatchObserver,
         busy_share: Callable[[], float] = lambda: 0.0,
+        holds: bool = False,
     ) -> None:
         """Take ownership of ``runners``. Must be called in the event loop that will use the batcher.
 
-        ``busy_share``: how busy the event loop is, 0 to 1, if batches are to be held for its sake: see ``Scheduler.hold_s``.
+        Args:
+            classifier: runs the batches.
+            scheduler: decides.
+            runners: all free.
+            observer: receives the events.
+            busy_share: how busy the event loop is, 0 to 1.
+            holds: the runners compute on devices: while the loop is busy, batches are held for its sake (``Scheduler.hold_s``).
         """
         self.classifier = classifier
         self.scheduler = scheduler
@@ -103,6 +114,7 @@ class Batcher:
         self._timer: asyncio.TimerHandle | None = None
         self._pump_soon = False
         self._busy_share = busy_share
+        self._holds = holds
         # Ends the time for which a batch is held.
         self._held: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -206,6 +218,8 @@ class Batcher:
 
     def _hold(self) -> bool:
         """Hold the next batch if the scheduler says so. Returns whether it is held."""
+        if not self._holds:
+            return False
         hold_s = self.scheduler.hold_s(self._busy_share(), time.monotonic())
         if hold_s and self._held is None:
             self._held = self._loop.call_later(hold_s, self._pump)
@@ -261,8 +275,8 @@ class Batcher:
             self._tell(ticket, Expired(f"the deadline leaves {left_s:.3f} s and this text alone needs about {need_s:.3f} s"))
 
     def _start(self, batch: Batch[Waiting], runner: Runs, now: float, ahead: bool = False) -> Run[Waiting]:
-        rows = [ticket.payload.row for ticket in batch.tickets]
-        return Run(batch, runner, runner.start(self.classifier, rows, partial(self._report, batch), ahead, batch.wide), now)
+        rows, nice = [ticket.payload.row for ticket in batch.tickets], self._busy_share() > NICE_FROM
+        return Run(batch, runner, runner.start(self.classifier, rows, partial(self._report, batch), ahead, batch.wide, nice), now)
 
     def _go(self, run: Run[Waiting], now: float) -> None:
         """Record that a batch starts to run now."""

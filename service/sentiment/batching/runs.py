@@ -27,11 +27,17 @@ class Runs(Protocol):
         """Whether the runner accepts a batch while another runs, prepares it meanwhile, and runs it right after."""
 
     def start(
-        self, classifier: Classifier, rows: Sequence[Row], report: Report, ahead: bool = False, wide: bool = False
+        self,
+        classifier: Classifier,
+        rows: Sequence[Row],
+        report: Report,
+        ahead: bool = False,
+        wide: bool = False,
+        nice: bool = False,
     ) -> Callable[[], None]:
         """Run rows as one batch and call ``report`` with the outcome, from any thread. ``ahead``: after the batch that runs now.
 
-        ``wide``: on idle cores too.
+        ``wide``: on idle cores too. ``nice``: where the runner computes on the CPU, at a lower priority than the event loop.
 
         Returns:
             A function that asks this run to stop. The run may stop late or not at all.

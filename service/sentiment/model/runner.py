@@ -95,14 +95,17 @@ class Runner:
     classifier of its own, on a device, keeps its thread, since the device's captured runs belong to it.
     """
 
-    def __init__(self, name: str, niceness: int = 0) -> None:
+    def __init__(self, name: str, niceness: int = 0, nicer: "Runner | None" = None) -> None:
         """Start the thread.
 
         Args:
             name: of the runner and its thread.
             niceness: added to the niceness of the process, 0 to 19 (Linux only).
+            nicer: runs the ``nice`` batches in its own thread, because a thread may lower its priority but not raise it again. It is
+                closed with this runner.
         """
         self.name = name
+        self._nicer = nicer
         # Computed once: a replacement thread would inherit the niceness of the thread it replaces.
         self._niceness = os.getpriority(os.PRIO_PROCESS, 0) + niceness
         # Runs all batches of this runner; None: each batch brings its classifier.
@@ -118,7 +121,13 @@ class Runner:
         return self.classifier is not None
 
     def start(
-        self, classifier: Classifier, rows: Sequence[Row], report: Report, ahead: bool = False, wide: bool = False
+        self,
+        classifier: Classifier,
+        rows: Sequence[Row],
+        report: Report,
+        ahead: bool = False,
+        wide: bool = False,
+        nice: bool = False,
     ) -> Callable[[], None]:
         """Run ``rows`` as one batch and call ``report`` with the outcome. Call it only when the runner is free, unless ``ahead``.
 
@@ -128,10 +137,13 @@ class Runner:
             report: called once.
             ahead: the runner is busy: lay the rows out now, and run them after the current batch.
             wide: on idle cores too: see ``Session.run_wide``.
+            nice: at a lower priority, if the runner has a thread for that.
 
         Returns:
             A function that stops this run: it fails before the next node of its graph. A kernel that hangs cannot be stopped.
         """
+        if nice and self._nicer is not None:
+            return self._nicer.start(classifier, rows, report, ahead, wide)
         job = _Job(self.classifier or classifier, rows, report, wide)
         if ahead:
             # If no thread can be started, the runner's own thread lays the rows out later.
@@ -162,6 +174,8 @@ class Runner:
         thread.join(wait_s)
         if self._thread is not thread:
             self._thread.join(wait_s)
+        if self._nicer is not None:
+            self._nicer.close(wait_s)
 
     def _begin(self) -> None:
         # A daemon thread: Python cannot end a kernel that hangs, and it must not keep the process alive.

@@ -147,7 +147,8 @@ class Replica:
     def _work(self, loop: _Loop, at: float, loop_s: float, beside_s: float = 0.0) -> float:
         """Let a loop work for ``loop_s`` core seconds from ``at`` on, or as soon as it is free. Returns when it has finished.
 
-        Loops go before runs, whose threads have a lower priority: they share the idle cores, and take the rest from a run.
+        Loops go before runs, whose threads have a lower priority where a loop is busy: they share the idle cores, and take the rest from
+        a run.
         """
         loop.work_s += loop_s
         self._cores_s += loop_s + beside_s

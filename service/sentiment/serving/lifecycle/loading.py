@@ -35,9 +35,8 @@ ON_GPU = {"rows": 1024, "tokens": 16_384, "scores_bytes": 2**32}
 SCORES_KEPT_MAX = 255
 # Threads of a batch that runs while other runners are idle. More were not measured.
 THREADS_MAX = 2
-# Niceness of the runners' threads on the CPU. When cores are scarce, the event loop must go first, or calls wait unseen before they are
-# admitted. With more, other programs on the same cores would take the runners' time.
-NICENESS = 3
+# Of the threads on a CPU that run batches while the event loop is busy. See docs/internals/performance.md, "The runners' niceness".
+NICENESS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,7 @@ def _on_cpu(path: Path, settings: Settings, measure_s: float, found: Found, exec
     if not_wide := result_of(execute, partial(widen, classifier, width)):
         logger().warning("not_wide", model=classifier.bundle.id, reason=not_wide)
     cost = warm_up(classifier, limits, _cache(settings), measure_s, execute)
-    runners = [Runner(f"cpu-{number}", NICENESS) for number in range(count)]
+    runners = [Runner(f"cpu-{number}", nicer=Runner(f"cpu-{number}-nice", NICENESS)) for number in range(count)]
     return Loaded(classifier, classifier, limits, cost, Padded(), runners, not_cuda=found.not_cuda)
 
 

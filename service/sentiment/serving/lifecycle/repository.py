@@ -343,8 +343,7 @@ class Repository:
 
     def _start_running(self, one: Loaded) -> RunningModel:
         try:
-            on_gpu = one.devices != (CPU,)
-            busy_share = event_loop.running().busy_share if on_gpu else lambda: 0.0
+            busy_share = event_loop.running().busy_share
             running = make_served(one, self._settings, self._metrics, self._tracer, self.broken, self.busy, busy_share, self._journal)
         except BaseException:
             for runner in one.runners:

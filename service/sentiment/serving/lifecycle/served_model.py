@@ -150,7 +150,7 @@ def make_served(
         tracer: traces sampled requests; None without tracing.
         broken: set when a runner is lost; None: an event of its own.
         busy: whether this process is classifying texts; None: whether this model is.
-        busy_share: how busy the event loop is, 0 to 1, if batches are to be held for its sake: see ``Scheduler.hold_s``.
+        busy_share: how busy the event loop is, 0 to 1.
         journal: keeps answers; None for none.
     """
     classifier, runners = loaded.classifier, loaded.runners
@@ -170,7 +170,7 @@ def make_served(
         settings.latency_objective_s,
         classifier.session.width,
     )
-    batcher = Batcher(classifier, scheduler, runners, BatchTelemetry(counted, tracer), busy_share)
+    batcher = Batcher(classifier, scheduler, runners, BatchTelemetry(counted, tracer), busy_share, holds=loaded.devices != (CPU,))
     batcher.broken = broken or batcher.broken
     counted.watch_queue(lambda: scheduler.rows_waiting, lambda: batcher.backlog_s, lambda: loaded.cost.speed)
     bundle = classifier.bundle
