@@ -9,20 +9,20 @@ from safetensors.torch import load_file
 
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.training.average import average
+from sentiment_models.training.bases import teacher_name
 from tests.models.tiny_bert import save_tiny_bert
 
 
-def test_the_average_is_the_mean_of_every_weight_and_keeps_both_records(tmp_path: Path) -> None:
+def test_the_average_is_the_mean_of_every_weight_and_names_what_it_was_made_of(tmp_path: Path) -> None:
     first, second = (save_tiny_bert(tmp_path / str(seed), seed=seed) for seed in (1, 2))
-    (first / "training.json").write_text('{"steps": 1}')
     (second / "training.json").write_text('{"steps": 2}')
 
-    average([first, second], tmp_path / "mean")
+    average([first, second, second], tmp_path / "mean")
 
     before = [load_file(path / "model.safetensors") for path in (first, second)]
     for name, tensor in load_file(tmp_path / "mean" / "model.safetensors").items():
-        assert torch.allclose(tensor, (before[0][name] + before[1][name]) / 2), name
-    assert json.loads((tmp_path / "mean" / "training.json").read_text()) == {"steps": 2, "averaged_with": [{"steps": 1}]}
+        assert torch.allclose(tensor, (before[0][name] + 2 * before[1][name]) / 3, atol=1e-6), name
+    assert json.loads((tmp_path / "mean" / "training.json").read_text()) == {"steps": 2, "averaged_with": [teacher_name(first), "this stage"]}
 
 
 def test_checkpoints_that_cannot_be_averaged_are_refused(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def make(tmp_path: Path) -> Make:
     [
         *((recipe, ["teacher", "student"]) for recipe in ("quick", "whole", "onward")),
         ("head", ["student"]),
+        ("plain", ["tuned", "student"]),
         ("phenomena", ["phenomena", "second", "teacher", "student"]),
     ],
 )
@@ -135,7 +136,7 @@ def test_a_repeated_call_continues_from_the_original_bundle(fails: str, recipe: 
     assert (tmp_path / "bundle" / "manifest.json").read_text() == "new\n"
 
 
-@pytest.mark.parametrize("recipe", ["quick", "whole", "onward", "head", "phenomena"])
+@pytest.mark.parametrize("recipe", ["quick", "whole", "onward", "head", "phenomena", "plain"])
 def test_labels_are_made_again_if_their_texts_have_changed(recipe: str, make: Make, tmp_path: Path) -> None:
     first = [command for command in make(recipe)[1] if command[0] == "label"]
 
@@ -163,7 +164,7 @@ def test_missing_inputs_are_refused_before_training(make: Make, tmp_path: Path) 
         assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("recipe", "made"), [("head", []), ("phenomena", ["generated", "edited"])])
+@pytest.mark.parametrize(("recipe", "made"), [("head", []), ("plain", ["generated"]), ("phenomena", ["generated", "edited"])])
 def test_hard_texts_are_not_used_for_calibration(recipe: str, made: list[str], make: Make, tmp_path: Path) -> None:
     files = [SCRIPT.parent / "sentiment_models" / name for name in ("idioms.tsv", "texts/cases.tsv", "texts/domains.tsv", "texts/hard.tsv")]
     hard = [file.read_text(encoding="utf-8").splitlines()[0].split("\t")[1] for file in files]

@@ -183,8 +183,9 @@ def _stage(training: Facts) -> list[str]:
         lines.append("")
     others = _items(training.get("averaged_with"))
     if others:
-        earlier = "the previous stage" if len(others) == 1 else f"{len(others)} earlier stages"
-        lines += [f"The bundle's weights are the mean of the weights of this stage and of {earlier}.", ""]
+        # Earlier versions recorded the others' training instead of their names.
+        names = ", ".join(other if isinstance(other, str) else "an earlier stage" for other in others)
+        lines += [f"The bundle's weights are the mean of those of this stage and of: {names}.", ""]
     settings = _facts(training.get("recipe"))
     idle = UNTRAINED if settings.get("base") else set()
     said = {name: value for name, value in sorted(settings.items()) if name not in idle and value != "" and not isinstance(value, list)}

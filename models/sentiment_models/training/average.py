@@ -11,15 +11,15 @@ import torch
 
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.export.checkpoint import base_tokenizer, label_names, load_classifier
-from sentiment_models.training.bases import TRAINING_FILE
+from sentiment_models.training.bases import TRAINING_FILE, teacher_name, training_of
 from sentiment_models.training.resume import replace_folder
 
 
 def average(checkpoints: Sequence[Path], out: Path, *, force: bool = False) -> None:
-    """Write the mean of the checkpoints' weights to ``out``, and their training records to its training.json.
+    """Write the mean of the checkpoints' weights to ``out``, and the last one's training record, with the names of the others.
 
     Args:
-        checkpoints: folders of classifiers, at least two.
+        checkpoints: folders of classifiers or bundles, at least two. One that is named twice counts twice.
         out: the folder to write.
         force: replace ``out`` if it exists.
 
@@ -34,9 +34,9 @@ def average(checkpoints: Sequence[Path], out: Path, *, force: bool = False) -> N
     models = [load_classifier(path)[0] for path in checkpoints]
     labels = [", ".join(label_names(path)) for path in checkpoints]
     states = [model.state_dict() for model in models]
-    for path, state, names in zip(checkpoints[1:], states[1:], labels[1:], strict=True):
-        if names != labels[0]:
-            raise BadCheckpoint(f"{path}: labels are {names}, but those of {checkpoints[0]} are {labels[0]}")
+    for path, state, its in zip(checkpoints[1:], states[1:], labels[1:], strict=True):
+        if its != labels[0]:
+            raise BadCheckpoint(f"{path}: labels are {its}, but those of {checkpoints[0]} are {labels[0]}")
         if {name: tensor.shape for name, tensor in state.items()} != {name: tensor.shape for name, tensor in states[0].items()}:
             raise BadCheckpoint(f"{path}: names or shapes of the weights differ from those of {checkpoints[0]}")
     mean = {
@@ -44,12 +44,14 @@ def average(checkpoints: Sequence[Path], out: Path, *, force: bool = False) -> N
         for name, tensor in states[0].items()
     }
     models[0].load_state_dict(mean)
-    files = [path / TRAINING_FILE for path in checkpoints]
-    records = [json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {} for file in files]
+    *others, last = checkpoints
+    record = training_of(str(last))
+    record = record if isinstance(record, dict) else {}
+    names = ["this stage" if path == last else teacher_name(path) for path in others]
 
     def fill(part: Path) -> None:
         models[0].save_pretrained(part)
         base_tokenizer(str(checkpoints[0])).save_pretrained(part)
-        (part / TRAINING_FILE).write_text(json.dumps({**records[-1], "averaged_with": records[:-1]}, indent=1), encoding="utf-8")
+        (part / TRAINING_FILE).write_text(json.dumps({**record, "averaged_with": names}, indent=1), encoding="utf-8")
 
     replace_folder(out, fill)
