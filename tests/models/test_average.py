@@ -22,7 +22,11 @@ def test_the_average_is_the_mean_of_every_weight_and_names_what_it_was_made_of(t
     before = [load_file(path / "model.safetensors") for path in (first, second)]
     for name, tensor in load_file(tmp_path / "mean" / "model.safetensors").items():
         assert torch.allclose(tensor, (before[0][name] + 2 * before[1][name]) / 3, atol=1e-6), name
-    assert json.loads((tmp_path / "mean" / "training.json").read_text()) == {"steps": 2, "averaged_with": [teacher_name(first), "this stage"]}
+    record = json.loads((tmp_path / "mean" / "training.json").read_text())
+    assert record == {
+        "steps": 2,
+        "averaged_with": [teacher_name(first), "this stage"],
+    }
 
 
 def test_checkpoints_that_cannot_be_averaged_are_refused(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 from sentiment_models.training.average import average
 
 DESCRIPTION = (
-    "Average the weights of checkpoints or bundles of one model into OUT. One that is named twice counts twice. OUT/training.json holds the "
-    "record of the last one, and the names of the others under averaged_with."
+    "Average the weights of checkpoints or bundles of one model into OUT. One that is named twice counts twice. OUT/training.json holds "
+    "the record of the last one, and the names of the others under averaged_with."
 )
 
 
