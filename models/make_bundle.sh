@@ -23,8 +23,9 @@
 #   (sentiment-models cases), from edited reviews (sentiment-models edit) and from hard texts written by hand, and keeps its own calibrated
 #   answers to other texts. Then a teacher of 109 M parameters that has read all of these labels the texts of people, and the student learns
 #   from it. Judge it by cases/held_out.jsonl in RUN.
-# plain: half an hour on 2 cores with bfloat16 (AVX-512). Made the committed bundle from the one before, which took some plain texts of
-#   everyday life for hard ones. It learns from such texts and more undecided ones, and keeps what it knows. Judge it by texts/plain_test.tsv.
+# plain: an hour on 2 cores with bfloat16 (AVX-512). Made the committed bundle from the one before, which took some plain texts of everyday
+#   life for hard ones. It learns from such texts and more undecided ones, gets a new head, and is averaged with the bundle that was there.
+#   Judge it by texts/plain_test.tsv and hard_test.tsv.
 # BASE and TEACHER: folders of local models, for machines without a package index. EVAL: labelled files to evaluate the bundle on.
 # STUDY: a labelled file to study the bundle's explanations on. Without it the bundle has no study and serves another method by default.
 set -euo pipefail
