@@ -129,7 +129,6 @@ part_of() { # out, file, filter...
 
 # The hand-written and the generated texts are hard on purpose. With them in the calibration, the bundle would state too little certainty for
 # typical texts.
-result=$run/student/best
 hard=("$written"/{idioms,texts/cases,texts/domains,texts/hard}.tsv)
 make_cases() {
   made=$run/cases/train.jsonl
@@ -138,6 +137,9 @@ make_cases() {
 }
 
 unlabelled() { part_of "$run/mr.txt" "$data/mr/train.tsv.gz" cut -f 2-; }
+
+# The checkpoint to export.
+result=$run/student/best
 
 # SST and MR are tokenized and lower-cased; texts of users are not.
 # shellcheck disable=SC2046 # the words of texts
