@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sentiment_models.data import corpus
 from sentiment_models.data.corpus import read_corpus, target_of, vary
 from sentiment_models.data.labelled import Example, read_examples, read_undecided
 from sentiment_models.errors import BadData
@@ -33,6 +34,16 @@ def test_each_epoch_varies_a_text_anew_and_a_repeated_run_varies_it_alike() -> N
     assert epochs[0] != epochs[1]
     assert epochs == [vary(examples, varied, epoch) for epoch in range(2)]
     assert 5 < sum(text in texts for text in epochs[0]) < 25  # a quarter, or a sixth more for what lower case leaves alone
+
+
+def test_many_texts_vary_in_other_processes_as_they_would_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    varied = Recipe("base", (), recase=0.5, typos=0.5)
+    examples = [Example(f"A film number {number} that I would not like to see again", 0) for number in range(8)]
+    alone = vary(examples, varied, 0)
+
+    monkeypatch.setattr(corpus, "VARIED_AT_A_TIME", 3)
+
+    assert vary(examples, varied, 0) == alone
 
 
 @pytest.mark.parametrize(

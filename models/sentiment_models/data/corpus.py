@@ -4,9 +4,12 @@ Knows nothing of torch or of models.
 """
 
 import hashlib
+import multiprocessing
 import random
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from sentiment_models.data.carving import Split, carve, repeat, split_examples
@@ -19,6 +22,8 @@ from sentiment_models.training.recipe import Recipe
 
 # About two sentences, the length of the texts that users type.
 TAIL_WORDS_MAX = 40
+# Texts that one process varies; more are spread over all cores, because a GPU would wait for them.
+VARIED_AT_A_TIME = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +101,25 @@ def vary(examples: Sequence[Example], recipe: Recipe, epoch: int) -> list[TextOr
     """
     if not (recipe.detokenize or recipe.recase or recipe.typos):
         return [example.whole for example in examples]
+    places = range(0, len(examples), VARIED_AT_A_TIME)
+    chunks = [(place, [example.whole for example in examples[place : place + VARIED_AT_A_TIME]]) for place in places]
+    work = partial(_vary_some, recipe, epoch)
+    if len(chunks) == 1:
+        return work(chunks[0])
+    # Not forked: torch has threads by now.
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as processes:
+        return [text for some in processes.map(work, chunks) for text in some]
+
+
+def _vary_some(recipe: Recipe, epoch: int, chunk: tuple[int, Sequence[TextOrPair]]) -> list[TextOrPair]:
+    """Vary neighbouring texts; the place of the first one is given."""
+    first, texts = chunk
     varied: list[TextOrPair] = []
-    for place, example in enumerate(examples):
+    for place, text in enumerate(texts, first):
         rng = random.Random(f"{recipe.seed}/{epoch}/{place}")  # noqa: S311 - a variant
-        text = _varied(example.text, recipe, rng)
-        varied.append(text if example.text_pair is None else (text, _varied(example.text_pair, recipe, rng)))
+        varied.append(
+            _varied(text, recipe, rng) if isinstance(text, str) else (_varied(text[0], recipe, rng), _varied(text[1], recipe, rng))
+        )
     return varied
 
 

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
@@ -38,8 +40,8 @@ T = TypeVar("T")
 class Row(NamedTuple):
     """A tokenized text: token ids and segment ids, both [tokens]."""
 
-    ids: Sequence[int]
-    types: Sequence[int]
+    ids: npt.NDArray[np.int32]
+    types: npt.NDArray[np.int8]
 
 
 @dataclass(slots=True)
@@ -195,10 +197,6 @@ class _Run:
         targets = torch.tensor([self.targets[i] for i in share], device=self.device)
         logits = self._logits(self.model, [rows[i] for i in share])
         loss = torch.nn.functional.cross_entropy(logits, targets) * weight
-        # A text whose target probabilities are all equal has no correct answer to count.
-        answered = targets.max(-1).values > targets.min(-1).values
-        self.progress.shown += int(answered.sum())
-        self.progress.right += int(((logits.argmax(-1) == targets.argmax(-1)) & answered).sum())
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         loss = self.processes.sum_gradients(list(self.model.parameters()), loss)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -207,19 +205,28 @@ class _Run:
             self.average.update_parameters(self.model)
         self.schedule.step()
         self.optimizer.zero_grad()
-        return float(loss.detach())
+        # A text whose target probabilities are all equal has no correct answer to count.
+        answered = targets.max(-1).values > targets.min(-1).values
+        right = (logits.argmax(-1) == targets.argmax(-1)) & answered
+        # Once in a step and at its end, because a GPU is waited for here.
+        found = torch.stack([loss.detach(), answered.sum(), right.sum()]).tolist()
+        self.progress.shown += int(found[1])
+        self.progress.right += int(found[2])
+        return float(found[0])
 
     def _logits(self, model: PreTrainedModel, rows: Sequence[Row]) -> torch.Tensor:
         length = max(len(row.ids) for row in rows)
+        left = self.family.padding_side == "left"
 
-        def padded(values: Sequence[Sequence[int]], pad: int) -> torch.Tensor:
-            fills = [[pad] * (length - len(one)) for one in values]
-            sides = (fills, values) if self.family.padding_side == "left" else (values, fills)
-            return torch.tensor([[*before, *after] for before, after in zip(*sides, strict=True)], device=self.device)
+        def padded(values: Sequence[npt.NDArray[np.integer]], pad: int) -> torch.Tensor:
+            table = np.full((len(values), length), pad, np.int64)
+            for line, one in zip(table, values, strict=True):
+                line[length - len(one) if left else 0 : length if left else len(one)] = one
+            return torch.from_numpy(table).to(self.device)
 
         inputs = {
             "input_ids": padded([row.ids for row in rows], self.tokenizer.pad_token_id or 0),
-            "attention_mask": padded([[1] * len(row.ids) for row in rows], 0),
+            "attention_mask": padded([np.ones_like(row.ids) for row in rows], 0),
         }
         if self.family.segments:
             inputs["token_type_ids"] = padded([row.types for row in rows], 0)
@@ -293,11 +300,15 @@ class _Run:
         self.progress = Progress(**state["progress"])
 
     def _encode(self, texts: Sequence[TextOrPair]) -> list[Row]:
+        # Without transformers' wrapper, which takes as long as the tokenizer itself.
+        backend = self.tokenizer.backend_tokenizer
+        backend.enable_truncation(self.recipe.max_tokens)
+        backend.no_padding()
         rows: list[Row] = []
         for chunk in tqdm(list(_chunks(texts, 1000)), desc="tokenizing", unit="k texts", mininterval=5, disable=not self.processes.first):
             # Single texts and pairs, tokenized as the service does it.
-            found = self.tokenizer(list(chunk), truncation=True, max_length=self.recipe.max_tokens, return_token_type_ids=True)
-            rows += map(Row, found["input_ids"], found["token_type_ids"])
+            found = backend.encode_batch_fast(list(chunk))
+            rows += (Row(np.array(one.ids, np.int32), np.array(one.type_ids, np.int8)) for one in found)
         return rows
 
 
