@@ -139,6 +139,6 @@ mutants: .venv-dev/.dev ## break the scheduler in every way mutmut knows and lis
 
 ##@ Train models
 
-bundle: .venv-dev/.dev ## train, export and judge the default bundle again: make bundle DATA=dir EVAL="files" RECIPE=quick|whole|onward|head|phenomena|plain DEVICE=cpu|cuda
+bundle: .venv-dev/.dev ## train, export and judge the default bundle again: make bundle DATA=dir EVAL="files" RECIPE=quick|taught|head DEVICE=cpu|cuda
 	@test -n "$(DATA)" || { echo 'error: give the folder of the training files, DATA=dir; models/make_bundle.sh says what it holds' >&2; exit 2; }
 	DEVICE=$(DEVICE) EVAL="$(EVAL)" models/make_bundle.sh "$(DATA)" "$(RUN)" $(RECIPE)

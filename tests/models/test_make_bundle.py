@@ -71,10 +71,9 @@ def make(tmp_path: Path) -> Make:
 @pytest.mark.parametrize(
     ("recipe", "trains"),
     [
-        *((recipe, ["teacher", "student"]) for recipe in ("quick", "whole", "onward")),
+        ("quick", ["teacher", "student"]),
+        ("taught", ["teacher", "student", "tuned"]),
         ("head", ["student"]),
-        ("plain", ["tuned", "student"]),
-        ("phenomena", ["phenomena", "second", "teacher", "student"]),
     ],
 )
 def test_a_recipe_trains_a_teacher_or_uses_the_bundle_then_labels_trains_and_exports_a_student(
@@ -111,7 +110,7 @@ def test_a_new_head_keeps_the_answers_of_the_bundle_that_was_there(make: Make, t
 
 
 def test_a_folder_that_holds_another_recipes_run_is_refused(make: Make) -> None:
-    assert make("onward")[0] == 0
+    assert make("taught")[0] == 0
 
     assert make("head") == (2, [])
 
@@ -119,7 +118,7 @@ def test_a_folder_that_holds_another_recipes_run_is_refused(make: Make) -> None:
 @pytest.mark.parametrize(
     ("recipe", "fails"),
     [
-        *(("onward", command) for command in ("train", "label", "export", "long-texts", "reference", "card")),
+        *(("taught", command) for command in ("train", "label", "export", "long-texts", "reference", "card")),
         ("head", "train"),
         ("head", "export"),
     ],
@@ -136,7 +135,7 @@ def test_a_repeated_call_continues_from_the_original_bundle(fails: str, recipe: 
     assert (tmp_path / "bundle" / "manifest.json").read_text() == "new\n"
 
 
-@pytest.mark.parametrize("recipe", ["quick", "whole", "onward", "head", "phenomena", "plain"])
+@pytest.mark.parametrize("recipe", ["quick", "taught", "head"])
 def test_labels_are_made_again_if_their_texts_have_changed(recipe: str, make: Make, tmp_path: Path) -> None:
     first = [command for command in make(recipe)[1] if command[0] == "label"]
 
@@ -146,16 +145,13 @@ def test_labels_are_made_again_if_their_texts_have_changed(recipe: str, make: Ma
 
     assert labelled() == set()
     later = time.time() + 10
-    changed = "imdb" if recipe == "phenomena" else "mr"
-    os.utime(tmp_path / f"data/{changed}/train.tsv.gz", (later, later))
-    # A recipe with two teachers has the labels of both.
-    expected = {"imdb.jsonl", "taught_imdb.jsonl"} if recipe == "phenomena" else {"mr.jsonl"}
-    assert labelled() == expected
+    os.utime(tmp_path / "data/mr/train.tsv.gz", (later, later))
+    assert labelled() == {"mr.jsonl"}
     assert len(first) >= 4
 
 
 def test_missing_inputs_are_refused_before_training(make: Make, tmp_path: Path) -> None:
-    for recipe in ("onward", "head"):
+    for recipe in ("taught", "head"):
         assert make(recipe, BUNDLE=str(tmp_path / "none")) == (1, [])
     assert make("slowly") == (2, [])
     # Nothing is downloaded if a folder was named.
@@ -164,13 +160,13 @@ def test_missing_inputs_are_refused_before_training(make: Make, tmp_path: Path) 
         assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("recipe", "made"), [("head", []), ("plain", ["generated"]), ("phenomena", ["generated", "edited"])])
-def test_hard_texts_are_not_used_for_calibration(recipe: str, made: list[str], make: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("recipe", "last", "made"), [("head", "student", []), ("taught", "tuned", ["generated", "edited"])])
+def test_hard_texts_are_not_used_for_calibration(recipe: str, last: str, made: list[str], make: Make, tmp_path: Path) -> None:
     files = [SCRIPT.parent / "sentiment_models" / name for name in ("idioms.tsv", "texts/cases.tsv", "texts/domains.tsv", "texts/hard.tsv")]
     hard = [file.read_text(encoding="utf-8").splitlines()[0].split("\t")[1] for file in files]
     rows = [json.dumps({"label": "positive", "text": text}, ensure_ascii=False) + "\n" for text in ("kind of good", *hard, *made)]
-    (tmp_path / "run" / "student").mkdir(parents=True)
-    (tmp_path / "run" / "student" / "dev.jsonl").write_text("".join(rows), encoding="utf-8")
+    (tmp_path / "run" / last).mkdir(parents=True)
+    (tmp_path / "run" / last / "dev.jsonl").write_text("".join(rows), encoding="utf-8")
 
     code, commands = make(recipe)
 
