@@ -10,9 +10,9 @@
 # In quick and taught a small model learns from a teacher of 109 M parameters. MR's snippets are used without their labels. Three quarters of
 # them are also in SST-2, where 1 of 22 has the other label, because a label of MR is the rating of the whole review.
 # quick: from the base models, for 2 cores with AMX, an estimated four hours; not run to the end yet.
-# taught: for a GPU (DEVICE=cuda). Made the committed bundle from the one before, stage by stage on two machines. A teacher learns from all
-#   texts, the hand-written and the generated ones too, and labels those of people; the bundle learns from it, at last with more of the
-#   texts that have no answer. Judge it by texts/plain_test.tsv, texts/hard_test.tsv and cases/held_out.jsonl in RUN.
+# taught: for a GPU (DEVICE=cuda). Made the committed bundle from the one before, stage by stage on two machines. A teacher learns from SST-2,
+#   IMDB, DVD, hand-written and generated texts, and labels the texts of people; the bundle learns from it, at last with more of the texts
+#   that have no answer. Judge it by texts/plain_test.tsv, texts/hard_test.tsv and cases/held_out.jsonl in RUN.
 # head: 20 minutes on 2 cores. The existing bundle gets a new head that keeps its answers and learns from more undecided texts.
 # BASE and TEACHER: folders of local models, for machines without a package index. EVAL: labelled files to evaluate the bundle on.
 # STUDY: a labelled file to study the bundle's explanations on. Without it the bundle has no study and serves another method by default.
@@ -113,8 +113,8 @@ part_of() { # out, file, filter...
   fi
 }
 
-# The hand-written and the generated texts are hard on purpose. With them in the calibration, the bundle would state too little certainty for
-# typical texts.
+# Generated texts, and hand-written ones but plain.tsv, are hard on purpose. With them in the calibration, the bundle would state too little
+# certainty for typical texts.
 hard=("$written"/{idioms,texts/cases,texts/domains,texts/hard}.tsv)
 [ "$recipe" != taught ] || hard+=("$run/cases/train.jsonl" "$run/pairs.jsonl")
 

@@ -20,7 +20,7 @@ echo "$*" >> "$NOTED"
 out=; previous=
 for one in "$@"; do [ "$previous" != --out ] || out=$one; previous=$one; done
 case $1 in
-  train | pretrain) mkdir -p "$out/best"; [ -n "${KEEP:-}" ] || touch "$out/best/model.safetensors"; touch "$out/dev.jsonl" ;;
+  train) mkdir -p "$out/best"; [ -n "${KEEP:-}" ] || touch "$out/best/model.safetensors"; touch "$out/dev.jsonl" ;;
   label) [ -e "$2" ] && touch "$out" ;;
   cases) mkdir -p "$out"; echo '{"text": "generated"}' > "$out/train.jsonl" ;;
   edit) [ -e "$2" ] && echo '{"text": "edited"}' > "$out" ;;
@@ -109,6 +109,17 @@ def test_a_new_head_keeps_the_answers_of_the_bundle_that_was_there(make: Make, t
     assert [student[student.index(flag) + 1] for flag in ("--base", "--teacher-weight")] == [start, "1"]
 
 
+def test_the_teacher_labels_what_the_student_learns_and_the_mean_of_both_stages_is_exported(make: Make, tmp_path: Path) -> None:
+    _, commands = make("taught")
+
+    run = tmp_path / "run"
+    assert {command[1] for command in commands if command[0] == "label"} == {str(run / "teacher" / "best")}
+    (average,) = (command for command in commands if command[0] == "average")
+    assert average[1:3] == [str(run / name / "best") for name in ("student", "tuned")]
+    (export,) = (command for command in commands if command[0] == "export")
+    assert export[1] == average[average.index("--out") + 1]
+
+
 def test_a_folder_that_holds_another_recipes_run_is_refused(make: Make) -> None:
     assert make("taught")[0] == 0
 
@@ -118,7 +129,7 @@ def test_a_folder_that_holds_another_recipes_run_is_refused(make: Make) -> None:
 @pytest.mark.parametrize(
     ("recipe", "fails"),
     [
-        *(("taught", command) for command in ("train", "label", "export", "long-texts", "reference", "card")),
+        *(("taught", command) for command in ("cases", "train", "label", "edit", "average", "export", "long-texts", "reference", "card")),
         ("head", "train"),
         ("head", "export"),
     ],

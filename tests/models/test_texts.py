@@ -12,12 +12,12 @@ _LABELLED = {
     "idioms.tsv": 160,
     "texts/cases.tsv": 2700,
     "texts/domains.tsv": 2700,
-    "texts/hard.tsv": 15_400,
-    "texts/plain.tsv": 8200,
+    "texts/hard.tsv": 26_600,
+    "texts/plain.tsv": 11_000,
     "texts/plain_test.tsv": 740,
     "texts/hard_test.tsv": 190,
 }
-_KINDS = {"texts/undecided.tsv": (450, 4400, 30), "texts/undecided_test.tsv": (150, 150, 25)}
+_KINDS = {"texts/undecided.tsv": (900, 5000, 30), "texts/undecided_test.tsv": (150, 150, 25)}
 _JUDGES = {"texts/plain_test.tsv", "texts/hard_test.tsv", "texts/undecided_test.tsv"}
 _WORDS = 120
 

@@ -5,6 +5,7 @@ Knows nothing of torch or of models.
 
 import hashlib
 import multiprocessing
+import os
 import random
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from sentiment.model.cores import cores_granted
 from sentiment_models.data.carving import Split, carve, repeat, split_examples
 from sentiment_models.data.labelled import Example, Source, TextOrPair, read_examples, read_undecided
 from sentiment_models.data.perturb import detokenize, recase, typos
@@ -106,8 +108,10 @@ def vary(examples: Sequence[Example], recipe: Recipe, epoch: int) -> list[TextOr
     work = partial(_vary_some, recipe, epoch)
     if len(chunks) == 1:
         return work(chunks[0])
-    # Not forked: torch has threads by now.
-    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as processes:
+    # Under torchrun every process of this machine varies all texts.
+    cores = max(1, cores_granted() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    # Not forked, because torch has threads by now.
+    with ProcessPoolExecutor(min(cores, len(chunks)), multiprocessing.get_context("spawn")) as processes:
         return [text for some in processes.map(work, chunks) for text in some]
 
 

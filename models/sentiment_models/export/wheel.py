@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from wheel.wheelfile import WheelFile
@@ -33,9 +34,7 @@ def pack(folder: Path, out: Path) -> Path:
     with tempfile.TemporaryDirectory() as made:
         tree, built = Path(made) / "tree", Path(made) / wheel.name
         _write(tree, package, bundle)
-        for path in tree.rglob("*"):
-            os.utime(path, (MADE_AT, MADE_AT))
-        with WheelFile(built, "w") as file:
+        with _dated(MADE_AT), WheelFile(built, "w") as file:
             file.write_files(tree)
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -46,6 +45,21 @@ def pack(folder: Path, out: Path) -> Path:
                 part.unlink()
             raise ModelsError(f"{wheel}: cannot be written: {error.strerror}") from error
     return wheel
+
+
+@contextlib.contextmanager
+def _dated(seconds: int) -> Iterator[None]:
+    """Give every file of a wheel the same time, RECORD too, which ``wheel`` writes itself."""
+    name = "SOURCE_DATE_EPOCH"
+    before = os.environ.get(name)
+    os.environ[name] = str(seconds)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _write(tree: Path, package: str, bundle: Bundle) -> None:

@@ -69,6 +69,8 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
     Under torchrun each process takes its share of every batch, and the first process writes. All must see the same ``out``. Without
     dropout the steps equal those of one process up to the order of sums. With dropout, each process draws its own random numbers.
 
+    With more than 10,000 texts it starts processes, so a script must call it below ``if __name__ == "__main__":``.
+
     Raises:
         BadData: a data file cannot be used.
         BadCheckpoint: the base cannot be loaded, or ``out`` is damaged.
@@ -208,7 +210,7 @@ class _Run:
         # A text whose target probabilities are all equal has no correct answer to count.
         answered = targets.max(-1).values > targets.min(-1).values
         right = (logits.argmax(-1) == targets.argmax(-1)) & answered
-        # Once in a step and at its end, because a GPU is waited for here.
+        # Read once, at the end of the step, because reading waits for a GPU.
         found = torch.stack([loss.detach(), answered.sum(), right.sum()]).tolist()
         self.progress.shown += int(found[1])
         self.progress.right += int(found[2])
