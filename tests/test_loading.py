@@ -21,7 +21,6 @@ import pytest
 import structlog
 
 from sentiment import Local
-from sentiment.batching import scheduler
 from sentiment.batching.cost import CostTable
 from sentiment.batching.layout import Padded
 from sentiment.client import CallFailed, Classification
@@ -529,9 +528,8 @@ def test_filler_tokens_of_a_cell_count_as_padding(start: Callable[..., RunningSe
 
 
 def test_two_devices_run_at_once(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
-    # A busy loop would collect both texts for one device.
-    monkeypatch.setattr(scheduler, "HOLD_S", 0.0)
-    server = start(device="cuda")
+    # One text a batch: texts that arrive in the same turn of the event loop would otherwise run together, on one device.
+    server = start(device="cuda", batch_rows_max=1)
     both = threading.Barrier(2)
     run = DeviceSession.run
 
