@@ -12,7 +12,7 @@
 # quick: from the base models, for 2 cores with AMX, an estimated four hours; not run to the end yet.
 # taught: for a GPU (DEVICE=cuda). Made the committed bundle from the one before, stage by stage on two machines. A teacher learns from SST-2,
 #   IMDB, DVD, hand-written and generated texts, and labels the texts of people; the bundle learns from it, at last with more of the texts
-#   that have no answer. Judge it by texts/plain_test.tsv, texts/hard_test.tsv and cases/held_out.jsonl in RUN.
+#   that have no answer. Judge it by plain_test.tsv and hard_test.tsv in sentiment_models/texts, and by cases/held_out.jsonl in RUN.
 # head: 20 minutes on 2 cores. The existing bundle gets a new head that keeps its answers and learns from more undecided texts.
 # BASE and TEACHER: folders of local models, for machines without a package index. EVAL: labelled files to evaluate the bundle on.
 # STUDY: a labelled file to study the bundle's explanations on. Without it the bundle has no study and serves another method by default.
@@ -116,8 +116,11 @@ part_of() { # out, file, filter...
 # Generated texts, and hand-written ones but plain.tsv, are hard on purpose. With them in the calibration, the bundle would state too little
 # certainty for typical texts.
 hard=("$written"/{idioms,texts/cases,texts/domains,texts/hard}.tsv)
-[ "$recipe" != taught ] || hard+=("$run/cases/train.jsonl" "$run/pairs.jsonl")
+[ "$recipe" = quick ] || hard+=("$run/cases/train.jsonl")
+[ "$recipe" != taught ] || hard+=("$run/pairs.jsonl")
 
+made=$run/cases/train.jsonl
+generated() { fresh "$made" "$written"/cases/*.toml || "$models" cases --out "$run/cases" --count 200000; }
 unlabelled() { part_of "$run/mr.txt" "$data/mr/train.tsv.gz" cut -f 2-; }
 
 # The checkpoint to export, and the run whose development set calibrates it.
@@ -142,8 +145,7 @@ if [ "$recipe" = quick ]; then
     --data "$run/imdb.jsonl:1.4" --data "$run/reviews.jsonl" --data "$run/dvd.jsonl:2" $(texts 4 4 4 4) \
     --detokenize 0.5 --recase 0.15 --typos 0.4
 elif [ "$recipe" = taught ]; then
-  made=$run/cases/train.jsonl
-  fresh "$made" "$written"/cases/*.toml || "$models" cases --out "$run/cases" --count 200000
+  generated
   # Users send sentences and long phrases; half of SST-2's phrases have five words or fewer.
   part_of "$run/sst2_long.tsv" "$data/sst2/train.tsv.gz" awk -F'\t' 'split($2, words, " ") >= 10'
   part_of "$run/sst2_short.tsv" "$data/sst2/train.tsv.gz" awk -F'\t' 'split($2, words, " ") < 10'
@@ -177,7 +179,9 @@ elif [ "$recipe" = taught ]; then
   result=$run/mean
   "$models" average "$run/student/best" "$last/best" --out "$result" --force
 else
+  generated
   unlabelled
+  label generated "$made:0.1"
   label sst2 "$data/sst2/train.tsv.gz"
   label mr "$run/mr.txt"
   label dvd "$data/amazon/dvd.tsv.gz"
@@ -185,14 +189,15 @@ else
   # More texts than are trained on, for the development set.
   label imdb "$data/imdb/train.tsv.gz:0.7"
   label reviews "$data/imdb/unlabelled.txt.gz:0.06"
-  for name in idioms texts/cases texts/domains; do
+  for name in idioms texts/cases texts/domains texts/hard texts/plain; do
     label "${name##*/}" "$written/$name.tsv"
   done
   # One evaluation, at the end, because this does not change accuracy. Labels from people would, hence teacher weight 1.
   train "$run/student" --head-only --base "$run/from" --learning-rate 3e-3 --dropout 0 --max-tokens 512 --batch-rows 128 --batch-tokens 8192 \
     --teacher-weight 1 --evaluations-per-epoch 1 --data "$run/sst2.jsonl:1.4" --data "$run/mr.jsonl:2" --data "$run/dvd.jsonl:2" \
     --data "$run/sentences.jsonl:2" --data "$run/imdb.jsonl:0.3" --data "$run/reviews.jsonl:2" --data "$run/idioms.jsonl:2" \
-    --data "$run/cases.jsonl:2" --data "$run/domains.jsonl:2" --undecided "$written/texts/undecided.tsv:12" \
+    --data "$run/cases.jsonl:2" --data "$run/domains.jsonl:2" --data "$run/hard.jsonl" --data "$run/plain.jsonl" \
+    --data "$run/generated.jsonl" --undecided "$written/texts/undecided.tsv:12" \
     --detokenize 0.5 --recase 0.1 --typos 0.5
 fi
 

@@ -39,6 +39,7 @@ def test_each_epoch_varies_a_text_anew_and_a_repeated_run_varies_it_alike() -> N
 def test_many_texts_vary_in_other_processes_as_they_would_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
     varied = Recipe("base", (), recase=0.5, typos=0.5)
     examples = [Example(f"A film number {number} that I would not like to see again", 0) for number in range(8)]
+    examples[4:4] = [Example("I would not like to see that film", 0, text_pair="I would really not like to see it")]
     alone = vary(examples, varied, 0)
 
     monkeypatch.setattr(corpus, "VARIED_AT_A_TIME", 3)

@@ -24,7 +24,8 @@ case $1 in
   label) [ -e "$2" ] && touch "$out" ;;
   cases) mkdir -p "$out"; echo '{"text": "generated"}' > "$out/train.jsonl" ;;
   edit) [ -e "$2" ] && echo '{"text": "edited"}' > "$out" ;;
-  export) rm -rf "$out"; mkdir -p "$out"; echo new > "$out/manifest.json" ;;
+  average) [ -e "$2" ] && [ -e "$3" ] && mkdir -p "$out" ;;
+  export) [ -e "$2" ] || exit 1; rm -rf "$out"; mkdir -p "$out"; echo new > "$out/manifest.json" ;;
 esac
 """
 
@@ -89,10 +90,11 @@ def test_a_recipe_trains_a_teacher_or_uses_the_bundle_then_labels_trains_and_exp
     assert all("--record" in command for command in references)
     trained = [command[command.index("--out") + 1] for command in commands if command[0] == "train"]
     assert trained == [str(tmp_path / "run" / name) for name in trains]
-    # Every file that something learns from was labelled or made before, and nothing else.
+    # Every file that something learns from or labels was labelled or made before, and nothing else.
     labelled = {command[command.index("--out") + 1] for command in commands if command[0] in ("label", "edit")}
     labelled |= {command[command.index("--out") + 1] + "/train.jsonl" for command in commands if command[0] == "cases"}
     learns = [one for command in commands if command[0] == "train" for one in command]
+    learns += [command[2] for command in commands if command[0] == "label"]
     learned = {one.partition(":")[0] for one in learns if one.startswith(str(tmp_path / "run")) and ".jsonl" in one}
     assert learned == labelled
     assert "--record" in commands[-2]
@@ -114,6 +116,8 @@ def test_the_teacher_labels_what_the_student_learns_and_the_mean_of_both_stages_
 
     run = tmp_path / "run"
     assert {command[1] for command in commands if command[0] == "label"} == {str(run / "teacher" / "best")}
+    (tuned,) = (command for command in commands if command[0] == "train" and str(run / "tuned") in command)
+    assert tuned[tuned.index("--base") + 1] == str(run / "student" / "best")
     (average,) = (command for command in commands if command[0] == "average")
     assert average[1:3] == [str(run / name / "best") for name in ("student", "tuned")]
     (export,) = (command for command in commands if command[0] == "export")
@@ -171,7 +175,7 @@ def test_missing_inputs_are_refused_before_training(make: Make, tmp_path: Path) 
         assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("recipe", "last", "made"), [("head", "student", []), ("taught", "tuned", ["generated", "edited"])])
+@pytest.mark.parametrize(("recipe", "last", "made"), [("head", "student", ["generated"]), ("taught", "tuned", ["generated", "edited"])])
 def test_hard_texts_are_not_used_for_calibration(recipe: str, last: str, made: list[str], make: Make, tmp_path: Path) -> None:
     files = [SCRIPT.parent / "sentiment_models" / name for name in ("idioms.tsv", "texts/cases.tsv", "texts/domains.tsv", "texts/hard.tsv")]
     hard = [file.read_text(encoding="utf-8").splitlines()[0].split("\t")[1] for file in files]
