@@ -160,8 +160,8 @@ def test_labels_are_made_again_if_their_texts_have_changed(recipe: str, make: Ma
 
     assert labelled() == set()
     later = time.time() + 10
-    os.utime(tmp_path / "data/mr/train.tsv.gz", (later, later))
-    assert labelled() == {"mr.jsonl"}
+    os.utime(tmp_path / "data/imdb/unlabelled.txt.gz", (later, later))
+    assert labelled() == {"reviews.jsonl", "sentences.jsonl"}
     assert len(first) >= 4
 
 
