@@ -11,7 +11,7 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from sentiment.api.grpc.call import REQUEST_ID
+from sentiment.api.grpc.call import CALLER, REQUEST_ID
 from sentiment.api.grpc.calls import CODE_NAMES, CallLimits, Calls
 from sentiment.api.grpc.names import METHODS, SERVICE
 from sentiment.api.grpc.server import Handlers
@@ -44,7 +44,10 @@ class Context:
         return self.time_left_s
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
-        return [(REQUEST_ID, "mine"), ("user-agent", "test")]
+        return [(REQUEST_ID, "mine"), ("user-agent", "test"), (CALLER, "a lie")]
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.7:41234"
 
     async def write(self, message: bytes) -> None:
         if not self.reads:
@@ -152,6 +155,7 @@ async def test_headers_and_the_bounded_deadline_reach_the_executor(joined: Joine
     assert await joined.call("GetModel", pb.GetModelRequest().SerializeToString(), Context(1e6)) == b"answer"
 
     assert joined.executor.headers[0][REQUEST_ID] == "mine"
+    assert joined.executor.headers[0][CALLER] == "ipv4:10.0.0.7:41234"
     # gRPC writes it with few digits, rounded up.
     assert 50 < joined.executor.times_left_s[0] < 62
     assert joined.count("requests_total", method="GetModel", code="OK", model="tiny/1") == 1

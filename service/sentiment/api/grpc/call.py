@@ -9,6 +9,8 @@ from sentiment.serving.pipeline import Served
 
 REQUEST_ID = "x-request-id"
 REQUEST_ID_MAX = 128
+# The caller of a call that a front end forwards.
+CALLER = "x-sentiment-caller"
 # A call that is cancelled this shortly before its deadline counts as expired.
 DEADLINE_SLACK_S = 0.01
 
@@ -23,6 +25,8 @@ class Call:
     # Read on demand, because few calls need them.
     headers: Callable[[], Headers]
     new_request_id: Callable[[], str]
+    # Read on demand; see ``caller``.
+    peer: Callable[[], str] = str
     # HTTP only: method and route, such as POST /v1/classify.
     route: str = ""
     # HTTP only: status 200 has been sent with the first line of a streamed answer.
@@ -31,6 +35,13 @@ class Call:
     # None if the call is not sampled.
     trace: Trace | None = None
     _request_id: str = ""
+    _caller: str = ""
+
+    @property
+    def caller(self) -> str:
+        """Who calls, for fair shares: the connection's remote address and port, such as ``ipv4:10.0.0.7:41234``; empty if unknown."""
+        self._caller = self._caller or self.peer()
+        return self._caller
 
     @property
     def request_id(self) -> str:
@@ -55,6 +66,11 @@ class Call:
     def time_left_s(self) -> float:
         """Seconds until the deadline; negative after it."""
         return self.deadline_at - time.monotonic()
+
+
+def caller_named(headers: Headers) -> str:
+    """The caller that a front end names; empty if it names none."""
+    return next((value for key, value in headers if key == CALLER and isinstance(value, str)), "")
 
 
 def request_id_in(headers: Headers, new: Callable[[], str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from sentiment.api.grpc.call import REQUEST_ID, Call
+from sentiment.api.grpc.call import REQUEST_ID, Call, caller_named
 from sentiment.api.grpc.field_count import FIELDS_MAX, has_more_fields
 from sentiment.api.grpc.spans import end_span
 from sentiment.api.grpc.status import CODES, PUSHBACK, code_of, pushback_ms, status_of
@@ -101,11 +101,23 @@ class Calls:
         """The metrics that count the call: its model's, or those of no model if it has none or the model has been unloaded."""
         return self.no_model if call.served is None or call.served.metrics.forgotten else call.served.metrics
 
-    def begin(self, method: str, time_left_s: float | None, headers: Callable[[], Headers], route: str = "") -> Call:
-        """A call that arrives now. ``time_left_s``: the client's time limit, None for the default; cut to the server's maximum."""
+    def begin(
+        self, method: str, time_left_s: float | None, headers: Callable[[], Headers], route: str = "", peer: Callable[[], str] = str
+    ) -> Call:
+        """A call that arrives now.
+
+        Args:
+            method: its name.
+            time_left_s: the client's time limit, None for the default; cut to the server's maximum.
+            headers: returns its headers.
+            route: HTTP only; see ``Call``.
+            peer: returns the remote address of its connection.
+        """
         now = time.monotonic()
         allowed_s = self.bounded_s(self._limits.deadline_default_s if time_left_s is None else time_left_s)
-        call = Call(method, now, now + allowed_s, headers, self.new_request_id, route)
+        # A front end that forwards a call names its caller.
+        named = peer if self._limits.counted else lambda: caller_named(headers())
+        call = Call(method, now, now + allowed_s, headers, self.new_request_id, named, route)
         if self._tracer is not None:
             # A call that a front end forwards is sampled if the front end sampled it.
             call.trace = self._tracer.request(headers(), follow=not self._limits.counted)
@@ -199,7 +211,7 @@ class Calls:
         """The handler of a unary method. It takes bytes, so that a message that cannot be parsed is answered and counted here too."""
 
         async def handle(data: bytes, context: Context) -> bytes:
-            call = self.begin(method.name, context.time_remaining(), headers_of(context))
+            call = self.begin(method.name, context.time_remaining(), headers_of(context), peer=context.peer)
             try:
                 response = await self.settle(call, self._work(method, data, call), method.probe)
             except RequestError as error:
@@ -216,7 +228,7 @@ class Calls:
         """The handler of a server-streaming method. An error ends the stream after the messages written so far."""
 
         async def handle(data: bytes, context: Context) -> None:
-            call = self.begin(method.name, context.time_remaining(), headers_of(context))
+            call = self.begin(method.name, context.time_remaining(), headers_of(context), peer=context.peer)
 
             async def write(answer: A) -> None:
                 await self.write(call, context, answer.SerializeToString())

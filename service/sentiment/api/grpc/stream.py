@@ -61,7 +61,7 @@ class Streams:
     async def _handle(self, requests: AsyncIterator[bytes], context: Context) -> None:
         # The default deadline applies to each item, not to the stream.
         remaining = context.time_remaining()
-        call = self._calls.begin(METHOD, remaining, headers_of(context))
+        call = self._calls.begin(METHOD, remaining, headers_of(context), peer=context.peer)
         call.deadline_at = float("inf") if remaining is None else call.arrived_at + remaining
         stream = _Stream(self._service, self._calls, call, self._rows_max, self._deadline_default_s)
         try:

@@ -186,7 +186,7 @@ class Web:
         """The call of a request, and the error of its time limit if that is malformed."""
         resource = request.match_info.route.resource
         route = f"{request.method} {resource.canonical if resource is not None else name}"
-        call = self._calls.begin(name, None, request.headers.items, route)
+        call = self._calls.begin(name, None, request.headers.items, route, lambda: _peer_of(request))
         return call, self._take_time_limit(request, call)
 
     def _take_time_limit(self, request: web.Request, call: Call) -> InvalidInput | None:
@@ -263,6 +263,12 @@ async def _no_route(request: web.Request) -> web.Response:
         message = f"there is no route {path}" + ("" if request.path.startswith(ROOT) else "; /openapi.json lists the routes")
     body = {"error": message} if request.path.startswith(ROOT) else error_of(code, message)
     return web.json_response(body, status=status, headers=headers)
+
+
+def _peer_of(request: web.Request) -> str:
+    """The remote address of a request's connection, as gRPC writes it; empty if it has ended."""
+    name = request.get_extra_info("peername")
+    return "" if not name else f"ipv4:{name[0]}:{name[1]}" if len(name) == 2 else f"ipv6:[{name[0]}]:{name[1]}"
 
 
 def _log() -> logging.Logger:

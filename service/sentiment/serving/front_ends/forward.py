@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
-from sentiment.api.grpc.call import REQUEST_ID, Call
+from sentiment.api.grpc.call import CALLER, REQUEST_ID, Call
 from sentiment.api.grpc.calls import Calls, Context, abort, headers_of
 from sentiment.api.grpc.names import SERVICE
 from sentiment.api.grpc.server import Handlers
@@ -51,7 +51,7 @@ OPTIONS = [
     ("grpc.default_authority", "executor"),
 ]
 # The token is checked here; the executor does not need it.
-NOT_HANDED_ON = ("grpc-", "user-agent", ":", "authorization", *TRACE_HEADERS)
+NOT_HANDED_ON = ("grpc-", "user-agent", ":", "authorization", CALLER, *TRACE_HEADERS)
 T = TypeVar("T")
 Pairs = Sequence[tuple[str, str | bytes]]
 
@@ -118,7 +118,7 @@ class Forward:
         return handle
 
     async def _settle(self, method: str, data: bytes, context: Context, calls: Calls, work: Callable[[Call, bytes], Awaitable[T]]) -> T:
-        call = calls.begin(method, context.time_remaining(), headers_of(context))
+        call = calls.begin(method, context.time_remaining(), headers_of(context), peer=context.peer)
         try:
             return await calls.settle(call, self._hand_on(data, calls, call, work))
         except HandedOn as error:
@@ -158,9 +158,9 @@ def _asks_explanation(data: bytes) -> bool:
 
 
 def _headers(context: Context, call: Call) -> Pairs:
-    """The caller's headers without those of its connection; the trace context is this process's span."""
+    """The caller's headers without those of its connection, and its address; the trace context is this process's span."""
     given: Pairs = list(context.invocation_metadata() or ())
-    kept = [pair for pair in given if not pair[0].startswith(NOT_HANDED_ON)]
+    kept = [*(pair for pair in given if not pair[0].startswith(NOT_HANDED_ON)), (CALLER, call.caller)]
     if call.trace is None:
         return kept
     # If the trace begins here, the caller's tracestate belongs to another trace.
