@@ -333,7 +333,6 @@ def metrics_page() -> str:
     metrics.loop_busy_seconds.watch(float, "server")
     metrics.watch_devices({"cuda:0": _Silent()})
     metrics.watch_certificate(float)
-    metrics.grpc_opened_anew.labels("grpc")
     lines = metrics.log_lines_dropped, metrics.journal_lines, metrics.journal_lines_dropped
     for counted in (*lines, metrics.grpc_calls_started, metrics.grpc_calls_ended):
         counted.watch(float)

@@ -98,7 +98,7 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "journal_lines_dropped_total": ("counter", {}),
     "grpc_calls_started_total": ("counter", {}),
     "grpc_calls_ended_total": ("counter", {}),
-    "grpc_opened_anew_total": ("counter", {"port": {"grpc"}}),
+    "request_bytes": ("gauge", {}),
     "queue_rows": ("gauge", {"model": {"tiny/1"}}),
     "latency_objective_seconds": ("gauge", {}),
     "backlog_seconds": ("gauge", {"model": {"tiny/1"}}),

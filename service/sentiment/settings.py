@@ -149,6 +149,24 @@ class Settings(BaseModel):
     text_bytes_max: int = Field(2**20, description="max UTF-8 bytes of a text", ge=1, le=2**26)
     batch_items_max: int = Field(1024, description="max items in a ClassifyBatch call", ge=1, le=100_000)
     message_bytes_max: int = Field(4 * 2**20, description="max bytes of a request message", ge=2**10, le=2**28)
+    request_bytes_max: int = Field(
+        2**28,
+        description="max bytes of the requests that a process receives or answers, of all callers together; a caller gets at most as many "
+        "as are left; a message that does not come at once counts with the most that it may have",
+        ge=2**20,
+        le=2**40,
+    )
+    receive_s_max: float = Field(
+        10.0,
+        description="seconds within which the message or body of a request must have arrived; later ones end with DEADLINE_EXCEEDED",
+        gt=0,
+        le=3600,
+    )
+    grpc_compression: bool = Field(
+        False,
+        description="accept gRPC messages that are compressed with gzip or deflate; a few kilobytes of them may take 16 MB of memory each "
+        "before a token is checked; off: they are refused with UNIMPLEMENTED",
+    )
     deadline_default_s: float = Field(5.0, description="deadline in seconds of a request without one", gt=0, le=3600)
     deadline_max_s: float = Field(60.0, description="longest deadline in seconds; longer ones are cut to it", gt=0, le=3600)
     explain: bool = Field(

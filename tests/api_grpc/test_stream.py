@@ -5,14 +5,17 @@ import itertools
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
 from sentiment.api.grpc.call import Call
-from sentiment.api.grpc.stream import Streams, _Stream
+from sentiment.api.grpc.receiving import Receiving
+from sentiment.api.grpc.stream import StreamLimits, Streams, _Stream
 from sentiment.client import AsyncClient, CallFailed, Classification
+from sentiment.serving.request_bytes import RequestBytes
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.api_grpc.gate import Hold, Start, positive, until
@@ -215,15 +218,13 @@ async def test_a_stream_that_is_not_read_costs_no_other_call_its_answer_in_a_dra
 
 async def test_a_stream_that_is_cancelled_again_while_it_ends_is_closed_all_the_same() -> None:
     nothing: Any = None
-    streams = Streams(nothing, nothing, rows_max=4, deadline_default_s=1.0)
+    receiving, limits = Receiving(RequestBytes(2**20), 2**20, 1.0), StreamLimits(4, 2**20, 1.0)
+    streams = Streams(nothing, nothing, receiving, limits)
     call = Call("ClassifyStream", 0.0, math.inf, lambda: (), lambda: "id")
-    stream = _Stream(nothing, nothing, call, 4, 1.0)
+    stream = _Stream(nothing, nothing, receiving, call, limits)
+    silent: Any = SimpleNamespace(read=asyncio.Event().wait)
 
-    async def silent() -> AsyncIterator[bytes]:
-        await asyncio.Event().wait()
-        yield b""
-
-    conversation = asyncio.create_task(streams._converse(stream, silent(), nothing))
+    conversation = asyncio.create_task(streams._converse(stream, silent))
     while not streams._open:
         await asyncio.sleep(0)
     await asyncio.sleep(0)

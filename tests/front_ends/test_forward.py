@@ -11,15 +11,17 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
+from sentiment.api.grpc.accepting import Handler
 from sentiment.api.grpc.call import CALLER, REQUEST_ID
 from sentiment.api.grpc.calls import CODE_NAMES, CallLimits, Calls
 from sentiment.api.grpc.names import METHODS, SERVICE
-from sentiment.api.grpc.server import Handlers
+from sentiment.api.grpc.receiving import Receiving
 from sentiment.model.lease import InUse
 from sentiment.observability.metrics import Metrics
 from sentiment.serving.front_ends.executor_client import GONE
 from sentiment.serving.front_ends.forward import Forward
 from sentiment.serving.registry import Models
+from sentiment.serving.request_bytes import RequestBytes
 from sentiment.v1 import sentiment_pb2 as pb
 
 PATIENCE_S = 10
@@ -39,6 +41,10 @@ class Context:
         self.reads = reads
         self.written: list[bytes] = []
         self.aborted: tuple[Any, ...] = ()
+        self.message = b""
+
+    async def read(self) -> bytes:
+        return self.message
 
     def time_remaining(self) -> float | None:
         return self.time_left_s
@@ -97,15 +103,16 @@ class Executor:
 @dataclass
 class Joined:
     executor: Executor
-    handlers: Handlers
+    handlers: dict[str, Handler]
     registry: CollectorRegistry
     server: grpc.aio.Server
     served: Any
 
     async def call(self, method: str, data: bytes, context: Context) -> Any:
         handler = self.handlers[method]
+        context.message = data
         async with asyncio.timeout(PATIENCE_S):
-            return await cast(Any, handler.unary_stream or handler.unary_unary)(data, context)
+            return await cast(Any, handler.stream_stream or handler.stream_unary)(None, context)
 
     def count(self, name: str, **labels: str) -> float:
         found = self.registry.get_sample_value(f"sentiment_{name}", labels)
@@ -129,9 +136,11 @@ async def joined(tmp_path: Path) -> AsyncIterator[Joined]:
     )
     models.add(served)
     forward = Forward(tmp_path / "calls.sock", models)
-    calls = Calls(metrics, CallLimits(2**20, 60.0, 60.0, 1, 0.5))
-    here: Any = {"Classify": unary}
-    yield Joined(executor, forward.adapt(here, calls), metrics.registry, server, served)
+    calls = Calls(metrics, CallLimits(2**20, 60.0, 60.0, 1, 0.5), Receiving(RequestBytes(2**24), 2**20, 60.0))
+    handlers: dict[str, Handler] = {}
+    nothing: Any = None
+    forward.adapt(handlers, calls, nothing)
+    yield Joined(executor, handlers, metrics.registry, server, served)
     await forward.close()
     await server.stop(0)
 

@@ -10,10 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from sentiment.api.grpc.calls import CallLimits, Calls
+from sentiment.api.grpc.receiving import Receiving
 from sentiment.client import CallFailed
 from sentiment.explain.parts import ExplanationRequest, Part, Summary
 from sentiment.explain.thread import ExplainThread, Job
 from sentiment.observability.metrics import Metrics
+from sentiment.serving.request_bytes import RequestBytes
 from tests.lifecycle.conftest import Exchanging, make_version
 
 Start = Callable[..., Exchanging]
@@ -160,7 +162,7 @@ def test_a_busy_explain_thread_ends_after_it_is_closed() -> None:
 
 async def test_a_stream_that_outlives_its_version_is_counted_under_no_model() -> None:
     metrics = Metrics(("ClassifyStream",), ("OK",))
-    calls = Calls(metrics, CallLimits(2**20, 5.0, 60.0, 8, 0.5))
+    calls = Calls(metrics, CallLimits(2**20, 5.0, 60.0, 8, 0.5), Receiving(RequestBytes(2**24), 2**20, 10.0))
     call = calls.begin("ClassifyStream", None, tuple)
     call.served = SimpleNamespace(metrics=metrics.model("tiny/1", [], ()))
 

@@ -134,7 +134,7 @@ class Metrics:
         self.log_lines_dropped = read("log_lines_dropped", "Log lines lost to a slow reader or a failed write.")
         self.grpc_calls_started = read("grpc_calls_started", "Calls that gRPC core received, for any service.")
         self.grpc_calls_ended = read("grpc_calls_ended", "Calls that ended in gRPC core after they reached the event loop.")
-        self.grpc_opened_anew = counter("grpc_opened_anew", "Times a port's server was reopened after gRPC ended it.", ["port"])
+        self.request_bytes = gauge("request_bytes", "Bytes of requests that are received or answered; see request_bytes_max.")
         self.queue_rows = gauge("queue_rows", "Rows waiting for a runner.", ["model"])
         self.latency_objective_seconds = gauge("latency_objective_seconds", "The setting latency_objective_s.")
         self.backlog_seconds = gauge("backlog_seconds", "Predicted time until a row that arrives now would run.", ["model"])

@@ -35,6 +35,7 @@ from sentiment.serving.lifecycle.exchange import Exchange
 from sentiment.serving.lifecycle.repository import Repository
 from sentiment.serving.lifecycle.served_model import RunningModel
 from sentiment.serving.registry import Models
+from sentiment.serving.request_bytes import RequestBytes
 from sentiment.settings import Settings
 
 WATCHDOG_S = 0.5
@@ -80,6 +81,8 @@ class App:
         self.started = asyncio.Event()
         self.http_port = 0
         self._secured = Secured(settings, self._metrics)
+        requests = RequestBytes(settings.request_bytes_max)
+        self._metrics.request_bytes.set_function(lambda: requests.used)
         self._grpc = GrpcSide(
             settings,
             self._metrics,
@@ -88,6 +91,7 @@ class App:
             tracer=self._tracer,
             secured=self._secured,
             feedback=self._feedback,
+            requests=requests,
         )
         self.grpc_port = self._grpc.bind()
         self._web = Web(
@@ -106,7 +110,7 @@ class App:
             inference=self._grpc.inference,
         )
         self._repository = Repository(settings, self._metrics, self._models, self._tracer, journal=self._journal)
-        self._exchange = Exchange(settings, self._repository, self._secured, self._metrics)
+        self._exchange = Exchange(settings, self._repository, self._secured, requests)
         # Extra fields of the log event "ready".
         self._ready_with: dict[str, str] = {}
         if self._grpc.health_port:

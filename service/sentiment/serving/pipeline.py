@@ -89,6 +89,11 @@ class Served:
         # One thread for each priority, so that interactive texts do not wait behind the texts of batch calls.
         self._tokenizing = {priority: ThreadPoolExecutor(1, f"tokenize-{priority.value}") for priority in Priority}
 
+    @property
+    def keeps_texts(self) -> bool:
+        """Whether a text is needed until its answer: for the journal or for samples. Otherwise it is dropped once it is tokenized."""
+        return bool(self.samples) or (self._journal is not None and self._journal.texts)
+
     def close(self) -> None:
         """Stop the threads."""
         if self.explaining is not None:
@@ -257,10 +262,13 @@ class Served:
                 tell(self._finish(reading, arrived_at, tokenize_s, outcome, query))
 
         try:
-            return self.queue.submit(reading, deadline_at, on_outcome, query.priority, query.trace)
+            pending = self.queue.submit(reading, deadline_at, on_outcome, query.priority, query.trace)
         except (Refused, Expired, Unavailable) as error:
             self._count_refused(error)
             raise
+        if not self.keeps_texts:
+            query.forget_text()
+        return pending
 
     def _count_refused(self, error: Refused | Expired | Unavailable) -> None:
         reason = error.reason if isinstance(error, Refused) else "deadline" if isinstance(error, Expired) else "unavailable"

@@ -37,6 +37,10 @@ class Query:
     item: int = 0
     counted: bool = True
 
+    def forget_text(self) -> None:
+        """Free the memory of the text, which nobody reads any more."""
+        self.text, self.text_pair = "", None
+
 
 class QueryReader:
     """Validates and tokenizes queries for one classifier. Thread-safe."""

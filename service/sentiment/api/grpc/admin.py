@@ -5,22 +5,25 @@ It is a port of its own, because a caller that may classify must not be able to 
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import grpc
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
+from sentiment.api.grpc.accepting import Handler, accepting_server
+from sentiment.api.grpc.receiving import Context, Receiving, parsed
+from sentiment.api.grpc.server import NO_ALGORITHM, named
 from sentiment.api.grpc.status import code_of, status_of
 from sentiment.errors import Broken, InvalidInput, RequestError
 from sentiment.observability.logs import logger
 from sentiment.oip import inference_pb2 as oip
+from sentiment.serving.request_bytes import RequestBytes
 
 SERVICE = oip.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVAILABLE"
 MESSAGE_BYTES_MAX = 2**16
 
 Q = TypeVar("Q", bound=Message)
-Context = grpc.aio.ServicerContext[bytes, Any]  # Any: also bytes; the class is generic over request and response
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,30 +88,39 @@ class Admin:
         await self._repository.unload(request.model_name)
         return oip.RepositoryModelUnloadResponse()
 
-    def handlers(self) -> "dict[str, grpc.RpcMethodHandler[bytes, bytes]]":
-        """The handlers by method name."""
+    def handlers(self, receiving: Receiving) -> dict[str, Handler]:
+        """The handlers by method name. ``receiving`` reads their messages."""
         return {
-            "RepositoryIndex": _handler("RepositoryIndex", oip.RepositoryIndexRequest, self.index),
-            "RepositoryModelLoad": _handler("RepositoryModelLoad", oip.RepositoryModelLoadRequest, self.load),
-            "RepositoryModelUnload": _handler("RepositoryModelUnload", oip.RepositoryModelUnloadRequest, self.unload),
+            "RepositoryIndex": _handler("RepositoryIndex", oip.RepositoryIndexRequest, self.index, receiving),
+            "RepositoryModelLoad": _handler("RepositoryModelLoad", oip.RepositoryModelLoadRequest, self.load, receiving),
+            "RepositoryModelUnload": _handler("RepositoryModelUnload", oip.RepositoryModelUnloadRequest, self.unload, receiving),
         }
 
 
-def make_admin_server(repository: Repository, interceptors: list[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
-    """The server of the admin port, neither bound nor started. ``interceptors`` check the caller's token."""
-    options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX)]
-    server = grpc.aio.server(interceptors=interceptors, options=options)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, Admin(repository).handlers()),))
-    return server
+def make_admin_server(
+    repository: Repository, interceptors: list[grpc.aio.ServerInterceptor], requests: RequestBytes, receive_s_max: float
+) -> grpc.aio.Server:
+    """The server of the admin port, neither bound nor started.
+
+    Args:
+        repository: the models.
+        interceptors: check the caller's token.
+        requests: counts the bytes of requests.
+        receive_s_max: seconds in which a request must arrive.
+    """
+    options = [
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.compression_enabled_algorithms_bitset", NO_ALGORITHM),
+    ]
+    handlers = Admin(repository).handlers(Receiving(requests, MESSAGE_BYTES_MAX, receive_s_max))
+    return accepting_server(options, named(SERVICE, handlers), interceptors)
 
 
-def _handler(name: str, message: type[Q], answer: Callable[[Q], Awaitable[Message]]) -> "grpc.RpcMethodHandler[bytes, bytes]":
-    async def handle(data: bytes, context: Context) -> bytes:
+def _handler(name: str, message: type[Q], answer: Callable[[Q], Awaitable[Message]], receiving: Receiving) -> Handler:
+    async def handle(_: object, context: Context) -> bytes:
         try:
-            try:
-                request = message.FromString(data)
-            except (DecodeError, UnicodeDecodeError) as error:
-                raise InvalidInput("", f"the message is not a valid {message.DESCRIPTOR.full_name}") from error
+            request = parsed(message, await receiving.message(context, context.peer(), MESSAGE_BYTES_MAX))
             return (await answer(request)).SerializeToString()
         except RequestError as error:
             failure = error
@@ -119,7 +131,7 @@ def _handler(name: str, message: type[Q], answer: Callable[[Q], Awaitable[Messag
         await context.abort(code_of(failure), status.message, (("grpc-status-details-bin", status.SerializeToString()),))
         raise AssertionError("abort raises")
 
-    return grpc.unary_unary_rpc_method_handler(handle)
+    return grpc.stream_unary_rpc_method_handler(handle)
 
 
 def _check_repository(name: str) -> None:

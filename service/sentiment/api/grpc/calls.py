@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import grpc
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
+from sentiment.api.grpc.accepting import Handler
 from sentiment.api.grpc.call import REQUEST_ID, Call, caller_named
 from sentiment.api.grpc.field_count import FIELDS_MAX, has_more_fields
+from sentiment.api.grpc.receiving import Context, Receiving, parsed
 from sentiment.api.grpc.spans import end_span
-from sentiment.api.grpc.status import CODES, PUSHBACK, code_of, pushback_ms, status_of
+from sentiment.api.grpc.status import CODES, PUSHBACK, HandedOn, code_of, pushback_ms, status_of
 from sentiment.errors import Broken, Expired, InvalidInput, Refused, RequestError, Unauthenticated
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import NO_MODEL, CallMetrics, Metrics
@@ -33,8 +35,8 @@ INLINE_BYTES_MAX = 2**16
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
 T = TypeVar("T")
-# The class is generic over request and response; here both are bytes.
-Context = grpc.aio.ServicerContext[bytes, Any]
+# Answers a message: its bytes, its call and the call's context.
+Answering = Callable[[bytes, Call, Context], Awaitable[T]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,10 @@ class StreamMethod(Generic[Q, A]):
 class Calls:
     """Every call, over gRPC or HTTP, runs in ``settle`` and gets exactly one status there."""
 
-    def __init__(self, metrics: Metrics, limits: CallLimits, tracer: Tracer | None = None) -> None:
+    def __init__(self, metrics: Metrics, limits: CallLimits, receiving: Receiving, tracer: Tracer | None = None) -> None:
         self.no_model = CallMetrics(metrics, NO_MODEL)
         self._limits = limits
+        self._receiving = receiving
         self._tracer = tracer
         self._open = 0
         self._serial = itertools.count(1)
@@ -131,18 +134,11 @@ class Calls:
         """Parse a message.
 
         Raises:
-            InvalidInput: the message is too large, has too many fields, is not of this type, or has invalid UTF-8.
+            InvalidInput: the message has too many fields, is not of this type, or has invalid UTF-8.
         """
-        if len(data) > self._limits.message_bytes_max:
-            raise InvalidInput("", f"the message has {len(data)} bytes; the limit is {self._limits.message_bytes_max}")
         if has_more_fields(request, data, self._limits.fields_max):
             raise InvalidInput("", f"the message has more than {self._limits.fields_max} fields and list entries")
-        try:
-            return request.FromString(data)
-        except (DecodeError, UnicodeDecodeError) as error:
-            raise InvalidInput(
-                "", f"the message of {len(data)} bytes is not a valid {request.DESCRIPTOR.full_name} in protobuf with valid UTF-8"
-            ) from error
+        return parsed(request, data)
 
     async def settle(self, call: Call, work: Coroutine[Any, Any, T], probe: bool = False) -> T:
         """Run a call's work, then log and count its status. ``probe``: as in Method.
@@ -200,52 +196,82 @@ class Calls:
         except TimeoutError as error:
             raise Expired("the client did not read the answer within the deadline") from error
 
-    async def _work(self, method: Method[Q, A], data: bytes, call: Call) -> A:
-        return await method.answer(await self._parsed(method.request, data), call)
+    async def answer(self, method: Method[Q, A], data: bytes, call: Call) -> bytes:
+        """The answer of a unary method to a message, both as bytes.
+
+        Raises:
+            RequestError: there is none.
+        """
+        answering = method.answer(await self._parsed(method.request, data), call)
+        # Both may be large, and the answer may take long.
+        del data
+        response = await answering
+        begun = time.monotonic()
+        sent = response.SerializeToString()
+        if call.served is not None:
+            call.served.metrics.stage["send"](time.monotonic() - begun)
+        return sent
 
     async def _parsed(self, request: type[Q], data: bytes) -> Q:
         """As ``parse``, in a thread if the message is large."""
         return self.parse(request, data) if len(data) <= INLINE_BYTES_MAX else await asyncio.to_thread(self.parse, request, data)
 
-    def unary(self, method: Method[Q, A]) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """The handler of a unary method. It takes bytes, so that a message that cannot be parsed is answered and counted here too."""
+    def unary(self, method: Method[Q, A]) -> Handler:
+        """The handler of a unary method."""
+        return self.unary_bytes(method.name, lambda data, call, _: self.answer(method, data, call), method.probe)
 
-        async def handle(data: bytes, context: Context) -> bytes:
-            call = self.begin(method.name, context.time_remaining(), headers_of(context), peer=context.peer)
-            try:
-                response = await self.settle(call, self._work(method, data, call), method.probe)
-            except RequestError as error:
-                await abort(context, call, error)
-            begun = time.monotonic()
-            sent = response.SerializeToString()
-            if call.served is not None:
-                call.served.metrics.stage["send"](time.monotonic() - begun)
-            return sent
+    def unary_bytes(self, method: str, answer: Answering[bytes], probe: bool = False) -> Handler:
+        """The handler of a unary method, from its message's bytes to its answer's.
 
-        return grpc.unary_unary_rpc_method_handler(handle)
+        It reads the message itself, so that it limits how long that may take, and that a message that does not come, or cannot be parsed,
+        is answered and counted here too.
+        """
 
-    def server_stream(self, method: StreamMethod[Q, A]) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        async def handle(_: object, context: Context) -> bytes:
+            return await self._handle(method, context, answer, probe)
+
+        return grpc.stream_unary_rpc_method_handler(handle)
+
+    def server_stream(self, method: StreamMethod[Q, A]) -> Handler:
         """The handler of a server-streaming method. An error ends the stream after the messages written so far."""
 
-        async def handle(data: bytes, context: Context) -> None:
-            call = self.begin(method.name, context.time_remaining(), headers_of(context), peer=context.peer)
+        async def answer(data: bytes, call: Call, context: Context) -> None:
+            async def write(message: A) -> None:
+                await self.write(call, context, message.SerializeToString())
 
-            async def write(answer: A) -> None:
-                await self.write(call, context, answer.SerializeToString())
+            await method.write_all(await self._parsed(method.request, data), call, write)
 
-            async def work() -> None:
-                await method.write_all(await self._parsed(method.request, data), call, write)
+        return self.stream_bytes(method.name, answer)
 
-            try:
-                await self.settle(call, work())
-            except RequestError as error:
-                await abort(context, call, error)
+    def stream_bytes(self, method: str, answer: Answering[None]) -> Handler:
+        """The handler of a server-streaming method. ``answer`` writes to the context."""
 
-        return grpc.unary_stream_rpc_method_handler(handle)
+        async def handle(_: object, context: Context) -> None:
+            await self._handle(method, context, answer)
+
+        return grpc.stream_stream_rpc_method_handler(handle)
+
+    async def _handle(self, method: str, context: Context, answer: Answering[T], probe: bool = False) -> T:
+        call = self.begin(method, context.time_remaining(), headers_of(context), peer=context.peer)
+        try:
+            return await self.settle(call, self._received(call, context, answer), probe)
+        except RequestError as error:
+            await abort(context, call, error)
+            raise AssertionError("abort raises") from error
+
+    async def _received(self, call: Call, context: Context, answer: Answering[T]) -> T:
+        """Read the call's message and answer it. Its bytes count until then."""
+        data = await self._receiving.message(context, call.caller, self._limits.message_bytes_max, call.deadline_at)
+        with self._receiving.requests.held(call.caller, len(data)):
+            answering = answer(data, call, context)
+            del data
+            return await answering
 
 
 async def abort(context: Context, call: Call, error: RequestError) -> None:
     """End the call with the error's status, details and trailers. Never returns."""
+    if isinstance(error, HandedOn):
+        await context.abort(error.code, str(error), error.trailers)
     status = status_of(error)
     trailers = [("grpc-status-details-bin", status.SerializeToString()), (REQUEST_ID, call.request_id)]
     pushback = pushback_ms(error, call.time_left_s())

@@ -4,32 +4,34 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
+from sentiment.api.grpc.accepting import Handler
 from sentiment.api.grpc.calls import CallLimits, Calls
-from sentiment.api.grpc.core_calls import PortCalls
+from sentiment.api.grpc.core_calls import CoreCalls
 from sentiment.api.grpc.field_count import FIELDS_MAX
 from sentiment.api.grpc.health import Health
 from sentiment.api.grpc.names import OIP_SERVICE, SERVICE
 from sentiment.api.grpc.open_inference import InferenceService
 from sentiment.api.grpc.port import GrpcPort
-from sentiment.api.grpc.server import Handlers, ServerOptions, handlers_of, make_health_server, make_server, oip_handlers_of
+from sentiment.api.grpc.receiving import Receiving
+from sentiment.api.grpc.server import ServerOptions, make_health_server, make_server, named, transport_bytes
 from sentiment.api.grpc.servicer import SentimentService, ServiceLimits
-from sentiment.api.grpc.stream import Streams
+from sentiment.api.grpc.stream import METHOD, StreamLimits, Streams
 from sentiment.api.grpc.tls import server_credentials
 from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.trace import Tracer
 from sentiment.security.secured import Secured
 from sentiment.serving.feedback import Feedback
 from sentiment.serving.registry import Models
+from sentiment.serving.request_bytes import RequestBytes
 from sentiment.settings import Settings
 
 # A front end writes the name/version of the model into a request that it forwards, which lengthens it by less than this.
 MODEL_BYTES_MAX = 128
 
 
-def _unchanged(handlers: Handlers, _calls: Calls) -> Handlers:
-    return handlers
+# Replaces some of the handlers of sentiment.v1, by method name: the handlers, what counts their calls, and the service.
+Adapt = Callable[[dict[str, Handler], Calls, SentimentService], None]
 
 
 class GrpcSide:
@@ -41,11 +43,13 @@ class GrpcSide:
         metrics: Metrics,
         models: Models,
         share_port: bool = False,
-        adapt: Callable[[Handlers, Calls], Handlers] = _unchanged,
+        adapt: Adapt = lambda _handlers, _calls, _service: None,
         counts: bool = True,
         tracer: Tracer | None = None,
         secured: Secured | None = None,
         feedback: Feedback | None = None,
+        *,
+        requests: RequestBytes,
     ) -> None:
         """Create the servers. Call this in the event loop that will serve.
 
@@ -59,6 +63,7 @@ class GrpcSide:
             tracer: the tracer of this process, if it traces.
             secured: TLS and tokens of the port; with TLS, probes get a plaintext port too. Ignored if ``counts`` is False.
             feedback: takes right labels; None if there is no journal, or if ``adapt`` replaces the method.
+            requests: counts the bytes of requests.
         """
         limits = CallLimits(
             settings.message_bytes_max,
@@ -70,12 +75,14 @@ class GrpcSide:
             max(FIELDS_MAX, 4 * settings.batch_items_max),
             log_calls=settings.log_level == "debug",
         )
-        self.calls = Calls(metrics, limits, tracer)
+        receiving = Receiving(requests, transport_bytes(settings.message_bytes_max), settings.receive_s_max)
+        self.calls = Calls(metrics, limits, receiving, tracer)
         stated = ServiceLimits(settings.text_bytes_max, settings.batch_items_max, settings.message_bytes_max, settings.call_rows_max)
         self.service = SentimentService(models, self.calls, stated, feedback)
         self.health = Health((SERVICE, OIP_SERVICE))
         self.inference = InferenceService(models, self.calls, self.health, settings.batch_items_max)
-        self.streams = Streams(self.service, self.calls, settings.call_rows_max, settings.deadline_default_s)
+        of_streams = StreamLimits(settings.call_rows_max, settings.message_bytes_max, settings.deadline_default_s)
+        self.streams = Streams(self.service, self.calls, receiving, of_streams)
         options = ServerOptions(
             settings.message_bytes_max,
             settings.keepalive_min_ping_s,
@@ -84,26 +91,27 @@ class GrpcSide:
             settings.calls_pending_max,
             settings.calls_max,
             settings.reflection,
+            settings.grpc_compression,
             share_port,
         )
         forwarded = replace(limits, message_bytes_max=limits.message_bytes_max + MODEL_BYTES_MAX, counted=False, log_calls=False)
-        of_port = self.calls if counts else Calls(metrics, forwarded, tracer)
-        services = {
-            SERVICE: adapt(handlers_of(self.service, self.streams, of_port), of_port),
-            OIP_SERVICE: oip_handlers_of(self.inference, of_port),
-        }
-        core = PortCalls()
-        make = core.counted(partial(make_server, options, services, self.health, secured.guard if secured and counts else None))
+        of_port = self.calls if counts else Calls(metrics, forwarded, receiving, tracer)
+        handlers = {method.name: of_port.unary(method) for method in self.service.unary_methods}
+        handlers |= {METHOD: self.streams.handler(), self.service.explain_method.name: of_port.server_stream(self.service.explain_method)}
+        adapt(handlers, of_port, self.service)
+        inference = {method.name: of_port.unary(method) for method in self.inference.methods}
+        every = named(SERVICE, handlers) | named(OIP_SERVICE, inference)
+        server = make_server(options, every, self.health, receiving, secured.guard if secured and counts else None)
+        core = CoreCalls()
         certificates = secured.certificates if secured and counts else None
-        opened_anew = metrics.grpc_opened_anew.labels
         of_tls = None if certificates is None else server_credentials(certificates)
-        self._port = GrpcPort(make, settings.grpc_listen, opened_anew("grpc").inc, of_tls)
+        self._port = GrpcPort(server, settings.grpc_listen, of_tls)
         # Forwarded calls are not counted again.
         metrics.grpc_calls_started.watch((lambda: core.started) if counts else (lambda: 0.0))
         metrics.grpc_calls_ended.watch((lambda: core.ended) if counts else (lambda: 0.0))
-        probed = settings.health_listen and certificates is not None
-        of_health = partial(make_health_server, options, self.health)
-        self._probes = GrpcPort(of_health, settings.health_listen, opened_anew("health").inc) if probed else None
+        self._probes: GrpcPort | None = None
+        if settings.health_listen and certificates is not None:
+            self._probes = GrpcPort(make_health_server(options, self.health, receiving), settings.health_listen)
         self.health_port = 0
 
     def bind(self) -> int:

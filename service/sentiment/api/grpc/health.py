@@ -2,11 +2,15 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
+
+from sentiment.api.grpc.accepting import Handler
+from sentiment.api.grpc.receiving import Context, Receiving, in_status, parsed
+from sentiment.errors import Refused
 
 LIVENESS = "liveness"
 # Trailer of a Check: why "" and the services are not SERVING. Absent if they are.
@@ -15,13 +19,15 @@ NOT_READY = "sentiment-not-ready"
 STARTING, DRAINING, STALLED, WAITING = "starting", "draining", "stalled", "waiting"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+# Bytes of a message, which holds only the name of a service.
+HEALTH_BYTES_MAX = 4 * 2**10
 # A watch ends if its client does not read a status for this long, because it would delay a stop.
 WATCHER_TAKES_S = 5.0
 # Open watches on all ports of a process: far more than load balancers keep, and some tens of megabytes.
 WATCHERS_MAX = 2**13
 
 
-class Health(health_pb2_grpc.HealthServicer):
+class Health:
     """Check and Watch. Unlike grpcio's own servicer it holds no lock while it writes. So a watcher that does not read delays no other
     caller, and a drain can end all watches.
     """
@@ -62,32 +68,49 @@ class Health(health_pb2_grpc.HealthServicer):
         for watcher in self._watchers:
             watcher.set()
 
-    async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> health_pb2.HealthCheckResponse:  # noqa: N802  # as the proto; Any: as its stub
+    def handlers(self, receiving: Receiving) -> dict[str, Handler]:
+        """The handlers by method name. ``receiving`` reads their messages."""
+
+        async def asked(context: Context) -> str:
+            data = await receiving.message(context, context.peer(), HEALTH_BYTES_MAX)
+            return str(parsed(health_pb2.HealthCheckRequest, data).service)
+
+        async def check(_: object, context: Context) -> bytes:
+            return await in_status(context, self._check(asked(context), context))
+
+        async def watch(_: object, context: Context) -> None:
+            await in_status(context, self._watch(asked(context), context))
+
+        return {"Check": grpc.stream_unary_rpc_method_handler(check), "Watch": grpc.stream_stream_rpc_method_handler(watch)}
+
+    async def _check(self, asked: Awaitable[str], context: Context) -> bytes:
         """The status of a service; NOT_FOUND if no service has this name."""
-        if request.service not in self._statuses:
+        service = await asked
+        if service not in self._statuses:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no service has this name")
         if not self.ready:
             context.set_trailing_metadata(((NOT_READY, self._not_ready),))
-        return health_pb2.HealthCheckResponse(status=self._statuses[request.service])
+        return health_pb2.HealthCheckResponse(status=self._statuses[service]).SerializeToString()
 
-    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:  # noqa: N802  # as the proto; Any: as its stub
+    async def _watch(self, asked: Awaitable[str], context: Context) -> None:
         """Stream a service's status and each change of it until the client leaves or the server drains.
 
-        RESOURCE_EXHAUSTED: WATCHERS_MAX watches are open.
+        Raises:
+            Refused: WATCHERS_MAX watches are open.
         """
+        service = await asked
         if len(self._watchers) >= WATCHERS_MAX:
-            message = f"{len(self._watchers)} watches are open; the limit is {WATCHERS_MAX}"
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+            raise Refused(f"{len(self._watchers)} watches are open; the limit is {WATCHERS_MAX}", WATCHER_TAKES_S, "calls")
         changed, sent = asyncio.Event(), None
         self._watchers.add(changed)
         try:
             while True:
                 changed.clear()
-                status = self._statuses.get(request.service, health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
+                status = self._statuses.get(service, health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
                 if status != sent:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(WATCHER_TAKES_S):
-                            await context.write(health_pb2.HealthCheckResponse(status=status))
+                            await context.write(health_pb2.HealthCheckResponse(status=status).SerializeToString())
                             sent = status
                     if sent != status:
                         return

@@ -1,19 +1,16 @@
 """Creates grpc.aio servers: their options, services and reflection."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from sentiment.api.grpc.calls import Calls
+from sentiment.api.grpc.accepting import Handler, accepting_server
 from sentiment.api.grpc.guard import GrpcGuard
-from sentiment.api.grpc.health import Health
-from sentiment.api.grpc.open_inference import InferenceService
-from sentiment.api.grpc.servicer import SentimentService
-from sentiment.api.grpc.stream import METHOD, Streams
+from sentiment.api.grpc.health import HEALTH_BYTES_MAX, Health
+from sentiment.api.grpc.receiving import Context, Receiving, in_status, parsed
 from sentiment.security.tokens import Guard
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
@@ -21,10 +18,12 @@ REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
 # Far above our own limit, so that a message over the limit gets our INVALID_ARGUMENT and not the transport's
 # RESOURCE_EXHAUSTED, which looks like overload and is retried.
 TRANSPORT_BYTES_MIN = 16 * 2**20
+# Bit sets of gRPC's algorithms: none, and none, deflate and gzip.
+NO_ALGORITHM, ANY_ALGORITHM = 0b001, 0b111
 # Bytes of a call's headers: enough for the longest token and a trace. The transport refuses more with RESOURCE_EXHAUSTED.
 METADATA_BYTES_MAX = 16 * 2**10
-# Bytes of a message on the health port, which holds only the name of a service.
-HEALTH_BYTES_MAX = 4 * 2**10
+# Bytes of a message to reflection, which names a symbol or a file.
+REFLECTION_BYTES_MAX = 4 * 2**10
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +39,15 @@ class ServerOptions:
     # Calls that may be open at once.
     calls_max: int
     reflection: bool
+    # Whether messages may be compressed with gzip or deflate.
+    compression: bool = False
     # Other processes of this server listen on the same port.
     share_port: bool = False
 
 
-# The handlers of a service by method name.
-Handlers = dict[str, "grpc.RpcMethodHandler[Any, Any]"]  # Any: each has its own pair of messages
+def transport_bytes(message_bytes_max: int) -> int:
+    """The transport's limit of a message where ours is ``message_bytes_max``."""
+    return max(TRANSPORT_BYTES_MIN, 4 * message_bytes_max)
 
 
 def channel_options(options: ServerOptions) -> list[tuple[str, int]]:
@@ -53,7 +55,10 @@ def channel_options(options: ServerOptions) -> list[tuple[str, int]]:
     arguments = [
         # Otherwise a second server on the same port would start without an error and take half of the traffic.
         ("grpc.so_reuseport", int(options.share_port)),
-        ("grpc.max_receive_message_length", max(TRANSPORT_BYTES_MIN, 4 * options.message_bytes_max)),
+        ("grpc.max_receive_message_length", transport_bytes(options.message_bytes_max)),
+        # A compressed message of 16 KB may open to one of 16 MB, which the core does before anybody asks for a token. Clients that
+        # compress get UNIMPLEMENTED; bit 0 is "not compressed".
+        ("grpc.compression_enabled_algorithms_bitset", ANY_ALGORITHM if options.compression else NO_ALGORITHM),
         ("grpc.max_send_message_length", -1),
         # The first is a soft limit: above it, calls are refused at random. Equal limits make the refusal certain.
         ("grpc.max_metadata_size", METADATA_BYTES_MAX),
@@ -83,48 +88,50 @@ def channel_options(options: ServerOptions) -> list[tuple[str, int]]:
     return arguments
 
 
-def handlers_of(service: SentimentService, streams: Streams, calls: Calls) -> Handlers:
-    """The handlers of the service's methods."""
-    handlers: Handlers = {method.name: calls.unary(method) for method in service.unary_methods}
-    handlers[METHOD] = streams.handler()
-    handlers[service.explain_method.name] = calls.server_stream(service.explain_method)
-    return handlers
+def named(service: str, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
+    """The handlers of a service by full name."""
+    return {f"/{service}/{method}": handler for method, handler in handlers.items()}
 
 
-def oip_handlers_of(service: InferenceService, calls: Calls) -> Handlers:
-    """The handlers of the Open Inference Protocol's methods."""
-    return {method.name: calls.unary(method) for method in service.methods}
+def make_server(
+    options: ServerOptions, handlers: Mapping[str, Handler], health: Health, receiving: Receiving, guard: Guard | None = None
+) -> grpc.aio.Server:
+    """Create a server of the methods, health and reflection, neither bound nor started.
 
-
-def make_server(options: ServerOptions, services: Mapping[str, Handlers], health: Health, guard: Guard | None = None) -> grpc.aio.Server:
-    """Create a server of the named services, neither bound nor started. ``guard`` checks tokens; None: no token is required."""
-    interceptors = () if guard is None else (GrpcGuard(guard),)
-    server = grpc.aio.server(options=channel_options(options), interceptors=interceptors)
-    for name, handlers in services.items():
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
-        # Registered methods have a queue each, so that a full queue of another method does not end health probes.
-        server.add_registered_method_handlers(name, handlers)
-    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    Args:
+        options: of the transport.
+        handlers: of its other methods, by full name.
+        health: the health service.
+        receiving: reads the messages of health and reflection.
+        guard: checks tokens; None: no token is required.
+    """
+    every = {**handlers, **named(HEALTH_SERVICE, health.handlers(receiving))}
     if options.reflection:
-        add_reflection((*services, HEALTH_SERVICE), server)
-    return server
+        every |= reflection_of(sorted({name.split("/")[1] for name in every}), receiving)
+    return accepting_server(channel_options(options), every, () if guard is None else (GrpcGuard(guard),))
 
 
-def make_health_server(options: ServerOptions, health: Health) -> grpc.aio.Server:
+def make_health_server(options: ServerOptions, health: Health, receiving: Receiving) -> grpc.aio.Server:
     """A server with health only, for probes without TLS and tokens."""
     arguments = dict(channel_options(options)) | {"grpc.max_receive_message_length": HEALTH_BYTES_MAX}
-    server = grpc.aio.server(options=list(arguments.items()))
-    health_pb2_grpc.add_HealthServicer_to_server(health, server)
-    return server
+    return accepting_server(list(arguments.items()), named(HEALTH_SERVICE, health.handlers(receiving)))
 
 
-def add_reflection(services: Sequence[str], server: grpc.aio.Server) -> None:
-    """Serve reflection as v1alpha and v1. Their messages are the same on the wire; grpcio-reflection supports only v1alpha."""
+def reflection_of(services: Sequence[str], receiving: Receiving) -> dict[str, Handler]:
+    """Reflection as v1alpha and v1. Their messages are the same on the wire; grpcio-reflection supports only v1alpha."""
     servicer = reflection.aio.ReflectionServicer((*services, reflection.SERVICE_NAME))
-    handler = grpc.stream_stream_rpc_method_handler(
-        servicer.ServerReflectionInfo,
-        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
-        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
-    )
-    for name in (reflection.SERVICE_NAME, REFLECTION_V1):
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": handler}),))
+
+    async def requests(context: Context) -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
+        while (data := await receiving.next_message(context, context.peer(), REFLECTION_BYTES_MAX)) is not None:
+            yield parsed(reflection_pb2.ServerReflectionRequest, data)
+
+    async def reflect(context: Context) -> None:
+        responses: Any = servicer.ServerReflectionInfo(requests(context), context)  # Any: the stub takes it for a coroutine
+        async for response in responses:
+            await context.write(response.SerializeToString())
+
+    async def handle(_: object, context: Context) -> None:
+        await in_status(context, reflect(context))
+
+    handler: Handler = grpc.stream_stream_rpc_method_handler(handle)
+    return {f"/{name}/ServerReflectionInfo": handler for name in (reflection.SERVICE_NAME, REFLECTION_V1)}

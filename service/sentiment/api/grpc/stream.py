@@ -7,13 +7,15 @@ read. A text in windows holds a place per window; the places beyond the first ar
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import grpc
 
 from sentiment.api.grpc import convert
+from sentiment.api.grpc.accepting import Handler
 from sentiment.api.grpc.call import Call
-from sentiment.api.grpc.calls import Calls, Context, abort, headers_of
+from sentiment.api.grpc.calls import Calls, abort, headers_of
+from sentiment.api.grpc.receiving import WINDOW_BYTES, Context, Receiving
 from sentiment.api.grpc.servicer import SentimentService, count_item
 from sentiment.batching.row_queue import Pending
 from sentiment.batching.ticket import Priority
@@ -28,14 +30,23 @@ METHOD = "ClassifyStream"
 LINGER_S = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """Limits of a stream: unanswered rows, bytes of a message, and the deadline of an item without one."""
+
+    rows_max: int
+    message_bytes_max: int
+    deadline_default_s: float
+
+
 class Streams:
     """The open streams, so that a drain can end them."""
 
-    def __init__(self, service: SentimentService, calls: Calls, rows_max: int, deadline_default_s: float) -> None:
+    def __init__(self, service: SentimentService, calls: Calls, receiving: Receiving, limits: StreamLimits) -> None:
         self._service = service
         self._calls = calls
-        self._rows_max = rows_max
-        self._deadline_default_s = deadline_default_s
+        self._receiving = receiving
+        self._limits = limits
         self._open: set[_Stream] = set()
         self._ending = False
 
@@ -54,25 +65,25 @@ class Streams:
                 await asyncio.gather(*(stream.closed.wait() for stream in self._open))
                 await asyncio.sleep(LINGER_S)
 
-    def handler(self) -> "grpc.RpcMethodHandler[bytes, bytes]":
+    def handler(self) -> Handler:
         """The handler of ClassifyStream."""
         return grpc.stream_stream_rpc_method_handler(self._handle)
 
-    async def _handle(self, requests: AsyncIterator[bytes], context: Context) -> None:
+    async def _handle(self, _: object, context: Context) -> None:
         # The default deadline applies to each item, not to the stream.
         remaining = context.time_remaining()
         call = self._calls.begin(METHOD, remaining, headers_of(context), peer=context.peer)
         call.deadline_at = float("inf") if remaining is None else call.arrived_at + remaining
-        stream = _Stream(self._service, self._calls, call, self._rows_max, self._deadline_default_s)
+        stream = _Stream(self._service, self._calls, self._receiving, call, self._limits)
         try:
-            await self._calls.settle(call, self._converse(stream, requests, context))
+            await self._calls.settle(call, self._converse(stream, context))
         except RequestError as error:
             await abort(context, call, error)
 
-    async def _converse(self, stream: "_Stream", requests: AsyncIterator[bytes], context: Context) -> None:
+    async def _converse(self, stream: "_Stream", context: Context) -> None:
         if self._ending:
             raise Unavailable("the server is draining")
-        reader = asyncio.create_task(stream.read(requests))
+        reader = asyncio.create_task(stream.read(context))
         self._open.add(stream)
         try:
             await stream.write(context)
@@ -90,13 +101,15 @@ class Streams:
 
 
 class _Stream:
-    def __init__(self, service: SentimentService, calls: Calls, call: Call, rows_max: int, deadline_default_s: float) -> None:
+    def __init__(self, service: SentimentService, calls: Calls, receiving: Receiving, call: Call, limits: StreamLimits) -> None:
         self._service = service
         self._calls = calls
+        self._receiving = receiving
         self._call = call
-        self._deadline_default_s = deadline_default_s
-        self._room = asyncio.Semaphore(rows_max)
-        self._tickets: dict[int, tuple[Served, Pending]] = {}
+        self._limits = limits
+        self._room = asyncio.Semaphore(limits.rows_max)
+        # The model, the place in its queue, and the bytes that are counted, of each item that has no outcome yet.
+        self._tickets: dict[int, tuple[Served, Pending, int]] = {}
         # Id, model, outcome and number of places of each finished item; None when reading has ended.
         self._outcomes: asyncio.Queue[tuple[str, Served | None, Outcome, int] | None] = asyncio.Queue()
         # Places for windows of accepted items that have not been acquired yet.
@@ -114,16 +127,15 @@ class _Stream:
         if self._waiting is not None:
             self._waiting.cancel()
 
-    async def read(self, requests: AsyncIterator[bytes]) -> None:
+    async def read(self, context: Context) -> None:
         """Accept items until the client or ``end`` ends the stream."""
-        messages = aiter(requests)
         try:
-            while (data := await self._next(messages)) is not None:
+            while (data := await self._next(context)) is not None:
                 await self._accept(data)
         finally:
             self._outcomes.put_nowait(None)
 
-    async def _next(self, messages: AsyncIterator[bytes]) -> bytes | None:
+    async def _next(self, context: Context) -> bytes | None:
         if self._ended:
             return None
         self._waiting = asyncio.current_task()
@@ -132,7 +144,7 @@ class _Stream:
                 await self._room.acquire()
                 self._owed -= 1
             await self._room.acquire()
-            return await anext(messages, None)
+            return await self._receiving.next_message(context, self._call.caller, self._limits.message_bytes_max, WINDOW_BYTES)
         except asyncio.CancelledError:
             if self._ended:
                 return None
@@ -159,8 +171,9 @@ class _Stream:
 
     def close(self) -> None:
         """Withdraw the items that are still queued; the client no longer reads."""
-        for served, pending in self._tickets.values():
+        for served, pending, held in self._tickets.values():
             served.withdraw(pending)
+            self._receiving.requests.give_back(self._call.caller, held)
             served.metrics.items[METHOD, self._call.left_code()]()
         self._tickets.clear()
         if self._call.trace is not None:
@@ -168,21 +181,24 @@ class _Stream:
 
     async def _accept(self, data: bytes) -> None:
         arrived_at = time.monotonic()
+        requests, caller, size = self._receiving.requests, self._call.caller, len(data)
         request = self._calls.parse(pb.ClassifyStreamRequest, data)
+        del data
         self._serial += 1
         self._unanswered += 1
         serial, item_id, served = self._serial, request.id, None
         try:
-            if len(item_id.encode()) > convert.STREAM_ID_BYTES_MAX:
-                item_id, size = item_id[:64], len(item_id.encode())
-                raise InvalidInput("id", f"has {size} bytes; the limit is {convert.STREAM_ID_BYTES_MAX}")
+            if (length := len(item_id.encode())) > convert.STREAM_ID_BYTES_MAX:
+                item_id = item_id[:64]
+                raise InvalidInput("id", f"has {length} bytes; the limit is {convert.STREAM_ID_BYTES_MAX}")
             found = served = self._call.served = self._service.models.find(request.options.model)
             options = convert.check_options(request.options, Priority.BULK, "options.")
             query = convert.query_of(request.item, options, self._call, serial - 1, "item.text")
             deadline_at = self._deadline(request, arrived_at)
             found.metrics.stage["receive"](time.monotonic() - arrived_at)
-            pending = await found.begin(query, arrived_at, deadline_at, lambda outcome: self._settle(serial, item_id, found, outcome))
-            self._tickets[serial] = (found, pending)
+            with requests.held(caller, size) as held:
+                pending = await found.begin(query, arrived_at, deadline_at, lambda outcome: self._settle(serial, item_id, found, outcome))
+                self._tickets[serial] = (found, pending, held.keep() if found.keeps_texts else 0)
             self._owed += pending.rows - 1
         except asyncio.CancelledError:
             # The client left while its text was being tokenized.
@@ -197,14 +213,15 @@ class _Stream:
 
     def _deadline(self, request: pb.ClassifyStreamRequest, arrived_at: float) -> float:
         if not request.HasField("timeout"):
-            return min(self._call.deadline_at, arrived_at + self._deadline_default_s)
+            return min(self._call.deadline_at, arrived_at + self._limits.deadline_default_s)
         timeout_s = request.timeout.seconds + request.timeout.nanos / 1e9
         if timeout_s <= 0:
             raise InvalidInput("timeout", f"must be positive, got {timeout_s} s")
         return min(self._call.deadline_at, arrived_at + self._calls.bounded_s(timeout_s))
 
     def _settle(self, serial: int, item_id: str, served: Served | None, outcome: Outcome) -> None:
-        _, pending = self._tickets.pop(serial, (None, None))
+        _, pending, held = self._tickets.pop(serial, (None, None, 0))
+        self._receiving.requests.give_back(self._call.caller, held)
         count_item(served.metrics if served else self._calls.no_model, METHOD, outcome)
         self._outcomes.put_nowait((item_id, served, outcome, 1 if pending is None else pending.rows))
 

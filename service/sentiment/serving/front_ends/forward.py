@@ -14,12 +14,14 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
+from sentiment.api.grpc.accepting import Handler
 from sentiment.api.grpc.call import CALLER, REQUEST_ID, Call
-from sentiment.api.grpc.calls import Calls, Context, abort, headers_of
+from sentiment.api.grpc.calls import Answering, Calls
 from sentiment.api.grpc.names import SERVICE
-from sentiment.api.grpc.server import Handlers
+from sentiment.api.grpc.receiving import Context
+from sentiment.api.grpc.servicer import SentimentService
 from sentiment.api.grpc.status import HandedOn
-from sentiment.errors import Expired, RequestError, Unavailable
+from sentiment.errors import Expired, Unavailable
 from sentiment.observability.tracing.trace import TRACE_HEADERS
 from sentiment.serving.front_ends.executor_client import GONE
 from sentiment.serving.registry import Models
@@ -73,39 +75,35 @@ class Forward:
         """Cancel the remaining calls."""
         await self._channel.close()
 
-    def adapt(self, handlers: Handlers, calls: Calls) -> Handlers:
-        """The handlers of a front end: those that need the executor are replaced by forwarding ones."""
-        forwarded: Handlers = {name: grpc.unary_unary_rpc_method_handler(self._unary(name, calls)) for name in UNARY}
-        forwarded[STREAM] = grpc.unary_stream_rpc_method_handler(self._stream(STREAM, calls))
-        forwarded[CLASSIFY] = grpc.unary_unary_rpc_method_handler(self._classify(handlers[CLASSIFY].unary_unary, calls))
-        return handlers | forwarded
+    def adapt(self, handlers: dict[str, Handler], calls: Calls, service: SentimentService) -> None:
+        """Replace the handlers that need the executor by forwarding ones. ``service`` answers here what does not."""
+        for name in UNARY:
+            handlers[name] = calls.unary_bytes(name, self._unary(name, calls))
+        handlers[STREAM] = calls.stream_bytes(STREAM, self._stream(STREAM, calls))
+        explained = self._unary(CLASSIFY, calls)
 
-    def _classify(self, here: Any, calls: Calls) -> Any:  # Any: grpc types a handler's function for a server with threads
-        forwarded = self._unary(CLASSIFY, calls)
+        async def answer(data: bytes, call: Call, context: Context) -> bytes:
+            return await (explained(data, call, context) if _asks_explanation(data) else calls.answer(service.classify_method, data, call))
 
-        async def handle(data: bytes, context: Context) -> bytes:
-            work: Awaitable[bytes] = forwarded(data, context) if _asks_explanation(data) else here(data, context)
-            return await work
+        handlers[CLASSIFY] = calls.unary_bytes(CLASSIFY, answer)
 
-        return handle
-
-    def _unary(self, method: str, calls: Calls) -> Any:  # Any: as above
+    def _unary(self, method: str, calls: Calls) -> Answering[bytes]:
         far: Any = self._channel.unary_unary(f"/{SERVICE}/{method}")  # Any: bytes in and out, which grpc does not type
 
-        async def handle(data: bytes, context: Context) -> bytes:
-            async def work(call: Call, data: bytes) -> bytes:
-                answer: bytes = await far(data, timeout=call.time_left_s(), metadata=_headers(context, call))
-                return answer
+        async def answer(data: bytes, call: Call, context: Context) -> bytes:
+            async def work(data: bytes) -> bytes:
+                answered: bytes = await far(data, timeout=call.time_left_s(), metadata=_headers(context, call))
+                return answered
 
-            return await self._settle(method, data, context, calls, work)
+            return await self._hand_on(data, calls, call, work)
 
-        return handle
+        return answer
 
-    def _stream(self, method: str, calls: Calls) -> Any:  # Any: as above
+    def _stream(self, method: str, calls: Calls) -> Answering[None]:
         far: Any = self._channel.unary_stream(f"/{SERVICE}/{method}")  # Any: as above
 
-        async def handle(data: bytes, context: Context) -> None:
-            async def work(call: Call, data: bytes) -> None:
+        async def answer(data: bytes, call: Call, context: Context) -> None:
+            async def work(data: bytes) -> None:
                 messages = far(data, timeout=call.time_left_s(), metadata=_headers(context, call))
                 try:
                     async for message in messages:
@@ -113,21 +111,11 @@ class Forward:
                 finally:
                     messages.cancel()
 
-            await self._settle(method, data, context, calls, work)
+            await self._hand_on(data, calls, call, work)
 
-        return handle
+        return answer
 
-    async def _settle(self, method: str, data: bytes, context: Context, calls: Calls, work: Callable[[Call, bytes], Awaitable[T]]) -> T:
-        call = calls.begin(method, context.time_remaining(), headers_of(context), peer=context.peer)
-        try:
-            return await calls.settle(call, self._hand_on(data, calls, call, work))
-        except HandedOn as error:
-            await context.abort(error.code, str(error), error.trailers)
-        except RequestError as error:
-            await abort(context, call, error)
-        raise AssertionError("abort raises")
-
-    async def _hand_on(self, data: bytes, calls: Calls, call: Call, work: Callable[[Call, bytes], Awaitable[T]]) -> T:
+    async def _hand_on(self, data: bytes, calls: Calls, call: Call, work: Callable[[bytes], Awaitable[T]]) -> T:
         used: AbstractContextManager[None] = contextlib.nullcontext()
         if call.method in REQUESTS:
             request = calls.parse(REQUESTS[call.method], data)
@@ -138,7 +126,7 @@ class Forward:
                 data = request.SerializeToString()
         try:
             with used:
-                return await work(call, data)
+                return await work(data)
         except grpc.aio.AioRpcError as error:
             trailers = tuple(error.trailing_metadata() or ())
             # The executor's errors have this trailer. Others are the transport's: their codes vary and their texts name socket paths.

@@ -33,6 +33,7 @@ from sentiment.serving.journaling import journal_of
 from sentiment.serving.pipeline import Served
 from sentiment.serving.queries import Query
 from sentiment.serving.registry import Models
+from sentiment.serving.request_bytes import RequestBytes
 
 # Max unanswered rows of a front end and model, as a multiple of the executor's queue. Normally the executor's queue refuses first; this is
 # the limit if it does not.
@@ -76,6 +77,7 @@ class FrontEnd:
             adapt=self._forward.adapt,
             tracer=self._tracer,
             secured=self._secured,
+            requests=RequestBytes(self._settings.request_bytes_max),
         )
         self._opened = False
         self._link: Link | None = None

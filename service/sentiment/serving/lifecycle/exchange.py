@@ -1,24 +1,23 @@
 """Changes of models while the server runs: the folder watch and the admin port."""
 
 import asyncio
-from functools import partial
 
 from sentiment.api.grpc.admin import make_admin_server
 from sentiment.api.grpc.guard import GrpcGuard
 from sentiment.api.grpc.port import GrpcPort
 from sentiment.errors import BadSettings
 from sentiment.model.bundle import bundle_roots
-from sentiment.observability.metrics import Metrics
 from sentiment.security.secured import Secured
 from sentiment.serving.lifecycle.folder_watch import FolderWatch
 from sentiment.serving.lifecycle.repository import Repository
+from sentiment.serving.request_bytes import RequestBytes
 from sentiment.settings import Settings
 
 
 class Exchange:
     """The folder watch and the admin port, as configured. Runs on one event loop."""
 
-    def __init__(self, settings: Settings, repository: Repository, secured: Secured, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, repository: Repository, secured: Secured, requests: RequestBytes) -> None:
         """Bind the admin port; must be called in the event loop.
 
         Raises:
@@ -36,8 +35,9 @@ class Exchange:
             guard = secured.guard_of(settings.admin_tokens, "admin_tokens", open_to_all=())
             if guard is None:
                 raise BadSettings(f"admin_listen = {settings.admin_listen!r}: needs admin_tokens, the file of its tokens")
-            make = partial(make_admin_server, repository, [GrpcGuard(guard)])
-            self._port = GrpcPort(make, settings.admin_listen, metrics.grpc_opened_anew.labels("admin").inc)
+            self._port = GrpcPort(
+                make_admin_server(repository, [GrpcGuard(guard)], requests, settings.receive_s_max), settings.admin_listen
+            )
             self.port = self._port.bind()
 
     async def start(self) -> None:
