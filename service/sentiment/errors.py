@@ -3,6 +3,8 @@
 Only ``api.grpc.status`` maps them to gRPC codes, and only ``cli`` maps them to exit codes.
 """
 
+from typing import Self
+
 
 class SentimentError(Exception):
     """Base class of every error this package raises on purpose."""
@@ -42,6 +44,11 @@ class DeviceLost(RunnerLost):
 
 class RequestError(SentimentError):
     """Base class of errors that end one request without an answer."""
+
+    def alone(self) -> Self:
+        """Return it without its traceback and causes, for where it is kept: they hold the memory of the frames that they name."""
+        self.__cause__ = self.__context__ = None
+        return self.with_traceback(None)
 
 
 class InvalidInput(RequestError):

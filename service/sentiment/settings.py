@@ -169,6 +169,13 @@ class Settings(BaseModel):
     )
     deadline_default_s: float = Field(5.0, description="deadline in seconds of a request without one", gt=0, le=3600)
     deadline_max_s: float = Field(60.0, description="longest deadline in seconds; longer ones are cut to it", gt=0, le=3600)
+    deadline_margin_s: float = Field(
+        0.002,
+        description="an answer counts as in time (deadline_outcome_total) if it is handed to the transport so many seconds before its "
+        "deadline",
+        ge=0,
+        le=1,
+    )
     explain: bool = Field(
         True, description="explain answers on request; off: no explain graph is loaded and Explain fails (FAILED_PRECONDITION)"
     )

@@ -101,6 +101,10 @@ class Served:
         for executor in self._tokenizing.values():
             executor.shutdown(wait=False, cancel_futures=True)
 
+    def count_told(self, texts: int, outcome: str) -> None:
+        """Count answers once their caller has been told, in time (met) or not. All other outcomes are counted where they occur."""
+        self.metrics.outcome[outcome](texts)
+
     def check(self, query: Query) -> None:
         """Refuse a query that can never be answered.
 
@@ -133,6 +137,8 @@ class Served:
                 outcome = await future
             except asyncio.CancelledError:
                 self.withdraw(ticket)
+                if future.done() and not future.cancelled() and isinstance(future.result(), Answer):
+                    self._count_left(1, deadline_at)
                 raise
             if isinstance(outcome, Answer):
                 return outcome
@@ -191,8 +197,11 @@ class Served:
                         tickets[index] = self._submit(queries[index], reading, arrived_at, tokenize_s, deadline_at, partial(settle, index))
                     except RequestError as error:
                         release(rows)
-                        settle(index, error)
+                        settle(index, error.alone())
                 await done.wait()
+            except asyncio.CancelledError:
+                self._count_left(sum(isinstance(outcome, Answer) for outcome in outcomes), deadline_at)
+                raise
             finally:
                 for ticket in tickets.values():
                     self.withdraw(ticket)
@@ -209,7 +218,7 @@ class Served:
                     self.check(queries[index])
                     good.append(index)
                 except RequestError as error:
-                    settle(index, error)
+                    settle(index, error.alone())
             # Let other calls run, also if no text of this chunk needs tokenizing.
             await asyncio.sleep(0)
             if good:
@@ -220,7 +229,7 @@ class Served:
                         readings = await self._read([queries[index] for index in good], deadline_at)
                 except Expired as error:
                     for index in good:
-                        settle(index, error)
+                        settle(index, error.alone())
                     continue
                 each_s = (time.monotonic() - begun) / len(good)
                 for index, reading in zip(good, readings, strict=True):
@@ -229,9 +238,13 @@ class Served:
     def withdraw(self, pending: Pending) -> None:
         """Withdraw a text whose caller has gone. Does nothing if its outcome was already delivered."""
         if self.queue.cancel(pending):
-            # gRPC cancels a call at its deadline, shortly before or after the scheduler would expire it.
-            late = time.monotonic() >= pending.deadline_at - DEADLINE_SLACK_S
-            self.metrics.outcome["expired" if late else "cancelled"]()
+            self._count_left(1, pending.deadline_at)
+
+    def _count_left(self, texts: int, deadline_at: float) -> None:
+        """Count texts whose caller has gone before it was told."""
+        # gRPC cancels a call at its deadline, shortly before or after the scheduler would expire it.
+        late = time.monotonic() >= deadline_at - DEADLINE_SLACK_S
+        self.metrics.outcome["expired" if late else "cancelled"](texts)
 
     async def _read(self, queries: Sequence[Query], deadline_at: float) -> list[Reading]:
         """Tokenize short texts at once, and the others in a thread.
@@ -293,7 +306,6 @@ class Served:
         now = time.monotonic()
         metrics.stage["queue"](outcome.queue_s, exemplar_of(query.trace))
         metrics.stage["score"](now - begun)
-        metrics.outcome["met"]()
         if query.counted:
             self._count_answer(query, reading, scored, now)
             for sample in self.samples:

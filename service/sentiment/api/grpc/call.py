@@ -32,6 +32,8 @@ class Call:
     # HTTP only: status 200 has been sent with the first line of a streamed answer.
     head_sent: bool = False
     served: Served | None = None
+    # Texts that the model has answered and the caller has not been told yet.
+    answered: int = 0
     # None if the call is not sampled.
     trace: Trace | None = None
     _request_id: str = ""

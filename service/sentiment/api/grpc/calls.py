@@ -26,6 +26,8 @@ from sentiment.observability.tracing.trace import Headers, Tracer, exemplar_of
 OK = "OK"
 # UNAUTHENTICATED is left out: a caller without a token is refused before a call exists, and counted by a metric of its own.
 CODE_NAMES = tuple(sorted({OK, "CANCELLED", *(code.name for code in CODES.values())} - {CODES[Unauthenticated].name}))
+# The outcomes of answers whose call ended otherwise, or too late.
+OUTCOMES = {OK: "expired", "DEADLINE_EXCEEDED": "expired", "CANCELLED": "cancelled"}
 # Retry delay for a call that is refused because too many calls are open. Some of them will have ended by then.
 OPEN_RETRY_S = 1.0
 # Messages up to this size are parsed on the event loop: counting and parsing their 4,000 fields takes 2 ms. For a larger
@@ -49,6 +51,8 @@ class CallLimits:
     open_max: int
     # A call that takes longer is counted as slow.
     objective_s: float
+    # An answer is in time if the transport gets it this long before the deadline.
+    margin_s: float = 0.002
     # Fields and list entries of a message, at all depths.
     fields_max: int = FIELDS_MAX
     # Log every call at debug level.
@@ -95,6 +99,11 @@ class Calls:
         self._serial = itertools.count(1)
         # Makes request ids unique across restarts, without a random number per request.
         self._run = os.urandom(4).hex()
+
+    @property
+    def margin_s(self) -> float:
+        """See ``CallLimits``."""
+        return self._limits.margin_s
 
     def new_request_id(self) -> str:
         """A request id for a call without one."""
@@ -154,6 +163,8 @@ class Calls:
                 work.close()
                 raise Refused(f"{self._open - 1} calls are open; the limit is {self._limits.open_max}", OPEN_RETRY_S, "calls")
             result = await work
+            if (late_s := -call.time_left_s()) > 0:
+                raise Expired(f"the answer was ready {late_s:.3f} s after the deadline")
             code = OK
             return result
         except RequestError as error:
@@ -172,17 +183,24 @@ class Calls:
             raise Broken(f"internal error; see the server's log for request id {call.request_id}") from error
         finally:
             self._open -= 1
-            seconds = time.monotonic() - call.arrived_at
-            if self._limits.counted:
-                metrics = self.metrics_of(call)
-                metrics.requests[call.method, code]()
-                metrics.request_seconds[call.method](seconds, exemplar_of(call.trace))
-                if seconds > self._limits.objective_s:
-                    metrics.slow_requests[call.method]()
-            if call.trace is not None:
-                end_span(call, call.trace, code, seconds, self._limits.counted)
-            if self._limits.log_calls:
-                logger().debug("call", **call.logged, code=code, seconds=round(seconds, 6))
+            self._count(call, code)
+
+    def _count(self, call: Call, code: str) -> None:
+        """Count and log a call that has ended with this status code."""
+        seconds = time.monotonic() - call.arrived_at
+        if call.answered and call.served is not None:
+            in_time = code == OK and call.time_left_s() >= self._limits.margin_s
+            call.served.count_told(call.answered, "met" if in_time else OUTCOMES.get(code, "failed"))
+        if self._limits.counted:
+            metrics = self.metrics_of(call)
+            metrics.requests[call.method, code]()
+            metrics.request_seconds[call.method](seconds, exemplar_of(call.trace))
+            if seconds > self._limits.objective_s:
+                metrics.slow_requests[call.method]()
+        if call.trace is not None:
+            end_span(call, call.trace, code, seconds, self._limits.counted)
+        if self._limits.log_calls:
+            logger().debug("call", **call.logged, code=code, seconds=round(seconds, 6))
 
     async def write(self, call: Call, context: Context, message: bytes) -> None:
         """Write a message of a stream.

@@ -71,6 +71,7 @@ class GrpcSide:
             settings.deadline_max_s,
             settings.calls_max,
             settings.latency_objective_s,
+            settings.deadline_margin_s,
             # An item has three fields: the text, the second text and the item itself.
             max(FIELDS_MAX, 4 * settings.batch_items_max),
             log_calls=settings.log_level == "debug",

@@ -110,13 +110,16 @@ class InferenceService:
 
 async def _answers(served: Served, queries: list[Query], call: Call) -> list[Answer]:
     if len(queries) == 1:
-        return [await served.classify(queries[0], call.arrived_at, call.deadline_at)]
+        answer = await served.classify(queries[0], call.arrived_at, call.deadline_at)
+        call.answered = 1
+        return [answer]
     # Check all texts before any of them uses the tokenizer or the model.
     for query in queries:
         served.check(query)
-    answers = []
-    for outcome in await served.classify_many(queries, call.arrived_at, call.deadline_at, together=True):
+    outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at, together=True)
+    answers = [outcome for outcome in outcomes if isinstance(outcome, Answer)]
+    call.answered = len(answers)
+    for outcome in outcomes:
         if isinstance(outcome, RequestError):
             raise outcome
-        answers.append(outcome)
     return answers

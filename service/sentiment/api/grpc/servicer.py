@@ -77,7 +77,9 @@ class SentimentService:
         served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
         try:
             response = pb.ClassifyResponse()
-            convert.set_response(response, await served.classify(query, call.arrived_at, call.deadline_at), served)
+            answer = await served.classify(query, call.arrived_at, call.deadline_at)
+            call.answered = 1
+            convert.set_response(response, answer, served)
             if explanation is not None:
                 await _add_explanation(response, served, explanation, call)
         except BaseException as error:
@@ -106,6 +108,7 @@ class SentimentService:
             except BaseException as error:
                 served.metrics.items[call.method, ended_by(error, call)](count)
                 raise
+            call.answered = sum(isinstance(outcome, Answer) for outcome in outcomes)
             for outcome in outcomes:
                 count_item(served.metrics, call.method, outcome)
             response = pb.ClassifyBatchResponse()
@@ -160,6 +163,7 @@ class SentimentService:
         check_label(request.label, labels)
         query = Query(request.text, pair, priority=Priority.BULK, trace=call.trace, counted=False)
         scored = (await served.classify(query, call.arrived_at, call.deadline_at)).scored
+        call.answered = 1
         key = key_of(digest, request.text, pair)
         return Kept(key, served.id, digest, labels, scored.label, scored.abstain, text=request.text, text_pair=pair)
 

@@ -14,14 +14,14 @@ import grpc
 from sentiment.api.grpc import convert
 from sentiment.api.grpc.accepting import Handler
 from sentiment.api.grpc.call import Call
-from sentiment.api.grpc.calls import Calls, abort, headers_of
+from sentiment.api.grpc.calls import OUTCOMES, Calls, abort, headers_of
 from sentiment.api.grpc.receiving import WINDOW_BYTES, Context, Receiving
 from sentiment.api.grpc.servicer import SentimentService, count_item
 from sentiment.batching.row_queue import Pending
 from sentiment.batching.ticket import Priority
 from sentiment.errors import Broken, InvalidInput, RequestError, Unavailable
 from sentiment.observability.logs import logger
-from sentiment.serving.pipeline import Outcome, Served
+from sentiment.serving.pipeline import Answer, Outcome, Served
 from sentiment.v1 import sentiment_pb2 as pb
 
 METHOD = "ClassifyStream"
@@ -100,6 +100,17 @@ class Streams:
                 stream.closed.set()
 
 
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """An item with an outcome. ``served``: None if its model is unknown. ``places``: see ``_Stream``."""
+
+    id: str
+    served: Served | None
+    outcome: Outcome
+    places: int
+    deadline_at: float
+
+
 class _Stream:
     def __init__(self, service: SentimentService, calls: Calls, receiving: Receiving, call: Call, limits: StreamLimits) -> None:
         self._service = service
@@ -110,8 +121,8 @@ class _Stream:
         self._room = asyncio.Semaphore(limits.rows_max)
         # The model, the place in its queue, and the bytes that are counted, of each item that has no outcome yet.
         self._tickets: dict[int, tuple[Served, Pending, int]] = {}
-        # Id, model, outcome and number of places of each finished item; None when reading has ended.
-        self._outcomes: asyncio.Queue[tuple[str, Served | None, Outcome, int] | None] = asyncio.Queue()
+        # The finished items; None when reading has ended.
+        self._outcomes: asyncio.Queue[_Finished | None] = asyncio.Queue()
         # Places for windows of accepted items that have not been acquired yet.
         self._owed = 0
         self._unanswered = 0
@@ -156,18 +167,23 @@ class _Stream:
         """Write answers as they become ready; returns after the last one."""
         reading = True
         while reading or self._unanswered:
-            entry = await self._outcomes.get()
-            if entry is None:
+            item = await self._outcomes.get()
+            if item is None:
                 reading = False
                 continue
-            item_id, served, outcome, places = entry
             begun = time.monotonic()
-            await context.write(self._message(item_id, served, outcome).SerializeToString())
+            message = self._message(item).SerializeToString()
+            self._count_told(item, time.monotonic())
+            await context.write(message)
             self._unanswered -= 1
-            for _ in range(places):
+            for _ in range(item.places):
                 self._room.release()
-            if served is not None:
-                served.metrics.stage["send"](time.monotonic() - begun)
+            if item.served is not None:
+                item.served.metrics.stage["send"](time.monotonic() - begun)
+
+    def _count_told(self, item: "_Finished", now: float) -> None:
+        if item.served is not None and isinstance(item.outcome, Answer):
+            item.served.count_told(1, "met" if item.deadline_at - now >= self._calls.margin_s else "expired")
 
     def close(self) -> None:
         """Withdraw the items that are still queued; the client no longer reads."""
@@ -176,6 +192,10 @@ class _Stream:
             self._receiving.requests.give_back(self._call.caller, held)
             served.metrics.items[METHOD, self._call.left_code()]()
         self._tickets.clear()
+        while not self._outcomes.empty():
+            item = self._outcomes.get_nowait()
+            if item is not None and item.served is not None and isinstance(item.outcome, Answer):
+                item.served.count_told(1, OUTCOMES[self._call.left_code()])
         if self._call.trace is not None:
             self._call.trace.attributes["sentiment.texts"] = self._serial
 
@@ -205,7 +225,7 @@ class _Stream:
             (served.metrics if served else self._calls.no_model).items[METHOD, self._call.left_code()]()
             raise
         except RequestError as error:
-            self._settle(serial, item_id, served, error)
+            self._settle(serial, item_id, served, error.alone())
         except Exception:  # the stream waits for this item's outcome, whatever happened
             logger().exception("item_failed", **self._call.logged)
             broken = Broken(f"internal error; see the server's log for request id {self._call.request_id}")
@@ -223,9 +243,10 @@ class _Stream:
         _, pending, held = self._tickets.pop(serial, (None, None, 0))
         self._receiving.requests.give_back(self._call.caller, held)
         count_item(served.metrics if served else self._calls.no_model, METHOD, outcome)
-        self._outcomes.put_nowait((item_id, served, outcome, 1 if pending is None else pending.rows))
+        places, deadline_at = (1, 0.0) if pending is None else (pending.rows, pending.deadline_at)
+        self._outcomes.put_nowait(_Finished(item_id, served, outcome, places, deadline_at))
 
-    def _message(self, item_id: str, served: Served | None, outcome: Outcome) -> pb.ClassifyStreamResponse:
-        message = pb.ClassifyStreamResponse(id=item_id)
-        convert.set_result(message, outcome, served)
+    def _message(self, item: "_Finished") -> pb.ClassifyStreamResponse:
+        message = pb.ClassifyStreamResponse(id=item.id)
+        convert.set_result(message, item.outcome, item.served)
         return message
