@@ -139,6 +139,13 @@ class Settings(BaseModel):
     )
     queue_rows_max: int = Field(4096, description="max waiting rows; further rows are refused with RESOURCE_EXHAUSTED", ge=1, le=65_536)
     call_rows_max: int = Field(256, description="max unanswered rows of one batch or stream call", ge=1, le=100_000)
+    interactive_items_max: int = Field(
+        8,
+        description="max items of a ClassifyBatch or ModelInfer call, and unanswered ones of a ClassifyStream, that may be interactive; "
+        "the others are bulk, whatever they ask for; 0: of several texts none",
+        ge=0,
+        le=100_000,
+    )
     calls_max: int = Field(8192, description="max open calls; further calls are refused with RESOURCE_EXHAUSTED", ge=1, le=1_000_000)
     calls_pending_max: int = Field(
         512,

@@ -218,7 +218,7 @@ async def test_a_stream_that_is_not_read_costs_no_other_call_its_answer_in_a_dra
 
 async def test_a_stream_that_is_cancelled_again_while_it_ends_is_closed_all_the_same() -> None:
     nothing: Any = None
-    receiving, limits = Receiving(RequestBytes(2**20), 2**20, 1.0), StreamLimits(4, 2**20, 1.0)
+    receiving, limits = Receiving(RequestBytes(2**20), 2**20, 1.0), StreamLimits(4, 4, 2**20, 1.0)
     streams = Streams(nothing, nothing, receiving, limits)
     call = Call("ClassifyStream", 0.0, math.inf, lambda: (), lambda: "id")
     stream = _Stream(nothing, nothing, receiving, call, limits)

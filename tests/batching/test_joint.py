@@ -26,9 +26,9 @@ class Bench:
         self.batcher = Batcher(None, self.scheduler, [self.runner], self.notes)
         self.outcomes: list[JointOutcome] = []
 
-    def submit(self, rows: int, seconds: float = 60.0, first: int = 0) -> Joint:
+    def submit(self, rows: int, seconds: float = 60.0, first: int = 0, priority: Priority = Priority.BULK) -> Joint:
         numbered = [Row([number] * 4, None, False) for number in range(first, first + rows)]
-        return Joint(self.batcher, numbered, time.monotonic() + seconds, self.outcomes.append, Priority.INTERACTIVE)
+        return Joint(self.batcher, numbered, time.monotonic() + seconds, self.outcomes.append, priority)
 
     async def turn(self) -> None:
         for _ in range(4):
@@ -62,6 +62,19 @@ async def test_all_rows_are_answered_at_once_in_order(bench: Bench) -> None:
     assert outcome.batch_rows == 2
     assert not joint.cancel()
     bench.assert_empty()
+
+
+async def test_only_the_first_window_of_an_interactive_text_is_interactive(bench: Bench) -> None:
+    bench.submit(4, priority=Priority.INTERACTIVE)
+
+    waiting = {priority: [ticket.payload.row.ids[0] for ticket in queue.waiting()] for priority, queue in bench.scheduler.queues.items()}
+    assert waiting == {Priority.INTERACTIVE: [0], Priority.BULK: [1, 2, 3]}
+    await bench.turn()
+    while bench.runner.started:
+        await bench.finish()
+    (outcome,) = bench.outcomes
+    assert isinstance(outcome, RowsResult)
+    assert outcome.logits == [[0.0], [1.0], [2.0], [3.0]]
 
 
 async def test_cancelling_withdraws_all_rows_without_an_outcome(bench: Bench) -> None:
@@ -106,7 +119,8 @@ async def test_a_text_expires_once() -> None:
 
 
 async def test_a_text_that_does_not_fit_in_the_queue_leaves_no_row_in_it() -> None:
-    bench = Bench(queue_rows_max=4)
+    # A quarter of the queue is kept for interactive rows.
+    bench = Bench(queue_rows_max=5)
     bench.submit(2)
     await bench.turn()
     bench.submit(2, first=10)

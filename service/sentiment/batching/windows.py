@@ -1,6 +1,7 @@
 """The rows of one text that is read in windows: admitted all or none, answered once, withdrawn together.
 
-To the scheduler each is an ordinary row, with the text's deadline and priority.
+To the scheduler each is an ordinary row, with the text's deadline. The first has the text's priority, and the others are bulk: a text of
+hundreds of windows must not go before other people's texts.
 """
 
 import time
@@ -57,7 +58,8 @@ class Joint:
         idle = self._check_idle(rows)
         try:
             for number, row in enumerate(rows):
-                self._tickets.append(batcher.submit(row, deadline_at, partial(self._row_ended, number), priority, trace, checked=idle))
+                ended, its_priority = partial(self._row_ended, number), Priority.BULK if number else priority
+                self._tickets.append(batcher.submit(row, deadline_at, ended, its_priority, trace, checked=idle))
         except RequestError as error:
             # No row has started to run: that is decided in a later turn of the loop.
             self._withdraw(left=False)

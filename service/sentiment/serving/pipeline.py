@@ -215,6 +215,9 @@ class Served:
             good = []
             for index in chunk:
                 try:
+                    if time.monotonic() >= deadline_at:
+                        self.metrics.outcome["expired"]()
+                        raise Expired("the deadline passed before the text was tokenized: other texts of its batch are ahead of it")
                     self.check(queries[index])
                     good.append(index)
                 except RequestError as error:
@@ -260,6 +263,7 @@ class Served:
                     loop, executor = asyncio.get_running_loop(), self._tokenizing[slow[0].priority]
                     read = iter(await loop.run_in_executor(executor, self._reader.read, slow))
             except TimeoutError as error:
+                self.metrics.outcome["expired"](len(queries))
                 raise Expired("the deadline passed before the text was tokenized: other texts are ahead of it") from error
         return [next(read) if row is None else row for row in rows]
 

@@ -78,11 +78,14 @@ class GrpcSide:
         )
         receiving = Receiving(requests, transport_bytes(settings.message_bytes_max), settings.receive_s_max)
         self.calls = Calls(metrics, limits, receiving, tracer)
-        stated = ServiceLimits(settings.text_bytes_max, settings.batch_items_max, settings.message_bytes_max, settings.call_rows_max)
-        self.service = SentimentService(models, self.calls, stated, feedback)
+        interactive_max = settings.interactive_items_max
+        of_service = ServiceLimits(
+            settings.text_bytes_max, settings.batch_items_max, settings.message_bytes_max, settings.call_rows_max, interactive_max
+        )
+        self.service = SentimentService(models, self.calls, of_service, feedback)
         self.health = Health((SERVICE, OIP_SERVICE))
-        self.inference = InferenceService(models, self.calls, self.health, settings.batch_items_max)
-        of_streams = StreamLimits(settings.call_rows_max, settings.message_bytes_max, settings.deadline_default_s)
+        self.inference = InferenceService(models, self.calls, self.health, settings.batch_items_max, interactive_max)
+        of_streams = StreamLimits(settings.call_rows_max, interactive_max, settings.message_bytes_max, settings.deadline_default_s)
         self.streams = Streams(self.service, self.calls, receiving, of_streams)
         options = ServerOptions(
             settings.message_bytes_max,

@@ -11,7 +11,7 @@ from sentiment.api.grpc import open_inference_tensors as tensors
 from sentiment.api.grpc.call import Call
 from sentiment.api.grpc.calls import OK, Calls, Method
 from sentiment.api.grpc.health import Health
-from sentiment.api.grpc.servicer import ended_by
+from sentiment.api.grpc.servicer import ended_by, keep_few_interactive
 from sentiment.batching.ticket import Priority
 from sentiment.errors import ModelNotFound, RequestError, Unavailable
 from sentiment.oip import inference_pb2 as oip
@@ -27,12 +27,12 @@ EXTENSIONS = ("binary_tensor_data", "model_configuration")
 class InferenceService:
     """The protocol's methods over the loaded models."""
 
-    def __init__(self, models: Models, calls: Calls, health: Health, texts_max: int) -> None:
-        """``texts_max``: the maximum number of texts in a request."""
+    def __init__(self, models: Models, calls: Calls, health: Health, texts_max: int, interactive_max: int) -> None:
+        """``texts_max``: the maximum number of texts in a request; ``interactive_max``: those of several that may be interactive."""
         self._models = models
         self._calls = calls
         self._health = health
-        self._texts_max = texts_max
+        self._texts_max, self._interactive_max = texts_max, interactive_max
         self._version = importlib.metadata.version("sentiment-service")
         self.methods: tuple[Method[Any, Any], ...] = (  # each has its own pair of messages
             Method("ServerLive", oip.ServerLiveRequest, self.server_live, probe=True),
@@ -89,6 +89,8 @@ class InferenceService:
             Query(text, None, parameters.truncation, tensors.text_field(index), priority, call.trace_of(index), call, index)
             for index, text in enumerate(texts)
         ]
+        if len(queries) > 1:
+            keep_few_interactive(queries, self._interactive_max)
         if parameters.timeout_s is not None:
             call.deadline_at = min(call.deadline_at, call.arrived_at + self._calls.bounded_s(parameters.timeout_s))
         if call.trace is not None:

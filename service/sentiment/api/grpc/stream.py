@@ -16,7 +16,7 @@ from sentiment.api.grpc.accepting import Handler
 from sentiment.api.grpc.call import Call
 from sentiment.api.grpc.calls import OUTCOMES, Calls, abort, headers_of
 from sentiment.api.grpc.receiving import WINDOW_BYTES, Context, Receiving
-from sentiment.api.grpc.servicer import SentimentService, count_item
+from sentiment.api.grpc.servicer import SentimentService, count_item, keep_few_interactive
 from sentiment.batching.row_queue import Pending
 from sentiment.batching.ticket import Priority
 from sentiment.errors import Broken, InvalidInput, RequestError, Unavailable
@@ -32,9 +32,10 @@ LINGER_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """Limits of a stream: unanswered rows, bytes of a message, and the deadline of an item without one."""
+    """Limits of a stream: unanswered rows, unanswered interactive items, bytes of a message, and the deadline of an item without one."""
 
     rows_max: int
+    interactive_items_max: int
     message_bytes_max: int
     deadline_default_s: float
 
@@ -101,6 +102,16 @@ class Streams:
 
 
 @dataclass(frozen=True, slots=True)
+class _Accepted:
+    """An item in the queue. ``held``: its bytes that are counted."""
+
+    served: Served
+    pending: Pending
+    priority: Priority
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Finished:
     """An item with an outcome. ``served``: None if its model is unknown. ``places``: see ``_Stream``."""
 
@@ -119,8 +130,8 @@ class _Stream:
         self._call = call
         self._limits = limits
         self._room = asyncio.Semaphore(limits.rows_max)
-        # The model, the place in its queue, and the bytes that are counted, of each item that has no outcome yet.
-        self._tickets: dict[int, tuple[Served, Pending, int]] = {}
+        # The items that have no outcome yet, by number.
+        self._accepted: dict[int, _Accepted] = {}
         # The finished items; None when reading has ended.
         self._outcomes: asyncio.Queue[_Finished | None] = asyncio.Queue()
         # Places for windows of accepted items that have not been acquired yet.
@@ -187,11 +198,11 @@ class _Stream:
 
     def close(self) -> None:
         """Withdraw the items that are still queued; the client no longer reads."""
-        for served, pending, held in self._tickets.values():
-            served.withdraw(pending)
-            self._receiving.requests.give_back(self._call.caller, held)
-            served.metrics.items[METHOD, self._call.left_code()]()
-        self._tickets.clear()
+        for accepted in self._accepted.values():
+            accepted.served.withdraw(accepted.pending)
+            self._receiving.requests.give_back(self._call.caller, accepted.held)
+            accepted.served.metrics.items[METHOD, self._call.left_code()]()
+        self._accepted.clear()
         while not self._outcomes.empty():
             item = self._outcomes.get_nowait()
             if item is not None and item.served is not None and isinstance(item.outcome, Answer):
@@ -216,9 +227,11 @@ class _Stream:
             query = convert.query_of(request.item, options, self._call, serial - 1, "item.text")
             deadline_at = self._deadline(request, arrived_at)
             found.metrics.stage["receive"](time.monotonic() - arrived_at)
+            interactive = sum(item.priority is Priority.INTERACTIVE for item in self._accepted.values())
+            keep_few_interactive([query], self._limits.interactive_items_max - interactive)
             with requests.held(caller, size) as held:
                 pending = await found.begin(query, arrived_at, deadline_at, lambda outcome: self._settle(serial, item_id, found, outcome))
-                self._tickets[serial] = (found, pending, held.keep() if found.keeps_texts else 0)
+                self._accepted[serial] = _Accepted(found, pending, query.priority, held.keep() if found.keeps_texts else 0)
             self._owed += pending.rows - 1
         except asyncio.CancelledError:
             # The client left while its text was being tokenized.
@@ -240,10 +253,12 @@ class _Stream:
         return min(self._call.deadline_at, arrived_at + self._calls.bounded_s(timeout_s))
 
     def _settle(self, serial: int, item_id: str, served: Served | None, outcome: Outcome) -> None:
-        _, pending, held = self._tickets.pop(serial, (None, None, 0))
-        self._receiving.requests.give_back(self._call.caller, held)
+        accepted = self._accepted.pop(serial, None)
+        places, deadline_at = 1, 0.0
+        if accepted is not None:
+            self._receiving.requests.give_back(self._call.caller, accepted.held)
+            places, deadline_at = accepted.pending.rows, accepted.pending.deadline_at
         count_item(served.metrics if served else self._calls.no_model, METHOD, outcome)
-        places, deadline_at = (1, 0.0) if pending is None else (pending.rows, pending.deadline_at)
         self._outcomes.put_nowait(_Finished(item_id, served, outcome, places, deadline_at))
 
     def _message(self, item: "_Finished") -> pb.ClassifyStreamResponse:
