@@ -20,10 +20,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sentiment.api.grpc.health import NOT_READY
 from sentiment.cli import connecting
-from sentiment.cli.listener import Listener, _address, look
+from sentiment.cli.listener import Listener, address_of, look
 from sentiment.cli.main import main
 from sentiment.client import CallFailed, Client
 from sentiment.security.client_credentials import Credentials
+from sentiment.serving.starting import is_starting
 from tests.conftest import PLAIN
 from tests.security.authorities import Authority, mounted_pair
 from tests.test_processes import PATIENCE_S, Process, free_port, hanging, spawn
@@ -58,9 +59,9 @@ class Loading:
         self.target = f"127.0.0.1:{free_port()}"
         self.server = spawn("--bundles", str(folder), "--grpc-listen", self.target, "--drain-wait-s", "0")
 
-    def wait_listening(self) -> "Loading":
+    def wait_starting(self) -> "Loading":
         ends_at = time.monotonic() + PATIENCE_S
-        while not_ready(self.target) != "starting":
+        while not is_starting(int(self.target.rpartition(":")[2])):
             assert time.monotonic() < ends_at
             time.sleep(0.02)
         return self
@@ -78,7 +79,7 @@ def not_ready(target: str) -> str | None:
 
 
 def test_a_server_that_is_starting_is_waited_for_and_then_answers(capsys: Captured, spawn: Spawn, tmp_path: Path) -> None:
-    loading = Loading(tmp_path, spawn).wait_listening()
+    loading = Loading(tmp_path, spawn).wait_starting()
     command = [sys.executable, "-m", "sentiment", "classify", "--target", loading.target, "a good film"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
         assert waiting.stderr is not None
@@ -91,7 +92,7 @@ def test_a_server_that_is_starting_is_waited_for_and_then_answers(capsys: Captur
 
 
 def test_a_server_that_starts_for_too_long_is_given_up(capsys: Captured, spawn: Spawn, tmp_path: Path) -> None:
-    loading = Loading(tmp_path, spawn).wait_listening()
+    loading = Loading(tmp_path, spawn).wait_starting()
     starting = f"the server at {loading.target} is starting"
 
     assert refused(capsys, loading.target, "--wait", "0") == f"{starting}; see its log, or wait for a ready one with --wait SECONDS"
@@ -103,7 +104,7 @@ def test_a_server_that_starts_for_too_long_is_given_up(capsys: Captured, spawn: 
 
 
 def test_ctrl_c_ends_the_waiting_quietly_with_130(spawn: Spawn, tmp_path: Path) -> None:
-    loading = Loading(tmp_path, spawn).wait_listening()
+    loading = Loading(tmp_path, spawn).wait_starting()
     command = [sys.executable, "-m", "sentiment", "explain", "--target", loading.target, "a good film"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
         assert waiting.stderr is not None
@@ -276,9 +277,9 @@ def test_addresses_of_grpc_targets() -> None:
         "unix:///a/b": "/a/b",
         "unix:a": "a",
     }
-    assert {target: _address(target) for target in expected} == expected
+    assert {target: address_of(target) for target in expected} == expected
     others = ["xds:///a", "xds:///a:50051", "passthrough:///a:50051", "dns://8.8.8.8/host:50051", "host:port", "host:70000", ""]
-    assert [_address(target) for target in others] == [None] * 7
+    assert [address_of(target) for target in others] == [None] * 7
 
 
 def test_a_certificate_is_not_compared_with_the_path_of_a_unix_socket(tmp_path: Path) -> None:

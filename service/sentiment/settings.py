@@ -308,7 +308,7 @@ class Settings(BaseModel):
         host = _host_of(value)
         if host is None:
             raise ValueError(f"must be ADDRESS:PORT, such as 127.0.0.1:50051 or [::1]:50051, with a port of at most {PORT_MAX}")
-        if local and host != "localhost" and not _is_loopback(host):
+        if local and not is_loopback(host):
             raise ValueError("must be a loopback address, such as 127.0.0.1:50053, or unix:PATH")
         return value
 
@@ -361,9 +361,10 @@ def _host_of(address: str) -> str | None:
         return None
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host is of this machine only: ``localhost`` or a loopback address."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 

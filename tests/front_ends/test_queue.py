@@ -107,24 +107,24 @@ async def answered(joined: Joined, reading: Row | Windows, outcomes: list[TextOu
 
 
 async def test_each_text_gets_its_own_answer_and_texts_of_one_turn_run_together(joined: Joined) -> None:
-    told: list[list[TextOutcome]] = [[] for _ in range(5)]
+    told: list[list[TextOutcome]] = [[] for _ in range(4)]
 
-    for number in range(4):
+    for number in range(3):
         submit(joined, row(number), told[number])
-    submit(joined, Windows((row(7), row(8)), 6, False), told[4])
+    submit(joined, Windows((row(7), row(8)), 6, False), told[3])
     await until(lambda: joined.batcher.scheduler.rows_running > 0)
     rows = 0
-    while rows < 6:
+    while rows < 5:
         await until(lambda: bool(joined.runner.started))
         rows += len(joined.runner.started[0][0])
         joined.runner.finish()
     await until(lambda: all(told))
 
-    assert [one[0].logits for one in told[:4] if isinstance(one[0], RowResult)] == [[0.0], [1.0], [2.0], [3.0]]
-    assert isinstance(told[4][0], RowsResult)
-    assert told[4][0].logits == [[7.0], [8.0]]
-    assert [len(one) for one in told] == [1] * 5
-    assert joined.notes.ran < 6
+    assert [one[0].logits for one in told[:3] if isinstance(one[0], RowResult)] == [[0.0], [1.0], [2.0]]
+    assert isinstance(told[3][0], RowsResult)
+    assert told[3][0].logits == [[7.0], [8.0]]
+    assert [len(one) for one in told] == [1] * 4
+    assert joined.notes.ran < 5
     assert joined.queue.texts == 0
     assert joined.queue.backlog_s == 0.125
 

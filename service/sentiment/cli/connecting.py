@@ -14,11 +14,13 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sentiment.api.grpc.health import DRAINING, NOT_READY, STALLED, STARTING, WAITING
-from sentiment.cli.listener import look
+from sentiment.cli.listener import address_of, look
 from sentiment.client import CallFailed, Client
 from sentiment.client.policy import SERVICE
 from sentiment.errors import SentimentError
 from sentiment.security.client_credentials import Credentials
+from sentiment.serving.starting import is_starting
+from sentiment.settings import is_loopback
 
 # A running server answers GetModel, and a health check, in milliseconds.
 CONNECT_S_MAX = 5.0
@@ -61,6 +63,7 @@ class Found:
         return self.state is State.STARTING or (asked and self.state in (State.NOT_READY, State.ABSENT))
 
 
+TO_DO = "; see its log, or wait for a ready one with --wait SECONDS"
 # By the trailer of a health check: what a server that is not ready does.
 _NOT_READY = {
     STARTING: (State.STARTING, "is starting"),
@@ -130,6 +133,8 @@ def _find(target: str, credentials: Credentials, channel_credentials: grpc.Chann
         return Found(State.OTHER, f"no server answers at {target}: another gRPC server listens there, without {SERVICE}")
     if answer not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return Found(State.OTHER, f"no server answers at {target}: health checks are refused: {answer.name}")
+    if _is_starting(target):
+        return Found(State.STARTING, f"the server at {target} is starting", TO_DO)
     listener = look(target, credentials)
     said = f"no server answers at {target}: {listener.fact or failed.message}"
     if not listener.fact and not credentials.secure and credentials.authorization() is not None:
@@ -150,4 +155,10 @@ def _health(target: str, credentials: grpc.ChannelCredentials | None) -> Found |
             return Found(State.READY)
         why = str(dict(call.trailing_metadata() or ()).get(NOT_READY, ""))
         state, does = _NOT_READY.get(why, (State.NOT_READY, "is not ready"))
-        return Found(state, f"the server at {target} {does}", "; see its log, or wait for a ready one with --wait SECONDS")
+        return Found(state, f"the server at {target} {does}", TO_DO)
+
+
+def _is_starting(target: str) -> bool:
+    """Whether a server of this machine that is starting holds the target's port."""
+    address = address_of(target)
+    return isinstance(address, tuple) and is_loopback(address[0]) and is_starting(address[1])

@@ -31,7 +31,7 @@ class Listener:
 
 def look(target: str, credentials: Credentials) -> Listener:
     """Look at ``host:port`` or ``unix:PATH``; other gRPC targets are not looked at. Takes at most some seconds."""
-    address = _address(target)
+    address = address_of(target)
     if address is None:
         return Listener()
     try:
@@ -47,7 +47,7 @@ class _Absent(Exception):
     """No connection."""
 
 
-def _address(target: str) -> tuple[str, int] | str | None:
+def address_of(target: str) -> tuple[str, int] | str | None:
     """Host and port, or the path of a Unix socket."""
     if target.startswith("unix:"):
         return "/" + target.removeprefix("unix:///") if target.startswith("unix:///") else target.removeprefix("unix:")

@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import contextlib
 import gc
 import importlib.metadata
 import logging
@@ -36,6 +37,7 @@ from sentiment.serving.lifecycle.repository import Repository
 from sentiment.serving.lifecycle.served_model import RunningModel
 from sentiment.serving.registry import Models
 from sentiment.serving.request_bytes import RequestBytes
+from sentiment.serving.starting import reserved, starting
 from sentiment.settings import Settings
 
 WATCHDOG_S = 0.5
@@ -48,9 +50,9 @@ class App:
     second_signal_ends = True
 
     def __init__(self, settings: Settings, counts_grpc: bool = True) -> None:
-        """Bind the gRPC ports; call it in an event loop started by ``event_loop.run``.
+        """Hold the gRPC ports; call it in an event loop started by ``event_loop.run``.
 
-        ``counts_grpc``: count and admit gRPC calls here; False where the front ends that forward them do so.
+        ``counts_grpc``: count and admit gRPC calls here; False where the front ends that forward them do so, and reserve the port.
 
         Raises:
             CannotServe: a port cannot be bound.
@@ -58,6 +60,7 @@ class App:
                 cannot be used.
         """
         self._settings = settings
+        self._counts_grpc = counts_grpc
         self._log = logger()
         self._metrics = Metrics(METHODS, CODE_NAMES)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -79,12 +82,18 @@ class App:
         self.device_lost = False
         # Set when the model answers.
         self.started = asyncio.Event()
-        self.http_port = 0
+        self.http_port = self.grpc_port = 0
         self._secured = Secured(settings, self._metrics)
         requests = RequestBytes(settings.request_bytes_max)
         self._metrics.request_bytes.set_function(lambda: requests.used)
+        # The main port is held, and opened when the models answer.
+        self._held = contextlib.ExitStack()
+        listen = settings.grpc_listen
+        if counts_grpc:
+            listen = self._held.enter_context(reserved(listen))
+            self._held.enter_context(starting(int(listen.rpartition(":")[2])))
         self._grpc = GrpcSide(
-            settings,
+            settings.model_copy(update={"grpc_listen": listen}),
             self._metrics,
             self._models,
             counts=counts_grpc,
@@ -93,7 +102,7 @@ class App:
             feedback=self._feedback,
             requests=requests,
         )
-        self.grpc_port = self._grpc.bind()
+        self._grpc.bind_probes()
         self._web = Web(
             self._grpc.service,
             self._grpc.calls,
@@ -128,7 +137,9 @@ class App:
         begun = time.monotonic()
         if self._settings.http_listen:
             self.http_port = await self._web.start(self._settings.http_listen)
-        await self._grpc.start()
+        await self._grpc.start_probes()
+        if not self._counts_grpc:
+            await self._open_grpc()
         refreshing = asyncio.create_task(self._secured.keep_fresh())
         loading = asyncio.create_task(self._load())
         stopping = asyncio.create_task(self._stop.wait())
@@ -137,6 +148,8 @@ class App:
             if loading.done():
                 served = loading.result()
                 self._set_ready(True)
+                if self._counts_grpc:
+                    await self._open_grpc()
                 await self._exchange.start()
                 self._say_ready(served, time.monotonic() - begun)
                 self.started.set()
@@ -153,6 +166,11 @@ class App:
         begins = not self._stop.is_set()
         self._stop.set()
         return begins
+
+    async def _open_grpc(self) -> None:
+        self._held.close()
+        self.grpc_port = self._grpc.bind()
+        await self._grpc.start()
 
     async def _load(self) -> RunningModel:
         """Load the models and serve them; returns the default."""
@@ -253,6 +271,7 @@ class App:
 
     async def _shut_down(self) -> None:
         self._set_ready(False)
+        self._held.close()
         await self._grpc.stop()
         await self._web.stop()
         await self._exchange.stop()

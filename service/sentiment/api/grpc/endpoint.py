@@ -35,7 +35,7 @@ Adapt = Callable[[dict[str, Handler], Calls, SentimentService], None]
 
 
 class GrpcSide:
-    """Everything of gRPC except the models. ``bind`` takes the port; calls are answered after ``start``."""
+    """Everything of gRPC except the models. The main port and the health port, if there is one, are opened apart."""
 
     def __init__(
         self,
@@ -118,21 +118,27 @@ class GrpcSide:
             self._probes = GrpcPort(make_health_server(options, self.health, receiving), settings.health_listen)
         self.health_port = 0
 
-    def bind(self) -> int:
-        """Take the main port and the health port; returns the main port.
-
-        Raises:
-            CannotServe: a port cannot be bound.
-        """
+    def bind_probes(self) -> None:
+        """Take the health port, if there is one, and set ``health_port``. Raises CannotServe as ``bind`` does."""
         if self._probes is not None:
             self.health_port = self._probes.bind()
+
+    async def start_probes(self) -> None:
+        """Answer probes of the health port."""
+        if self._probes is not None:
+            await self._probes.start()
+
+    def bind(self) -> int:
+        """Take the main port and listen; returns its number. Call it when calls can be answered.
+
+        Raises:
+            CannotServe: the port cannot be bound.
+        """
         return self._port.bind()
 
     async def start(self) -> None:
         """Start to answer calls. Call ``bind`` first."""
         await self._port.start()
-        if self._probes is not None:
-            await self._probes.start()
 
     async def drain(self, grace_s: float) -> None:
         """Refuse new calls by GOAWAY and answer the accepted ones, for at most ``grace_s`` seconds."""

@@ -25,7 +25,7 @@ class GrpcPort:
         self._stopping = False
 
     def bind(self) -> int:
-        """Take the port; returns its number.
+        """Take the port and listen; returns its number. Connections are accepted from now on, and calls answered after ``start``.
 
         Raises:
             CannotServe: the port cannot be bound.
@@ -43,7 +43,7 @@ class GrpcPort:
         self._watching = asyncio.create_task(self._watch())
 
     async def stop(self, grace_s: float) -> None:
-        """Close the port and wait up to ``grace_s`` seconds for the calls in progress, then end them."""
+        """Close the port and wait up to ``grace_s`` seconds for the calls in progress, then end them. Harmless before ``start``."""
         self._stopping = True
         await self._server.stop(grace_s)
         if self._watching is not None:

@@ -19,6 +19,7 @@ from sentiment.serving.front_ends.metric_totals import Counts, Totals
 from sentiment.serving.front_ends.model_copy import copy_of
 from sentiment.serving.lifecycle.served_model import RunningModel
 from sentiment.serving.queries import Query
+from sentiment.serving.starting import starting
 
 # How often to collect the front ends' counts: a front end that dies loses at most this much.
 COUNTS_EVERY_S = 5.0
@@ -55,7 +56,7 @@ class Executor(App):
     async def run(self) -> None:
         """Serve as in one process, for the front ends too."""
         await self._front_ends.start()
-        beside = {asyncio.create_task(self._collect()), asyncio.create_task(self._beat())}
+        beside = {asyncio.create_task(work) for work in (self._collect(), self._beat(), self._show_starting())}
         try:
             await super().run()
         finally:
@@ -68,6 +69,10 @@ class Executor(App):
         """Send beats once the model answers. Before, startup may block the event loop."""
         await self.started.wait()
         await beat()
+
+    async def _show_starting(self) -> None:
+        with starting(int(self._start.settings.grpc_listen.rpartition(":")[2])):
+            await self.started.wait()
 
     async def _collect(self) -> None:
         while True:

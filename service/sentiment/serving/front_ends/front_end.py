@@ -163,7 +163,9 @@ class FrontEnd:
                 # Objects that exist now live as long as the process, so the garbage collector can skip them.
                 gc.collect()
                 gc.freeze()
+                self._grpc.bind_probes()
                 self._grpc.bind()
+                await self._grpc.start_probes()
                 await self._grpc.start()
                 self._opened = True
             # Only to the link of this list: a newer executor has to send its own first.

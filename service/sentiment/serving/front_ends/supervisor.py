@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -19,6 +18,7 @@ from sentiment.errors import CannotServe
 from sentiment.observability.logs import logger, wait_written
 from sentiment.serving.event_loop import stop_signals
 from sentiment.serving.front_ends.handshake import BEAT_S, EXECUTOR, Start, front_ends
+from sentiment.serving.starting import reserved
 from sentiment.settings import Settings
 
 COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "sentiment.serving.front_ends")
@@ -71,7 +71,7 @@ class Supervisor:
         for number in stop_signals():
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
         probed = self._settings.health_listen if self._settings.tls_cert_file else ""
-        with _reserved(self._settings.grpc_listen) as address, _reserved(probed) as health, _folder() as folder:
+        with reserved(self._settings.grpc_listen, True) as address, reserved(probed, True) as health, _folder() as folder:
             changes: dict[str, object] = {"grpc_listen": address, "health_listen": health}
             if not self._settings.connection_age_max_s:
                 changes |= {"connection_age_max_s": CONNECTION_AGE_S, "connection_age_grace_s": CONNECTION_GRACE_S}
@@ -185,29 +185,6 @@ class Supervisor:
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(number)
-
-
-@contextlib.contextmanager
-def _reserved(listen: str) -> Iterator[str]:
-    """Reserve a port without listening, so that only our front ends share it; yields its address. Does nothing if ``listen`` is empty.
-
-    Raises:
-        CannotServe: another process uses it.
-    """
-    if not listen:
-        yield ""
-        return
-    host, _, port = listen.rpartition(":")
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        with socket.socket(*found[:3]) as held:
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            held.bind(found[4])
-            # Set after bind: before it, bind would succeed on a port that another server shares.
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            yield f"{host}:{held.getsockname()[1]}"
-    except (OSError, OverflowError) as error:
-        raise CannotServe(f"gRPC cannot listen on {listen}: {error}") from error
 
 
 @contextlib.contextmanager
