@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -28,6 +28,8 @@ OK = "OK"
 CODE_NAMES = tuple(sorted({OK, "CANCELLED", *(code.name for code in CODES.values())} - {CODES[Unauthenticated].name}))
 # The outcomes of answers whose call ended otherwise, or too late.
 OUTCOMES = {OK: "expired", "DEADLINE_EXCEEDED": "expired", "CANCELLED": "cancelled"}
+# An answer is held only if this much time is left.
+LEAVING_S_MIN = 0.5
 # Retry delay for a call that is refused because too many calls are open. Some of them will have ended by then.
 OPEN_RETRY_S = 1.0
 # Messages up to this size are parsed on the event loop: counting and parsing their 4,000 fields takes 2 ms. For a larger
@@ -96,9 +98,24 @@ class Calls:
         self._receiving = receiving
         self._tracer = tracer
         self._open = 0
+        # Set when held answers may leave; None where none are held.
+        self._leaving: asyncio.Event | None = None
         self._serial = itertools.count(1)
         # Makes request ids unique across restarts, without a random number per request.
         self._run = os.urandom(4).hex()
+
+    @contextlib.contextmanager
+    def holding_answers(self) -> Iterator[None]:
+        """Answers of calls with one message wait for the end of the context, unless their deadline is near.
+
+        So callers that wait for an answer before they send the next call send none meanwhile.
+        """
+        self._leaving = asyncio.Event()
+        try:
+            yield
+        finally:
+            self._leaving.set()
+            self._leaving = None
 
     @property
     def margin_s(self) -> float:
@@ -283,7 +300,10 @@ class Calls:
         with self._receiving.requests.held(call.caller, len(data)):
             answering = answer(data, call, context)
             del data
-            return await answering
+            answered = await answering
+            if self._leaving is not None and call.time_left_s() > LEAVING_S_MIN:
+                await self._leaving.wait()
+            return answered
 
 
 async def abort(context: Context, call: Call, error: RequestError) -> None:

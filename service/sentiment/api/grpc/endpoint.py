@@ -30,6 +30,8 @@ from sentiment.settings import Settings
 MODEL_BYTES_MAX = 128
 
 
+# How long answers are held before the GOAWAY: longer than a call is on its way within a region. And after it: until it is sent.
+QUIET_S, GOAWAY_S = 0.05, 0.01
 # Replaces some of the handlers of sentiment.v1, by method name: the handlers, what counts their calls, and the service.
 Adapt = Callable[[dict[str, Handler], Calls, SentimentService], None]
 
@@ -145,8 +147,12 @@ class GrpcSide:
         begun = time.monotonic()
         # Streams get at most half of the grace: one whose client does not read must not take the time of other calls.
         await self.streams.end(grace_s / 2)
-        # After GOAWAY a client sends its next call to another server, without an error.
-        stopping = asyncio.create_task(self._port.stop(max(0.0, grace_s - (time.monotonic() - begun))))
+        # After GOAWAY a client sends its next call to another server, without an error. But gRPC's core drops what comes before the client
+        # has read the GOAWAY, and the client sees CANCELLED: docs/operate/rollouts-and-failures.md.
+        with self.calls.holding_answers():
+            await asyncio.sleep(QUIET_S)
+            stopping = asyncio.create_task(self._port.stop(max(0.0, grace_s - (time.monotonic() - begun))))
+            await asyncio.sleep(GOAWAY_S)
         self.health.end_watches()
         await stopping
 
