@@ -2,11 +2,15 @@
 
 An item holds one of ``call_rows_max`` places until its answer has been written. So the server stops reading from a client that does not
 read. A text in windows holds a place per window; the places beyond the first are taken before the next item is read.
+
+All streams together accept only a few items in a turn of the event loop, so that they delay other calls by little, however many they are.
+After a refusal a stream pauses: a client that goes on sending would get nothing but refusals, as fast as the event loop can make them.
 """
 
 import asyncio
 import contextlib
 import time
+from collections import deque
 from dataclasses import dataclass
 
 import grpc
@@ -19,7 +23,7 @@ from sentiment.api.grpc.receiving import WINDOW_BYTES, Context, Receiving
 from sentiment.api.grpc.servicer import SentimentService, count_item, keep_few_interactive
 from sentiment.batching.row_queue import Pending
 from sentiment.batching.ticket import Priority
-from sentiment.errors import Broken, InvalidInput, RequestError, Unavailable
+from sentiment.errors import Broken, InvalidInput, Refused, RequestError, Unavailable
 from sentiment.observability.logs import logger
 from sentiment.serving.pipeline import Answer, Outcome, Served
 from sentiment.v1 import sentiment_pb2 as pb
@@ -28,6 +32,44 @@ METHOD = "ClassifyStream"
 # Time for a client to stop sending after its stream has ended: several round trips. A connection that is closed while its client still
 # sends is reset, and answers that the client has not read are lost.
 LINGER_S = 0.1
+# Items that all streams accept in a turn of the event loop. One takes some 0.2 ms.
+ITEMS_PER_TURN = 4
+# The longest pause of a stream after a refused item. An item that must be refused again costs little then.
+PAUSE_S_MAX = 0.25
+
+
+class Turns:
+    """Lets a number of tasks go on in each turn of the event loop, in the order in which they came."""
+
+    def __init__(self, per_turn: int) -> None:
+        self._per_turn = self._left = per_turn
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._soon = False
+
+    async def wait(self) -> None:
+        """Wait for a turn with room."""
+        loop = asyncio.get_running_loop()
+        if not self._soon:
+            self._soon = True
+            loop.call_soon(self._next)
+        if self._left:
+            self._left -= 1
+            return
+        place: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(place)
+        await place
+
+    def _next(self) -> None:
+        self._left = self._per_turn
+        while self._left and self._waiting:
+            place = self._waiting.popleft()
+            # Its task may have been cancelled.
+            if not place.done():
+                place.set_result(None)
+                self._left -= 1
+        self._soon = bool(self._waiting)
+        if self._soon:
+            asyncio.get_running_loop().call_soon(self._next)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +90,7 @@ class Streams:
         self._calls = calls
         self._receiving = receiving
         self._limits = limits
+        self._turns = Turns(ITEMS_PER_TURN)
         self._open: set[_Stream] = set()
         self._ending = False
 
@@ -75,7 +118,7 @@ class Streams:
         remaining = context.time_remaining()
         call = self._calls.begin(METHOD, remaining, headers_of(context), peer=context.peer)
         call.deadline_at = float("inf") if remaining is None else call.arrived_at + remaining
-        stream = _Stream(self._service, self._calls, self._receiving, call, self._limits)
+        stream = _Stream(self._service, self._calls, self._receiving, self._turns, call, self._limits)
         try:
             await self._calls.settle(call, self._converse(stream, context))
         except RequestError as error:
@@ -123,10 +166,13 @@ class _Finished:
 
 
 class _Stream:
-    def __init__(self, service: SentimentService, calls: Calls, receiving: Receiving, call: Call, limits: StreamLimits) -> None:
+    def __init__(
+        self, service: SentimentService, calls: Calls, receiving: Receiving, turns: Turns, call: Call, limits: StreamLimits
+    ) -> None:
         self._service = service
         self._calls = calls
         self._receiving = receiving
+        self._turns = turns
         self._call = call
         self._limits = limits
         self._room = asyncio.Semaphore(limits.rows_max)
@@ -134,6 +180,8 @@ class _Stream:
         self._accepted: dict[int, _Accepted] = {}
         # The finished items; None when reading has ended.
         self._outcomes: asyncio.Queue[_Finished | None] = asyncio.Queue()
+        # How long to pause before the next item.
+        self._pause_s = 0.0
         # Places for windows of accepted items that have not been acquired yet.
         self._owed = 0
         self._unanswered = 0
@@ -166,6 +214,10 @@ class _Stream:
                 await self._room.acquire()
                 self._owed -= 1
             await self._room.acquire()
+            if self._pause_s:
+                await asyncio.sleep(self._pause_s)
+                self._pause_s = 0.0
+            await self._turns.wait()
             return await self._receiving.next_message(context, self._call.caller, self._limits.message_bytes_max, WINDOW_BYTES)
         except asyncio.CancelledError:
             if self._ended:
@@ -238,6 +290,8 @@ class _Stream:
             (served.metrics if served else self._calls.no_model).items[METHOD, self._call.left_code()]()
             raise
         except RequestError as error:
+            if isinstance(error, Refused):
+                self._pause_s = min(error.retry_after_s, PAUSE_S_MAX)
             self._settle(serial, item_id, served, error.alone())
         except Exception:  # the stream waits for this item's outcome, whatever happened
             logger().exception("item_failed", **self._call.logged)
