@@ -35,6 +35,7 @@ from sentiment.serving.journaling import journal_of
 from sentiment.serving.lifecycle.exchange import Exchange
 from sentiment.serving.lifecycle.repository import Repository
 from sentiment.serving.lifecycle.served_model import RunningModel
+from sentiment.serving.memory import is_due, trimmer
 from sentiment.serving.registry import Models
 from sentiment.serving.request_bytes import RequestBytes
 from sentiment.serving.starting import reserved, starting
@@ -84,7 +85,7 @@ class App:
         self.started = asyncio.Event()
         self.http_port = self.grpc_port = 0
         self._secured = Secured(settings, self._metrics)
-        requests = RequestBytes(settings.request_bytes_max)
+        self._requests = requests = RequestBytes(settings.request_bytes_max)
         self._metrics.request_bytes.set_function(lambda: requests.used)
         # The main port is held, and opened when the models answer.
         self._held = contextlib.ExitStack()
@@ -237,8 +238,11 @@ class App:
             raise RunnerLost("a run did not stop when asked, or its device is lost; this process must be replaced")
 
     async def _watch(self) -> None:
-        """Report not ready while a run takes too long, ask such a run to stop, and give it up if it does not."""
-        stall_s = self._settings.stall_s
+        """Report not ready while a run takes too long, ask such a run to stop, and give it up if it does not.
+
+        Also give memory back that requests held.
+        """
+        stall_s, trim = self._settings.stall_s, trimmer()
         while True:
             running = self._repository.running
             stalled_s = max((one.batcher.stalled_s() for one in running), default=0.0)
@@ -253,6 +257,8 @@ class App:
                         one.explaining.watch(stall_s)
             except Exception:  # the next check may find a run that hangs
                 self._log.exception("watch_failed")
+            if trim is not None and is_due(self._requests):
+                await asyncio.to_thread(trim)
             await asyncio.sleep(min(WATCHDOG_S, stall_s))
 
     async def _keep_answering(self) -> None:

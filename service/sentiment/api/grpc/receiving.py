@@ -1,17 +1,24 @@
 """Reads the messages of gRPC calls, within limits of time and memory.
 
-gRPC's core holds a message until its last byte has come, and does not tell how much of it is there. So a message that does not come at once
-counts as many bytes as it may have, until it has come: see ``RequestBytes``.
+gRPC's core holds a message until its last byte has come, and does not tell how much of it is there. So:
+
+- A call's only message that does not come at once counts, until it has come, as many bytes as it may have (see ``RequestBytes``), and it
+  must come within a time.
+- A stream's next message may take any time. It counts what the core takes before the server reads. If its connection has received more
+  bytes than its messages explain, it counts as many as it may have.
 """
 
 import asyncio
-import time
-from collections.abc import Awaitable
+from collections import OrderedDict
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from sentiment.api.grpc.connections import Connections
 from sentiment.api.grpc.status import code_of
 from sentiment.errors import Expired, InvalidInput, Refused, RequestError
 from sentiment.serving.request_bytes import RequestBytes
@@ -21,21 +28,53 @@ Q = TypeVar("Q", bound=Message)
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, Any]"  # Any: bytes too; the class is generic over request and response
 # A read that is found in progress twice, this long apart, waits for its client. Other messages come at once, often before the read begins.
 LOOK_S = 0.05
-# The core takes this much of a stream's next message before it comes to the read: HTTP/2's initial window.
+# How often the connections of streams that wait are measured.
+MEASURE_S = 0.25
+# The core takes this much of a stream's next message before the server reads it: HTTP/2's initial window.
 WINDOW_BYTES = 2**16
+# What a connection may receive besides messages: for each message, with its headers, and in all, such as pings.
+MESSAGE_OVERHEAD, OVERHEAD = 2**10, 2**20
+# Connections that are remembered. One that is forgotten is measured from the next look on.
+CALLERS_MAX = 4096
 # How long a call that ends without a message may take to end for another reason: usually its caller has left.
 LEAVING_S = 0.05
 
 
 class _Read:
-    """A read in progress that waits for its client once it has been ``seen``. It then counts ``size`` bytes, or is ``refused``."""
+    """A read in progress. Once it waits for its client it ``counts`` bytes, or is ``refused``."""
 
     def __init__(self, caller: str, size: int) -> None:
         self.caller, self.size = caller, size
         self.seen = False
-        self.counts = False
+        self.counts = 0
         self.refused: Refused | None = None
         self.timeout: asyncio.Timeout | None = None
+
+    def count(self, requests: RequestBytes, size: int) -> None:
+        """Count ``size`` bytes; end the read if they do not fit."""
+        try:
+            requests.take(self.caller, size - self.counts)
+            self.counts = size
+        except Refused as error:
+            self.refused = error
+            assert self.timeout is not None, "set before the read is in progress"
+            self.timeout.reschedule(asyncio.get_running_loop().time())
+
+
+@dataclass(slots=True)
+class _Caller:
+    """What came on a connection. ``unmeasured``: its bytes before that are not known. ``waiting``: reads of streams that wait."""
+
+    messages: int = 0
+    bytes: int = 0
+    streams: int = 0
+    unmeasured: bool = False
+    waiting: set[_Read] = field(default_factory=set)
+
+    @property
+    def explained(self) -> int:
+        """Bytes that its messages explain, and what the core may have taken of its streams."""
+        return self.bytes + self.messages * MESSAGE_OVERHEAD + self.streams * WINDOW_BYTES + OVERHEAD
 
 
 class Receiving:
@@ -54,6 +93,10 @@ class Receiving:
         # Reads that count nothing yet.
         self._reads: dict[_Read, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._callers: OrderedDict[str, _Caller] = OrderedDict()
+        self._forgot = False
+        self._connections = Connections()
+        self._measuring: asyncio.Task[None] | None = None
 
     async def message(self, context: Context, caller: str, bytes_max: int, deadline_at: float = float("inf")) -> bytes:
         """The message of a call that has one.
@@ -70,48 +113,73 @@ class Receiving:
             InvalidInput: it is too large, or the call has none.
             asyncio.CancelledError: the caller has left.
         """
-        begun = time.monotonic()
+        # As ``time.monotonic``.
+        clock = asyncio.get_running_loop().time
+        begun = clock()
         try:
             data = await self._read(context, _Read(caller, self._message_bytes_max), min(deadline_at, begun + self._within_s))
         except TimeoutError as error:
-            raise Expired(f"the request's message did not arrive within {time.monotonic() - begun:.2f} s") from error
+            raise Expired(f"the request's message did not arrive within {clock() - begun:.2f} s") from error
         if data is None:
             await asyncio.sleep(LEAVING_S)
             raise InvalidInput("", "the call has no message")
         return _checked(data, bytes_max)
 
-    async def next_message(self, context: Context, caller: str, bytes_max: int, counts: int | None = None) -> bytes | None:
-        """The next message of a stream, whenever it comes; None after the last one.
-
-        Args:
-            context, caller, bytes_max: as for ``message``.
-            counts: how many bytes it counts while the stream waits for it; None: as many as it may have.
+    async def next_message(self, context: Context, caller: str, bytes_max: int) -> bytes | None:
+        """The next message of a stream, whenever it comes; None after the last one. Call it within ``stream``.
 
         Raises:
             Refused: the caller has too many streams that wait for a message.
             InvalidInput: it is too large.
             asyncio.CancelledError: the caller has left.
         """
-        data = await self._read(context, _Read(caller, self._message_bytes_max if counts is None else counts), None)
+        data = await self._read(context, _Read(caller, WINDOW_BYTES), None)
         return None if data is None else _checked(data, bytes_max)
+
+    @contextmanager
+    def stream(self, caller: str) -> Iterator[None]:
+        """While a stream of this caller is open."""
+        self._caller(caller).streams += 1
+        try:
+            yield
+        finally:
+            self._caller(caller).streams -= 1
 
     async def _read(self, context: Context, read: _Read, by: float | None) -> bytes | None:
         """Read a message; None if there is none. Raises TimeoutError after the instant ``by``."""
         self._reads[read] = None
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_soon)
+        data: Any = grpc.aio.EOF  # Any: bytes, or EOF
         try:
             async with asyncio.timeout_at(by) as read.timeout:
-                data: Any = await context.read()  # Any: bytes, or EOF
+                data = await context.read()
         except TimeoutError:
             if read.refused is not None:
                 raise read.refused from None
             raise
         finally:
             self._reads.pop(read, None)
-            if read.counts:
-                self.requests.give_back(read.caller, read.size)
-        return None if data is grpc.aio.EOF else data
+            caller = self._caller(read.caller)
+            caller.waiting.discard(read)
+            self.requests.give_back(read.caller, read.counts)
+        if data is grpc.aio.EOF:
+            return None
+        caller.messages += 1
+        caller.bytes += len(data)
+        found: bytes = data
+        return found
+
+    def _caller(self, name: str) -> _Caller:
+        caller = self._callers.get(name)
+        if caller is None:
+            caller = self._callers[name] = _Caller(unmeasured=self._forgot)
+            if len(self._callers) > CALLERS_MAX:
+                self._forgot = True
+                self._callers.popitem(last=False)
+        else:
+            self._callers.move_to_end(name)
+        return caller
 
     def _look_soon(self) -> None:
         """Look once the reads have ended whose messages came while the event loop was busy: they need two turns of it."""
@@ -120,19 +188,36 @@ class Receiving:
 
     def _look(self) -> None:
         """Count the reads that were in progress the last time too."""
-        loop = asyncio.get_running_loop()
         for read in [read for read in self._reads if read.seen]:
             del self._reads[read]
-            try:
-                self.requests.take(read.caller, read.size)
-                read.counts = True
-            except Refused as error:
-                read.refused = error
-                assert read.timeout is not None, "set before the read is in progress"
-                read.timeout.reschedule(loop.time())
+            read.count(self.requests, read.size)
+            if read.size == WINDOW_BYTES and read.refused is None:
+                self._caller(read.caller).waiting.add(read)
+                if self._measuring is None:
+                    self._measuring = asyncio.create_task(self._measure_all())
         for read in self._reads:
             read.seen = True
-        self._timer = loop.call_later(LOOK_S, self._look_soon) if self._reads else None
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_soon) if self._reads else None
+
+    async def _measure_all(self) -> None:
+        """Measure the connections of streams that wait, as long as there are any."""
+        while waiting := [(name, caller) for name, caller in self._callers.items() if caller.waiting]:
+            if not all(self._connections.knows(name) for name, _ in waiting):
+                await asyncio.to_thread(self._connections.find)
+            for name, caller in waiting:
+                self._measure(name, caller)
+            await asyncio.sleep(MEASURE_S)
+        self._measuring = None
+
+    def _measure(self, name: str, caller: _Caller) -> None:
+        received = self._connections.received(name)
+        if received is None:
+            return
+        if caller.unmeasured:
+            caller.unmeasured, caller.bytes = False, received - caller.messages * MESSAGE_OVERHEAD
+        elif received > caller.explained:
+            for read in list(caller.waiting):
+                read.count(self.requests, self._message_bytes_max)
 
 
 def _checked(data: bytes, bytes_max: int) -> bytes:

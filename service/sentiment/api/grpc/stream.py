@@ -19,7 +19,7 @@ from sentiment.api.grpc import convert
 from sentiment.api.grpc.accepting import Handler
 from sentiment.api.grpc.call import Call
 from sentiment.api.grpc.calls import OUTCOMES, Calls, abort, headers_of
-from sentiment.api.grpc.receiving import WINDOW_BYTES, Context, Receiving
+from sentiment.api.grpc.receiving import Context, Receiving
 from sentiment.api.grpc.servicer import SentimentService, count_item, keep_few_interactive
 from sentiment.batching.row_queue import Pending
 from sentiment.batching.ticket import Priority
@@ -120,7 +120,8 @@ class Streams:
         call.deadline_at = float("inf") if remaining is None else call.arrived_at + remaining
         stream = _Stream(self._service, self._calls, self._receiving, self._turns, call, self._limits)
         try:
-            await self._calls.settle(call, self._converse(stream, context))
+            with self._receiving.stream(call.caller):
+                await self._calls.settle(call, self._converse(stream, context))
         except RequestError as error:
             await abort(context, call, error)
 
@@ -218,7 +219,7 @@ class _Stream:
                 await asyncio.sleep(self._pause_s)
                 self._pause_s = 0.0
             await self._turns.wait()
-            return await self._receiving.next_message(context, self._call.caller, self._limits.message_bytes_max, WINDOW_BYTES)
+            return await self._receiving.next_message(context, self._call.caller, self._limits.message_bytes_max)
         except asyncio.CancelledError:
             if self._ended:
                 return None

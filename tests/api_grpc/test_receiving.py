@@ -1,0 +1,215 @@
+"""Messages that come late, or not at all, in virtual time; and connections that are measured."""
+
+import asyncio
+import socket
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import grpc
+import pytest
+
+from sentiment.api.grpc.connections import Connections, peer_of
+from sentiment.api.grpc.receiving import LOOK_S, MESSAGE_OVERHEAD, OVERHEAD, WINDOW_BYTES, Receiving
+from sentiment.errors import Expired, InvalidInput, Refused
+from sentiment.serving.request_bytes import RequestBytes
+from tests.virtual_time import VirtualClock, VirtualTimeLoop
+
+T = TypeVar("T")
+MESSAGE_MAX, WITHIN_S = 1000, 10.0
+CALLER = "ipv4:10.0.0.7:41234"
+
+
+class Call:
+    """A call whose messages come after some seconds each; None is its end."""
+
+    def __init__(self, *messages: tuple[float, bytes | None]) -> None:
+        self._messages = list(messages)
+
+    async def read(self) -> Any:
+        seconds, message = self._messages.pop(0)
+        await asyncio.sleep(seconds)
+        return grpc.aio.EOF if message is None else message
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run in virtual time."""
+    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(VirtualClock())) as runner:
+        return runner.run(work)
+
+
+def receiving(bytes_max: int = 10 * MESSAGE_MAX) -> Receiving:
+    return Receiving(RequestBytes(bytes_max), MESSAGE_MAX, WITHIN_S)
+
+
+async def settled() -> None:
+    """Wait until a read that is in progress now counts."""
+    await asyncio.sleep(3 * LOOK_S)
+
+
+def test_a_message_that_comes_at_once_counts_nothing_while_it_is_read() -> None:
+    async def read() -> tuple[bytes, int]:
+        found = receiving()
+        data = await found.message(Call((LOOK_S / 2, b"good")), CALLER, 10)
+        return data, found.requests.peak
+
+    assert run(read()) == (b"good", 0)
+
+
+def test_a_message_that_does_not_come_at_once_counts_the_most_that_it_may_have_until_it_has_come() -> None:
+    async def read() -> tuple[int, bytes, int]:
+        found = receiving()
+        reading = asyncio.create_task(found.message(Call((5, b"good")), CALLER, 10))
+        await settled()
+        late = found.requests.used
+        return late, await reading, found.requests.used
+
+    assert run(read()) == (MESSAGE_MAX, b"good", 0)
+
+
+def test_a_caller_with_too_many_late_messages_is_refused_and_others_are_not() -> None:
+    async def read() -> tuple[list[str], bytes]:
+        found = receiving(4 * MESSAGE_MAX)
+        mine = [asyncio.create_task(found.message(Call((9, b"good")), CALLER, 10)) for _ in range(4)]
+        other = asyncio.create_task(found.message(Call((9, b"good")), "ipv4:10.0.0.8:1", 10))
+        ended = await asyncio.gather(*mine, return_exceptions=True)
+        return [type(one).__name__ for one in ended], await other
+
+    assert run(read()) == (["bytes", "bytes", "Refused", "Refused"], b"good")
+
+
+@pytest.mark.parametrize(("deadline_s", "after_s"), [(float("inf"), WITHIN_S), (3.0, 3.0)])
+def test_a_message_must_come_within_its_time_or_before_the_deadline(deadline_s: float, after_s: float) -> None:
+    async def read() -> float:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        with pytest.raises(Expired, match=f"did not arrive within {after_s:.2f} s"):
+            await receiving().message(Call((60, b"good")), CALLER, 10, begun + deadline_s)
+        return loop.time() - begun
+
+    assert run(read()) == pytest.approx(after_s)
+
+
+def test_a_call_without_a_message_and_one_with_too_large_a_message_are_invalid() -> None:
+    async def read() -> None:
+        with pytest.raises(InvalidInput, match="the call has no message"):
+            await receiving().message(Call((0, None)), CALLER, 10)
+        with pytest.raises(InvalidInput, match="has 11 bytes; the limit is 10"):
+            await receiving().message(Call((0, b"12345678901")), CALLER, 10)
+
+    run(read())
+
+
+def test_a_message_that_came_while_the_event_loop_was_blocked_is_not_late() -> None:
+    clock = VirtualClock()
+
+    async def read() -> tuple[bytes, int]:
+        found, came = receiving(MESSAGE_MAX // 2), asyncio.get_running_loop().create_future()
+
+        class Blocked:
+            async def read(self) -> Any:
+                return await came
+
+        reading = asyncio.create_task(found.message(Blocked(), CALLER, 10))  # type: ignore[arg-type]  # only this is asked of it
+        await asyncio.sleep(1.5 * LOOK_S)
+        # The loop does nothing for a while; meanwhile the message comes.
+        clock.now += 5
+        asyncio.get_running_loop().call_soon(came.set_result, b"good")
+        return await reading, found.requests.peak
+
+    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(clock)) as runner:
+        assert runner.run(read()) == (b"good", 0)
+
+
+class Measured(Connections):
+    """Connections whose received bytes the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: dict[str, int] = {}
+
+    def find(self) -> None:
+        """Nothing: all are known."""
+
+    def knows(self, caller: str) -> bool:
+        return True
+
+    def received(self, caller: str) -> int | None:
+        return self.bytes.get(caller)
+
+
+def streaming(received: int, bytes_max: int, streams: int, messages: int) -> tuple[list[str], int]:
+    """Streams of one connection that wait for a message after some that came; how their reads end, and what they count."""
+
+    async def read() -> tuple[list[str], int]:
+        found, measured = Receiving(RequestBytes(bytes_max), 2**24, WITHIN_S), Measured()
+        found._connections = measured
+        measured.bytes[CALLER] = received
+        with found.stream(CALLER):
+            for _ in range(messages):
+                await found.next_message(Call((0, b"good")), CALLER, 10)
+            waiting = [asyncio.create_task(found.next_message(Call((60, None)), CALLER, 10)) for _ in range(streams)]
+            await settled()
+            await asyncio.sleep(1)
+            counted = found.requests.used
+            ended = await asyncio.gather(*waiting, return_exceptions=True)
+        assert found.requests.used == 0
+        return [type(one).__name__ for one in ended], counted
+
+    return run(read())
+
+
+def test_a_stream_that_waits_counts_what_the_core_takes_before_it_is_read() -> None:
+    assert streaming(received=100, bytes_max=2**28, streams=3, messages=2) == (["NoneType"] * 3, 3 * WINDOW_BYTES)
+
+
+def test_streams_of_a_connection_with_more_bytes_than_its_messages_explain_count_whole_messages() -> None:
+    explained = 2 * (4 + MESSAGE_OVERHEAD) + WINDOW_BYTES + OVERHEAD
+
+    assert streaming(explained, 2**26, streams=3, messages=2)[1] == 3 * WINDOW_BYTES
+    ended, counted = streaming(explained + 1, 2**26, streams=3, messages=2)
+    # One caller may hold half of 64 MiB: two messages of 16 MiB.
+    assert (sorted(ended), counted) == (["NoneType", "NoneType", "Refused"], 2**25)
+
+
+def test_a_refused_stream_names_its_reason() -> None:
+    async def read() -> Refused:
+        found = Receiving(RequestBytes(WINDOW_BYTES - 1), 2**24, WITHIN_S)
+        with found.stream(CALLER), pytest.raises(Refused) as caught:
+            await found.next_message(Call((60, None)), CALLER, 10)
+        return caught.value
+
+    assert run(read()).reason == "request_bytes"
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_the_bytes_that_a_connection_has_received_are_known(family: socket.AddressFamily) -> None:
+    connections = Connections()
+    with socket.socket(family) as listener:
+        listener.bind(("127.0.0.1" if family is socket.AF_INET else "::1", 0))
+        listener.listen()
+        with socket.create_connection(listener.getsockname()[:2]) as client, listener.accept()[0] as accepted:
+            host, port = client.getsockname()[:2]
+            caller = f"ipv4:{host}:{port}" if family is socket.AF_INET else f"ipv6:%5B{host}%5D:{port}"
+            unknown = connections.received(caller)
+            connections.find()
+            client.sendall(b"x" * 1000)
+            assert len(accepted.recv(1000, socket.MSG_WAITALL)) == 1000
+            known = connections.received(caller)
+        closed = connections.received(caller)
+
+    assert (unknown, known, closed) == (None, 1000, None)
+
+
+@pytest.mark.parametrize(
+    ("caller", "peer"),
+    [
+        ("ipv4:10.0.0.7:41234", ("10.0.0.7", 41234)),
+        ("ipv6:%5B::ffff:10.0.0.7%5D:41234", ("10.0.0.7", 41234)),
+        ("ipv6:%5Bfe80::1%25eth0%5D:1", ("fe80::1", 1)),
+        ("unix:", None),
+        ("unix:/tmp/a.sock", None),
+        ("", None),
+    ],
+)
+def test_peers_are_read_as_grpc_writes_them(caller: str, peer: tuple[str, int] | None) -> None:
+    assert peer_of(caller) == peer

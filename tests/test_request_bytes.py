@@ -1,0 +1,92 @@
+"""The budget of request bytes: bounded, exact, and with room for whoever holds little."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentiment.errors import Refused
+from sentiment.serving.memory import WORTH_BYTES, is_due
+from sentiment.serving.request_bytes import RequestBytes
+
+TOTAL = 1000
+Steps = list[tuple[str, int, bool]]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 400), st.booleans()), max_size=80))
+def test_what_is_held_is_exact_and_within_the_limit_and_no_caller_holds_more_than_half(steps: Steps) -> None:
+    requests, held = RequestBytes(TOTAL), Counter[str]()
+    taken: list[tuple[str, int]] = []
+    for caller, size, gives_back in steps:
+        if gives_back and taken:
+            requests.give_back(*taken[-1])
+            held.subtract({taken[-1][0]: taken.pop()[1]})
+            continue
+        fits = held[caller] + size <= TOTAL - held.total()
+        try:
+            requests.take(caller, size)
+        except Refused as error:
+            assert not fits
+            assert (error.reason, error.retry_after_s > 0) == ("request_bytes", True)
+            continue
+        assert fits or not size
+        taken.append((caller, size))
+        held[caller] += size
+
+        assert requests.used == held.total() <= TOTAL
+        # But for what it took last, nobody holds more than half.
+        assert 2 * held[caller] - size <= TOTAL
+    for caller, size in taken:
+        requests.give_back(caller, size)
+    assert requests.used == 0
+
+
+def test_a_caller_gets_as_much_as_stays_free() -> None:
+    requests = RequestBytes(900)
+
+    def fill(caller: str) -> int:
+        taken = 0
+        while True:
+            try:
+                requests.take(caller, 1)
+            except Refused:
+                return taken
+            taken += 1
+
+    assert fill("a") == 450
+    # As much as stays free.
+    assert fill("b") == 225
+
+
+def test_bytes_are_counted_within_a_context_or_until_somebody_gives_them_back() -> None:
+    requests = RequestBytes(100)
+
+    with requests.held("a", 10):
+        assert requests.used == 10
+    with requests.held("a", 20) as held:
+        kept = held.keep()
+    used = requests.used
+    requests.give_back("a", kept)
+
+    assert (kept, used, requests.used) == (20, 20, 0)
+
+
+def test_memory_is_given_back_once_after_requests_held_much_of_it() -> None:
+    requests = RequestBytes(8 * WORTH_BYTES)
+    requests.take("a", WORTH_BYTES - 1)
+    requests.give_back("a", WORTH_BYTES - 1)
+    little = is_due(requests)
+    requests.take("a", WORTH_BYTES)
+    held = is_due(requests)
+    requests.give_back("a", WORTH_BYTES)
+
+    assert (little, held, is_due(requests), is_due(requests)) == (False, False, True, False)
+
+
+def test_giving_back_more_than_is_held_is_a_bug() -> None:
+    requests = RequestBytes(100)
+    requests.take("a", 1)
+
+    with pytest.raises(AssertionError, match="2 bytes were given back, 1 were held"):
+        requests.give_back("a", 2)
