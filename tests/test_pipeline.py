@@ -10,11 +10,12 @@ from sentiment.batching.batcher import Batcher, Waiting
 from sentiment.batching.plan import BatchLimits
 from sentiment.batching.row_queue import HereQueue
 from sentiment.batching.scheduler import Scheduler
+from sentiment.errors import Unavailable
 from sentiment.model.classifier import load_classifier
 from sentiment.model.runner import Ran
 from sentiment.observability.metrics import Metrics
 from sentiment.serving.batch_telemetry import BatchTelemetry
-from sentiment.serving.pipeline import DEADLINE_SLACK_S, Answer, Served
+from sentiment.serving.pipeline import DEADLINE_SLACK_S, Answer, Outcome, Served
 from sentiment.serving.queries import Query
 from tests.batching.test_batcher import HandRunner
 from tests.batching.test_cost import fixed
@@ -58,5 +59,53 @@ async def test_a_caller_whose_deadline_cancels_it_is_counted_as_expired(served: 
     caller.cancel()
     await asyncio.wait({caller})
 
-    value = one.metrics._metrics.registry.get_sample_value("sentiment_deadline_outcome_total", {"outcome": "expired", "model": "tiny/1"})
-    assert value == 1
+    assert outcomes_of(one) == {"expired": 1}
+
+
+def outcomes_of(served: Served) -> dict[str, float]:
+    """The outcomes of texts that were counted."""
+    registry, names = served.metrics._metrics.registry, ("met", "expired", "refused", "cancelled", "failed")
+    found = {name: registry.get_sample_value("sentiment_deadline_outcome_total", {"outcome": name, "model": "tiny/1"}) for name in names}
+    return {name: value for name, value in found.items() if value}
+
+
+async def test_an_answer_is_counted_when_its_caller_was_told_and_a_caller_that_left_before_was_not(
+    served: tuple[Served, HandRunner],
+) -> None:
+    one, runner = served
+    callers = [asyncio.create_task(one.classify(Query("good film"), time.monotonic(), time.monotonic() + 60)) for _ in range(2)]
+    while not runner.started:
+        await asyncio.sleep(0)
+    _, report = runner.started.pop()
+    report(Ran([[-1.0, 1.0]] * 2, 0.0, 0.001))
+    while not all(caller._fut_waiter is not None and caller._fut_waiter.done() for caller in callers):  # type: ignore[attr-defined]  # else it could be told first
+        await asyncio.sleep(0)
+    callers[0].cancel()
+    await asyncio.wait(callers)
+    untold = outcomes_of(one)
+    one.count_told(1, "met")
+
+    assert (untold, outcomes_of(one)) == ({"cancelled": 1}, {"cancelled": 1, "met": 1})
+
+
+async def test_a_text_is_dropped_once_it_is_tokenized_unless_somebody_needs_it(served: tuple[Served, HandRunner]) -> None:
+    one, _ = served
+    dropped, kept = Query("good film"), Query("good film")
+    outcomes: list[Outcome] = []
+
+    await one.begin(dropped, time.monotonic(), time.monotonic() + 60, outcomes.append)
+    one.samples = [lambda *_: None]
+    await one.begin(kept, time.monotonic(), time.monotonic() + 60, outcomes.append)
+
+    assert (dropped.text, kept.text) == ("", "good film")
+
+
+async def test_an_error_that_is_kept_as_an_outcome_holds_no_text(served: tuple[Served, HandRunner]) -> None:
+    one, _ = served
+    assert isinstance(one.queue, HereQueue)
+    one.queue._batcher.close()
+
+    (outcome,) = await one.classify_many([Query("good film")], time.monotonic(), time.monotonic() + 60)
+
+    assert isinstance(outcome, Unavailable)
+    assert (outcome.__traceback__, outcome.__cause__, outcome.__context__) == (None, None, None)

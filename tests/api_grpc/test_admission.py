@@ -210,6 +210,35 @@ async def test_single_texts_are_interactive_and_batches_and_streams_bulk_unless_
     await asyncio.wait(calls)
 
 
+async def test_of_a_calls_many_texts_only_a_handful_are_interactive_whatever_it_asks_for(plugged: Any) -> None:
+    server, gate, stub, calls = await plugged(row_s=0.001, interactive_items_max=2)
+    calls += [
+        send(stub.ClassifyBatch(batch_request(["good"] * 5, INTERACTIVE))),
+        send(stub.ClassifyStream(iter(stream_requests(["good"] * 5, INTERACTIVE)))),
+    ]
+    await queued(server, 10)
+
+    rows = in_loop(server, lambda: {priority: class_queue_of(server, priority).rows for priority in Priority})
+
+    assert rows == {Priority.INTERACTIVE: 4, Priority.BULK: 6}
+    gate.open()
+    await asyncio.wait(calls)
+
+
+async def test_items_of_a_batch_that_do_not_fit_into_its_time_expire_early_enough_for_the_others_answers(plugged: Any) -> None:
+    server, gate, stub, calls = await plugged(row_s=0.001)
+    calls.append(send(stub.ClassifyBatch(batch_request(["good"] * 4), timeout=3)))
+    await queued(server, 4)
+
+    # The plug before them is never let go in time.
+    response = await calls[-1]
+
+    assert [result.error.code for result in response.results] == [Code.DEADLINE_EXCEEDED.value[0]] * 4
+    assert total(server, "requests", method="ClassifyBatch", code="OK") == 1
+    gate.open()
+    await asyncio.wait(calls)
+
+
 @every_method
 async def test_an_unknown_priority_is_invalid(server: RunningServer, connect: Connect, method: str) -> None:
     outcome = await outcome_of(getattr(connect(server), method)(request_of(method, "good", 3)))

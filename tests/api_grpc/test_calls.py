@@ -1,15 +1,27 @@
 """What all methods share: malformed messages, request ids, and server faults."""
 
+import asyncio
+import contextlib
 import json
+import struct
+import time
+from typing import Any
 
 import grpc
 import pytest
 import structlog
+from grpc_health.v1 import health_pb2
 
+from sentiment.api.grpc.calls import CODE_NAMES, LEAVING_S_MIN, CallLimits, Calls
+from sentiment.api.grpc.receiving import Receiving
 from sentiment.client import CallFailed
+from sentiment.errors import Expired
+from sentiment.observability.metrics import Metrics
+from sentiment.serving.request_bytes import RequestBytes
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.api_grpc.gate import Start, served_by, total
 from tests.conftest import NO_RETRIES, RunningServer
+from tests.faults import raw
 
 Code = grpc.StatusCode
 
@@ -104,3 +116,112 @@ def test_a_message_that_cannot_be_parsed_is_invalid_and_counted(server: RunningS
             assert caught.value.code() is Code.INVALID_ARGUMENT, number
             assert message in caught.value.details()
             assert total(server, "requests", **labels) == before + 1
+
+
+def limited(margin_s: float = 0.0, open_max: int = 8) -> tuple[Calls, Metrics]:
+    """What all calls share, without a server."""
+    metrics = Metrics(("Classify",), CODE_NAMES)
+    return Calls(metrics, CallLimits(2**20, 5.0, 60.0, open_max, 0.5, margin_s), Receiving(RequestBytes(2**24), 2**20, 10.0)), metrics
+
+
+class Told:
+    """A model that counts only what callers were told."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.metrics = metrics.model("tiny/1", [], ())
+        self.told: list[tuple[int, str]] = []
+
+    def count_told(self, texts: int, outcome: str) -> None:
+        self.told.append((texts, outcome))
+
+
+@pytest.mark.parametrize(
+    ("left_s", "margin_s", "code", "told"),
+    [(5.0, 0.002, "OK", "met"), (5.0, 10.0, "OK", "expired"), (-1.0, 0.002, "DEADLINE_EXCEEDED", "expired")],
+    ids=["in time", "within the margin", "after the deadline"],
+)
+async def test_an_answer_is_in_time_if_it_is_ready_a_margin_before_the_deadline(
+    left_s: float, margin_s: float, code: str, told: str
+) -> None:
+    calls, metrics = limited(margin_s)
+    model: Any = Told(metrics)
+    call = calls.begin("Classify", 5.0, tuple)
+    call.served, call.answered = model, 3
+    call.deadline_at = time.monotonic() + left_s
+
+    async def answer() -> str:
+        return "answer"
+
+    with contextlib.suppress(Expired):
+        assert await calls.settle(call, answer()) == "answer"
+
+    assert model.told == [(3, told)]
+    assert metrics.registry.get_sample_value("sentiment_requests_total", {"method": "Classify", "code": code, "model": "tiny/1"}) == 1
+
+
+async def test_answers_that_are_held_leave_together_but_for_those_whose_deadline_is_near() -> None:
+    calls, _ = limited()
+
+    class Context:
+        def __init__(self, left_s: float) -> None:
+            self.time_remaining = lambda: left_s
+            self.peer, self.invocation_metadata = str, tuple
+
+        async def read(self) -> bytes:
+            return b""
+
+    async def answer(data: bytes, _call: object, _context: object) -> bytes:
+        return data + b"answer"
+
+    handler: Any = calls.unary_bytes("Classify", answer)
+    before = await handler.stream_unary(None, Context(30.0))
+    with calls.holding_answers():
+        held = asyncio.create_task(handler.stream_unary(None, Context(30.0)))
+        near = await handler.stream_unary(None, Context(LEAVING_S_MIN / 2))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        waits = not held.done()
+
+    assert (before, near, waits, await held) == (b"answer", b"answer", True, b"answer")
+
+
+def test_a_compressed_message_is_refused_unless_a_setting_accepts_it(server: RunningServer, start: Start) -> None:
+    codes = []
+    for target in (server.target, start(grpc_compression=True).target):
+        with grpc.insecure_channel(target, NO_RETRIES, compression=grpc.Compression.Gzip) as channel:
+            call: Any = channel.unary_unary("/sentiment.v1.SentimentService/Classify")  # bytes in and out
+            codes.append(call.future(pb.ClassifyRequest(text="good " * 100).SerializeToString(), timeout=30).code())
+
+    assert codes == [Code.UNIMPLEMENTED, Code.OK]
+
+
+def test_messages_that_are_announced_and_do_not_come_are_bounded_timed_and_counted(start: Start) -> None:
+    server = start(receive_s_max=1.0, request_bytes_max=64 * 2**20)
+    announced = b"\0" + struct.pack(">I", 2**24 - 1)
+    with raw.Peer(server.target) as peer:
+        for stream in range(1, 12, 2):
+            peer.call(stream)
+            peer.send(raw.frame(raw.DATA, 0, stream, announced))
+        ended = [peer.wait_for(raw.HEADERS, stream) for stream in range(1, 12, 2)]
+
+    assert len(ended) == 6
+    # One caller may hold half: two messages. The others are refused.
+    assert total(server, "requests", method="Classify", code="RESOURCE_EXHAUSTED") == 4
+    assert total(server, "requests", method="Classify", code="DEADLINE_EXCEEDED") == 2
+    assert server.metric("sentiment_request_bytes") == 0
+
+
+def test_health_and_reflection_take_small_messages_only(server: RunningServer) -> None:
+    long = health_pb2.HealthCheckRequest(service="x" * 5000).SerializeToString()
+    with grpc.insecure_channel(server.target, NO_RETRIES) as channel:
+        for method in (
+            "grpc.health.v1.Health/Check",
+            "grpc.health.v1.Health/Watch",
+            "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        ):
+            call: Any = channel.stream_stream(f"/{method}")  # bytes in and out
+            with pytest.raises(grpc.RpcError) as caught:
+                list(call(iter([long]), timeout=30))
+
+            assert caught.value.code() is Code.INVALID_ARGUMENT, method
+            assert "the limit is 4096" in caught.value.details()

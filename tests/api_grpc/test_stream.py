@@ -18,7 +18,7 @@ from sentiment.client import AsyncClient, CallFailed, Classification
 from sentiment.serving.request_bytes import RequestBytes
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
-from tests.api_grpc.gate import Hold, Start, positive, until
+from tests.api_grpc.gate import FixedCost, Hold, Start, bounded, positive, served_by, set_cost, stream_requests, total, until
 from tests.conftest import PLAIN, RunningServer
 
 Code = grpc.StatusCode
@@ -236,3 +236,40 @@ async def test_a_stream_that_is_cancelled_again_while_it_ends_is_closed_all_the_
         await conversation
     assert not streams._open
     assert stream.closed.is_set()
+
+
+async def test_tasks_go_on_a_few_a_turn_of_the_event_loop_in_order_and_one_that_left_takes_no_place() -> None:
+    turns, went, left = Turns(2), [], []
+
+    async def go(number: int) -> None:
+        await turns.wait()
+        went.append(number)
+
+    tasks = [asyncio.create_task(go(number)) for number in range(9)]
+    await asyncio.sleep(0)
+    tasks[3].cancel()
+    while not all(task.done() for task in tasks):
+        left.append(len(went))
+        await asyncio.sleep(0)
+
+    assert went == [0, 1, 2, 4, 5, 6, 7, 8]
+    assert max(after - before for before, after in itertools.pairwise([*left, len(went)])) <= 2
+
+
+async def test_a_stream_accepts_nothing_for_a_while_after_a_refusal(
+    start: Start, hold: Hold, connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sentiment.api.grpc.stream.PAUSE_S_MAX", 3600.0)
+    server = start(runners=1, queue_rows_max=2)
+    set_cost(server, FixedCost(row_s=10))
+    gate, stub = hold(server), connect(server)
+
+    # One item runs, two wait, and the fourth is refused.
+    call = stub.ClassifyStream(iter(stream_requests(["good"] * 9, timeout_s=50)))
+    refused = await bounded(call.read())
+    accepted = await stands_still(lambda: served_by(server).batcher.scheduler.rows_waiting)
+
+    assert refused.error.code == Code.RESOURCE_EXHAUSTED.value[0]
+    assert (accepted, total(server, "items", method="ClassifyStream")) == (2, 1)
+    call.cancel()
+    gate.open()
