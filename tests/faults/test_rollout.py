@@ -13,7 +13,7 @@ import pytest
 
 from sentiment.client.policy import SERVICE_CONFIG
 from tests.conftest import NO_RETRIES
-from tests.faults.evidence import Evidence
+from tests.faults.evidence import FOLDER, Evidence
 from tests.faults.fates import ANSWERED, HUNG, WRONG, Callers, Fates
 from tests.faults.seen import until
 from tests.front_ends.servers import PATIENCE_S, Server, eventually_answers
@@ -26,6 +26,9 @@ WATCHING = [
     *NO_RETRIES,
     ("grpc.service_config", json.dumps({name: SERVICE_CONFIG[name] for name in ("loadBalancingConfig", "healthCheckConfig")})),
 ]
+PLAIN_IN_TURN = [*NO_RETRIES, ("grpc.service_config", json.dumps({"loadBalancingConfig": [{"round_robin": {}}]}))]
+# Ten times as many where ``make faults`` runs.
+ROLLS = 10 if FOLDER else 1
 # A model that takes 20 ms for each run, as a real one does: a server that is stopped has calls in progress.
 SLOW = """
 import sys, time
@@ -95,6 +98,20 @@ def test_a_rollout_under_load_loses_nothing(serve: Serve, serve_two: ServeTwo, e
         roll(servers, serve, WITH_A_DRAIN, callers)
 
     evidence.judge(callers.fates)
+
+
+@pytest.mark.usefixtures("slowly")
+def test_a_rollout_with_a_plain_client_loses_nothing(serve: Serve, serve_two: ServeTwo, evidence: Evidence) -> None:
+    """The same load and order, with a client that only calls the servers in turn: it neither watches their health nor retries, as most
+    clients of gRPC. It learns of a stop by the GOAWAY, and of a start when the port opens, which it does when the models answer.
+    """
+    servers = serve_two(*WITH_A_DRAIN)
+    with Callers(both(servers), callers=16, options=PLAIN_IN_TURN) as callers:
+        for _ in range(ROLLS):
+            roll(servers, serve, WITH_A_DRAIN, callers)
+
+    evidence.judge(callers.fates)
+    evidence.measured["stops and starts"] = 2 * ROLLS
 
 
 @pytest.mark.usefixtures("slowly")
