@@ -97,7 +97,9 @@ class _PriorityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Priority.Val
 
 class Priority(_Priority, metaclass=_PriorityEnumTypeWrapper):
     """Priority of a call. While texts of both classes wait, the server divides its time between them (a server setting,
-    default 4 to 1), so that neither starves. It has no effect while only one class waits.
+    default 4 to 1), so that neither starves. It has no effect while only one class waits. Whatever a call asks for, only
+    the first items of a batch, as many unanswered items of a stream (a server setting, default 8) and the first window of
+    a text are interactive.
     """
 
 PRIORITY_UNSPECIFIED: Priority.ValueType  # 0
