@@ -169,6 +169,12 @@ class Settings(BaseModel):
         gt=0,
         le=3600,
     )
+    grpc_connections_max: int = Field(
+        0,
+        description="max gRPC connections of a process; further ones are closed; 0: three quarters of its limit of open files",
+        ge=0,
+        le=10_000_000,
+    )
     grpc_compression: bool = Field(
         False,
         description="accept gRPC messages that are compressed with gzip or deflate; a few kilobytes of them may take 16 MB of memory each "

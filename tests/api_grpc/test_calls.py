@@ -225,3 +225,24 @@ def test_health_and_reflection_take_small_messages_only(server: RunningServer) -
 
             assert caught.value.code() is Code.INVALID_ARGUMENT, method
             assert "the limit is 4096" in caught.value.details()
+
+
+def test_a_connection_too_many_is_closed_and_its_place_is_free_again_when_another_has_ended(start: Start) -> None:
+    server = start(grpc_connections_max=2)
+
+    def greets() -> bool:
+        """Whether the server answers a new connection, which stays open until the end of the test."""
+        peers.append(raw.Peer(server.target))
+        peers[-1].read(0.2)
+        return any(kind == raw.SETTINGS for kind, *_ in peers[-1].frames)
+
+    peers: list[raw.Peer] = []
+    greeted = [greets() for _ in range(3)]
+    peers[0].socket.close()
+    ends_at = time.monotonic() + 30
+    while not greets():
+        assert time.monotonic() < ends_at
+    for peer in peers:
+        peer.socket.close()
+
+    assert greeted == [True, True, False]

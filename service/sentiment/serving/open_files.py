@@ -8,6 +8,12 @@ from sentiment.observability.logs import logger
 FEW = 4096
 
 
+def part_of_files(share: float) -> int:
+    """How many connections may take so much of the process's open files; 0 if files are not limited."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 0 if limit == resource.RLIM_INFINITY else int(share * limit)
+
+
 def raise_limit() -> int:
     """Raise the soft limit to the hard one; returns the limit. Processes started later inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -38,6 +38,8 @@ class ServerOptions:
     pending_max: int
     # Calls that may be open at once.
     calls_max: int
+    # Connections at once; 0: any number.
+    connections_max: int
     reflection: bool
     # Whether messages may be compressed with gzip or deflate.
     compression: bool = False
@@ -80,6 +82,9 @@ def channel_options(options: ServerOptions) -> list[tuple[str, int]]:
         # long as the connection lasts. A client delays calls beyond this limit, so it must leave room for calls that are to be refused.
         ("grpc.max_concurrent_streams", options.calls_max + options.pending_max),
     ]
+    if options.connections_max:
+        # Each takes an open file, of which HTTP and health probes need some.
+        arguments.append(("grpc.max_allowed_incoming_connections", options.connections_max))
     if options.connection_age_max_s:
         arguments += [
             ("grpc.max_connection_age_ms", int(options.connection_age_max_s * 1000)),
