@@ -127,10 +127,7 @@ class Measured(Connections):
         super().__init__()
         self.bytes: dict[str, int] = {}
 
-    def find(self) -> None:
-        """Nothing: all are known."""
-
-    def knows(self, caller: str) -> bool:
+    def looked_for(self, caller: str) -> bool:
         return True
 
     def received(self, caller: str) -> int | None:
@@ -191,13 +188,16 @@ def test_the_bytes_that_a_connection_has_received_are_known(family: socket.Addre
             host, port = client.getsockname()[:2]
             caller = f"ipv4:{host}:{port}" if family is socket.AF_INET else f"ipv6:%5B{host}%5D:{port}"
             unknown = connections.received(caller)
-            connections.find()
+            connections.find([caller, "ipv4:10.0.0.7:1", "unix:"])
             client.sendall(b"x" * 1000)
             assert len(accepted.recv(1000, socket.MSG_WAITALL)) == 1000
             known = connections.received(caller)
         closed = connections.received(caller)
 
     assert (unknown, known, closed) == (None, 1000, None)
+    # One that is not found is not looked for again and again.
+    assert all(map(connections.looked_for, [caller, "ipv4:10.0.0.7:1", "unix:"]))
+    assert not connections.looked_for("ipv4:10.0.0.7:2")
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,14 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
 # The offset of tcpi_bytes_received in struct tcp_info (linux/tcp.h), a 64-bit number.
 RECEIVED_AT, TCP_INFO_BYTES = 128, 136
-
+NO_FILE = -1
 # Names that are parsed once: of the connections that are looked at again and again.
 CACHED = 4096
 
@@ -25,19 +26,21 @@ class Connections:
     def __init__(self) -> None:
         self._files: dict[Peer, int] = {}
 
-    def find(self) -> None:
-        """Look through the open files. Takes some 10 us for each: call it in a thread."""
-        self._files = dict(_connections()) if sys.platform == "linux" else {}
+    def find(self, callers: Iterable[str]) -> None:
+        """Look for these callers' connections among the open files. Takes some 10 us for each file: call it in a thread."""
+        unknown = dict.fromkeys(filter(None, map(peer_of, callers)), NO_FILE)
+        self._files = unknown | dict(_connections() if sys.platform == "linux" else ())
 
-    def knows(self, caller: str) -> bool:
-        """Whether the last ``find`` found the connection of a caller, named as gRPC names it."""
-        return peer_of(caller) in self._files
+    def looked_for(self, caller: str) -> bool:
+        """Whether ``find`` can do nothing more for a caller."""
+        peer = peer_of(caller)
+        return peer is None or peer in self._files
 
     def received(self, caller: str) -> int | None:
         """Bytes received on a caller's connection; None if it is not known, or not by TCP."""
         peer = peer_of(caller)
-        file = self._files.get(peer) if peer is not None else None
-        if file is None:
+        file = NO_FILE if peer is None else self._files.get(peer, NO_FILE)
+        if file == NO_FILE:
             return None
         try:
             # The family with the larger addresses; the answer tells which one it has.

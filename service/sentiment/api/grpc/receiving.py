@@ -202,8 +202,9 @@ class Receiving:
     async def _measure_all(self) -> None:
         """Measure the connections of streams that wait, as long as there are any."""
         while waiting := [(name, caller) for name, caller in self._callers.items() if caller.waiting]:
-            if not all(self._connections.knows(name) for name, _ in waiting):
-                await asyncio.to_thread(self._connections.find)
+            names = [name for name, _ in waiting]
+            if not all(map(self._connections.looked_for, names)):
+                await asyncio.to_thread(self._connections.find, names)
             for name, caller in waiting:
                 self._measure(name, caller)
             await asyncio.sleep(MEASURE_S)
