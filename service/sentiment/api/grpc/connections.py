@@ -82,8 +82,13 @@ def _normal(name: tuple[str, int] | tuple[str, int, int, int]) -> Peer | None:
 
 
 def _connections() -> list[tuple[Peer, int]]:
-    found = []
-    for name in os.listdir("/proc/self/fd"):
+    found: list[tuple[Peer, int]] = []
+    try:
+        names = os.listdir("/proc/self/fd")
+    except OSError:
+        # No file is left to open.
+        return found
+    for name in names:
         try:
             if not Path(f"/proc/self/fd/{name}").readlink().name.startswith("socket:"):
                 continue
