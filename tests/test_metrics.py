@@ -21,6 +21,7 @@ from sentiment.explain.engine.request_check import METHODS as ATTRIBUTION_METHOD
 from sentiment.model.bundle import load_bundle
 from sentiment.observability.drift import stability_index
 from sentiment.observability.expected_accuracy import interval
+from sentiment.observability.observing import OBSERVERS
 from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.settings import Settings
 from tests.api_grpc.test_oip import asked
@@ -94,6 +95,7 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "runner_busy_seconds_total": ("counter", {"runner": {"cpu-0", "cpu-1"}}),
     "loop_busy_seconds_total": ("counter", {"process": {"server"}}),
     "log_lines_dropped_total": ("counter", {}),
+    "observer_failures_total": ("counter", {"observer": set(OBSERVERS)}),
     "journal_lines_total": ("counter", {}),
     "journal_lines_dropped_total": ("counter", {}),
     "grpc_calls_started_total": ("counter", {}),

@@ -16,6 +16,7 @@ from sentiment.observability.drift import FALSE_ALARMS, TEXTS_MIN, WINDOW_TEXTS,
 from sentiment.observability.expected_accuracy import ExpectedAccuracy
 from sentiment.observability.instruments import Counter, Histogram, Instrument
 from sentiment.observability.measured_accuracy import MeasuredAccuracy
+from sentiment.observability.observing import OBSERVERS, Observing
 
 # There is an edge at usual objectives: 10 ms and 100 ms for interactive calls, 500 ms at high load on a CPU.
 REQUEST_EDGES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -82,6 +83,20 @@ class ReadCounter(Collector):
         yield family
 
 
+class Registry(CollectorRegistry):
+    """The metrics of a process. Whoever reads them sees every outcome that a caller was told."""
+
+    def __init__(self, count_waiting: Callable[[], None]) -> None:
+        """``count_waiting``: counts the outcomes that are not counted yet; called before each reading."""
+        super().__init__()
+        self._count_waiting = count_waiting
+
+    def collect(self) -> Iterable[Metric]:
+        """All metric families."""
+        self._count_waiting()
+        return super().collect()
+
+
 class Metrics:
     """The registry and its metrics. Incremented at the edges, from the event loop only."""
 
@@ -92,7 +107,7 @@ class Metrics:
             methods: values of the label ``method``.
             codes: values of the label ``code``, names of status codes.
         """
-        self.registry = CollectorRegistry()
+        self.registry = Registry(lambda: self.observing.run_waiting())
         self.methods, self.codes = tuple(methods), tuple(codes)
         # Called with a model's id when its series are removed.
         self.on_forget: list[Callable[[str], None]] = []
@@ -145,12 +160,6 @@ class Metrics:
         self.spans_dropped = locked("trace_spans_dropped", "Trace spans not exported.", ["reason"])
         for reason in ("queue_full", "not_exported"):
             self.spans_dropped.labels(reason)
-        self.reload_failures = counter("reload_failures", "Checks that found unusable certificate or token files.", ["files"])
-        self.unauthenticated = counter("unauthenticated", "Calls without a valid token, of any method.", ["transport"])
-        for files in ("tls", "tokens"):
-            self.reload_failures.labels(files)
-        for transport in ("grpc", "http"):
-            self.unauthenticated.labels(transport)
         self.explanations = gauge("explanations", "Explanations waiting or running.", ["model"])
         self.model_info = info("model", "The loaded models.", ["model"])
         self.model_bytes = gauge("model_bytes", "Bytes of each loaded model's files, about the memory it takes.", ["model"])
@@ -158,8 +167,20 @@ class Metrics:
         for change in CHANGES:
             self.model_changes.labels(change)
         self.build_info = info("build", "Versions of this service and its runtime.")
+        self.observer_failures = counter("observer_failures", "Exceptions of what observes calls, texts and batches.", ["observer"])
+        self.observing = Observing({observer: self.observer_failures.labels(observer).inc for observer in OBSERVERS})
+        self._define_security(counter)
         self._define_answers(histogram, counter, gauge)
         self._define_shadow(counter)
+
+    def _define_security(self, counter: partial[Counter]) -> None:
+        """Define the metrics of certificates and tokens."""
+        self.reload_failures = counter("reload_failures", "Checks that found unusable certificate or token files.", ["files"])
+        self.unauthenticated = counter("unauthenticated", "Calls without a valid token, of any method.", ["transport"])
+        for files in ("tls", "tokens"):
+            self.reload_failures.labels(files)
+        for transport in ("grpc", "http"):
+            self.unauthenticated.labels(transport)
 
     def _define_answers(self, histogram: partial[Histogram], counter: partial[Counter], gauge: partial[Gauge]) -> None:
         """Define the metrics of what the models answer."""
@@ -329,6 +350,7 @@ class CallMetrics:
     forgotten = False
 
     def __init__(self, metrics: Metrics, model: str) -> None:
+        self.observing = metrics.observing
         self.requests = {(m, c): metrics.requests.labels(m, c, model).inc for m in metrics.methods for c in metrics.codes}
         self.items = {(m, c): metrics.items.labels(m, c, model).inc for m in metrics.methods for c in metrics.codes}
         self.request_seconds = {method: metrics.request_seconds.labels(method, model).observe for method in metrics.methods}

@@ -176,17 +176,20 @@ class Calls:
             raise Broken(f"internal error; see the server's log for request id {call.request_id}") from error
         finally:
             self._open -= 1
-            seconds = time.monotonic() - call.arrived_at
-            if self._limits.counted:
-                metrics = self.metrics_of(call)
-                metrics.requests[call.method, code]()
-                metrics.request_seconds[call.method](seconds, exemplar_of(call.trace))
-                if seconds > self._limits.objective_s:
-                    metrics.slow_requests[call.method]()
-            if call.trace is not None:
-                end_span(call, call.trace, code, seconds, self._limits.counted)
-            if self._limits.log_calls:
-                logger().debug("call", **call.logged, code=code, seconds=round(seconds, 6))
+            self.no_model.observing.later("call", self._observe, call, code, time.monotonic() - call.arrived_at)
+
+    def _observe(self, call: Call, code: str, seconds: float) -> None:
+        """Count, trace and log a call that has ended."""
+        if self._limits.counted:
+            metrics = self.metrics_of(call)
+            metrics.requests[call.method, code]()
+            metrics.request_seconds[call.method](seconds, exemplar_of(call.trace))
+            if seconds > self._limits.objective_s:
+                metrics.slow_requests[call.method]()
+        if call.trace is not None:
+            end_span(call, call.trace, code, seconds, self._limits.counted)
+        if self._limits.log_calls:
+            logger().debug("call", **call.logged, code=code, seconds=round(seconds, 6))
 
     async def write(self, call: Call, context: Context, message: bytes) -> None:
         """Write a message of a stream.

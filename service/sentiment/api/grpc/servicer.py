@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -81,9 +82,9 @@ class SentimentService:
             if explanation is not None:
                 await _add_explanation(response, served, explanation, call)
         except BaseException as error:
-            served.metrics.items[call.method, ended_by(error, call)]()
+            count_texts(served.metrics, call.method, ended_by(error, call))
             raise
-        served.metrics.items[call.method, OK]()
+        count_texts(served.metrics, call.method, OK)
         return response
 
     async def classify_batch(self, request: pb.ClassifyBatchRequest, call: Call) -> pb.ClassifyBatchResponse:
@@ -104,10 +105,10 @@ class SentimentService:
             try:
                 outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at)
             except BaseException as error:
-                served.metrics.items[call.method, ended_by(error, call)](count)
+                count_texts(served.metrics, call.method, ended_by(error, call), count)
                 raise
-            for outcome in outcomes:
-                count_item(served.metrics, call.method, outcome)
+            for code, number in Counter(map(code_name_of, outcomes)).items():
+                count_texts(served.metrics, call.method, code, number)
             response = pb.ClassifyBatchResponse()
             async for outcome in in_turns(outcomes):
                 convert.set_result(response.results.add(), outcome, served)
@@ -185,9 +186,14 @@ async def in_turns(items: Iterable[T]) -> AsyncGenerator[T, None]:
             await asyncio.sleep(0)
 
 
-def count_item(metrics: CallMetrics, method: str, outcome: Outcome) -> None:
-    """Count one text by its status code."""
-    metrics.items[method, OK if isinstance(outcome, Answer) else code_of(outcome).name]()
+def count_texts(metrics: CallMetrics, method: str, code: str, number: int = 1) -> None:
+    """Count texts by their status code, once their callers have been told."""
+    metrics.observing.later("outcome", lambda: metrics.items[method, code](number))
+
+
+def code_name_of(outcome: Outcome) -> str:
+    """The status code of a text."""
+    return OK if isinstance(outcome, Answer) else code_of(outcome).name
 
 
 def ended_by(error: BaseException, call: Call) -> str:

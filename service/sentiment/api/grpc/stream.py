@@ -14,7 +14,7 @@ import grpc
 from sentiment.api.grpc import convert
 from sentiment.api.grpc.call import Call
 from sentiment.api.grpc.calls import Calls, Context, abort, headers_of
-from sentiment.api.grpc.servicer import SentimentService, count_item
+from sentiment.api.grpc.servicer import SentimentService, code_name_of, count_texts
 from sentiment.batching.row_queue import Pending
 from sentiment.batching.ticket import Priority
 from sentiment.errors import Broken, InvalidInput, RequestError, Unavailable
@@ -161,7 +161,7 @@ class _Stream:
         """Withdraw the items that are still queued; the client no longer reads."""
         for served, pending in self._tickets.values():
             served.withdraw(pending)
-            served.metrics.items[METHOD, self._call.left_code()]()
+            count_texts(served.metrics, METHOD, self._call.left_code())
         self._tickets.clear()
         if self._call.trace is not None:
             self._call.trace.attributes["sentiment.texts"] = self._serial
@@ -186,7 +186,7 @@ class _Stream:
             self._owed += pending.rows - 1
         except asyncio.CancelledError:
             # The client left while its text was being tokenized.
-            (served.metrics if served else self._calls.no_model).items[METHOD, self._call.left_code()]()
+            count_texts(served.metrics if served else self._calls.no_model, METHOD, self._call.left_code())
             raise
         except RequestError as error:
             self._settle(serial, item_id, served, error)
@@ -205,8 +205,8 @@ class _Stream:
 
     def _settle(self, serial: int, item_id: str, served: Served | None, outcome: Outcome) -> None:
         _, pending = self._tickets.pop(serial, (None, None))
-        count_item(served.metrics if served else self._calls.no_model, METHOD, outcome)
         self._outcomes.put_nowait((item_id, served, outcome, 1 if pending is None else pending.rows))
+        count_texts(served.metrics if served else self._calls.no_model, METHOD, code_name_of(outcome))
 
     def _message(self, item_id: str, served: Served | None, outcome: Outcome) -> pb.ClassifyStreamResponse:
         message = pb.ClassifyStreamResponse(id=item_id)

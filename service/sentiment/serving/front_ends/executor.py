@@ -7,6 +7,7 @@ import asyncio
 import os
 import time
 from collections.abc import Collection, Mapping
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -49,7 +50,10 @@ class Executor(App):
         self._shown = CollectorRegistry()
         self._shown.register(self._totals)
         self._metrics.on_forget.append(self._totals.forget)
-        self._front_ends = FrontEndServer(start.rows_socket, start.settings.front_ends, self._add_counts, self._take_sample)
+        # What they raise would close the connection, with all texts that wait behind it.
+        observe = self._metrics.observing.run
+        counts, sample = partial(observe, "counts", self._add_counts), partial(observe, "sample", self._take_sample)
+        self._front_ends = FrontEndServer(start.rows_socket, start.settings.front_ends, counts, sample)
         self._repository.elsewhere = self
 
     async def run(self) -> None:

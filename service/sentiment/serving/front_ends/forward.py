@@ -18,6 +18,7 @@ from sentiment.api.grpc.call import CALLER, REQUEST_ID, Call
 from sentiment.api.grpc.calls import Calls, Context, abort, headers_of
 from sentiment.api.grpc.names import SERVICE
 from sentiment.api.grpc.server import Handlers
+from sentiment.api.grpc.servicer import count_texts
 from sentiment.api.grpc.status import HandedOn
 from sentiment.errors import Expired, RequestError, Unavailable
 from sentiment.observability.tracing.trace import TRACE_HEADERS
@@ -147,7 +148,7 @@ class Forward:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise Expired("no answer within the deadline") from None
             if call.method == CLASSIFY and call.served is not None:
-                call.served.metrics.items[CLASSIFY, "UNAVAILABLE"]()
+                count_texts(call.served.metrics, CLASSIFY, "UNAVAILABLE")
             raise Unavailable(GONE) from None
 
 

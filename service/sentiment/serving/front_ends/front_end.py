@@ -129,7 +129,7 @@ class FrontEnd:
 
     def counts(self) -> Counts:
         """See LinkListener."""
-        return self._counted.take()
+        return self._metrics.observing.run("counts", self._counted.take) or []
 
     def _show_ready(self) -> None:
         self._grpc.health.set_ready(self._executor_ready and self._opened and not self._draining, DRAINING if self._draining else WAITING)
