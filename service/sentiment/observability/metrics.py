@@ -449,7 +449,8 @@ class ModelMetrics(CallMetrics):
         self._metrics.expected_accuracy_error.labels(self.model).set(expected_accuracy_error)
 
     def forget(self) -> None:
-        """Remove all series of the model."""
+        """Remove all series of the model, after its last calls have been counted."""
+        self.observing.run_waiting()
         self.forgotten = True
         self._metrics.expected.pop(self.model, None)
         self._metrics.drifts.pop(self.model, None)
