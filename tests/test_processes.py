@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import hashlib
 import itertools
 import json
@@ -12,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 import urllib.error
@@ -54,10 +56,14 @@ sys.exit(main())
 class Process:
     """A ``sentiment serve`` for one test."""
 
-    def __init__(self, bundles: Path, *flags: str, environment: dict[str, str] | None = None, program: Path | None = None) -> None:
+    def __init__(
+        self, bundles: Path, *flags: str, environment: dict[str, str] | None = None, program: Path | None = None, **how: Any
+    ) -> None:
+        """``how``: arguments of subprocess.Popen."""
         begin = ["-m", "sentiment"] if program is None else [str(program)]
         self.command = [sys.executable, *begin, "serve", "--bundles", str(bundles), "--model", "tiny", *flags]
-        self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
+        environment = {**os.environ, **(environment or {})}
+        self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True, env=environment, **how)
         self.lines: list[dict[str, object]] = []
         self.pid = self.process.pid
 
@@ -143,10 +149,19 @@ def test_sigint_drains_and_exits_0(spawn: Callable[..., Process]) -> None:
     assert server.events() == ["ready", "draining", "drained"]
 
 
+@pytest.fixture
+def terminal() -> Iterator[dict[str, Any]]:
+    """Arguments of Popen for a process with a controlling terminal of its own."""
+    master, slave = os.openpty()
+    yield {"stdin": slave, "start_new_session": True, "preexec_fn": lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)}
+    os.close(slave)
+    os.close(master)
+
+
 @pytest.mark.usefixtures("hangs_up")
-def test_a_second_signal_exits_at_once_but_a_closed_terminal_may_send_two(spawn: Callable[..., Process]) -> None:
+def test_a_second_signal_exits_at_once_but_a_closed_terminal_may_send_two(spawn: Callable[..., Process], terminal: dict[str, Any]) -> None:
     """The shell sends SIGHUP to its jobs, and so does the kernel when the shell ends."""
-    server = spawn("--drain-wait-s", "60").wait_ready()
+    server = spawn("--drain-wait-s", "60", **terminal).wait_ready()
     server.process.send_signal(signal.SIGHUP)
     server.wait_not_ready()
     server.process.send_signal(signal.SIGHUP)

@@ -86,14 +86,14 @@ class ReadCounter(Collector):
 class Registry(CollectorRegistry):
     """The metrics of a process. Whoever reads them sees every outcome that a caller was told."""
 
-    def __init__(self, count_waiting: Callable[[], None]) -> None:
-        """``count_waiting``: counts the outcomes that are not counted yet; called before each reading."""
+    def __init__(self) -> None:
         super().__init__()
-        self._count_waiting = count_waiting
+        # Counts the outcomes that are not counted yet.
+        self.count_waiting: Callable[[], None] = lambda: None
 
     def collect(self) -> Iterable[Metric]:
         """All metric families."""
-        self._count_waiting()
+        self.count_waiting()
         return super().collect()
 
 
@@ -107,7 +107,7 @@ class Metrics:
             methods: values of the label ``method``.
             codes: values of the label ``code``, names of status codes.
         """
-        self.registry = Registry(lambda: self.observing.run_waiting())
+        self.registry = registry = Registry()
         self.methods, self.codes = tuple(methods), tuple(codes)
         # Called with a model's id when its series are removed.
         self.on_forget: list[Callable[[str], None]] = []
@@ -169,6 +169,7 @@ class Metrics:
         self.build_info = info("build", "Versions of this service and its runtime.")
         self.observer_failures = counter("observer_failures", "Exceptions of what observes calls, texts and batches.", ["observer"])
         self.observing = Observing({observer: self.observer_failures.labels(observer).inc for observer in OBSERVERS})
+        registry.count_waiting = self.observing.run_waiting
         self._define_security(counter)
         self._define_answers(histogram, counter, gauge)
         self._define_shadow(counter)

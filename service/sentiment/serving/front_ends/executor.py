@@ -59,13 +59,12 @@ class Executor(App):
     async def run(self) -> None:
         """Serve as in one process, for the front ends too."""
         await self._front_ends.start()
-        beside = {asyncio.create_task(self._collect()), asyncio.create_task(self._beat())}
+        self._upkeep.start("collect counts", self._collect())
+        self._upkeep.start("beat", self._beat())
         try:
             await super().run()
         finally:
-            for task in beside:
-                task.cancel()
-            await asyncio.wait(beside)
+            await self._upkeep.stop()
             self._front_ends.close()
 
     async def _beat(self) -> None:
@@ -139,8 +138,8 @@ class Executor(App):
         self._front_ends.set_ready(ready)
 
     async def _keep_answering(self) -> None:
-        """Wait until the front ends have drained and exited. After a lost runner they stay for the next executor and get failures now."""
-        if self._repository.broken.is_set():
+        """Wait until the front ends have drained and exited. If this process is broken, they stay for the next one and get failures now."""
+        if self._broken.is_set():
             for running in self._repository.running:
                 running.batcher.close()
         else:

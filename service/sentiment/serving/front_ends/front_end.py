@@ -7,10 +7,7 @@ import asyncio
 import gc
 import os
 import random
-import signal
 from collections import Counter
-from collections.abc import Coroutine
-from typing import Any
 
 from sentiment.api.grpc.calls import CODE_NAMES
 from sentiment.api.grpc.endpoint import GrpcSide
@@ -22,7 +19,7 @@ from sentiment.observability.logs import lines_dropped, logger
 from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.start import make_tracer
 from sentiment.security.secured import Secured
-from sentiment.serving import event_loop
+from sentiment.serving import event_loop, signals
 from sentiment.serving.front_ends.executor_client import Link, RemoteQueue, connect, watch_deadlines
 from sentiment.serving.front_ends.forward import Forward
 from sentiment.serving.front_ends.frames import Listing, Sampled
@@ -33,6 +30,7 @@ from sentiment.serving.journaling import journal_of
 from sentiment.serving.pipeline import Served
 from sentiment.serving.queries import Query
 from sentiment.serving.registry import Models
+from sentiment.serving.upkeep import Upkeep
 
 # Max unanswered rows of a front end and model, as a multiple of the executor's queue. Normally the executor's queue refuses first; this is
 # the limit if it does not.
@@ -84,6 +82,9 @@ class FrontEnd:
         self._draining = False
         self._executor_ready = False
         self._stop = asyncio.Event()
+        # Set when a task has ended that this process needs.
+        self._broken = asyncio.Event()
+        self._upkeep = Upkeep(self._broken)
         self._listings: asyncio.Queue[tuple[Link, Listing, dict[bytes, bytes]]] = asyncio.Queue()
 
     async def run(self) -> None:
@@ -91,32 +92,33 @@ class FrontEnd:
 
         Raises:
             CannotServe: the port cannot be bound.
+            TaskEnded: a task that the process needs has ended; all accepted calls were answered.
         """
         # Repeated signals change nothing: the supervisor limits a drain.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
-        linking = asyncio.create_task(self._keep_link())
-        working = {linking, *(asyncio.create_task(work) for work in self._works())}
-        stopping = asyncio.create_task(self._stop.wait())
+        signals.handle(lambda _: self._stop.set(), self._secured.reload)
+        linking = self._upkeep.start("link", self._keep_link())
+        self._upkeep.start("follow models", self._follow_models())
+        self._upkeep.start("watch deadlines", watch_deadlines(self._queues))
+        self._upkeep.start("reload files", self._secured.keep_fresh())
+        self._upkeep.start("beat", beat())
+        ends = {asyncio.create_task(self._stop.wait()), asyncio.create_task(self._broken.wait())}
         try:
-            done, _ = await asyncio.wait({stopping, *working}, return_when=asyncio.FIRST_COMPLETED)
-            for ended in done - {stopping}:
-                ended.result()
-            await self._drain(linking)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            self._grpc.health.set_alive(not self._broken.is_set())
+            if self._opened or self._stop.is_set():
+                await self._drain(linking)
+            self._upkeep.check()
         finally:
-            for task in working:
+            for task in ends:
                 task.cancel()
-            await asyncio.wait(working)
+            await asyncio.wait(ends)
+            await self._upkeep.stop()
             for served in self._held.values():
                 served.close()
             if self._tracer is not None:
                 await asyncio.to_thread(self._tracer.close)
             if self._journal is not None:
                 await asyncio.to_thread(self._journal.close)
-
-    def _works(self) -> tuple[Coroutine[Any, Any, None], ...]:  # Any: the type that a coroutine is sent, which is unused
-        """Background work besides the link, until the process ends."""
-        return self._follow_models(), watch_deadlines(self._queues), self._secured.keep_fresh(), beat()
 
     def models(self, link: Link, listing: Listing, copies: dict[bytes, bytes]) -> None:
         """See LinkListener."""
@@ -228,6 +230,6 @@ class FrontEnd:
         await self._forward.close()
         # Logged before the link closes, so that the executor's "drained" comes last.
         self._log.info("drained")
-        linking.cancel()
+        await self._upkeep.stop(linking)
         if self._link is not None:
             await self._link.close()
