@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sentiment.client import AsyncClient
+from sentiment.observability import expected_accuracy
 from sentiment.settings import Settings
 from tests.conftest import RunningServer
 from tests.deploy_rules.expressions import Query, everything
@@ -34,6 +35,8 @@ class Meter:
 @pytest.fixture
 def server(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
     """A server with a fake GPU and certificate, and traces that cannot be exported."""
+    # The texts are unlike the references of its model.
+    monkeypatch.setattr(expected_accuracy, "UNLIKE_INDEX", math.inf)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     running = RunningServer(settings.model_copy(update={"tracing": True}))

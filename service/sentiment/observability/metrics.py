@@ -13,7 +13,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
 from sentiment.observability.drift import FALSE_ALARMS, TEXTS_MIN, WINDOW_TEXTS, Drift, Signal
-from sentiment.observability.expected_accuracy import ExpectedAccuracy
+from sentiment.observability.expected_accuracy import WITHHELD, ExpectedAccuracy
 from sentiment.observability.instruments import Counter, Histogram, Instrument
 from sentiment.observability.measured_accuracy import MeasuredAccuracy
 from sentiment.observability.observing import OBSERVERS, Observing
@@ -201,8 +201,13 @@ class Metrics:
         )
         self.expected_accuracy = gauge(
             "expected_accuracy",
-            "Mean probability of the answers of the last 5 minutes, without those that abstain; NaN if there are none.",
+            "Mean probability of the answers of the last 5 minutes, without those that abstain; NaN while it is withheld.",
             ["model"],
+        )
+        self.expected_accuracy_withheld = gauge(
+            "expected_accuracy_withheld",
+            "1 while expected_accuracy is withheld for this reason: whether it would hold for these texts is not known, or it would not.",
+            ["reason", "model"],
         )
         self.expected_accuracy_texts = gauge("expected_accuracy_texts", "Answers that expected_accuracy is the mean of.", ["model"])
         end = "end of the 95 % interval of the share of right answers among the texts of expected_accuracy, if the probabilities are true."
@@ -331,14 +336,19 @@ class Metrics:
             elif name == "sentiment_score_sum":
                 window.add(now, 0, growth, 0.0)
 
-    def add_signals(self, counts: Iterable[tuple[str, Mapping[str, str], float]]) -> None:
-        """Add to the models' drift what another process has answered: names, labels and growth of its counters, of whole texts."""
+    def add_signals(self, now: float, counts: Iterable[tuple[str, Mapping[str, str], float]]) -> None:
+        """Add to the models' drift what another process has answered: names, labels and growth of its counters, of whole texts.
+
+        Call it after ``add_expected`` with the same counters. ``now`` is an instant of ``time.monotonic``.
+        """
         grown: dict[str, list[tuple[str, str, float]]] = {}
         for name, labels, growth in counts:
             if name == "sentiment_signal_texts_total":
                 grown.setdefault(labels["model"], []).append((labels["signal"], labels["bin"], growth))
         for model, texts in grown.items():
             if model in self.drifts:
+                # If all answers abstain, ``add_expected`` had nothing to add.
+                self.expected[model].add(now, 0, 0.0, 0.0)
                 self.drifts[model].add_counts(texts)
 
 
@@ -373,12 +383,6 @@ class ModelMetrics(CallMetrics):
         self.unknown_tokens = metrics.unknown_tokens.labels(model).inc
         self.truncated_texts = metrics.truncated_texts.labels(model).inc
         self.foreign_texts = metrics.foreign_texts.labels(model).inc
-        self._expected = expected = metrics.expected[model] = ExpectedAccuracy()
-        metrics.expected_accuracy.labels(model).set_function(lambda: expected.mean(time.monotonic()))
-        metrics.expected_accuracy_texts.labels(model).set_function(lambda: expected.texts(time.monotonic()))
-        metrics.expected_accuracy_low.labels(model).set_function(lambda: expected.interval(time.monotonic())[0])
-        metrics.expected_accuracy_high.labels(model).set_function(lambda: expected.interval(time.monotonic())[1])
-        self._score_variance = metrics.score_variance.labels(model).inc
         self.drift = Drift(signals, lambda signal, name: metrics.signal_texts.labels(signal, name, model)) if signals else None
         if self.drift is not None:
             metrics.drifts[model] = self.drift
@@ -386,6 +390,9 @@ class ModelMetrics(CallMetrics):
             for reference in signals[0].counts:
                 metrics.drift_reference_share.labels(reference, model).set_function(partial(self.drift.share, reference))
             self._watch_drift(metrics, self.drift, signals)
+        self._expected = metrics.expected[model] = ExpectedAccuracy(self.drift)
+        self._watch_expected(metrics, self._expected)
+        self._score_variance = metrics.score_variance.labels(model).inc
         self.hidden_drift = Drift(hidden, lambda signal, name: metrics.signal_texts.labels(signal, name, model)) if hidden else None
         if self.hidden_drift is not None:
             metrics.hidden_drift_texts.labels(model).set_function(self.hidden_drift.texts)
@@ -418,10 +425,27 @@ class ModelMetrics(CallMetrics):
         """Count an answer. ``now`` is an instant of ``time.monotonic``."""
         self._predictions[label, abstained, priority]()
         self._score[abstained](score)
-        if not abstained:
+        if abstained:
+            self._expected.add(now, 0, 0.0, 0.0)
+        else:
             variance = score * (1 - score)
             self._expected.add(now, 1, score, variance)
             self._score_variance(variance)
+
+    def _watch_expected(self, metrics: Metrics, expected: ExpectedAccuracy) -> None:
+        """Read the gauges of the expected accuracy at each scrape."""
+        metrics.expected_accuracy.labels(self.model).set_function(lambda: expected.mean(time.monotonic()))
+        metrics.expected_accuracy_texts.labels(self.model).set_function(lambda: expected.texts(time.monotonic()))
+        metrics.expected_accuracy_low.labels(self.model).set_function(lambda: expected.interval(time.monotonic())[0])
+        metrics.expected_accuracy_high.labels(self.model).set_function(lambda: expected.interval(time.monotonic())[1])
+
+        def watch(reason: str) -> None:
+            metrics.expected_accuracy_withheld.labels(reason, self.model).set_function(
+                lambda: float(expected.withheld(time.monotonic()) == reason)
+            )
+
+        for reason in WITHHELD:
+            watch(reason)
 
     def _watch_drift(self, metrics: Metrics, drift: Drift, signals: Sequence[Signal]) -> None:
         """Read the gauges of drift at each scrape."""

@@ -86,7 +86,7 @@ class Executor(App):
         now = time.monotonic()
         for name, labels, growth, _ in counts:
             self._metrics.add_expected(now, name, labels, growth)
-        self._metrics.add_signals((name, labels, growth) for name, labels, growth, _ in counts)
+        self._metrics.add_signals(now, ((name, labels, growth) for name, labels, growth, _ in counts))
 
     def _take_sample(self, digest: bytes, sampled: Sampled) -> None:
         """Read a text once more that a front end has answered."""
