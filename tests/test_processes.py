@@ -282,6 +282,23 @@ def test_the_log_is_json_with_time_level_and_event_and_has_no_users_text(spawn: 
         assert line["level"] in ("debug", "info", "warning", "error")
 
 
+@pytest.mark.parametrize("front_ends", ["0", "1"], ids=["one process", "front end"])
+def test_at_debug_level_each_call_is_logged_with_who_sent_it(spawn: Callable[..., Process], front_ends: str) -> None:
+    server = spawn("--log-level", "debug", "--drain-wait-s", "0", "--front-ends", front_ends).wait_ready()
+    agent = "shop/1.2 (\u00e9\x07) " + "x" * 200
+    with Client(server.target, options=[*PLAIN, ("grpc.primary_user_agent", "shop/1.2")]) as client:
+        client.classify("good")
+    posted = urllib.request.Request(f"http://{server.url}/v1/classify", b'{"text": "good"}', {"User-Agent": agent.replace("\x07", "")})
+    urllib.request.urlopen(posted, timeout=20).close()
+    server.process.terminate()
+
+    assert server.finish() == 0
+    by_grpc, by_http = (line for line in server.lines if line["event"] == "call")
+    assert all(re.fullmatch(r"ipv4:127\.0\.0\.1:\d+", str(line["peer"])) for line in (by_grpc, by_http))
+    assert str(by_grpc["user_agent"]).startswith("shop/1.2 grpc-python")
+    assert by_http["user_agent"] == ("shop/1.2 () " + "x" * 200)[:128]
+
+
 def test_until_the_model_is_loaded_the_server_is_alive_and_says_that_it_is_starting(spawn: Callable[..., Process], tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path)
     manifest = read_manifest(bundle)

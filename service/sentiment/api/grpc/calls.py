@@ -152,6 +152,8 @@ class Calls:
             asyncio.CancelledError: the caller has left.
         """
         code = "CANCELLED"
+        # Now: a connection that has ended has no address any more.
+        sender = call.sender if self._limits.log_calls else {}
         self._open += 1
         try:
             if self._open > self._limits.open_max and not probe:
@@ -176,9 +178,9 @@ class Calls:
             raise Broken(f"internal error; see the server's log for request id {call.request_id}") from error
         finally:
             self._open -= 1
-            self.no_model.observing.later("call", self._observe, call, code, time.monotonic() - call.arrived_at)
+            self.no_model.observing.later("call", self._observe, call, code, time.monotonic() - call.arrived_at, sender)
 
-    def _observe(self, call: Call, code: str, seconds: float) -> None:
+    def _observe(self, call: Call, code: str, seconds: float, sender: dict[str, str]) -> None:
         """Count, trace and log a call that has ended."""
         if self._limits.counted:
             metrics = self.metrics_of(call)
@@ -189,7 +191,7 @@ class Calls:
         if call.trace is not None:
             end_span(call, call.trace, code, seconds, self._limits.counted)
         if self._limits.log_calls:
-            logger().debug("call", **call.logged, code=code, seconds=round(seconds, 6))
+            logger().debug("call", **call.logged, code=code, seconds=round(seconds, 6), **sender)
 
     async def write(self, call: Call, context: Context, message: bytes) -> None:
         """Write a message of a stream.
