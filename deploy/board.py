@@ -208,11 +208,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Expected accuracy",
             "percentunit",
             "Mean probability of the last 5 minutes' answers, without those that abstain, and its 95 % interval by chance. It does not see "
-            "a model that is sure and wrong.",
+            "a model that is sure and wrong. Where it is withheld there is a gap, and a line at 0 % that says why: drift, for example.",
             {
                 "{{pod}} {{model}}": gauge("expected_accuracy"),
                 "{{pod}} {{model}}, 95 % low": gauge("expected_accuracy_low"),
                 "{{pod}} {{model}}, 95 % high": gauge("expected_accuracy_high"),
+                "{{pod}} {{model}}, withheld: {{reason}}": f"0 * ({gauge('expected_accuracy_withheld')} == 1)",
             },
         ),
         Panel(

@@ -141,6 +141,18 @@ VALUES: dict[tuple[str, str], dict[str, str]] = {
         "score": "logits to probabilities",
         "send": "serialising the answer",
     },
+    ("observer_failures", "observer"): {
+        "outcome": "how a text ended",
+        "answer": "what was answered: label, probability, tokens",
+        "drift": "unknown words, texts in another language, drift",
+        "batch": "a batch",
+        "call": "how a call ended: its counts, span and log line",
+        "explanation": "the parts of an explanation",
+        "journal": "the journal",
+        "sample": "shadow scoring and hidden states",
+        "trace": "spans",
+        "counts": "what front ends count",
+    },
     ("batches", "reason"): {
         "full": "it has as many rows as pay",
         "alike": "no further row of like length waited",

@@ -20,7 +20,8 @@ from sentiment.client import AsyncClient, CallFailed, Client
 from sentiment.explain.engine.request_check import METHODS as ATTRIBUTION_METHODS
 from sentiment.model.bundle import load_bundle
 from sentiment.observability.drift import stability_index
-from sentiment.observability.expected_accuracy import interval
+from sentiment.observability.expected_accuracy import WITHHELD, interval
+from sentiment.observability.observing import OBSERVERS
 from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.settings import Settings
 from tests.api_grpc.test_oip import asked
@@ -74,6 +75,7 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "expected_accuracy_low": ("gauge", {"model": {"tiny/1"}}),
     "expected_accuracy_high": ("gauge", {"model": {"tiny/1"}}),
     "expected_accuracy_error": ("gauge", {"model": {"tiny/1"}}),
+    "expected_accuracy_withheld": ("gauge", {"reason": set(WITHHELD), "model": {"tiny/1"}}),
     "score_variance_total": ("counter", {"model": {"tiny/1"}}),
     "signal_texts_total": ("counter", {"signal": SIGNALS, "model": {"tiny/1"}}),
     "drift": ("gauge", {"signal": SIGNALS, "model": {"tiny/1"}}),
@@ -94,6 +96,7 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "runner_busy_seconds_total": ("counter", {"runner": {"cpu-0", "cpu-1"}}),
     "loop_busy_seconds_total": ("counter", {"process": {"server"}}),
     "log_lines_dropped_total": ("counter", {}),
+    "observer_failures_total": ("counter", {"observer": set(OBSERVERS)}),
     "journal_lines_total": ("counter", {}),
     "journal_lines_dropped_total": ("counter", {}),
     "grpc_calls_started_total": ("counter", {}),
@@ -161,6 +164,7 @@ def test_everything_starts_at_zero(fresh: str) -> None:
         "_info",
         "_run_over_predicted",
         *("_expected_accuracy", "_expected_accuracy_low", "_expected_accuracy_high", "_expected_accuracy_error"),
+        "_expected_accuracy_withheld",
         *("_drift", "_drift_threshold", "_drift_reference_share"),
         "_measured_accuracy",
         "_loop_busy_seconds_total",
@@ -171,6 +175,7 @@ def test_everything_starts_at_zero(fresh: str) -> None:
 
     assert moved == []
     assert all(math.isnan(total(fresh, f"expected_accuracy{part}")) for part in ("", "_low", "_high", "_error"))
+    assert total(fresh, "expected_accuracy_withheld") == total(fresh, "expected_accuracy_withheld", reason="few_texts") == 1
     assert math.isnan(total(fresh, "drift"))
     assert total(fresh, "run_over_predicted") == 1
     assert total(fresh, "latency_objective_seconds") == 0.5
@@ -264,11 +269,23 @@ def test_each_answer_is_counted_once_whichever_way_its_text_came(start: Callable
     assert total(text, "truncated_texts_total") == 1
     assert total(text, "foreign_texts_total") == 1
     assert total(text, "expected_accuracy_texts") == 9
-    assert total(text, "expected_accuracy") == pytest.approx(total(text, "score_sum", abstained="false") / 9)
-    low, high = interval(9, total(text, "score_sum", abstained="false"), total(text, "score_variance_total"))
-    assert total(text, "expected_accuracy_low") == pytest.approx(low)
-    assert 0.5 < low < total(text, "expected_accuracy")
-    assert total(text, "expected_accuracy_high") == high == 1
+
+
+def test_the_expected_accuracy_is_withheld_while_texts_are_unlike_the_references(start: Callable[..., RunningServer]) -> None:
+    server = start(call_rows_max=1000)
+    with server.client() as client:
+        client.classify_batch([*["awful film", "a good film"] * 140, *["w1"] * 20], timeout_s=60)
+        stated = scrape(server)[0]
+        client.classify_batch(["unheard of it nowhere"] * 300, timeout_s=60)
+    withheld = scrape(server)[0]
+
+    texts, probability = total(stated, "expected_accuracy_texts"), total(stated, "score_sum", abstained="false")
+    assert total(stated, "expected_accuracy_withheld") == 0
+    assert total(stated, "expected_accuracy") == pytest.approx(probability / texts)
+    low, high = interval(texts, probability, total(stated, "score_variance_total"))
+    assert [total(stated, f"expected_accuracy_{end}") for end in ("low", "high")] == [pytest.approx(low), pytest.approx(high)]
+    assert all(math.isnan(total(withheld, f"expected_accuracy{end}")) for end in ("", "_low", "_high"))
+    assert total(withheld, "expected_accuracy_withheld") == total(withheld, "expected_accuracy_withheld", reason="drift") == 1
 
 
 def test_the_recorded_error_of_the_expected_accuracy_is_that_of_the_data_set_that_is_furthest_off(

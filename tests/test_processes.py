@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import fcntl
 import hashlib
 import itertools
 import json
@@ -13,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 import urllib.error
@@ -54,10 +56,14 @@ sys.exit(main())
 class Process:
     """A ``sentiment serve`` for one test."""
 
-    def __init__(self, bundles: Path, *flags: str, environment: dict[str, str] | None = None, program: Path | None = None) -> None:
+    def __init__(
+        self, bundles: Path, *flags: str, environment: dict[str, str] | None = None, program: Path | None = None, **how: Any
+    ) -> None:
+        """``how``: arguments of subprocess.Popen."""
         begin = ["-m", "sentiment"] if program is None else [str(program)]
         self.command = [sys.executable, *begin, "serve", "--bundles", str(bundles), "--model", "tiny", *flags]
-        self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
+        environment = {**os.environ, **(environment or {})}
+        self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True, env=environment, **how)
         self.lines: list[dict[str, object]] = []
         self.pid = self.process.pid
 
@@ -143,10 +149,19 @@ def test_sigint_drains_and_exits_0(spawn: Callable[..., Process]) -> None:
     assert server.events() == ["ready", "draining", "drained"]
 
 
+@pytest.fixture
+def terminal() -> Iterator[dict[str, Any]]:
+    """Arguments of Popen for a process with a controlling terminal of its own."""
+    master, slave = os.openpty()
+    yield {"stdin": slave, "start_new_session": True, "preexec_fn": lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)}
+    os.close(slave)
+    os.close(master)
+
+
 @pytest.mark.usefixtures("hangs_up")
-def test_a_second_signal_exits_at_once_but_a_closed_terminal_may_send_two(spawn: Callable[..., Process]) -> None:
+def test_a_second_signal_exits_at_once_but_a_closed_terminal_may_send_two(spawn: Callable[..., Process], terminal: dict[str, Any]) -> None:
     """The shell sends SIGHUP to its jobs, and so does the kernel when the shell ends."""
-    server = spawn("--drain-wait-s", "60").wait_ready()
+    server = spawn("--drain-wait-s", "60", **terminal).wait_ready()
     server.process.send_signal(signal.SIGHUP)
     server.wait_not_ready()
     server.process.send_signal(signal.SIGHUP)
@@ -265,6 +280,23 @@ def test_the_log_is_json_with_time_level_and_event_and_has_no_users_text(spawn: 
     for line in server.lines:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT.*Z", str(line["timestamp"]))
         assert line["level"] in ("debug", "info", "warning", "error")
+
+
+@pytest.mark.parametrize("front_ends", ["0", "1"], ids=["one process", "front end"])
+def test_at_debug_level_each_call_is_logged_with_who_sent_it(spawn: Callable[..., Process], front_ends: str) -> None:
+    server = spawn("--log-level", "debug", "--drain-wait-s", "0", "--front-ends", front_ends).wait_ready()
+    agent = "shop/1.2 (\u00e9\x07) " + "x" * 200
+    with Client(server.target, options=[*PLAIN, ("grpc.primary_user_agent", "shop/1.2")]) as client:
+        client.classify("good")
+    posted = urllib.request.Request(f"http://{server.url}/v1/classify", b'{"text": "good"}', {"User-Agent": agent.replace("\x07", "")})
+    urllib.request.urlopen(posted, timeout=20).close()
+    server.process.terminate()
+
+    assert server.finish() == 0
+    by_grpc, by_http = (line for line in server.lines if line["event"] == "call")
+    assert all(re.fullmatch(r"ipv4:127\.0\.0\.1:\d+", str(line["peer"])) for line in (by_grpc, by_http))
+    assert str(by_grpc["user_agent"]).startswith("shop/1.2 grpc-python")
+    assert by_http["user_agent"] == ("shop/1.2 () " + "x" * 200)[:128]
 
 
 def test_until_the_model_is_loaded_grpc_is_closed_and_http_says_that_the_server_is_starting(

@@ -26,6 +26,7 @@ COMMANDS = {
     "attention-tests": "train small encoders to test what attention contributes",
     "long-texts": "choose how a bundle reads texts that are too long for it",
     "reference": "count how a bundle answers texts that it knows, for the server to compare",
+    "copy": "copy a bundle under another version",
     "compare": "run two bundles over the same texts",
     "card": "write a bundle's MODEL_CARD.md",
     "verify": "check everything in a bundle",

@@ -42,6 +42,10 @@ class DeviceLost(RunnerLost):
     """A device that worked before fails every run."""
 
 
+class TaskEnded(SentimentError):
+    """A task that a process needs for as long as it serves has ended. The process must be replaced."""
+
+
 class RequestError(SentimentError):
     """Base class of errors that end one request without an answer."""
 

@@ -187,7 +187,7 @@ class Settings(BaseModel):
         description="an answer counts as in time (deadline_outcome_total) if it is handed to the transport so many seconds before its "
         "deadline",
         ge=0,
-        le=1,
+        le=60,
     )
     explain: bool = Field(
         True, description="explain answers on request; off: no explain graph is loaded and Explain fails (FAILED_PRECONDITION)"

@@ -155,6 +155,7 @@ async def test_an_answer_is_in_time_if_it_is_ready_a_margin_before_the_deadline(
     with contextlib.suppress(Expired):
         assert await calls.settle(call, answer()) == "answer"
 
+    metrics.observing.run_waiting()
     assert model.told == [(3, told)]
     assert metrics.registry.get_sample_value("sentiment_requests_total", {"method": "Classify", "code": code, "model": "tiny/1"}) == 1
 

@@ -223,19 +223,19 @@ async def test_leaving_between_the_answer_and_its_writing_touches_nobody_of_the_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate, rows, reached = hold(server), ROWS[method], Reached()
-    served, finish, set_response = served_by(server), served_by(server)._finish, convert.set_response
+    served, scored, set_response = served_by(server), served_by(server)._scored, convert.set_response
 
-    def finish_slowly(row: Any, *arguments: Any) -> Any:
-        outcome = finish(row, *arguments)
-        reached.stand(row.tokens)
-        return outcome
+    def score_slowly(outcome: Any, tokens: int) -> Any:
+        answer = scored(outcome, tokens)
+        reached.stand(tokens)
+        return answer
 
     def convert_slowly(response: Any, answer: Any, by: Any) -> None:
         set_response(response, answer, by)
         reached.stand(answer.tokens)
 
     if point == "computed":
-        monkeypatch.setattr(served, "_finish", finish_slowly)
+        monkeypatch.setattr(served, "_scored", score_slowly)
     else:
         monkeypatch.setattr(convert, "set_response", convert_slowly)
     leaver = await surrounded(callers, gate, method)

@@ -3,7 +3,8 @@
 ``python -m tests.bench.drift BUNDLE --known FILE ... --other FILE ...``. Each file is a kind of texts. Windows are drawn from the answers
 to at most TEXTS texts of a file, with replacement:
 
-1. Windows of one file, against the bundle's references: the share above a threshold, and the share that meets the alert's condition.
+1. Windows of one file, against the bundle's references: the share above a threshold, the share that meets the alert's condition, and the
+   share of which no expected accuracy is stated.
 2. False alarms: references drawn from the known files, of as many texts as the bundle's largest, and windows of all mixtures of two files.
 3. Time to fire: a window of one known file or of halves of two; then texts of another file come, or 30 % of the texts are such.
 
@@ -21,6 +22,7 @@ from sentiment.explain.engine import Explainer
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.tokenizer import Row
 from sentiment.observability.drift import SLOT_TEXTS, TEXTS_MIN, WINDOW_TEXTS, Fit, Signal, nearest
+from sentiment.observability.expected_accuracy import LIKE_TEXTS_MIN, UNLIKE_INDEX
 from sentiment_models.data.labelled import read_texts
 from sentiment_models.evaluation.reference import projections
 from sentiment_models.export.inference import serve
@@ -65,8 +67,9 @@ def main() -> None:
 
     recorded = {signal.name: signal.counts for signal in signals}
     for file in kinds:
-        fits = [fit(draw({file: 1}, WINDOW_TEXTS), recorded) for _ in range(arguments.windows)]
-        print(f"{file}: {rates(fits)}; {shown(fits[0])}")
+        for texts_drawn in (LIKE_TEXTS_MIN, WINDOW_TEXTS):
+            fits = [fit(draw({file: 1}, texts_drawn), recorded) for _ in range(arguments.windows)]
+            print(f"{file}, windows of {texts_drawn}: {rates(fits)}; {shown(fits[0])}")
     size = max(one.texts for one in manifest.references.values())
     for one, other in combinations(arguments.known, 2):
         for share in SHARES:
@@ -119,12 +122,16 @@ def counted(signals: Sequence[Signal], texts: Kind) -> list[list[int]]:
 
 
 def fires(fit: Fit) -> bool:
-    return any(index > max(ALERT_ABOVE, fit.thresholds[signal]) for signal, index in fit.indexes.items())
+    return bool(fit.above(ALERT_ABOVE))
+
+
+def withheld(fit: Fit) -> bool:
+    return bool(fit.above(UNLIKE_INDEX))
 
 
 def rates(fits: Sequence[Fit]) -> str:
-    above, alert = (sum(map(of, fits)) / len(fits) for of in (lambda one: one.excess > 1, fires))
-    return f"{above:.1%} above a threshold, {alert:.1%} as the alert"
+    above, alert, unlike = (sum(map(of, fits)) / len(fits) for of in (lambda one: one.excess > 1, fires, withheld))
+    return f"{above:.1%} above a threshold, {alert:.1%} as the alert, {unlike:.1%} without an expected accuracy"
 
 
 def shown(fit: Fit) -> str:

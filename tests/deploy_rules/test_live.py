@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sentiment.client import AsyncClient
+from sentiment.observability import expected_accuracy
 from sentiment.settings import Settings
 from tests.conftest import RunningServer
 from tests.deploy_rules.expressions import Query, everything
@@ -32,11 +33,13 @@ class Meter:
 
 
 @pytest.fixture
-def server(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
-    """A server with a fake GPU and certificate, and traces that cannot be exported."""
+def server(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[RunningServer]:
+    """A server with a journal, a fake GPU and certificate, and traces that cannot be exported."""
+    # The texts are unlike the references of its model.
+    monkeypatch.setattr(expected_accuracy, "UNLIKE_INDEX", math.inf)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    running = RunningServer(settings.model_copy(update={"tracing": True}))
+    running = RunningServer(settings.model_copy(update={"tracing": True, "journal": str(tmp_path / "journal")}))
     running.app._metrics.watch_devices({"cuda:0": Meter()})
     # tests/security has real certificates; here Prometheus scrapes in plaintext.
     running.app._metrics.watch_certificate(lambda: time.time() + 30 * 86_400)

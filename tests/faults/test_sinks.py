@@ -3,16 +3,19 @@
 import fcntl
 import json
 import os
+import signal
 import socket
 import subprocess
 import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import grpc
 import pytest
 
+from sentiment.client import Client, Credentials
 from sentiment.observability.log_writer import LogLines
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import NO_RETRIES
@@ -21,7 +24,7 @@ from tests.faults.evidence import Evidence
 from tests.faults.fates import Callers
 from tests.faults.own_process import OwnProcess
 from tests.faults.seen import until
-from tests.front_ends.servers import PATIENCE_S, eventually_answers
+from tests.front_ends.servers import PATIENCE_S, Server, eventually_answers
 from tests.tracing.collector import Collector
 
 Spawn = Callable[..., OwnProcess]
@@ -134,6 +137,31 @@ def test_a_terminal_that_is_closed(spawn: Spawn, evidence: Evidence) -> None:
         assert server.finish() == 0
 
     evidence.judge(callers.fates, may=["UNAVAILABLE", "DEADLINE_EXCEEDED"])
+
+
+@pytest.mark.usefixtures("hangs_up")
+@pytest.mark.parametrize("front_ends", ["0", "2"], ids=["one process", "front ends"])
+def test_a_hang_up_without_a_terminal(serve: Callable[..., Server], evidence: Evidence, tmp_path: Path, front_ends: str) -> None:
+    """SIGHUP 20 times under load, to a server without a terminal, each time after a token was added. Each reloads the tokens at once,
+    and no call is lost.
+    """
+    tokens, added = tmp_path / "tokens", [f"token-of-tests-{number:02}" for number in range(21)]
+    tokens.write_text(added[0])
+    flags = ("--auth-tokens", str(tokens), "--auth-exempt", "/metrics", "--reload-s", "3600", "--front-ends", front_ends)
+    server, processes = serve(*flags, before=("setsid",)), 1 + int(front_ends)
+    with Callers(server.target, credentials=Credentials(token=added[0])) as callers:
+        for number in range(1, 21):
+            callers.wait(10)
+            tokens.write_text("\n".join(added[: number + 1]))
+            server.process.send_signal(signal.SIGHUP)
+            server.wait_for("reloaded", number * processes)
+        with Client(server.target, credentials=Credentials(token=added[-1])) as newest:
+            assert newest.classify("good").label == "positive"
+    server.process.terminate()
+    assert server.finish() == 0
+
+    evidence.judge(callers.fates)
+    evidence.measured["reloads"] = 20 * processes
 
 
 @pytest.mark.parametrize("way", ["hangs", "refuses"])

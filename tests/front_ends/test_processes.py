@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost, SentimentError
+from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost, SentimentError, TaskEnded
 from sentiment.serving import event_loop
 from sentiment.serving.front_ends import __main__ as entry
 from sentiment.serving.front_ends import executor as module
@@ -44,11 +44,13 @@ async def test_counts_are_collected_without_a_scrape_and_a_failure_does_not_end_
 @pytest.mark.parametrize(
     ("name", "error", "code", "logged"),
     [
-        # ``app.serve`` logs the executor's other errors.
+        # ``app.serve`` logs the executor's other errors, and a task's end is logged where it ends.
         (EXECUTOR, BadBundle("broken"), BAD_BUNDLE, False),
         (EXECUTOR, CannotServe("HTTP cannot listen"), CANNOT_SERVE, False),
         (EXECUTOR, RunnerLost("lost"), FAILED, False),
         (EXECUTOR, BadSettings("no such file"), WRONG_SETTINGS, True),
+        (EXECUTOR, TaskEnded("ended"), FAILED, False),
+        ("front-0", TaskEnded("ended"), FAILED, False),
         ("front-0", BadSettings("no such file"), WRONG_SETTINGS, True),
         ("front-0", BadBundle("replaced"), BAD_BUNDLE, True),
         ("front-0", CannotServe("gRPC cannot listen"), CANNOT_SERVE, True),

@@ -160,8 +160,6 @@ def test_each_call_is_counted_once_whichever_process_answered_it(several: Server
     # Front ends and the executor answered them.
     assert several.total("expected_accuracy_texts") >= 19
     assert several.total("drift_texts") == several.total("signal_texts_total", signal="tokens") >= 19
-    mean, low, high = (several.total(f"expected_accuracy{end}") for end in ("", "_low", "_high"))
-    assert 0.6 <= low < mean < high <= 1
     assert several.total("requests_total", method="Explain") == explained + 1
     assert several.total("latency_objective_seconds") == 0.5
 

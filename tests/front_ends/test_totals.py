@@ -1,6 +1,7 @@
 """The counts of several registries are added."""
 
 import json
+import math
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from sentiment.observability.drift import Signal, stability_index
 from sentiment.observability.expected_accuracy import interval
-from sentiment.observability.metrics import Metrics
+from sentiment.observability.metrics import Metrics, ModelMetrics
 from sentiment.serving.front_ends.executor import Executor
 from sentiment.serving.front_ends.metric_totals import Counted, Totals
 from tests.tiny import LABELS
@@ -60,29 +61,46 @@ def test_counters_and_histograms_are_summed_and_gauges_are_the_executors() -> No
     assert counted[1].take() == []
 
 
+REFERENCE = Signal.of_values("label", {label: label for label in LABELS}, {"usual": [500, 500]})
+
+
+def answer(model: ModelMetrics, label: str, score: float) -> None:
+    model.predicted(time.monotonic(), label, score, score < 0.6, "bulk")
+    assert model.drift is not None
+    model.drift.add([label])
+
+
 def test_the_expected_accuracy_is_of_the_answers_of_all_processes() -> None:
     here, front = Metrics((), ()), Metrics((), ())
-    own, theirs = (metrics.model("tiny/1", [], LABELS) for metrics in (here, front))
+    own, theirs = (metrics.model("tiny/1", [], LABELS, [REFERENCE]) for metrics in (here, front))
     executor: Any = SimpleNamespace(_metrics=here, _totals=Totals(here.registry, dict))
-    own.predicted(time.monotonic(), "positive", 0.9, False, "bulk")
-    for score in (0.7, 0.8, 0.8, 0.5):
-        theirs.predicted(time.monotonic(), "negative", score, score < 0.6, "bulk")
+    counted = Counted(front.registry)
+    for _ in range(50):
+        answer(own, "positive", 0.9)
+        for score in (0.7, 0.8, 0.8, 0.5):
+            answer(theirs, "negative" if score < 0.8 else "positive", score)
 
-    Executor._add_counts(executor, json.loads(json.dumps(Counted(front.registry).take())))
+    Executor._add_counts(executor, json.loads(json.dumps(counted.take())))
 
     found = shown(executor._totals)
-    assert found["sentiment_expected_accuracy_texts,tiny/1"] == found["sentiment_score_count,false,tiny/1"] == 4
+    assert found["sentiment_expected_accuracy_texts,tiny/1"] == found["sentiment_score_count,false,tiny/1"] == 200
     assert found["sentiment_expected_accuracy,tiny/1"] == pytest.approx(0.8)
-    assert found["sentiment_score_variance_total,tiny/1"] == pytest.approx(0.09 + 0.21 + 0.16 + 0.16)
-    low, high = interval(4, 3.2, 0.62)
+    assert found["sentiment_score_variance_total,tiny/1"] == pytest.approx(50 * (0.09 + 0.21 + 0.16 + 0.16))
+    low, high = interval(200, 160.0, 31.0)
     assert found["sentiment_expected_accuracy_low,tiny/1"] == pytest.approx(low)
-    assert found["sentiment_expected_accuracy_high,tiny/1"] == high == 1
+    assert found["sentiment_expected_accuracy_high,tiny/1"] == pytest.approx(high)
+    for _ in range(1000):
+        answer(theirs, "negative", 0.9)
+    Executor._add_counts(executor, json.loads(json.dumps(counted.take())))
+
+    found = shown(executor._totals)
+    assert found["sentiment_expected_accuracy_withheld,drift,tiny/1"] == 1
+    assert math.isnan(found["sentiment_expected_accuracy,tiny/1"])
 
 
 def test_drift_is_of_the_answers_of_all_processes() -> None:
     here, front = Metrics((), ()), Metrics((), ())
-    reference = Signal.of_values("label", {label: label for label in LABELS}, {"usual": [500, 500]})
-    own, theirs = (metrics.model("tiny/1", [], LABELS, [reference]) for metrics in (here, front))
+    own, theirs = (metrics.model("tiny/1", [], LABELS, [REFERENCE]) for metrics in (here, front))
     executor: Any = SimpleNamespace(_metrics=here, _totals=Totals(here.registry, dict))
     counted = Counted(front.registry)
     for metrics, label, texts in ((own, "positive", 400), (theirs, "positive", 350), (theirs, "negative", 250)):

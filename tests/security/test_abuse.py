@@ -167,7 +167,9 @@ def test_nobody_outside_writes_a_log_line(watched: Server) -> None:
 
     everything = said(watched)
 
-    # The request id is a caller's own, and stays within its field.
-    assert "forged" not in everything.replace(f"a {forged}", "")
+    # Request id and user agent are a caller's own, and stay within their fields.
+    own = {field: {str(line[field]) for line in watched.lines if field in line} for field in ("request_id", "user_agent")}
+    assert f"a {forged}" in own["request_id"] and any(forged in agent for agent in own["user_agent"])
+    assert "forged" not in everything.replace(f"a {forged}", "").replace(forged, "")
     assert {line["event"] for line in watched.lines} <= {"ready", "call", "draining", "drained", "variables_ignored"}
     assert watched.others == []

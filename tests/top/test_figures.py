@@ -153,6 +153,26 @@ def test_drift_is_a_warning_where_the_alert_fires(index: float, warned: bool) ->
     assert "1,234 texts" in plain([line])
 
 
+@pytest.mark.parametrize(
+    ("reason", "said", "style"),
+    [("drift", "drift", "warn"), ("few_texts", "too few texts", "dim"), ("no_reference", "no reference", "dim")],
+)
+def test_an_expected_accuracy_that_is_withheld_is_not_shown_and_why_is(reason: str, said: str, style: str) -> None:
+    reasons = {f"reason={one},model=m/1": float(one == reason) for one in ("drift", "few_texts", "no_reference")}
+    page = {
+        "predictions_total": {"label=good,priority=bulk,abstained=false,model=m/1": 1.0},
+        "expected_accuracy": {"model=m/1": math.nan},
+        "expected_accuracy_texts": {"model=m/1": 1234},
+        "expected_accuracy_withheld": reasons,
+    }
+
+    lines = picture(between(reading(0), reading(1, **page)), "url", 0, Frame(80))
+
+    (line,) = (line for line in lines if "expected accuracy" in plain([line]))
+    assert plain([line]).strip() == f"expected accuracy withheld: {said}, 1,234 texts"
+    assert {style for _, style in line} == {style}
+
+
 def test_the_drift_of_hidden_states_has_a_line_with_its_own_number_of_texts() -> None:
     drift = {
         "predictions_total": {"label=good,priority=bulk,abstained=false,model=m/1": 1.0},

@@ -26,7 +26,7 @@ NICE_FROM = 0.5
 
 
 class BatchObserver(Protocol):
-    """Receives the batcher's events, for metrics and logs."""
+    """Receives the batcher's events, for metrics and logs. Never raises: rows wait behind it."""
 
     def batch_begins(self, batch: Batch["Waiting"]) -> None:
         """A batch is about to run; ``Waiting.batch`` of its rows may be set."""
@@ -292,10 +292,10 @@ class Batcher:
             run.next = self._start(batch, run.runner, now, ahead=True)
 
     def _tell(self, ticket: RowTicket, outcome: RowOutcome) -> None:
-        if isinstance(outcome, RequestError):
-            ticket.payload.unanswered(ticket, type(outcome).__name__)
         try:
             ticket.payload.tell(outcome)
+            if isinstance(outcome, RequestError):
+                ticket.payload.unanswered(ticket, type(outcome).__name__)
         except Exception:  # the other callers of its batch still wait for their outcome
             logger().exception("tell_failed", tokens=ticket.length)
 

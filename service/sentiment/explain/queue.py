@@ -9,7 +9,7 @@ whole process (0.5 s was measured).
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sentiment.errors import Expired, ModelFailed, OutOfMemory, Refused, RequestError, Unavailable
@@ -304,9 +304,7 @@ class Explaining:
         if self._hung:
             self._hung = False
             logger().info("explain_thread_recovered", model=self._metrics.model)
-        for name, seconds in job.seconds:
-            if name:
-                self._metrics.explain_seconds[name](seconds)
+        self._metrics.observing.later("explanation", self._count_parts, list(job.seconds))
         job.seconds.clear()
         if job.withdrawn:
             self._end(call)
@@ -322,6 +320,11 @@ class Explaining:
             self._failure_logged = True
             logger().error("explain_graph_rejected", model=self._metrics.model, reason=self.explainer.failure)
         self._start_next()
+
+    def _count_parts(self, parts: Sequence[tuple[str, float]]) -> None:
+        for name, seconds in parts:
+            if name:
+                self._metrics.explain_seconds[name](seconds)
 
     def _client_error(self, job: Job, error: BaseException) -> RequestError:
         """The error that the client receives; the log has the details."""

@@ -95,6 +95,10 @@ class Fit:
     indexes: Mapping[str, float]
     thresholds: Mapping[str, float]
 
+    def above(self, limit: float) -> list[str]:
+        """The signals whose index is above this limit, and above what chance explains."""
+        return [signal for signal, index in self.indexes.items() if index > max(limit, self.thresholds[signal])]
+
     @property
     def excess(self) -> float:
         """The largest ratio of index to threshold; over 1: chance hardly explains it."""
@@ -116,11 +120,13 @@ class Drift:
         self._places = [signal.place for signal in signals]
         self._by_signal = [[tally(signal.name, name) for name in signal.bins] for signal in signals]
         self._tallies = [one for tallies in self._by_signal for one in tallies]
-        # A slot has the counts of all bins, one signal after the other.
+        # A vector of counts, such as a slot, has all bins, one signal after the other.
         names = [(signal.name, name) for signal in signals for name in signal.bins]
         self._index = {both: place for place, both in enumerate(names)}
         self._span = {signal.name: slice(at := self._index[signal.name, signal.bins[0]], at + len(signal.bins)) for signal in signals}
         self._texts_span = self._span[signals[0].name]
+        # The texts that other processes have counted, since the start.
+        self._others = [0.0] * len(names)
         # What the tallies were when they were last taken, and the texts added since.
         self._taken = [one.value for one in self._tallies]
         self._added = 0
@@ -143,7 +149,20 @@ class Drift:
             place = self._index.get((signal, name))
             if place is not None:
                 self._open[place] += number
+                self._others[place] += number
         self._move()
+
+    def since_start(self) -> list[float]:
+        """The texts in each bin since the start, of all processes: a vector of counts."""
+        return [tally.value + others for tally, others in zip(self._tallies, self._others, strict=True)]
+
+    def texts_of(self, counts: Sequence[float]) -> float:
+        """The number of texts in a vector of counts."""
+        return sum(counts[self._texts_span])
+
+    def fit(self, counts: Sequence[float]) -> Fit:
+        """What a vector of counts is nearest to. It needs at least one text."""
+        return nearest({name: counts[span] for name, span in self._span.items()}, {name: one.counts for name, one in self._signals.items()})
 
     def texts(self) -> float:
         """The number of texts in the window."""
@@ -165,15 +184,8 @@ class Drift:
     def _nearest(self) -> Fit | None:
         """Once for a window: a scrape asks for each signal and reference."""
         if self.texts() >= TEXTS_MIN and self._fit is None:
-            self._fit = nearest(
-                {name: self._window(name) for name in self._signals}, {name: one.counts for name, one in self._signals.items()}
-            )
+            self._fit = self.fit([sum(column) for column in zip(*self._slots, self._open, strict=True)])
         return self._fit
-
-    def _window(self, signal: str) -> list[float]:
-        """The window's texts in each bin."""
-        span = self._span[signal]
-        return [sum(column) for column in zip(*(slot[span] for slot in (*self._slots, self._open)), strict=True)]
 
     def _take(self) -> None:
         """Move what this process has counted into the window."""
@@ -187,17 +199,14 @@ class Drift:
     def _move(self) -> None:
         """Close the open slot if it is full, and drop the slots that the window does without."""
         self._fit = None
-        if self._texts_of(self._open) >= SLOT_TEXTS:
+        if self.texts_of(self._open) >= SLOT_TEXTS:
             self._slots.append(self._open)
             self._open = [0.0] * len(self._open)
-        while self._slots and self._texts() - self._texts_of(self._slots[0]) >= WINDOW_TEXTS:
+        while self._slots and self._texts() - self.texts_of(self._slots[0]) >= WINDOW_TEXTS:
             self._slots.popleft()
 
     def _texts(self) -> float:
-        return self._texts_of(self._open) + sum(map(self._texts_of, self._slots))
-
-    def _texts_of(self, slot: Sequence[float]) -> float:
-        return sum(slot[self._texts_span])
+        return self.texts_of(self._open) + sum(map(self.texts_of, self._slots))
 
 
 def nearest(window: Mapping[str, Sequence[float]], references: Mapping[str, Mapping[str, Sequence[float]]]) -> Fit:

@@ -13,9 +13,10 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
 from sentiment.observability.drift import FALSE_ALARMS, TEXTS_MIN, WINDOW_TEXTS, Drift, Signal
-from sentiment.observability.expected_accuracy import ExpectedAccuracy
+from sentiment.observability.expected_accuracy import WITHHELD, ExpectedAccuracy
 from sentiment.observability.instruments import Counter, Histogram, Instrument
 from sentiment.observability.measured_accuracy import MeasuredAccuracy
+from sentiment.observability.observing import OBSERVERS, Observing
 
 # There is an edge at usual objectives: 10 ms and 100 ms for interactive calls, 500 ms at high load on a CPU.
 REQUEST_EDGES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -82,6 +83,20 @@ class ReadCounter(Collector):
         yield family
 
 
+class Registry(CollectorRegistry):
+    """The metrics of a process. Whoever reads them sees every outcome that a caller was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Counts the outcomes that are not counted yet.
+        self.count_waiting: Callable[[], None] = lambda: None
+
+    def collect(self) -> Iterable[Metric]:
+        """All metric families."""
+        self.count_waiting()
+        return super().collect()
+
+
 class Metrics:
     """The registry and its metrics. Incremented at the edges, from the event loop only."""
 
@@ -92,7 +107,7 @@ class Metrics:
             methods: values of the label ``method``.
             codes: values of the label ``code``, names of status codes.
         """
-        self.registry = CollectorRegistry()
+        self.registry = registry = Registry()
         self.methods, self.codes = tuple(methods), tuple(codes)
         # Called with a model's id when its series are removed.
         self.on_forget: list[Callable[[str], None]] = []
@@ -145,12 +160,6 @@ class Metrics:
         self.spans_dropped = locked("trace_spans_dropped", "Trace spans not exported.", ["reason"])
         for reason in ("queue_full", "not_exported"):
             self.spans_dropped.labels(reason)
-        self.reload_failures = counter("reload_failures", "Checks that found unusable certificate or token files.", ["files"])
-        self.unauthenticated = counter("unauthenticated", "Calls without a valid token, of any method.", ["transport"])
-        for files in ("tls", "tokens"):
-            self.reload_failures.labels(files)
-        for transport in ("grpc", "http"):
-            self.unauthenticated.labels(transport)
         self.explanations = gauge("explanations", "Explanations waiting or running.", ["model"])
         self.model_info = info("model", "The loaded models.", ["model"])
         self.model_bytes = gauge("model_bytes", "Bytes of each loaded model's files, about the memory it takes.", ["model"])
@@ -158,8 +167,21 @@ class Metrics:
         for change in CHANGES:
             self.model_changes.labels(change)
         self.build_info = info("build", "Versions of this service and its runtime.")
+        self.observer_failures = counter("observer_failures", "Exceptions of what observes calls, texts and batches.", ["observer"])
+        self.observing = Observing({observer: self.observer_failures.labels(observer).inc for observer in OBSERVERS})
+        registry.count_waiting = self.observing.run_waiting
+        self._define_security(counter)
         self._define_answers(histogram, counter, gauge)
         self._define_shadow(counter)
+
+    def _define_security(self, counter: partial[Counter]) -> None:
+        """Define the metrics of certificates and tokens."""
+        self.reload_failures = counter("reload_failures", "Checks that found unusable certificate or token files.", ["files"])
+        self.unauthenticated = counter("unauthenticated", "Calls without a valid token, of any method.", ["transport"])
+        for files in ("tls", "tokens"):
+            self.reload_failures.labels(files)
+        for transport in ("grpc", "http"):
+            self.unauthenticated.labels(transport)
 
     def _define_answers(self, histogram: partial[Histogram], counter: partial[Counter], gauge: partial[Gauge]) -> None:
         """Define the metrics of what the models answer."""
@@ -179,8 +201,13 @@ class Metrics:
         )
         self.expected_accuracy = gauge(
             "expected_accuracy",
-            "Mean probability of the answers of the last 5 minutes, without those that abstain; NaN if there are none.",
+            "Mean probability of the answers of the last 5 minutes, without those that abstain; NaN while it is withheld.",
             ["model"],
+        )
+        self.expected_accuracy_withheld = gauge(
+            "expected_accuracy_withheld",
+            "1 while expected_accuracy is withheld for this reason: whether it would hold for these texts is not known, or it would not.",
+            ["reason", "model"],
         )
         self.expected_accuracy_texts = gauge("expected_accuracy_texts", "Answers that expected_accuracy is the mean of.", ["model"])
         end = "end of the 95 % interval of the share of right answers among the texts of expected_accuracy, if the probabilities are true."
@@ -309,14 +336,19 @@ class Metrics:
             elif name == "sentiment_score_sum":
                 window.add(now, 0, growth, 0.0)
 
-    def add_signals(self, counts: Iterable[tuple[str, Mapping[str, str], float]]) -> None:
-        """Add to the models' drift what another process has answered: names, labels and growth of its counters, of whole texts."""
+    def add_signals(self, now: float, counts: Iterable[tuple[str, Mapping[str, str], float]]) -> None:
+        """Add to the models' drift what another process has answered: names, labels and growth of its counters, of whole texts.
+
+        Call it after ``add_expected`` with the same counters. ``now`` is an instant of ``time.monotonic``.
+        """
         grown: dict[str, list[tuple[str, str, float]]] = {}
         for name, labels, growth in counts:
             if name == "sentiment_signal_texts_total":
                 grown.setdefault(labels["model"], []).append((labels["signal"], labels["bin"], growth))
         for model, texts in grown.items():
             if model in self.drifts:
+                # If all answers abstain, ``add_expected`` had nothing to add.
+                self.expected[model].add(now, 0, 0.0, 0.0)
                 self.drifts[model].add_counts(texts)
 
 
@@ -329,6 +361,7 @@ class CallMetrics:
     forgotten = False
 
     def __init__(self, metrics: Metrics, model: str) -> None:
+        self.observing = metrics.observing
         self.requests = {(m, c): metrics.requests.labels(m, c, model).inc for m in metrics.methods for c in metrics.codes}
         self.items = {(m, c): metrics.items.labels(m, c, model).inc for m in metrics.methods for c in metrics.codes}
         self.request_seconds = {method: metrics.request_seconds.labels(method, model).observe for method in metrics.methods}
@@ -350,12 +383,6 @@ class ModelMetrics(CallMetrics):
         self.unknown_tokens = metrics.unknown_tokens.labels(model).inc
         self.truncated_texts = metrics.truncated_texts.labels(model).inc
         self.foreign_texts = metrics.foreign_texts.labels(model).inc
-        self._expected = expected = metrics.expected[model] = ExpectedAccuracy()
-        metrics.expected_accuracy.labels(model).set_function(lambda: expected.mean(time.monotonic()))
-        metrics.expected_accuracy_texts.labels(model).set_function(lambda: expected.texts(time.monotonic()))
-        metrics.expected_accuracy_low.labels(model).set_function(lambda: expected.interval(time.monotonic())[0])
-        metrics.expected_accuracy_high.labels(model).set_function(lambda: expected.interval(time.monotonic())[1])
-        self._score_variance = metrics.score_variance.labels(model).inc
         self.drift = Drift(signals, lambda signal, name: metrics.signal_texts.labels(signal, name, model)) if signals else None
         if self.drift is not None:
             metrics.drifts[model] = self.drift
@@ -363,6 +390,9 @@ class ModelMetrics(CallMetrics):
             for reference in signals[0].counts:
                 metrics.drift_reference_share.labels(reference, model).set_function(partial(self.drift.share, reference))
             self._watch_drift(metrics, self.drift, signals)
+        self._expected = metrics.expected[model] = ExpectedAccuracy(self.drift)
+        self._watch_expected(metrics, self._expected)
+        self._score_variance = metrics.score_variance.labels(model).inc
         self.hidden_drift = Drift(hidden, lambda signal, name: metrics.signal_texts.labels(signal, name, model)) if hidden else None
         if self.hidden_drift is not None:
             metrics.hidden_drift_texts.labels(model).set_function(self.hidden_drift.texts)
@@ -395,10 +425,27 @@ class ModelMetrics(CallMetrics):
         """Count an answer. ``now`` is an instant of ``time.monotonic``."""
         self._predictions[label, abstained, priority]()
         self._score[abstained](score)
-        if not abstained:
+        if abstained:
+            self._expected.add(now, 0, 0.0, 0.0)
+        else:
             variance = score * (1 - score)
             self._expected.add(now, 1, score, variance)
             self._score_variance(variance)
+
+    def _watch_expected(self, metrics: Metrics, expected: ExpectedAccuracy) -> None:
+        """Read the gauges of the expected accuracy at each scrape."""
+        metrics.expected_accuracy.labels(self.model).set_function(lambda: expected.mean(time.monotonic()))
+        metrics.expected_accuracy_texts.labels(self.model).set_function(lambda: expected.texts(time.monotonic()))
+        metrics.expected_accuracy_low.labels(self.model).set_function(lambda: expected.interval(time.monotonic())[0])
+        metrics.expected_accuracy_high.labels(self.model).set_function(lambda: expected.interval(time.monotonic())[1])
+
+        def watch(reason: str) -> None:
+            metrics.expected_accuracy_withheld.labels(reason, self.model).set_function(
+                lambda: float(expected.withheld(time.monotonic()) == reason)
+            )
+
+        for reason in WITHHELD:
+            watch(reason)
 
     def _watch_drift(self, metrics: Metrics, drift: Drift, signals: Sequence[Signal]) -> None:
         """Read the gauges of drift at each scrape."""
@@ -427,7 +474,8 @@ class ModelMetrics(CallMetrics):
         self._metrics.expected_accuracy_error.labels(self.model).set(expected_accuracy_error)
 
     def forget(self) -> None:
-        """Remove all series of the model."""
+        """Remove all series of the model, after its last calls have been counted."""
+        self.observing.run_waiting()
         self.forgotten = True
         self._metrics.expected.pop(self.model, None)
         self._metrics.drifts.pop(self.model, None)

@@ -1,6 +1,7 @@
 """Values from files that are reloaded while the server runs. The last good value stays in use if the files become unusable."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -36,6 +37,10 @@ class Reloaded(Generic[R, T]):
         # Why the last reload failed; "" if it succeeded.
         self._reason = ""
 
+    def say_again(self) -> None:
+        """Log the next failed reload, even if its reason is the last one's."""
+        self._reason = ""
+
     def look(self) -> bool:
         """Read the files again; blocks. Returns False if they are not usable; ``now`` then stays the same."""
         try:
@@ -54,16 +59,27 @@ class Reloaded(Generic[R, T]):
         return True
 
 
-async def keep_fresh(sources: Sequence[Reloaded[Any, Any]], every_s: float, failed: Callable[[str], None]) -> None:  # Any: of any kind
+async def keep_fresh(
+    sources: Sequence[Reloaded[Any, Any]],  # Any: of any kind
+    every_s: float,
+    asked: asyncio.Event,
+    failed: Callable[[str], None],
+) -> None:
     """Reload files periodically, until cancelled.
 
     Args:
         sources: what to reload.
         every_s: seconds between two reloads.
+        asked: set it to reload now.
         failed: called in the event loop with the source's ``what`` after each failed reload.
     """
     while True:
-        await asyncio.sleep(every_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(every_s):
+                await asked.wait()
+                for source in sources:
+                    source.say_again()
+        asked.clear()
         for source in sources:
             try:
                 useful = await asyncio.to_thread(source.look)

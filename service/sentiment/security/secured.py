@@ -1,11 +1,13 @@
 """TLS and tokens by the settings, loaded from files and reloaded, for all ports of a process."""
 
+import asyncio
 import ssl
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from sentiment.errors import BadSettings
+from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Metrics
 from sentiment.security.certificates import Certificates, TlsFiles, https_context, reloaded_certificates
 from sentiment.security.reloaded import Reloaded, keep_fresh
@@ -29,6 +31,7 @@ class Secured:
         self._every_s = settings.reload_s
         self._metrics = metrics
         self._sources: list[Reloaded[Any, Any]] = []  # Any: of any kind
+        self._asked = asyncio.Event()
         self.certificates: Callable[[], Certificates] | None = None
         self.https: ssl.SSLContext | None = None
         if (files := _tls_files(settings)) is not None:
@@ -52,8 +55,13 @@ class Secured:
         return Guard(lambda: tokens.now, open_to_all, self._refused)
 
     async def keep_fresh(self) -> None:
-        """Reload all files every ``reload_s`` seconds, until cancelled."""
-        await keep_fresh(self._sources, self._every_s, lambda what: self._metrics.reload_failures.labels(what).inc())
+        """Reload all files every ``reload_s`` seconds, and when asked to, until cancelled."""
+        await keep_fresh(self._sources, self._every_s, self._asked, lambda what: self._metrics.reload_failures.labels(what).inc())
+
+    def reload(self) -> None:
+        """Reload all files soon. Call it in the event loop."""
+        logger().info("reloading", files=[source.what for source in self._sources])
+        self._asked.set()
 
     def _refused(self, transport: str) -> None:
         self._metrics.unauthenticated.labels(transport).inc()

@@ -28,17 +28,18 @@ from sentiment.observability.logs import lines_dropped, logger, wait_written
 from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.start import make_tracer
 from sentiment.security.secured import Secured
-from sentiment.serving import event_loop
+from sentiment.serving import event_loop, signals
 from sentiment.serving.feedback import Feedback
 from sentiment.serving.how_to_call import how_to_call
 from sentiment.serving.journaling import journal_of
 from sentiment.serving.lifecycle.exchange import Exchange
 from sentiment.serving.lifecycle.repository import Repository
 from sentiment.serving.lifecycle.served_model import RunningModel
-from sentiment.serving.memory import is_due, trimmer
+from sentiment.serving.memory import keep_small
 from sentiment.serving.registry import Models
 from sentiment.serving.request_bytes import RequestBytes
 from sentiment.serving.starting import reserved, starting
+from sentiment.serving.upkeep import Upkeep
 from sentiment.settings import Settings
 
 WATCHDOG_S = 0.5
@@ -119,8 +120,11 @@ class App:
             settings.cors_origins,
             inference=self._grpc.inference,
         )
-        self._repository = Repository(settings, self._metrics, self._models, self._tracer, journal=self._journal)
-        self._exchange = Exchange(settings, self._repository, self._secured, requests)
+        # Set when the process has lost a runner or a task that it needs, and must be replaced.
+        self._broken = asyncio.Event()
+        self._upkeep = Upkeep(self._broken)
+        self._repository = Repository(settings, self._metrics, self._models, self._tracer, self._broken, self._journal)
+        self._exchange = Exchange(settings, self._repository, self._secured, requests, self._upkeep)
         # Extra fields of the log event "ready".
         self._ready_with: dict[str, str] = {}
         if self._grpc.health_port:
@@ -134,6 +138,7 @@ class App:
             CannotServe: a port cannot be bound.
             BadSettings: the device does not exist, or batches are too large for it.
             RunnerLost: a run did not end, or a device is lost; the other runners have answered their rows.
+            TaskEnded: a task that the process needs has ended; all accepted calls were answered.
         """
         begun = time.monotonic()
         if self._settings.http_listen:
@@ -141,11 +146,12 @@ class App:
         await self._grpc.start_probes()
         if not self._counts_grpc:
             await self._open_grpc()
-        refreshing = asyncio.create_task(self._secured.keep_fresh())
+        self._upkeep.start("reload files", self._secured.keep_fresh())
+        self._upkeep.start("give memory back", keep_small(self._requests))
         loading = asyncio.create_task(self._load())
-        stopping = asyncio.create_task(self._stop.wait())
+        stopping, breaking = asyncio.create_task(self._stop.wait()), asyncio.create_task(self._broken.wait())
         try:
-            await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({loading, stopping, breaking}, return_when=asyncio.FIRST_COMPLETED)
             if loading.done():
                 served = loading.result()
                 self._set_ready(True)
@@ -154,12 +160,16 @@ class App:
                 await self._exchange.start()
                 self._say_ready(served, time.monotonic() - begun)
                 self.started.set()
-                await self._serve_until(stopping)
+                await self._serve_until({stopping, breaking})
+            self._upkeep.check()
+            if self._broken.is_set():
+                raise RunnerLost("a run did not stop when asked, or its device is lost; this process must be replaced")
         finally:
             self._draining = True
             self._repository.load_no_more()
-            loading.cancel()
-            refreshing.cancel()
+            for task in (loading, stopping, breaking):
+                task.cancel()
+            await asyncio.wait({loading, stopping, breaking})
             await self._shut_down()
 
     def stop(self) -> bool:
@@ -172,6 +182,10 @@ class App:
         self._held.close()
         self.grpc_port = self._grpc.bind()
         await self._grpc.start()
+
+    def reload(self) -> None:
+        """Reload certificates and tokens soon, and return at once."""
+        self._secured.reload()
 
     async def _load(self) -> RunningModel:
         """Load the models and serve them; returns the default."""
@@ -218,31 +232,20 @@ class App:
         self._ready = ready
         self._grpc.health.set_ready(ready, DRAINING if self._draining else STALLED)
 
-    async def _serve_until(self, stopping: "asyncio.Task[bool]") -> None:
-        """Serve until a stop or until a run does not end, then drain. Runs are also watched during the drain."""
-        watching = asyncio.create_task(self._watch())
-        broken = asyncio.create_task(self._repository.broken.wait())
-        try:
-            await asyncio.wait({stopping, broken}, return_when=asyncio.FIRST_COMPLETED)
-            self._draining = True
-            # A process without one of its runners is not alive: its supervisor may replace it at once.
-            self._grpc.health.set_alive(not broken.done())
-            await self._drain()
-        finally:
-            watching.cancel()
-            broken.cancel()
-            await asyncio.wait({watching, broken})
+    async def _serve_until(self, ends: "set[asyncio.Task[bool]]") -> None:
+        """Serve until a stop or until the process is broken, then drain. Runs are also watched during the drain."""
+        self._upkeep.start("watch runs", self._watch())
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        self._draining = True
+        # A process without one of its runners or tasks is not alive: its supervisor may replace it at once.
+        self._grpc.health.set_alive(not self._broken.is_set())
+        await self._drain()
         for running in self._repository.running:
             await running.keep_costs()
-        if self._repository.broken.is_set():
-            raise RunnerLost("a run did not stop when asked, or its device is lost; this process must be replaced")
 
     async def _watch(self) -> None:
-        """Report not ready while a run takes too long, ask such a run to stop, and give it up if it does not.
-
-        Also give memory back that requests held.
-        """
-        stall_s, trim = self._settings.stall_s, trimmer()
+        """Report not ready while a run takes too long, ask such a run to stop, and give it up if it does not."""
+        stall_s = self._settings.stall_s
         while True:
             running = self._repository.running
             stalled_s = max((one.batcher.stalled_s() for one in running), default=0.0)
@@ -257,8 +260,6 @@ class App:
                         one.explaining.watch(stall_s)
             except Exception:  # the next check may find a run that hangs
                 self._log.exception("watch_failed")
-            if trim is not None and is_due(self._requests):
-                await asyncio.to_thread(trim)
             await asyncio.sleep(min(WATCHDOG_S, stall_s))
 
     async def _keep_answering(self) -> None:
@@ -289,6 +290,7 @@ class App:
             self._feedback.close()
         if self._journal is not None:
             await asyncio.to_thread(self._journal.close)
+        await self._upkeep.stop()
 
 
 def _address(listen: str, port: int) -> str:
@@ -301,23 +303,22 @@ async def serve(settings: Settings, make: Callable[[], App] | None = None) -> No
     Raises:
         BadBundle, BadSettings, CannotServe: the server could not start.
         RunnerLost: a run did not end, or a device is lost.
+        TaskEnded: a task that the process needs has ended.
     """
     try:
         app = App(settings) if make is None else make()
 
-        def on_signal(number: int) -> None:
-            name = signal.Signals(number).name
+        def on_stop(number: signal.Signals) -> None:
             if not app.stop():
                 # A closed terminal may send SIGHUP twice, from the shell and from the kernel.
                 if number == signal.SIGHUP or not app.second_signal_ends:
                     return
-                logger().warning("second_signal", signal=name)
+                logger().warning("second_signal", signal=number.name)
                 wait_written()
                 os._exit(1)
-            logger().info("draining", signal=name, wait_s=settings.drain_wait_s, grace_s=settings.drain_grace_s)
+            logger().info("draining", signal=number.name, wait_s=settings.drain_wait_s, grace_s=settings.drain_grace_s)
 
-        for number in event_loop.stop_signals():
-            asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
+        signals.handle(on_stop, app.reload)
         await app.run()
         if app.device_lost:
             atexit.register(_leave, 0)

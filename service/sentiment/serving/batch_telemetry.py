@@ -1,6 +1,8 @@
 """Counts, logs and traces batches."""
 
 import time
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
 
 from sentiment.batching.batcher import RowTicket, Waiting
 from sentiment.batching.ticket import Batch, State
@@ -8,6 +10,17 @@ from sentiment.model.runner import Ran
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import ModelMetrics
 from sentiment.observability.tracing.trace import Attributes, Place, Trace, Tracer, exemplar_of
+
+P = ParamSpec("P")
+
+
+def _never_raises(event: "Callable[Concatenate[BatchTelemetry, P], None]") -> "Callable[Concatenate[BatchTelemetry, P], None]":
+    """The event of a batcher, whose rows wait behind it."""
+
+    def observed(self: "BatchTelemetry", /, *arguments: P.args, **named: P.kwargs) -> None:
+        self._metrics.observing.run("batch", lambda: event(self, *arguments, **named))
+
+    return observed
 
 
 class BatchTelemetry:
@@ -17,6 +30,7 @@ class BatchTelemetry:
         self._metrics = metrics
         self._tracer = tracer
 
+    @_never_raises
     def batch_begins(self, batch: Batch[Waiting]) -> None:
         """Choose the span ids of a batch with sampled rows before it runs, so that rows without an answer can link to it too."""
         if self._tracer is not None and (traced := _traced(batch)):
@@ -24,6 +38,7 @@ class BatchTelemetry:
             for ticket, _ in traced:
                 ticket.payload.batch = place
 
+    @_never_raises
     def batch_ran(self, batch: Batch[Waiting], runner: str, ran: Ran, wasted: int) -> None:
         """Count a batch that ran; ``wasted`` is how many of its rows had no caller left when it ended."""
         metrics = self._metrics
@@ -43,6 +58,7 @@ class BatchTelemetry:
         if wasted:
             metrics.wasted["abandoned"](wasted)
 
+    @_never_raises
     def batch_failed(self, batch: Batch[Waiting], runner: str, error: BaseException, lost: int, seconds: float) -> None:
         """Log a batch that failed after ``seconds``; ``lost`` of its rows failed for good."""
         rows = len(batch.tickets)
@@ -52,6 +68,7 @@ class BatchTelemetry:
             "batch_failed", model=self._metrics.model, runner=runner, rows=rows, length=batch.length, lost=lost, error=repr(error)
         )
 
+    @_never_raises
     def batch_given_up(self, batch: Batch[Waiting], runner: str, seconds: float) -> None:
         """Log a batch that has not ended after ``seconds`` and is given up."""
         rows = len(batch.tickets)
@@ -59,6 +76,7 @@ class BatchTelemetry:
         self._metrics.wasted["failed"](rows)
         logger().critical("batch_given_up", model=self._metrics.model, runner=runner, rows=rows, seconds=round(seconds, 1))
 
+    @_never_raises
     def device_lost(self, batch: Batch[Waiting], runner: str, error: BaseException, seconds: float) -> None:
         """Log a device that stopped working ``seconds`` after this batch began."""
         rows = len(batch.tickets)
@@ -66,10 +84,12 @@ class BatchTelemetry:
         self._metrics.wasted["failed"](rows)
         logger().critical("device_lost", model=self._metrics.model, runner=runner, rows=rows, error=repr(error))
 
+    @_never_raises
     def row_dropped(self, reason: str) -> None:
         """Count a row that left the queue before it ran."""
         self._metrics.dropped[reason]()
 
+    @_never_raises
     def planned(self, seconds: float) -> None:
         """Count the time that planning a batch took."""
         self._metrics.stage["plan"](seconds)

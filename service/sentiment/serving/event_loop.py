@@ -9,7 +9,6 @@ Lateness of timers: calls wait in gRPC's core, and a loop that lost one call of 
 
 import asyncio
 import selectors
-import signal
 import sys
 import time
 from collections.abc import Coroutine
@@ -65,12 +64,6 @@ class MeasuredLoop(asyncio.SelectorEventLoop):
             self._share = (self.busy_s - busy_s) / (now - begun_at)
             self._window = now, self.busy_s
         return self._share
-
-
-def stop_signals() -> list[signal.Signals]:
-    """Signals that stop a server: SIGTERM, SIGINT, and SIGHUP (a closed terminal) unless it is ignored (nohup)."""
-    hung_up = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
-    return [signal.SIGTERM, signal.SIGINT, *hung_up]
 
 
 def running() -> MeasuredLoop:

@@ -10,22 +10,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from sentiment.batching.batcher import RowOutcome, RowResult
+from sentiment.batching.batcher import RowResult
 from sentiment.batching.row_queue import NotLetIn, Pending, Reading, RowQueue, TextOutcome
 from sentiment.batching.ticket import Priority
-from sentiment.batching.windows import JointOutcome
-from sentiment.errors import Expired, ModelFailed, Refused, RequestError, Unavailable
+from sentiment.batching.windows import RowsResult
+from sentiment.errors import Broken, Expired, ModelFailed, Refused, RequestError, Unavailable
 from sentiment.explain.queue import Explaining
 from sentiment.model.classifier import Classifier
-from sentiment.model.foreign import is_foreign
 from sentiment.model.lease import InUse
 from sentiment.model.scores import Scored
 from sentiment.model.tokenizer import Windows
-from sentiment.observability.drift import values_of
-from sentiment.observability.journal import Answered, Journal
+from sentiment.observability.journal import Journal
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import ModelMetrics
 from sentiment.observability.tracing.trace import StageSpan, exemplar_of
+from sentiment.serving.after_answer import AfterAnswer, Told
 from sentiment.serving.queries import Query, QueryReader
 
 # Longer texts, and texts with words that are slow to tokenize, are tokenized in a thread. A text of this length blocks the event loop for
@@ -77,11 +76,13 @@ class Served:
         self.classifier = classifier
         self.explaining = explaining
         self.metrics = metrics
-        self._journal = journal
         self.id = classifier.bundle.id
         self.queue = queue
         # Take answered texts, for shadow scoring and the like.
         self.samples: Sequence[Sample] = ()
+        self._journals_texts = journal is not None and journal.texts
+        self._after = AfterAnswer(classifier, metrics, journal)
+        self._after.observers.append(("sample", self._sample))
         # Its calls. A text that ``begin`` has queued is not one.
         self.users = InUse()
         self._reader = QueryReader(classifier, text_bytes_max)
@@ -92,7 +93,7 @@ class Served:
     @property
     def keeps_texts(self) -> bool:
         """Whether a text is needed until its answer: for the journal or for samples. Otherwise it is dropped once it is tokenized."""
-        return bool(self.samples) or (self._journal is not None and self._journal.texts)
+        return bool(self.samples) or self._journals_texts
 
     def close(self) -> None:
         """Stop the threads."""
@@ -272,85 +273,55 @@ class Served:
         self._reader.check_reading(query, reading)
 
         def on_outcome(outcome: TextOutcome) -> None:
+            begun = time.monotonic()
             if isinstance(outcome, NotLetIn):
-                self._count_refused(outcome.error)
-                tell(outcome.error)
+                self._fail(outcome.error, tell, self._count_refused)
+            elif isinstance(outcome, RequestError):
+                self._fail(outcome, tell, self._count_failed)
+            elif isinstance(scored := self._scored(outcome, reading.tokens), RequestError):
+                self._fail(scored, tell, self._count_failed)
             else:
-                tell(self._finish(reading, arrived_at, tokenize_s, outcome, query))
+                now, queue_s = time.monotonic(), outcome.queue_s
+                total_s, run_s, batch_rows = now - arrived_at, outcome.run_s, outcome.batch_rows
+                tell(Answer(scored, reading.tokens, reading.truncated, total_s, tokenize_s, queue_s, run_s, batch_rows))
+                self._after.told(Told(query, reading, scored, queue_s, now - begun, now))
 
         try:
             pending = self.queue.submit(reading, deadline_at, on_outcome, query.priority, query.trace)
         except (Refused, Expired, Unavailable) as error:
-            self._count_refused(error)
+            self.metrics.observing.later("outcome", self._count_refused, error)
             raise
         if not self.keeps_texts:
             query.forget_text()
         return pending
+
+    def _scored(self, outcome: RowResult | RowsResult, tokens: int) -> Scored | RequestError:
+        try:
+            if isinstance(outcome, RowResult):
+                return self.classifier.score(outcome.logits)
+            return self.classifier.score_windows(outcome.logits)
+        except ValueError as error:
+            logger().error("bad_logits", model=self.id, reason=str(error), tokens=tokens)
+            return ModelFailed("the model could not compute this text")
+        except Exception:  # the caller waits for an outcome, whatever happened
+            logger().exception("scoring_failed", model=self.id, tokens=tokens)
+            return Broken("internal error; see the server's log")
+
+    def _fail(self, error: RequestError, tell: Tell, count: Callable[..., None]) -> None:
+        tell(error)
+        self.metrics.observing.later("outcome", count, error)
 
     def _count_refused(self, error: Refused | Expired | Unavailable) -> None:
         reason = error.reason if isinstance(error, Refused) else "deadline" if isinstance(error, Expired) else "unavailable"
         self.metrics.refused[reason]()
         self.metrics.outcome["refused"]()
 
-    def _finish(self, reading: Reading, arrived_at: float, tokenize_s: float, outcome: RowOutcome | JointOutcome, query: Query) -> Outcome:
-        metrics = self.metrics
-        if isinstance(outcome, RequestError):
-            metrics.outcome["expired" if isinstance(outcome, Expired) else "failed"]()
-            return outcome
-        begun = time.monotonic()
-        try:
-            if isinstance(outcome, RowResult):
-                scored = self.classifier.score(outcome.logits)
-            else:
-                scored = self.classifier.score_windows(outcome.logits)
-        except ValueError as error:
-            logger().error("bad_logits", model=self.id, reason=str(error), tokens=reading.tokens)
-            metrics.outcome["failed"]()
-            return ModelFailed("the model could not compute this text")
-        now = time.monotonic()
-        metrics.stage["queue"](outcome.queue_s, exemplar_of(query.trace))
-        metrics.stage["score"](now - begun)
-        if query.counted:
-            self._count_answer(query, reading, scored, now)
-            for sample in self.samples:
-                sample(self, query, scored)
-        return Answer(
-            scored, reading.tokens, reading.truncated, now - arrived_at, tokenize_s, outcome.queue_s, outcome.run_s, outcome.batch_rows
-        )
+    def _count_failed(self, error: RequestError) -> None:
+        self.metrics.outcome["expired" if isinstance(error, Expired) else "failed"]()
 
-    def _count_answer(self, query: Query, reading: Reading, scored: Scored, now: float) -> None:
-        """Count what the model read and answered: here once for a text, whichever way it came and however many rows it had."""
-        metrics, tokenizer = self.metrics, self.classifier.tokenizer
-        metrics.predicted(now, scored.label, scored.score, scored.abstain, query.priority.value)
-        metrics.text_tokens(reading.tokens)
-        if reading.truncated:
-            metrics.truncated_texts()
-        unknown, fragments = tokenizer.unknown_tokens(reading), tokenizer.fragments(reading)
-        if unknown:
-            metrics.unknown_tokens(unknown)
-        if is_foreign(*fragments):
-            metrics.foreign_texts()
-        if metrics.drift is not None:
-            metrics.drift.add(values_of(scored.label, scored.abstain, scored.score, reading.tokens, unknown, fragments))
-        if self._journal is not None and self._journal.draws():
-            self._journal.add(self._answered(query, reading, scored, self._journal.texts))
-
-    def _answered(self, query: Query, reading: Reading, scored: Scored, with_text: bool) -> Answered:
-        return Answered(
-            at=time.time(),
-            model=self.id,
-            digest=self.classifier.bundle.digest,
-            request_id=query.source.request_id if query.source is not None else "",
-            item=query.item,
-            priority=query.priority.value,
-            tokens=reading.tokens,
-            truncated=reading.truncated,
-            label=scored.label,
-            abstain=scored.abstain,
-            scores=dict(zip(self.classifier.manifest.labels, scored.scores, strict=True)),
-            text=query.text if with_text else None,
-            text_pair=query.text_pair if with_text else None,
-        )
+    def _sample(self, told: Told) -> None:
+        for sample in self.samples:
+            self.metrics.observing.run("sample", sample, self, told.query, told.scored)
 
 
 def _chunks(queries: Sequence[Query]) -> Iterator[Sequence[int]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from sentiment.model.foreign import is_foreign
 from sentiment.observability.drift import TEXTS_MIN, Fit, Signal, nearest, values_of
-from sentiment.observability.expected_accuracy import interval
+from sentiment.observability.expected_accuracy import UNLIKE_INDEX, interval
 from sentiment.observability.measured_accuracy import MeasuredAccuracy
 
 # Then neighbours are joined: a journal of any length takes so many rows of a table, and points of a plot.
@@ -113,16 +113,6 @@ class Counts:
             setattr(self, name, getattr(self, name) + getattr(later, name))
 
     @property
-    def expected(self) -> float:
-        """The expected accuracy; NaN if every answer abstains."""
-        return self.probability / self.decided if self.decided else math.nan
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the share of right answers. See ``expected_accuracy.interval``."""
-        return interval(self.decided, self.probability, self.variance)
-
-    @property
     def measured(self) -> float:
         """The share of the labelled answers that is right; NaN if there are none."""
         return self.right / self.labelled if self.labelled else math.nan
@@ -184,6 +174,17 @@ class Watch:
         """How much each signal differs from the nearest reference; empty where ``fit`` is None."""
         fit = self.fit(counts)
         return [Shift(name, index, fit.thresholds[name]) for name, index in fit.indexes.items()] if fit else []
+
+    def withheld(self, counts: Counts) -> bool:
+        """Whether the texts are so unlike the reference that the server would state no expected accuracy of them."""
+        fit = self.fit(counts)
+        return fit is not None and bool(fit.above(UNLIKE_INDEX))
+
+    def expected(self, counts: Counts) -> tuple[float, float, float]:
+        """The expected accuracy, and its 95 % interval (see ``expected_accuracy.interval``); NaN if it is withheld, or all abstain."""
+        if self.withheld(counts) or not counts.decided:
+            return math.nan, math.nan, math.nan
+        return counts.probability / counts.decided, *interval(counts.decided, counts.probability, counts.variance)
 
     @property
     def has_reference(self) -> bool:

@@ -56,7 +56,7 @@ def json_of(found: Found) -> dict[str, Any]:  # JSON
     watch = found.watch
 
     def counts_of(counts: Counts) -> dict[str, Any]:  # JSON
-        low, high = counts.interval
+        mean, low, high = watch.expected(counts)
         labels, abstained, *_ = counts.bins
         row = {
             "since": counts.since or None,
@@ -67,10 +67,11 @@ def json_of(found: Found) -> dict[str, Any]:  # JSON
             "truncated": counts.truncated,
             "unknown_tokens": counts.unknown if "unknown" in found.signals else None,
             "foreign": counts.foreign if "fragments" in found.signals else None,
-            "expected_accuracy": counts.expected,
+            "expected_accuracy": mean,
             "expected_accuracy_low": low,
             "expected_accuracy_high": high,
             "expected_accuracy_texts": counts.decided,
+            "expected_accuracy_withheld": watch.withheld(counts),
             "measured_accuracy": counts.measured,
             "measured_accuracy_texts": counts.labelled,
             "nearest": dict(fit.shares) if (fit := watch.fit(counts)) else None,
@@ -121,8 +122,8 @@ def _values(found: Found) -> list[tuple[str, str]]:
         ("texts", f"{texts:,}"),
         *((f"label {name}", _percent(count, texts)) for name, count in zip(watch.signals[0].bins, labels, strict=True)),
         ("abstained", _percent(abstained[1], texts)),
-        ("expected accuracy, without abstained", _number(whole.expected)),
-        ("  95 % by chance", _interval(whole)),
+        ("expected accuracy, without abstained", "withheld: drifted" if watch.withheld(whole) else _number(watch.expected(whole)[0])),
+        ("  95 % by chance", _interval(watch, whole)),
     ]
     if not math.isnan(found.error):
         rows.append(("  largest error on recorded data sets", _number(found.error)))
@@ -173,8 +174,8 @@ def _window_rows(watch: Watch) -> list[tuple[object, ...]]:
                 first,
                 _minute(window),
                 window.texts,
-                _number(window.expected),
-                _interval(window),
+                _number(watch.expected(window)[0]),
+                _interval(watch, window),
                 _number(window.measured),
                 window.labelled or None,
                 f"{max(shift.index for shift in shifts):.3f}" if shifts else "",
@@ -198,11 +199,9 @@ def _over_texts(found: Found) -> list[tuple[str, str]]:
     def line(values: Sequence[float]) -> list[tuple[float, float]]:
         return list(zip(ends, values, strict=True))
 
-    accuracy = {
-        "expected": line([window.expected for window in windows]),
-        "95 % by chance, low": line([window.interval[0] for window in windows]),
-        "95 % by chance, high": line([window.interval[1] for window in windows]),
-    }
+    expected = [watch.expected(window) for window in windows]
+    names = "expected", "95 % by chance, low", "95 % by chance, high"
+    accuracy = {name: line([one[place] for one in expected]) for place, name in enumerate(names)}
     if watch.whole.labelled:
         accuracy["measured"] = line([window.measured for window in windows])
     shares = {
@@ -215,8 +214,8 @@ def _over_texts(found: Found) -> list[tuple[str, str]]:
     drawn = [
         (
             svg_plots.lines(accuracy, axis, Axis("accuracy"), "accuracy over the texts"),
-            "Of the answers that do not abstain. Expected: the mean of their probabilities, with what chance alone explains. Measured: the "
-            "share of right ones among those whose label is known.",
+            "Of the answers that do not abstain. Expected: the mean of their probabilities, with what chance alone explains, except where "
+            "texts drifted far. Measured: the share of right ones among those whose label is known.",
         ),
         (
             svg_plots.lines(shares, axis, Axis("% of the texts", least=0), "answers over the texts"),
@@ -281,6 +280,6 @@ def _number(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.4f}"
 
 
-def _interval(counts: Counts) -> str:
-    low, high = counts.interval
+def _interval(watch: Watch, counts: Counts) -> str:
+    _, low, high = watch.expected(counts)
     return "" if math.isnan(low) else f"{low:.4f} to {high:.4f}"

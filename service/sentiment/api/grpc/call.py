@@ -9,6 +9,9 @@ from sentiment.serving.pipeline import Served
 
 REQUEST_ID = "x-request-id"
 REQUEST_ID_MAX = 128
+USER_AGENT = "user-agent"
+# Characters of a user agent that are logged; ours have 50.
+USER_AGENT_MAX = 128
 # The caller of a call that a front end forwards.
 CALLER = "x-sentiment-caller"
 # A call that is cancelled this shortly before its deadline counts as expired.
@@ -57,6 +60,12 @@ class Call:
         fields = {"method": self.method, "request_id": self.request_id}
         return fields if self.trace is None else {**fields, **self.trace.exemplar}
 
+    @property
+    def sender(self) -> dict[str, str]:
+        """The fields that say in log lines at debug level who sent this call: the connection's address, and the user agent."""
+        agent = next((value for key, value in self.headers() if key.lower() == USER_AGENT and isinstance(value, str)), "")
+        return {"peer": self.caller, "user_agent": "".join(filter(_is_printable, agent))[:USER_AGENT_MAX]}
+
     def trace_of(self, index: int) -> Trace | None:
         """The trace for the call's text with this index; None beyond the first TEXTS_MAX texts."""
         return self.trace if index < TEXTS_MAX else None
@@ -68,6 +77,10 @@ class Call:
     def time_left_s(self) -> float:
         """Seconds until the deadline; negative after it."""
         return self.deadline_at - time.monotonic()
+
+
+def _is_printable(character: str) -> bool:
+    return character.isascii() and character.isprintable()
 
 
 def caller_named(headers: Headers) -> str:

@@ -174,6 +174,8 @@ class Calls:
             asyncio.CancelledError: the caller has left.
         """
         code = "CANCELLED"
+        # Now: a connection that has ended has no address any more.
+        sender = call.sender if self._limits.log_calls else {}
         self._open += 1
         try:
             if self._open > self._limits.open_max and not probe:
@@ -200,14 +202,20 @@ class Calls:
             raise Broken(f"internal error; see the server's log for request id {call.request_id}") from error
         finally:
             self._open -= 1
-            self._count(call, code)
+            # Now: what is told late counts as late, whenever it is counted.
+            outcome = self._outcome(call, code)
+            self.no_model.observing.later("call", self._observe, call, code, outcome, time.monotonic() - call.arrived_at, sender)
 
-    def _count(self, call: Call, code: str) -> None:
-        """Count and log a call that has ended with this status code."""
-        seconds = time.monotonic() - call.arrived_at
+    def _outcome(self, call: Call, code: str) -> str:
+        """The outcome of the call's answers, which are told now."""
+        if code == OK and call.time_left_s() >= self._limits.margin_s:
+            return "met"
+        return OUTCOMES.get(code, "failed")
+
+    def _observe(self, call: Call, code: str, outcome: str, seconds: float, sender: dict[str, str]) -> None:
+        """Count, trace and log a call that has ended."""
         if call.answered and call.served is not None:
-            in_time = code == OK and call.time_left_s() >= self._limits.margin_s
-            call.served.count_told(call.answered, "met" if in_time else OUTCOMES.get(code, "failed"))
+            call.served.count_told(call.answered, outcome)
         if self._limits.counted:
             metrics = self.metrics_of(call)
             metrics.requests[call.method, code]()
@@ -217,7 +225,7 @@ class Calls:
         if call.trace is not None:
             end_span(call, call.trace, code, seconds, self._limits.counted)
         if self._limits.log_calls:
-            logger().debug("call", **call.logged, code=code, seconds=round(seconds, 6))
+            logger().debug("call", **call.logged, code=code, seconds=round(seconds, 6), **sender)
 
     async def write(self, call: Call, context: Context, message: bytes) -> None:
         """Write a message of a stream.

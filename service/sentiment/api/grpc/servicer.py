@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -88,9 +89,9 @@ class SentimentService:
             if explanation is not None:
                 await _add_explanation(response, served, explanation, call)
         except BaseException as error:
-            served.metrics.items[call.method, ended_by(error, call)]()
+            count_texts(served.metrics, call.method, ended_by(error, call))
             raise
-        served.metrics.items[call.method, OK]()
+        count_texts(served.metrics, call.method, OK)
         return response
 
     async def classify_batch(self, request: pb.ClassifyBatchRequest, call: Call) -> pb.ClassifyBatchResponse:
@@ -112,11 +113,11 @@ class SentimentService:
             try:
                 outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at - reserve_s(call))
             except BaseException as error:
-                served.metrics.items[call.method, ended_by(error, call)](count)
+                count_texts(served.metrics, call.method, ended_by(error, call), count)
                 raise
             call.answered = sum(isinstance(outcome, Answer) for outcome in outcomes)
-            for outcome in outcomes:
-                count_item(served.metrics, call.method, outcome)
+            for code, number in Counter(map(code_name_of, outcomes)).items():
+                count_texts(served.metrics, call.method, code, number)
             response = pb.ClassifyBatchResponse()
             async for outcome in in_turns(outcomes):
                 convert.set_result(response.results.add(), outcome, served)
@@ -206,9 +207,14 @@ async def in_turns(items: Iterable[T]) -> AsyncGenerator[T, None]:
             await asyncio.sleep(0)
 
 
-def count_item(metrics: CallMetrics, method: str, outcome: Outcome) -> None:
-    """Count one text by its status code."""
-    metrics.items[method, OK if isinstance(outcome, Answer) else code_of(outcome).name]()
+def count_texts(metrics: CallMetrics, method: str, code: str, number: int = 1) -> None:
+    """Count texts by their status code, once their callers have been told."""
+    metrics.observing.later("outcome", lambda: metrics.items[method, code](number))
+
+
+def code_name_of(outcome: Outcome) -> str:
+    """The status code of a text."""
+    return OK if isinstance(outcome, Answer) else code_of(outcome).name
 
 
 def ended_by(error: BaseException, call: Call) -> str:

@@ -20,7 +20,7 @@ from sentiment.api.grpc.accepting import Handler
 from sentiment.api.grpc.call import Call
 from sentiment.api.grpc.calls import OUTCOMES, Calls, abort, headers_of
 from sentiment.api.grpc.receiving import Context, Receiving
-from sentiment.api.grpc.servicer import SentimentService, count_item, keep_few_interactive
+from sentiment.api.grpc.servicer import SentimentService, code_name_of, count_texts, keep_few_interactive
 from sentiment.batching.row_queue import Pending
 from sentiment.batching.ticket import Priority
 from sentiment.errors import Broken, InvalidInput, Refused, RequestError, Unavailable
@@ -254,7 +254,7 @@ class _Stream:
         for accepted in self._accepted.values():
             accepted.served.withdraw(accepted.pending)
             self._receiving.requests.give_back(self._call.caller, accepted.held)
-            accepted.served.metrics.items[METHOD, self._call.left_code()]()
+            count_texts(accepted.served.metrics, METHOD, self._call.left_code())
         self._accepted.clear()
         while not self._outcomes.empty():
             item = self._outcomes.get_nowait()
@@ -288,7 +288,7 @@ class _Stream:
             self._owed += pending.rows - 1
         except asyncio.CancelledError:
             # The client left while its text was being tokenized.
-            (served.metrics if served else self._calls.no_model).items[METHOD, self._call.left_code()]()
+            count_texts(served.metrics if served else self._calls.no_model, METHOD, self._call.left_code())
             raise
         except RequestError as error:
             if isinstance(error, Refused):
@@ -313,8 +313,8 @@ class _Stream:
         if accepted is not None:
             self._receiving.requests.give_back(self._call.caller, accepted.held)
             places, deadline_at = accepted.pending.rows, accepted.pending.deadline_at
-        count_item(served.metrics if served else self._calls.no_model, METHOD, outcome)
         self._outcomes.put_nowait(_Finished(item_id, served, outcome, places, deadline_at))
+        count_texts(served.metrics if served else self._calls.no_model, METHOD, code_name_of(outcome))
 
     def _message(self, item: "_Finished") -> pb.ClassifyStreamResponse:
         message = pb.ClassifyStreamResponse(id=item.id)

@@ -69,6 +69,8 @@ class Answers:
     low: float
     high: float
     expected_texts: float
+    # Why there is no expected accuracy; empty if there is one, or the server does not say.
+    withheld: str
     measured: float
     measured_texts: float
     drift: Sequence[Signal]
@@ -259,6 +261,10 @@ def _calls(now: _Growth) -> list[Calls]:
 def _answers(growth: _Growth, after: Reading) -> list[Answers]:
     models = sorted({labels["model"] for labels, _ in after.each("sentiment_predictions_total")})
 
+    def withheld(model: str) -> str:
+        reasons = after.each("sentiment_expected_accuracy_withheld")
+        return next((labels["reason"] for labels, value in reasons if labels.get("model") == model and value), "")
+
     def drift(model: str, hidden: bool) -> list[Signal]:
         return [
             Signal(labels["signal"], value, after.one("sentiment_drift_threshold", signal=labels["signal"], model=model))
@@ -275,6 +281,7 @@ def _answers(growth: _Growth, after: Reading) -> list[Answers]:
             low=after.one("sentiment_expected_accuracy_low", model=model),
             high=after.one("sentiment_expected_accuracy_high", model=model),
             expected_texts=after.one("sentiment_expected_accuracy_texts", model=model),
+            withheld=withheld(model),
             measured=after.one("sentiment_measured_accuracy", model=model),
             measured_texts=after.one("sentiment_measured_accuracy_texts", model=model),
             drift=drift(model, hidden=False),

@@ -21,6 +21,9 @@ TITLE = 9
 METHODS_MAX, MODELS_MAX, LABELS_MAX, MEMBERS_MAX = 6, 3, 4, 8
 # Above this share of a second, a runner or an event loop is a limit.
 BUSY = 0.9
+# Why a server withholds the expected accuracy, in words.
+DRIFT = "drift"
+WITHHELD = {"few_texts": "too few texts", "no_reference": "no reference", DRIFT: "drift"}
 # An index of drift below it is little, whatever its threshold; the alert has the same limit.
 DRIFTED = 0.25
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -242,6 +245,10 @@ def _of_one(answers: Answers, wide: bool, width: int, blocks: bool, span: str) -
             f"{_count(answers.expected_texts)} texts",
         ]
         lines += _indented(parts, width)
+    elif answers.withheld and answers.expected_texts:
+        reason = WITHHELD.get(answers.withheld, visible(answers.withheld))
+        style = "warn" if answers.withheld == DRIFT else "dim"
+        lines += _indented([f"expected accuracy withheld: {reason}", f"{_count(answers.expected_texts)} texts"], width, style)
     if not math.isnan(answers.measured):
         lines += _indented([f"measured accuracy {answers.measured:.3f}", f"{_count(answers.measured_texts)} texts with feedback"], width)
     lines += _drift(answers.drift, answers.drift_texts, wide, width)

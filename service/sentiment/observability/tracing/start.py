@@ -2,7 +2,8 @@
 
 from sentiment.errors import BadSettings
 from sentiment.observability.metrics import Metrics
-from sentiment.observability.tracing.trace import Tracer
+from sentiment.observability.observing import Observing
+from sentiment.observability.tracing.trace import Begin, Headers, Outlet, Span, Tracer
 
 
 def make_tracer(wanted: bool, metrics: Metrics, process: str = "server") -> Tracer | None:
@@ -25,4 +26,21 @@ def make_tracer(wanted: bool, metrics: Metrics, process: str = "server") -> Trac
             f"tracing = true: {error.name or error} is not installed; run pip install 'sentiment-service[tracing]' or turn tracing off"
         ) from error
     outlet = open_outlet(metrics, process)
-    return None if outlet is None else Tracer(outlet)
+    return None if outlet is None else Tracer(NeverRaises(outlet, metrics.observing))
+
+
+class NeverRaises:
+    """An outlet whose errors cost a trace or a span, and nothing else: calls wait behind it."""
+
+    def __init__(self, outlet: Outlet, observing: Observing) -> None:
+        self._outlet, self._run = outlet, observing.run
+        self.new_place = outlet.new_place
+        self.close = outlet.close
+
+    def sample(self, headers: Headers, follow: bool) -> Begin | None:
+        """See Outlet."""
+        return self._run("trace", self._outlet.sample, headers, follow)
+
+    def put(self, span: Span) -> None:
+        """See Outlet."""
+        self._run("trace", self._outlet.put, span)

@@ -3,7 +3,7 @@
 import sys
 from functools import partial
 
-from sentiment.errors import BadBundle, BadSettings, CannotServe, SentimentError
+from sentiment.errors import BadBundle, BadSettings, CannotServe, SentimentError, TaskEnded
 from sentiment.observability import logs
 from sentiment.serving import event_loop
 from sentiment.serving.front_ends.handshake import EXECUTOR, Start, leave_with_supervisor, read_start
@@ -21,8 +21,8 @@ def main() -> int:
         event_loop.run(_run(start))
         return 0
     except SentimentError as error:
-        # ``app.serve`` has logged the executor's other errors.
-        if start.name != EXECUTOR or isinstance(error, BadSettings):
+        # ``app.serve`` has logged the executor's other errors, and a task's end is logged where it ends.
+        if not isinstance(error, TaskEnded) and (start.name != EXECUTOR or isinstance(error, BadSettings)):
             logs.logger().error("cannot_serve", reason=str(error))
         return next((code for kind, code in CODES if isinstance(error, kind)), FAILED)
 

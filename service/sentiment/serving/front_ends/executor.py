@@ -7,6 +7,7 @@ import asyncio
 import os
 import time
 from collections.abc import Collection, Mapping
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -50,29 +51,28 @@ class Executor(App):
         self._shown = CollectorRegistry()
         self._shown.register(self._totals)
         self._metrics.on_forget.append(self._totals.forget)
-        self._front_ends = FrontEndServer(start.rows_socket, start.settings.front_ends, self._add_counts, self._take_sample)
+        # What they raise would close the connection, with all texts that wait behind it.
+        observe = self._metrics.observing.run
+        counts, sample = partial(observe, "counts", self._add_counts), partial(observe, "sample", self._take_sample)
+        self._front_ends = FrontEndServer(start.rows_socket, start.settings.front_ends, counts, sample)
         self._repository.elsewhere = self
 
     async def run(self) -> None:
         """Serve as in one process, for the front ends too."""
         await self._front_ends.start()
-        beside = {asyncio.create_task(work) for work in (self._collect(), self._beat(), self._show_starting())}
+        self._upkeep.start("collect counts", self._collect())
+        self._upkeep.start("beat", self._beat())
         try:
             await super().run()
         finally:
-            for task in beside:
-                task.cancel()
-            await asyncio.wait(beside)
+            await self._upkeep.stop()
             self._front_ends.close()
 
     async def _beat(self) -> None:
-        """Send beats once the model answers. Before, startup may block the event loop."""
-        await self.started.wait()
-        await beat()
-
-    async def _show_starting(self) -> None:
+        """Send beats once the model answers. Before, startup may block the event loop; it is shown to the commands of this machine."""
         with starting(int(self._start.settings.grpc_listen.rpartition(":")[2])):
             await self.started.wait()
+        await beat()
 
     async def _collect(self) -> None:
         while True:
@@ -88,7 +88,7 @@ class Executor(App):
         now = time.monotonic()
         for name, labels, growth, _ in counts:
             self._metrics.add_expected(now, name, labels, growth)
-        self._metrics.add_signals((name, labels, growth) for name, labels, growth, _ in counts)
+        self._metrics.add_signals(now, ((name, labels, growth) for name, labels, growth, _ in counts))
 
     def _take_sample(self, digest: bytes, sampled: Sampled) -> None:
         """Read a text once more that a front end has answered."""
@@ -140,8 +140,8 @@ class Executor(App):
         self._front_ends.set_ready(ready)
 
     async def _keep_answering(self) -> None:
-        """Wait until the front ends have drained and exited. After a lost runner they stay for the next executor and get failures now."""
-        if self._repository.broken.is_set():
+        """Wait until the front ends have drained and exited. If this process is broken, they stay for the next one and get failures now."""
+        if self._broken.is_set():
             for running in self._repository.running:
                 running.batcher.close()
         else:

@@ -19,7 +19,7 @@ from sentiment.api.grpc.call import CALLER, REQUEST_ID, Call
 from sentiment.api.grpc.calls import Answering, Calls
 from sentiment.api.grpc.names import SERVICE
 from sentiment.api.grpc.receiving import Context
-from sentiment.api.grpc.servicer import SentimentService
+from sentiment.api.grpc.servicer import SentimentService, count_texts
 from sentiment.api.grpc.status import HandedOn
 from sentiment.errors import Expired, Unavailable
 from sentiment.observability.tracing.trace import TRACE_HEADERS
@@ -135,7 +135,7 @@ class Forward:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise Expired("no answer within the deadline") from None
             if call.method == CLASSIFY and call.served is not None:
-                call.served.metrics.items[CLASSIFY, "UNAVAILABLE"]()
+                count_texts(call.served.metrics, CLASSIFY, "UNAVAILABLE")
             raise Unavailable(GONE) from None
 
 

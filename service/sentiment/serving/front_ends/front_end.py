@@ -7,10 +7,7 @@ import asyncio
 import gc
 import os
 import random
-import signal
 from collections import Counter
-from collections.abc import Coroutine
-from typing import Any
 
 from sentiment.api.grpc.calls import CODE_NAMES
 from sentiment.api.grpc.endpoint import GrpcSide
@@ -22,7 +19,7 @@ from sentiment.observability.logs import lines_dropped, logger
 from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.start import make_tracer
 from sentiment.security.secured import Secured
-from sentiment.serving import event_loop
+from sentiment.serving import event_loop, signals
 from sentiment.serving.front_ends.executor_client import Link, RemoteQueue, connect, watch_deadlines
 from sentiment.serving.front_ends.forward import Forward
 from sentiment.serving.front_ends.frames import Listing, Sampled
@@ -30,10 +27,12 @@ from sentiment.serving.front_ends.handshake import Start, beat
 from sentiment.serving.front_ends.metric_totals import Counted, Counts
 from sentiment.serving.front_ends.model_copy import classifier_of
 from sentiment.serving.journaling import journal_of
+from sentiment.serving.memory import keep_small
 from sentiment.serving.pipeline import Served
 from sentiment.serving.queries import Query
 from sentiment.serving.registry import Models
 from sentiment.serving.request_bytes import RequestBytes
+from sentiment.serving.upkeep import Upkeep
 
 # Max unanswered rows of a front end and model, as a multiple of the executor's queue. Normally the executor's queue refuses first; this is
 # the limit if it does not.
@@ -69,6 +68,7 @@ class FrontEnd:
         self._listed: list[bytes] = []
         self._forward = Forward(start.calls_socket, self._models)
         self._secured = Secured(self._settings, self._metrics)
+        self._requests = RequestBytes(self._settings.request_bytes_max)
         self._grpc = GrpcSide(
             self._settings,
             self._metrics,
@@ -77,7 +77,7 @@ class FrontEnd:
             adapt=self._forward.adapt,
             tracer=self._tracer,
             secured=self._secured,
-            requests=RequestBytes(self._settings.request_bytes_max),
+            requests=self._requests,
         )
         self._opened = False
         self._link: Link | None = None
@@ -86,6 +86,9 @@ class FrontEnd:
         self._draining = False
         self._executor_ready = False
         self._stop = asyncio.Event()
+        # Set when a task has ended that this process needs.
+        self._broken = asyncio.Event()
+        self._upkeep = Upkeep(self._broken)
         self._listings: asyncio.Queue[tuple[Link, Listing, dict[bytes, bytes]]] = asyncio.Queue()
 
     async def run(self) -> None:
@@ -93,32 +96,34 @@ class FrontEnd:
 
         Raises:
             CannotServe: the port cannot be bound.
+            TaskEnded: a task that the process needs has ended; all accepted calls were answered.
         """
         # Repeated signals change nothing: the supervisor limits a drain.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
-        linking = asyncio.create_task(self._keep_link())
-        working = {linking, *(asyncio.create_task(work) for work in self._works())}
-        stopping = asyncio.create_task(self._stop.wait())
+        signals.handle(lambda _: self._stop.set(), self._secured.reload)
+        linking = self._upkeep.start("link", self._keep_link())
+        self._upkeep.start("follow models", self._follow_models())
+        self._upkeep.start("watch deadlines", watch_deadlines(self._queues))
+        self._upkeep.start("reload files", self._secured.keep_fresh())
+        self._upkeep.start("give memory back", keep_small(self._requests))
+        self._upkeep.start("beat", beat())
+        ends = {asyncio.create_task(self._stop.wait()), asyncio.create_task(self._broken.wait())}
         try:
-            done, _ = await asyncio.wait({stopping, *working}, return_when=asyncio.FIRST_COMPLETED)
-            for ended in done - {stopping}:
-                ended.result()
-            await self._drain(linking)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            self._grpc.health.set_alive(not self._broken.is_set())
+            if self._opened or self._stop.is_set():
+                await self._drain(linking)
+            self._upkeep.check()
         finally:
-            for task in working:
+            for task in ends:
                 task.cancel()
-            await asyncio.wait(working)
+            await asyncio.wait(ends)
+            await self._upkeep.stop()
             for served in self._held.values():
                 served.close()
             if self._tracer is not None:
                 await asyncio.to_thread(self._tracer.close)
             if self._journal is not None:
                 await asyncio.to_thread(self._journal.close)
-
-    def _works(self) -> tuple[Coroutine[Any, Any, None], ...]:  # Any: the type that a coroutine is sent, which is unused
-        """Background work besides the link, until the process ends."""
-        return self._follow_models(), watch_deadlines(self._queues), self._secured.keep_fresh(), beat()
 
     def models(self, link: Link, listing: Listing, copies: dict[bytes, bytes]) -> None:
         """See LinkListener."""
@@ -131,7 +136,7 @@ class FrontEnd:
 
     def counts(self) -> Counts:
         """See LinkListener."""
-        return self._counted.take()
+        return self._metrics.observing.run("counts", self._counted.take) or []
 
     def _show_ready(self) -> None:
         self._grpc.health.set_ready(self._executor_ready and self._opened and not self._draining, DRAINING if self._draining else WAITING)
@@ -232,6 +237,6 @@ class FrontEnd:
         await self._forward.close()
         # Logged before the link closes, so that the executor's "drained" comes last.
         self._log.info("drained")
-        linking.cancel()
+        await self._upkeep.stop(linking)
         if self._link is not None:
             await self._link.close()

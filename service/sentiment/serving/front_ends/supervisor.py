@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sentiment.errors import CannotServe
 from sentiment.observability.logs import logger, wait_written
-from sentiment.serving.event_loop import stop_signals
+from sentiment.serving import signals
 from sentiment.serving.front_ends.handshake import BEAT_S, EXECUTOR, Start, front_ends
 from sentiment.serving.starting import reserved
 from sentiment.settings import Settings
@@ -65,11 +65,12 @@ class Supervisor:
         self._log = logger()
         self._stop = asyncio.Event()
         self._processes: dict[str, asyncio.subprocess.Process] = {}
+        # Those that have sent a heartbeat. Before, a process may not handle signals yet, which would end it.
+        self._working: set[str] = set()
 
     async def run(self) -> int:
         """Keep all processes running until a stop; returns the exit code."""
-        for number in stop_signals():
-            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
+        signals.handle(self._on_stop, self._reload)
         probed = self._settings.health_listen if self._settings.tls_cert_file else ""
         with reserved(self._settings.grpc_listen, True) as address, reserved(probed, True) as health, _folder() as folder:
             changes: dict[str, object] = {"grpc_listen": address, "health_listen": health}
@@ -137,6 +138,7 @@ class Supervisor:
         worked = await self._hear(start.name, process)
         code = await process.wait()
         del self._processes[start.name]
+        self._working.discard(start.name)
         return code, worked
 
     async def _hear(self, name: str, process: asyncio.subprocess.Process) -> bool:
@@ -150,6 +152,7 @@ class Supervisor:
                     if not await process.stdout.read(2**10):
                         return worked
                 worked, missed, limit_s = True, 0, self._settings.stall_s + 2 * BEAT_S
+                self._working.add(name)
             except TimeoutError:
                 missed += 1
         self._log.error("process_unresponsive", unresponsive=name, seconds=limit_s)
@@ -169,17 +172,21 @@ class Supervisor:
             await asyncio.wait(late)
         return {task.result() for task in keeping}
 
-    def _on_signal(self, number: int) -> None:
-        name = signal.Signals(number).name
+    def _reload(self) -> None:
+        """Have the processes reload their files. Those that are starting have just read them."""
+        for name in self._working:
+            _signal(self._processes[name], signal.SIGHUP)
+
+    def _on_stop(self, number: signal.Signals) -> None:
         if self._stop.is_set():
             # A closed terminal may send SIGHUP twice, from the shell and from the kernel.
             if number == signal.SIGHUP:
                 return
-            self._log.warning("second_signal", signal=name)
+            self._log.warning("second_signal", signal=number.name)
             wait_written()
             os._exit(1)
         self._stop.set()
-        self._log.info("draining", signal=name, wait_s=self._settings.drain_wait_s, grace_s=self._settings.drain_grace_s)
+        self._log.info("draining", signal=number.name, wait_s=self._settings.drain_wait_s, grace_s=self._settings.drain_grace_s)
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

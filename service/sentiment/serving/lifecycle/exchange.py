@@ -11,21 +11,23 @@ from sentiment.security.secured import Secured
 from sentiment.serving.lifecycle.folder_watch import FolderWatch
 from sentiment.serving.lifecycle.repository import Repository
 from sentiment.serving.request_bytes import RequestBytes
+from sentiment.serving.upkeep import Upkeep
 from sentiment.settings import Settings
 
 
 class Exchange:
     """The folder watch and the admin port, as configured. Runs on one event loop."""
 
-    def __init__(self, settings: Settings, repository: Repository, secured: Secured, requests: RequestBytes) -> None:
-        """Bind the admin port; must be called in the event loop.
+    def __init__(self, settings: Settings, repository: Repository, secured: Secured, requests: RequestBytes, upkeep: Upkeep) -> None:
+        """Bind the admin port; must be called in the event loop. ``upkeep`` owns the folder watch.
 
         Raises:
             CannotServe: the port cannot be bound.
             BadSettings: there are no admin tokens.
         """
         self._repository = repository
-        self._tasks: list[asyncio.Task[None]] = []
+        self._upkeep = upkeep
+        self._watching: asyncio.Task[None] | None = None
         self._port: GrpcPort | None = None
         self.port = 0
         names = [model for model in dict.fromkeys((settings.model, *settings.models)) if "/" not in model]
@@ -43,16 +45,14 @@ class Exchange:
     async def start(self) -> None:
         """Start both; call it once the models answer."""
         if self._watches:
-            self._tasks.append(asyncio.create_task(self._watch.run()))
+            self._watching = self._upkeep.start("watch folders", self._watch.run())
         if self._port is not None:
             await self._port.start()
 
     async def stop(self) -> None:
         """Stop all changes and abandon a load in progress. Harmless before ``start``."""
         self._repository.load_no_more()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if self._watching is not None:
+            await self._upkeep.stop(self._watching)
         if self._port is not None:
             await self._port.stop(0)

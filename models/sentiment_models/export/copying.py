@@ -1,0 +1,42 @@
+"""A bundle under another version: the same files, and a manifest that differs in the version."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from sentiment.model.bundle import CARD, MANIFEST, load_bundle
+from sentiment_models.errors import ModelsError
+from sentiment_models.export.manifest import read_object, write_object
+
+
+def copy(folder: Path, version: int, out: Path) -> str:
+    """Copy a bundle to ``out``, which must not exist. Returns the digest of the copy.
+
+    Only the files that the manifest names and the card are copied. The folder appears at once and whole: a server may watch it.
+
+    Raises:
+        sentiment.errors.BadBundle: the bundle is damaged.
+        ModelsError: it has this version already, or ``out`` exists or cannot be written.
+    """
+    bundle = load_bundle(folder)
+    if version == bundle.manifest.version:
+        raise ModelsError(f"--version {version}: {folder} has this version; a copy needs another one")
+    if out.exists():
+        raise ModelsError(f"{out}: exists; versions are immutable")
+    for name in bundle.manifest.files:
+        bundle.check(name)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        # A name that begins with a dot is no version.
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as made:
+            tree = Path(made) / out.name
+            for name in dict.fromkeys((MANIFEST, CARD, *bundle.manifest.files)):
+                if (folder / name).is_file():
+                    (tree / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(folder / name, tree / name)
+            write_object(tree / MANIFEST, {**read_object(tree / MANIFEST), "version": version})
+            digest = load_bundle(tree).digest
+            tree.rename(out)
+    except OSError as error:
+        raise ModelsError(f"{out}: cannot be written: {error.strerror}") from error
+    return digest

@@ -1,0 +1,106 @@
+"""The tasks that a process needs: one that ends by itself ends the process, and one that is stopped is awaited."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import structlog
+
+from sentiment.errors import CannotServe, TaskEnded
+from sentiment.security.secured import Secured
+from sentiment.serving.upkeep import Upkeep
+from tests.conftest import RunningServer
+
+
+async def returns() -> None:
+    pass
+
+
+async def raises() -> None:
+    raise RuntimeError("broken")
+
+
+async def is_cancelled_within() -> None:
+    raise asyncio.CancelledError
+
+
+async def cannot_serve() -> None:
+    raise CannotServe("the port is taken")
+
+
+@pytest.mark.parametrize(
+    ("work", "error"),
+    [(returns, TaskEnded), (raises, TaskEnded), (is_cancelled_within, TaskEnded), (cannot_serve, CannotServe)],
+    ids=["returns", "raises", "is cancelled within", "says why"],
+)
+async def test_a_task_that_ends_by_itself_breaks_the_process_and_is_logged(
+    work: Callable[[], Coroutine[Any, Any, None]], error: type[Exception]
+) -> None:
+    broken = asyncio.Event()
+    upkeep = Upkeep(broken)
+    with structlog.testing.capture_logs() as logs:
+        upkeep.start("watch", work())
+        async with asyncio.timeout(10):
+            await broken.wait()
+
+    assert [(line["event"], line["task"]) for line in logs] == [("task_ended", "watch")]
+    with pytest.raises(error):
+        upkeep.check()
+
+
+async def test_a_stopped_task_is_awaited_and_breaks_nothing() -> None:
+    broken, ended = asyncio.Event(), []
+
+    async def watch(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append(name)
+
+    upkeep = Upkeep(broken)
+    one = upkeep.start("one", watch("one"))
+    upkeep.start("two", watch("two"))
+    upkeep.start("three", watch("three"))
+    await asyncio.sleep(0)
+    await upkeep.stop(one)
+    assert ended == ["one"]
+
+    await upkeep.stop()
+
+    assert sorted(ended) == ["one", "three", "two"]
+    assert not broken.is_set()
+    upkeep.check()
+
+
+def test_a_server_whose_watch_of_files_ends_is_not_alive_drains_and_fails(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = asyncio.Event()
+
+    async def end(_self: Secured) -> None:
+        await ends.wait()
+        raise KeyError
+
+    monkeypatch.setattr(Secured, "keep_fresh", end)
+    with structlog.testing.capture_logs() as logs:
+        server = start()
+        with server.client() as client:
+            assert client.classify("good").label == "positive"
+        alive: list[bool] = []
+        drain = server.app._grpc.drain
+
+        async def note(grace_s: float) -> None:
+            alive.extend((server.app._grpc.health.alive, server.app._ready))
+            await drain(grace_s)
+
+        monkeypatch.setattr(server.app._grpc, "drain", note)
+        server.loop.call_soon_threadsafe(ends.set)
+        with pytest.raises(TaskEnded, match="reload files"):
+            server._thread.join(30)
+            server.stop()
+
+    assert alive == [False, False]
+    assert [line["event"] for line in logs if line["event"] in ("task_ended", "drained")] == ["task_ended", "drained"]
+    server.failure = None
