@@ -157,9 +157,9 @@ class Settings(BaseModel):
     batch_items_max: int = Field(1024, description="max items in a ClassifyBatch call", ge=1, le=100_000)
     message_bytes_max: int = Field(4 * 2**20, description="max bytes of a request message", ge=2**10, le=2**28)
     request_bytes_max: int = Field(
-        2**28,
+        2**27,
         description="max bytes of the requests that a process receives or answers, of all callers together; a caller gets at most as many "
-        "as are left; a message that does not come at once counts with the most that it may have",
+        "as stay free, so messages of message_bytes_max need twice as many",
         ge=2**20,
         le=2**40,
     )

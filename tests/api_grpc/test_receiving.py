@@ -15,7 +15,7 @@ from sentiment.serving.request_bytes import RequestBytes
 from tests.virtual_time import VirtualClock, VirtualTimeLoop
 
 T = TypeVar("T")
-MESSAGE_MAX, WITHIN_S = 1000, 10.0
+MESSAGE_MAX, WITHIN_S = 2**24, 10.0
 CALLER = "ipv4:10.0.0.7:41234"
 
 
@@ -37,8 +37,26 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(work)
 
 
-def receiving(bytes_max: int = 10 * MESSAGE_MAX) -> Receiving:
-    return Receiving(RequestBytes(bytes_max), MESSAGE_MAX, WITHIN_S)
+class Measured(Connections):
+    """Connections whose received bytes the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: dict[str, int] = {}
+
+    def looked_for(self, caller: str) -> bool:
+        return True
+
+    def received(self, caller: str) -> int | None:
+        return self.bytes.get(caller)
+
+
+def receiving(bytes_max: int = 10 * MESSAGE_MAX, received: int = 0) -> Receiving:
+    """What reads messages; the caller's connection has received some bytes."""
+    found, measured = Receiving(RequestBytes(bytes_max), MESSAGE_MAX, WITHIN_S), Measured()
+    found._connections = measured
+    measured.bytes[CALLER] = received
+    return found
 
 
 async def settled() -> None:
@@ -55,10 +73,10 @@ def test_a_message_that_comes_at_once_counts_nothing_while_it_is_read() -> None:
     assert run(read()) == (b"good", 0)
 
 
-def test_a_message_that_does_not_come_at_once_counts_the_most_that_it_may_have_until_it_has_come() -> None:
+def test_a_message_that_does_not_come_at_once_counts_the_most_that_it_may_have_if_its_connection_cannot_be_measured() -> None:
     async def read() -> tuple[int, bytes, int]:
         found = receiving()
-        reading = asyncio.create_task(found.message(Call((5, b"good")), CALLER, 10))
+        reading = asyncio.create_task(found.message(Call((5, b"good")), "unix:", 10))
         await settled()
         late = found.requests.used
         return late, await reading, found.requests.used
@@ -68,9 +86,9 @@ def test_a_message_that_does_not_come_at_once_counts_the_most_that_it_may_have_u
 
 def test_a_caller_with_too_many_late_messages_is_refused_and_others_are_not() -> None:
     async def read() -> tuple[list[str], bytes]:
-        found = receiving(4 * MESSAGE_MAX)
-        mine = [asyncio.create_task(found.message(Call((9, b"good")), CALLER, 10)) for _ in range(4)]
-        other = asyncio.create_task(found.message(Call((9, b"good")), "ipv4:10.0.0.8:1", 10))
+        found = receiving(6 * MESSAGE_MAX)
+        mine = [asyncio.create_task(found.message(Call((9, b"good")), "unix:", 10)) for _ in range(4)]
+        other = asyncio.create_task(found.message(Call((9, b"good")), "unix:/tmp/a.sock", 10))
         ended = await asyncio.gather(*mine, return_exceptions=True)
         return [type(one).__name__ for one in ended], await other
 
@@ -103,7 +121,7 @@ def test_a_message_that_came_while_the_event_loop_was_blocked_is_not_late() -> N
     clock = VirtualClock()
 
     async def read() -> tuple[bytes, int]:
-        found, came = receiving(MESSAGE_MAX // 2), asyncio.get_running_loop().create_future()
+        found, came = receiving(1), asyncio.get_running_loop().create_future()
 
         class Blocked:
             async def read(self) -> Any:
@@ -120,27 +138,11 @@ def test_a_message_that_came_while_the_event_loop_was_blocked_is_not_late() -> N
         assert runner.run(read()) == (b"good", 0)
 
 
-class Measured(Connections):
-    """Connections whose received bytes the test says."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes: dict[str, int] = {}
-
-    def looked_for(self, caller: str) -> bool:
-        return True
-
-    def received(self, caller: str) -> int | None:
-        return self.bytes.get(caller)
-
-
 def streaming(received: int, bytes_max: int, streams: int, messages: int) -> tuple[list[str], int]:
     """Streams of one connection that wait for a message after some that came; how their reads end, and what they count."""
 
     async def read() -> tuple[list[str], int]:
-        found, measured = Receiving(RequestBytes(bytes_max), 2**24, WITHIN_S), Measured()
-        found._connections = measured
-        measured.bytes[CALLER] = received
+        found = receiving(bytes_max, received)
         with found.stream(CALLER):
             for _ in range(messages):
                 await found.next_message(Call((0, b"good")), CALLER, 10)
@@ -159,13 +161,24 @@ def test_a_stream_that_waits_counts_what_the_core_takes_before_it_is_read() -> N
     assert streaming(received=100, bytes_max=2**28, streams=3, messages=2) == (["NoneType"] * 3, 3 * WINDOW_BYTES)
 
 
-def test_streams_of_a_connection_with_more_bytes_than_its_messages_explain_count_whole_messages() -> None:
-    explained = 2 * (4 + MESSAGE_OVERHEAD) + WINDOW_BYTES + OVERHEAD
+def test_what_a_connection_received_beyond_what_is_known_counts_for_its_reads_that_wait() -> None:
+    explained = 2 * (4 + MESSAGE_OVERHEAD) + 4 * WINDOW_BYTES + OVERHEAD
 
-    assert streaming(explained, 2**26, streams=3, messages=2)[1] == 3 * WINDOW_BYTES
-    ended, counted = streaming(explained + 1, 2**26, streams=3, messages=2)
-    # One caller may hold half of 64 MiB: two messages of 16 MiB.
-    assert (sorted(ended), counted) == (["NoneType", "NoneType", "Refused"], 2**25)
+    assert streaming(explained, 2**26, streams=3, messages=2) == (["NoneType"] * 3, 3 * WINDOW_BYTES)
+    assert streaming(explained + 1000, 2**26, streams=3, messages=2) == (["NoneType"] * 3, 3 * WINDOW_BYTES + 1000)
+
+
+def test_of_the_reads_whose_messages_do_not_fit_the_oldest_go_on() -> None:
+    # One caller may hold half of 96 MiB: with what each read takes, two messages of 16 MiB.
+    ended, counted = streaming(2**26, 3 * 2**25, streams=4, messages=2)
+
+    assert (ended, counted) == (["NoneType", "NoneType", "Refused", "Refused"], 2 * (MESSAGE_MAX + WINDOW_BYTES))
+
+
+def test_bytes_beyond_what_the_reads_that_wait_may_have_came_with_calls_that_have_ended() -> None:
+    ended, counted = streaming(2**30, 2**28, streams=3, messages=2)
+
+    assert (ended, counted) == (["NoneType"] * 3, 3 * (MESSAGE_MAX + WINDOW_BYTES))
 
 
 def test_a_refused_stream_names_its_reason() -> None:

@@ -40,13 +40,13 @@ class Windows:
 
     def __init__(self, peer: raw.Peer) -> None:
         self._peer = peer
-        self._connection = self._initial = 65_535
+        self._connection = self.initial = 65_535
         self._streams: dict[int, int] = {}
         self.ended: set[int] = set()
 
     def send(self, stream: int, size: int) -> int:
         """Send up to so many bytes of a stream's data; returns how many fitted."""
-        fits = max(0, min(size, self._streams.setdefault(stream, self._initial), self._connection, 2**14))
+        fits = max(0, min(size, self._streams.setdefault(stream, self.initial), self._connection, 2**14))
         if fits:
             self._peer.send(raw.frame(raw.DATA, 0, stream, b"a" * fits))
             self._streams[stream] -= fits
@@ -57,13 +57,13 @@ class Windows:
         """Read the server's frames."""
         for kind, flags, stream, payload in self._peer.read(seconds):
             if kind == raw.WINDOW_UPDATE and stream:
-                self._streams[stream] = self._streams.get(stream, self._initial) + int.from_bytes(payload)
+                self._streams[stream] = self._streams.get(stream, self.initial) + int.from_bytes(payload)
             elif kind == raw.WINDOW_UPDATE:
                 self._connection += int.from_bytes(payload)
             elif kind == raw.SETTINGS and not flags & raw.ACK:
                 values = dict(struct.iter_unpack(">HI", payload))
-                more = values.get(raw.INITIAL_WINDOW, self._initial) - self._initial
-                self._initial += more
+                more = values.get(raw.INITIAL_WINDOW, self.initial) - self.initial
+                self.initial += more
                 self._streams = {one: window + more for one, window in self._streams.items()}
             elif kind == raw.RST_STREAM or (kind == raw.HEADERS and flags & raw.END_STREAM):
                 self.ended.add(stream)
@@ -84,6 +84,7 @@ def never_finish(target: str, path: str, streams: int, seconds: float) -> int:
                 sent += (part := windows.send(stream, left[stream]))
                 left[stream] -= part
             windows.follow(0.0 if sent else 0.05)
+        assert windows.initial <= 2**16, "a client may send more before the server reads"
         return len(windows.ended)
 
 

@@ -11,7 +11,7 @@ RETRY_S = 1.0
 class RequestBytes:
     """Counts the bytes of requests that are being received or answered.
 
-    A caller gets at most as much as is left free: one caller half of all, two callers a third each, and so on. So there is always room for
+    A caller gets at most as much as stays free: one caller half of all, two callers a third each, and so on. So there is always room for
     a caller who holds little, and no share has to be set. The rule is the dynamic threshold of shared switch buffers (Choudhury and Hahne
     1998, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches").
     """
@@ -32,17 +32,21 @@ class RequestBytes:
         """
         if not size:
             return
-        held, free = self._held.get(caller, 0), self._bytes_max - self.used
-        if held + size > free:
+        held = self._held.get(caller, 0)
+        if size > self.room(caller):
             raise Refused(
                 f"this caller's requests hold {held} bytes and {size} more do not fit: {self.used} of {self._bytes_max} bytes are in use, "
-                "and a caller gets at most as many as are left",
+                "and a caller gets at most as many as stay free",
                 RETRY_S,
                 "request_bytes",
             )
         self._held[caller] = held + size
         self.used += size
         self.peak = max(self.peak, self.used)
+
+    def room(self, caller: str) -> int:
+        """The most that a caller can take now."""
+        return max(0, (self._bytes_max - self.used - self._held.get(caller, 0)) // 2)
 
     def held(self, caller: str, size: int) -> "Held":
         """Count ``size`` bytes of a caller within a context. Raises Refused as ``take`` does."""

@@ -2,10 +2,9 @@
 
 gRPC's core holds a message until its last byte has come, and does not tell how much of it is there. So:
 
-- A call's only message that does not come at once counts, until it has come, as many bytes as it may have (see ``RequestBytes``), and it
-  must come within a time.
-- A stream's next message may take any time. It counts what the core takes before the server reads. If its connection has received more
-  bytes than its messages explain, it counts as many as it may have.
+- A message that does not come at once counts what the core takes before the server reads (see ``RequestBytes``). What its connection has
+  received beyond that, and beyond the messages that have come, counts too: it can only be of messages that have not come.
+- The message of a call that has one must come within a time. A stream's next message may take any time.
 """
 
 import asyncio
@@ -27,10 +26,10 @@ T = TypeVar("T")
 Q = TypeVar("Q", bound=Message)
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, Any]"  # Any: bytes too; the class is generic over request and response
 # A read that is found in progress twice, this long apart, waits for its client. Other messages come at once, often before the read begins.
-LOOK_S = 0.05
-# How often the connections of streams that wait are measured.
-MEASURE_S = 0.25
-# The core takes this much of a stream's next message before the server reads it: HTTP/2's initial window.
+LOOK_S = 0.02
+# How often the connections of reads that wait are measured, and the most of the event loop's time for it.
+MEASURE_S, MEASURE_SHARE = 0.02, 0.05
+# The core takes this much of a message before the server reads it: HTTP/2's initial window.
 WINDOW_BYTES = 2**16
 # What a connection may receive besides messages: for each message, with its headers, and in all, such as pings.
 MESSAGE_OVERHEAD, OVERHEAD = 2**10, 2**20
@@ -40,41 +39,43 @@ CALLERS_MAX = 4096
 LEAVING_S = 0.05
 
 
+@dataclass(eq=False, slots=True)
 class _Read:
-    """A read in progress. Once it waits for its client it ``counts`` bytes, or is ``refused``."""
+    """A read in progress. ``counts``: bytes, once it waits for its client. ``most``: bytes if its connection cannot be measured."""
 
-    def __init__(self, caller: str, size: int) -> None:
-        self.caller, self.size = caller, size
-        self.seen = False
-        self.counts = 0
-        self.refused: Refused | None = None
-        self.timeout: asyncio.Timeout | None = None
+    caller: str
+    most: int
+    seen: bool = False
+    counts: int = 0
+    refused: Refused | None = None
+    timeout: asyncio.Timeout | None = None
 
-    def count(self, requests: RequestBytes, size: int) -> None:
-        """Count ``size`` bytes; end the read if they do not fit."""
-        try:
-            requests.take(self.caller, size - self.counts)
-            self.counts = size
-        except Refused as error:
-            self.refused = error
-            assert self.timeout is not None, "set before the read is in progress"
-            self.timeout.reschedule(asyncio.get_running_loop().time())
+    def refuse(self, error: Refused) -> None:
+        """End it."""
+        self.refused = error
+        assert self.timeout is not None, "set before the read is in progress"
+        self.timeout.reschedule(asyncio.get_running_loop().time())
 
 
 @dataclass(slots=True)
 class _Caller:
-    """What came on a connection. ``unmeasured``: its bytes before that are not known. ``waiting``: reads of streams that wait."""
+    """What came on a connection.
+
+    ``unmeasured``: its bytes before that are not known. ``waiting``: reads that wait, the oldest first. ``counts``: bytes of theirs that
+    nothing else explains.
+    """
 
     messages: int = 0
     bytes: int = 0
     streams: int = 0
     unmeasured: bool = False
-    waiting: set[_Read] = field(default_factory=set)
+    waiting: dict[_Read, None] = field(default_factory=dict)
+    counts: int = 0
 
     @property
     def explained(self) -> int:
-        """Bytes that its messages explain, and what the core may have taken of its streams."""
-        return self.bytes + self.messages * MESSAGE_OVERHEAD + self.streams * WINDOW_BYTES + OVERHEAD
+        """Bytes that its messages explain, and what the core may have taken before the server reads."""
+        return self.bytes + self.messages * MESSAGE_OVERHEAD + (self.streams + len(self.waiting)) * WINDOW_BYTES + OVERHEAD
 
 
 class Receiving:
@@ -161,8 +162,11 @@ class Receiving:
         finally:
             self._reads.pop(read, None)
             caller = self._caller(read.caller)
-            caller.waiting.discard(read)
             self.requests.give_back(read.caller, read.counts)
+            if read in caller.waiting:
+                del caller.waiting[read]
+                if not caller.waiting:
+                    self._count(read.caller, caller, 0)
         if data is grpc.aio.EOF:
             return None
         caller.messages += 1
@@ -190,35 +194,62 @@ class Receiving:
         """Count the reads that were in progress the last time too."""
         for read in [read for read in self._reads if read.seen]:
             del self._reads[read]
-            read.count(self.requests, read.size)
-            if read.size == WINDOW_BYTES and read.refused is None:
-                self._caller(read.caller).waiting.add(read)
+            self._count_read(read, WINDOW_BYTES)
+            if read.refused is None:
+                self._caller(read.caller).waiting[read] = None
                 if self._measuring is None:
                     self._measuring = asyncio.create_task(self._measure_all())
         for read in self._reads:
             read.seen = True
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_soon) if self._reads else None
 
+    def _count_read(self, read: _Read, size: int) -> None:
+        """Count ``size`` bytes for a read; end it if they do not fit."""
+        try:
+            self.requests.take(read.caller, size - read.counts)
+            read.counts = size
+        except Refused as error:
+            read.refuse(error)
+
+    def _count(self, name: str, caller: _Caller, size: int) -> None:
+        """Count ``size`` bytes that nothing explains. If they do not fit, end as many reads that those of the others do."""
+        try:
+            if size > caller.counts:
+                self.requests.take(name, size - caller.counts)
+            else:
+                self.requests.give_back(name, caller.counts - size)
+            caller.counts = size
+        except Refused as error:
+            kept = (caller.counts + self.requests.room(name)) // self._message_bytes_max
+            for read in list(caller.waiting)[kept:]:
+                read.refuse(error)
+
     async def _measure_all(self) -> None:
-        """Measure the connections of streams that wait, as long as there are any."""
+        """Measure the connections of reads that wait, as long as there are any."""
+        clock = asyncio.get_running_loop().time
         while waiting := [(name, caller) for name, caller in self._callers.items() if caller.waiting]:
             names = [name for name, _ in waiting]
             if not all(map(self._connections.looked_for, names)):
                 await asyncio.to_thread(self._connections.find, names)
+            begun = clock()
             for name, caller in waiting:
-                self._measure(name, caller)
-            await asyncio.sleep(MEASURE_S)
+                if caller.waiting:
+                    self._measure(name, caller)
+            await asyncio.sleep(max(MEASURE_S, (clock() - begun) / MEASURE_SHARE))
         self._measuring = None
 
     def _measure(self, name: str, caller: _Caller) -> None:
         received = self._connections.received(name)
         if received is None:
+            for read in list(caller.waiting):
+                self._count_read(read, max(read.counts, read.most))
             return
         if caller.unmeasured:
             caller.unmeasured, caller.bytes = False, received - caller.messages * MESSAGE_OVERHEAD
-        elif received > caller.explained:
-            for read in list(caller.waiting):
-                read.count(self.requests, self._message_bytes_max)
+        # The reads that wait cannot have more. What is beyond came with calls that have ended.
+        most = self._message_bytes_max * len(caller.waiting)
+        caller.bytes += max(0, received - caller.explained - most)
+        self._count(name, caller, max(0, received - caller.explained))
 
 
 def _checked(data: bytes, bytes_max: int) -> bytes:

@@ -10,7 +10,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from sentiment.api.grpc.accepting import Handler, accepting_server
 from sentiment.api.grpc.guard import GrpcGuard
 from sentiment.api.grpc.health import HEALTH_BYTES_MAX, Health
-from sentiment.api.grpc.receiving import Context, Receiving, in_status, parsed
+from sentiment.api.grpc.receiving import WINDOW_BYTES, Context, Receiving, in_status, parsed
 from sentiment.security.tokens import Guard
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
@@ -62,6 +62,9 @@ def channel_options(options: ServerOptions) -> list[tuple[str, int]]:
         # compress get UNIMPLEMENTED; bit 0 is "not compressed".
         ("grpc.compression_enabled_algorithms_bitset", ANY_ALGORITHM if options.compression else NO_ALGORITHM),
         ("grpc.max_send_message_length", -1),
+        # Otherwise gRPC lets a client send 4 MiB on each stream before the server reads any of it.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
         # The first is a soft limit: above it, calls are refused at random. Equal limits make the refusal certain.
         ("grpc.max_metadata_size", METADATA_BYTES_MAX),
         ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
