@@ -2414,7 +2414,7 @@ class ExplanationSummary(_message.Message):
 
     @_builtins.property
     def queue(self) -> _duration_pb2.Duration:
-        """Time waiting for earlier explanations, and time working on this one."""
+        """Time waiting (for other explanations, for explain_share, for the reader), and time working on this one."""
 
     @_builtins.property
     def run(self) -> _duration_pb2.Duration: ...
