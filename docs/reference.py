@@ -99,8 +99,8 @@ STATUS: dict[Code, tuple[str, str, str]] = {
     Code.RESOURCE_EXHAUSTED: (
         "The work ahead leaves no time before the deadline, the queue is full (`queue_rows_max`), too many "
         "calls are open (`calls_max`), too many "
-        "explanations wait (`explain_calls_max`), the reader of an explanation is too slow, or 64 searches for answers that feedback names "
-        "wait.",
+        "explanations wait (`explain_calls_max`) or leave this one too little time, the reader of an explanation is too slow, or 64 "
+        "searches for answers that feedback names wait.",
         RETRY_PUSHBACK,
         "`RetryInfo` and `grpc-retry-pushback-ms`; -1: not within this deadline",
     ),

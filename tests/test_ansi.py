@@ -4,9 +4,10 @@ import re
 
 import pytest
 
-from sentiment.cli.explanation_text import page
+from sentiment.cli.explanation_text import _evidence, page
 from sentiment.cli.terminal import BLUE, LOGITS_FULL, ORANGE, Piece, bar, columns, fitted, flowed, legend, visible
 from sentiment.client.explanation_reader import explanation_of
+from sentiment.client.explanations import Evidence
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.client.explained import READ, TEXT, attribution, evidence, geometry, header, messages, span, summary
 
@@ -191,6 +192,16 @@ def test_every_verdict_has_words(verdict: pb.Verdict.ValueType, words: str) -> N
 
     assert f"evidence: {pb.Verdict.Name(verdict).removeprefix('VERDICT_')}: " in drawn
     assert words in drawn
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [(6, "the text is too short to tell: it takes 7 words"), (7, "it takes 19 random sets to tell, and there was time for 14")],
+)
+def test_evidence_with_too_few_sets_says_why_it_cannot_tell(words: int, reason: str) -> None:
+    few = Evidence("m", "INCONCLUSIVE", 0.2, 0.1, 14, 1 / 15, 0.0, None, 2, 1, 0.1, 0.1, 0.1, "attention_mask")
+
+    assert _evidence(few, words, 200)[0] == f"evidence: INCONCLUSIVE: {reason}"
 
 
 def test_counterfactuals_have_words() -> None:

@@ -4,7 +4,8 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from sentiment.errors import Expired, InvalidInput, ModelFailed, OutOfMemory, Re
 from sentiment.explain import queue as explaining
 from sentiment.explain import thread as explain_thread
 from sentiment.explain.encoding import Encoding, encode
+from sentiment.explain.engine.prediction import Prediction
 from sentiment.explain.parts import Aggregation, AttentionTile, ExplanationRequest, Part, Summary
 from sentiment.explain.queue import CUT, Explaining, ExplainLimits
 from sentiment.explain.thread import AHEAD_BYTES, RESERVE_S
@@ -24,6 +26,10 @@ from sentiment.observability.metrics import Metrics
 
 SUMMARY = Summary(True, (), 0, 0, 0.0)
 LONG_S = 20.0
+SHORT = Prediction(work_s=1.0, least_s=0.5, short=True, heavy=False)
+LONG = replace(SHORT, work_s=100.0, short=False)
+HEAVY = replace(SHORT, short=False, heavy=True)
+Script = Callable[[Callable[[], float], Stop], Iterator[Part]]
 
 
 def _tile(number: int = 0) -> AttentionTile:
@@ -37,14 +43,23 @@ class Scripted:
     failure = ""
 
     def __init__(self) -> None:
-        self.scripts: dict[str, Callable[[Callable[[], float], Stop], Iterator[Part]]] = {}
+        self.scripts: dict[str, Script] = {}
+        self.predictions: dict[str, Prediction] = {}
         self.started: list[str] = []
-        self.thread = self.runs_in = 0
+        # Scheduling policies of the thread of the code, and of that of the runs.
+        self.policies: list[int] = []
+        self.turns: dict[str, Callable[[], None]] = {}
 
-    def explain(self, request: ExplanationRequest, left_s: Callable[[], float], stop: Stop, execute: Execute) -> Iterator[Part]:
+    def predict(self, request: ExplanationRequest) -> Prediction:
+        return self.predictions.get(request.text, SHORT)
+
+    def explain(
+        self, request: ExplanationRequest, left_s: Callable[[], float], stop: Stop, execute: Execute, turn: Callable[[], None]
+    ) -> Iterator[Part]:
         self.started.append(request.text)
-        self.thread = threading.get_native_id()
-        execute(lambda: setattr(self, "runs_in", threading.get_native_id()))
+        self.turns[request.text] = turn
+        self.policies = [os.sched_getscheduler(0)]
+        execute(lambda: self.policies.append(os.sched_getscheduler(0)))
         yield from self.scripts.get(request.text, lambda left_s, stop: iter([_tile(), SUMMARY]))(left_s, stop)
 
 
@@ -65,8 +80,8 @@ def _queue(scripted: Scripted, **more: Any) -> Explaining:
     return Explaining(scripted, metrics, ExplainLimits(calls_max=2, bytes_max=2**20), **more)
 
 
-async def _all(queue: Explaining, text: str, allowed_s: float = LONG_S) -> list[Part]:
-    return [part async for part in queue.explain(ExplanationRequest(text), time.monotonic() + allowed_s)]
+async def _all(queue: Explaining, text: str, allowed_s: float = LONG_S, caller: str = "") -> list[Part]:
+    return [part async for part in queue.explain(ExplanationRequest(text), time.monotonic() + allowed_s, caller)]
 
 
 async def _until(condition: Callable[[], bool]) -> None:
@@ -91,23 +106,44 @@ class Gate:
 
 
 async def _held(
-    scripted: Scripted, queue: Explaining, text: str = "first", allowed_s: float = LONG_S
+    scripted: Scripted, queue: Explaining, text: str = "first", allowed_s: float = LONG_S, caller: str = ""
 ) -> tuple[Gate, asyncio.Task[list[Part]]]:
-    """An explanation that holds the thread."""
+    """An explanation that holds its lane, as in a run."""
     gate = scripted.scripts[text] = Gate()
-    task = asyncio.create_task(_all(queue, text, allowed_s))
+    task = asyncio.create_task(_all(queue, text, allowed_s, caller))
     await _until(gate.entered.is_set)
     return gate, task
 
 
-async def _waiting(queue: Explaining, *texts: str) -> list[asyncio.Task[list[Part]]]:
+async def _waiting(queue: Explaining, *texts: str, caller: str = "") -> list[asyncio.Task[list[Part]]]:
     """Explanations that wait in the queue, one after the other."""
     tasks = []
     for text in texts:
-        before = len(queue._waiting)
-        tasks.append(asyncio.create_task(_all(queue, text)))
-        await _until(lambda before=before: len(queue._waiting) > before)
+        before = len(queue._threads)
+        tasks.append(asyncio.create_task(_all(queue, text, caller=caller)))
+        await _until(lambda before=before: len(queue._threads) > before)
     return tasks
+
+
+class Clock:
+    """The clock of the threads, which scripts advance."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = time.monotonic()
+        self.rests: list[float] = []
+        clock = self
+
+        class Condition(threading.Condition):
+            def wait(self, timeout: float | None = None) -> bool:
+                if timeout is None:
+                    return super().wait()
+                clock.rests.append(timeout)
+                clock.now += timeout
+                return False
+
+        named = {name: getattr(threading, name) for name in ("Thread", "Semaphore")}
+        monkeypatch.setattr(explain_thread, "threading", SimpleNamespace(Condition=Condition, **named))
+        monkeypatch.setattr(explain_thread, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
 async def test_parts_come_in_order_and_the_summary_has_the_waiting_time(scripted: Scripted, queue: Explaining) -> None:
@@ -128,9 +164,27 @@ async def test_parts_come_in_order_and_the_summary_has_the_waiting_time(scripted
 async def test_only_graph_runs_have_the_lowest_priority(scripted: Scripted, queue: Explaining) -> None:
     await _all(queue, "any")
 
-    assert os.sched_getscheduler(scripted.runs_in) == os.SCHED_IDLE
-    assert os.sched_getscheduler(scripted.thread) == os.SCHED_OTHER
-    assert os.sched_getscheduler(threading.get_native_id()) == os.SCHED_OTHER
+    assert scripted.policies == [os.SCHED_OTHER, os.SCHED_IDLE]
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+async def test_the_code_of_a_paused_explanation_ends_when_its_caller_leaves(scripted: Scripted, queue: Explaining) -> None:
+    ended = threading.Event()
+
+    def script(left_s: Callable[[], float], stop: Stop) -> Iterator[Part]:
+        try:
+            yield from _tiles(40)(left_s, stop)
+        finally:
+            ended.set()
+
+    scripted.scripts["stands"] = script
+    stands = queue.explain(ExplanationRequest("stands"), time.monotonic() + LONG_S)
+    await anext(stands)
+    await _until(lambda: any(job.behind and job not in queue._threads.running for job in queue._calls))
+    await stands.aclose()
+
+    assert await asyncio.to_thread(ended.wait, LONG_S)
+    assert len(queue._threads) == 0
 
 
 async def test_an_explanation_without_a_caller_is_stopped_or_never_started(scripted: Scripted, queue: Explaining) -> None:
@@ -156,15 +210,68 @@ async def test_a_full_queue_refuses_with_the_limit(scripted: Scripted, queue: Ex
     assert [len(parts) for parts in await asyncio.gather(first, *more)] == [1, 2, 2]
 
 
-async def test_a_request_that_cannot_start_in_time_is_refused_at_once(scripted: Scripted, queue: Explaining) -> None:
-    gate, first = await _held(scripted, queue)
-    (second,) = await _waiting(queue, "second")
+async def test_a_request_that_others_leave_no_time_is_refused_at_once(scripted: Scripted, queue: Explaining) -> None:
+    gate, first = await _held(scripted, queue, caller="a")
+    (second,) = await _waiting(queue, "second", caller="b")
 
-    with pytest.raises(Refused, match=r"1 explanations are waiting, about 1\.0 s of work; the deadline of this one is in 0\.[01] s"):
-        await _all(queue, "hurried", allowed_s=0.1)
+    with pytest.raises(Refused, match=r"leave it 0\.03 s of work until its deadline in 0\.\d\d s; it needs 0\.05 s") as caught:
+        await _all(queue, "hurried", 0.1, "c")
 
+    assert caught.value.retry_after_s > 0
+    assert scripted.started == ["first"]
     gate.open.set()
     await asyncio.gather(first, second)
+
+
+async def test_a_caller_with_more_places_gives_way_and_is_told_when_to_retry(scripted: Scripted, queue: Explaining) -> None:
+    gate, first = await _held(scripted, queue, caller="many")
+    stays, goes = await _waiting(queue, "stays", "goes", caller="many")
+    other = asyncio.create_task(_all(queue, "other", caller="other"))
+
+    with pytest.raises(Refused, match="needed for the explanations of other callers") as caught:
+        await goes
+
+    assert (caught.value.reason, caught.value.retry_after_s, caught.value.needs_s) == ("explanations", 0.5, 0.5)
+    gate.open.set()
+    await asyncio.gather(first, stays, other)
+    assert scripted.started == ["first", "other", "stays"]
+
+
+async def test_a_short_explanation_does_not_wait_for_a_run_of_a_long_one(scripted: Scripted, queue: Explaining) -> None:
+    scripted.predictions["long"] = LONG
+    gate, long = await _held(scripted, queue, "long")
+
+    assert len(await _all(queue, "short")) == 2
+
+    gate.open.set()
+    await long
+
+
+async def test_explanations_take_turns_at_every_run(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, order = Clock(monkeypatch), []
+
+    def script(name: str) -> Script:
+        def runs(left_s: Callable[[], float], stop: Stop) -> Iterator[Part]:
+            for _ in range(3):
+                order.append(name)
+                clock.now += 1
+                scripted.turns[name]()
+            yield SUMMARY
+
+        return runs
+
+    queue = _queue(scripted)
+    scripted.scripts |= {"one": script("one"), "two": script("two")}
+    gate, first = await _held(scripted, queue, "first", caller="c")
+    tasks = [*await _waiting(queue, "one", caller="a"), *await _waiting(queue, "two", caller="b")]
+    gate.open.set()
+    ended = [(await task)[-1] for task in tasks]
+    await first
+    queue.close(5)
+
+    assert order == ["one", "two"] * 3
+    # Of the work of the other nothing is counted.
+    assert [summary.run_s for summary in ended if isinstance(summary, Summary)] == [3, 3]
 
 
 async def test_an_explanation_expires_at_its_deadline_waiting_or_started(scripted: Scripted, queue: Explaining) -> None:
@@ -226,16 +333,24 @@ async def test_a_slow_reader_does_not_delay_others_and_loses_nothing(scripted: S
     assert isinstance(rest[-1], Summary)
 
 
+async def _two_stand(scripted: Scripted, queue: Explaining) -> list[AsyncGenerator[Part, None]]:
+    """Two explanations that hold large maps, whose readers have read one part and are behind; and a third would be "quick"."""
+    scripted.predictions |= {"stands": HEAVY, "quick": HEAVY}
+    stands = [queue.explain(ExplanationRequest("stands"), time.monotonic() + LONG_S, caller) for caller in "ab"]
+    for one in stands:
+        await anext(one)
+    await _until(lambda: sum(job.behind and job not in queue._threads.running for job in queue._calls) == 2)
+    return stands
+
+
 async def test_a_reader_that_is_too_slow_loses_its_place_if_another_waits(
     scripted: Scripted, queue: Explaining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(explaining, "READ_S", 0.1)
     scripted.scripts["stands"] = _tiles(40)
-    stands = [queue.explain(ExplanationRequest("stands"), time.monotonic() + LONG_S) for _ in range(2)]
-    for one in stands:
-        await anext(one)
+    stands = await _two_stand(scripted, queue)
 
-    assert len(await _all(queue, "quick")) == 2
+    assert len(await _all(queue, "quick", caller="c")) == 2
 
     with pytest.raises(Refused, match="read less than 65536 bytes/s for"):
         async for _ in stands[0]:
@@ -248,36 +363,31 @@ async def test_readers_above_the_minimum_speed_keep_their_places(
     scripted: Scripted, queue: Explaining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(explaining, "READ_S", 0.1)
-    scripted.scripts["slow"] = _tiles(12)
-    got: list[int] = []
+    scripted.scripts["stands"] = _tiles(12)
 
-    async def read_slowly() -> None:
-        count = 0
+    async def read_slowly(parts: AsyncGenerator[Part, None]) -> int:
+        count = 1
         # Each tile has a quarter of a MiB: far more than the least.
-        async for _ in queue.explain(ExplanationRequest("slow"), time.monotonic() + LONG_S):
+        async for _ in parts:
             count += 1
             await asyncio.sleep(0.05)
-        got.append(count)
+        return count
 
-    readers = [asyncio.create_task(read_slowly()) for _ in range(2)]
-    await asyncio.sleep(0.1)
-    assert len(await _all(queue, "quick")) == 2
-    await asyncio.gather(*readers)
+    readers = [asyncio.create_task(read_slowly(one)) for one in await _two_stand(scripted, queue)]
+    assert len(await _all(queue, "quick", caller="c")) == 2
 
-    assert got == [13, 13]
+    assert await asyncio.gather(*readers) == [13, 13]
 
 
 async def test_checking_for_slow_readers_uses_one_timer(scripted: Scripted, queue: Explaining) -> None:
     scripted.scripts["stands"] = _tiles(40)
-    stands = [queue.explain(ExplanationRequest("stands"), time.monotonic() + LONG_S) for _ in range(2)]
-    for one in stands:
-        await anext(one)
-    await _until(lambda: all(call.job.behind and not call.job.working for call in queue._started) and len(queue._started) == 2)
-    (waits,) = await _waiting(queue, "waits")
+    scripted.predictions |= {"waits": HEAVY, "leaves": HEAVY}
+    stands = await _two_stand(scripted, queue)
+    (waits,) = await _waiting(queue, "waits", caller="c")
     before = len(asyncio.get_running_loop()._scheduled)
 
     for _ in range(50):
-        leaves = asyncio.create_task(_all(queue, "leaves"))
+        leaves = asyncio.create_task(_all(queue, "leaves", caller="d"))
         await asyncio.sleep(0)
         leaves.cancel()
         await asyncio.wait({leaves})
@@ -293,7 +403,7 @@ async def test_a_paused_explanation_continues_before_the_other_finishes(scripted
     scripted.scripts["stood"] = _tiles(8)
     stood = queue.explain(ExplanationRequest("stood"), time.monotonic() + LONG_S)
     await anext(stood)
-    await _until(lambda: any(call.job.behind and not call.job.working for call in queue._started))
+    await _until(lambda: any(job.behind for job in queue._calls))
     going = threading.Event()
 
     def small_parts(left_s: Callable[[], float], stop: Stop) -> Iterator[Part]:
@@ -354,7 +464,7 @@ async def test_a_hung_run_fails_all_callers_until_it_ends(scripted: Scripted) ->
     with pytest.raises(Unavailable, match="does not stop"):
         await _all(queue, "later")
     free.set()
-    await _until(lambda: queue._current is None)
+    await _until(lambda: not queue._threads.running)
     assert len(await _all(queue, "afterwards")) == 2
     queue.close(5)
 
@@ -369,47 +479,39 @@ async def test_closing_fails_waiting_callers_and_ends_the_thread(scripted: Scrip
     for task in waiting:
         with pytest.raises(Unavailable, match="draining"):
             await task
-    assert not queue._thread.thread.is_alive()
+    assert not any(thread.is_alive() for thread in queue._threads.threads)
     # Who waited was not begun to be withdrawn.
     assert scripted.started == ["first"]
 
 
-async def test_the_thread_works_for_its_share_and_rests_otherwise(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    now = time.monotonic()
-    clock = [now]
-    told: list[float] = []
+async def test_a_lane_works_for_its_share_and_rests_otherwise(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, told = Clock(monkeypatch), []
 
     def script(left_s: Callable[[], float], stop: Stop) -> Iterator[Part]:
-        clock[0] += 0.3
+        clock.now += 0.3
+        scripted.turns["works"]()
         told.append(left_s())
         yield SUMMARY
 
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        clock[0] += seconds
-
     scripted.scripts["works"] = script
     queue = _queue(scripted, share=lambda: 0.1)
-    monkeypatch.setattr(explain_thread, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
-    parts = [part async for part in queue.explain(ExplanationRequest("works"), now + LONG_S)]
-    monkeypatch.undo()
+    begun = clock.now
+    parts = [part async for part in queue.explain(ExplanationRequest("works"), begun + LONG_S)]
     queue.close(5)
 
-    assert len(parts) == 1
-    assert sum(slept) == pytest.approx(0.3 * 9)
-    assert max(slept) <= explain_thread.REST_S
+    assert [part.run_s for part in parts if isinstance(part, Summary)] == pytest.approx([0.3])
+    assert sum(clock.rests) == pytest.approx(0.3 * 9)
+    assert max(clock.rests) <= explain_thread.REST_S
     # Of what is left it will rest nine tenths.
-    assert told[0] == pytest.approx((LONG_S - 3.0 - RESERVE_S) / 10, rel=0.05)
+    assert told == pytest.approx([(LONG_S - 3.0 - RESERVE_S) / 10])
 
 
 async def test_a_share_of_1_means_no_rest(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr(explain_thread, "time", SimpleNamespace(monotonic=time.monotonic, sleep=slept.append))
+    clock = Clock(monkeypatch)
     scripted.scripts["works"] = lambda left_s, stop: iter([SUMMARY] if left_s() > 0 else [])
     queue = _queue(scripted)
 
     await _all(queue, "works")
     queue.close(5)
 
-    assert slept == []
+    assert clock.rests == []

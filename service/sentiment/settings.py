@@ -199,7 +199,7 @@ class Settings(BaseModel):
         "cpu", description="where a GPU server runs attention and gradients of explanations: cpu, or its first GPU; not proved on a GPU"
     )
     explain_calls_max: int = Field(
-        16, description="max waiting explanations; further ones are refused with RESOURCE_EXHAUSTED", ge=1, le=10_000
+        16, description="max waiting explanations, and as many short ones besides; further ones are RESOURCE_EXHAUSTED", ge=1, le=10_000
     )
     explain_bytes_max: int = Field(128 * 2**20, description="max bytes of an explanation from Explain", ge=2**16, le=2**31 - 1)
     shadow_share: float = Field(

@@ -18,7 +18,19 @@ from sentiment.settings import Settings
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from sentiment_models.export.export import export
-from tests.api_grpc.gate import MODEL, PATIENCE_S, Hold, Start, assert_nothing_left, fail_after, outcome_of, refusal, total, until
+from tests.api_grpc.gate import (
+    MODEL,
+    PATIENCE_S,
+    Hold,
+    Start,
+    assert_nothing_left,
+    fail_after,
+    outcome_of,
+    refusal,
+    served_by,
+    total,
+    until,
+)
 from tests.conftest import NO_RETRIES, RunningServer
 from tests.models.tiny_families import TINY, save_tiny
 
@@ -332,6 +344,26 @@ async def test_a_deadline_that_passes_in_a_run_ends_the_call_once(channel: Any, 
     assert total(server, "requests", method="Explain", code="DEADLINE_EXCEEDED") == 1
     await until(lambda: server.metric("sentiment_explanations", model=MODEL) == 0, "nothing is left")
     await asyncio.to_thread(assert_answers, server)
+
+
+def test_each_connection_is_a_caller_of_explanations(plain: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    explaining = served_by(plain).explaining
+    asked, callers = explaining.explain, []
+
+    def record(request: Any, deadline_at: float, caller: str) -> Any:
+        callers.append(caller)
+        return asked(request, deadline_at, caller)
+
+    monkeypatch.setattr(explaining, "explain", record)
+    for _ in range(2):
+        with grpc.insecure_channel(plain.target, [*NO_RETRIES, ("grpc.use_local_subchannel_pool", 1)]) as channel:
+            list(stub_of(channel).Explain(pb.ExplainRequest(text="good")))
+            stub_of(channel).Classify(pb.ClassifyRequest(text="good", explain={}))
+
+    first, second = callers[0], callers[2]
+    assert callers == [first, first, second, second]
+    assert first.startswith("ipv4:127.0.0.1:")
+    assert first != second
 
 
 @pytest.mark.parametrize("method", ["Explain", "Classify"])

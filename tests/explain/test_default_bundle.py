@@ -3,12 +3,15 @@
 import json
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sentiment.explain.engine import Explainer
+from sentiment.explain.engine.prediction import predict
 from sentiment.explain.engine.request_check import METHODS
+from sentiment.explain.engine.runs import EXPLAINED, SERVED, UsualPaces
 from sentiment.explain.methods.evidence import Evidence, Verdict
 from sentiment.explain.parts import Attribution, Counterfactuals, ExplanationRequest, Heads, Neuron, NeuronRequest
 from sentiment.model.bundle import CHECKOUT_BUNDLES
@@ -67,6 +70,29 @@ def test_words_for_and_against_an_answer_are_those_that_a_reader_expects(english
     assert one_of(parts, Neuron).view.max_abs_error < 1e-5
     assert one_of(parts, Heads).effects is not None
     assert summary.complete
+
+
+@pytest.mark.parametrize(("sentences", "method"), [(1, "shapley"), (6, "two_step_shapley")])
+def test_what_an_explanation_takes_is_predicted_to_a_third(
+    english: Explainer, monkeypatch: pytest.MonkeyPatch, sentences: int, method: str
+) -> None:
+    """In tokens that the served graph runs."""
+    asked = ExplanationRequest(" ".join([TEXT] * sentences), methods=(method,))
+    tokens = english.classifier.tokenizer.encode(asked.text).tokens
+    run, ran = english.classifier.session.run, 0
+
+    def count(feeds: Any, stop: Any = None) -> Any:
+        nonlocal ran
+        ran += feeds["input_ids"].size
+        return run(feeds, stop)
+
+    monkeypatch.setattr(english.classifier.session, "run", count)
+    explained(english, asked)
+    usual = UsualPaces()
+    usual.tell(SERVED, tokens, tokens)
+    usual.tell(EXPLAINED, tokens, 0.0)
+
+    assert predict(asked, tokens, 6, 12, usual).work_s == pytest.approx(ran, rel=1 / 3)
 
 
 def test_the_largest_request_needs_a_bounded_peak_of_memory() -> None:

@@ -3,7 +3,6 @@
 import hashlib
 import math
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,17 +190,24 @@ def test_a_stop_loses_no_golden_text_that_has_run(bundle: Path) -> None:
     assert graph.golden.progress == (count, count)
 
 
-def test_two_threads_run_the_golden_texts_once(bundle: Path) -> None:
+def test_an_explanation_that_goes_on_amid_the_golden_texts_of_another_finishes_them(bundle: Path) -> None:
     explainer = Explainer(load_classifier(bundle, "fp32"))
     explainer.load()
+    between: list[list[WordGeometry]] = []
+    turns = 0
 
-    with ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(lambda: list(explainer.explain(ASKED))[-1]) for _ in range(2)]
-        summaries = [one.result() for one in asked]
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if turns == 6:
+            between.append(given(explainer))
 
-    assert sum(summary.explained_rows for summary in summaries if isinstance(summary, Summary)) == 2 + len(
-        explainer.classifier.manifest.golden
-    )
+    *parts, summary = explainer.explain(ASKED, turn=turn)
+
+    assert [len(found) for found in (between[0], all_of(parts, WordGeometry))] == [3, 3]
+    # The first had begun with the fourth golden text, and needed no other after that.
+    assert isinstance(summary, Summary)
+    assert summary.explained_rows == 1 + 4
 
 
 def test_the_second_text_of_a_pair_has_places_of_its_own(plain: Explainer) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from sentiment.api.grpc.calls import CallLimits, Calls
 from sentiment.api.grpc.receiving import Receiving
 from sentiment.client import CallFailed
 from sentiment.explain.parts import ExplanationRequest, Part, Summary
-from sentiment.explain.thread import ExplainThread, Job
+from sentiment.explain.thread import ExplainThreads, Job
 from sentiment.observability.metrics import Metrics
 from sentiment.serving.request_bytes import RequestBytes
 from tests.lifecycle.conftest import Exchanging, make_version
@@ -141,23 +142,25 @@ def test_a_busy_explain_thread_ends_after_it_is_closed() -> None:
     works, let_go = threading.Event(), threading.Event()
 
     class Slow:
-        def explain(
-            self, _asked: ExplanationRequest, _left_s: object, _stop: object, execute: Callable[[Callable[[], None]], None]
-        ) -> Iterator[Part]:
+        def explain(self, *asked: Any) -> Iterator[Part]:
+            execute = asked[3]
             works.set()
             let_go.wait(60)
             execute(lambda: None)
             yield Summary(True, (), 0, 0, 0.0)
 
-    thread = ExplainThread(Slow(), lambda *_: None, lambda *_: None, lambda _: False, lambda: 1.0)
-    thread.work_on(Job(ExplanationRequest("good"), time.monotonic() + 60))
+    threads = ExplainThreads(Slow(), 1, lambda *_: None, lambda *_: None, lambda: 1.0)
+    now = time.monotonic()
+    asked: dict[str, Any] = {"caller": "", "short": True, "heavy": False, "arrived_at": now, "deadline_at": now + 60}
+    threads.submit(Job(**asked, work_s=1, least_s=1, request=ExplanationRequest("good")))
     assert works.wait(60)
 
-    thread.close(0.0)
+    threads.close(0.0)
     let_go.set()
 
-    thread.thread.join(20)
-    assert not thread.thread.is_alive()
+    for thread in threads.threads:
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 async def test_a_stream_that_outlives_its_version_is_counted_under_no_model() -> None:

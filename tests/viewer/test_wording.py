@@ -51,7 +51,7 @@ def test_a_counterfactual_reads_as_in_the_terminal(browser: Browser, kind: str) 
 
 
 @pytest.mark.parametrize("verdict", ["BETTER_THAN_RANDOM", "INCONCLUSIVE", "NOT_FAITHFUL", "FLAT"])
-@pytest.mark.parametrize("words", [2, 40])
+@pytest.mark.parametrize("words", [2, 6, 7, 40])
 def test_a_verdict_reads_as_in_the_terminal(browser: Browser, verdict: str, words: int) -> None:
     names = ("words", "random_sets", "p_value", "rank")
     rest = {"verdict": verdict, "comprehensiveness": 0.1, "sufficiency": 0.2, "agreement": None, "random_median": 0.1}

@@ -80,7 +80,7 @@ def methods_found(texts: Sequence[TextFound], default: str, seed: int) -> tuple[
                 against[pair][operator] = one
     methods = {name: _method(texts, name, faithful[name], seed) for name in names}
     comparisons = tuple(
-        Comparison(better=better, than=than, operators=found, holds=all(one.low > 0 for one in found.values()))
+        Comparison(better=better, than=than, operators=found, holds=all(one.shown > 0 for one in found.values()))
         for (better, than), found in against.items()
     )
     return methods, comparisons

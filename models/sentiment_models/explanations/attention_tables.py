@@ -94,7 +94,7 @@ def _top_weight(found: AttentionFound) -> Table:
     top, other = found.top_weight_flips
     one = found.top_weight
     rows = (("the highest", percent(top)), ("another at random", percent(other)))
-    effect = "more than" if one.low > 0 else "less than" if one.high < 0 else "not clearly more or less than"
+    effect = "more than" if one.shown > 0 else "less than" if one.shown < 0 else "not clearly more or less than"
     means = (
         f"Removing the highest weight of the last layer moves the answer {effect} removing another: the difference in Jensen-Shannon "
         f"divergence is {signed(one, 5)} on {found.erased_texts:,} texts. Its removal flips the decision on {percent(top)} of them."

@@ -8,6 +8,7 @@ from sentiment_models.explanations.findings import (
     BASELINE,
     CHANCE,
     KINDS,
+    TEXTS_MIN,
     UNSIGNED,
     Comparison,
     DatasetFound,
@@ -56,16 +57,19 @@ def by_status(rivals: Sequence[Comparison]) -> dict[str, list[Comparison]]:
 
 
 def aim(evidence: EvidenceFound) -> str:
-    """Compare the share of texts better than random with BETTER_AIM: "reached" or "missed" if its whole interval is, else "open"."""
-    low, high = evidence.better_interval or (0.0, 1.0)
+    """Compare the share of texts better than random with BETTER_AIM: "reached" or "missed" if its whole interval is, else "open".
+
+    It is open with fewer than TEXTS_MIN texts, too.
+    """
+    low, high = (evidence.tested >= TEXTS_MIN and evidence.better_interval) or (0.0, 1.0)
     return "reached" if low >= BETTER_AIM else "missed" if high < BETTER_AIM else "open"
 
 
 def status(differences: Sequence[Difference | None]) -> str:
-    """Return "better" or "worse" if every interval is above or below 0, else "unclear"."""
-    if differences and all(one is not None and one.low > 0 for one in differences):
+    """Return "better" or "worse" if every difference is shown to be above or below 0, else "unclear"."""
+    if differences and all(one is not None and one.shown > 0 for one in differences):
         return "better"
-    return "worse" if differences and all(one is not None and one.high < 0 for one in differences) else "unclear"
+    return "worse" if differences and all(one is not None and one.shown < 0 for one in differences) else "unclear"
 
 
 def signed(one: Difference, digits: int = 3) -> str:
@@ -159,7 +163,7 @@ def _evidence(found: DatasetFound, default: str) -> list[str]:
     evidence = found.methods[default].evidence
     if evidence is None or evidence.better_of_tested is None:
         return ["The service's own evidence could not test any text: all were flat or too short."]
-    whether = {"reached": "is reached", "missed": "is missed", "open": "is within the interval, so neither is shown"}[aim(evidence)]
+    whether = {"reached": "is reached", "missed": "is missed", "open": "is neither shown to be reached nor to be missed"}[aim(evidence)]
     return [
         f"The service's own evidence rates {default} better than random on {share_of_tested(evidence)} of the {evidence.tested:,} texts "
         f"that are not flat and have 19 random sets. The target of {percent(BETTER_AIM, 0)} {whether}. {VERDICT_ERASES}"

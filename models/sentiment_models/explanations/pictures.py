@@ -123,7 +123,7 @@ def forest(rows: Sequence[Row], x: str, title: str) -> bytes:
             colour = KIND_COLOURS[KINDS.get(row.name, BASELINE)]
             height = place + 0.3 * ((number + 0.5) / len(operators) - 0.5) * 2
             axes.plot([one.low, one.high], [height, height], color=colour, linewidth=1.6, solid_capstyle="butt")
-            filling = colour if one.clear else "white"
+            filling = colour if one.shown else "white"
             axes.plot([one.mean], [height], OPERATOR_MARKERS[operator], color=colour, markersize=6, markerfacecolor=filling)
     axes.set_yticks(range(len(rows)), [row.name for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)

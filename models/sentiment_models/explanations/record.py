@@ -8,6 +8,7 @@ from sentiment.explain.engine.request_check import METHODS
 from sentiment.model.bundle import Manifest, load_bundle
 from sentiment.model.trust import ExplanationsMeasured, MethodTrust, OverRandom
 from sentiment_models.errors import ModelsError
+from sentiment_models.explanations.conclusions import status
 from sentiment_models.explanations.findings import ATTENTION, ATTRIBUTION, BASELINE, DatasetFound, Findings, MethodFound
 from sentiment_models.export.manifest import MANIFEST_FILE, read_object, write_object
 
@@ -101,7 +102,7 @@ def _trust(method: str, found: MethodFound, operators: tuple[str, ...]) -> Metho
         method=method,
         kind=found.kind,
         over_random=over,
-        better_than_random=all(one.low > 0 for one in over.values()),
+        better_than_random=status([found.operators[operator].over_random for operator in operators]) == "better",
         comprehensiveness=first.comprehensiveness,
         sufficiency=first.sufficiency,
         tested=evidence.tested if evidence else 0,

@@ -104,7 +104,7 @@ def _uniform(found: UniformFound) -> Table:
         ("uniform in the last layer", *_accuracy(found.last_layer), _difference(found.last_loss)),
         ("uniform in all layers", *_accuracy(found.all_layers), _difference(found.all_loss)),
     )
-    if found.all_loss.low > 0:
+    if found.all_loss.shown > 0:
         means = "Attention is needed here: an encoder with uniform attention is less accurate, by more than chance."
     else:
         most = max(found.all_loss.high, 0.0)
@@ -141,10 +141,10 @@ def _frozen(found: FrozenFound) -> Table:
         "gets the attention of that seed's encoder: the column by seed shows how much encoders differ, which the intervals do not cover. "
         "There is only one adversary. "
     )
-    if found.over_uniform[ATTENTION].low > 0:
+    if found.over_uniform[ATTENTION].shown > 0:
         means += "So the encoders' attention shows which words matter, even outside of the encoders."
-    elif found.attention_over_adversary.low > 0:
-        than = "less" if found.over_uniform[ATTENTION].high < 0 else "no more"
+    elif found.attention_over_adversary.shown > 0:
+        than = "less" if found.over_uniform[ATTENTION].shown < 0 else "no more"
         means += (
             "So the encoders' attention says more about the words than the attention of an adversary with similar answers, but "
             f"{than} than uniform weights."
@@ -188,7 +188,7 @@ def _difference(one: Difference) -> str:
 
 
 def _compared(one: Difference) -> str:
-    if not one.clear:
+    if not one.shown:
         return "not clearly better or worse than"
     return "better than" if one.mean > 0 else "worse than"
 

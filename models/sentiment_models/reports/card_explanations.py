@@ -98,13 +98,13 @@ def _default(findings: Findings, found: DatasetFound, default: str) -> Iterator[
     }[status(over)]
     evidence = one.evidence
     if evidence is not None and evidence.better_of_tested is not None:
-        whether = {"reached": "is reached", "missed": "is **missed**", "open": "is within the interval, so **neither** is shown"}[
+        whether = {"reached": "is reached", "missed": "is **missed**", "open": "is **neither** shown to be reached nor to be missed"}[
             aim(evidence)
         ]
         yield (
             f"The evidence of single texts rates it better than random on {evidence.better_of_tested:.1%}"
             f"{_between(evidence.better_interval)} of the {evidence.tested:,} tested texts. The target of {BETTER_AIM:.0%} {whether}."
-            f" {VERDICT_ERASES} {evidence.flat:,} texts were flat: too short, or without words that matter enough."
+            f" {VERDICT_ERASES} {evidence.flat:,} texts were flat: as a whole they move the answer too little."
         )
     if one.stability:
         values = ", ".join(f"{value:.2f} ({change})" for change, value in one.stability.items())
@@ -153,7 +153,7 @@ def _attention(found: AttentionFound) -> Iterator[str]:
             "texts, an attention map is only one of several possible explanations."
         )
     if found.top_weight is not None:
-        clear = "matters more than" if found.top_weight.low > 0 else "is **not** shown to matter more than"
+        clear = "matters more than" if found.top_weight.shown > 0 else "is **not** shown to matter more than"
         yield (
             f"The largest last-layer weight {clear} a random one: {_interval(found.top_weight)} nats of output on {found.erased_texts:,} "
             "texts."
@@ -188,7 +188,7 @@ def _trained(found: TrainingFindings) -> Iterator[str]:
     )
     if found.uniform is not None:
         loss = found.uniform.all_loss
-        needed = "Such encoders need attention here" if loss.low > 0 else "Such encoders are **not** shown to need attention here"
+        needed = "Such encoders need attention here" if loss.shown > 0 else "Such encoders are **not** shown to need attention here"
         yield f"{needed}: uniform attention in all layers costs {_interval(loss)} of accuracy, from {found.uniform.learned.mean:.4f}."
     if found.seeds is not None:
         yield (

@@ -20,6 +20,9 @@ HEADS_SHOWN = 10
 SET_SHOWN = 12
 # From the proto: with a larger error, the view does not show what the model did.
 NEURON_ERROR_MAX = 1e-5
+# From the proto: there is no verdict with fewer sets, and a text with fewer words does not have so many.
+RANDOM_SETS = 19
+EVIDENCE_WORDS_MIN = 7
 UNSEEN_SHOWN = 60
 _WORD_WIDTH = 22
 _BAR_HALF_MAX = 20
@@ -192,13 +195,15 @@ def _evidence(found: Evidence, words: int, width: int) -> list[str]:
     first = f"the {found.words} words ranked first" if found.words > 1 else "the word ranked first"
     sets = f"{found.random_sets} random sets of as many" if found.random_sets != 1 else "another set of as many"
     p = f"(p = {found.p_value:.2g})"
-    few = "there is 1 word" if words == 1 else f"there are {words} words"
-    why = f"{few}, fewer than 4" if words < 4 else "the words together move the probability by less than 0.05"
+    few = f"it takes {RANDOM_SETS} random sets to tell, and there was time for {found.random_sets}"
+    if words < EVIDENCE_WORDS_MIN:
+        few = f"the text is too short to tell: it takes {EVIDENCE_WORDS_MIN} words"
+    as_much = f"{found.rank - 1} of {sets} move the answer at least as much as leaving {first} out {p}"
     plain = {
         "BETTER_THAN_RANDOM": f"leaving {first} out moves the answer more than any of {sets} {p}",
-        "INCONCLUSIVE": f"{found.rank - 1} of {sets} move the answer at least as much as leaving {first} out {p}",
+        "INCONCLUSIVE": few if found.random_sets < RANDOM_SETS else as_much,
         "NOT_FAITHFUL": f"most of {sets} move the answer more than leaving {first} out {p}: do not rely on these values",
-        "FLAT": f"{why}: too little to judge a ranking by",
+        "FLAT": "the words together move the probability by less than 0.05: too little to judge a ranking by",
     }.get(found.verdict, "")
     agreement = "" if found.agreement is None else f"; agreement with an unrelated method {found.agreement:+.2f}"
     others = f" (random sets: median {found.random_median:+.3f})" if found.random_sets else ""

@@ -1,40 +1,40 @@
 """Queue of explanations, separate from classification.
 
-One thread computes explanations; another one, of the lowest priority, runs the graphs. The event loop decides which explanation continues.
-The thread works on it until it is finished, its reader falls behind, or another explanation is due. Graph runs use only CPU time that
-nothing else needs. Nothing but graph runs may have the lowest priority: a thread that holds the GIL while it waits for a core blocks the
-whole process (0.5 s was measured).
+Two lanes, for short and for long explanations, have a thread each that lets one explanation after the other work. Each explanation has a
+thread of its own, and each lane one of the lowest priority that runs the graphs. The event loop lets explanations in and gives their parts
+to the callers. Graph runs use only CPU time that nothing else needs. Nothing but graph runs may have the lowest priority: a thread that
+holds the GIL while it waits for a core blocks the whole process (0.5 s was measured).
 """
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 from sentiment.errors import Expired, ModelFailed, OutOfMemory, Refused, RequestError, Unavailable
 from sentiment.explain.engine import Explainer
+from sentiment.explain.engine.prediction import Prediction
 from sentiment.explain.parts import ExplanationRequest, Part, Summary
-from sentiment.explain.thread import RESERVE_S, ExplainThread, Job, size_of
+from sentiment.explain.thread import RESERVE_S, ExplainThreads, Job
+from sentiment.explain.turns import NoRoom
 from sentiment.model.lease import InUse
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import ModelMetrics
 
-# Explanations that are started and not yet read to their end; each may hold the attention maps of a long text.
-STARTED_MAX = 2
-# A reader that is behind, and slower than this for READ_S, loses its place if another explanation waits.
+# Longer texts are tokenized in a thread. A text of this length blocks the event loop for 0.2 ms, or 2 ms if all its words are new.
+INLINE_CHARACTERS_MAX = 2048
+# A reader that is behind, and slower than this for READ_S, loses its place if another explanation waits for it.
 READ_BYTES_PER_S = 2**16
 READ_S = 2.0
 # The stream ends with a summary this long before the deadline, so that it reaches the client in time. The engine stops a little earlier.
 CUT_S = RESERVE_S / 2
 CUT = "the deadline passed during a run: the parts that are missing were left out"
-# Estimate for an explanation before the first one has finished.
-EXPECTED_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainLimits:
-    """Limits: how many explanations may wait, and bytes of one explanation, streamed or as part of a ClassifyResponse."""
+    """Limits: how many explanations may wait in a lane, and bytes of one explanation, streamed or as part of a ClassifyResponse."""
 
     calls_max: int
     bytes_max: int
@@ -46,10 +46,7 @@ class _Call:
     """A caller that waits for the parts of a job."""
 
     job: Job
-    arrived_at: float
     ready: "asyncio.Queue[Part | BaseException | None]" = field(default_factory=asyncio.Queue)
-    started_at: float | None = None
-    stop_requested_at: float | None = None
     # Whether the caller received a part, and whether the deadline ended the stream with a summary in place of missing parts.
     answered: bool = False
     cut: bool = False
@@ -75,7 +72,7 @@ class Explaining:
             explainer: computes the explanations.
             metrics: metrics of the model.
             limits: limits of the queue and of explanations.
-            share: the share of time that the thread may work now, above 0 and at most 1. The thread calls it.
+            share: the share of one core for explanations now, above 0 and at most 1. The threads call it.
         """
         self.limits = limits
         # Callers that are reading an explanation.
@@ -83,44 +80,47 @@ class Explaining:
         self.explainer = explainer
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[_Call] = deque()
-        self._started: list[_Call] = []
-        self._current: _Call | None = None
+        self._calls: dict[Job, _Call] = {}
         self._retry_timer: asyncio.TimerHandle | None = None
-        self._slow_average_s = EXPECTED_S
-        self._hung = False
+        # The explanation whose run does not end although it was told to stop.
+        self._hung: Job | None = None
         self._failure_logged = False
         self._closed = False
-        self._thread = ExplainThread(
+        self._tokenizing = ThreadPoolExecutor(1, "explain-tokenize")
+        self._threads = ExplainThreads(
             explainer,
-            lambda job, part: self._call_on_loop(self._on_part, job, part),
-            lambda job, outcome: self._call_on_loop(self._on_paused, job, outcome),
-            lambda job: any(call.job is not job and not call.job.behind for call in self._started),
+            limits.calls_max,
+            lambda *part: self._call_on_loop(self._on_part, *part),
+            lambda job: self._call_on_loop(self._on_ended, job),
             share,
         )
-        metrics.watch_explanations(lambda: len(self._waiting) + len(self._started))
+        metrics.watch_explanations(lambda: len(self._threads))
 
     @property
     def methods(self) -> tuple[str, ...]:
         """The methods that a request can name, the default first."""
         return self.explainer.methods
 
-    async def explain(self, request: ExplanationRequest, deadline_at: float) -> AsyncGenerator[Part, None]:
+    async def explain(self, request: ExplanationRequest, deadline_at: float, caller: str = "") -> AsyncGenerator[Part, None]:
         """Yield an explanation part by part: the header first, the summary last. Closing the iterator withdraws the request.
 
         Args:
             request: what to explain.
             deadline_at: instant of ``time.monotonic`` by which the summary must be sent. Parts that do not fit are left out.
+            caller: who asks; callers share time and places fairly.
 
         Raises:
             InvalidInput, Unsupported: the request is invalid, or the model does not support it.
-            Refused: too many explanations wait, or they leave no time for this one; or the reader is too slow while others wait.
+            Refused: too many explanations wait, or they leave too little time for this one; or the reader is too slow while others wait.
             Expired: the explanation did not start in time, or a run took too long.
             ModelFailed: the computation failed.
-            Unavailable: the thread hangs, or the server is draining.
+            Unavailable: a thread hangs, or the server is draining.
         """
         with self.readers:
-            call = self._submit(request, deadline_at)
+            self._check_open()
+            arrived_at = time.monotonic()
+            prediction = await self._predict(request, deadline_at)
+            call = self._submit(request, prediction, arrived_at, deadline_at, caller)
             try:
                 while (part := await self._next(call)) is not None:
                     yield part
@@ -136,53 +136,85 @@ class Explaining:
 
     def watch(self, stall_s: float) -> None:
         """Detect a hung thread: a run that was told to stop more than ``stall_s`` seconds ago. All waiting callers then fail."""
-        call = self._current
-        if self._hung or call is None or call.stop_requested_at is None:
-            return
-        seconds = time.monotonic() - call.stop_requested_at
-        if seconds > stall_s:
-            self._hung = True
-            logger().error("explain_thread_hung", model=self._metrics.model, seconds=round(seconds, 1))
-            for other in [*self._waiting, *self._started]:
-                other.ready.put_nowait(self._hung_error())
+        if self._hung is not None:
+            if self._hung in self._threads.running:
+                return
+            self._hung = None
+            logger().info("explain_thread_recovered", model=self._metrics.model)
+        now = time.monotonic()
+        for job in self._threads.running:
+            if job.stopped_at is not None and now - job.stopped_at > stall_s:
+                self._hung = job
+                logger().error("explain_thread_hung", model=self._metrics.model, seconds=round(now - job.stopped_at, 1))
+                self._fail_all(self._hung_error)
+                return
 
     def close(self, wait_s: float) -> None:
         """Withdraw all requests and end the threads, waiting at most ``wait_s`` seconds. After ``withdraw_all``: from any thread."""
         if not self._closed:
             self.withdraw_all()
-        self._thread.close(wait_s)
+        # What it has still to do is not cancelled: its callers are told why they get no explanation.
+        self._tokenizing.shutdown(wait=False)
+        self._threads.close(wait_s)
 
     def withdraw_all(self) -> None:
         """Withdraw all requests and accept no more. Call it in the event loop."""
         self._closed = True
-        calls = [*self._waiting, *self._started]
-        self._waiting.clear()
-        for call in calls:
-            call.ready.put_nowait(self._draining())
-            self._withdraw(call)
+        self._fail_all(self._draining)
 
-    def _submit(self, request: ExplanationRequest, deadline_at: float) -> _Call:
-        if self._hung:
+    def _fail_all(self, error: Callable[[], RequestError]) -> None:
+        for call in list(self._calls.values()):
+            self._fail(call, error())
+
+    def _fail(self, call: _Call, error: RequestError) -> None:
+        """End a call with an error instead of the parts that it has not read."""
+        while not call.ready.empty():
+            call.ready.get_nowait()
+        call.ready.put_nowait(error)
+        self._withdraw(call)
+
+    def _check_open(self) -> None:
+        if self._hung is not None and self._hung in self._threads.running:
             raise self._hung_error()
         if self._closed:
             raise self._draining()
-        now = time.monotonic()
-        ahead, left_s = len(self._waiting), max(0.0, deadline_at - now)
-        expected_s = self._slow_average_s * (ahead + (self._current is not None))
-        if ahead >= self.limits.calls_max:
-            # There is room as soon as one explanation has finished.
-            raise self._refused(f"{ahead} explanations are waiting; the limit is {self.limits.calls_max}", self._slow_average_s)
-        if ahead and expected_s > left_s:
-            work = f"{ahead} explanations are waiting, about {expected_s:.1f} s of work"
-            raise self._refused(f"{work}; the deadline of this one is in {left_s:.1f} s", expected_s)
-        call = _Call(Job(request, deadline_at), now)
-        self._waiting.append(call)
-        self._start_next()
+
+    async def _predict(self, request: ExplanationRequest, deadline_at: float) -> Prediction:
+        if sum(map(len, request.texts)) <= INLINE_CHARACTERS_MAX:
+            return self.explainer.predict(request)
+        try:
+            async with asyncio.timeout_at(deadline_at):
+                return await self._loop.run_in_executor(self._tokenizing, self.explainer.predict, request)
+        except TimeoutError as error:
+            raise Expired("the deadline passed before the text was tokenized: other texts are ahead of it") from error
+
+    def _submit(self, request: ExplanationRequest, prediction: Prediction, arrived_at: float, deadline_at: float, caller: str) -> _Call:
+        # While the text was tokenized, this may have changed.
+        self._check_open()
+        job = Job(
+            caller=caller,
+            short=prediction.short,
+            heavy=prediction.heavy,
+            arrived_at=arrived_at,
+            deadline_at=deadline_at,
+            work_s=prediction.work_s,
+            least_s=prediction.least_s,
+            request=request,
+        )
+        try:
+            displaced = self._threads.submit(job)
+        except NoRoom as error:
+            raise self._refused(str(error), error.retry_after_s, job) from error
+        call = self._calls[job] = _Call(job)
+        for other in displaced:
+            message = "its place or its time is needed for the explanations of other callers, which have fewer of them"
+            self._fail(self._calls[other], self._refused(message, other.least_s, other))
+        self._check_readers()
         return call
 
-    def _refused(self, message: str, retry_after_s: float) -> Refused:
+    def _refused(self, message: str, retry_after_s: float, job: Job) -> Refused:
         self._metrics.refused["explanations"]()
-        return Refused(message, retry_after_s, "explanations", self._slow_average_s)
+        return Refused(message, retry_after_s, "explanations", job.least_s)
 
     def _draining(self) -> Unavailable:
         return Unavailable("the server is draining")
@@ -199,85 +231,45 @@ class Explaining:
                 found = await call.ready.get()
         except TimeoutError as error:
             now = time.monotonic()
-            if call.answered and call.started_at is not None:
+            if job.started_at is None:
+                reason = f"it waited {now - job.arrived_at:.2f} s in the queue"
+            elif call.answered:
                 call.cut = True
-                return Summary(False, (CUT,), 0, 0, now - call.started_at, call.started_at - call.arrived_at)
-            if call.started_at is None:
-                reason = f"it waited {now - call.arrived_at:.2f} s in the queue"
+                return Summary(False, (CUT,), 0, 0, job.worked_s, now - job.arrived_at - job.worked_s)
             else:
-                reason = (
-                    f"it started after {call.started_at - call.arrived_at:.2f} s and was not finished {now - call.started_at:.2f} s later"
-                )
+                waited_s, works_s = job.started_at - job.arrived_at, now - job.started_at
+                reason = f"it started after {waited_s:.2f} s and was not finished {works_s:.2f} s later"
             raise Expired(f"the explanation did not finish within the deadline: {reason}") from error
         if isinstance(found, BaseException):
             raise found
         call.answered = True
         if found is not None:
-            job.taken += size_of(found)
-            if call.behind_since is not None and not job.behind:
+            self._threads.took(job, found)
+            if not job.behind:
                 call.behind_since = None
-                self._start_next()
         return found
 
     def _withdraw(self, call: _Call) -> None:
         """Stop working for a caller that has left. Does nothing if the explanation has finished."""
-        job = call.job
-        if job.withdrawn:
-            return
-        job.withdrawn = True
-        if call in self._waiting:
-            self._waiting.remove(call)
-        if job.working:
-            call.stop_requested_at = time.monotonic()
-            job.stop.ask()
-        elif call in self._started:
-            self._end(call)
-        self._start_next()
+        self._calls.pop(call.job, None)
+        self._threads.withdraw(call.job)
 
-    def _end(self, call: _Call) -> None:
-        """Free the place and the memory of an explanation."""
-        self._started.remove(call)
-        # The iterator may hold attention maps.
-        call.job.parts = None
-
-    def _start_next(self) -> None:
-        """Give the thread its next job, if it is free.
-
-        That is the started explanation with the earliest deadline whose reader keeps up; without one, the first that waits.
-        """
-        if self._current is not None or self._hung:
-            return
-        able = [call for call in self._started if not call.job.behind]
-        call = min(able, key=lambda call: call.job.deadline_at, default=None)
-        if call is None and self._waiting:
-            if len(self._started) >= STARTED_MAX:
-                self._make_room()
-                return
-            call = self._waiting.popleft()
-            call.started_at = time.monotonic()
-            self._started.append(call)
-        if call is not None:
-            self._current = call
-            call.job.working = True
-            self._thread.work_on(call.job)
-
-    def _make_room(self) -> None:
-        """End the explanation with the slowest reader, if that reader is too slow. Otherwise check again later."""
+    def _check_readers(self) -> None:
+        """While another explanation waits for the room of one whose reader is behind: end the one with the slowest, if it is too slow."""
         now = time.monotonic()
-        slowest = min(self._started, key=lambda call: call.read_bytes_per_s(now))
-        if slowest.read_bytes_per_s(now) >= READ_BYTES_PER_S:
-            if self._retry_timer is None:
-                self._retry_timer = self._loop.call_later(READ_S / 2, self._retry)
+        blocking = [self._calls[job] for job in self._threads.blocking() if job in self._calls]
+        slowest = min(blocking, key=lambda call: call.read_bytes_per_s(now), default=None)
+        if slowest is None:
             return
-        while not slowest.ready.empty():
-            slowest.ready.get_nowait()
-        message = f"the caller read less than {READ_BYTES_PER_S} bytes/s for {READ_S:.0f} s while other explanations were waiting"
-        slowest.ready.put_nowait(self._refused(message, self._slow_average_s))
-        self._withdraw(slowest)
+        if slowest.read_bytes_per_s(now) < READ_BYTES_PER_S:
+            message = f"the caller read less than {READ_BYTES_PER_S} bytes/s for {READ_S:.0f} s while other explanations were waiting"
+            self._fail(slowest, self._refused(message, READ_S, slowest.job))
+        if self._retry_timer is None:
+            self._retry_timer = self._loop.call_later(READ_S / 2, self._retry)
 
     def _retry(self) -> None:
         self._retry_timer = None
-        self._start_next()
+        self._check_readers()
 
     def _call_on_loop(self, function: Callable[..., None], *arguments: object) -> None:
         """Call a function in the event loop; from the thread."""
@@ -287,44 +279,24 @@ class Explaining:
             # The loop is closed: no caller is left.
             return
 
-    def _on_part(self, job: Job, part: Part) -> None:
+    def _on_part(self, job: Job, part: Part, name: str, seconds: float) -> None:
         """Pass a part on to its caller."""
-        call = self._current
-        if call is None or call.job is not job or job.withdrawn:
-            return
-        if isinstance(part, Summary) and call.started_at is not None:
-            part = replace(part, queue_s=call.started_at - call.arrived_at)
-        call.ready.put_nowait(part)
-
-    def _on_paused(self, job: Job, outcome: BaseException | bool) -> None:
-        """Take the thread back. ``outcome``: whether the explanation has finished, or why it failed."""
-        call, self._current = self._current, None
-        assert call is not None
-        job.working = False
-        if self._hung:
-            self._hung = False
-            logger().info("explain_thread_recovered", model=self._metrics.model)
-        self._metrics.observing.later("explanation", self._count_parts, list(job.seconds))
-        job.seconds.clear()
-        if job.withdrawn:
-            self._end(call)
-        elif outcome is False:
+        if call := self._calls.get(job):
+            call.ready.put_nowait(part)
             if job.behind and call.behind_since is None:
                 call.behind_since = time.monotonic(), job.taken
-        else:
-            if outcome is True:
-                self._slow_average_s += 0.1 * (job.worked_s - self._slow_average_s)
-            call.ready.put_nowait(None if outcome is True else self._client_error(job, outcome))
-            self._end(call)
+                self._check_readers()
+        if name:
+            self._metrics.observing.later("explanation", self._metrics.explain_seconds[name], seconds)
+
+    def _on_ended(self, job: Job) -> None:
+        """Tell the caller that the explanation is complete, or why it failed."""
+        call = self._calls.get(job)
+        if call is not None:
+            call.ready.put_nowait(None if job.error is None else self._client_error(job, job.error))
         if self.explainer.failure and not self._failure_logged:
             self._failure_logged = True
             logger().error("explain_graph_rejected", model=self._metrics.model, reason=self.explainer.failure)
-        self._start_next()
-
-    def _count_parts(self, parts: Sequence[tuple[str, float]]) -> None:
-        for name, seconds in parts:
-            if name:
-                self._metrics.explain_seconds[name](seconds)
 
     def _client_error(self, job: Job, error: BaseException) -> RequestError:
         """The error that the client receives; the log has the details."""

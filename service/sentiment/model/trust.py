@@ -44,7 +44,7 @@ class MethodTrust(_Part):
     kind: str = Field(pattern="^(attribution|attention|baseline)$")
     # By way of erasing, in the order of ``ExplanationsMeasured.operators``.
     over_random: dict[_Name, OverRandom] = Field(min_length=1, max_length=OPERATORS_MAX)
-    # The whole interval is above 0, for every way of erasing.
+    # The whole interval is above 0, for every way of erasing, and the study had enough texts to tell.
     better_than_random: bool
     comprehensiveness: _Change
     sufficiency: _Change
@@ -60,10 +60,10 @@ class MethodTrust(_Part):
 
     @model_validator(mode="after")
     def _agree(self) -> "MethodTrust":
-        clear = all(found.low > 0 for found in self.over_random.values())
-        if self.better_than_random != clear:
+        # A study of few texts shows nothing, whatever its intervals.
+        if self.better_than_random and not all(found.low > 0 for found in self.over_random.values()):
             lows = ", ".join(f"{found.low} by {operator}" for operator, found in self.over_random.items())
-            raise ValueError(f"{self.method}: better_than_random is {self.better_than_random}, but the intervals begin at {lows}")
+            raise ValueError(f"{self.method}: better_than_random is true, but the intervals begin at {lows}")
         if (self.better_of_tested is None) != (self.tested == 0):
             raise ValueError(f"{self.method}: better_of_tested is {self.better_of_tested}, but tested is {self.tested}")
         return self

@@ -218,24 +218,34 @@ class _VerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Verdict.Value
     DESCRIPTOR: _descriptor.EnumDescriptor
     VERDICT_UNSPECIFIED: _Verdict.ValueType  # 0
     VERDICT_BETTER_THAN_RANDOM: _Verdict.ValueType  # 1
-    """Erasing the words ranked first changes the answer more than erasing any random set."""
+    """Erasing the words ranked first changes the answer more than erasing any of 19 random sets. A ranking by chance gets
+    this in at most 5 % of texts.
+    """
     VERDICT_INCONCLUSIVE: _Verdict.ValueType  # 2
+    """Neither, or there are fewer than 19 other sets: the text has fewer than 7 words, or time ran out."""
     VERDICT_NOT_FAITHFUL: _Verdict.ValueType  # 3
-    """The median random set changes it more."""
+    """The median of 19 random sets changes it more. A ranking that does better than 70 % of all sets of as many words gets
+    this in at most 5 % of texts.
+    """
     VERDICT_FLAT: _Verdict.ValueType  # 4
-    """The answer hardly depends on any word, or the text has fewer than 4."""
+    """All words together change the probability by less than 0.05: too little to judge a ranking by."""
 
 class Verdict(_Verdict, metaclass=_VerdictEnumTypeWrapper):
-    """Whether an attribution's top words change the answer more than random words do."""
+    """Whether an attribution's top words change the answer more than random words do. Each error holds at every length."""
 
 VERDICT_UNSPECIFIED: Verdict.ValueType  # 0
 VERDICT_BETTER_THAN_RANDOM: Verdict.ValueType  # 1
-"""Erasing the words ranked first changes the answer more than erasing any random set."""
+"""Erasing the words ranked first changes the answer more than erasing any of 19 random sets. A ranking by chance gets
+this in at most 5 % of texts.
+"""
 VERDICT_INCONCLUSIVE: Verdict.ValueType  # 2
+"""Neither, or there are fewer than 19 other sets: the text has fewer than 7 words, or time ran out."""
 VERDICT_NOT_FAITHFUL: Verdict.ValueType  # 3
-"""The median random set changes it more."""
+"""The median of 19 random sets changes it more. A ranking that does better than 70 % of all sets of as many words gets
+this in at most 5 % of texts.
+"""
 VERDICT_FLAT: Verdict.ValueType  # 4
-"""The answer hardly depends on any word, or the text has fewer than 4."""
+"""All words together change the probability by less than 0.05: too little to judge a ranking by."""
 Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
 
 class _CounterfactualKind:
@@ -1033,7 +1043,7 @@ class MethodTrust(_message.Message):
     method: _builtins.str
     kind: Global___MethodKind.ValueType
     better_than_random: _builtins.bool
-    """True if the interval of over_random is above 0 for every operator."""
+    """True if the interval of over_random is above 0 for every operator, in a study of 20 texts or more."""
     comprehensiveness: _builtins.float
     """Probability lost without the words ranked first, with the first operator. Higher is better."""
     sufficiency: _builtins.float
@@ -2406,7 +2416,7 @@ class ExplanationSummary(_message.Message):
 
     @_builtins.property
     def queue(self) -> _duration_pb2.Duration:
-        """Time waiting for earlier explanations, and time working on this one."""
+        """Time waiting (for other explanations, for explain_share, for the reader), and time working on this one."""
 
     @_builtins.property
     def run(self) -> _duration_pb2.Duration: ...

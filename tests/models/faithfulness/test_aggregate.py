@@ -73,20 +73,20 @@ def test_naopc_lies_between_the_bounds_and_is_none_without_them() -> None:
 
 
 def test_differences_are_paired_and_of_those_texts_that_have_both() -> None:
-    texts = [text(0.2, 0.1, greedy=number < 2) for number in range(6)]
+    texts = [text(0.2, 0.1, greedy=number < 2) for number in range(20)]
 
     found, comparisons = methods_found(texts, "occlusion", seed=1)
 
     over = found["occlusion"].operators["mask_token"].over_random
     assert over is not None
     # Every text says the same: 0.3 against 0.1.
-    assert (over.mean, over.low, over.high, over.texts) == pytest.approx((0.2, 0.2, 0.2, 6))
+    assert (over.mean, over.low, over.high, over.texts) == pytest.approx((0.2, 0.2, 0.2, 20))
     under = found["occlusion"].operators["mask_token"].under_random
     assert under is not None
     assert under.mean == 0
     greedy = found["greedy"].operators["mask_token"].over_random
     assert greedy is not None
-    assert (greedy.mean, greedy.texts) == pytest.approx((0.5, 2))
+    assert (greedy.mean, greedy.texts, greedy.shown) == pytest.approx((0.5, 2, 0))
     assert found["random"].operators["mask_token"].over_random is None
     assert [(one.better, one.than, one.holds) for one in comparisons] == [("occlusion", "rollout", True)]
     assert comparisons[0].operators["attention_mask"].mean == pytest.approx(0.2)

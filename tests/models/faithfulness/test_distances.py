@@ -57,10 +57,10 @@ def test_differences_are_paired_by_text() -> None:
 
     accuracies, (same, gain) = compared({"first": first, "better": better}, (("first", "first"), ("better", "first")), seed=1)
 
-    assert (same.mean, same.low, same.high, same.clear) == (0, 0, 0, False)
+    assert (same.mean, same.low, same.high, same.shown) == (0, 0, 0, 0)
     # Unpaired, a gain of 20 texts of 400 is within chance: the interval of each accuracy alone is 0.1 wide.
     assert gain.mean == pytest.approx(0.05)
-    assert gain.clear
+    assert gain.shown == 1
     assert gain.high - gain.low < 0.05
     assert accuracies["first"].seeds == (0.5, 0.5)
     assert accuracies["first"].high - accuracies["first"].low > 0.09

@@ -50,4 +50,23 @@ def test_what_is_always_above_0_is_clear_and_a_coin_is_not() -> None:
 
     assert clear
     assert unclear
-    assert (clear.clear, unclear.clear) == (True, False)
+    assert (clear.shown, unclear.shown) == (1, 0)
+
+
+def test_of_fewer_than_20_texts_nothing_is_shown() -> None:
+    """By chance alone all of one text are above 0 in half of the studies, all of three in an eighth."""
+    few, enough = (paired_intervals(np.full((texts, 1), 0.5), seed=1)[0] for texts in (19, 20))
+
+    assert few
+    assert enough
+    assert (few.low, few.shown, enough.shown) == (0.5, 0, 1)
+
+
+@pytest.mark.parametrize("texts", [1, 3, 10, 20, 60])
+def test_a_difference_made_by_chance_is_shown_to_be_above_0_in_at_most_5_percent_of_studies(texts: int) -> None:
+    differences = np.random.default_rng(texts).normal(size=(texts, 2000))
+
+    above = sum(one is not None and one.shown > 0 for one in paired_intervals(differences, seed=1))
+
+    # With an error of 5 % of 2,000 studies it is more than 150 with a chance of 1e-6.
+    assert above <= 150

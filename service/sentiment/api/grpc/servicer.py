@@ -245,7 +245,7 @@ async def _messages(served: Served, request: ExplanationRequest, call: Call) -> 
     converter = explain_response.Messages(convert.model_id(served), served.classifier.manifest.labels)
     # The span covers the time from the request to the last part that the client read.
     with StageSpan(call.trace, "explain"):
-        async with aclosing(_explaining(served).explain(request, call.deadline_at)) as parts:
+        async with aclosing(_explaining(served).explain(request, call.deadline_at, call.caller)) as parts:
             async for part in parts:
                 messages: Iterable[pb.ExplainResponse] = converter.of(part)
                 if isinstance(part, Header) and sum(map(len, part.texts)) > INLINE_CHARACTERS_MAX:

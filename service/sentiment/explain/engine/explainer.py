@@ -17,9 +17,10 @@ from sentiment.explain.engine.attributions import Attributions
 from sentiment.explain.engine.golden_words import hidden_states
 from sentiment.explain.engine.graph_check import ExplainGraph, load_graph
 from sentiment.explain.engine.maps import Floats, heads_seen, map_count, map_tiles, maps, neuron, outputs
+from sentiment.explain.engine.prediction import Prediction, predict, words_of
 from sentiment.explain.engine.reading import read
 from sentiment.explain.engine.request_check import ERASURE_METHODS, METHOD_OF_LONG_TEXTS, METHODS, check_request, check_sets, check_token
-from sentiment.explain.engine.runs import EXPLAINED, SERVED, Arrays, Clock, Left, Pace, Runs
+from sentiment.explain.engine.runs import Arrays, Clock, Left, Pace, Runs, Turn, UsualPaces, at_once
 from sentiment.explain.methods.counterfactuals import flip, keep
 from sentiment.explain.methods.erasure import without
 from sentiment.explain.methods.geometry import locate, word_states
@@ -30,6 +31,9 @@ from sentiment.model.execute import Execute, here
 from sentiment.model.scores import probabilities
 from sentiment.model.session import Providers, Stop
 from sentiment.model.words import Encoded
+
+# Layers and heads of a graph that is not loaded yet, for a prediction: those of BERT-base.
+LARGE = (12, 12)
 
 
 def _unlimited() -> float:
@@ -55,8 +59,7 @@ class Explainer:
         self._spec = classifier.manifest.graphs.explain
         self._graph: ExplainGraph | None = None
         self._loading = Lock()
-        # Seconds per row and graph, by the number of tokens, rounded up to a power of two.
-        self._usual: dict[int, dict[str, float]] = {}
+        self._usual = UsualPaces()
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -121,8 +124,24 @@ class Explainer:
         if for_good or (self._spec is not None and os.access(self.classifier.bundle.path / self._spec.file, os.R_OK)):
             self._graph = None
 
+    def predict(self, request: ExplanationRequest) -> Prediction:
+        """Predict what an explanation takes; from any thread.
+
+        The text is tokenized but not read, which would take 40 times as long: a prediction may end with a refusal, which must be cheap.
+        """
+        tokens, graph = self.classifier.tokenizer.encode(request.text, request.text_pair).tokens, self._graph
+        unloaded = (0, 0) if self._spec is None or self.failure else LARGE
+        layers, heads = unloaded if graph is None else (graph.session.layers, graph.session.heads)
+        methods = request.methods or self.defaults(words_of(tokens))[:1]
+        return predict(replace(request, methods=methods), tokens, layers, heads, self._usual)
+
     def explain(
-        self, request: ExplanationRequest, left_s: Left = _unlimited, stop: Stop | None = None, execute: Execute = here
+        self,
+        request: ExplanationRequest,
+        left_s: Left = _unlimited,
+        stop: Stop | None = None,
+        execute: Execute = here,
+        turn: Turn = at_once,
     ) -> Iterator[Part]:
         """Explain one text, part by part: the header first, the summary last.
 
@@ -134,6 +153,7 @@ class Explainer:
             left_s: returns the seconds that are left; called between runs. Parts that do not fit are shortened or left out, with a note.
             stop: ends the current run when requested; the run's error passes to the caller.
             execute: runs the graphs, maybe in another thread. Everything else happens in the calling thread.
+            turn: called before each run but those that load the explain graph; may wait. An error that it raises passes to the caller.
 
         Raises:
             InvalidInput: names the field. Raised before the header.
@@ -153,8 +173,8 @@ class Explainer:
         methods = request.methods or self.defaults(len(encoded.words))
         sizes = Sizes() if graph is None else Sizes(graph.session.layers, graph.session.heads, graph.width, graph.golden.spellings)
         check_bytes(replace(request, methods=request.methods or methods[:1]), encoded, self.classifier.manifest.labels, sizes)
-        usual = self._usual.setdefault(len(encoded.tokens).bit_length(), {})
-        runs = Runs(self.classifier, None if graph is None else graph.session, encoded, left_s, stop, self._clock, execute, usual)
+        session = None if graph is None else graph.session
+        runs = Runs(self.classifier, session, encoded, left_s, stop, self._clock, execute, turn, self._usual)
         work = _Work(self.classifier, graph, request, methods, runs, [], self._remarks(request, methods[0], len(encoded.words)))
         run_s = 0.0
         for part in work.parts():
@@ -162,9 +182,6 @@ class Explainer:
             yield part
             begun = self._clock()
         run_s += self._clock() - begun
-        for name, pace in ((SERVED, runs.served_pace), (EXPLAINED, runs.explained_pace)):
-            if pace.rows:
-                usual[name] = (usual.get(name, pace.row_s) + pace.row_s) / 2
         yield Summary(not work.notes, (*work.notes, *work.remarks), runs.served_rows, runs.explained_rows, run_s)
 
 

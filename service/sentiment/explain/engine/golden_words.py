@@ -39,7 +39,7 @@ class GoldenWords:
         # Of each text that has run, by layer.
         self._states: list[list[Floats]] = []
         self._planes: tuple[Plane, ...] = ()
-        self._running = Lock()
+        self._adding = Lock()
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -51,12 +51,17 @@ class GoldenWords:
 
         None if there was no time for all; the next call goes on.
         """
-        with self._running:
-            for encoded, words in self._texts[len(self._states) :]:
-                hidden = run(encoded)
-                if hidden is None:
-                    return None
-                self._states.append([word_states(layer, words) for layer in hidden])
+        while (number := len(self._states)) < len(self._texts):
+            encoded, words = self._texts[number]
+            # Not locked: another explanation may go on before this run, and want the planes, too.
+            hidden = run(encoded)
+            if hidden is None:
+                return None
+            states = [word_states(layer, words) for layer in hidden]
+            with self._adding:
+                if len(self._states) == number:
+                    self._states.append(states)
+        with self._adding:
             if not self._planes:
                 planes: list[Plane] = []
                 for layer in zip(*self._states, strict=True):

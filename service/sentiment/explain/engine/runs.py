@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress
 from statistics import median
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sentiment.explain.engine.golden_words import hidden_states
 from sentiment.explain.methods.erasure import Answers, Enough, Floats, Masks, Result, Steps, run
 from sentiment.model.classifier import Classifier
-from sentiment.model.execute import Execute, here
+from sentiment.model.execute import Execute, here, result_of
 from sentiment.model.session import ExplainSession, Stop
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Row
@@ -28,9 +28,13 @@ SLOW_MAX = 2.0
 _ROWS_ANY = 2**31
 
 SERVED, EXPLAINED = "served", "explained"
+# Seconds of a token before any run has told: about those of the default model on a core without VNNI.
+TOKEN_S = {SERVED: 1e-4, EXPLAINED: 5e-4}
 
 Clock = Callable[[], float]
 Left = Callable[[], float]
+Turn = Callable[[], None]
+"""Called before each run. It returns when the run may begin: other explanations may run meanwhile."""
 Arrays = dict[str, npt.NDArray[np.float32]]
 
 
@@ -67,11 +71,41 @@ class Pace:
         return max(0, min(_ROWS_ANY, int(seconds / (self.row_s * MARGIN))))
 
 
+class UsualPaces:
+    """Seconds per row of each graph for texts of each length: half of what was told last, and half of what was told before.
+
+    Texts whose numbers of tokens are the same rounded up to a power of two are of one length. For several threads.
+    """
+
+    def __init__(self) -> None:
+        # Seconds per token, by graph and length.
+        self._token_s: dict[tuple[str, int], float] = {}
+
+    def of(self, graph: str, tokens: int) -> float:
+        """Seconds of a row with so many tokens; infinite if none of this length has run."""
+        return tokens * self._token_s.get((graph, tokens.bit_length()), float("inf"))
+
+    def expected_s(self, graph: str, tokens: int) -> float:
+        """As ``of``, and of another length that is near if there is none of this."""
+        known = [length for name, length in list(self._token_s) if name == graph]
+        nearest = min(known, key=lambda length: abs(length - tokens.bit_length()), default=None)
+        return tokens * (TOKEN_S[graph] if nearest is None else self._token_s[graph, nearest])
+
+    def tell(self, graph: str, tokens: int, row_s: float) -> None:
+        """Add what rows of a text take."""
+        place = graph, tokens.bit_length()
+        self._token_s[place] = (self._token_s.get(place, row_s / tokens) + row_s / tokens) / 2
+
+
+def at_once() -> None:
+    """Nobody else runs."""
+
+
 class Runs:
     """Runs one text.
 
-    ``left_s`` returns the seconds that are left. ``stop`` ends the current run with an error. ``execute`` runs the graphs. ``usual``:
-    seconds per row of earlier texts of similar length, by SERVED and EXPLAINED.
+    ``left_s`` returns the seconds that are left. ``stop`` ends the current run with an error. ``execute`` runs the graphs, each time after
+    ``turn``. ``usual``: the paces of earlier texts; those of this one are told.
     """
 
     def __init__(
@@ -83,15 +117,16 @@ class Runs:
         stop: Stop | None = None,
         clock: Clock = time.perf_counter,
         execute: Execute = here,
-        usual: Mapping[str, float] | None = None,
+        turn: Turn = at_once,
+        usual: UsualPaces | None = None,
     ) -> None:
         self._classifier, self._session = classifier, session
         self.encoded = encoded
-        self.left_s, self._stop, self.clock, self._execute = left_s, stop, clock, execute
+        self.left_s, self._stop, self.clock, self._execute, self._turn = left_s, stop, clock, execute, turn
         self._row = Row(encoded.ids, encoded.type_ids, encoded.truncated)
         self.rows_max = max(1, RUN_TOKENS_MAX // self._row.tokens)
-        known = usual or {}
-        self.served_pace, self.explained_pace = (Pace(known.get(name, float("inf"))) for name in (SERVED, EXPLAINED))
+        self._usual = usual or UsualPaces()
+        self.served_pace, self.explained_pace = (Pace(self._usual.of(graph, self._row.tokens)) for graph in (SERVED, EXPLAINED))
         self._other_pace = Pace()
         self.answers = Answers(self.rows_max)
         # Rows that the served graph has run.
@@ -145,7 +180,7 @@ class Runs:
                 rows_max = max(1, RUN_TOKENS_MAX // int(tokens.sum()))
                 for rows in (same[start : start + rows_max] for start in range(0, len(same), rows_max)):
                     self._check_time(self.shortened_seconds(len(rows) * int(tokens.sum())), kept_s)
-                    logits[rows] = self._served(self._erased(masks[rows])[:, tokens], tokens)
+                    logits[rows], _ = self._served(self._erased(masks[rows])[:, tokens], tokens)
             return logits
 
         return self._driven(steps, value)
@@ -168,9 +203,9 @@ class Runs:
 
     def served(self, masks: Masks) -> Floats:
         """The served graph's logits with some words erased, [rows, labels]."""
-        begun = self.clock()
-        logits = self._served(self._erased(masks), np.ones(self._row.tokens, np.bool_))
-        self.served_pace.record(len(masks), self.clock() - begun)
+        logits, seconds = self._served(self._erased(masks), np.ones(self._row.tokens, np.bool_))
+        self.served_pace.record(len(masks), seconds)
+        self._usual.tell(SERVED, self._row.tokens, self.served_pace.row_s)
         return logits
 
     def _erased(self, masks: Masks) -> npt.NDArray[np.int64]:
@@ -189,16 +224,17 @@ class Runs:
                 left[:, word.first : word.last] = some
         return left
 
-    def _served(self, attention: npt.NDArray[np.int64], tokens: npt.NDArray[np.bool_]) -> Floats:
-        """The served graph's logits of rows of some ``tokens`` [all tokens] of the text."""
+    def _served(self, attention: npt.NDArray[np.int64], tokens: npt.NDArray[np.bool_]) -> tuple[Floats, float]:
+        """The served graph's logits of rows of some ``tokens`` [all tokens] of the text, and the seconds of their run."""
         ids, types = self._row.ids, self._row.type_ids
         row = Row(list(compress(ids, tokens)), None if types is None else list(compress(types, tokens)), self._row.truncated)
         feeds = self._feeds(row, len(attention), self._classifier.session.inputs)
         feeds["attention_mask"] = attention
-        logits: list[npt.NDArray[np.float32]] = []
-        self._execute(lambda: logits.append(self._classifier.session.run(feeds, self._stop)))
+        self._turn()
+        begun = self.clock()
+        logits = result_of(self._execute, lambda: self._classifier.session.run(feeds, self._stop))
         self.served_rows += len(attention)
-        return logits[0].astype(np.float64)
+        return logits.astype(np.float64), self.clock() - begun
 
     def explained(
         self,
@@ -214,9 +250,11 @@ class Runs:
         rows = len(alpha)
         ids = None if baseline is None else np.repeat(baseline[None], rows, axis=0)
         feeds = self._feeds(self._row, rows, self._session.inputs)
+        self._turn()
         begun = self.clock()
         found = self._session.run(feeds, outputs, np.full(rows, label), alpha, ids, gate, uniform, self._stop, self._execute)
         self.explained_pace.record(rows, self.clock() - begun)
+        self._usual.tell(EXPLAINED, self._row.tokens, self.explained_pace.row_s)
         return found
 
     def hidden(self, other: Encoded) -> Sequence[npt.NDArray[np.float32]] | None:
@@ -226,6 +264,7 @@ class Runs:
             return None
         names = hidden_states(self._session.layers)
         feeds = self._feeds(Row(other.ids, other.type_ids, other.truncated), 1, self._session.inputs)
+        self._turn()
         begun = self.clock()
         found = self._session.run(feeds, names, np.zeros(1, np.int64), stop=self._stop, execute=self._execute)
         self._other_pace.record(1, self.clock() - begun)

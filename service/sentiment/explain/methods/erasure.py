@@ -187,6 +187,11 @@ def shapley(n: int, label: int, samples: int, rng: np.random.Generator, answers:
     return ShapleyValues(found.mean(axis=0), errors, permutations=2 * len(pairs), exact=False)
 
 
+def shapley_rows(n: int, samples: int) -> int:
+    """How many masks ``shapley`` runs at most."""
+    return int(2**n) if n <= EXACT_WORDS_MAX else 2 + 2 * (n - 1) * ((samples + 1) // 2)
+
+
 def _pair(order: npt.NDArray[np.int64], label: int, answers: Answers) -> Steps[Floats]:
     """The contribution of each word to the words before it, averaged over an order and its reverse."""
     n = len(order)

@@ -11,7 +11,6 @@ from itertools import pairwise
 import numpy as np
 
 from sentiment.explain.methods.erasure import (
-    EXACT_WORDS_MAX,
     Answers,
     Enough,
     Floats,
@@ -20,6 +19,7 @@ from sentiment.explain.methods.erasure import (
     ShapleyValues,
     Steps,
     shapley,
+    shapley_rows,
 )
 
 # Longer sentences are cut: the tokens to run grow with the square of a sentence's length. The longest studied sentence has 41 words.
@@ -96,23 +96,18 @@ def two_step_shapley(
 
 def tokens_run(lengths: Sequence[tuple[int, int]], samples: int) -> float:
     """About how many tokens ``two_step_shapley`` runs at most. ``lengths``: words of each sentence, and tokens with the special ones."""
-    return tokens_among(lengths, samples) + sum(_rows(words, samples) * tokens for words, tokens in lengths)
+    return tokens_among(lengths, samples) + sum(shapley_rows(words, samples) * tokens for words, tokens in lengths)
 
 
 def tokens_least(lengths: Sequence[tuple[int, int]]) -> float:
     """About how many it runs at least: with one pair of orders, for the values of the sentences and of the words of any one of them."""
-    return tokens_among(lengths, 2) + max(_rows(words, 2) * tokens for words, tokens in lengths)
+    return tokens_among(lengths, 2) + max(shapley_rows(words, 2) * tokens for words, tokens in lengths)
 
 
 def tokens_among(lengths: Sequence[tuple[int, int]], samples: int) -> float:
     """About how many of them it runs for the values of the sentences."""
     # An order and its reverse run each set with its complement: their rows have half of the tokens on average.
-    return _rows(len(lengths), samples) * sum(tokens for _, tokens in lengths) / 2
-
-
-def _rows(n: int, samples: int) -> int:
-    """How many rows ``shapley`` runs."""
-    return int(2**n) if n <= EXACT_WORDS_MAX else 2 + 2 * (n - 1) * ((samples + 1) // 2)
+    return shapley_rows(len(lengths), samples) * sum(tokens for _, tokens in lengths) / 2
 
 
 def _alone(words: range, n: int, label: int, samples: int, rng: np.random.Generator, answers: Answers) -> Steps[ShapleyValues]:

@@ -11,6 +11,9 @@ const UNRELATED = {
   shapley: "integrated_gradients",
   two_step_shapley: "integrated_gradients",
 };
+// There is no verdict with fewer sets, and a text with fewer words does not have so many.
+const RANDOM_SETS = 19;
+const EVIDENCE_WORDS_MIN = 7;
 const METHOD_UNITS = {integrated_gradients: " steps", shapley: " orders", two_step_shapley: " orders"};
 
 /** The words shown first in the table of words, and the sentences in that of sentences. */
@@ -167,17 +170,20 @@ export function evidenceSentence(evidence, words) {
   const first = evidence.words > 1 ? `the ${evidence.words} words ranked first` : "the word ranked first";
   const sets = evidence.randomSets === 1 ? "another set of as many" : `${evidence.randomSets} random sets of as many`;
   const chance = `(p = ${probabilityOfChance(evidence.pValue)})`;
-  const few = words === 1 ? "there is 1 word" : `there are ${words} words`;
-  const why = words < 4 ? `${few}, fewer than 4` : "the words together move the probability by less than 0.05";
   switch (evidence.verdict) {
     case "BETTER_THAN_RANDOM":
       return `leaving ${first} out moves the answer more than any of ${sets} ${chance}`;
     case "INCONCLUSIVE":
+      if (evidence.randomSets < RANDOM_SETS) {
+        return words < EVIDENCE_WORDS_MIN
+          ? `the text is too short to tell: it takes ${EVIDENCE_WORDS_MIN} words`
+          : `it takes ${RANDOM_SETS} random sets to tell, and there was time for ${evidence.randomSets}`;
+      }
       return `${evidence.rank - 1} of ${sets} move the answer at least as much as leaving ${first} out ${chance}`;
     case "NOT_FAITHFUL":
       return `most of ${sets} move the answer more than leaving ${first} out ${chance}: do not rely on these values`;
     case "FLAT":
-      return `${why}: too little to judge a ranking by`;
+      return "the words together move the probability by less than 0.05: too little to judge a ranking by";
     default:
       return "";
   }
