@@ -147,10 +147,14 @@ class Metrics:
             self.spans_dropped.labels(reason)
         self.reload_failures = counter("reload_failures", "Checks that found unusable certificate or token files.", ["files"])
         self.unauthenticated = counter("unauthenticated", "Calls without a valid token, of any method.", ["transport"])
-        for files in ("tls", "tokens"):
-            self.reload_failures.labels(files)
-        for transport in ("grpc", "http"):
-            self.unauthenticated.labels(transport)
+        self.http_connections_closed = counter("http_connections_closed", "HTTP connections closed for lack of room.", ["reason"])
+        for metric, *values in (
+            (self.reload_failures, "tls", "tokens"),
+            (self.unauthenticated, "grpc", "http"),
+            (self.http_connections_closed, "waiting", "new"),
+        ):
+            for value in values:
+                metric.labels(value)
         self.explanations = gauge("explanations", "Explanations waiting or running.", ["model"])
         self.model_info = info("model", "The loaded models.", ["model"])
         self.model_bytes = gauge("model_bytes", "Bytes of each loaded model's files, about the memory it takes.", ["model"])
