@@ -24,3 +24,14 @@ def test_the_limit_is_raised_to_the_hard_one_and_a_low_one_is_logged(soft: int, 
 
     assert int(ended.stdout) == hard
     assert [json.loads(line)["event"] for line in ended.stderr.splitlines()] == events
+
+
+SHARE = "import resource, sys; from sentiment.serving.open_files import http_connections; soft, stated = map(int, sys.argv[1:]); "
+SHARE += "resource.setrlimit(resource.RLIMIT_NOFILE, (soft, soft)); print(http_connections(stated))"
+
+
+@pytest.mark.parametrize(("limit", "stated", "granted"), [(512, 0, 128), (512, 300, 300), (19_000, 0, 4096)])
+def test_http_connections_may_take_a_quarter_of_the_files_unless_a_number_is_stated(limit: int, stated: int, granted: int) -> None:
+    command = [sys.executable, "-c", SHARE, str(limit), str(stated)]
+
+    assert int(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout) == granted
