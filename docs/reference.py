@@ -220,6 +220,10 @@ VALUES: dict[tuple[str, str], dict[str, str]] = {
         "used": "a version was put to use",
         "unloaded": "a version was unloaded",
     },
+    ("http_connections_closed", "reason"): {
+        "waiting": "it had waited longest for a request when a new one came",
+        "new": "it came when requests of all others were being answered",
+    },
     ("reload_failures", "files"): {"tls": "certificates and keys", "tokens": "bearer tokens"},
     ("unauthenticated", "transport"): {"grpc": "gRPC", "http": "HTTP"},
 }

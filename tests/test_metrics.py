@@ -108,6 +108,7 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "run_over_predicted": ("gauge", {"model": {"tiny/1"}}),
     "explain_seconds": ("histogram", {"method": EXPLAINED, "model": {"tiny/1"}}),
     "explanations": ("gauge", {"model": {"tiny/1"}}),
+    "http_connections_closed_total": ("counter", {"reason": {"waiting", "new"}}),
     "reload_failures_total": ("counter", {"files": {"tls", "tokens"}}),
     "unauthenticated_total": ("counter", {"transport": {"grpc", "http"}}),
     "model_bytes": ("gauge", {"model": {"tiny/1"}}),

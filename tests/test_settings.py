@@ -37,6 +37,7 @@ OTHER_VALUES = {
     "auth_tokens": "/tokens",
     "auth_exempt": "/healthz,/sentiment.v1.SentimentService/ListModels",
     "cors_origins": "https://example.org,http://localhost:3000",
+    "http_hosts": "example.org,10.0.0.1",
 }
 
 

@@ -27,6 +27,7 @@ ADDRESS = re.compile(r"(?:\[(?P<six>[^\[\]]*)\]|(?P<name>[A-Za-z0-9_.-]+)):(?P<p
 PORT_MAX = 65_535
 # As browsers send it.
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]{0,31}://[a-z0-9_.-]{1,253}(:[0-9]{1,5})?|[a-z][a-z0-9+.-]{0,31}://\[[0-9a-f:]{2,39}\](:[0-9]{1,5})?")
+HOST = re.compile(r"[a-z0-9_.-]{1,253}|[0-9a-f:]{2,39}")
 UNIX = re.compile(r"unix:[^\s:,]+")
 # Limit of a Unix socket's path, without the terminating zero byte.
 UNIX_BYTES_MAX = 107
@@ -171,7 +172,7 @@ class Settings(BaseModel):
     )
     grpc_connections_max: int = Field(
         0,
-        description="max gRPC connections of a process; further ones are closed; 0: three quarters of its limit of open files",
+        description="max gRPC connections of a process; further ones are closed; 0: 65 % of its limit of open files",
         ge=0,
         le=10_000_000,
     )
@@ -246,6 +247,19 @@ class Settings(BaseModel):
         "*: any; empty: none",
         max_length=64,
     )
+    http_hosts: tuple[str, ...] = Field(
+        (),
+        description="names that the Host header of an HTTP request may have, separated by ','; *: any; besides them loopback names may, "
+        "and addresses unless HTTP listens on a loopback address; empty: no other names if it does, else any",
+        max_length=64,
+    )
+    http_connections_max: int = Field(
+        0,
+        description="max HTTP connections; for a new one, the one that has waited longest for a request is closed; 0: a quarter of the "
+        "limit of open files, at most 4096",
+        ge=0,
+        le=2**20,
+    )
     drain_wait_s: Seconds = Field(3.0, description="seconds after SIGTERM to report not ready but still serve, so that balancers notice")
     drain_grace_s: Seconds = Field(30.0, description="seconds after drain_wait_s until unfinished requests are cut off")
     stall_s: float = Field(
@@ -318,7 +332,7 @@ class Settings(BaseModel):
             raise ValueError("must be a loopback address, such as 127.0.0.1:50053, or unix:PATH")
         return value
 
-    @field_validator("models", "auth_exempt", "cors_origins", mode="before")
+    @field_validator("models", "auth_exempt", "cors_origins", "http_hosts", mode="before")
     @classmethod
     def _listed(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
@@ -342,6 +356,14 @@ class Settings(BaseModel):
         for origin in value:
             if origin != "*" and not ORIGIN.fullmatch(origin):
                 raise ValueError(f"{origin!r:.80} must be * or an origin in lower case without a path, such as https://example.org:8443")
+        return value
+
+    @field_validator("http_hosts")
+    @classmethod
+    def _are_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for host in value:
+            if host != "*" and not HOST.fullmatch(host):
+                raise ValueError(f"{host!r:.80} must be * or a name or address in lower case without a port, such as sentiment.example.org")
         return value
 
     @field_validator("auth_exempt")

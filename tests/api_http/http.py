@@ -47,5 +47,5 @@ def call(server: RunningServer, path: str, body: Any = None, method: str | None 
 
 def post(body: bytes, path: str = "/v1/classify", *headers: str) -> bytes:
     """A POST request as it is sent."""
-    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *headers]
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body

@@ -111,7 +111,7 @@ def test_a_compressed_body_is_read_in_a_thread(server: RunningServer, monkeypatc
         inflated_in.append(threading.current_thread() is server._thread)
         return bodies.inflated(*args)
 
-    monkeypatch.setattr("sentiment.api.http.server.inflated", inflated)
+    monkeypatch.setattr("sentiment.api.http.receiving.inflated", inflated)
     monkeypatch.setattr("aiohttp.http_parser.DeflateBuffer", lambda *_, **__: pytest.fail("the event loop inflates it"))
 
     for encoding in ("gzip", "x-gzip", "GZIP"):

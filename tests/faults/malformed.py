@@ -121,5 +121,9 @@ def web_request(dice: random.Random, valid: Sequence[bytes]) -> bytes:
     if dice.random() < 0.7:
         body = mutated(dice, body)
     path = dice.choice((b"/v1/classify", b"/v1/classify", b"/v1/explain", b"/v1/models/tiny", b"/v2/models/tiny/infer", b"/nosuch"))
-    whole = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (path, len(body), body)
+    whole = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
+        path,
+        len(body),
+        body,
+    )
     return whole if dice.random() < 0.7 else mutated(dice, whole)

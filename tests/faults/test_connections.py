@@ -2,6 +2,7 @@
 
 import asyncio
 import resource
+import socket
 import threading
 import time
 import urllib.request
@@ -165,6 +166,42 @@ def test_no_file_descriptor_is_left(serve: Serve, evidence: Evidence, port: str)
             assert response.status == 200
         callers.wait(50)
         until(lambda: seen.files <= files, "their files are closed")
+    evidence.judge(callers.fates)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "], ids=["idle", "half a head"])
+def test_http_connections_without_a_request(serve: Serve, evidence: Evidence, sent: bytes) -> None:
+    """A server may open 1,024 files, and 2,000 connections that send no whole request come to its HTTP port. It keeps a quarter as many as
+    files, and closes the one that has waited longest for each new one. Probes that open a connection each, and calls over new gRPC
+    connections, are answered all the time.
+    """
+    server = serve(before=("sh", "-c", 'ulimit -n 1024; exec "$@"', "sh"))
+    host, _, port = server.url.removeprefix("http://").rpartition(":")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    seen, probes_s, crowd = Seen(server.process.pid), [], []
+    try:
+        with Callers(server.target, callers=4, pause_s=0.01) as callers:
+            callers.wait(50)
+            files = seen.files
+            for number in range(2000):
+                crowd.append(socket.create_connection((host, int(port)), 20))
+                crowd[-1].sendall(sent)
+                if number % 50 == 0:
+                    begun = time.monotonic()
+                    with urllib.request.urlopen(server.url + "/healthz", timeout=20) as response:
+                        assert response.status == 200
+                    probes_s.append(time.monotonic() - begun)
+                    assert new_caller(server, 10.0) == "positive"
+            evidence.measured["files open at most"] = most = seen.files
+            evidence.measured["slowest probe over a new connection, ms"] = round(max(probes_s) * 1e3, 1)
+            evidence.measured["connections closed for others"] = server.total("http_connections_closed_total", reason="waiting")
+            assert most <= files + 1024 / 4 + 10
+            assert server.total("http_connections_closed_total", reason="new") == 0
+    finally:
+        for peer in crowd:
+            peer.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     evidence.judge(callers.fates)
 
 

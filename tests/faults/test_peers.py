@@ -1,8 +1,10 @@
 """Peers that are slow, huge or hostile"""
 
+import contextlib
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -210,7 +212,7 @@ def http_peer(server: Server, begin: bytes = b"") -> socket.socket:
 
 def test_a_body_that_comes_byte_by_byte(server: Server, evidence: Evidence) -> None:
     """The body of POST /v1/classify comes byte by byte, with a time limit of 0.3 s: the answer is 504 at the deadline."""
-    head = b"POST /v1/classify HTTP/1.1\r\nHost: a\r\nGrpc-Timeout: 300m\r\nContent-Length: 1000\r\n\r\n"
+    head = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nGrpc-Timeout: 300m\r\nContent-Length: 1000\r\n\r\n"
     with others_are_answered(server, evidence), http_peer(server, head) as peer:
         begun, answer = time.monotonic(), b""
         peer.settimeout(0.03)
@@ -223,6 +225,63 @@ def test_a_body_that_comes_byte_by_byte(server: Server, evidence: Evidence) -> N
                 continue
         evidence.measured["ended after, s"] = round(time.monotonic() - begun, 2)
         assert answer.startswith(b"HTTP/1.1 504")
+
+
+CHUNKED = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("path", [b"/v1/classify", b"/nosuch"], ids=["read", "answered before it is read"])
+def test_bodies_in_chunks_of_one_byte(server: Server, evidence: Evidence, path: bytes) -> None:
+    """For 3 s, 20 connections send bodies in chunks of one byte as fast as they can, and are opened again when the server has ended them.
+    It parses them in slices, refuses each after 16,384 such chunks, and parses little more of one that it has answered.
+    """
+    head, chunks = CHUNKED.replace(b"/v1/classify", path), b"1\r\n \r\n" * 2000
+    answers, ended, sent = set(), 0, 0
+    with others_are_answered(server, evidence) as seen:
+        rss_mb, end = seen.rss_mb, time.monotonic() + 3
+        peers = [http_peer(server, head) for _ in range(20)]
+        while time.monotonic() < end:
+            for number, peer in enumerate(peers):
+                peer.settimeout(0.001)
+                try:
+                    sent += peer.send(chunks)
+                    answers.add(peer.recv(2**16)[9:12])
+                except TimeoutError:
+                    continue
+                except OSError:
+                    ended += 1
+                    peer.close()
+                    peers[number] = http_peer(server, head)
+        for peer in peers:
+            peer.close()
+        assert seen.peak_mb < rss_mb + 128
+    evidence.measured |= {"sent, MB": round(sent / MB), "connections ended": ended}
+    assert ended > 0
+    assert answers - {b""} == {b"404" if path == b"/nosuch" else b"400"}
+
+
+def test_large_bodies_that_never_end(serve: Serve, evidence: Evidence) -> None:
+    """60 connections send 12 MiB of a batch each, but for its last byte, to a server whose requests may have 64 MiB together
+    (request_bytes_max). What does not fit is refused with 429; the others end after 10 s (receive_s_max) with 504.
+    """
+    server = serve("--request-bytes-max", str(64 * MB))
+    head = b"POST /v1/classify:batch HTTP/1.1\r\nHost: localhost\r\nGrpc-Timeout: 60S\r\nContent-Length: %d\r\n\r\n" % (12 * MB)
+    statuses: Counter[str] = Counter()
+    with others_are_answered(server, evidence) as seen:
+        rss_mb = seen.rss_mb
+        peers = [http_peer(server, head) for _ in range(60)]
+        for peer in peers:
+            with contextlib.suppress(OSError):
+                peer.sendall(b" " * (12 * MB - 1))
+        for peer in peers:
+            with contextlib.suppress(OSError):
+                statuses[peer.recv(2**16)[9:12].decode()] += 1
+            peer.close()
+        evidence.measured |= {f"answered with {status}": number for status, number in sorted(statuses.items())}
+        # And what connections hold uncounted, in aiohttp and in system buffers.
+        assert seen.peak_mb < rss_mb + 2 * 64
+    assert statuses["429"] > 0
+    assert statuses["504"] > 0
 
 
 @pytest.mark.thorough
@@ -250,8 +309,13 @@ def test_peers_that_never_finish_a_request(server: Server, evidence: Evidence) -
         add("gRPC, nothing after the preface", grpc_peer(raw.PREFACE), SETTINGS_S)
         add("gRPC, headers without an end", grpc_peer(headers), SETTINGS_S, [field] * 200)
         add("HTTP, silent", http_peer(server), IDLE_S)
-        add("HTTP, headers without an end", http_peer(server, b"GET /healthz HTTP/1.1\r\nHost: a\r\n"), IDLE_S, [b"X-A: b\r\n"] * 200)
-        add("HTTP, does not read", http_peer(server, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 3000), UNREAD_S)
+        add(
+            "HTTP, headers without an end",
+            http_peer(server, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"),
+            IDLE_S,
+            [b"X-A: b\r\n"] * 200,
+        )
+        add("HTTP, does not read", http_peer(server, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3000), UNREAD_S)
         watch(server, peers, evidence)
 
 

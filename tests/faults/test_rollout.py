@@ -15,6 +15,7 @@ from sentiment.client.policy import SERVICE_CONFIG
 from tests.conftest import NO_RETRIES
 from tests.faults.evidence import FOLDER, Evidence
 from tests.faults.fates import ANSWERED, HUNG, WRONG, Callers, Fates
+from tests.faults.http_callers import HttpCallers
 from tests.faults.seen import until
 from tests.front_ends.servers import PATIENCE_S, Server, eventually_answers
 
@@ -112,6 +113,30 @@ def test_a_rollout_with_a_plain_client_loses_nothing(serve: Serve, serve_two: Se
 
     evidence.judge(callers.fates)
     evidence.measured["stops and starts"] = 2 * ROLLS
+
+
+@pytest.mark.usefixtures("slowly")
+@pytest.mark.parametrize("front_ends", ["0", "2"], ids=["one process", "front ends"])
+def test_a_rollout_under_load_loses_no_http_request(serve: Serve, serve_two: ServeTwo, evidence: Evidence, front_ends: str) -> None:
+    """Two servers are under the load of 16 plain HTTP callers that never repeat a request: half of them keep their connections, the others
+    open one for each request. SIGTERM ends each server twice, in turn. Callers go to the other server when their connection has ended, or
+    where nothing listens.
+    """
+    flags = (*WITH_A_DRAIN, "--front-ends", front_ends)
+    servers = serve_two(*flags)
+    with HttpCallers([server.url for server in servers], callers=16, kept=8) as callers:
+        callers.wait(200)
+        for number in (0, 1, 0, 1):
+            url = servers[number].url
+            servers[number].process.terminate()
+            assert servers[number].finish() == 0
+            callers.starting.add(url)
+            callers.wait(100)
+            servers[number] = serve(*flags, "--http-listen", url.removeprefix("http://"))
+            callers.starting.discard(url)
+            callers.wait(100)
+
+    evidence.judge(callers.fates)
 
 
 @pytest.mark.usefixtures("slowly")

@@ -190,7 +190,7 @@ def test_a_trace_collector_that_accepts_nothing(spawn: Spawn, evidence: Evidence
 def test_scrapers_that_never_read_their_answer(spawn: Spawn, evidence: Evidence) -> None:
     """20 connections request /metrics 50 times each and read nothing, under load; then they are closed."""
     server = spawn(stderr=subprocess.DEVNULL)
-    ask = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 50
+    ask = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 50
     with Callers(server.target) as callers:
         callers.wait(200)
         before = server.rss_bytes()
@@ -229,7 +229,8 @@ def test_clients_that_never_read_their_answers(spawn: Spawn, evidence: Evidence)
     server = spawn(stderr=subprocess.DEVNULL)
     text = json.dumps({"text": "a good film " * 8}).encode()
     asks = b"".join(
-        b"POST /v1/%s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (what, len(text), text) for what in (b"classify", b"explain")
+        b"POST /v1/%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (what, len(text), text)
+        for what in (b"classify", b"explain")
     )
     going = threading.Event()
 

@@ -19,8 +19,8 @@ from tests.security.test_doors import OTHER, TOKEN, code_of, fetch, tokens
 __all__ = ["tokens"]
 
 # A second request, in case the first is taken for shorter than it is: it would be answered with 200.
-SMUGGLED = b"GET /healthz HTTP/1.1\r\nHost: smuggled\r\nConnection: close\r\n\r\n"
-CLASSIFY = b"POST /v1/classify HTTP/1.1\r\nHost: a\r\n"
+SMUGGLED = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+CLASSIFY = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\n"
 MALFORMED = {
     "length and chunks": CLASSIFY + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "two lengths": CLASSIFY + b"Content-Length: 0\r\nContent-Length: 5\r\n\r\nhello",
@@ -32,15 +32,15 @@ MALFORMED = {
     "a chunk's size that is none": CLASSIFY + b"Transfer-Encoding: chunked\r\n\r\n0x5\r\nhello\r\n0\r\n\r\n",
     "a line feed in a chunk's extension": CLASSIFY + b"Transfer-Encoding: chunked\r\n\r\n5;\nxx\r\nhello\r\n0\r\n\r\n",
     "a folded header": CLASSIFY + b"X-A: b\r\n Content-Length: 5\r\n\r\n",
-    "bare line feeds": b"GET /healthz HTTP/1.1\nHost: a\nX-A: b\n\n",
-    "a carriage return in a header": b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-A: b\rX-B: c\r\n\r\n",
-    "a null in a header": b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-A: b\x00c\r\n\r\n",
-    "an escape in a header": b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Request-Id: a\x1b[31m\r\n\r\n",
-    "two hosts": b"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+    "bare line feeds": b"GET /healthz HTTP/1.1\nHost: localhost\nX-A: b\n\n",
+    "a carriage return in a header": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-A: b\rX-B: c\r\n\r\n",
+    "a null in a header": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-A: b\x00c\r\n\r\n",
+    "an escape in a header": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: a\x1b[31m\r\n\r\n",
+    "two hosts": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: b\r\n\r\n",
     "no host": b"GET /healthz HTTP/1.1\r\n\r\n",
-    "a large header": b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-A: " + b"x" * 2**16 + b"\r\n\r\n",
-    "many headers": b"GET /healthz HTTP/1.1\r\nHost: a\r\n" + b"".join(b"X-%d: y\r\n" % n for n in range(2000)) + b"\r\n",
-    "a long path": b"GET /" + b"x" * 2**16 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a large header": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"x" * 2**16 + b"\r\n\r\n",
+    "many headers": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"X-%d: y\r\n" % n for n in range(2000)) + b"\r\n",
+    "a long path": b"GET /" + b"x" * 2**16 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "no HTTP": b'{"event": "forged"}\r\n\r\n',
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n",
 }
@@ -72,8 +72,8 @@ def test_a_request_that_two_might_read_differently_is_refused_with_all_that_foll
 
 def test_a_pipelined_or_smuggled_request_needs_its_own_token(start: Start, tokens: Path) -> None:
     server = start(auth_tokens=str(tokens))
-    inner = b"GET /v1/models HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
-    outer = b"GET /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(inner)
+    inner = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    outer = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(inner)
 
     for sent in (outer + inner + inner, SMUGGLED.replace(b"Connection: close\r\n", b"") + inner):
         assert re.findall(rb"HTTP/1\.[01] (\d+)", exchange(server.url, sent)) == [b"200", b"401"]
@@ -82,7 +82,7 @@ def test_a_pipelined_or_smuggled_request_needs_its_own_token(start: Start, token
 def test_one_header_with_a_token_beside_another_is_refused(start: Start, tokens: Path) -> None:
     server = start(auth_tokens=str(tokens))
     valid, wrong = f"Authorization: Bearer {TOKEN}\r\n".encode(), f"Authorization: Bearer {OTHER}\r\n".encode()
-    begin, end = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n", b"Connection: close\r\n\r\n"
+    begin, end = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n", b"Connection: close\r\n\r\n"
 
     answers = [exchange(server.url, begin + headers + end)[9:12] for headers in (valid, valid + wrong, wrong + valid, valid + valid)]
 
@@ -138,8 +138,8 @@ def test_tokens_are_in_no_log_metric_or_answer(watched: Server, tokens: Path) ->
         answers.append(fetch(watched.url + "/v1/classify", None, body, authorization=f"Bearer {token}")[1])
         answers.append(fetch(watched.url + "/v1/classify", None, b"no JSON", authorization=f"Bearer {token}")[1])
         # What is wrong is the header with the token itself.
-        exchange(watched.url, b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization : Bearer " + token.encode() + b"\r\n\r\n")
-        exchange(watched.url, b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer " + token.encode() + b"\x00\r\n\r\n")
+        exchange(watched.url, b"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization : Bearer " + token.encode() + b"\r\n\r\n")
+        exchange(watched.url, b"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + token.encode() + b"\x00\r\n\r\n")
     (tokens / "shop").write_text(f"{OTHER}\n{TOKEN} and more")
     watched.wait_for("not_reloaded")
     with urllib.request.urlopen(watched.url + "/metrics", timeout=10) as response:

@@ -127,6 +127,19 @@ def test_with_tls_both_ports_answer_those_who_check_the_server_and_nobody_in_pla
         tls.get("/healthz", Credentials(tls=True))
 
 
+def test_http_connections_count_from_before_their_handshake_on(secure: Callable[..., Secure]) -> None:
+    tls, crowd = secure(http_connections_max=10), contextlib.ExitStack()
+    with crowd:
+        for number in range(30):
+            silent = crowd.enter_context(socket.create_connection(("127.0.0.1", tls.server.app.http_port), WAIT_S))
+            if number % 2:
+                silent.sendall(b"no TLS")
+            assert tls.get("/healthz", tls.credentials()) == (200, b"ok\n")
+
+    assert tls.server.metric("sentiment_http_connections_closed_total", reason="waiting") > 0
+    until(lambda: not tls.server.app._web._connections._open)
+
+
 def test_mtls_answers_only_those_who_show_a_certificate_of_its_authority(secure: Callable[..., Secure], tmp_path: Path) -> None:
     mtls = secure(mtls=True)
     files = {name: str(tmp_path / name) for name in ("cert_file", "key_file")}

@@ -175,13 +175,17 @@ class Metrics:
         self._define_shadow(counter)
 
     def _define_security(self, counter: partial[Counter]) -> None:
-        """Define the metrics of certificates and tokens."""
+        """Define the metrics of certificates, tokens and connections."""
         self.reload_failures = counter("reload_failures", "Checks that found unusable certificate or token files.", ["files"])
         self.unauthenticated = counter("unauthenticated", "Calls without a valid token, of any method.", ["transport"])
-        for files in ("tls", "tokens"):
-            self.reload_failures.labels(files)
-        for transport in ("grpc", "http"):
-            self.unauthenticated.labels(transport)
+        self.http_connections_closed = counter("http_connections_closed", "HTTP connections closed for lack of room.", ["reason"])
+        for metric, *values in (
+            (self.reload_failures, "tls", "tokens"),
+            (self.unauthenticated, "grpc", "http"),
+            (self.http_connections_closed, "waiting", "new"),
+        ):
+            for value in values:
+                metric.labels(value)
 
     def _define_answers(self, histogram: partial[Histogram], counter: partial[Counter], gauge: partial[Gauge]) -> None:
         """Define the metrics of what the models answer."""

@@ -36,6 +36,7 @@ from sentiment.serving.lifecycle.exchange import Exchange
 from sentiment.serving.lifecycle.repository import Repository
 from sentiment.serving.lifecycle.served_model import RunningModel
 from sentiment.serving.memory import keep_small
+from sentiment.serving.open_files import http_connections
 from sentiment.serving.registry import Models
 from sentiment.serving.request_bytes import RequestBytes
 from sentiment.serving.starting import reserved, starting
@@ -118,7 +119,12 @@ class App:
             settings.web == "all",
             self._secured,
             settings.cors_origins,
+            settings.http_hosts,
             inference=self._grpc.inference,
+            request_bytes=requests,
+            receive_s_max=settings.receive_s_max,
+            connections_max=settings.http_connections_max or http_connections(),
+            count_closed=lambda reason: self._metrics.http_connections_closed.labels(reason).inc(),
         )
         # Set when the process has lost a runner or a task that it needs, and must be replaced.
         self._broken = asyncio.Event()
@@ -262,19 +268,26 @@ class App:
                 self._log.exception("watch_failed")
             await asyncio.sleep(min(WATCHDOG_S, stall_s))
 
-    async def _keep_answering(self) -> None:
-        """First part of a drain: keep answering until load balancers notice that this server is not ready."""
-        await asyncio.sleep(self._settings.drain_wait_s)
-
     async def _drain(self) -> None:
-        """Report not ready but keep answering; then send GOAWAY and answer all accepted requests."""
+        """Report not ready but keep answering; then refuse new requests and answer all accepted ones, of gRPC and HTTP at once."""
         self._set_ready(False)
+        self._web.leave()
         await self._exchange.stop()
-        await self._keep_answering()
-        await self._grpc.drain(self._settings.drain_grace_s)
-        await self._web.stop()
+        await asyncio.gather(self._drain_grpc(), self._drain_web())
         await self._repository.close()
         self._log.info("drained")
+
+    async def _wait_noticed(self) -> None:
+        """Keep answering until load balancers notice that this server is not ready."""
+        await asyncio.sleep(self._settings.drain_wait_s)
+
+    async def _drain_grpc(self) -> None:
+        await self._wait_noticed()
+        await self._grpc.drain(self._settings.drain_grace_s)
+
+    async def _drain_web(self) -> None:
+        await self._wait_noticed()
+        await self._web.drain(self._settings.drain_grace_s)
 
     async def _shut_down(self) -> None:
         self._set_ready(False)

@@ -6,12 +6,10 @@ from sentiment.observability.logs import logger
 
 # With fewer, many clients cannot connect. Containers mostly have a hard limit of 1,048,576 or 524,288.
 FEW = 4096
-
-
-def part_of_files(share: float) -> int:
-    """How many connections may take so much of the process's open files; 0 if files are not limited."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return 0 if limit == resource.RLIM_INFINITY else int(share * limit)
+# The parts of the limit that connections may take. The rest is for models, logs and the process's own sockets.
+GRPC_SHARE, HTTP_SHARE = 0.65, 0.25
+# No more HTTP connections than programs and people need. An idle one takes 6 KB of memory, one with a body that nobody reads 130 KB.
+HTTP_MAX = 4096
 
 
 def raise_limit() -> int:
@@ -26,3 +24,18 @@ def raise_limit() -> int:
     if soft != resource.RLIM_INFINITY and soft < FEW:
         logger().warning("low_file_limit", limit=soft, reason=f"each connection takes one file; allow at least {FEW} (ulimit -n)")
     return soft
+
+
+def grpc_connections() -> int:
+    """How many gRPC connections a process may have; 0 if files are not limited."""
+    return _part(GRPC_SHARE)
+
+
+def http_connections() -> int:
+    """How many HTTP connections a process may have."""
+    return min(HTTP_MAX, _part(HTTP_SHARE) or HTTP_MAX)
+
+
+def _part(share: float) -> int:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 0 if limit == resource.RLIM_INFINITY else max(1, int(share * limit))

@@ -22,7 +22,7 @@ from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.trace import Tracer
 from sentiment.security.secured import Secured
 from sentiment.serving.feedback import Feedback
-from sentiment.serving.open_files import part_of_files
+from sentiment.serving.open_files import grpc_connections
 from sentiment.serving.registry import Models
 from sentiment.serving.request_bytes import RequestBytes
 from sentiment.settings import Settings
@@ -97,7 +97,7 @@ class GrpcSide:
             settings.connection_age_grace_s,
             settings.calls_pending_max,
             settings.calls_max,
-            settings.grpc_connections_max or part_of_files(0.75),
+            settings.grpc_connections_max or grpc_connections(),
             settings.reflection,
             settings.grpc_compression,
             share_port,

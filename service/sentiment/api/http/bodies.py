@@ -61,21 +61,28 @@ def batch_limits(items_max: int, message_bytes_max: int) -> BodyLimits:
     return BodyLimits(ESCAPED_BYTES_PER_BYTE * message_bytes_max + OPTIONS_BYTES_MAX, values_max, message_bytes_max)
 
 
+def inflated_bytes(body: bytes, bytes_max: int) -> int:
+    """The most bytes that ``inflated`` takes for a body: what its gzip stream says in its last four bytes, at most ``bytes_max``."""
+    return min(int.from_bytes(body[-4:], "little"), bytes_max)
+
+
 def inflated(body: bytes, bytes_max: int) -> bytes:
-    """The content of a body that is compressed with gzip. It takes time and memory for at most ``bytes_max`` bytes.
+    """The content of a body that is compressed with gzip. It takes time and memory for at most ``inflated_bytes``.
 
     Raises:
-        InvalidInput: the body is not one whole gzip stream, or has more content.
+        InvalidInput: the body is not one whole gzip stream, or has more content than ``bytes_max`` or than it says.
     """
+    size = inflated_bytes(body, bytes_max)
     # 16: with gzip's header and check sum.
     stream = zlib.decompressobj(16 + zlib.MAX_WBITS)
     content = bytearray()
     try:
         while not stream.eof:
-            part = stream.decompress(body, min(INFLATED_BYTES, bytes_max + 1 - len(content)))
+            part = stream.decompress(body, min(INFLATED_BYTES, size + 1 - len(content)))
             content += part
-            if len(content) > bytes_max:
-                raise InvalidInput("", f"the body has more bytes, once decompressed, than the limit of {bytes_max}")
+            if len(content) > size:
+                more = f"has more bytes, once decompressed, than the limit of {bytes_max}"
+                raise InvalidInput("", f"the body {more if size == bytes_max else 'is not valid gzip: it has more content than it says'}")
             body = stream.unconsumed_tail
             if not part and not body and not stream.eof:
                 raise InvalidInput("", "the body ends before its gzip stream does")

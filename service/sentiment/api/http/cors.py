@@ -1,6 +1,6 @@
 """Cross-origin requests from browsers (CORS, https://fetch.spec.whatwg.org/#http-cors-protocol), for the origins of a setting.
 
-Pages of other origins can neither read an answer nor send a POST, which a browser may send without asking first.
+Pages of other origins cannot read an answer. Their POSTs, which a browser may send without asking first, are refused by ``screening``.
 
 No answer allows credentials: cookies and client certificates of a browser are never sent. A page sends its token in the Authorization
 header, which is not a credential in this sense.
@@ -8,12 +8,7 @@ header, which is not a credential in this sense.
 
 from collections.abc import Awaitable, Callable, Collection
 
-import grpc
 from aiohttp import web
-from aiohttp.typedefs import Middleware
-
-from sentiment.api.http.json_answers import error_of
-from sentiment.api.http.open_inference import ROOT
 
 # Only these are for programs. The pages and /metrics are for the same origin.
 PREFIXES, PATHS = ("/v1/", "/v2/"), ("/v2", "/openapi.json")
@@ -25,9 +20,6 @@ REQUEST_HEADERS = (
 ANSWER_HEADERS = "Inference-Header-Content-Length, Retry-After, WWW-Authenticate, x-request-id"
 # Seconds that a browser may keep the answer to a preflight request: the most that Chromium does.
 PREFLIGHT_S = "7200"
-# How browsers mark requests of pages of other origins (https://w3c.github.io/webappsec-fetch-metadata/#sec-fetch-site-header).
-OTHERS = ("cross-site", "same-site")
-REFUSAL = "web pages of other origins may not call this server; its setting cors_origins names those that may"
 
 
 def allow_origins(application: web.Application, origins: Collection[str]) -> None:
@@ -37,7 +29,6 @@ def allow_origins(application: web.Application, origins: Collection[str]) -> Non
         application: the application before its start.
         origins: such as https://example.org, or "*" for any. Empty: none.
     """
-    application.middlewares.append(_refuse_all_but(origins))
     if not origins:
         return
 
@@ -70,18 +61,6 @@ def allow_origins(application: web.Application, origins: Collection[str]) -> Non
 
     application.on_response_prepare.append(prepare)
     application.middlewares.append(preflight)
-
-
-def _refuse_all_but(origins: Collection[str]) -> Middleware:
-    @web.middleware
-    async def refuse(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
-        foreign = request.method == "POST" and request.headers.get("Sec-Fetch-Site") in OTHERS
-        if not foreign or ANY in origins or request.headers.get("Origin") in origins:
-            return await handler(request)
-        body = {"error": REFUSAL} if request.path.startswith(ROOT) else error_of(grpc.StatusCode.PERMISSION_DENIED, REFUSAL)
-        return web.json_response(body, status=403)
-
-    return refuse
 
 
 def _is_preflight(request: web.Request) -> bool:

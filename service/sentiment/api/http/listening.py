@@ -1,9 +1,10 @@
-"""The listening sockets of HTTP, and the limits of their connections."""
+"""The listening sockets of HTTP."""
 
 import asyncio
+import contextlib
+import ipaddress
 import os
 import socket
-import ssl
 from collections.abc import Callable
 
 # How long a connection may be idle or take to send the headers of a request: longer than Prometheus's scrape interval.
@@ -12,9 +13,11 @@ IDLE_S = 75.0
 UNREAD_S = 30.0
 # Connections that may wait to be accepted.
 WAITING_MAX = 128
+# Turns of the event loop from the system call that accepts a connection to ``connection_made``, and one to spare.
+ACCEPT_TURNS = 3
 
 
-async def listen(make: Callable[[], asyncio.Protocol], host: str, port: int, tls: ssl.SSLContext | None) -> asyncio.Server:
+async def listen(make: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> asyncio.Server:
     """Accept connections at ``host:port``, each with a protocol created by ``make``.
 
     Raises:
@@ -22,11 +25,42 @@ async def listen(make: Callable[[], asyncio.Protocol], host: str, port: int, tls
     """
     # asyncio accepts up to ``backlog`` connections at once. If file descriptors run out, it logs and retries a second later for each of
     # them, which adds up to thousands of retries per second. With a backlog of 1 it retries once per second.
-    server = await asyncio.get_running_loop().create_server(make, host, port, ssl=tls, backlog=1)
+    server = await asyncio.get_running_loop().create_server(make, host, port, backlog=1)
     for each in server.sockets:
-        with socket.socket(fileno=os.dup(each.fileno())) as same:
+        with _same(each) as same:
             same.listen(WAITING_MAX)
             # Accepted sockets inherit this option.
             if hasattr(socket, "TCP_USER_TIMEOUT"):
                 same.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_S * 1000))
     return server
+
+
+def is_loopback(server: asyncio.Server) -> bool:
+    """Whether only this machine reaches the server."""
+    return all(ipaddress.ip_address(each.getsockname()[0]).is_loopback for each in server.sockets)
+
+
+async def stop_listening(server: asyncio.Server, make: Callable[[], asyncio.BaseProtocol]) -> None:
+    """Close the port. Connections that the kernel has accepted are served: their clients may have sent a request."""
+    loop = asyncio.get_running_loop()
+    # Accept no more, and first finish with those that have been accepted: asyncio loses them when its server is closed meanwhile.
+    for each in server.sockets:
+        loop.remove_reader(each.fileno())
+    for _ in range(ACCEPT_TURNS):
+        await asyncio.sleep(0)
+    ports = [_same(each) for each in server.sockets]
+    server.close()
+    waiting: list[socket.socket] = []
+    # Nothing comes between the last call of ``accept`` and the end of the port, where a connection would be reset.
+    for port in ports:
+        with port, contextlib.suppress(OSError):
+            while len(waiting) < WAITING_MAX:
+                waiting.append(port.accept()[0])
+    for one in waiting:
+        one.setblocking(False)
+        await loop.connect_accepted_socket(make, one)
+
+
+def _same(listening: socket.socket) -> socket.socket:
+    """The same socket: asyncio gives one without these methods."""
+    return socket.socket(fileno=os.dup(listening.fileno()))

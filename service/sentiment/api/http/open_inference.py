@@ -5,7 +5,7 @@ The methods and their messages are those of gRPC (``api.grpc.open_inference``).
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Never
 
@@ -15,8 +15,10 @@ from sentiment.api.grpc.call import REQUEST_ID, Call
 from sentiment.api.grpc.calls import Calls, Method
 from sentiment.api.grpc.open_inference import InferenceService
 from sentiment.api.http.bodies import BodyLimits
+from sentiment.api.http.grace import Grace
 from sentiment.api.http.json_answers import INLINE_BYTES_MAX, refusal, response_of
-from sentiment.api.http.open_inference_bodies import JSON_LENGTH, Asked, answer_of, asked_of, in_json, json_of
+from sentiment.api.http.open_inference_bodies import JSON_LENGTH, answer_of, asked_of, in_json, json_of
+from sentiment.api.http.receiving import Bodies, Body
 from sentiment.errors import InvalidInput, RequestError
 from sentiment.oip import inference_pb2 as oip
 
@@ -29,19 +31,18 @@ OF_MODEL = {"": "ModelMetadata", "/ready": "ModelReady", "/config": "ModelConfig
 JSON = "application/json"
 # Begins a call: returns it, and the error of its headers if they are malformed.
 Begin = Callable[[str, web.Request], tuple[Call, InvalidInput | None]]
-# Reads and parses a body of at most so many bytes, until an instant.
-Read = Callable[[web.Request, int, float, Callable[[bytes], Asked]], Awaitable[Asked]]
 
 
 class OpenInference:
     """The routes below /v2."""
 
-    def __init__(self, service: InferenceService, calls: Calls, begin: Begin, read: Read, limits: BodyLimits) -> None:
+    def __init__(self, service: InferenceService, calls: Calls, begin: Begin, bodies: Bodies, grace: Grace, limits: BodyLimits) -> None:
         """``limits``: the limits of a request."""
         self._methods = {method.name: method for method in service.methods}
         self._calls = calls
         self._begin = begin
-        self._read = read
+        self._bodies = bodies
+        self._grace = grace
         self._limits = limits
 
     def add_to(self, router: web.UrlDispatcher) -> None:
@@ -54,7 +55,7 @@ class OpenInference:
             router.add_post(f"{model}/infer", self._post_infer)
 
     async def _get(self, method: Method[Any, Any], request: web.Request) -> web.Response:
-        async def work(call: Call) -> web.Response:
+        async def work(call: Call, _: Body) -> web.Response:
             message = await method.answer(method.request(**request.match_info), call)
             return _described(message, call)
 
@@ -63,31 +64,35 @@ class OpenInference:
     async def _post_infer(self, request: web.Request) -> web.Response:
         method: Method[oip.ModelInferRequest, oip.ModelInferResponse] = self._methods["ModelInfer"]
 
-        async def work(call: Call) -> web.Response:
+        async def work(call: Call, body: Body) -> web.Response:
             parse = partial(asked_of, json_length=request.headers.get(JSON_LENGTH), model=request.match_info, limits=self._limits)
-            asked = await self._read(request, self._limits.bytes_max, call.deadline_at, parse)
-            try:
-                response = await method.answer(asked.message, call)
-            except InvalidInput as error:
-                raise in_json(error) from error
+            with self._grace:
+                asked = await body.parsed(request, self._limits.bytes_max, parse)
+                try:
+                    response = await method.answer(asked.message, call)
+                except InvalidInput as error:
+                    raise in_json(error) from error
             size = sum(map(len, response.raw_output_contents))
             if size <= INLINE_BYTES_MAX:
-                body, json_length = answer_of(response, asked.binary, in_steps=False)
+                answer, json_length = answer_of(response, asked.binary, in_steps=False)
             else:
-                body, json_length = await asyncio.to_thread(answer_of, response, asked.binary, in_steps=True)
+                answer, json_length = await asyncio.to_thread(answer_of, response, asked.binary, in_steps=True)
             binary = {} if json_length is None else {JSON_LENGTH: str(json_length)}
-            return await response_of(request, body, {"Content-Type": "application/octet-stream" if binary else JSON, **binary})
+            return await response_of(request, answer, {"Content-Type": "application/octet-stream" if binary else JSON, **binary})
 
         return await self._settle(method, request, work)
 
     async def _settle(
-        self, method: Method[Any, Any], request: web.Request, work: Callable[[Call], Coroutine[Any, Any, web.Response]]
+        self, method: Method[Any, Any], request: web.Request, work: Callable[[Call, Body], Coroutine[Any, Any, web.Response]]
     ) -> web.Response:
         call, wrong = self._begin(method.name, request)
+        body = self._bodies.of(call)
         try:
-            response = await self._calls.settle(call, work(call) if wrong is None else _refuse(wrong), method.probe)
+            response = await self._calls.settle(call, work(call, body) if wrong is None else _refuse(wrong), method.probe)
         except RequestError as error:
             return refusal(call, error, {"error": str(error)}, JSON)
+        finally:
+            body.let_go()
         response.headers[REQUEST_ID] = call.request_id
         return response
 

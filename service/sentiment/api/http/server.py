@@ -14,29 +14,37 @@ from typing import Any, Never
 import grpc
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
 
 from sentiment.api.grpc.call import REQUEST_ID, Call
-from sentiment.api.grpc.calls import A, Calls, Method, Q, StreamMethod, T
+from sentiment.api.grpc.calls import A, Calls, Method, Q, StreamMethod
 from sentiment.api.grpc.open_inference import InferenceService
 from sentiment.api.grpc.servicer import SentimentService
-from sentiment.api.http.bodies import BodyLimits, batch_limits, inflated, message_of, text_limits
+from sentiment.api.http.bodies import BodyLimits, batch_limits, message_of, text_limits
+from sentiment.api.http.connections import LINGER_BYTES, LINGER_S, Connection, Connections, connection_of
 from sentiment.api.http.cors import allow_origins
 from sentiment.api.http.docs_page import add_docs_page
+from sentiment.api.http.grace import Grace
 from sentiment.api.http.guard import http_guard
-from sentiment.api.http.json_answers import INLINE_BYTES_MAX, Lines, error_body, error_of, json_response, refusal
-from sentiment.api.http.listening import IDLE_S, listen
+from sentiment.api.http.json_answers import LAST_LINE_S, Lines, error_body, error_of, json_response, refusal
+from sentiment.api.http.listening import IDLE_S, is_loopback, listen, stop_listening
 from sentiment.api.http.metrics_page import Scrapes
 from sentiment.api.http.open_inference import ROOT, OpenInference
 from sentiment.api.http.openapi import OpenApi
+from sentiment.api.http.receiving import Bodies, Body
+from sentiment.api.http.screening import Screen
 from sentiment.api.http.viewer import add_viewer
-from sentiment.errors import CannotServe, Expired, InvalidInput, RequestError
+from sentiment.errors import CannotServe, InvalidInput, RequestError
 from sentiment.security.secured import Secured
+from sentiment.serving.request_bytes import RequestBytes
 from sentiment.v1 import sentiment_pb2 as pb
 
 # The format of gRPC's header grpc-timeout: 1 to 8 digits and a unit.
 TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
 UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+# aiohttp reads no further in a body when twice as much of it waits to be taken: the most that a connection holds uncounted.
+READ_AHEAD_BYTES = 2**15
 
 
 class Web:
@@ -56,8 +64,13 @@ class Web:
         everything: bool = True,
         secured: Secured | None = None,
         origins: Collection[str] = (),
+        hosts: tuple[str, ...] = (),
         *,
         inference: InferenceService,
+        request_bytes: RequestBytes,
+        receive_s_max: float,
+        connections_max: int,
+        count_closed: Callable[[str], None],
     ) -> None:
         """Create the server. It does not listen before ``start``.
 
@@ -74,7 +87,12 @@ class Web:
             everything: False to serve only /metrics, /healthz and /readyz.
             secured: TLS and tokens; None for neither.
             origins: origins whose pages may read answers (CORS).
+            hosts: names that requests may ask for, see ``screening.answers_for``.
             inference: answers the routes below /v2.
+            request_bytes: the budget for the bytes of bodies.
+            receive_s_max: seconds within which a body must have arrived.
+            connections_max: maximum connections.
+            count_closed: counts connections that are closed for lack of room, by reason.
         """
         self._https = None if secured is None else secured.https
         self._calls = calls
@@ -83,7 +101,15 @@ class Web:
         self._alive = alive
         self._text_limits = text_limits(text_bytes_max, message_bytes_max)
         self._batch_limits = batch_limits(batch_items_max, message_bytes_max)
-        application = web.Application(client_max_size=max(self._text_limits.bytes_max, self._batch_limits.bytes_max))
+        application = web.Application()
+        self._bodies = Bodies(request_bytes, receive_s_max)
+        self._grace = Grace()
+        self._connections = Connections(connections_max, count_closed)
+        # Whether each answer closes its connection.
+        self._leaving = False
+        self._screen = Screen(origins, hosts)
+        application.on_response_prepare.append(self._close_after)
+        application.middlewares.append(self._begin_and_end)
         allow_origins(application, origins)
         if secured and secured.guard:
             application.middlewares.append(http_guard(secured.guard))
@@ -92,7 +118,7 @@ class Web:
         application.router.add_get("/readyz", self._get_readyz)
         if everything:
             self._add_calls(application.router, service)
-            OpenInference(inference, calls, self._begin, _parsed, self._batch_limits).add_to(application.router)
+            OpenInference(inference, calls, self._begin, self._bodies, self._grace, self._batch_limits).add_to(application.router)
             OpenApi(text_bytes_max, batch_items_max).add_to(application.router)
             # After the other routes.
             for root in ("/v1", ROOT):
@@ -109,8 +135,11 @@ class Web:
             auto_decompress=False,
             access_log=None,
             logger=_log(),
-            shutdown_timeout=5,
+            # The connections have ended before.
+            shutdown_timeout=LAST_LINE_S,
             keepalive_timeout=IDLE_S,
+            lingering_time=LINGER_S,
+            read_bufsize=READ_AHEAD_BYTES,
         )
         self._server: asyncio.Server | None = None
 
@@ -134,18 +163,57 @@ class Web:
         """
         host, _, port = address.rpartition(":")
         await self._runner.setup()
-        assert self._runner.server is not None
         try:
-            self._server = await listen(self._runner.server, host.strip("[]"), int(port), self._https)
+            self._server = await listen(self._connection, host.strip("[]"), int(port))
         except (OSError, OverflowError, UnicodeError) as error:
             raise CannotServe(f"HTTP cannot listen on {address}: {error}") from error
+        self._screen.on_loopback = is_loopback(self._server)
         return int(self._server.sockets[0].getsockname()[1])
 
+    def _connection(self) -> Connection:
+        assert self._runner.server is not None, "set up before it listens"
+        return Connection(self._connections, self._runner.server, self._https)
+
+    def leave(self) -> None:
+        """From now on each answer closes its connection, so that clients go elsewhere without losing a request."""
+        self._leaving = True
+
+    async def drain(self, grace_s: float) -> None:
+        """Close the port, answer the requests that have arrived, for at most ``grace_s`` seconds, and end the others with an error."""
+        self.leave()
+        if self._server is not None:
+            await stop_listening(self._server, self._connection)
+            if not await self._connections.drain(grace_s):
+                self._grace.ended = True
+                self._connections.cancel_requests()
+                await self._connections.drain(LAST_LINE_S)
+        await self.stop()
+
     async def stop(self) -> None:
-        """Finish the requests in progress, then close."""
+        """Close at once. Harmless after ``drain``."""
         if self._server is not None:
             self._server.close()
+        self._connections.end()
         await self._runner.cleanup()
+
+    @web.middleware
+    async def _begin_and_end(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Middleware, the outermost: tell the connection when a request begins and ends, and refuse what is never answered."""
+        connection = connection_of(request)
+        connection.begin_request()
+        try:
+            refusal = self._screen.refusal(request)
+            return await handler(request) if refusal is None else refusal
+        finally:
+            connection.end_request(request.content.is_eof())
+
+    async def _close_after(self, request: web.Request, answer: web.StreamResponse) -> None:
+        """Say before the answer that its connection will be closed, where it will be."""
+        # After an answer that did not wait for the body, as much of it is read as makes a connection worth keeping.
+        rest = 0 if request.content.is_eof() else request.content_length
+        if self._leaving or rest is None or rest > LINGER_BYTES:
+            answer.force_close()
+            answer.headers[hdrs.CONNECTION] = "close"
 
     async def _get_metrics(self, request: web.Request) -> web.Response:
         body, content_type = await self._scrapes.make(request.headers.get("Accept", ""))
@@ -163,7 +231,12 @@ class Web:
 
     async def _post(self, method: Method[Q, A], limits: BodyLimits, request: web.Request) -> web.Response:
         call, wrong = self._begin(method.name, request)
-        return await self._answer(request, call, self._work(method, limits, request, call) if wrong is None else _refuse(wrong))
+        body = self._bodies.of(call)
+        try:
+            work = self._work(method, limits, request, call, body) if wrong is None else _refuse(wrong)
+            return await self._answer(request, call, work)
+        finally:
+            body.let_go()
 
     async def _answer(self, request: web.Request, call: Call, work: Coroutine[Any, Any, A]) -> web.Response:
         try:
@@ -175,11 +248,16 @@ class Web:
     async def _post_stream(self, method: StreamMethod[Q, A], request: web.Request) -> web.StreamResponse:
         """Answer with one line per message. An error before the first line sets the HTTP status; a later error is the last line."""
         call, wrong = self._begin(method.name, request)
-        lines = Lines(request, call)
+        lines, body = Lines(request, call), self._bodies.of(call)
         try:
-            await self._calls.settle(call, self._work_stream(method, request, call, lines) if wrong is None else _refuse(wrong))
+            await self._calls.settle(call, self._work_stream(method, request, call, body, lines) if wrong is None else _refuse(wrong))
         except RequestError as error:
             return await lines.end(error) if lines.prepared else refusal(call, error, error_body(error))
+        finally:
+            body.let_go()
+        if self._leaving:
+            # Its head may have been sent before.
+            lines.force_close()
         return lines
 
     def _begin(self, name: str, request: web.Request) -> tuple[Call, InvalidInput | None]:
@@ -199,53 +277,22 @@ class Web:
             call.deadline_at = call.arrived_at + self._calls.bounded_s(time_left_s)
         return None
 
-    async def _work(self, method: Method[Q, A], limits: BodyLimits, request: web.Request, call: Call) -> A:
-        return await method.answer(await self._message(method.request, limits, request, call), call)
+    async def _work(self, method: Method[Q, A], limits: BodyLimits, request: web.Request, call: Call, body: Body) -> A:
+        with self._grace:
+            return await method.answer(await _message(method.request, limits, request, body), call)
 
-    async def _work_stream(self, method: StreamMethod[Q, A], request: web.Request, call: Call, lines: Lines) -> None:
-        await method.write_all(await self._message(method.request, self._text_limits, request, call), call, lines.add)
-        await lines.finish()
+    async def _work_stream(self, method: StreamMethod[Q, A], request: web.Request, call: Call, body: Body, lines: Lines) -> None:
+        with self._grace:
+            await method.write_all(await _message(method.request, self._text_limits, request, body), call, lines.add)
+            await lines.finish()
 
-    async def _message(self, message: type[Q], limits: BodyLimits, request: web.Request, call: Call) -> Q:
-        return await _parsed(request, limits.bytes_max, call.deadline_at, lambda body: message_of(message, body, limits))
+
+async def _message(kind: type[Q], limits: BodyLimits, request: web.Request, body: Body) -> Q:
+    return await body.parsed(request, limits.bytes_max, lambda content: message_of(kind, content, limits))
 
 
 async def _work_get(method: Method[Q, A], parse: Callable[[web.Request], Q], request: web.Request, call: Call) -> A:
     return await method.answer(parse(request), call)
-
-
-async def _parsed(request: web.Request, bytes_max: int, deadline_at: float, parse: Callable[[bytes], T]) -> T:
-    """What ``parse`` makes of the body, decompressed; in a thread unless the body is small. ``bytes_max`` is its limit."""
-    encoding = request.headers.get("Content-Encoding", "identity").lower()
-    if encoding not in ("identity", "gzip", "x-gzip"):
-        raise InvalidInput("Content-Encoding", f"must be gzip or identity, got {encoding[:32]!r}")
-    body = await _body(request, bytes_max, deadline_at)
-    if encoding != "identity":
-        # Of any size: how large the content is shows only then. In one step, so that no more contents are in memory than there are threads.
-        return await asyncio.to_thread(lambda: parse(inflated(body, bytes_max)))
-    return parse(body) if len(body) <= INLINE_BYTES_MAX else await asyncio.to_thread(parse, body)
-
-
-async def _body(request: web.Request, bytes_max: int, deadline_at: float) -> bytes:
-    too_large = InvalidInput("", f"the body has more bytes than the limit of {bytes_max}")
-    if (request.content_length or 0) > bytes_max:
-        raise too_large
-    try:
-        if request.content.is_eof():
-            # The usual case: all of it came with the headers.
-            body = await request.read()
-        else:
-            async with asyncio.timeout_at(deadline_at):
-                body = await request.read()
-    except TimeoutError as error:
-        raise Expired("the body did not arrive within the deadline") from error
-    except web.HTTPRequestEntityTooLarge:
-        raise too_large from None
-    except web.RequestPayloadError as error:
-        raise InvalidInput("", "the body does not match its headers, such as Transfer-Encoding") from error
-    if len(body) > bytes_max:
-        raise too_large
-    return body
 
 
 async def _no_route(request: web.Request) -> web.Response:

@@ -139,13 +139,19 @@ class Executor(App):
         super()._set_ready(ready)
         self._front_ends.set_ready(ready)
 
-    async def _keep_answering(self) -> None:
+    async def _wait_noticed(self) -> None:
+        """If this process is broken do not wait: front ends wait for the next executor."""
+        if not self._broken.is_set():
+            await super()._wait_noticed()
+
+    async def _drain_grpc(self) -> None:
         """Wait until the front ends have drained and exited. If this process is broken, they stay for the next one and get failures now."""
         if self._broken.is_set():
             for running in self._repository.running:
                 running.batcher.close()
         else:
             await self._front_ends.wait_gone(self._settings.drain_wait_s + self._settings.drain_grace_s)
+        await self._grpc.drain(self._settings.drain_grace_s)
 
 
 def _digest(running: RunningModel) -> bytes:

@@ -1,0 +1,236 @@
+"""How bodies are read: early answers that their senders can read, limits of chunks and time, and the budget of bytes."""
+
+import asyncio
+import contextlib
+import gzip
+import http.client
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentiment.api.http.connections import LINGER_S
+from sentiment.api.http.receiving import CHUNK_BYTES_MIN, CHUNKS_FREE
+from sentiment.settings import Settings
+from tests.api_grpc.gate import PATIENCE_S, Gate, Start, http_socket, in_loop, until
+from tests.api_http.http import call, post
+from tests.conftest import RunningServer
+
+CLASSIFY = "/v1/classify"
+GOOD = b'{"text": "good"}'
+TOKEN = "a-token-of-16-characters"
+MIB = 2**20
+HEAD = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def guarded(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server that answers whoever has no token before it reads the body."""
+    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
+    tokens.write_text(f"{TOKEN}\n")
+    running = RunningServer(settings.model_copy(update={"auth_tokens": str(tokens)}))
+    yield running
+    running.stop()
+
+
+def by_urllib(server: RunningServer, body: Path) -> int:
+    try:
+        urllib.request.urlopen(server.url + CLASSIFY, body.read_bytes(), PATIENCE_S).close()
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+    return 200
+
+
+def by_http_client(server: RunningServer, body: Path, chunks: bool = False) -> int:
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=PATIENCE_S)
+    with contextlib.closing(connection), body.open("rb") as opened:
+        connection.request("POST", CLASSIFY, iter(lambda: opened.read(2**16), b"") if chunks else opened.read())
+        return connection.getresponse().status
+
+
+def by_chunks(server: RunningServer, body: Path) -> int:
+    return by_http_client(server, body, chunks=True)
+
+
+def by_curl(server: RunningServer, body: Path, *arguments: str) -> int:
+    command = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--data-binary", f"@{body}", *arguments, server.url + CLASSIFY]
+    return int(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
+
+
+def by_curl_that_asks_first(server: RunningServer, body: Path) -> int:
+    return by_curl(server, body, "-H", "Expect: 100-continue")
+
+
+@pytest.mark.parametrize("mib", [0.01, 1, 30], ids=lambda mib: f"{mib} MiB")
+@pytest.mark.parametrize(
+    "send",
+    [
+        by_urllib,
+        by_http_client,
+        by_chunks,
+        pytest.param(by_curl, marks=pytest.mark.needs_tool("curl")),
+        pytest.param(by_curl_that_asks_first, marks=pytest.mark.needs_tool("curl")),
+    ],
+)
+def test_a_client_that_reads_after_it_has_sent_reads_an_early_answer(
+    guarded: RunningServer, send: Callable[[RunningServer, Path], int], mib: float, tmp_path: Path
+) -> None:
+    (tmp_path / "body").write_bytes(b"x" * int(mib * MIB))
+
+    assert send(guarded, tmp_path / "body") == 401
+
+
+def test_a_client_that_never_ends_its_body_is_cut_off_after_an_early_answer(guarded: RunningServer) -> None:
+    with http_socket(guarded) as connection:
+        connection.sendall(CHUNKED)
+        answer = connection.recv(2**16)
+        begun = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < begun + PATIENCE_S:
+                connection.sendall(b"1\r\n \r\n")
+                time.sleep(LINGER_S / 50)
+        seconds = time.monotonic() - begun
+
+    assert answer.startswith(b"HTTP/1.1 401")
+    assert b"Connection: close" in answer
+    assert seconds < PATIENCE_S
+
+
+def test_a_connection_is_kept_after_an_early_answer_to_a_short_body(guarded: RunningServer) -> None:
+    connection = http.client.HTTPConnection(guarded.url.removeprefix("http://"), timeout=PATIENCE_S)
+    with contextlib.closing(connection):
+        statuses = []
+        for _ in range(2):
+            # Headers and body go out one after the other.
+            connection.request("POST", CLASSIFY, GOOD)
+            own = connection.sock
+            with connection.getresponse() as answer:
+                answer.read()
+                statuses.append(answer.status)
+            assert connection.sock is own
+
+    assert statuses == [401, 401]
+
+
+def chunks(size: int, number: int) -> bytes:
+    return (b"%x\r\n" % size + b"a" * size + b"\r\n") * number
+
+
+def answer_to(server: RunningServer, sent: bytes) -> tuple[int, Any]:
+    """Status and JSON of the answer; the server must close the connection after it."""
+    received = b""
+    with http_socket(server) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(sent)
+        with contextlib.suppress(ConnectionError):
+            while part := connection.recv(2**16):
+                received += part
+    head, _, body = received.partition(b"\r\n\r\n")
+    return int(head[9:12]), json.loads(body)
+
+
+def test_a_body_of_very_many_tiny_chunks_is_refused(server: RunningServer) -> None:
+    status, answer = answer_to(server, CHUNKED + chunks(1, 2 * CHUNKS_FREE))
+
+    assert (status, answer["error"]["message"]) == (
+        400,
+        f"the body has more than {CHUNKS_FREE} chunks, of fewer than {CHUNK_BYTES_MIN} bytes on average",
+    )
+
+
+@pytest.mark.parametrize(("size", "number"), [(1, CHUNKS_FREE // 2), (CHUNK_BYTES_MIN + 1, CHUNKS_FREE + 1000)], ids=["tiny", "many"])
+def test_a_body_of_few_tiny_or_many_fair_chunks_is_read(server: RunningServer, size: int, number: int) -> None:
+    begin = HEAD + b"Transfer-Encoding: chunked\r\nGrpc-Timeout: 60S\r\nConnection: close\r\n\r\n"
+
+    status, _ = answer_to(server, begin + b'a\r\n{"text": "\r\n' + chunks(size, number) + b'2\r\n"}\r\n0\r\n\r\n')
+
+    assert status == 200
+
+
+def test_a_body_must_arrive_within_the_setting_however_long_the_deadline_is(start: Start) -> None:
+    server = start(receive_s_max=0.2)
+
+    status, answer = answer_to(server, post(GOOD, CLASSIFY, "Grpc-Timeout: 60S")[:-1])
+
+    assert (status, answer["error"]["status"]) == (504, "DEADLINE_EXCEEDED")
+
+
+def taken(server: RunningServer) -> int:
+    """Bytes in the budget."""
+    return in_loop(server, lambda: server.app._requests.used)
+
+
+def test_bodies_over_the_budget_are_refused_and_the_budget_is_whole_again(start: Start) -> None:
+    server = start(request_bytes_max=MIB)
+    large = json.dumps({"text": "a" * 1_500_000}).encode()
+
+    refused = call(server, CLASSIFY, large)
+
+    assert refused.error[:2] == (429, "RESOURCE_EXHAUSTED")
+    assert int(refused.headers["Retry-After"]) >= 1
+    assert refused.headers["Connection"] == "close"
+    assert call(server, CLASSIFY, {"text": "a" * 400_000}).status == 200
+    assert taken(server) == 0
+
+
+def test_a_compressed_body_counts_with_its_content(start: Start) -> None:
+    server = start(request_bytes_max=MIB)
+    refused, read = (
+        call(server, path, gzip.compress(json.dumps({"text": "a" * size}).encode()), Content_Encoding="gzip")
+        for path, size in ((CLASSIFY, 1_500_000), (CLASSIFY, 400_000))
+    )
+
+    assert (refused.status, read.status) == (429, 200)
+    assert taken(server) == 0
+
+
+async def test_bytes_are_in_the_budget_while_the_call_is_answered_and_not_after_its_client_has_left(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start(runners=1)
+    gate = Gate(server, monkeypatch)
+    with http_socket(server) as arriving, http_socket(server) as answered:
+        arriving.sendall(post(b" " * 100_000, CLASSIFY)[:50_000])
+        answered.sendall(post(GOOD))
+        await gate.begun()
+        await until(lambda: taken(server) > 30_000, "part of a body has arrived")
+        while_answered = taken(server)
+    await until(lambda: taken(server) == 0, "nothing is held")
+    gate.open()
+
+    assert while_answered >= 30_000 + len(GOOD)
+
+
+async def test_no_connection_is_closed_for_others_while_it_is_answered(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start(runners=1, http_connections_max=10)
+    gate = Gate(server, monkeypatch)
+    asked = asyncio.create_task(asyncio.to_thread(call, server, CLASSIFY, {"text": "good"}))
+    await gate.begun()
+    with contextlib.ExitStack() as crowd:
+        for _ in range(30):
+            crowd.enter_context(http_socket(server))
+            prober = await asyncio.to_thread(call, server, "/healthz")
+            assert prober.status == 200
+        gate.open()
+        assert (await asked).status == 200
+
+    assert server.metric("sentiment_http_connections_closed_total", reason="waiting") >= 20
+    assert server.metric("sentiment_http_connections_closed_total", reason="new") == 0
+
+
+async def test_a_connection_whose_body_does_not_arrive_is_closed_for_another(start: Start) -> None:
+    server = start(http_connections_max=3)
+    with contextlib.ExitStack() as crowd:
+        for sender in [crowd.enter_context(http_socket(server)) for _ in range(3)]:
+            sender.sendall(post(GOOD)[:-1])
+        await until(lambda: server.app._grpc.calls._open == 3, "three bodies are awaited")
+
+        assert (await asyncio.to_thread(call, server, "/healthz")).status == 200
