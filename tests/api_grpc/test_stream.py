@@ -216,7 +216,7 @@ async def test_a_stream_that_is_not_read_costs_no_other_call_its_answer_in_a_dra
 async def test_a_stream_that_is_cancelled_again_while_it_ends_is_closed_all_the_same() -> None:
     nothing: Any = None
     streams = Streams(nothing, nothing, rows_max=4, deadline_default_s=1.0)
-    call = Call("ClassifyStream", 0.0, math.inf, lambda: (), lambda: "id")
+    call = Call("ClassifyStream", 0.0, math.inf, lambda: ())
     stream = _Stream(nothing, nothing, call, 4, 1.0)
 
     async def silent() -> AsyncIterator[bytes]:

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
-import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -89,13 +87,6 @@ class Calls:
         self._limits = limits
         self._tracer = tracer
         self._open = 0
-        self._serial = itertools.count(1)
-        # Makes request ids unique across restarts, without a random number per request.
-        self._run = os.urandom(4).hex()
-
-    def new_request_id(self) -> str:
-        """A request id for a call without one."""
-        return f"{self._run}-{next(self._serial):x}"
 
     def metrics_of(self, call: Call) -> CallMetrics:
         """The metrics that count the call: its model's, or those of no model if it has none or the model has been unloaded."""
@@ -117,7 +108,7 @@ class Calls:
         allowed_s = self.bounded_s(self._limits.deadline_default_s if time_left_s is None else time_left_s)
         # A front end that forwards a call names its caller.
         named = peer if self._limits.counted else lambda: caller_named(headers())
-        call = Call(method, now, now + allowed_s, headers, self.new_request_id, named, route)
+        call = Call(method, now, now + allowed_s, headers, named, route)
         if self._tracer is not None:
             # A call that a front end forwards is sampled if the front end sampled it.
             call.trace = self._tracer.request(headers(), follow=not self._limits.counted)
