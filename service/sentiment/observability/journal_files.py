@@ -170,8 +170,8 @@ def files_of(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name))
 
 
-def by_last_write(folder: Path) -> list[tuple[float, Path]]:
-    """The files of a journal with the times of their last writes, in seconds since 1970, the latest first.
+def by_last_write(folder: Path) -> list[tuple[os.stat_result, Path]]:
+    """The files of a journal and what the disk says of them, the one that was written last first.
 
     Raises:
         OSError: the folder cannot be read.
@@ -180,26 +180,21 @@ def by_last_write(folder: Path) -> list[tuple[float, Path]]:
     for path in files_of(folder):
         # Another process may remove it meanwhile.
         with contextlib.suppress(FileNotFoundError):
-            found.append((path.stat().st_mtime, path))
-    return sorted(found, reverse=True)
+            found.append((path.stat(), path))
+    return sorted(found, key=lambda one: (one[0].st_mtime, one[1]), reverse=True)
 
 
-def find(path: Path, part: bytes, newest_bytes: int | None = None, stop: Callable[[], bool] = lambda: False) -> Iterator[bytes]:
-    """Lines of a file that have these bytes, from the last to the first; none if it cannot be read, as when another process has removed it.
-
-    ``newest_bytes``: only so many of the last bytes are searched. ``stop``: asked between blocks whether to give up.
-    """
+def find(path: Path, part: bytes) -> Iterator[bytes]:
+    """Lines of a file that have these bytes, from the last to the first; none if it cannot be read: another process may have removed it."""
     with contextlib.suppress(OSError), path.open("rb") as stream:
-        end = stream.seek(0, os.SEEK_END)
-        first = 0 if newest_bytes is None else max(0, end - newest_bytes)
-        yield from _found(stream, part, first, end, stop)
+        yield from _found(stream, part, stream.seek(0, os.SEEK_END))
 
 
-def _found(stream: BinaryIO, part: bytes, first: int, end: int, stop: Callable[[], bool]) -> Iterator[bytes]:
-    """As ``find``, in the bytes from ``first`` to ``end`` of a file."""
+def _found(stream: BinaryIO, part: bytes, end: int) -> Iterator[bytes]:
+    """As ``find``, in the bytes of a file up to ``end``."""
     beginning = b""
-    while end > first and not stop():
-        start = max(first, end - BLOCK_BYTES)
+    while end:
+        start = max(0, end - BLOCK_BYTES)
         stream.seek(start)
         block = stream.read(end - start) + beginning
         end = start
