@@ -131,14 +131,15 @@ def read_lines(folder: Path) -> None:
     # Of the largest child until now: there was no other.
     memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     print(f"sentiment watch: {' '.join(texts.split())}, {seconds:.1f} s, {memory:,.0f} MiB at most")
-    index, before, seconds = JournalIndex(folder), psutil.Process().memory_info().rss, []
+    index, before = JournalIndex(folder), psutil.Process().memory_info().rss
+    searches: list[float] = []
     for _ in range(2):
         begun = time.perf_counter()
         while not index.find([Asked("nobody", 0)], READ_BYTES)[1]:
             pass
-        seconds.append(time.perf_counter() - begun)
+        searches.append(time.perf_counter() - begun)
     memory = (psutil.Process().memory_info().rss - before) / 2**20
-    print(f"a request id that it does not have: {seconds[0]:.2f} s, then {1e3 * seconds[1]:.2f} ms, {memory:,.0f} MiB")
+    print(f"a request id that it does not have: {searches[0]:.2f} s, then {1e3 * searches[1]:.2f} ms, {memory:,.0f} MiB")
 
 
 def main() -> None:

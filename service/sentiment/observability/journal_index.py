@@ -25,7 +25,7 @@ HEAD_BYTES = 2**10
 # What ``Answered.line`` writes, and no other kind of line. No text or label has it, because their quotes are escaped.
 _BEFORE, _BEHIND = b'"request_id":', b',"priority"'
 _NAMED = re.compile(_BEFORE + rb'("[^"\\]*(?:\\.[^"\\]*)*","item":\d+)' + _BEHIND)
-# An entry is a hash of 38 bits and, in the lowest bits, the number of the block in its file. The longest file that the settings allow has
+# An entry is a hash of 41 bits and, in the lowest bits, the number of the block in its file. The longest file that the settings allow has
 # 2**22 blocks, or 2**23 if it was read as it grew. Of forty million unknown ids, one has the hash of an answer in a file of 16 MiB, and a
 # block is read in vain.
 _BLOCK_BITS = 23
