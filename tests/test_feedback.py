@@ -18,7 +18,7 @@ from sentiment.client import AsyncClient, CallFailed, Client, FeedbackTaken
 from sentiment.errors import AnswerNotFound, Expired, Refused, Unavailable
 from sentiment.observability import journal_files
 from sentiment.observability.journal import Journal, line_of
-from sentiment.observability.journal_files import JournalFiles, by_last_write, find
+from sentiment.observability.journal_files import JournalFiles, by_last_write, files_of, find
 from sentiment.observability.measured_accuracy import ANSWERS_MAX, MeasuredAccuracy
 from sentiment.serving.feedback import PAUSE_S, WAITING_MAX, WAITING_MAX_OF_ONE, Feedback, Kept
 from sentiment_models.data.labelled import Example, read_examples
@@ -125,6 +125,22 @@ def test_with_texts_the_journal_is_a_file_of_labelled_texts(start: Start, folder
     (path,) = folder.iterdir()
 
     assert list(read_examples(path, LABELS)) == [Example("caf\u00e9 good", 0), Example("a good film", 0)]
+
+
+def test_a_label_of_a_text_replaces_none_that_names_an_answer(start: Start, folder: Path) -> None:
+    server = start(journal=str(folder), journal_texts=True)
+    with server.client() as client:
+        client.classify("good", request_id="one")
+        client.feedback("positive", request_id="one")
+        for label in LABELS:
+            client.feedback(label, "good")
+        client.feedback("negative", "good")
+        counts = accuracy(server)
+    server.stop()
+    (path,) = files_of(folder)
+
+    assert counts == (0.5, 2)
+    assert list(read_examples(path, LABELS)) == [Example("good", 1), Example("good", 0)]
 
 
 def test_an_answer_of_an_earlier_server_can_be_labelled(start: Start, folder: Path) -> None:

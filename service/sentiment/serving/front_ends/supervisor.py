@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from sentiment.errors import CannotServe
+from sentiment.errors import BadSettings, CannotServe
+from sentiment.observability.journal_files import held
 from sentiment.observability.logs import logger, wait_written
 from sentiment.serving.event_loop import stop_signals
 from sentiment.serving.front_ends.handshake import BEAT_S, EXECUTOR, Start, front_ends
@@ -49,10 +50,11 @@ def supervise(settings: Settings) -> int:
 
     Raises:
         CannotServe: the port is taken, or there is no folder for the sockets.
+        BadSettings: another server has the journal's folder, or it cannot be used.
     """
     try:
         return asyncio.run(Supervisor(settings).run())
-    except CannotServe as error:
+    except (BadSettings, CannotServe) as error:
         logger().error("cannot_serve", reason=str(error))
         raise
 
@@ -71,7 +73,12 @@ class Supervisor:
         for number in stop_signals():
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
         probed = self._settings.health_listen if self._settings.tls_cert_file else ""
-        with _reserved(self._settings.grpc_listen) as address, _reserved(probed) as health, _folder() as folder:
+        with (
+            held(self._settings.journal) as let_next_in,
+            _reserved(self._settings.grpc_listen) as address,
+            _reserved(probed) as health,
+            _folder() as folder,
+        ):
             changes: dict[str, object] = {"grpc_listen": address, "health_listen": health}
             if not self._settings.connection_age_max_s:
                 changes |= {"connection_age_max_s": CONNECTION_AGE_S, "connection_age_grace_s": CONNECTION_GRACE_S}
@@ -83,6 +90,7 @@ class Supervisor:
             await asyncio.wait({stopping, *keeping}, return_when=asyncio.FIRST_COMPLETED)
             given_up = [task.result() for task in keeping if task.done()]
             self._stop.set()
+            let_next_in()
             codes = await self._end(keeping)
         if given_up:
             return given_up[0] if given_up[0] in (WRONG_SETTINGS, BAD_BUNDLE) else FAILED
