@@ -138,7 +138,7 @@ def _skip_done(output: LineOutput, texts: Iterator[str], job: Job) -> int:
         try:
             known = json.loads(line)
             answered, has_none = known["text"], "error" in known
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise output.other("is not a line of this command", number) from error
         text = next(texts, None)
         if text is None:
