@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
 import itertools
 import json
 import os
@@ -49,6 +48,29 @@ def hang(self, feeds, stop=None):
 Session.run = hang
 sys.exit(main())
 """
+# ``sentiment`` whose models load when a file exists.
+LOADING = """
+import pathlib, sys, time
+from sentiment.cli.main import main
+from sentiment.model import classifier
+
+load = classifier.load_bundle
+
+def wait(*arguments):
+    while not pathlib.Path({go!r}).exists():
+        time.sleep(0.01)
+    return load(*arguments)
+
+classifier.load_bundle = wait
+sys.exit(main())
+"""
+
+
+def loading(folder: Path) -> tuple[Path, Path]:
+    """A program for ``spawn`` that loads no model before the test makes a file; the program and the file."""
+    program, go = folder / "loading.py", folder / "go"
+    program.write_text(LOADING.format(go=str(go)))
+    return program, go
 
 
 class Process:
@@ -268,13 +290,8 @@ def test_the_log_is_json_with_time_level_and_event_and_has_no_users_text(spawn: 
 
 
 def test_until_the_model_is_loaded_the_server_is_alive_and_says_that_it_is_starting(spawn: Callable[..., Process], tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path)
-    manifest = read_manifest(bundle)
-    # A file that cannot be read to its end before the test opens the other one: loading takes as long as the test wants.
-    os.mkfifo(bundle / "slow")
-    manifest["files"]["slow"] = {"sha256": hashlib.sha256(b"").hexdigest(), "bytes": 0}
-    (bundle / "manifest.json").write_text(json.dumps(manifest))
-    server = spawn("--bundles", str(tmp_path), "--grpc-listen", f"127.0.0.1:{free_port()}", "--drain-wait-s", "0")
+    program, go = loading(tmp_path)
+    server = spawn("--grpc-listen", f"127.0.0.1:{free_port()}", "--drain-wait-s", "0", program=program)
     target = server.process.args[server.process.args.index("--grpc-listen") + 1]
 
     # A channel that finds the port closed waits before it tries again.
@@ -291,7 +308,7 @@ def test_until_the_model_is_loaded_the_server_is_alive_and_says_that_it_is_start
             client.classify("good")
         with pytest.raises(CallFailed, match="the server is starting"):
             client.list_models()
-        (bundle / "slow").open("wb").close()
+        go.touch()
         server.wait_ready()
         assert client.classify("good").label == "positive"
 

@@ -5,6 +5,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 
+from sentiment.cli.terminal import visible
 from sentiment.errors import BadBundle
 from sentiment_models.errors import ModelsError, OtherRun, disk_full
 
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return run(arguments) or DONE
     except (ModelsError, BadBundle) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error))}", file=sys.stderr)
         return BAD_BUNDLE if isinstance(error, BadBundle) else WRONG_USAGE if isinstance(error, OtherRun) else FAILED
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)

@@ -388,12 +388,60 @@ def test_wrong_golden_logits_are_an_error(bundle: Path) -> None:
     assert why_not(bundle, load_classifier) == f"{bundle}/fp32.onnx: golden[1]: the logit error is 0.5000; the tolerance is 0.001"
 
 
+def test_a_graph_whose_names_are_not_utf8_is_an_error(bundle: Path) -> None:
+    content = (bundle / "fp32.onnx").read_bytes()
+    (bundle / "fp32.onnx").write_bytes(content.replace(b"input_ids", b"\xd6nput_ids"))
+    write_manifest(bundle, read_manifest(bundle))
+
+    assert "ONNX Runtime cannot load it: " in why_not(bundle, load_classifier)
+
+
+@pytest.mark.parametrize("location", ["../secret", "/etc/hostname", "link"])
+def test_a_graph_reads_no_weights_from_outside_of_the_folder(bundle: Path, location: str) -> None:
+    graph = make_graph()
+    weights = graph.graph.initializer[0]
+    (bundle.parent / "secret").write_bytes(weights.raw_data)
+    (bundle / "link").symlink_to("../secret")
+    weights.external_data.add(key="location", value=location)
+    weights.external_data.add(key="length", value=str(len(weights.raw_data)))
+    weights.data_location = onnx.TensorProto.EXTERNAL
+    weights.ClearField("raw_data")
+    (bundle / "fp32.onnx").write_bytes(graph.SerializeToString())
+    manifest = read_manifest(bundle)
+    manifest["files"]["fp32.onnx"] = {  # type: ignore[index]  # plain JSON
+        "sha256": hashlib.sha256(graph.SerializeToString()).hexdigest(),
+        "bytes": len(graph.SerializeToString()),
+    }
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+
+    assert "ONNX Runtime cannot load it: " in why_not(bundle, load_classifier)
+
+
 @pytest.mark.parametrize("name", ["fp32.onnx", "tokenizer.json"])
 def test_a_file_with_the_right_hash_and_the_wrong_content_is_an_error(bundle: Path, name: str) -> None:
     (bundle / name).write_bytes(b"nonsense")
     write_manifest(bundle, read_manifest(bundle))
 
     assert f"{bundle / name}: " in why_not(bundle, load_classifier)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        # It raises a bare Exception at the first word that it does not know, such as the letter that the service tries it with.
+        lambda tokenizer: tokenizer["model"].update(unk_token="[NO]"),
+        # It panics.
+        lambda tokenizer: tokenizer["post_processor"]["special_tokens"].pop("[CLS]"),
+        lambda tokenizer: tokenizer["post_processor"].update(special_tokens={}),
+    ],
+)
+def test_a_tokenizer_that_fails_or_panics_is_an_error(bundle: Path, change: Callable[[Manifest], object]) -> None:
+    tokenizer: Manifest = json.loads((bundle / "tokenizer.json").read_text())
+    change(tokenizer)
+    (bundle / "tokenizer.json").write_text(json.dumps(tokenizer))
+    write_manifest(bundle, read_manifest(bundle))
+
+    assert why_not(bundle, load_classifier).startswith(f"{bundle}/tokenizer.json: not a tokenizer: ")
 
 
 def test_the_error_of_a_missing_provider_lists_the_available_ones(bundle: Path) -> None:

@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sentiment.api.grpc.health import DRAINING, NOT_READY, STALLED, STARTING, WAITING
 from sentiment.cli.listener import look
+from sentiment.cli.terminal import visible
 from sentiment.client import CallFailed, Client
 from sentiment.client.policy import SERVICE
 from sentiment.errors import SentimentError
@@ -117,7 +118,7 @@ def _wait(find: Callable[[], Found], ends_at: float, wait_s: float | None) -> No
             raise NoServer(f"{found.said}, after {wait_s or START_S:g} s of waiting; wait longer with --wait SECONDS")
         if found.said != shown:
             shown = found.said
-            print(f"{found.said}; waiting up to {math.ceil(left_s)} s", file=sys.stderr, flush=True)
+            print(f"{visible(found.said)}; waiting up to {math.ceil(left_s)} s", file=sys.stderr, flush=True)
         time.sleep(CHECK_EVERY_S)
 
 

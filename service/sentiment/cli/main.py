@@ -15,6 +15,7 @@ from sentiment.cli.completion import add_completion
 from sentiment.cli.loadtest import add_loadtest
 from sentiment.cli.models import add_models
 from sentiment.cli.plan import add_plan
+from sentiment.cli.terminal import visible
 from sentiment.cli.top import add_top
 from sentiment.cli.version import ShowVersions
 from sentiment.cli.watch import add_watch
@@ -71,7 +72,7 @@ def _with_runtime(run: Callable[[], int]) -> int:
 
 
 def _fail(error: Exception, code: int) -> int:
-    print(f"error: {error}", file=sys.stderr)
+    print(f"error: {visible(str(error))}", file=sys.stderr)
     return code
 
 
@@ -344,12 +345,12 @@ def _check(options: argparse.Namespace) -> int:
     if not path.is_dir():
         path = find_bundle(options.bundle, bundle_roots(bundles_of()))
     for line in check_bundle(path):
-        print(line)
+        print(visible(line))
     explainer = Explainer(load_classifier(path))
     if explainer.load() is not None:
         print("ok    explain graph: golden logits match the manifest, attention sums to 1 and is 0 on padding, all finite")
     elif explainer.failure:
-        print(f"BAD   explain graph: {explainer.failure}")
+        print(visible(f"BAD   explain graph: {explainer.failure}"))
     print(f"explains by {', '.join(explainer.methods)}")
     return DONE
 

@@ -1,6 +1,7 @@
 """Words with values on a terminal: escapes, widths, colours, bars. Pure; does not know explanations."""
 
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ _BLACK = "38;5;16"
 LOGITS_MIN = 0.05
 _JOINERS = "\u200c\u200d"
 _NO_WIDTH = {"Mn", "Me", "Cf"}
+# Control characters and writing directions that json.dumps does not escape, although a terminal may act on them.
+_UNSAFE = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,17 @@ def visible(text: str) -> str:
     """The text on one line, safe to print: white space becomes a space; control characters, changes of the writing direction and code
     points without a character become escapes.
     """
-    return "".join(map(_visible, text))
+    return text if text.isprintable() else "".join(map(_visible, text))
+
+
+def visible_lines(text: str) -> str:
+    """As ``visible``, line by line."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
+def visible_json(text: str) -> str:
+    """JSON of the same value, safe to print."""
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def columns(text: str) -> int:

@@ -46,7 +46,7 @@ def _write_csv(lines: Lines, stream: IO[bytes], fields: Fields) -> None:
     text = io.TextIOWrapper(stream, "utf-8", newline="", write_through=True)
     # With this line end, the module quotes both of its characters.
     table = csv.writer(text, lineterminator="\r\n")
-    table.writerow([".".join(path) for path in columns])
+    table.writerow([_printable(".".join(path)) for path in columns])
     for row, _ in _rows(lines()):
         table.writerow([_cell(row, path) for path in columns])
     text.detach()
@@ -95,6 +95,11 @@ def _cell(row: Any, path: tuple[str, ...]) -> str:  # Any: JSON
         row = row.get(name) if row else None
     # Numbers and booleans as in JSON.
     return "" if row is None else row if isinstance(row, str) else json.dumps(row)
+
+
+def _printable(name: str) -> str:
+    """A column's name. A server may give any label, and what shows a table may act on control characters."""
+    return name if name.isprintable() else name.encode("unicode_escape").decode()
 
 
 def _rows(lines: Iterable[bytes]) -> Iterator[tuple[dict[str, Any], int]]:  # Any: JSON

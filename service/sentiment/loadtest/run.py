@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sentiment.cli.terminal import visible_lines
 from sentiment.errors import BadSettings
 from sentiment.files import svg_plots
 from sentiment.files.texts import BadFile, new_file
@@ -111,9 +112,9 @@ def run(options: argparse.Namespace, credentials: Credentials) -> int:
                 write_json(_json_of(found, facts, slo))
             except BadFile:
                 # The measurements are worth more than the file: print them.
-                print(_shown(found, facts, slo))
+                print(visible_lines(_shown(found, facts, slo)))
                 raise
-        print(_shown(found, facts, slo))
+        print(visible_lines(_shown(found, facts, slo)))
         if options.html:
             write_html(report.compose(found.search or found.points, facts, slo))
     return _verdict(options, found, slo)
