@@ -5,8 +5,8 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 
-from sentiment.cli.terminal import visible
 from sentiment.errors import BadBundle
+from sentiment.files.visible import visible
 from sentiment_models.errors import ModelsError, OtherRun, disk_full
 
 DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from sentiment.cli.terminal import visible
 from sentiment.errors import BadBundle
+from sentiment.files.visible import visible
 from sentiment_models.errors import ModelsError
 from sentiment_models.export.examine import examine
 

@@ -13,8 +13,8 @@ import numpy as np
 import tokenizers
 from safetensors import SafetensorError, safe_open
 
-from sentiment.cli.terminal import visible, visible_json
 from sentiment.errors import BadBundle
+from sentiment.files.visible import visible, visible_json
 from sentiment.model.bundle import MANIFEST, Bundle, Golden, load_bundle
 from sentiment_models.export.graphs.graph_rules import all_nodes, read_graph
 from sentiment_models.export.manifest import CARD_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object, sha256

@@ -15,10 +15,10 @@ import grpc
 
 from sentiment.cli.connecting import connected
 from sentiment.cli.standard_input import standard_input
-from sentiment.cli.terminal import visible, visible_json
 from sentiment.client import CallFailed, Classification, Result
 from sentiment.files.tables import converter_of
 from sentiment.files.texts import LineOutput, read_texts
+from sentiment.files.visible import visible, visible_json
 from sentiment.security.client_credentials import Credentials
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sentiment.api.grpc.health import DRAINING, NOT_READY, STALLED, STARTING, WAITING
 from sentiment.cli.listener import look
-from sentiment.cli.terminal import visible
 from sentiment.client import CallFailed, Client
 from sentiment.client.policy import SERVICE
 from sentiment.errors import SentimentError
+from sentiment.files.visible import visible
 from sentiment.security.client_credentials import Credentials
 
 # A running server answers GetModel, and a health check, in milliseconds.

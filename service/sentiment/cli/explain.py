@@ -16,11 +16,11 @@ import grpc
 from sentiment.cli.classify import json_line, source_of
 from sentiment.cli.explanation_text import page
 from sentiment.cli.standard_input import standard_input
-from sentiment.cli.terminal import visible, visible_json
 from sentiment.client import AttentionOptions, CallFailed, Client, ExplainOptions, Explanation, NeuronOptions, model_json
 from sentiment.client.explanations import with_notes
 from sentiment.errors import BadSettings
 from sentiment.files.texts import new_file
+from sentiment.files.visible import visible, visible_json
 from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
 

@@ -15,12 +15,12 @@ from sentiment.cli.completion import add_completion
 from sentiment.cli.loadtest import add_loadtest
 from sentiment.cli.models import add_models
 from sentiment.cli.plan import add_plan
-from sentiment.cli.terminal import visible
 from sentiment.cli.top import add_top
 from sentiment.cli.version import ShowVersions
 from sentiment.cli.watch import add_watch
 from sentiment.errors import BadBundle, BadSettings, SentimentError
 from sentiment.files.texts import DISK_FULL, BadFile, reason
+from sentiment.files.visible import visible
 from sentiment.settings import Settings, add_flags, front_ends_of, load_settings, markdown_table, settings_table
 
 DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3

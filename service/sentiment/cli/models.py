@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentiment.cli.arguments import seconds
-from sentiment.cli.terminal import visible
 from sentiment.errors import BadSettings
+from sentiment.files.visible import visible
 
 if TYPE_CHECKING:
     from sentiment.admin_client import AdminClient

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sentiment.cli.arguments import bundles_of, count
-from sentiment.cli.terminal import visible_lines
+from sentiment.files.visible import visible_lines
 from sentiment.observability.drift import TEXTS_MIN, WINDOW_TEXTS
 
 # The exit code of --fail-on-drift. Not 1: a monitor must tell drift from a command that failed.

@@ -9,6 +9,7 @@ from typing import IO, Any
 
 from sentiment.errors import BadSettings
 from sentiment.files.texts import BadFile
+from sentiment.files.visible import visible
 
 # A field's type, or the fields of the object that it holds. The key ``...`` stands for all that the lines have there.
 Fields = Mapping[Any, Any]  # Any: a str or ...; a type or Fields
@@ -46,7 +47,8 @@ def _write_csv(lines: Lines, stream: IO[bytes], fields: Fields) -> None:
     text = io.TextIOWrapper(stream, "utf-8", newline="", write_through=True)
     # With this line end, the module quotes both of its characters.
     table = csv.writer(text, lineterminator="\r\n")
-    table.writerow([_printable(".".join(path)) for path in columns])
+    # A server may give any label, and what shows a table may act on it.
+    table.writerow([visible(".".join(path)) for path in columns])
     for row, _ in _rows(lines()):
         table.writerow([_cell(row, path) for path in columns])
     text.detach()
@@ -95,11 +97,6 @@ def _cell(row: Any, path: tuple[str, ...]) -> str:  # Any: JSON
         row = row.get(name) if row else None
     # Numbers and booleans as in JSON.
     return "" if row is None else row if isinstance(row, str) else json.dumps(row)
-
-
-def _printable(name: str) -> str:
-    """A column's name. A server may give any label, and what shows a table may act on control characters."""
-    return name if name.isprintable() else name.encode("unicode_escape").decode()
 
 
 def _rows(lines: Iterable[bytes]) -> Iterator[tuple[dict[str, Any], int]]:  # Any: JSON

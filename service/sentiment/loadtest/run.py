@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sentiment.cli.terminal import visible_lines
 from sentiment.errors import BadSettings
 from sentiment.files import svg_plots
 from sentiment.files.texts import BadFile, new_file
+from sentiment.files.visible import visible_lines
 from sentiment.loadtest import report
 from sentiment.loadtest.drivers import LoadFailed, Target
 from sentiment.loadtest.fleet import OPEN_MAX, Fleet
