@@ -25,7 +25,7 @@ RETRY_S = 1.0
 PAUSE_S = 0.1
 # What is read of the journal in one go, while the interpreter and the event loop wait for 4 ms at most.
 READ_BYTES = 2**21
-# How long the thread then rests, as a multiple of the time that it worked: while it catches up with the journal, and after that. So whoever
+# How long the thread then rests, as a multiple of its CPU time: while it catches up with the journal, and after that. So whoever
 # asks for unknown ids without end has at most a fifth of a core.
 REST_READING, REST = 0.5, 4.0
 NOT_IN_TIME = "the answer was not found in the journal within the deadline"
@@ -143,7 +143,8 @@ class Feedback:
         while not self._closed.is_set():
             now = time.monotonic()
             searches += self._arrived(min((search.unknown_at - now if whole else 0.0 for search in searches), default=None))
-            begun_at = time.monotonic()
+            # CPU time: a disk that hangs costs none.
+            begun_at, worked_s = time.monotonic(), time.thread_time()
             try:
                 found, whole = self._index.find({search.asked for search in searches}, READ_BYTES)
                 outcomes = {search: outcome for search in searches if (outcome := _outcome(search, found, whole, begun_at)) is not None}
@@ -151,7 +152,7 @@ class Feedback:
                 outcomes, whole = {search: _failure(error) for search in searches}, True
             self._settle_soon(outcomes)
             searches = [search for search in searches if search not in outcomes]
-            self._closed.wait((REST if whole else REST_READING) * (time.monotonic() - begun_at))
+            self._closed.wait((REST if whole else REST_READING) * (time.thread_time() - worked_s))
         self._settle_soon({search: Unavailable("the server is draining") for search in (*searches, *self._arrived(0.0))})
 
     def _arrived(self, wait_s: float | None) -> list[_Search]:
