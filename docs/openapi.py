@@ -152,7 +152,7 @@ POSTS: dict[str, tuple[str, str, dict[str, tuple[str, Schema]], Schema | None]] 
         "Texts",
         {
             "text": ("The right label of a text", {"text": "a good film", "label": "positive"}),
-            "answer": ("Of an answer", {"request_id": "7e4e3c6e-1", "label": "negative"}),
+            "answer": ("Of an answer", {"request_id": "0f7c1d5a9b3e42868d20c4b7a6f1e593", "label": "negative"}),
         },
         {"predicted": "positive", "right": True, "abstain": False, "model": MODEL},
     ),

@@ -1,7 +1,6 @@
 """What classify and explain say of a target without a ready server, each shown with a real process there."""
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -27,8 +26,7 @@ from sentiment.security.client_credentials import Credentials
 from sentiment.serving.starting import is_starting
 from tests.conftest import PLAIN
 from tests.security.authorities import Authority, mounted_pair
-from tests.test_processes import PATIENCE_S, Process, free_port, hanging, spawn
-from tests.tiny import make_bundle, read_manifest
+from tests.test_processes import PATIENCE_S, Process, free_port, hanging, loading, spawn
 
 __all__ = ["hanging", "spawn"]
 
@@ -47,17 +45,12 @@ def refused(capsys: Captured, target: str, *flags: str) -> str:
 
 
 class Loading:
-    """A server whose model is loaded when the test wants: a file of the bundle cannot be read to its end before."""
+    """A server whose model is loaded when the test wants."""
 
     def __init__(self, folder: Path, spawn: Spawn) -> None:
-        self.bundle = make_bundle(folder)
-        manifest = read_manifest(self.bundle)
-        os.mkfifo(self.bundle / "slow")
-        # The digest of nothing.
-        manifest["files"]["slow"] = {"sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", "bytes": 0}  # type: ignore[index]
-        (self.bundle / "manifest.json").write_text(json.dumps(manifest))
+        program, self._go = loading(folder)
         self.target = f"127.0.0.1:{free_port()}"
-        self.server = spawn("--bundles", str(folder), "--grpc-listen", self.target, "--drain-wait-s", "0")
+        self.server = spawn("--grpc-listen", self.target, "--drain-wait-s", "0", program=program)
 
     def wait_starting(self) -> "Loading":
         ends_at = time.monotonic() + PATIENCE_S
@@ -67,7 +60,7 @@ class Loading:
         return self
 
     def load(self) -> None:
-        (self.bundle / "slow").open("wb").close()
+        self._go.touch()
 
 
 def not_ready(target: str) -> str | None:

@@ -15,12 +15,12 @@ import grpc
 import pytest
 
 from sentiment.client import AsyncClient, CallFailed, Client, FeedbackTaken
-from sentiment.errors import Expired, Refused, Unavailable
+from sentiment.errors import AnswerNotFound, Expired, Refused, Unavailable
 from sentiment.observability import journal_files
 from sentiment.observability.journal import Journal, line_of
-from sentiment.observability.journal_files import JournalFiles, by_last_write, find
+from sentiment.observability.journal_files import JournalFiles, by_last_write, files_of, find
 from sentiment.observability.measured_accuracy import ANSWERS_MAX, MeasuredAccuracy
-from sentiment.serving.feedback import WAITING_MAX, Feedback, Kept, _Search
+from sentiment.serving.feedback import PAUSE_S, WAITING_MAX, WAITING_MAX_OF_ONE, Feedback, Kept
 from sentiment_models.data.labelled import Example, read_examples
 from tests.api_http.http import call
 from tests.conftest import RunningServer
@@ -127,6 +127,22 @@ def test_with_texts_the_journal_is_a_file_of_labelled_texts(start: Start, folder
     assert list(read_examples(path, LABELS)) == [Example("caf\u00e9 good", 0), Example("a good film", 0)]
 
 
+def test_a_label_of_a_text_replaces_none_that_names_an_answer(start: Start, folder: Path) -> None:
+    server = start(journal=str(folder), journal_texts=True)
+    with server.client() as client:
+        client.classify("good", request_id="one")
+        client.feedback("positive", request_id="one")
+        for label in LABELS:
+            client.feedback(label, "good")
+        client.feedback("negative", "good")
+        counts = accuracy(server)
+    server.stop()
+    (path,) = files_of(folder)
+
+    assert counts == (0.5, 2)
+    assert list(read_examples(path, LABELS)) == [Example("good", 1), Example("good", 0)]
+
+
 def test_an_answer_of_an_earlier_server_can_be_labelled(start: Start, folder: Path) -> None:
     for name in ("one", "two"):
         server = start(journal=str(folder))
@@ -167,12 +183,12 @@ def test_a_journal_that_cannot_be_read_is_unavailable_and_not_an_unknown_answer(
 def test_a_search_that_does_not_end_holds_up_neither_its_caller_nor_the_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, hang = threading.Event(), threading.Event()
 
-    def hanging(_folder: Path) -> list[tuple[float, Path]]:
+    def hanging(_folder: Path) -> list[tuple[os.stat_result, Path]]:
         entered.set()
         hang.wait()
         return []
 
-    monkeypatch.setattr("sentiment.serving.feedback.by_last_write", hanging)
+    monkeypatch.setattr("sentiment.observability.journal_index.by_last_write", hanging)
     journal = Journal(JournalFiles(tmp_path, "server", 1, 10_000, 1000), 1.0, texts=False)
 
     async def ask() -> None:
@@ -180,12 +196,12 @@ def test_a_search_that_does_not_end_holds_up_neither_its_caller_nor_the_exit(tmp
         first = asyncio.create_task(feedback.answer("one", 0, time.monotonic() + 60))
         await asyncio.to_thread(entered.wait)
         first.cancel()
-        for _ in range(WAITING_MAX - 1):
+        for number in range(1, WAITING_MAX):
             with pytest.raises(Expired):
-                await feedback.answer("one", 0, time.monotonic())
+                await feedback.answer("one", 0, time.monotonic(), caller=str(number // WAITING_MAX_OF_ONE))
         # They wait for the disk still.
         with pytest.raises(Refused):
-            await feedback.answer("one", 0, time.monotonic())
+            await feedback.answer("one", 0, time.monotonic(), "another")
         assert first.cancelled()
         feedback.close()
 
@@ -195,26 +211,51 @@ def test_a_search_that_does_not_end_holds_up_neither_its_caller_nor_the_exit(tmp
     journal.close()
 
 
-def test_a_search_that_ends_at_its_deadline_is_not_an_unknown_answer(tmp_path: Path) -> None:
+@pytest.fixture
+def looking(tmp_path: Path) -> Iterator[Feedback]:
+    """Feedback over an empty journal."""
     journal = Journal(JournalFiles(tmp_path, "server", 1, 10_000, 1000), 1.0, texts=False)
     feedback = Feedback(journal, tmp_path)
-
-    async def find(deadline_at: float) -> Kept | None:
-        return feedback._find(_Search("one", 0, deadline_at, asyncio.get_running_loop().create_future()))
-
-    with pytest.raises(Expired):
-        asyncio.run(find(time.monotonic() - 1))
-    assert asyncio.run(find(time.monotonic() + 60)) is None
+    yield feedback
     feedback.close()
-    with pytest.raises(Unavailable):
-        asyncio.run(find(time.monotonic() + 60))
     journal.close()
+
+
+async def test_a_search_that_ends_at_its_deadline_is_not_an_unknown_answer(looking: Feedback) -> None:
+    with pytest.raises(Expired):
+        await looking.answer("one", 0, time.monotonic() + PAUSE_S / 2)
+    with pytest.raises(AnswerNotFound):
+        await looking.answer("one", 0, time.monotonic() + 60)
+
+
+async def test_a_search_that_waits_when_the_server_stops_is_not_an_unknown_answer(looking: Feedback) -> None:
+    waiting = asyncio.create_task(looking.answer("one", 0, time.monotonic() + 60))
+    await asyncio.sleep(0)
+    looking.close()
+
+    with pytest.raises(Unavailable):
+        await waiting
+
+
+async def test_a_caller_with_too_many_searches_is_refused_and_others_are_not(looking: Feedback) -> None:
+    def begin(caller: str) -> "asyncio.Task[Kept]":
+        return asyncio.create_task(looking.answer("unknown", 0, time.monotonic() + 60, caller))
+
+    flood = [begin("flood") for _ in range(WAITING_MAX_OF_ONE)]
+    await asyncio.sleep(0)
+    late, polite = await asyncio.gather(begin("flood"), begin("polite"), return_exceptions=True)
+    done = await asyncio.gather(*flood, return_exceptions=True)
+    again = await asyncio.gather(begin("flood"), return_exceptions=True)
+
+    assert isinstance(late, Refused)
+    assert f"{WAITING_MAX_OF_ONE} searches for answers wait" in str(late)
+    assert {type(outcome) for outcome in (polite, *done, *again)} == {AnswerNotFound}
 
 
 def test_the_newest_answer_is_found_in_whichever_file_it_is(start: Start, folder: Path) -> None:
     folder.mkdir()
     line = {"journal": "answer", "model": "tiny/1", "digest": "d", "request_id": "one", "item": 0}
-    line |= {"scores": {"negative": 0.9, "positive": 0.1}, "abstain": False}
+    line |= {"priority": "interactive", "scores": {"negative": 0.9, "positive": 0.1}, "abstain": False}
     # The file that was begun first was written last, though not with this answer.
     times = {
         "20260101T000000.000000Z-a-1": ("positive", "00:01:00.000Z", 300),
@@ -345,10 +386,6 @@ def test_lines_are_found_from_the_last_to_the_first_wherever_blocks_end(tmp_path
         assert [line for _, path in by_last_write(tmp_path) for line in find(path, b"yes")] == [
             line for line in reversed(lines) if b"yes" in line
         ]
-        # So many bytes begin within the line before, or right at the line: its beginning is not known.
-        newest = sum(map(len, lines[15:])) + len(torn)
-        found = [line for line in find(tmp_path / names[1], b"yes", newest) if line in lines[10:]]
-        assert found == [line for line in reversed(lines[16:]) if b"yes" in line]
 
 
 def test_the_measured_accuracy_is_of_the_last_answers() -> None:

@@ -1,5 +1,6 @@
 """The journal: what it keeps of answers, what it does not, and its files."""
 
+import errno
 import fcntl
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 import structlog.testing
 
 from sentiment.errors import BadSettings
+from sentiment.observability import journal_files
 from sentiment.observability.journal_files import JournalFiles, files_of
 from sentiment.observability.writing_thread import WritingThread
 from sentiment.oip import inference_pb2_grpc as oip_grpc
@@ -83,7 +85,7 @@ def test_an_answer_is_kept_whichever_way_it_came_with_its_request_and_place(star
         *(("one", 0), ("many", 0), ("many", 2), ("stream", 0)),
         *(("oip", 0), ("oip", 1), ("http", 0)),
     ]
-    assert re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]+", found[-1]["request_id"])
+    assert re.fullmatch(r"[0-9a-f]{32}", found[-1]["request_id"])
     at = datetime.fromisoformat(found[0].pop("time"))
     assert before - timedelta(milliseconds=1) <= at <= datetime.now(UTC)
     assert found[0] == {
@@ -222,6 +224,57 @@ def test_each_process_of_a_server_with_front_ends_writes_a_file_of_its_own(serve
     assert found["executor"] == ["negative"]
     assert sum(len(labels) for name, labels in found.items() if name.startswith("front-")) == 20
     assert {"executor"} < set(found) <= {"executor", "front-0", "front-1"}
+
+
+@pytest.mark.parametrize("front_ends", ["0", "2"])
+def test_a_second_server_is_refused_and_the_first_goes_on(
+    serve: Callable[..., Server], bundles: Path, folder: Path, front_ends: str
+) -> None:
+    first = serve("--journal", str(folder), "--front-ends", front_ends)
+    for other in ("0", "2"):
+        second = Server(bundles, "--journal", str(folder), "--front-ends", other)
+        assert second.finish() == 2
+        said = second.wait_for("cannot_serve")["reason"]
+        assert said == f"journal = {str(folder)!r}: another server keeps its journal there; each needs a folder of its own"
+    with first.client() as client:
+        client.classify("good")
+    first.process.terminate()
+    assert first.finish() == 0
+
+    assert [row["label"] for row in rows(folder)] == ["positive"]
+    assert not [line for line in first.lines if line["event"] == "process_ended"]
+
+
+@pytest.mark.parametrize("front_ends", ["0", "2"])
+def test_the_next_server_may_begin_while_this_one_drains(serve: Callable[..., Server], folder: Path, front_ends: str) -> None:
+    flags = ("--journal", str(folder), "--front-ends", front_ends)
+    draining = serve(*flags, "--drain-wait-s", "600")
+    draining.process.terminate()
+    draining.wait_for("draining")
+    with serve(*flags).client() as client, draining.client() as other:
+        client.classify("good")
+        other.classify("bad")
+
+    assert draining.process.poll() is None
+
+
+@pytest.mark.parametrize("front_ends", ["0", "2"])
+def test_a_server_that_was_killed_leaves_the_folder_to_the_next(serve: Callable[..., Server], folder: Path, front_ends: str) -> None:
+    flags = ("--journal", str(folder), "--front-ends", front_ends)
+    serve(*flags).end()
+
+    serve(*flags)
+
+
+def test_a_full_disk_without_room_for_the_lock_stops_no_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, *_: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(journal_files, "_check", lambda _: None)
+    monkeypatch.setattr(os, "open", full)
+
+    with journal_files.held(str(tmp_path)) as let_next_in:
+        let_next_in()
 
 
 class Clock:

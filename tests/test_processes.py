@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import errno
 import fcntl
-import hashlib
 import itertools
 import json
 import os
@@ -51,6 +50,29 @@ def hang(self, feeds, stop=None):
 Session.run = hang
 sys.exit(main())
 """
+# ``sentiment`` whose models load when a file exists.
+LOADING = """
+import pathlib, sys, time
+from sentiment.cli.main import main
+from sentiment.model import classifier
+
+load = classifier.load_bundle
+
+def wait(*arguments):
+    while not pathlib.Path({go!r}).exists():
+        time.sleep(0.01)
+    return load(*arguments)
+
+classifier.load_bundle = wait
+sys.exit(main())
+"""
+
+
+def loading(folder: Path) -> tuple[Path, Path]:
+    """A program for ``spawn`` that loads no model before the test makes a file; the program and the file."""
+    program, go = folder / "loading.py", folder / "go"
+    program.write_text(LOADING.format(go=str(go)))
+    return program, go
 
 
 class Process:
@@ -302,14 +324,9 @@ def test_at_debug_level_each_call_is_logged_with_who_sent_it(spawn: Callable[...
 def test_until_the_model_is_loaded_grpc_is_closed_and_http_says_that_the_server_is_starting(
     spawn: Callable[..., Process], tmp_path: Path
 ) -> None:
-    bundle = make_bundle(tmp_path)
-    manifest = read_manifest(bundle)
-    # A file that cannot be read to its end before the test opens the other one: loading takes as long as the test wants.
-    os.mkfifo(bundle / "slow")
-    manifest["files"]["slow"] = {"sha256": hashlib.sha256(b"").hexdigest(), "bytes": 0}
-    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    program, go = loading(tmp_path)
     port, url = free_port(), f"http://127.0.0.1:{free_port()}"
-    server = spawn("--bundles", str(tmp_path), "--grpc-listen", f"127.0.0.1:{port}", "--http-listen", url[7:], "--drain-wait-s", "0")
+    server = spawn("--grpc-listen", f"127.0.0.1:{port}", "--http-listen", url[7:], "--drain-wait-s", "0", program=program)
 
     def answer(path: str, body: bytes | None = None) -> tuple[int, str]:
         try:
@@ -327,7 +344,7 @@ def test_until_the_model_is_loaded_grpc_is_closed_and_http_says_that_the_server_
         time.sleep(0.01)
     with socket.socket() as probe:
         refused = probe.connect_ex(("127.0.0.1", port))
-    (bundle / "slow").open("wb").close()
+    go.touch()
     server.wait_ready()
 
     assert refused == errno.ECONNREFUSED

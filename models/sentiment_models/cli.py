@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from sentiment.errors import BadBundle
+from sentiment.files.visible import visible
 from sentiment_models.errors import ModelsError, OtherRun, disk_full
 
 DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return run(arguments) or DONE
     except (ModelsError, BadBundle) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error))}", file=sys.stderr)
         return BAD_BUNDLE if isinstance(error, BadBundle) else WRONG_USAGE if isinstance(error, OtherRun) else FAILED
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)

@@ -54,6 +54,22 @@ def test_the_clients_request_id_is_kept_if_it_is_one(server: RunningServer, sent
     assert 0 < len(found) <= 128
 
 
+def test_ids_that_the_server_gives_tell_nothing_of_each_other(server: RunningServer) -> None:
+    def given() -> int:
+        with pytest.raises(CallFailed) as caught:
+            client.classify("")
+        return int(caught.value.request_id, 16)
+
+    with server.client() as client:
+        ids = [given() for _ in range(40)]
+
+    # Each of 128 bits is 0 in one and 1 in another; by chance it is not once in 2**32 runs.
+    zeros, ones = 2**128 - 1, 2**128 - 1
+    for one in ids:
+        zeros, ones = zeros & one, ones & ~one
+    assert (zeros, ones) == (0, 0)
+
+
 def test_a_failing_model_fails_only_the_text_that_it_fails_on(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start()
     session = served_by(server).classifier.session

@@ -220,7 +220,7 @@ async def test_a_stream_that_is_cancelled_again_while_it_ends_is_closed_all_the_
     nothing: Any = None
     receiving, limits = Receiving(RequestBytes(2**20), 2**20, 1.0), StreamLimits(4, 4, 2**20, 1.0)
     streams = Streams(nothing, nothing, receiving, limits)
-    call = Call("ClassifyStream", 0.0, math.inf, lambda: (), lambda: "id")
+    call = Call("ClassifyStream", 0.0, math.inf, lambda: ())
     stream = _Stream(nothing, nothing, receiving, Turns(1), call, limits)
     silent: Any = SimpleNamespace(read=asyncio.Event().wait)
 

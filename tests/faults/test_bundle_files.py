@@ -1,12 +1,14 @@
 """Bundles whose files are damaged, replaced or deleted"""
 
+import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import onnx
 import pytest
@@ -20,6 +22,7 @@ from tests.front_ends.servers import PATIENCE_S, Server
 from tests.tiny import make_bundle, read_manifest, write_manifest
 
 Damage = Callable[[Path, Path], object]
+SECRET = "a-token-that-nobody-may-see"
 DEFAULT = [("a gripping, beautifully shot film", 0.0), ("two hours of my life I will never get back", 0.0)]
 
 
@@ -194,6 +197,86 @@ def test_files_of_the_default_bundle_are_damaged_while_it_is_served(
                 assert explained(client) == before
         fates.append(callers.fates)
     evidence.judge(*fates)
+
+
+def relabel(path: Path, _secret: Path) -> None:
+    """A label of two lines, the second of which would be a header of a wheel, and which clears a terminal."""
+    evil, manifest = "good\r\nRequires-Dist: evil\x1b[2J", cast(dict[str, Any], read_manifest(path))
+    manifest["labels"][1] = manifest["golden"][0]["label"] = evil
+    manifest["references"] = {}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def nest(path: Path, _secret: Path) -> None:
+    """A config.json that is nested 200,000 deep."""
+    (path / "config.json").write_text('{"a":' * 200_000)
+    write_manifest(path, read_manifest(path))
+
+
+def name_outside(path: Path, secret: Path) -> None:
+    """A file outside of the folder among those of the manifest, with its hash."""
+    manifest = cast(dict[str, Any], read_manifest(path))
+    content = secret.read_bytes()
+    manifest["files"]["../../../secret"] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def link(name: str) -> Damage:
+    def change(path: Path, secret: Path) -> None:
+        (path / name).unlink()
+        (path / name).symlink_to(secret)
+
+    return change
+
+
+def pipe(name: str) -> Damage:
+    def change(path: Path, _secret: Path) -> None:
+        (path / name).unlink()
+        os.mkfifo(path / name)
+
+    return change
+
+
+HOSTILE: dict[str, Damage] = {
+    **{f"{name} is a link out": link(name) for name in ("MODEL_CARD.md", "config.json", "tokenizer.json", "fp32.onnx", "manifest.json")},
+    **{f"{name} is a pipe": pipe(name) for name in ("MODEL_CARD.md", "tokenizer.json")},
+    "manifest lists a file outside": name_outside,
+    "label of two lines": relabel,
+    "config.json is deep": nest,
+}
+
+
+def test_bundles_that_somebody_hostile_made(tmp_path: Path, serve: Callable[..., Server], evidence: Evidence) -> None:
+    """Files of a bundle are links to a file with a secret, pipes, or nested 200,000 deep; its manifest lists a file outside of the folder,
+    or has a label of two lines that clears a terminal. Each start ends with exit code 3 and says why, and nothing of the secret. Under
+    load, version 2 appears with such a card in the folder that a server watches: it is refused, and GetModel gives the card of version 1.
+    """
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    for number, change in enumerate(HOSTILE.values()):
+        path = make_bundle(tmp_path / str(number))
+        change(path, secret)
+        code, said = refused(tmp_path / str(number), "--model", "tiny")
+        assert code == 3, said
+        assert SECRET not in said
+        assert "Traceback" not in said
+        assert "\x1b" not in said
+    make_bundle(tmp_path / "served")
+    server = serve("--bundles", str(tmp_path / "served"), "--models-watch-s", "0.1")
+    with Callers(server.target) as callers:
+        callers.wait(50)
+        second = make_bundle(tmp_path / "part", version=2)
+        link("MODEL_CARD.md")(second, secret)
+        os.rename(second, tmp_path / "served" / "tiny" / "2")
+        said = server.wait_for("model_not_loaded", model="tiny/2")["reason"]
+        with server.client() as client:
+            card = client.get_model().card
+        callers.wait(50)
+
+    assert "is a link to" in said
+    assert card == "# Tiny\n"
+    evidence.judge(callers.fates)
+    evidence.measured["starts that were refused"] = len(HOSTILE)
 
 
 def explained(client: Client) -> Any:

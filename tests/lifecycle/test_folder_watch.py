@@ -1,12 +1,14 @@
 """The folder watch loads versions that are complete and no longer change, however they got there, and no others."""
 
 import asyncio
+import json
 import os
 import shutil
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -18,6 +20,7 @@ from sentiment.serving.lifecycle.loading import Loaded, load
 from sentiment.serving.lifecycle.startup import load_all
 from sentiment.settings import Settings
 from tests.lifecycle.conftest import Exchanging, break_golden, make_version, run_in_vain
+from tests.tiny import make_bundle, read_manifest
 
 Start = Callable[..., Exchanging]
 PATIENCE_S = 60
@@ -220,6 +223,20 @@ def test_a_manifest_of_nothing_but_brackets_is_incomplete(root: Path) -> None:
     (root / "tiny/1/manifest.json").write_text("[" * 100_000)
 
     assert folders.missing(root / "tiny/1") == "manifest.json is incomplete or not a manifest"
+
+
+def test_a_listing_looks_at_no_file_outside_the_folder_and_waits_for_no_pipe(tmp_path: Path) -> None:
+    path = make_bundle(tmp_path)
+    (tmp_path / "secret").write_bytes(b"1234")
+    manifest: dict[str, Any] = read_manifest(path)
+    manifest["files"]["../../secret"] = {"sha256": "0" * 64, "bytes": 9}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    assert folders.missing(path) == "manifest.json is incomplete or not a manifest"
+    (path / "manifest.json").unlink()
+    os.mkfifo(path / "manifest.json")
+
+    assert folders.missing(path) == "manifest.json is missing"
+    assert folders.digest(path) == ""
 
 
 def test_startup_skips_a_version_that_is_too_large_for_the_settings(

@@ -1,7 +1,10 @@
 """Bundles: which one is found, the error of each kind of damage, and which graph is served."""
 
+import hashlib
 import json
+import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import pytest
 from onnx import numpy_helper
 
 from sentiment.errors import BadBundle
-from sentiment.model.bundle import MANIFEST_BYTES_MAX, bundle_roots, find_bundle, load_bundle
+from sentiment.model.bundle import CARD_BYTES_MAX, CONFIG_BYTES_MAX, MANIFEST_BYTES_MAX, bundle_roots, find_bundle, load_bundle
 from sentiment.model.check import check_bundle
 from sentiment.model.classifier import load_classifier
 from tests.tiny import make_bundle, make_graph, read_manifest, write_manifest
@@ -91,11 +94,115 @@ def test_two_bundles_have_different_digests(tmp_path: Path) -> None:
 
 
 def test_without_a_config_the_number_of_heads_is_the_largest_usual_one(bundle: Path) -> None:
-    for config in ("{}", "not JSON"):
-        (bundle / "config.json").write_text(config)
-        write_manifest(bundle, read_manifest(bundle))
+    (bundle / "config.json").write_text("{}")
+    write_manifest(bundle, read_manifest(bundle))
+    assert load_bundle(bundle).attention_heads == 16
 
-        assert load_bundle(bundle).attention_heads == 16
+    (bundle / "config.json").unlink()
+    write_manifest(bundle, read_manifest(bundle))
+    assert load_bundle(bundle).attention_heads == 16
+
+
+def test_a_config_that_no_manifest_lists_is_not_read(bundle: Path) -> None:
+    rewrite(bundle, lambda manifest: manifest["files"].pop("config.json"))
+    (bundle / "config.json").write_text("[" * 200_000)
+
+    assert load_bundle(bundle).attention_heads == 16
+
+
+@pytest.mark.parametrize("content", [b"not JSON", b"[]", b"\xff{}", b"[" * 200_000, b'{"a":' * 200_000, b" " * (CONFIG_BYTES_MAX + 1)])
+def test_a_config_that_is_no_json_object_is_an_error(bundle: Path, content: bytes) -> None:
+    (bundle / "config.json").write_bytes(content)
+    write_manifest(bundle, read_manifest(bundle))
+
+    assert why_not(bundle).startswith(f"{bundle}/config.json: ")
+
+
+def test_the_card_is_read_when_the_bundle_is_loaded(bundle: Path) -> None:
+    loaded = load_bundle(bundle)
+    (bundle / "MODEL_CARD.md").write_text("another")
+
+    assert loaded.card == "# Tiny\n"
+
+
+def list_card(path: Path) -> None:
+    """Make the card one of the manifest's files, as ``sentiment-models card`` does."""
+    content = (path / "MODEL_CARD.md").read_bytes()
+    spec = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    rewrite(path, lambda manifest: manifest["files"].update({"MODEL_CARD.md": spec}))
+
+
+def test_a_card_that_the_manifest_lists_must_be_the_one_that_it_lists(bundle: Path) -> None:
+    list_card(bundle)
+    assert load_bundle(bundle).card == "# Tiny\n"
+    (bundle / "MODEL_CARD.md").write_text("# Tony\n")
+    assert "MODEL_CARD.md: SHA-256 is" in why_not(bundle)
+    (bundle / "MODEL_CARD.md").unlink()
+
+    assert why_not(bundle) == f"{bundle}/MODEL_CARD.md: No such file or directory"
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_card_that_is_too_long_or_no_text_is_an_error(bundle: Path, listed: bool) -> None:
+    for content, says in ((b"#" * (CARD_BYTES_MAX + 1), f"the limit is {CARD_BYTES_MAX}"), (b"\xff", "not UTF-8")):
+        (bundle / "MODEL_CARD.md").write_bytes(content)
+        if listed:
+            list_card(bundle)
+        assert why_not(bundle).startswith(f"{bundle}/MODEL_CARD.md: ")
+        assert says in why_not(bundle)
+
+
+FILES = ["MODEL_CARD.md", "config.json", "fp32.onnx", "manifest.json", "tokenizer.json"]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("relative", [True, False])
+def test_a_link_out_of_the_folder_is_not_followed_whatever_it_leads_to(bundle: Path, name: str, relative: bool) -> None:
+    secret = bundle.parent / "secret"
+    # With the right content: not even its hash is told.
+    (bundle / name).rename(secret)
+    (bundle / name).symlink_to(Path("..", "secret") if relative else secret)
+
+    assert why_not(bundle) == f"{bundle / name}: is a link to {secret}, which is outside of the bundle's folder"
+
+
+def test_a_link_by_way_of_another_folder_is_not_followed(bundle: Path) -> None:
+    (bundle.parent / "elsewhere").mkdir()
+    (bundle / "MODEL_CARD.md").rename(bundle.parent / "elsewhere" / "MODEL_CARD.md")
+    (bundle / "data").symlink_to(bundle.parent / "elsewhere")
+    (bundle / "MODEL_CARD.md").symlink_to("data/MODEL_CARD.md")
+
+    assert "is outside of the bundle's folder" in why_not(bundle)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_no_file_is_an_error_and_holds_nobody_up(bundle: Path, name: str) -> None:
+    (bundle / name).unlink()
+    os.mkfifo(bundle / name)
+    assert why_not(bundle) == f"{bundle / name}: is not a regular file"
+    (bundle / name).unlink()
+    (bundle / name).mkdir()
+    assert why_not(bundle) == f"{bundle / name}: is not a regular file"
+    (bundle / name).rmdir()
+    (bundle / name).symlink_to(name)
+
+    assert why_not(bundle) == f"{bundle / name}: Too many levels of symbolic links"
+
+
+@pytest.mark.parametrize(("mount", "inside"), [("tiny/1", "."), ("tiny", "1"), (".", "tiny/1")])
+def test_a_bundle_is_served_as_kubernetes_mounts_it(bundle: Path, tmp_path: Path, mount: str, inside: str) -> None:
+    """Each name in the mount is a link by way of ``..data``, a link that is exchanged when the content changes."""
+    list_card(bundle)
+    root = tmp_path / "mounts"
+    made = root / mount / "..2026_01_01_00_00_00.1"
+    shutil.copytree(bundle, made / inside)
+    (root / mount / "..data").symlink_to(made.name)
+    for path in made.iterdir():
+        (root / mount / path.name).symlink_to(Path("..data", path.name))
+
+    loaded = load_classifier(find_bundle("tiny", [root])).bundle
+
+    assert (loaded.id, loaded.card) == ("tiny/1", "# Tiny\n")
 
 
 def test_unknown_fields_of_a_later_version_are_ignored(bundle: Path) -> None:
@@ -155,6 +262,17 @@ def graphs(manifest: Manifest) -> list[Manifest]:
     return found
 
 
+def set_label(label: str) -> Callable[[Manifest], object]:
+    """Give the first label another name, wherever it stands."""
+
+    def change(manifest: Manifest) -> None:
+        manifest["labels"][0] = manifest["golden"][1]["label"] = label
+        counts = manifest["references"]["usual"]["label"]
+        counts[label] = counts.pop("negative")
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "there", "wanted"),
     [
@@ -185,6 +303,12 @@ def graphs(manifest: Manifest) -> list[Manifest]:
         (lambda m: m["calibration"].update(abstain_below=2), "got 2", "calibration.abstain_below: Input should be less than or equal to 1"),
         (lambda m: graphs(m)[0].update(tolerance=0), "got 0", "graphs.classify.0.tolerance: Input should be greater than 0"),
         (lambda m: graphs(m)[0].update(tolerance=float("inf")), "got inf", "graphs.classify.0.tolerance: Input should be a finite number"),
+        *((set_label(label), "must have", repr(label)) for label in ("a\nb", "a\x1b[2J", "a\x9b2J", "\u202ea", " a", "a ", "\u200ba")),
+        (set_label("x" * 201), "got 'xxx", "labels.0: String should have at most 200 characters"),
+        (set_label(""), "got ''", "labels.0: String should have at least 1 character"),
+        (lambda m: m.update(architecture="bert\nRequires-Dist: evil"), "got 'bert\\nRequires-Dist: evil'", "architecture: "),
+        (lambda m: graphs(m)[0].update(precision="\x1b[31mfp32"), "got '\\x1b[31mfp32'", "graphs.classify.0.precision: "),
+        (lambda m: m.update(accuracy={"a\nb": m["accuracy"]["made-up"]}), "got 'a\\nb'", "accuracy"),
         (lambda m: m.update(labels=["positive"]), "got ['positive']", "labels: Tuple should have at least 2 items"),
         (lambda m: m.update(labels=["positive", "positive"]), "a label is listed twice: ['positive', 'positive']", ""),
         (lambda m: m.update(labels=["a", "b", "c"]), "golden[0] has label 'positive' and 2 logits", "the labels are ['a', 'b', 'c']"),
@@ -264,12 +388,60 @@ def test_wrong_golden_logits_are_an_error(bundle: Path) -> None:
     assert why_not(bundle, load_classifier) == f"{bundle}/fp32.onnx: golden[1]: the logit error is 0.5000; the tolerance is 0.001"
 
 
+def test_a_graph_whose_names_are_not_utf8_is_an_error(bundle: Path) -> None:
+    content = (bundle / "fp32.onnx").read_bytes()
+    (bundle / "fp32.onnx").write_bytes(content.replace(b"input_ids", b"\xd6nput_ids"))
+    write_manifest(bundle, read_manifest(bundle))
+
+    assert "ONNX Runtime cannot load it: " in why_not(bundle, load_classifier)
+
+
+@pytest.mark.parametrize("location", ["../secret", "/etc/hostname", "link"])
+def test_a_graph_reads_no_weights_from_outside_of_the_folder(bundle: Path, location: str) -> None:
+    graph = make_graph()
+    weights = graph.graph.initializer[0]
+    (bundle.parent / "secret").write_bytes(weights.raw_data)
+    (bundle / "link").symlink_to("../secret")
+    weights.external_data.add(key="location", value=location)
+    weights.external_data.add(key="length", value=str(len(weights.raw_data)))
+    weights.data_location = onnx.TensorProto.EXTERNAL
+    weights.ClearField("raw_data")
+    (bundle / "fp32.onnx").write_bytes(graph.SerializeToString())
+    manifest = read_manifest(bundle)
+    manifest["files"]["fp32.onnx"] = {  # type: ignore[index]  # plain JSON
+        "sha256": hashlib.sha256(graph.SerializeToString()).hexdigest(),
+        "bytes": len(graph.SerializeToString()),
+    }
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+
+    assert "ONNX Runtime cannot load it: " in why_not(bundle, load_classifier)
+
+
 @pytest.mark.parametrize("name", ["fp32.onnx", "tokenizer.json"])
 def test_a_file_with_the_right_hash_and_the_wrong_content_is_an_error(bundle: Path, name: str) -> None:
     (bundle / name).write_bytes(b"nonsense")
     write_manifest(bundle, read_manifest(bundle))
 
     assert f"{bundle / name}: " in why_not(bundle, load_classifier)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        # It raises a bare Exception at the first word that it does not know, such as the letter that the service tries it with.
+        lambda tokenizer: tokenizer["model"].update(unk_token="[NO]"),
+        # It panics.
+        lambda tokenizer: tokenizer["post_processor"]["special_tokens"].pop("[CLS]"),
+        lambda tokenizer: tokenizer["post_processor"].update(special_tokens={}),
+    ],
+)
+def test_a_tokenizer_that_fails_or_panics_is_an_error(bundle: Path, change: Callable[[Manifest], object]) -> None:
+    tokenizer: Manifest = json.loads((bundle / "tokenizer.json").read_text())
+    change(tokenizer)
+    (bundle / "tokenizer.json").write_text(json.dumps(tokenizer))
+    write_manifest(bundle, read_manifest(bundle))
+
+    assert why_not(bundle, load_classifier).startswith(f"{bundle}/tokenizer.json: not a tokenizer: ")
 
 
 def test_the_error_of_a_missing_provider_lists_the_available_ones(bundle: Path) -> None:

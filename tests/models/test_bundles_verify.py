@@ -10,6 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 from safetensors.numpy import load_file, save_file
 
+from sentiment.model.bundle import load_bundle
 from sentiment.model.classifier import load_classifier
 from sentiment.model.session import Session
 from sentiment.model.tokenizer import Tokenizer
@@ -22,6 +23,7 @@ from sentiment_models.export.graphs.flatten import flatten
 from sentiment_models.export.graphs.graph import serialize
 from sentiment_models.export.graphs.quantize import quantize
 from sentiment_models.export.inference import Graph
+from sentiment_models.export.manifest import MANIFEST_FILE, read_object, write_object
 from sentiment_models.export.weights import refer
 from tests.models.tampered import change_graph, change_json, copy, reseal
 
@@ -30,6 +32,19 @@ from tests.models.tampered import change_graph, change_json, copy, reseal
 def bundle(exported: tuple[Path, Exported], tmp_path: Path) -> Path:
     """A copy of the tiny bundle, with a card."""
     return copy(exported[0], tmp_path)
+
+
+def change_manifest(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the manifest and nothing else."""
+    manifest: dict[str, Any] = dict(read_object(bundle / MANIFEST_FILE))
+    change(manifest)
+    write_object(bundle / MANIFEST_FILE, manifest)
+
+
+def unlist_card(bundle: Path) -> Path:
+    """Take the card out of the manifest, as earlier versions left it; returns its path."""
+    change_manifest(bundle, lambda manifest: manifest["files"].pop("MODEL_CARD.md"))
+    return bundle / "MODEL_CARD.md"
 
 
 def _failed(bundle: Path) -> dict[str, str]:
@@ -96,8 +111,11 @@ def test_damaged_bytes_are_named_and_end_the_checks(bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "check", "found"),
     [
-        (lambda b: (b / "MODEL_CARD.md").unlink(), "folder", "lacks MODEL_CARD.md"),
-        (lambda b: (b / "MODEL_CARD.md").write_text("# tiny/1"), "model card", "does not name "),
+        (lambda b: (b / "MODEL_CARD.md").unlink(), "files", "MODEL_CARD.md: No such file"),
+        (lambda b: (b / "MODEL_CARD.md").write_text("# tiny/1"), "files", "MODEL_CARD.md: has 8 bytes"),
+        (lambda b: unlist_card(b).unlink(), "folder", "lacks MODEL_CARD.md"),
+        (lambda b: unlist_card(b).write_text("# tiny/1"), "model card", "does not name "),
+        (lambda b: change_manifest(b, lambda m: m["calibration"].update(temperature=2.0)), "model card", "does not name "),
         (lambda b: (b / "deep").mkdir(), "folder", "has deep, which the manifest does not list"),
         (lambda b: reseal(b, lambda m: m["files"].pop("config.json")), "folder", "config.json is not listed in the manifest"),
         (lambda b: change_json(b, "config.json", lambda c: c.update(vocab_size=7)), "tokenizer", "token ids up to"),
@@ -129,10 +147,22 @@ def test_every_fault_is_named(bundle: Path, spoil: Callable[[Path], object], che
 
 
 def test_a_link_is_not_a_regular_file(bundle: Path, tmp_path: Path) -> None:
-    (bundle / "config.json").rename(tmp_path / "elsewhere.json")
+    (bundle / "config.json").rename(bundle / "other.json")
+    (bundle / "config.json").symlink_to("other.json")
+    said = "has other.json, which the manifest does not list; config.json is not a regular file"
+    assert _failed(bundle) == {"folder": said}
+    (bundle / "other.json").rename(tmp_path / "elsewhere.json")
+    (bundle / "config.json").unlink()
     (bundle / "config.json").symlink_to(tmp_path / "elsewhere.json")
 
-    assert _failed(bundle) == {"folder": "config.json is not a regular file"}
+    assert _failed(bundle).keys() == {"files"}
+
+
+def test_a_bundle_of_an_earlier_version_whose_card_is_not_listed_passes(bundle: Path) -> None:
+    card = unlist_card(bundle).read_text()
+
+    assert load_bundle(bundle).digest in card
+    assert _failed(bundle) == {}
 
 
 def test_weights_that_differ_from_those_of_the_graphs_are_found(bundle: Path) -> None:

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from sentiment.errors import BadBundle
 from sentiment.model.bundle import load_bundle
 from sentiment_models.errors import ModelsError
 from sentiment_models.evaluation.evaluate import Dataset, evaluate
 from sentiment_models.evaluation.findings import Evaluation
 from sentiment_models.export.export import Exported
 from sentiment_models.export.golden import MEANT
+from sentiment_models.export.manifest import MANIFEST_FILE, digest_without_card, read_object
 from sentiment_models.reports.card import AuthorFacts, write_card
 from tests.models.tiny_bert import sentences, write_tsv
 
@@ -46,6 +48,7 @@ def evaluation(exported: tuple[Path, Exported], dataset: Dataset, tmp_path_facto
 
 def test_the_card_holds_the_measured_figures_and_the_bundle_stays_valid(bundle: Path, evaluation: Evaluation) -> None:
     digest = load_bundle(bundle).digest
+    assert digest == digest_without_card(read_object(bundle / MANIFEST_FILE))
 
     text = write_card(bundle, [evaluation]).read_text(encoding="utf-8")
 
@@ -55,9 +58,20 @@ def test_the_card_holds_the_measured_figures_and_the_bundle_stays_valid(bundle: 
     assert f"| int8 | made/up | 100 | {figures}" in text
     assert "1.0% of the texts of made/up are longer than 64 tokens" in text
     assert "The checkpoint has no record of its training." in text
-    assert digest == load_bundle(bundle).digest
     assert digest in text
     assert load_bundle(bundle).card == text
+    assert "MODEL_CARD.md" in load_bundle(bundle).manifest.files
+    assert digest == digest_without_card(read_object(bundle / MANIFEST_FILE)) != load_bundle(bundle).digest
+
+
+def test_a_card_that_was_lost_or_changed_can_be_written_again(bundle: Path) -> None:
+    path = write_card(bundle, [])
+    written = path.read_text(encoding="utf-8")
+    for spoil in (path.unlink, lambda: path.write_text("changed")):
+        spoil()
+        with pytest.raises(BadBundle):
+            load_bundle(bundle)
+        assert write_card(bundle, []).read_text(encoding="utf-8") == load_bundle(bundle).card == written
 
 
 def test_the_card_names_what_the_model_was_trained_on(bundle: Path) -> None:

@@ -1,11 +1,14 @@
 """A bundle as a wheel: pip installs it, and the service serves it without being told where it is."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
 import zipfile
+from email.message import Message
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
@@ -53,6 +56,45 @@ def test_equal_bundles_make_equal_wheels(bundle: Path, tmp_path: Path, monkeypat
     with zipfile.ZipFile(one) as file:
         (points,) = [name for name in file.namelist() if name.endswith("entry_points.txt")]
         assert file.read(points).decode().startswith(f"[{BUNDLES_GROUP}]\n")
+
+
+def metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = (name for name in file.namelist() if name.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(file.read(name).decode())
+
+
+def relabelled(bundle: Path, label: str) -> Path:
+    """Give the first label another name."""
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+    first = manifest["labels"][0]
+    manifest["labels"][0] = label
+    for golden in manifest["golden"]:
+        golden["label"] = label if golden["label"] == first else golden["label"]
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    return bundle
+
+
+# The second would be two lines if somebody decoded it.
+@pytest.mark.parametrize("label", [f"n\u00e9gatif: Requires-Dist {'x' * 150}", "=?utf-8?q?a=0ARequires-Dist:_evil?="])
+def test_the_metadata_have_no_header_of_the_manifest_or_the_card(bundle: Path, tmp_path: Path, label: str) -> None:
+    relabelled(bundle, label)
+    (bundle / "MODEL_CARD.md").write_text("Requires-Dist: evil\n\n# \u00c9\n", encoding="utf-8")
+
+    found = metadata(pack(bundle, tmp_path / "dist"))
+
+    assert found.get_all("Requires-Dist") == ["sentiment-service"]
+    assert found["Summary"] == f"bert classifier of {label}, positive for sentiment-service"
+    assert found.get_payload() == "Requires-Dist: evil\n\n# \u00c9\n"
+    assert len(found.keys()) == 7
+
+
+def test_a_label_of_two_lines_is_not_packed(bundle: Path, tmp_path: Path) -> None:
+    relabelled(bundle, "a\nRequires-Dist: evil")
+
+    with pytest.raises(BadBundle, match=r"labels\.0: "):
+        pack(bundle, tmp_path / "dist")
+    assert not (tmp_path / "dist").exists()
 
 
 def test_a_damaged_bundle_is_not_packed(bundle: Path, tmp_path: Path) -> None:

@@ -9,7 +9,10 @@ from sentiment_models.explanations.stored import stored
 from sentiment_models.explanations.training_findings import TrainingFindings
 from sentiment_models.reports.card import AuthorFacts, write_card
 
-DESCRIPTION = "Write MODEL_CARD.md into a bundle, from its manifest and the results of evaluate and attention-tests."
+DESCRIPTION = (
+    "Write MODEL_CARD.md into a bundle, from its manifest and the results of evaluate and attention-tests, and list it in the manifest, "
+    "whose digest changes."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from sentiment.errors import BadBundle
+from sentiment.files.visible import visible
 from sentiment_models.errors import ModelsError
 from sentiment_models.export.examine import examine
 
@@ -27,7 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise ModelsError("--signature needs --key" if arguments.signature else "--key needs --signature")
     failed = []
     for check in examine(arguments.bundle, arguments.signature, arguments.key):
-        print(check.line, flush=True)
+        print(visible(check.line), flush=True)
         if not check.good:
             failed.append(check.name)
     if failed:

@@ -68,7 +68,7 @@ def _after_tab(line: str, where: str) -> str:
 def _text_of(line: str, where: str) -> str:
     try:
         return str(json.loads(line)["text"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadData(f"{where}: expected a JSON object with the key text: {error!r}") from error
 
 

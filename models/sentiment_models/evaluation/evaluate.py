@@ -31,7 +31,7 @@ from sentiment_models.evaluation.metrics import Labels, calibration_error, class
 from sentiment_models.evaluation.probes import PERTURBATIONS, behave, catch, perturb, read_kinds
 from sentiment_models.evaluation.resample import SEED, accuracy_and_f1_intervals, calibration_test
 from sentiment_models.export.inference import Served, serve
-from sentiment_models.export.manifest import MANIFEST_FILE, WEIGHTS_FILE, read_object, sha256, write_object
+from sentiment_models.export.manifest import MANIFEST_FILE, WEIGHTS_FILE, read_object, sha256, write_manifest
 from sentiment_models.export.provenance import Json
 
 # Upper ends of the length slices in tokens. 512 is the limit of most encoder families.
@@ -245,8 +245,7 @@ def record(bundle: Path, evaluation: Evaluation) -> None:
         accuracy[name] = {"accuracy": one.accuracy, "macro_f1": one.macro_f1, "ece": one.ece, "rows": one.rows}
         if counted:
             accuracy[name]["without_abstentions"] = counted.model_dump(include={"rows", "accuracy", "expected_accuracy"})
-    path = bundle / MANIFEST_FILE
-    write_object(path, {**read_object(path), "accuracy": accuracy})
+    write_manifest(bundle, {**read_object(bundle / MANIFEST_FILE), "accuracy": accuracy})
 
 
 def _classes(counts: NDArray[np.int64], names: Sequence[str]) -> dict[str, ClassFound]:

@@ -26,7 +26,7 @@ from sentiment_models.data.labelled import Example, read_examples
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.metrics import Labels, calibration_error
 from sentiment_models.export.inference import by_length
-from sentiment_models.export.manifest import MANIFEST_FILE, read_object, sha256, write_object
+from sentiment_models.export.manifest import MANIFEST_FILE, read_object, sha256, write_manifest
 from sentiment_models.export.provenance import Json, distinct_names
 
 # Texts tokenized together in the search for long texts.
@@ -218,8 +218,7 @@ def record_long_texts(bundle: Path, found: LongTexts, default: str | None = None
         raise ModelsError(
             f"the figures were measured with temperature {found.temperature}; the bundle has {manifest.calibration.temperature}"
         )
-    path = bundle / MANIFEST_FILE
-    whole = read_object(path)
+    whole = read_object(bundle / MANIFEST_FILE)
     windows, head_tail = found.best("windows").windows, found.best("head_tail").head_tail
     assert windows and head_tail
     provenance = whole.get("provenance")
@@ -232,7 +231,7 @@ def record_long_texts(bundle: Path, found: LongTexts, default: str | None = None
     whole["provenance"] = {**(provenance if isinstance(provenance, dict) else {}), "long_texts": chosen}
     if default:
         whole["default_truncation"] = default
-    write_object(path, whole)
+    write_manifest(bundle, whole)
 
 
 def _plans(classifier: Classifier, strides: Sequence[int]) -> Iterator[Plan]:

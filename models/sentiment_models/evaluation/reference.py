@@ -23,7 +23,7 @@ from sentiment.observability.metrics import SCORE_EDGES, TEXT_TOKENS_EDGES
 from sentiment_models.data.labelled import TextOrPair
 from sentiment_models.errors import ModelsError
 from sentiment_models.export.inference import serve
-from sentiment_models.export.manifest import MANIFEST_FILE, read_object, sha256, write_object
+from sentiment_models.export.manifest import MANIFEST_FILE, read_object, sha256, write_manifest
 from sentiment_models.export.provenance import Json, distinct_names
 
 BAR_CHARACTERS = 40
@@ -107,7 +107,7 @@ def record_reference(bundle: Path, name: str, reference: Reference) -> None:
         alone = {**manifest, "references": {name: reference.model_dump(mode="json")}}
         advice = "; --remove others first" if _is_valid(alone) else ""
         raise ModelsError(f"reference {name!r} cannot be recorded: {where + ': ' if where else ''}{first['msg']}{advice}") from error
-    write_object(path, manifest)
+    write_manifest(bundle, manifest)
 
 
 def _is_valid(manifest: Mapping[str, Json]) -> bool:
@@ -130,7 +130,7 @@ def remove_reference(bundle: Path, name: str) -> None:
     if name not in recorded:
         raise ModelsError(f"{path}: has no reference {name!r}; it has {', '.join(sorted(recorded)) or 'none'}")
     manifest["references"] = {other: reference for other, reference in recorded.items() if other != name}
-    write_object(path, manifest)
+    write_manifest(bundle, manifest)
 
 
 def _recorded(manifest: Mapping[str, Json]) -> dict[str, Json]:

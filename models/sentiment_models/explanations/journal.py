@@ -50,7 +50,7 @@ class Journal:
             try:
                 key, record = json.loads(line)
                 self._records[key] = record
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, RecursionError) as error:
                 raise ModelsError(f"{path}:{number}: damaged ({error}); delete the line") from error
         if len(whole) < len(content):
             with path.open("r+b") as stream:
@@ -87,6 +87,6 @@ def _difference(head: bytes, expected: bytes) -> str:
     try:
         old, new = (json.loads(line)["settings"] for line in (head, expected))
         names = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return "not a journal of a study"
     return f"belongs to a study with other settings ({', '.join(names)})"

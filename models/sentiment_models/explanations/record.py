@@ -10,7 +10,7 @@ from sentiment.model.trust import ExplanationsMeasured, MethodTrust, OverRandom
 from sentiment_models.errors import ModelsError
 from sentiment_models.explanations.conclusions import status
 from sentiment_models.explanations.findings import ATTENTION, ATTRIBUTION, BASELINE, DatasetFound, Findings, MethodFound
-from sentiment_models.export.manifest import MANIFEST_FILE, read_object, write_object
+from sentiment_models.export.manifest import MANIFEST_FILE, read_object, write_manifest
 
 
 def record_findings(bundle: Path, findings: Findings, default: str | None = None) -> None:
@@ -31,9 +31,8 @@ def record_findings(bundle: Path, findings: Findings, default: str | None = None
     if findings.graph != served:
         raise ModelsError(f"the findings were measured on {findings.graph}; the manifest records only those of the served graph, {served}")
     measured = measured_of(findings, default or findings.default_method)
-    path = bundle / MANIFEST_FILE
-    write_object(path, {**read_object(path), "explanations": measured.model_dump(mode="json", exclude_none=True)})
-    load_bundle(bundle)
+    written = {**read_object(bundle / MANIFEST_FILE), "explanations": measured.model_dump(mode="json", exclude_none=True)}
+    write_manifest(bundle, written)
 
 
 def check_of(findings: Findings, manifest: Manifest) -> None:

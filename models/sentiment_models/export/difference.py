@@ -14,6 +14,7 @@ import tokenizers
 from safetensors import SafetensorError, safe_open
 
 from sentiment.errors import BadBundle
+from sentiment.files.visible import visible, visible_json
 from sentiment.model.bundle import MANIFEST, Bundle, Golden, load_bundle
 from sentiment_models.export.graphs.graph_rules import all_nodes, read_graph
 from sentiment_models.export.manifest import CARD_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object, sha256
@@ -72,7 +73,7 @@ class Difference:
 
     def json(self) -> str:
         """Return everything as JSON."""
-        return json.dumps({"same": self.same, **dataclasses.asdict(self)}, indent=1, ensure_ascii=False)
+        return visible_json(json.dumps({"same": self.same, **dataclasses.asdict(self)}, indent=1, ensure_ascii=False))
 
 
 def difference(a: Path, b: Path) -> Difference:
@@ -218,7 +219,7 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
     if not lines:
         return []
     rest = [f"  ... and {len(lines) - LINES_MAX} more; --json shows all"] if len(lines) > LINES_MAX else []
-    return [f"{title} ({len(lines)})", *(f"  {line}" for line in lines[:LINES_MAX]), *rest]
+    return [f"{title} ({len(lines)})", *(f"  {visible(line)}" for line in lines[:LINES_MAX]), *rest]
 
 
 def _short(value: Any) -> str:  # Any: plain JSON

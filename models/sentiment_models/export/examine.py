@@ -22,7 +22,15 @@ from sentiment_models.export.checkpoint import Checkpoint
 from sentiment_models.export.golden import PARAGRAPH
 from sentiment_models.export.graphs.graph_rules import graph_faults, read_graph, shape_faults
 from sentiment_models.export.inference import Graph
-from sentiment_models.export.manifest import CARD_FILE, CONFIG_FILE, MANIFEST_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object
+from sentiment_models.export.manifest import (
+    CARD_FILE,
+    CONFIG_FILE,
+    MANIFEST_FILE,
+    TOKENIZER_FILE,
+    WEIGHTS_FILE,
+    digest_without_card,
+    read_object,
+)
 from sentiment_models.export.signature import check_signature
 from sentiment_models.export.verify import check_explain_parity, check_parity, explain_parity, interleave, movement, parity
 from sentiment_models.export.weights import Stored, stored_tensors
@@ -194,13 +202,14 @@ def _configuration(subject: _Subject) -> str:
 
 
 def _card(subject: _Subject) -> str:
-    card = subject.bundle.card
-    wanted = (subject.bundle.id, subject.bundle.digest)
-    missing = [text for text in wanted if text not in card]
+    card, listed = subject.bundle.card, CARD_FILE in subject.manifest.files
+    # Earlier versions did not list it; it names the digest then.
+    digest = digest_without_card(dict(read_object(subject.path / MANIFEST_FILE))) if listed else subject.bundle.digest
+    missing = [text for text in (subject.bundle.id, digest) if text not in card]
     if missing:
         what = f"does not name {' and '.join(missing)}" if card else "is missing"
         raise BadBundle(f"{what}; write it with sentiment-models card")
-    return f"{CARD_FILE} names {subject.bundle.id} and its digest"
+    return f"{CARD_FILE} names {subject.bundle.id} and {'its manifest' if listed else 'its digest, but the manifest does not list it'}"
 
 
 def _content(subject: _Subject, file: str) -> str:

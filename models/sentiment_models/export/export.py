@@ -21,13 +21,12 @@ from sentiment_models.export.graphs.quantize import INT8, Embeddings, quantize
 from sentiment_models.export.inference import Graph, encode_all
 from sentiment_models.export.manifest import (
     EXPLAIN_FILE,
-    MANIFEST_FILE,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
     file_entries,
     graph_file,
     sha256,
-    write_object,
+    write_manifest,
 )
 from sentiment_models.export.provenance import Json, distinct_names, library_versions, three_digits, without_folders
 from sentiment_models.export.spellings import add_spellings, learn_spellings
@@ -184,7 +183,7 @@ def _build(
     in_int8 = sum(name.endswith(INT8) for name in stored_tensors(part / WEIGHTS_FILE))
     exported = Exported(parities, movements, golden, calibrate(graphs[PRECISIONS[0]], dev, len(checkpoint.labels)), explain, in_int8)
     provenance = {**_provenance(checkpoint.path, identity.base, embeddings, exported), "spellings": _spelled(learned, spellings)}
-    write_object(part / MANIFEST_FILE, _manifest(checkpoint, identity, graphs, exported, provenance, file_entries(part)))
+    write_manifest(part, _manifest(checkpoint, identity, graphs, exported, provenance, file_entries(part)))
     return exported
 
 

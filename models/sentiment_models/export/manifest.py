@@ -4,6 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
+from sentiment.model.bundle import parse_manifest
 from sentiment_models.errors import ModelsError
 from sentiment_models.export.provenance import Json
 
@@ -23,12 +24,13 @@ def graph_file(precision: str) -> str:
 
 
 def file_entries(folder: Path) -> dict[str, Json]:
-    """Return size and SHA-256 of every file of a bundle except the manifest and the card, which may change after the export."""
-    return {
-        path.name: {"sha256": sha256(path), "bytes": path.stat().st_size}
-        for path in sorted(folder.iterdir())
-        if path.name not in (MANIFEST_FILE, CARD_FILE)
-    }
+    """Return size and SHA-256 of every file of a bundle except the manifest and the card, which ``card`` adds."""
+    return {path.name: file_entry(path) for path in sorted(folder.iterdir()) if path.name not in (MANIFEST_FILE, CARD_FILE)}
+
+
+def file_entry(path: Path) -> Json:
+    """Return size and SHA-256 of a file, as the manifest has them."""
+    return {"sha256": sha256(path), "bytes": path.stat().st_size}
 
 
 def sha256(path: Path) -> str:
@@ -45,7 +47,7 @@ def read_object(path: Path) -> dict[str, Json]:
     """
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelsError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(value, dict):
         raise ModelsError(f"{path}: expected a JSON object, got a {type(value).__name__}")
@@ -54,6 +56,32 @@ def read_object(path: Path) -> dict[str, Json]:
 
 def write_object(path: Path, value: dict[str, Json]) -> None:
     """Replace a JSON file atomically."""
+    _replace(path, _written(value))
+
+
+def write_manifest(bundle: Path, manifest: dict[str, Json]) -> None:
+    """Replace a bundle's manifest atomically.
+
+    Raises:
+        sentiment.errors.BadBundle: the service would not take it. The file is left as it is.
+    """
+    path, content = bundle / MANIFEST_FILE, _written(manifest)
+    parse_manifest(content, path)
+    _replace(path, content)
+
+
+def digest_without_card(manifest: dict[str, Json]) -> str:
+    """Return the SHA-256 of a manifest as it was before its card was written, which names it."""
+    files = manifest.get("files")
+    others = {name: entry for name, entry in files.items() if name != CARD_FILE} if isinstance(files, dict) else files
+    return hashlib.sha256(_written({**manifest, "files": others})).hexdigest()
+
+
+def _written(value: dict[str, Json]) -> bytes:
+    return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def _replace(path: Path, content: bytes) -> None:
     part = path.with_name(f".{path.name}.part")
-    part.write_text(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+    part.write_bytes(content)
     part.replace(path)

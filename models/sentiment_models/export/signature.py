@@ -1,8 +1,8 @@
 """Signatures of a bundle, compatible with ``cosign sign-blob`` and ``cosign verify-blob`` with a key.
 
-The signed file is manifest.json. Its SHA-256 is the bundle's digest, and it holds the SHA-256 of every other file except the card. A
-signature is ECDSA over P-256 with SHA-256, DER in base64, in a file next to the bundle's folder. There is no transparency log and no
-certificate: verifiers must get the public key from a trusted place.
+The signed file is manifest.json. Its SHA-256 is the bundle's digest, and it holds the SHA-256 of every other file, except the card where an
+earlier version wrote it. A signature is ECDSA over P-256 with SHA-256, DER in base64, in a file next to the bundle's folder. There is no
+transparency log and no certificate: verifiers must get the public key from a trusted place.
 """
 
 import base64
@@ -79,7 +79,7 @@ def _der(path: Path) -> bytes:
     if content.lstrip().startswith(b"{"):
         try:
             content = json.loads(content)["messageSignature"]["signature"].encode()
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BadSignature(f"{path}: expected the JSON of cosign sign-blob, but messageSignature.signature is missing") from error
     try:
         return base64.b64decode(b"".join(content.split()), validate=True)

@@ -52,7 +52,7 @@ def stored_tensors(path: Path) -> dict[str, Stored]:
         for name, entry in entries.items():
             begin, end = entry["data_offsets"]  # from the end of the header
             found[name] = Stored(8 + size + begin, end - begin, tuple(entry["shape"]), entry["dtype"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadCheckpoint(f"{path}: not a safetensors file: {error}") from error
     return found
 

@@ -73,13 +73,30 @@ def _write(tree: Path, package: str, bundle: Bundle) -> None:
     info = tree / f"{package}-{manifest.version}.dist-info"
     info.mkdir()
     content = {
-        "METADATA": (
-            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {manifest.version}\n"
-            f"Summary: {manifest.architecture} classifier of {', '.join(manifest.labels)} for sentiment-service\n"
-            f"Requires-Dist: sentiment-service\nRequires-Python: >=3.11\nDescription-Content-Type: text/markdown\n\n{bundle.card}"
-        ),
+        "METADATA": _metadata(bundle, distribution),
         "WHEEL": "Wheel-Version: 1.0\nGenerator: sentiment-models\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         "entry_points.txt": f"[{BUNDLES_GROUP}]\n{manifest.name} = {package}\n",
     }
     for name, text in content.items():
         (info / name).write_text(text, encoding="utf-8")
+
+
+def _metadata(bundle: Bundle, distribution: str) -> str:
+    """Return the package's core metadata, whose description is the card.
+
+    Written by hand: the standard library's email decodes encoded words, so that the label =?utf-8?q?a=0Ab?= would be two lines, and
+    packaging.metadata writes names in lower case, which twine does not find.
+    """
+    manifest = bundle.manifest
+    headers = {
+        "Metadata-Version": "2.1",
+        "Name": distribution,
+        "Version": str(manifest.version),
+        "Summary": f"{manifest.architecture} classifier of {', '.join(manifest.labels)} for sentiment-service",
+        "Requires-Dist": "sentiment-service",
+        "Requires-Python": ">=3.11",
+        "Description-Content-Type": "text/markdown",
+    }
+    # A manifest with other values is refused.
+    assert all(value.isprintable() for value in headers.values()), headers
+    return "".join(f"{name}: {value}\n" for name, value in headers.items()) + f"\n{bundle.card}"

@@ -187,7 +187,7 @@ def read_outcomes(path: Path, fingerprint: str) -> list[Outcome]:
         found = json.loads(path.read_bytes())
         runs = [Outcome(**{**run, "curve": tuple(Point(**point) for point in run["curve"])}) for run in found["runs"]]
         other = found["fingerprint"] != fingerprint
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelsError(f"{path}: not the results of an experiment, or damaged ({error!r}); delete the file to measure again") from error
     if other:
         raise OtherRun(f"{path}: belongs to an experiment with other settings or other data; choose another --out or delete the file")

@@ -15,10 +15,10 @@ import grpc
 
 from sentiment.cli.connecting import connected
 from sentiment.cli.standard_input import standard_input
-from sentiment.cli.terminal import visible
 from sentiment.client import CallFailed, Classification, Result
 from sentiment.files.tables import converter_of
 from sentiment.files.texts import LineOutput, read_texts
+from sentiment.files.visible import visible, visible_json
 from sentiment.security.client_credentials import Credentials
 
 if TYPE_CHECKING:
@@ -102,13 +102,13 @@ def classify(job: Job) -> int:
                 if output:
                     output.write(json_line(text, result))
                 else:
-                    print(json_line(text, result) if job.json else _line(text, result))
+                    print(visible_json(json_line(text, result)) if job.json else _line(text, result))
                 progress.advance()
             # The next block of standard input may take long to come.
             sys.stdout.flush()
         progress.close(failed)
         if len(digests) > 1:
-            print(f"the model changed during the run: the answers are from digests {', '.join(sorted(digests))}", file=sys.stderr)
+            print(f"the model changed during the run: the answers are from digests {visible(', '.join(sorted(digests)))}", file=sys.stderr)
         if output:
             output.complete()
         return failed
@@ -138,7 +138,7 @@ def _skip_done(output: LineOutput, texts: Iterator[str], job: Job) -> int:
         try:
             known = json.loads(line)
             answered, has_none = known["text"], "error" in known
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise output.other("is not a line of this command", number) from error
         text = next(texts, None)
         if text is None:
@@ -168,12 +168,11 @@ def source_of(job: "Job | ExplainJob") -> "Iterator[Client | Local]":
 
 def _line(text: str, result: Result) -> str:
     # Control characters and lone surrogates are shown as escapes: a terminal acts on the first, and the others have no UTF-8.
-    shown = " ".join(text.split())
-    shown = shown if shown.isprintable() else visible(shown)
+    shown = visible(" ".join(text.split()))
     if isinstance(result, CallFailed):
-        return f"{'-':10} {'':6}  {shown}  ({result.code.name}: {_reason(result)})"
+        return f"{'-':10} {'':6}  {shown}  ({result.code.name}: {visible(_reason(result))})"
     undecided = "  (undecided)" if result.abstain else ""
-    return f"{result.label:10} {result.score:.4f}  {shown}{undecided}"
+    return f"{visible(result.label):10} {result.score:.4f}  {shown}{undecided}"
 
 
 def _reason(failed: CallFailed) -> str:

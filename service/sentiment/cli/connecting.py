@@ -18,6 +18,7 @@ from sentiment.cli.listener import address_of, look
 from sentiment.client import CallFailed, Client
 from sentiment.client.policy import SERVICE
 from sentiment.errors import SentimentError
+from sentiment.files.visible import visible
 from sentiment.security.client_credentials import Credentials
 from sentiment.serving.starting import is_starting
 from sentiment.settings import is_loopback
@@ -120,7 +121,7 @@ def _wait(find: Callable[[], Found], ends_at: float, wait_s: float | None) -> No
             raise NoServer(f"{found.said}, after {wait_s or START_S:g} s of waiting; wait longer with --wait SECONDS")
         if found.said != shown:
             shown = found.said
-            print(f"{found.said}; waiting up to {math.ceil(left_s)} s", file=sys.stderr, flush=True)
+            print(f"{visible(found.said)}; waiting up to {math.ceil(left_s)} s", file=sys.stderr, flush=True)
         time.sleep(CHECK_EVERY_S)
 
 

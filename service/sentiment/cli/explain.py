@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -21,15 +20,12 @@ from sentiment.client import AttentionOptions, CallFailed, Client, ExplainOption
 from sentiment.client.explanations import with_notes
 from sentiment.errors import BadSettings
 from sentiment.files.texts import new_file
+from sentiment.files.visible import visible, visible_json
 from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
 
 if TYPE_CHECKING:
     from sentiment.serving.local import Local
-
-# Control characters and writing directions that json.dumps does not escape, although a terminal may act on them.
-_UNSAFE = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-
 
 # The field that a server names when the explanation would be too large.
 BYTES_FIELD = "options.bytes_max"
@@ -90,7 +86,7 @@ def explain(job: ExplainJob) -> int:
                 if error.code is grpc.StatusCode.UNAVAILABLE:
                     raise
                 failed += 1
-                _show(json_line(text, error) if job.json else f"text {number} has no explanation: {error}")
+                _show(visible_json(json_line(text, error)) if job.json else visible(f"text {number} has no explanation: {error}"))
             # The next text may take long to come.
             sys.stdout.flush()
         return failed
@@ -105,8 +101,7 @@ def _one_text() -> str:
 
 def _print(job: ExplainJob, explanation: Explanation) -> None:
     if job.json:
-        text = json.dumps(explanation.to_json(), ensure_ascii=False, allow_nan=False)
-        _show(_UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+        _show(visible_json(json.dumps(explanation.to_json(), ensure_ascii=False, allow_nan=False)))
     else:
         _show(page(explanation, colour=coloured(job.color), width=shutil.get_terminal_size().columns))
 

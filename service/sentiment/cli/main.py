@@ -20,6 +20,7 @@ from sentiment.cli.version import ShowVersions
 from sentiment.cli.watch import add_watch
 from sentiment.errors import BadBundle, BadSettings, SentimentError
 from sentiment.files.texts import DISK_FULL, BadFile, reason
+from sentiment.files.visible import visible
 from sentiment.settings import Settings, add_flags, front_ends_of, load_settings, markdown_table, settings_table
 
 DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3
@@ -71,7 +72,7 @@ def _with_runtime(run: Callable[[], int]) -> int:
 
 
 def _fail(error: Exception, code: int) -> int:
-    print(f"error: {error}", file=sys.stderr)
+    print(f"error: {visible(str(error))}", file=sys.stderr)
     return code
 
 
@@ -344,12 +345,12 @@ def _check(options: argparse.Namespace) -> int:
     if not path.is_dir():
         path = find_bundle(options.bundle, bundle_roots(bundles_of()))
     for line in check_bundle(path):
-        print(line)
+        print(visible(line))
     explainer = Explainer(load_classifier(path))
     if explainer.load() is not None:
         print("ok    explain graph: golden logits match the manifest, attention sums to 1 and is 0 on padding, all finite")
     elif explainer.failure:
-        print(f"BAD   explain graph: {explainer.failure}")
+        print(visible(f"BAD   explain graph: {explainer.failure}"))
     print(f"explains by {', '.join(explainer.methods)}")
     return DONE
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sentiment.cli.arguments import seconds
 from sentiment.errors import BadSettings
+from sentiment.files.visible import visible
 
 if TYPE_CHECKING:
     from sentiment.admin_client import AdminClient
@@ -66,7 +67,7 @@ def _run(options: argparse.Namespace, action: "Callable[[AdminClient, argparse.N
 
 def _list(client: "AdminClient", _options: argparse.Namespace) -> None:
     for model in client.index():
-        print(f"{model.name + '/' + model.version:24} {model.state:12} {model.reason}".rstrip())
+        print(visible(f"{model.name + '/' + model.version:24} {model.state:12} {model.reason}".rstrip()))
 
 
 def _load(client: "AdminClient", options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Words with values on a terminal: escapes, widths, colours, bars. Pure; does not know explanations."""
+"""Words with values on a terminal: widths, colours, bars. Pure; does not know explanations."""
 
 import math
 from bisect import bisect_right
@@ -15,7 +15,6 @@ BLUE = (195, 153, 117, 111, 75, 33)
 _BLACK = "38;5;16"
 # Smaller values are not coloured: they round to 0.0.
 LOGITS_MIN = 0.05
-_JOINERS = "\u200c\u200d"
 _NO_WIDTH = {"Mn", "Me", "Cf"}
 
 
@@ -35,13 +34,6 @@ class Piece:
             # Also underlined, for users who cannot distinguish the colours.
             codes += [_BLACK, f"48;5;{_background(self.value)}", *(["4"] if self.value < 0 else [])]
         return f"\x1b[{';'.join(codes)}m{self.text}\x1b[0m" if colour and codes else self.text
-
-
-def visible(text: str) -> str:
-    """The text on one line, safe to print: white space becomes a space; control characters, changes of the writing direction and code
-    points without a character become escapes.
-    """
-    return "".join(map(_visible, text))
 
 
 def columns(text: str) -> int:
@@ -100,12 +92,3 @@ def legend(colour: bool) -> str:
 def _background(value: float) -> int:
     palette = ORANGE if value > 0 else BLUE
     return palette[min(len(palette), math.ceil(abs(value) / LOGITS_FULL * len(palette))) - 1]
-
-
-def _visible(sign: str) -> str:
-    if sign.isspace():
-        return " "
-    kind = category(sign)
-    if kind in ("Cc", "Cs", "Co", "Cn") or (kind == "Cf" and sign not in _JOINERS):
-        return sign.encode("unicode_escape").decode()
-    return sign

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sentiment.cli.arguments import bundles_of, count
+from sentiment.files.visible import visible_lines
 from sentiment.observability.drift import TEXTS_MIN, WINDOW_TEXTS
 
 # The exit code of --fail-on-drift. Not 1: a monitor must tell drift from a command that failed.
@@ -82,5 +83,5 @@ def _run(options: argparse.Namespace) -> int:
         progress.advance,
     )
     progress.close()
-    print(shown)
+    print(visible_lines(shown))
     return DRIFTED if drifted else 0

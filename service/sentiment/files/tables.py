@@ -9,6 +9,7 @@ from typing import IO, Any
 
 from sentiment.errors import BadSettings
 from sentiment.files.texts import BadFile
+from sentiment.files.visible import visible
 
 # A field's type, or the fields of the object that it holds. The key ``...`` stands for all that the lines have there.
 Fields = Mapping[Any, Any]  # Any: a str or ...; a type or Fields
@@ -46,7 +47,8 @@ def _write_csv(lines: Lines, stream: IO[bytes], fields: Fields) -> None:
     text = io.TextIOWrapper(stream, "utf-8", newline="", write_through=True)
     # With this line end, the module quotes both of its characters.
     table = csv.writer(text, lineterminator="\r\n")
-    table.writerow([".".join(path) for path in columns])
+    # A server may give any label, and what shows a table may act on it.
+    table.writerow([visible(".".join(path)) for path in columns])
     for row, _ in _rows(lines()):
         table.writerow([_cell(row, path) for path in columns])
     text.detach()

@@ -308,7 +308,7 @@ class LineOutput:
         try:
             recorded = json.loads(self._record.read_bytes())
             differs = difference(recorded, options)
-        except (OSError, ValueError, AttributeError, TypeError) as error:
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
             raise self.other(
                 f"has {self.lines} lines, but {self._record.name}, which records their input and options, cannot be read"
             ) from error

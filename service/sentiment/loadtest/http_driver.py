@@ -83,7 +83,7 @@ class HttpDriver:
             return Answer(CODES.get(response.status, f"HTTP_{response.status}"), shown)
         try:
             return _answer_of(json.loads(body))
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             return Answer("UNKNOWN", f"the answer has no prediction.label and prediction.score: {type(error).__name__}")
 
     async def close(self) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from sentiment.errors import BadSettings
 from sentiment.files import svg_plots
 from sentiment.files.texts import BadFile, new_file
+from sentiment.files.visible import visible_lines
 from sentiment.loadtest import report
 from sentiment.loadtest.drivers import LoadFailed, Target
 from sentiment.loadtest.fleet import OPEN_MAX, Fleet
@@ -111,9 +112,9 @@ def run(options: argparse.Namespace, credentials: Credentials) -> int:
                 write_json(_json_of(found, facts, slo))
             except BadFile:
                 # The measurements are worth more than the file: print them.
-                print(_shown(found, facts, slo))
+                print(visible_lines(_shown(found, facts, slo)))
                 raise
-        print(_shown(found, facts, slo))
+        print(visible_lines(_shown(found, facts, slo)))
         if options.html:
             write_html(report.compose(found.search or found.points, facts, slo))
     return _verdict(options, found, slo)

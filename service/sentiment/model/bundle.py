@@ -3,9 +3,12 @@
 import hashlib
 import importlib.metadata
 import importlib.util
+import io
 import json
 import math
+import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from sentiment.errors import BadBundle
 from sentiment.model.execute import Execute, here, result_of
 from sentiment.model.scores import COMBINATIONS
+from sentiment.model.shown import Shown
 from sentiment.model.trust import ExplanationsMeasured
 from sentiment.observability.drift import Signal
 
@@ -24,6 +28,10 @@ CARD = "MODEL_CARD.md"
 CONFIG = "config.json"
 # A whole bundle has a few dozen MB, so no manifest is larger than this.
 MANIFEST_BYTES_MAX = 2**22
+# transformers writes some kB.
+CONFIG_BYTES_MAX = 2**20
+# GetModel gives it to whoever asks. That of the default bundle has 45 kB.
+CARD_BYTES_MAX = 2**20
 # Each window is a row, so 16 windows cost as much as 16 texts. With 512 tokens every 256 they cover about 20,000 characters of English.
 WINDOWS_MAX = 16
 # Of a bundle and of a reference. A reference's name is a value of a label in metrics.
@@ -32,6 +40,8 @@ NAME = r"^[a-z0-9][a-z0-9_-]{0,62}$"
 REFERENCES_MAX = 8
 # Each version has one spelling: no leading zero, no Unicode digits.
 VERSION = re.compile(r"[1-9][0-9]{0,8}")
+# Of a file of a bundle, which lies in its own folder.
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 # Entry points of packages that hold bundles as NAME/VERSION, made by ``sentiment-models pack``.
 BUNDLES_GROUP = "sentiment.bundles"
 CHECKOUT_BUNDLES = Path(__file__).resolve().parents[3] / "models" / "bundles"
@@ -46,10 +56,10 @@ class GraphSpec(_Part):
     """One ONNX graph of a bundle."""
 
     file: str
-    precision: str
-    providers: tuple[str, ...] = Field(min_length=1, strict=False)
-    inputs: tuple[str, ...] = Field(min_length=1, strict=False)
-    outputs: tuple[str, ...] = Field(min_length=1, strict=False)
+    precision: Shown
+    providers: tuple[Shown, ...] = Field(min_length=1, strict=False)
+    inputs: tuple[Shown, ...] = Field(min_length=1, strict=False)
+    outputs: tuple[Shown, ...] = Field(min_length=1, strict=False)
     # The greatest change of a probability with the other rows of the batch.
     invariance: float
     # The greatest difference between a logit of the golden set on this machine and the recorded one.
@@ -177,7 +187,7 @@ class Reference(_Part):
 
     texts: int = Field(ge=1)
     # SHA-256 of the files that hold the texts, by name.
-    files: dict[str, str] = {}
+    files: dict[Shown, str] = {}
     # By winning label, in any order.
     label: dict[str, Annotated[int, Field(ge=0)]]
     abstained: int = Field(ge=0)
@@ -223,8 +233,8 @@ class Manifest(_Part):
     format: int = Field(ge=1, le=1)
     name: str = Field(pattern=NAME)
     version: int = Field(ge=1, lt=2**31)
-    labels: tuple[str, ...] = Field(min_length=2, strict=False)
-    architecture: str
+    labels: tuple[Shown, ...] = Field(min_length=2, strict=False)
+    architecture: Shown
     max_tokens: int = Field(ge=8, le=8192)
     pairs: bool
     default_truncation: str = Field(pattern="^(refuse|head|head_tail|windows)$")
@@ -235,7 +245,7 @@ class Manifest(_Part):
     head_tail: HeadTail | None = None
     windows: WindowsSpec | None = None
     golden: tuple[Golden, ...] = Field(min_length=1, strict=False)
-    accuracy: dict[str, Measured] = {}
+    accuracy: dict[Shown, Measured] = {}
     # None: not measured.
     explanations: ExplanationsMeasured | None = None
     # By name. Empty: the server does not tell drift.
@@ -270,7 +280,7 @@ class Manifest(_Part):
             if wanted not in self.files:
                 raise ValueError(f"files does not list {wanted}")
         for path in self.files:
-            if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", path):
+            if not FILE_NAME.fullmatch(path):
                 raise ValueError(f"files lists {path!r}; only plain file names in the bundle's own folder are allowed")
         return self
 
@@ -335,8 +345,10 @@ class Bundle:
     path: Path
     manifest: Manifest
     digest: str
-    # The content of config.json; empty if it is missing or cannot be read.
+    # The content of config.json; empty if the manifest does not list it.
     config: Mapping[str, object]
+    # The model card in Markdown; empty if there is none.
+    card: str = ""
 
     @property
     def id(self) -> str:
@@ -359,10 +371,7 @@ class Bundle:
         Raises:
             BadBundle: the file differs from the manifest.
         """
-        try:
-            _check_file(self.path / name, self.manifest.files[name])
-        except OSError as error:
-            raise BadBundle(f"{error.filename}: {error.strerror}") from error
+        _check_file(self.path, name, self.manifest.files[name])
 
     def read(self, name: str) -> bytes:
         """The content of a file.
@@ -370,10 +379,7 @@ class Bundle:
         Raises:
             BadBundle: it differs from the manifest.
         """
-        try:
-            content = (self.path / name).read_bytes()
-        except OSError as error:
-            raise BadBundle(f"{error.filename}: {error.strerror}") from error
+        content = _content(self.path, name)
         _check_bytes(self.path / name, self.manifest.files[name], len(content), hashlib.sha256(content).hexdigest())
         return content
 
@@ -386,11 +392,7 @@ class Bundle:
         Raises:
             BadBundle: a file differs from the manifest.
         """
-        self.check(graph)
-        try:
-            content = (self.path / graph).read_bytes()
-        except OSError as error:
-            raise BadBundle(f"{error.filename}: {error.strerror}") from error
+        content = self.read(graph)
         names = [name for name in self.manifest.files if Path(name).suffix not in (".onnx", ".json") and name.encode() in content]
         return {name: self.read(name) for name in names}
 
@@ -399,42 +401,61 @@ class Bundle:
         numbers = (self.config.get(key) for key in keys)
         return next((number for number in numbers if isinstance(number, int)), 0)
 
-    @property
-    def card(self) -> str:
-        """The model card in Markdown; empty if there is none."""
-        path = self.path / CARD
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
-
 
 def digest_of(manifest: bytes) -> str:
     """The digest of a bundle, from the bytes of its manifest."""
     return hashlib.sha256(manifest).hexdigest()
 
 
-def _config(file: Path) -> Mapping[str, object]:
+def opened(folder: Path, name: str) -> io.BufferedReader:
+    """Open a file of a bundle. Links within the folder are followed, as Kubernetes mounts files by way of ``..data``.
+
+    Raises:
+        BadBundle: it cannot be opened, is not a regular file, or a link leads out of the folder.
+    """
+    path = folder / name
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return config if isinstance(config, dict) else {}
+        real = Path(os.path.realpath(path, strict=True))
+        if not real.is_relative_to(folder.resolve()):
+            raise BadBundle(f"{path}: is a link to {real}, which is outside of the bundle's folder")
+        # Opening a pipe would wait for whoever writes to it.
+        file = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise BadBundle(f"{error.filename}: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise BadBundle(f"{path}: is not a regular file")
+    return os.fdopen(file, "rb")
 
 
-def load_bundle(path: Path, execute: Execute = here) -> Bundle:
-    """Read a bundle directory and check the size and SHA-256 of every file it lists. ``execute`` runs the hashing.
+def load_bundle(path: Path, execute: Execute = here, *, card: bool = True) -> Bundle:
+    """Read a bundle directory and check the size and SHA-256 of every file it lists.
+
+    Args:
+        path: the directory.
+        execute: runs the hashing.
+        card: whether to check and read the model card, too.
 
     Raises:
         BadBundle: the message has the first difference: what was found and what was expected.
     """
-    file = path / MANIFEST
+    content = _content(path, MANIFEST, MANIFEST_BYTES_MAX)
+    manifest = parse_manifest(content, path / MANIFEST)
+    for name, spec in manifest.files.items():
+        if card or name != CARD:
+            _check_file(path, name, spec, execute)
+    config = _config(path) if CONFIG in manifest.files else {}
+    return Bundle(path, manifest, digest_of(content), config, _card(path, CARD in manifest.files) if card else "")
+
+
+def parse_manifest(content: bytes, file: Path) -> Manifest:
+    """The manifest with this content. ``file`` is only for the error.
+
+    Raises:
+        BadBundle: the service would not take it; the message has the first reason.
+    """
     try:
-        content = file.read_bytes()
-        if len(content) > MANIFEST_BYTES_MAX:
-            raise BadBundle(f"{file}: has {len(content)} bytes; the limit is {MANIFEST_BYTES_MAX}")
-        manifest = Manifest.model_validate(json.loads(content))
-        for name, spec in manifest.files.items():
-            _check_file(path / name, spec, execute)
-    except OSError as error:
-        raise BadBundle(f"{error.filename}: {error.strerror}") from error
+        return Manifest.model_validate(json.loads(content))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -443,15 +464,50 @@ def load_bundle(path: Path, execute: Execute = here) -> Bundle:
         raise BadBundle(f"{file}: {where + ': ' if where else ''}{first['msg']}{found}") from error
     except (ValueError, RecursionError) as error:
         raise BadBundle(f"{file}: not JSON: {error}") from error
-    return Bundle(path, manifest, digest_of(content), _config(path / CONFIG))
 
 
-def _check_file(path: Path, spec: FileSpec, execute: Execute = here) -> None:
-    size = path.stat().st_size
-    with path.open("rb") as stream:
+def _config(folder: Path) -> Mapping[str, object]:
+    try:
+        config = json.loads(_content(folder, CONFIG, CONFIG_BYTES_MAX))
+    except (ValueError, RecursionError) as error:
+        raise BadBundle(f"{folder / CONFIG}: not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise BadBundle(f"{folder / CONFIG}: must be a JSON object, got a {type(config).__name__}")
+    return config
+
+
+def _card(folder: Path, listed: bool) -> str:
+    # Bundles of earlier versions have a card that their manifest does not list, or none.
+    if not listed and not os.path.lexists(folder / CARD):
+        return ""
+    try:
+        return _content(folder, CARD, CARD_BYTES_MAX).decode()
+    except UnicodeDecodeError as error:
+        raise BadBundle(f"{folder / CARD}: not UTF-8: {error}") from error
+
+
+def _content(folder: Path, name: str, bytes_max: int | None = None) -> bytes:
+    """The content of a file of a bundle; of one that is longer than ``bytes_max`` no more than that is read."""
+    with opened(folder, name) as stream:
+        try:
+            content = stream.read() if bytes_max is None else stream.read(bytes_max + 1)
+        except OSError as error:
+            raise BadBundle(f"{folder / name}: {error.strerror}") from error
+        size = os.fstat(stream.fileno()).st_size
+    if bytes_max is not None and len(content) > bytes_max:
+        raise BadBundle(f"{folder / name}: has {size} bytes; the limit is {bytes_max}")
+    return content
+
+
+def _check_file(folder: Path, name: str, spec: FileSpec, execute: Execute = here) -> None:
+    with opened(folder, name) as stream:
+        size = os.fstat(stream.fileno()).st_size
         # A file of another size is not read, since it may be of any size.
-        found = result_of(execute, lambda: hashlib.file_digest(stream, "sha256").hexdigest()) if size == spec.bytes else ""
-    _check_bytes(path, spec, size, found)
+        try:
+            found = result_of(execute, lambda: hashlib.file_digest(stream, "sha256").hexdigest()) if size == spec.bytes else ""
+        except OSError as error:
+            raise BadBundle(f"{folder / name}: {error.strerror}") from error
+    _check_bytes(folder / name, spec, size, found)
 
 
 def _check_bytes(path: Path, spec: FileSpec, size: int, sha256: str) -> None:

@@ -151,7 +151,9 @@ def golden_error(classifier: Classifier, golden: Golden) -> tuple[str, float]:
     file = classifier.bundle.path / classifier.graph.file
     try:
         logits = classifier.run([classifier.tokenizer.encode(golden.text, golden.text_pair)])[0]
-    except Exception as error:  # ONNX Runtime's exceptions share no base class
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # ONNX Runtime's exceptions share no base class, and the tokenizer's panics are no Exception
         raise BadBundle(f"{file}: cannot run the golden set: {error}") from error
     if len(logits) != len(golden.logits):
         raise BadBundle(f"{file}: returns {len(logits)} logits per row; the manifest has {len(golden.logits)} labels")

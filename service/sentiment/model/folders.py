@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sentiment.model.bundle import MANIFEST, MANIFEST_BYTES_MAX, VERSION, digest_of
+from sentiment.errors import BadBundle
+from sentiment.model.bundle import FILE_NAME, MANIFEST, MANIFEST_BYTES_MAX, VERSION, digest_of, opened
 
 # Bounds the listing; far more than any deployment has.
 LISTED_MAX = 1000
@@ -36,9 +37,14 @@ def versions_of(name: str, roots: Sequence[Path]) -> dict[int, Path]:
 def missing(path: Path) -> str:
     """The first file that is missing or too short by the manifest; empty if there is none. Cheap: reads no file contents."""
     try:
+        # A pipe would be waited for.
+        if not (path / MANIFEST).is_file():
+            return f"{MANIFEST} is missing"
         with (path / MANIFEST).open("rb") as stream:
             files = json.loads(stream.read(MANIFEST_BYTES_MAX))["files"].items()
         for name, spec in files:
+            if not FILE_NAME.fullmatch(name):
+                raise ValueError(name)
             size, wanted = (path / name).stat().st_size, spec["bytes"]
             if size < wanted:
                 return f"{name} has {size} of {wanted} bytes"
@@ -68,8 +74,9 @@ def size(path: Path) -> int:
 def digest(path: Path) -> str:
     """The digest of the bundle in a folder now; empty if there is none."""
     try:
-        return digest_of((path / MANIFEST).read_bytes())
-    except OSError:
+        with opened(path, MANIFEST) as stream:
+            return digest_of(stream.read(MANIFEST_BYTES_MAX))
+    except (BadBundle, OSError):
         return ""
 
 

@@ -293,6 +293,8 @@ def load_graph(
             options.add_session_config_entry("session.x64quantprecision", "1")
         # Without its fallback, which prints to standard output and uses another provider.
         session = onnxruntime.InferenceSession(given, options, providers=list(providers), enable_fallback=0)
+        # A name that is not UTF-8 fails when it is read.
+        _ = [entry.name for entry in (*session.get_inputs(), *session.get_outputs())]
     except Exception as error:  # ONNX Runtime's exceptions share no base class
         raise BadBundle(f"{named}: ONNX Runtime cannot load it: {error}") from error
     if session.get_providers()[0] != provider:

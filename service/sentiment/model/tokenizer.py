@@ -141,11 +141,14 @@ class Tokenizer:
             BadBundle: the file is not a tokenizer.
         """
         try:
-            if content is None:
-                content = path.read_text(encoding="utf-8")
-            self._tokenizer = tokenizers.Tokenizer.from_str(content)
-        except Exception as error:  # the Rust side raises bare Exception
+            self._load(path.read_text(encoding="utf-8") if content is None else content, max_tokens)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the Rust side raises bare Exception, and its panics are not even that
             raise BadBundle(f"{path}: not a tokenizer: {error}") from error
+
+    def _load(self, content: str, max_tokens: int) -> None:
+        self._tokenizer = tokenizers.Tokenizer.from_str(content)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._single = _Frame.of(self._tokenizer.encode("a"))

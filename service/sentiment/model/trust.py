@@ -4,6 +4,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from sentiment.model.shown import Shown
+
 # Limits of a manifest: explanation methods, and ways of erasing words.
 METHODS_MAX = 64
 OPERATORS_MAX = 8
@@ -78,7 +80,7 @@ class ExplanationsMeasured(_Part):
 
     default_method: _Name
     words_max: int = Field(gt=0, lt=2**31)
-    dataset: str = Field(min_length=1, max_length=200)
+    dataset: Shown
     texts: int = Field(gt=0, lt=2**31)
     # Ways of erasing words. A method counts as better than random only if it is with all of them.
     operators: tuple[_Name, ...] = Field(min_length=1, max_length=OPERATORS_MAX, strict=False)

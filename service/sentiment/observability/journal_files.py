@@ -24,8 +24,43 @@ NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[a-z0-9-]+-\d+\.jsonl")
 FILES_MAX = 1024
 # What ``find`` reads at once: it holds the interpreter for less than a millisecond.
 BLOCK_BYTES = 2**18
+# Locked by the server that writes to the folder. ``*`` of a shell leaves it out.
+LOCK = ".lock"
 # For the server's user only.
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
+
+
+@contextlib.contextmanager
+def held(folder: str) -> Iterator[Callable[[], None]]:
+    """Keep other servers out of a journal's folder, which is created: each of two would remove the other's files to keep its own limit.
+
+    Yields a function that lets the next server in before the end: one that drains writes little more. The lock ends with the process,
+    however that ends. The processes of a server share the one of their supervisor. ``folder``: empty without a journal.
+
+    Raises:
+        BadSettings: another server has it, or it cannot be used.
+    """
+    with contextlib.ExitStack() as stack:
+        if folder and (file := _locked(Path(folder))) is not None:
+            stack.callback(os.close, file)
+        yield stack.close
+
+
+def _locked(folder: Path) -> int | None:
+    """The locked file; None if a full disk has no room for it, which is no reason not to start."""
+    _check(folder)
+    try:
+        file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return None
+        raise _wrong(folder, f"{LOCK} cannot be opened: {error.strerror}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(file)
+        raise _wrong(folder, "another server keeps its journal there; each needs a folder of its own") from error
+    return file
 
 
 class JournalFiles:
@@ -153,7 +188,7 @@ class JournalFiles:
                     growing += 1
                 else:
                     ended.append((path, size))
-        # Of other servers in the folder too.
+        # Of a server that drains too.
         room = self._bytes_max - max(self._processes, growing) * self._file_bytes_max
         if room < 0:
             raise OSError(errno.EDQUOT, f"{growing} processes write to the folder")
@@ -170,8 +205,8 @@ def files_of(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name))
 
 
-def by_last_write(folder: Path) -> list[tuple[float, Path]]:
-    """The files of a journal with the times of their last writes, in seconds since 1970, the latest first.
+def by_last_write(folder: Path) -> list[tuple[os.stat_result, Path]]:
+    """The files of a journal and what the disk says of them, the one that was written last first.
 
     Raises:
         OSError: the folder cannot be read.
@@ -180,26 +215,21 @@ def by_last_write(folder: Path) -> list[tuple[float, Path]]:
     for path in files_of(folder):
         # Another process may remove it meanwhile.
         with contextlib.suppress(FileNotFoundError):
-            found.append((path.stat().st_mtime, path))
-    return sorted(found, reverse=True)
+            found.append((path.stat(), path))
+    return sorted(found, key=lambda one: (one[0].st_mtime, one[1]), reverse=True)
 
 
-def find(path: Path, part: bytes, newest_bytes: int | None = None, stop: Callable[[], bool] = lambda: False) -> Iterator[bytes]:
-    """Lines of a file that have these bytes, from the last to the first; none if it cannot be read, as when another process has removed it.
-
-    ``newest_bytes``: only so many of the last bytes are searched. ``stop``: asked between blocks whether to give up.
-    """
+def find(path: Path, part: bytes) -> Iterator[bytes]:
+    """Lines of a file that have these bytes, from the last to the first; none if it cannot be read: another process may have removed it."""
     with contextlib.suppress(OSError), path.open("rb") as stream:
-        end = stream.seek(0, os.SEEK_END)
-        first = 0 if newest_bytes is None else max(0, end - newest_bytes)
-        yield from _found(stream, part, first, end, stop)
+        yield from _found(stream, part, stream.seek(0, os.SEEK_END))
 
 
-def _found(stream: BinaryIO, part: bytes, first: int, end: int, stop: Callable[[], bool]) -> Iterator[bytes]:
-    """As ``find``, in the bytes from ``first`` to ``end`` of a file."""
+def _found(stream: BinaryIO, part: bytes, end: int) -> Iterator[bytes]:
+    """As ``find``, in the bytes of a file up to ``end``."""
     beginning = b""
-    while end > first and not stop():
-        start = max(first, end - BLOCK_BYTES)
+    while end:
+        start = max(0, end - BLOCK_BYTES)
         stream.seek(start)
         block = stream.read(end - start) + beginning
         end = start
@@ -233,28 +263,28 @@ def _size_if_ended(path: Path) -> int | None:
         os.close(file)
 
 
+def _wrong(folder: Path, why: str) -> BadSettings:
+    return BadSettings(f"journal = {str(folder)!r}: {why}")
+
+
 def _check(folder: Path) -> None:
     """Find out at the start whether the folder can be used. A full disk is no reason: lines are then dropped, until there is room."""
-
-    def wrong(why: str) -> BadSettings:
-        return BadSettings(f"journal = {str(folder)!r}: {why}")
-
     try:
         # Several processes may do so at once.
         with contextlib.suppress(FileExistsError):
             folder.mkdir(FOLDER_MODE)
     except OSError as error:
-        raise wrong(f"cannot be created: {error.strerror}") from error
+        raise _wrong(folder, f"cannot be created: {error.strerror}") from error
     if not folder.is_dir():
-        raise wrong("is not a folder")
+        raise _wrong(folder, "is not a folder")
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise wrong(f"user {os.geteuid()} cannot write there")
+        raise _wrong(folder, f"user {os.geteuid()} cannot write there")
     opened = os.open(folder, os.O_RDONLY)
     try:
         # Another process that begins a file holds it for a moment.
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
-        raise wrong(f"its disk has no locks (flock): {error.strerror}") from error
+        raise _wrong(folder, f"its disk has no locks (flock): {error.strerror}") from error
     finally:
         os.close(opened)

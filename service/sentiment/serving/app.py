@@ -24,6 +24,7 @@ from sentiment.api.http.server import Web
 from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost
 from sentiment.model.nvml import meters
 from sentiment.model.session import RUNTIME_VERSION
+from sentiment.observability.journal_files import held
 from sentiment.observability.logs import lines_dropped, logger, wait_written
 from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.start import make_tracer
@@ -318,7 +319,10 @@ async def serve(settings: Settings, make: Callable[[], App] | None = None) -> No
         RunnerLost: a run did not end, or a device is lost.
         TaskEnded: a task that the process needs has ended.
     """
+    ending = contextlib.ExitStack()
     try:
+        # Of a server of several processes the supervisor holds it.
+        let_next_in = ending.enter_context(held(settings.journal if make is None else ""))
         app = App(settings) if make is None else make()
 
         def on_stop(number: signal.Signals) -> None:
@@ -329,6 +333,7 @@ async def serve(settings: Settings, make: Callable[[], App] | None = None) -> No
                 logger().warning("second_signal", signal=number.name)
                 wait_written()
                 os._exit(1)
+            let_next_in()
             logger().info("draining", signal=number.name, wait_s=settings.drain_wait_s, grace_s=settings.drain_grace_s)
 
         signals.handle(on_stop, app.reload)
@@ -342,6 +347,8 @@ async def serve(settings: Settings, make: Callable[[], App] | None = None) -> No
         logger().critical("runner_lost", reason=str(error))
         atexit.register(_leave, 1)
         raise
+    finally:
+        ending.close()
 
 
 def _leave(code: int) -> NoReturn:

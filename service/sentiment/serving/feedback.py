@@ -7,24 +7,28 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sentiment.errors import AnswerNotFound, Expired, InvalidInput, Refused, Unavailable
-from sentiment.observability.journal import ANSWER, Journal, Labelled, rfc_3339
-from sentiment.observability.journal_files import by_last_write, find
+from sentiment.observability.journal import Journal, Labelled
+from sentiment.observability.journal_index import Asked, JournalIndex, Row
 from sentiment.observability.metrics import ModelMetrics
 
-# Searches for answers that may wait or run. Each reads the journal, newest first: 1 GiB takes about half a second.
-WAITING_MAX = 64
+# Searches that may wait at once: of all callers, and of one of them, who so cannot take the places of the others. Callers wait for as long
+# as the disk hangs, or for 0.1 s if the journal does not have the answer.
+WAITING_MAX, WAITING_MAX_OF_ONE = 1024, 64
 RETRY_S = 1.0
-# An answer may not have been written yet (``journal.PAUSE_S``). Its line is then among the last of a file.
+# An answer may not have been written yet (``journal.PAUSE_S``): it is unknown if it is not in the journal so much later.
 PAUSE_S = 0.1
-NEWEST_BYTES = 2**20
-# A file's last write is not before its last line's time, but for the steps of clocks.
-CLOCKS_S = 1.0
+# What is read of the journal in one go, while the interpreter and the event loop wait for 4 ms at most.
+READ_BYTES = 2**21
+# How long the thread then rests, as a multiple of its CPU time: while it catches up with the journal, and after that. So whoever
+# asks for unknown ids without end has at most a fifth of a core.
+REST_READING, REST = 0.5, 4.0
+NOT_IN_TIME = "the answer was not found in the journal within the deadline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +49,19 @@ class Kept:
 
 @dataclass(slots=True, eq=False)
 class _Search:
-    """A search for an answer. ``outcome``: None if there is no answer. ``left``: its caller has gone."""
+    """A search for an answer, which began at ``at``. ``left``: its caller has gone."""
 
-    request_id: str
-    item: int
+    asked: Asked
+    caller: str
+    at: float
     deadline_at: float
-    outcome: asyncio.Future[Kept | None]
+    outcome: asyncio.Future[Kept]
     left: bool = False
+
+    @property
+    def unknown_at(self) -> float:
+        """From when on an answer that the journal does not have is unknown."""
+        return self.at + PAUSE_S
 
 
 class Feedback:
@@ -60,9 +70,9 @@ class Feedback:
     def __init__(self, journal: Journal, folder: Path) -> None:
         """Start the thread. ``folder``: of the journal."""
         self._journal = journal
-        self._folder = folder
+        self._index = JournalIndex(folder)
         self._inbox: queue.SimpleQueue[_Search | None] = queue.SimpleQueue()
-        self._waiting = 0
+        self._waiting: Counter[str] = Counter()
         self._closed = threading.Event()
         # A daemon, so that a disk that hangs does not hold up the exit.
         threading.Thread(target=self._work, name="feedback", daemon=True).start()
@@ -72,30 +82,32 @@ class Feedback:
         self._closed.set()
         self._inbox.put(None)
 
-    async def answer(self, request_id: str, item: int, deadline_at: float) -> Kept:
-        """The newest answer to a request that is in the journal.
+    async def answer(self, request_id: str, item: int, deadline_at: float, caller: str = "") -> Kept:
+        """The newest answer to a request that is in the journal. ``caller``: who asks, for fair shares.
 
         Raises:
             AnswerNotFound: the journal does not have it.
             Unavailable: the journal cannot be read, or the server stops.
             Expired: it was not found before the deadline.
-            Refused: too many searches wait.
+            Refused: too many searches wait, of this caller or of all.
         """
-        if self._waiting == WAITING_MAX:
-            raise Refused(f"{WAITING_MAX} searches for answers wait; the limit is {WAITING_MAX}", RETRY_S, "feedback")
-        self._waiting += 1
-        search = _Search(request_id, item, deadline_at, asyncio.get_running_loop().create_future())
+        self._admit(caller)
+        search = _Search(Asked(request_id, item), caller, time.monotonic(), deadline_at, asyncio.get_running_loop().create_future())
         self._inbox.put(search)
         try:
             async with asyncio.timeout_at(deadline_at):
-                found = await search.outcome
+                return await search.outcome
         except TimeoutError as error:
-            raise Expired("the answer was not found in the journal within the deadline") from error
+            raise Expired(NOT_IN_TIME) from error
         finally:
             search.left = True
-        if found is None:
-            raise AnswerNotFound("the journal has no answer to a request with this request_id and item, or not any more")
-        return found
+
+    def _admit(self, caller: str) -> None:
+        """Take a place, until ``_settle``."""
+        for waiting, limit in ((self._waiting[caller], WAITING_MAX_OF_ONE), (self._waiting.total(), WAITING_MAX)):
+            if waiting >= limit:
+                raise Refused(f"{waiting} searches for answers wait; the limit is {limit}", RETRY_S, "feedback")
+        self._waiting[caller] += 1
 
     def take(self, answer: Kept, label: str, metrics: ModelMetrics | None) -> bool:
         """Take the right label of an answer; returns whether the answer was right. ``metrics``: None if the model is not loaded.
@@ -126,77 +138,85 @@ class Feedback:
         return right
 
     def _work(self) -> None:
-        while (search := self._inbox.get()) is not None:
-            found: Kept | Exception | None
+        searches: list[_Search] = []
+        whole = True
+        while not self._closed.is_set():
+            now = time.monotonic()
+            searches += self._arrived(min((search.unknown_at - now if whole else 0.0 for search in searches), default=None))
+            # CPU time: a disk that hangs costs none.
+            begun_at, worked_s = time.monotonic(), time.thread_time()
             try:
-                found = self._find(search)
-            except OSError as error:
-                found = Unavailable(f"the journal cannot be read: {error.strerror}")
-                found.__cause__ = error
-            except Exception as error:  # the caller gets it, and the thread must go on
-                found = error
+                found, whole = self._index.find({search.asked for search in searches}, READ_BYTES)
+                outcomes = {search: outcome for search in searches if (outcome := _outcome(search, found, whole, begun_at)) is not None}
+            except Exception as error:  # the callers get it, and the thread must go on
+                outcomes, whole = {search: _failure(error) for search in searches}, True
+            self._settle_soon(outcomes)
+            searches = [search for search in searches if search not in outcomes]
+            self._closed.wait((REST if whole else REST_READING) * (time.thread_time() - worked_s))
+        self._settle_soon({search: Unavailable("the server is draining") for search in (*searches, *self._arrived(0.0))})
+
+    def _arrived(self, wait_s: float | None) -> list[_Search]:
+        """The searches that have begun. Waits so long for the first; None: without end."""
+        arrived: list[_Search | None] = []
+        with contextlib.suppress(queue.Empty):
+            arrived.append(self._inbox.get(timeout=wait_s if wait_s is None else max(0.0, wait_s)))
+            while True:
+                arrived.append(self._inbox.get_nowait())
+        return [search for search in arrived if search is not None]
+
+    def _settle_soon(self, outcomes: Mapping[_Search, Kept | Exception]) -> None:
+        for search, outcome in outcomes.items():
             # The loop may have ended.
             with contextlib.suppress(RuntimeError):
-                search.outcome.get_loop().call_soon_threadsafe(self._settle, search, found)
+                search.outcome.get_loop().call_soon_threadsafe(self._settle, search, outcome)
 
-    def _settle(self, search: _Search, found: Kept | Exception | None) -> None:
+    def _settle(self, search: _Search, outcome: Kept | Exception) -> None:
         # Only now: searches whose callers have left wait for a disk that hangs, too.
-        self._waiting -= 1
+        self._waiting[search.caller] -= 1
+        if not self._waiting[search.caller]:
+            del self._waiting[search.caller]
         if search.outcome.done():
             return
-        if isinstance(found, Exception):
-            search.outcome.set_exception(found)
+        if isinstance(outcome, Exception):
+            search.outcome.set_exception(outcome)
         else:
-            search.outcome.set_result(found)
+            search.outcome.set_result(outcome)
 
-    def _find(self, search: _Search) -> Kept | None:
-        """The answer. None if there is none.
 
-        Raises:
-            OSError: the folder cannot be read.
-            Expired, Unavailable: the search has ended early.
-        """
-        request_id, item = search.request_id, search.item
+def _outcome(search: _Search, found: Mapping[Asked, Row], whole: bool, looked_at: float) -> Kept | Exception | None:
+    """The outcome of a search; None if it goes on. ``found``, ``whole``: of ``JournalIndex.find``, which began at ``looked_at``."""
+    if search.left or looked_at > search.deadline_at:
+        return Expired(NOT_IN_TIME)
+    if search.asked in found:
+        return _kept(search.asked, found[search.asked])
+    if whole and looked_at >= search.unknown_at:
+        return AnswerNotFound("the journal has no answer to a request with this request_id and item, or not any more")
+    return None
 
-        def stop() -> bool:
-            return search.left or self._closed.is_set() or time.monotonic() > search.deadline_at
 
-        # As ``Answered.line`` writes it. A text cannot have it: in a text the quotes are escaped.
-        part = f'"request_id":{json.dumps(request_id)},"item":{item},'.encode()
-        for pause_s, newest in ((0.0, None), (PAUSE_S, NEWEST_BYTES)):
-            self._closed.wait(pause_s)
-            row = None if stop() else self._newest(part, newest, stop)
-            if row is not None:
-                return Kept(
-                    # Its time, because callers may use a request id again.
-                    key=(row["digest"], request_id, item, row["time"]),
-                    model=row["model"],
-                    digest=row["digest"],
-                    labels=tuple(row["scores"]),
-                    label=row["label"],
-                    abstain=row["abstain"],
-                    request_id=request_id,
-                    item=item,
-                    text=row.get("text"),
-                    text_pair=row.get("text_pair"),
-                )
-            if self._closed.is_set():
-                raise Unavailable("the server is draining")
-            if stop():
-                raise Expired("the answer was not found in the journal within the deadline")
-        return None
+def _failure(error: Exception) -> Exception:
+    """What a caller is told."""
+    if not isinstance(error, OSError):
+        return error
+    failure = Unavailable(f"the journal cannot be read: {error.strerror}")
+    failure.__cause__ = error
+    return failure
 
-    def _newest(self, part: bytes, newest_bytes: int | None, stop: Callable[[], bool]) -> dict[str, Any] | None:  # Any: JSON
-        """The newest answer whose line has these bytes: of the processes that write, any may have it."""
-        newest: dict[str, Any] | None = None
-        for written_at, path in by_last_write(self._folder):
-            if newest is not None and rfc_3339(written_at + CLOCKS_S) < newest["time"]:
-                break
-            rows = map(json.loads, find(path, part, newest_bytes, stop))
-            row = next((row for row in rows if row["journal"] == ANSWER), None)
-            if row is not None and (newest is None or row["time"] > newest["time"]):
-                newest = row
-        return newest
+
+def _kept(asked: Asked, row: Row) -> Kept:
+    return Kept(
+        # Its time, because callers may use a request id again.
+        key=(row["digest"], *asked, row["time"]),
+        model=row["model"],
+        digest=row["digest"],
+        labels=tuple(row["scores"]),
+        label=row["label"],
+        abstain=row["abstain"],
+        request_id=asked.request_id,
+        item=asked.item,
+        text=row.get("text"),
+        text_pair=row.get("text_pair"),
+    )
 
 
 def check_label(label: str, labels: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from sentiment_models.errors import ModelsError
 from sentiment_models.explanations.findings import Difference
 from sentiment_models.explanations.record import record_findings
 from sentiment_models.explanations.training_findings import Accuracy, TrainingFindings, UniformFound
+from sentiment_models.export.manifest import MANIFEST_FILE, digest_without_card, read_object
 from sentiment_models.reports.card import write_card
 from sentiment_models.reports.card_explanations import explanations
 from tests.models.faithfulness.found import findings
@@ -36,7 +37,7 @@ def test_the_command_writes_what_was_measured_into_the_card(bundle: Path, tmp_pa
 
     text = load_bundle(bundle).card
     assert str(bundle / "MODEL_CARD.md") in capsys.readouterr().out
-    assert load_bundle(bundle).digest in text
+    assert digest_without_card(read_object(bundle / MANIFEST_FILE)) in text
     assert text.index(TITLE) < text.index("### Trust, on made/dev") < text.index("### Trust, on made/other") < text.index("## Weaknesses")
     for part in (
         "| **integrated_gradients** | attribution | +0.300 (+0.285 to +0.315) | +0.300 (+0.285 to +0.315) | 85.0% | 24 | 12.5 |",

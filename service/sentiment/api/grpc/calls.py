@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
-import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
@@ -100,9 +98,6 @@ class Calls:
         self._open = 0
         # Set when held answers may leave; None where none are held.
         self._leaving: asyncio.Event | None = None
-        self._serial = itertools.count(1)
-        # Makes request ids unique across restarts, without a random number per request.
-        self._run = os.urandom(4).hex()
 
     @contextlib.contextmanager
     def holding_answers(self) -> Iterator[None]:
@@ -121,10 +116,6 @@ class Calls:
     def margin_s(self) -> float:
         """See ``CallLimits``."""
         return self._limits.margin_s
-
-    def new_request_id(self) -> str:
-        """A request id for a call without one."""
-        return f"{self._run}-{next(self._serial):x}"
 
     def metrics_of(self, call: Call) -> CallMetrics:
         """The metrics that count the call: its model's, or those of no model if it has none or the model has been unloaded."""
@@ -146,7 +137,7 @@ class Calls:
         allowed_s = self.bounded_s(self._limits.deadline_default_s if time_left_s is None else time_left_s)
         # A front end that forwards a call names its caller.
         named = peer if self._limits.counted else lambda: caller_named(headers())
-        call = Call(method, now, now + allowed_s, headers, self.new_request_id, named, route)
+        call = Call(method, now, now + allowed_s, headers, named, route)
         if self._tracer is not None:
             # A call that a front end forwards is sampled if the front end sampled it.
             call.trace = self._tracer.request(headers(), follow=not self._limits.counted)

@@ -151,7 +151,7 @@ class SentimentService:
         if request.text and request.item:
             raise InvalidInput("item", f"must be unset with text, got {request.item}")
         if request.request_id:
-            answer = await feedback.answer(convert.answer_asked(request), request.item, call.deadline_at)
+            answer = await feedback.answer(convert.answer_asked(request), request.item, call.deadline_at, call.caller)
             if request.model not in ("", answer.model, answer.model.partition("/")[0]):
                 raise InvalidInput("model", f"is {request.model[:128]!r}, but {answer.model} answered; leave it unset")
         else:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import zip_longest
 
-from sentiment.cli.terminal import columns, fitted, visible
+from sentiment.cli.terminal import columns, fitted
 from sentiment.cli.top.figures import Answers, Figures, Signal
+from sentiment.files.visible import visible
 
 # A text and its style: one of title, head, dim, good, warn, bad, bar, or none.
 Span = tuple[str, str]

@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from sentiment.errors import CannotServe
+from sentiment.errors import BadSettings, CannotServe
+from sentiment.observability.journal_files import held
 from sentiment.observability.logs import logger, wait_written
 from sentiment.serving import signals
 from sentiment.serving.front_ends.handshake import BEAT_S, EXECUTOR, Start, front_ends
@@ -49,10 +50,11 @@ def supervise(settings: Settings) -> int:
 
     Raises:
         CannotServe: the port is taken, or there is no folder for the sockets.
+        BadSettings: another server has the journal's folder, or it cannot be used.
     """
     try:
         return asyncio.run(Supervisor(settings).run())
-    except CannotServe as error:
+    except (BadSettings, CannotServe) as error:
         logger().error("cannot_serve", reason=str(error))
         raise
 
@@ -72,7 +74,12 @@ class Supervisor:
         """Keep all processes running until a stop; returns the exit code."""
         signals.handle(self._on_stop, self._reload)
         probed = self._settings.health_listen if self._settings.tls_cert_file else ""
-        with reserved(self._settings.grpc_listen, True) as address, reserved(probed, True) as health, _folder() as folder:
+        with (
+            held(self._settings.journal) as let_next_in,
+            reserved(self._settings.grpc_listen, True) as address,
+            reserved(probed, True) as health,
+            _folder() as folder,
+        ):
             changes: dict[str, object] = {"grpc_listen": address, "health_listen": health}
             if not self._settings.connection_age_max_s:
                 changes |= {"connection_age_max_s": CONNECTION_AGE_S, "connection_age_grace_s": CONNECTION_GRACE_S}
@@ -84,6 +91,7 @@ class Supervisor:
             await asyncio.wait({stopping, *keeping}, return_when=asyncio.FIRST_COMPLETED)
             given_up = [task.result() for task in keeping if task.done()]
             self._stop.set()
+            let_next_in()
             codes = await self._end(keeping)
         if given_up:
             return given_up[0] if given_up[0] in (WRONG_SETTINGS, BAD_BUNDLE) else FAILED

@@ -215,7 +215,7 @@ class Kept:
             return CostTable(*tables)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
+        except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             logger().warning("cost_table_unreadable", path=str(self.path), reason=str(error))
             return None
 
