@@ -98,9 +98,9 @@ class Refused(RequestError):
 
     Args:
         retry_after_s: seconds after which a retry may succeed.
-        reason: queue_full, backlog (the queued work would take until after the deadline), calls (too many calls are open), explanations
-            (too many are queued, they leave this one too little time, or the client reads too slowly) or feedback (too many searches for
-            answers wait).
+        reason: queue_full, backlog (the queued work would take until after the deadline), calls (too many calls are open), request_bytes
+            (the caller's requests have too many bytes), explanations (too many are queued, they leave this one too little time, or the
+            client reads too slowly) or feedback (too many searches for answers wait).
         needs_s: seconds that the request takes after that. A retry with less time left cannot succeed.
     """
 
