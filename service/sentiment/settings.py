@@ -484,7 +484,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             kind = {"action": argparse.BooleanOptionalAction}
         elif get_origin(annotation) is Literal:
             kind = {"choices": get_args(annotation)}
-        parser.add_argument(flag_of(name), dest=name, default=argparse.SUPPRESS, help=field.description, **kind)
+        parser.add_argument(flag_of(name), dest=name, default=argparse.SUPPRESS, help=(field.description or "").replace("%", "%%"), **kind)
 
 
 def settings_table() -> list[tuple[str, str, str, str]]:

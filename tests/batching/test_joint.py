@@ -65,16 +65,16 @@ async def test_all_rows_are_answered_at_once_in_order(bench: Bench) -> None:
 
 
 async def test_only_the_first_window_of_an_interactive_text_is_interactive(bench: Bench) -> None:
-    bench.submit(4, priority=Priority.INTERACTIVE)
+    bench.submit(3, priority=Priority.INTERACTIVE)
 
     waiting = {priority: [ticket.payload.row.ids[0] for ticket in queue.waiting()] for priority, queue in bench.scheduler.queues.items()}
-    assert waiting == {Priority.INTERACTIVE: [0], Priority.BULK: [1, 2, 3]}
+    assert waiting == {Priority.INTERACTIVE: [0], Priority.BULK: [1, 2]}
     await bench.turn()
     while bench.runner.started:
         await bench.finish()
     (outcome,) = bench.outcomes
     assert isinstance(outcome, RowsResult)
-    assert outcome.logits == [[0.0], [1.0], [2.0], [3.0]]
+    assert outcome.logits == [[0.0], [1.0], [2.0]]
 
 
 async def test_cancelling_withdraws_all_rows_without_an_outcome(bench: Bench) -> None:

@@ -69,6 +69,8 @@ class Supervisor:
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         # Those that have sent a heartbeat. Before, a process may not handle signals yet, which would end it.
         self._working: set[str] = set()
+        # Those that are to reload their files once they work.
+        self._behind: set[str] = set()
 
     async def run(self) -> int:
         """Keep all processes running until a stop; returns the exit code."""
@@ -161,6 +163,9 @@ class Supervisor:
                         return worked
                 worked, missed, limit_s = True, 0, self._settings.stall_s + 2 * BEAT_S
                 self._working.add(name)
+                if name in self._behind:
+                    self._behind.discard(name)
+                    _signal(process, signal.SIGHUP)
             except TimeoutError:
                 missed += 1
         self._log.error("process_unresponsive", unresponsive=name, seconds=limit_s)
@@ -181,9 +186,12 @@ class Supervisor:
         return {task.result() for task in keeping}
 
     def _reload(self) -> None:
-        """Have the processes reload their files. Those that are starting have just read them."""
-        for name in self._working:
-            _signal(self._processes[name], signal.SIGHUP)
+        """Have the processes reload their files; those that are starting may have read them already, and do it as soon as they work."""
+        for name, process in self._processes.items():
+            if name in self._working:
+                _signal(process, signal.SIGHUP)
+            else:
+                self._behind.add(name)
 
     def _on_stop(self, number: signal.Signals) -> None:
         if self._stop.is_set():
