@@ -423,10 +423,10 @@ def test_a_server_short_of_memory_answers_every_text_in_smaller_batches(spawn: C
     onnx.save(make_hungry_graph(), bundle / "fp32.onnx")
     write_manifest(bundle, read_manifest(bundle))
     program = tmp_path / "little.py"
-    # Memory for some 8 rows, after what threads and their heaps take.
-    program.write_text(LITTLE_MEMORY.format(extra=512 * 2**20))
+    # Memory for some 8 rows, after what threads take. One heap for all threads: each of its own would reserve 64 MiB.
+    program.write_text(LITTLE_MEMORY.format(extra=448 * 2**20))
     flags = ("--bundles", str(tmp_path / "bundles"), "--runners", "1", "--drain-wait-s", "0", "--batch-rows-max", "32")
-    server = spawn(*flags, program=program).wait_ready()
+    server = spawn(*flags, program=program, environment={"MALLOC_ARENA_MAX": "1"}).wait_ready()
 
     with Client(server.target, options=PLAIN) as client:
         results = [client.classify_batch(["good", "bad"] * 16, timeout_s=20) for _ in range(3)]
