@@ -15,7 +15,7 @@ import tokenizers
 from sentiment_models.export.manifest import TOKENIZER_FILE
 from tests.bench.gpu import limits
 from tests.bench.gpu.bench import Bench, part
-from tests.bench.gpu.bert import LABELS, SIZES
+from tests.bench.gpu.bert import LABELS, SIZES, made
 from tests.bench.gpu.child import Gone
 from tests.bench.gpu.report import CALLS, IN_PROCESS, LOADS, OURS, SHARES, STEADY, call_rows, front_ends_rows, server_rows, triton_rows
 from tests.bench.gpu.rows import lengths_of
@@ -266,6 +266,8 @@ def _server(bench: Bench, size: str, front_ends: int, until: float) -> Server:
     bench.close()
     plan = bench.plan
     model = "english/1" if size == "l6" and plan.on_gpu else plan.models[size]
+    if model != "english/1":
+        made(bench.bundles / model / "1")
     flags = ["--bundles", str(bench.bundles), "--model", model, "--cache-dir", str(bench.folder / "graphs"), *plan.server_flags]
     flags += ["--front-ends", str(front_ends)]
     if front_ends:
