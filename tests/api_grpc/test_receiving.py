@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import grpc
 import pytest
 
+from sentiment.api.grpc import receiving as receiving_module
 from sentiment.api.grpc.connections import Connections, peer_of
 from sentiment.api.grpc.receiving import LOOK_S, MESSAGE_OVERHEAD, OVERHEAD, WINDOW_BYTES, Receiving
 from sentiment.errors import Expired, InvalidInput, Refused
@@ -138,54 +139,111 @@ def test_a_message_that_came_while_the_event_loop_was_blocked_is_not_late() -> N
         assert runner.run(read()) == (b"good", 0)
 
 
-def streaming(received: int, bytes_max: int, streams: int, messages: int) -> tuple[list[str], int]:
-    """Streams of one connection that wait for a message after some that came; how their reads end, and what they count."""
+def streaming(bytes_max: int, *received: int, streams: int = 3, messages: int = 2) -> tuple[list[str], list[int]]:
+    """Streams of one connection that wait for a message after some that came.
 
-    async def read() -> tuple[list[str], int]:
-        found = receiving(bytes_max, received)
-        with found.stream(CALLER):
-            for _ in range(messages):
-                await found.next_message(Call((0, b"good")), CALLER, 10)
-            waiting = [asyncio.create_task(found.next_message(Call((60, None)), CALLER, 10)) for _ in range(streams)]
+    ``received``: bytes that the connection has received, at one look after the other. Returns how the reads end, and what they count then.
+    """
+
+    async def read() -> tuple[list[str], list[int]]:
+        found = receiving(bytes_max, received[0])
+        for _ in range(messages):
+            await found.next_message(Call((0, b"good")), CALLER, 10)
+        waiting = [asyncio.create_task(found.next_message(Call((60, None)), CALLER, 10)) for _ in range(streams)]
+        await settled()
+        counted = []
+        for now in received:
+            found._connections.bytes[CALLER] = now  # type: ignore[attr-defined]  # of Measured
             await settled()
-            await asyncio.sleep(1)
-            counted = found.requests.used
-            ended = await asyncio.gather(*waiting, return_exceptions=True)
+            counted.append(found.requests.used)
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
         assert found.requests.used == 0
         return [type(one).__name__ for one in ended], counted
 
     return run(read())
 
 
-def test_a_stream_that_waits_counts_what_the_core_takes_before_it_is_read() -> None:
-    assert streaming(received=100, bytes_max=2**28, streams=3, messages=2) == (["NoneType"] * 3, 3 * WINDOW_BYTES)
+ACCOUNTED = OVERHEAD + 2 * (4 + MESSAGE_OVERHEAD)
 
 
-def test_what_a_connection_received_beyond_what_is_known_counts_for_its_reads_that_wait() -> None:
-    explained = 2 * (4 + MESSAGE_OVERHEAD) + 4 * WINDOW_BYTES + OVERHEAD
-
-    assert streaming(explained, 2**26, streams=3, messages=2) == (["NoneType"] * 3, 3 * WINDOW_BYTES)
-    assert streaming(explained + 1000, 2**26, streams=3, messages=2) == (["NoneType"] * 3, 3 * WINDOW_BYTES + 1000)
+def test_what_a_connection_received_beyond_its_messages_counts_while_reads_wait() -> None:
+    assert streaming(2**26, ACCOUNTED, ACCOUNTED + 1000, ACCOUNTED + 1500) == (["NoneType"] * 3, [0, 1000, 1500])
 
 
 def test_of_the_reads_whose_messages_do_not_fit_the_oldest_go_on() -> None:
-    # One caller may hold half of 96 MiB: with what each read takes, two messages of 16 MiB.
-    ended, counted = streaming(2**26, 3 * 2**25, streams=4, messages=2)
-
-    assert (ended, counted) == (["NoneType", "NoneType", "Refused", "Refused"], 2 * (MESSAGE_MAX + WINDOW_BYTES))
+    # One caller may hold half of 96 MiB: three messages of 16 MiB.
+    assert streaming(3 * 2**25, 2**26, streams=4) == (["NoneType"] * 3 + ["Refused"], [3 * MESSAGE_MAX])
 
 
 def test_bytes_beyond_what_the_reads_that_wait_may_have_came_with_calls_that_have_ended() -> None:
-    ended, counted = streaming(2**30, 2**28, streams=3, messages=2)
+    assert streaming(2**28, 2**30) == (["NoneType"] * 3, [3 * MESSAGE_MAX])
 
-    assert (ended, counted) == (["NoneType"] * 3, 3 * (MESSAGE_MAX + WINDOW_BYTES))
+
+def test_many_small_messages_do_not_make_room_for_one_that_does_not_come() -> None:
+    assert streaming(2**28, 1000, 1000 + OVERHEAD + 9, messages=10_000) == (["NoneType"] * 3, [0, 9])
+
+
+def test_what_came_with_calls_that_were_given_up_is_forgotten_once_nothing_is_on_its_way() -> None:
+    async def read() -> list[int]:
+        found = receiving(received=OVERHEAD + 5000)
+        counted = []
+        for seconds in (1, 60):
+            reading = asyncio.create_task(found.next_message(Call((seconds, None)), CALLER, 10))
+            await settled()
+            counted.append(found.requests.used)
+            await reading
+        return counted
+
+    assert run(read()) == [5000, 0]
+
+
+def test_a_read_that_ends_in_the_turn_in_which_it_is_refused_harms_no_other() -> None:
+    async def read() -> list[int]:
+        found = receiving(2 * MESSAGE_MAX)
+        first = asyncio.create_task(found.message(Call((60, b"good")), "unix:", 10, asyncio.get_running_loop().time() + 1))
+        await settled()
+        (waiting,) = found._callers["unix:"].waiting
+        waiting.timeout.reschedule(0)  # type: ignore[union-attr]  # it is in progress
+        # It has expired and does not know it yet.
+        await asyncio.sleep(0)
+        waiting.refuse(Refused("", 1.0, "request_bytes"))
+        with pytest.raises(Expired):
+            await first
+        return [found.requests.used]
+
+    assert run(read()) == [0]
+
+
+def test_a_connection_with_reads_is_not_forgotten_however_many_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiving_module, "CALLERS_MAX", 3)
+
+    async def read() -> tuple[int, int, bool]:
+        found = receiving()
+        reading = asyncio.create_task(found.message(Call((5, b"good")), "unix:", 10))
+        await settled()
+        for number in range(100):
+            await found.message(Call((0, b"good")), f"ipv4:10.0.0.7:{number}", 10)
+        late = found.requests.used
+        await reading
+        return late, found.requests.used, len(found._callers) < 6
+
+    assert run(read()) == (MESSAGE_MAX, 0, True)
+
+
+def test_where_a_front_end_receives_the_messages_none_counts_here() -> None:
+    async def read() -> int:
+        found = Receiving(RequestBytes(1), MESSAGE_MAX, WITHIN_S, counts_waiting=False)
+        await found.message(Call((5, b"good")), "unix:", 10)
+        return found.requests.peak
+
+    assert run(read()) == 0
 
 
 def test_a_refused_stream_names_its_reason() -> None:
     async def read() -> Refused:
         found = Receiving(RequestBytes(WINDOW_BYTES - 1), 2**24, WITHIN_S)
-        with found.stream(CALLER), pytest.raises(Refused) as caught:
-            await found.next_message(Call((60, None)), CALLER, 10)
+        with pytest.raises(Refused) as caught:
+            await found.next_message(Call((60, None)), "unix:", 10)
         return caught.value
 
     assert run(read()).reason == "request_bytes"

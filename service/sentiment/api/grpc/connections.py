@@ -5,7 +5,8 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
@@ -43,20 +44,13 @@ class Connections:
         if file == NO_FILE:
             return None
         try:
-            # The family with the larger addresses; the answer tells which one it has.
-            connection = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, file)
+            with _socket(file) as connection:
+                # The number may be another file's by now.
+                if _normal(connection.getpeername()) != peer:
+                    return None
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
         except OSError:
             return None
-        try:
-            # The number may be another file's by now.
-            if _normal(connection.getpeername()) != peer:
-                return None
-            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
-        except OSError:
-            return None
-        finally:
-            # It is gRPC's.
-            connection.detach()
         return int(struct.unpack_from("=Q", info, RECEIVED_AT)[0]) if len(info) == TCP_INFO_BYTES else None
 
 
@@ -81,6 +75,17 @@ def _normal(name: tuple[str, int] | tuple[str, int, int, int]) -> Peer | None:
     return str(mapped or address), name[1]
 
 
+@contextmanager
+def _socket(file: int) -> Iterator[socket.socket]:
+    """A file of gRPC's as a socket."""
+    # The family with the larger addresses; the answer tells which one it has.
+    found = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, file)
+    try:
+        yield found
+    finally:
+        found.detach()
+
+
 def _connections() -> list[tuple[Peer, int]]:
     found: list[tuple[Peer, int]] = []
     try:
@@ -92,10 +97,12 @@ def _connections() -> list[tuple[Peer, int]]:
         try:
             if not Path(f"/proc/self/fd/{name}").readlink().name.startswith("socket:"):
                 continue
-            with socket.socket(fileno=os.dup(int(name))) as one:
-                if one.family in (socket.AF_INET, socket.AF_INET6) and (peer := _normal(one.getpeername())):
-                    found.append((peer, int(name)))
+            with _socket(int(name)) as one:
+                address = one.getpeername()
         except OSError:
             # A listener, or closed meanwhile.
             continue
+        # A string: of a unix socket.
+        if isinstance(address, tuple) and (peer := _normal(address)):
+            found.append((peer, int(name)))
     return found

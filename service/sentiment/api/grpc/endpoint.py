@@ -79,7 +79,7 @@ class GrpcSide:
             max(FIELDS_MAX, 4 * settings.batch_items_max),
             log_calls=settings.log_level == "debug",
         )
-        receiving = Receiving(requests, transport_bytes(settings.message_bytes_max), settings.receive_s_max)
+        receiving = Receiving(requests, transport_bytes(settings.message_bytes_max), settings.receive_s_max, counts)
         self.calls = Calls(metrics, limits, receiving, tracer)
         interactive_max = settings.interactive_items_max
         of_service = ServiceLimits(

@@ -2,16 +2,16 @@
 
 gRPC's core holds a message until its last byte has come, and does not tell how much of it is there. So:
 
-- A message that does not come at once counts what the core takes before the server reads (see ``RequestBytes``). What its connection has
-  received beyond that, and beyond the messages that have come, counts too: it can only be of messages that have not come.
+- While reads of a connection wait for their messages, what it has received beyond the messages that came counts (``RequestBytes``): it can
+  only be of messages that have not come whole.
 - The message of a call that has one must come within a time. A stream's next message may take any time.
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
 import grpc
@@ -25,79 +25,78 @@ from sentiment.serving.request_bytes import RequestBytes
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Message)
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, Any]"  # Any: bytes too; the class is generic over request and response
-# A read that is found in progress twice, this long apart, waits for its client. Other messages come at once, often before the read begins.
-LOOK_S = 0.02
-# How often the connections of reads that wait are measured, and the most of the event loop's time for it.
-MEASURE_S, MEASURE_SHARE = 0.02, 0.05
-# The core takes this much of a message before the server reads it: HTTP/2's initial window.
+# A read that is found in progress twice, this long apart, waits for its client; others end at once, often before they begin. Connections
+# of reads that wait are measured as often, in at most this share of the event loop's time.
+LOOK_S, LOOK_SHARE = 0.02, 0.05
+# The most of a thread's time that is spent on finding connections. With 10,000 files open it takes 0.1 s.
+FIND_SHARE = 0.25
+# The core takes this much of a stream's message before the server reads it: HTTP/2's initial window.
 WINDOW_BYTES = 2**16
-# What a connection may receive besides messages: for each message, with its headers, and in all, such as pings.
-MESSAGE_OVERHEAD, OVERHEAD = 2**10, 2**20
-# Connections that are remembered. One that is forgotten is measured from the next look on.
-CALLERS_MAX = 4096
+# What a connection may receive besides the bytes of messages: for each message, with its headers; and in all, such as a TLS handshake.
+MESSAGE_OVERHEAD, OVERHEAD = 2**9, 2**16
+# Connections that are remembered: some 20 MB. Of one that is forgotten, what came before looks like messages that have not come.
+CALLERS_MAX = 2**16
 # How long a call that ends without a message may take to end for another reason: usually its caller has left.
 LEAVING_S = 0.05
 
 
 @dataclass(eq=False, slots=True)
 class _Read:
-    """A read in progress. ``counts``: bytes, once it waits for its client. ``most``: bytes if its connection cannot be measured."""
+    """A read in progress. ``unmeasured_bytes``: what it counts, once it waits, if its connection cannot be measured."""
 
     caller: str
-    most: int
+    unmeasured_bytes: int
     seen: bool = False
-    counts: int = 0
     refused: Refused | None = None
     timeout: asyncio.Timeout | None = None
 
     def refuse(self, error: Refused) -> None:
-        """End it."""
-        self.refused = error
+        """End it, if it is not about to end."""
         assert self.timeout is not None, "set before the read is in progress"
-        self.timeout.reschedule(asyncio.get_running_loop().time())
+        if not self.timeout.expired():
+            self.refused = error
+            self.timeout.reschedule(asyncio.get_running_loop().time())
 
 
 @dataclass(slots=True)
 class _Caller:
-    """What came on a connection.
+    """A connection.
 
-    ``unmeasured``: its bytes before that are not known. ``waiting``: reads that wait, the oldest first. ``counts``: bytes of theirs that
-    nothing else explains.
+    ``accounted``: bytes that it may have received with what has come whole. ``counted``: bytes that it has received beyond. ``reads``: in
+    progress. ``waiting``: those that wait, the oldest first.
     """
 
-    messages: int = 0
-    bytes: int = 0
-    streams: int = 0
-    unmeasured: bool = False
+    accounted: int = OVERHEAD
+    counted: int = 0
+    reads: int = 0
     waiting: dict[_Read, None] = field(default_factory=dict)
-    counts: int = 0
-
-    @property
-    def explained(self) -> int:
-        """Bytes that its messages explain, and what the core may have taken before the server reads."""
-        return self.bytes + self.messages * MESSAGE_OVERHEAD + (self.streams + len(self.waiting)) * WINDOW_BYTES + OVERHEAD
 
 
 class Receiving:
     """Reads the messages of all calls of a process. Belongs to one event loop."""
 
-    def __init__(self, requests: RequestBytes, message_bytes_max: int, within_s: float) -> None:
+    def __init__(self, requests: RequestBytes, message_bytes_max: int, within_s: float, counts_waiting: bool = True) -> None:
         """Read nothing yet.
 
         Args:
             requests: counts the bytes.
             message_bytes_max: the transport's limit of a message.
             within_s: seconds after a call's begin in which its message must have come.
+            counts_waiting: whether reads that wait count. False if a front end receives the messages and hands them on whole.
         """
         self.requests = requests
+        self._counts_waiting = counts_waiting
         self._message_bytes_max, self._within_s = message_bytes_max, within_s
-        # Reads that count nothing yet.
-        self._reads: dict[_Read, None] = {}
+        # The one used last at the end.
+        self._callers: dict[str, _Caller] = {}
+        # Reads that do not wait yet, and callers with reads that do.
+        self._reads: dict[_Read, _Caller] = {}
+        self._waiting: dict[str, _Caller] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._callers: OrderedDict[str, _Caller] = OrderedDict()
-        self._forgot = False
         self._connections = Connections()
-        self._measuring: asyncio.Task[None] | None = None
+        self._finding: asyncio.Future[None] | None = None
+        # When connections may be looked for again.
+        self._find_at = 0.0
 
     async def message(self, context: Context, caller: str, bytes_max: int, deadline_at: float = float("inf")) -> bytes:
         """The message of a call that has one.
@@ -110,7 +109,7 @@ class Receiving:
 
         Raises:
             Expired: it did not come in time.
-            Refused: it did not come at once, and its caller has too many such messages.
+            Refused: its caller's messages that have not come whole hold too many bytes.
             InvalidInput: it is too large, or the call has none.
             asyncio.CancelledError: the caller has left.
         """
@@ -127,30 +126,23 @@ class Receiving:
         return _checked(data, bytes_max)
 
     async def next_message(self, context: Context, caller: str, bytes_max: int) -> bytes | None:
-        """The next message of a stream, whenever it comes; None after the last one. Call it within ``stream``.
+        """The next message of a stream, whenever it comes; None after the last one.
 
         Raises:
-            Refused: the caller has too many streams that wait for a message.
+            Refused: its caller's messages that have not come whole hold too many bytes.
             InvalidInput: it is too large.
             asyncio.CancelledError: the caller has left.
         """
         data = await self._read(context, _Read(caller, WINDOW_BYTES), None)
         return None if data is None else _checked(data, bytes_max)
 
-    @contextmanager
-    def stream(self, caller: str) -> Iterator[None]:
-        """While a stream of this caller is open."""
-        self._caller(caller).streams += 1
-        try:
-            yield
-        finally:
-            self._caller(caller).streams -= 1
-
     async def _read(self, context: Context, read: _Read, by: float | None) -> bytes | None:
         """Read a message; None if there is none. Raises TimeoutError after the instant ``by``."""
-        self._reads[read] = None
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_soon)
+        caller = self._caller(read.caller)
+        caller.reads += 1
+        if self._counts_waiting:
+            self._reads[read] = caller
+            self._look_later(LOOK_S)
         data: Any = grpc.aio.EOF  # Any: bytes, or EOF
         try:
             async with asyncio.timeout_at(by) as read.timeout:
@@ -160,96 +152,98 @@ class Receiving:
                 raise read.refused from None
             raise
         finally:
+            caller.reads -= 1
+            if data is not grpc.aio.EOF:
+                caller.accounted += len(data) + MESSAGE_OVERHEAD
             self._reads.pop(read, None)
-            caller = self._caller(read.caller)
-            self.requests.give_back(read.caller, read.counts)
             if read in caller.waiting:
-                del caller.waiting[read]
-                if not caller.waiting:
-                    self._count(read.caller, caller, 0)
+                self._ended(read, caller)
         if data is grpc.aio.EOF:
             return None
-        caller.messages += 1
-        caller.bytes += len(data)
         found: bytes = data
         return found
 
+    def _ended(self, read: _Read, caller: _Caller) -> None:
+        """A read that waited has ended."""
+        del caller.waiting[read]
+        if not caller.waiting:
+            del self._waiting[read.caller]
+            self.requests.give_back(read.caller, caller.counted)
+            caller.counted = 0
+            if not caller.reads and (received := self._connections.received(read.caller)) is not None:
+                # Nothing is on its way: what is not accounted for came with calls that were given up, or in long headers.
+                caller.accounted = received + OVERHEAD
+
     def _caller(self, name: str) -> _Caller:
-        caller = self._callers.get(name)
-        if caller is None:
-            caller = self._callers[name] = _Caller(unmeasured=self._forgot)
-            if len(self._callers) > CALLERS_MAX:
-                self._forgot = True
-                self._callers.popitem(last=False)
-        else:
-            self._callers.move_to_end(name)
+        caller = self._callers.pop(name, None) or _Caller()
+        self._callers[name] = caller
+        # Two, so that there is room again after a caller that stays.
+        for oldest in list(islice(self._callers, 2)) if len(self._callers) > CALLERS_MAX else ():
+            found = self._callers.pop(oldest)
+            if found.reads or oldest == name:
+                self._callers[oldest] = found
         return caller
 
-    def _look_soon(self) -> None:
-        """Look once the reads have ended whose messages came while the event loop was busy: they need two turns of it."""
-        loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, self._look)
+    def _look_later(self, after_s: float) -> None:
+        """Look after some time, and once the reads have ended whose messages came while the event loop was busy: they need two turns."""
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(after_s, loop.call_soon, loop.call_soon, self._look)
 
     def _look(self) -> None:
-        """Count the reads that were in progress the last time too."""
-        for read in [read for read in self._reads if read.seen]:
+        """See which reads wait, and measure their connections."""
+        self._timer = None
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        for read, caller in [(read, caller) for read, caller in self._reads.items() if read.seen]:
             del self._reads[read]
-            self._count_read(read, WINDOW_BYTES)
-            if read.refused is None:
-                self._caller(read.caller).waiting[read] = None
-                if self._measuring is None:
-                    self._measuring = asyncio.create_task(self._measure_all())
+            caller.waiting[read] = None
+            self._waiting[read.caller] = caller
         for read in self._reads:
             read.seen = True
-        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_soon) if self._reads else None
+        self._find_unknown(begun)
+        for name, caller in self._waiting.items():
+            if self._connections.looked_for(name):
+                self._measure(name, caller)
+        if self._reads or self._waiting:
+            self._look_later(max(LOOK_S, (clock() - begun) / LOOK_SHARE))
 
-    def _count_read(self, read: _Read, size: int) -> None:
-        """Count ``size`` bytes for a read; end it if they do not fit."""
-        try:
-            self.requests.take(read.caller, size - read.counts)
-            read.counts = size
-        except Refused as error:
-            read.refuse(error)
+    def _find_unknown(self, now: float) -> None:
+        """Look for connections that were not looked for, in a thread, if none does and it is not too soon."""
+        if now < self._find_at or (self._finding is not None and not self._finding.done()):
+            return
+        if not all(map(self._connections.looked_for, self._waiting)):
+            self._finding = asyncio.get_running_loop().run_in_executor(None, self._find, list(self._waiting))
 
-    def _count(self, name: str, caller: _Caller, size: int) -> None:
-        """Count ``size`` bytes that nothing explains. If they do not fit, end as many reads that those of the others do."""
-        try:
-            if size > caller.counts:
-                self.requests.take(name, size - caller.counts)
-            else:
-                self.requests.give_back(name, caller.counts - size)
-            caller.counts = size
-        except Refused as error:
-            kept = (caller.counts + self.requests.room(name)) // self._message_bytes_max
-            for read in list(caller.waiting)[kept:]:
-                read.refuse(error)
-
-    async def _measure_all(self) -> None:
-        """Measure the connections of reads that wait, as long as there are any."""
-        clock = asyncio.get_running_loop().time
-        while waiting := [(name, caller) for name, caller in self._callers.items() if caller.waiting]:
-            names = [name for name, _ in waiting]
-            if not all(map(self._connections.looked_for, names)):
-                await asyncio.to_thread(self._connections.find, names)
-            begun = clock()
-            for name, caller in waiting:
-                if caller.waiting:
-                    self._measure(name, caller)
-            await asyncio.sleep(max(MEASURE_S, (clock() - begun) / MEASURE_SHARE))
-        self._measuring = None
+    def _find(self, names: list[str]) -> None:
+        begun = time.monotonic()
+        self._connections.find(names)
+        now = time.monotonic()
+        self._find_at = now + (now - begun) * (1 / FIND_SHARE - 1)
 
     def _measure(self, name: str, caller: _Caller) -> None:
+        """Count what a caller's reads that wait hold. If it does not fit, end the newest, so that the others fit whatever they hold."""
         received = self._connections.received(name)
         if received is None:
-            for read in list(caller.waiting):
-                self._count_read(read, max(read.counts, read.most))
-            return
-        if caller.unmeasured:
-            caller.unmeasured, caller.bytes = False, received - caller.messages * MESSAGE_OVERHEAD
-        # The reads that wait cannot have more. What is beyond came with calls that have ended.
-        most = self._message_bytes_max * len(caller.waiting)
-        caller.bytes += max(0, received - caller.explained - most)
-        self._count(name, caller, max(0, received - caller.explained))
+            sizes = [read.unmeasured_bytes for read in caller.waiting]
+            held = sum(sizes)
+        else:
+            sizes = [self._message_bytes_max] * len(caller.waiting)
+            # What they cannot hold came with calls that have ended. And nobody saves up: a name may be another connection's by now.
+            caller.accounted = min(max(caller.accounted, received - sum(sizes)), received + OVERHEAD)
+            held = max(0, received - caller.accounted)
+        try:
+            if held > caller.counted:
+                self.requests.take(name, held - caller.counted)
+            else:
+                self.requests.give_back(name, caller.counted - held)
+            caller.counted = held
+        except Refused as error:
+            left = caller.counted + self.requests.room(name)
+            for read, size in zip(list(caller.waiting), sizes, strict=True):
+                left -= size
+                if left < 0:
+                    read.refuse(error)
 
 
 def _checked(data: bytes, bytes_max: int) -> bytes:

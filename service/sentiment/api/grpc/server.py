@@ -139,8 +139,7 @@ def reflection_of(services: Sequence[str], receiving: Receiving) -> dict[str, Ha
             await context.write(response.SerializeToString())
 
     async def handle(_: object, context: Context) -> None:
-        with receiving.stream(context.peer()):
-            await in_status(context, reflect(context))
+        await in_status(context, reflect(context))
 
     handler: Handler = grpc.stream_stream_rpc_method_handler(handle)
     return {f"/{name}/ServerReflectionInfo": handler for name in (reflection.SERVICE_NAME, REFLECTION_V1)}

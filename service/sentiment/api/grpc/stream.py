@@ -120,8 +120,7 @@ class Streams:
         call.deadline_at = float("inf") if remaining is None else call.arrived_at + remaining
         stream = _Stream(self._service, self._calls, self._receiving, self._turns, call, self._limits)
         try:
-            with self._receiving.stream(call.caller):
-                await self._calls.settle(call, self._converse(stream, context))
+            await self._calls.settle(call, self._converse(stream, context))
         except RequestError as error:
             await abort(context, call, error)
 
