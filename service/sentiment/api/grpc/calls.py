@@ -236,9 +236,15 @@ class Calls:
         Raises:
             RequestError: there is none.
         """
-        answering = method.answer(await self._parsed(method.request, data), call)
-        # Both may be large, and the answer may take long.
+        request = await self.parsed(method.request, data)
+        # It may be large, and the answer may take long.
         del data
+        return await self.answer_parsed(method, request, call)
+
+    async def answer_parsed(self, method: Method[Q, A], request: Q, call: Call) -> bytes:
+        """As ``answer``, to a message that is parsed."""
+        answering = method.answer(request, call)
+        del request
         response = await answering
         begun = time.monotonic()
         sent = response.SerializeToString()
@@ -246,7 +252,7 @@ class Calls:
             call.served.metrics.stage["send"](time.monotonic() - begun)
         return sent
 
-    async def _parsed(self, request: type[Q], data: bytes) -> Q:
+    async def parsed(self, request: type[Q], data: bytes) -> Q:
         """As ``parse``, in a thread if the message is large."""
         return self.parse(request, data) if len(data) <= INLINE_BYTES_MAX else await asyncio.to_thread(self.parse, request, data)
 
@@ -273,7 +279,7 @@ class Calls:
             async def write(message: A) -> None:
                 await self.write(call, context, message.SerializeToString())
 
-            await method.write_all(await self._parsed(method.request, data), call, write)
+            await method.write_all(await self.parsed(method.request, data), call, write)
 
         return self.stream_bytes(method.name, answer)
 

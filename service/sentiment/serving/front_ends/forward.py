@@ -9,10 +9,9 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from sentiment.api.grpc.accepting import Handler
 from sentiment.api.grpc.call import CALLER, REQUEST_ID, Call
@@ -30,13 +29,9 @@ from sentiment.v1 import sentiment_pb2 as pb
 UNARY = ("ListModels", "GetModel", "Feedback")
 STREAM = "Explain"
 CLASSIFY = "Classify"
-# Messages of the requests that name a model.
-REQUESTS: dict[str, type[pb.GetModelRequest | pb.ExplainRequest | pb.ClassifyRequest | pb.FeedbackRequest]] = {
-    "GetModel": pb.GetModelRequest,
-    STREAM: pb.ExplainRequest,
-    CLASSIFY: pb.ClassifyRequest,
-    "Feedback": pb.FeedbackRequest,
-}
+# The requests that name a model.
+Message: TypeAlias = pb.GetModelRequest | pb.ExplainRequest | pb.ClassifyRequest | pb.FeedbackRequest
+REQUESTS: dict[str, type[Message]] = {"GetModel": pb.GetModelRequest, STREAM: pb.ExplainRequest, "Feedback": pb.FeedbackRequest}
 OPTIONS = [
     ("grpc.enable_retries", 0),
     ("grpc.max_receive_message_length", -1),
@@ -55,6 +50,8 @@ OPTIONS = [
 # The token is checked here; the executor does not need it.
 NOT_HANDED_ON = ("grpc-", "user-agent", ":", "authorization", CALLER, *TRACE_HEADERS)
 T = TypeVar("T")
+# Hands a message on, as bytes.
+Work: TypeAlias = Callable[[bytes], Awaitable[T]]
 Pairs = Sequence[tuple[str, str | bytes]]
 
 
@@ -80,22 +77,35 @@ class Forward:
         for name in UNARY:
             handlers[name] = calls.unary_bytes(name, self._unary(name, calls))
         handlers[STREAM] = calls.stream_bytes(STREAM, self._stream(STREAM, calls))
-        explained = self._unary(CLASSIFY, calls)
+        explained = self._far(CLASSIFY)
 
         async def answer(data: bytes, call: Call, context: Context) -> bytes:
-            return await (explained(data, call, context) if _asks_explanation(data) else calls.answer(service.classify_method, data, call))
+            request = await calls.parsed(pb.ClassifyRequest, data)
+            del data
+            if request.HasField("explain"):
+                return await self._hand_on(request, call, explained(call, context))
+            return await calls.answer_parsed(service.classify_method, request, call)
 
         handlers[CLASSIFY] = calls.unary_bytes(CLASSIFY, answer)
 
-    def _unary(self, method: str, calls: Calls) -> Answering[bytes]:
+    def _far(self, method: str) -> Callable[[Call, Context], Work[bytes]]:
+        """What makes unary calls of the executor."""
         far: Any = self._channel.unary_unary(f"/{SERVICE}/{method}")  # Any: bytes in and out, which grpc does not type
 
-        async def answer(data: bytes, call: Call, context: Context) -> bytes:
+        def work_of(call: Call, context: Context) -> Work[bytes]:
             async def work(data: bytes) -> bytes:
                 answered: bytes = await far(data, timeout=call.time_left_s(), metadata=_headers(context, call))
                 return answered
 
-            return await self._hand_on(data, calls, call, work)
+            return work
+
+        return work_of
+
+    def _unary(self, method: str, calls: Calls) -> Answering[bytes]:
+        far = self._far(method)
+
+        async def answer(data: bytes, call: Call, context: Context) -> bytes:
+            return await self._hand_on(await _read(calls, method, data), call, far(call, context))
 
         return answer
 
@@ -111,19 +121,18 @@ class Forward:
                 finally:
                     messages.cancel()
 
-            await self._hand_on(data, calls, call, work)
+            await self._hand_on(await _read(calls, method, data), call, work)
 
         return answer
 
-    async def _hand_on(self, data: bytes, calls: Calls, call: Call, work: Callable[[bytes], Awaitable[T]]) -> T:
+    async def _hand_on(self, request: Message | bytes, call: Call, work: Work[T]) -> T:
         used: AbstractContextManager[None] = contextlib.nullcontext()
-        if call.method in REQUESTS:
-            request = calls.parse(REQUESTS[call.method], data)
-            # Only the executor finds out which model gave an answer.
-            if not (isinstance(request, pb.FeedbackRequest) and request.request_id):
-                call.served = self._models.find(request.model)
-                request.model, used = call.served.id, call.served.users
-                data = request.SerializeToString()
+        # Only the executor finds out which model gave an answer.
+        if not isinstance(request, bytes) and not (isinstance(request, pb.FeedbackRequest) and request.request_id):
+            call.served = self._models.find(request.model)
+            request.model, used = call.served.id, call.served.users
+        data = request if isinstance(request, bytes) else request.SerializeToString()
+        del request
         try:
             with used:
                 return await work(data)
@@ -139,10 +148,9 @@ class Forward:
             raise Unavailable(GONE) from None
 
 
-def _asks_explanation(data: bytes) -> bool:
-    with contextlib.suppress(DecodeError, UnicodeDecodeError):
-        return pb.ClassifyRequest.FromString(data).HasField("explain")
-    return False
+async def _read(calls: Calls, method: str, data: bytes) -> Message | bytes:
+    """A request that names a model, parsed; others as they are."""
+    return await calls.parsed(REQUESTS[method], data) if method in REQUESTS else data
 
 
 def _headers(context: Context, call: Call) -> Pairs:
