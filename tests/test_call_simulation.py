@@ -194,7 +194,7 @@ class Day:
         receiving = Receiving(self.requests, MESSAGE_MAX, RECEIVE_S)
         # Nothing is known of them, and virtual time has no threads to look.
         receiving._connections = Measured()
-        self.calls = Calls(metrics, CallLimits(2**16, 1.0, 60.0, world.calls_max, 0.05), receiving)
+        self.calls = Calls(metrics, CallLimits(2**16, 1.0, 60.0, world.calls_max, 0.05, 0.002), receiving)
         service = SentimentService(models, self.calls, ServiceLimits(2**10, 16, 2**16, 4, 2))
         self.streams = Streams(service, self.calls, receiving, StreamLimits(4, 2, 2**16, 1.0))
         methods = (*service.unary_methods, *InferenceService(models, self.calls, Health(()), 16, 2).methods)

@@ -250,8 +250,16 @@ def test_a_number_has_a_lower_and_an_upper_limit_and_both_may_be_used(name: str)
     limits = limits_of(name)
 
     assert len({"ge", "gt"} & set(limits)) == len({"le", "lt"} & set(limits)) == 1
+    # The one has to be at least six times the other.
+    beside = {"message_bytes_max": {"request_bytes_max": 2**40}, "request_bytes_max": {"message_bytes_max": 2**10}}.get(name, {})
     for sign in {"ge", "le"} & set(limits):
-        assert getattr(load_settings({}, {variable_of(name): str(limits[sign])})[0], name) == limits[sign]
+        given = {variable_of(one): str(value) for one, value in ({name: limits[sign]} | beside).items()}
+        assert getattr(load_settings({}, given)[0], name) == limits[sign]
+
+
+def test_requests_of_the_longest_messages_must_have_room() -> None:
+    with pytest.raises(BadSettings, match=r"request_bytes_max is 134217728; it must be at least 6 times message_bytes_max \(33554432\)"):
+        load_settings({}, {"SENTIMENT_MESSAGE_BYTES_MAX": str(2**25)})
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNO
 
 # Front ends that are started unasked, and for how many cores.
 FRONT_ENDS_AUTO_MAX, FRONT_ENDS_CORES_MIN = 8, 4
+# Messages of the longest kind for which there must be room: of one caller two, of which JSON makes three times as many bytes.
+MESSAGES_MIN = 6
 
 Seconds = Annotated[float, Field(ge=0, le=3600)]
 
@@ -159,8 +161,8 @@ class Settings(BaseModel):
     message_bytes_max: int = Field(4 * 2**20, description="max bytes of a request message", ge=2**10, le=2**28)
     request_bytes_max: int = Field(
         2**27,
-        description="max bytes of the requests that a process receives or answers, of all callers together; a caller gets at most as many "
-        "as stay free, so messages of message_bytes_max need twice as many",
+        description="max bytes of the requests that a process receives or answers, of all callers together; one caller may hold at most "
+        "half of it; at least 6 times message_bytes_max",
         ge=2**20,
         le=2**40,
     )
@@ -185,8 +187,8 @@ class Settings(BaseModel):
     deadline_max_s: float = Field(60.0, description="longest deadline in seconds; longer ones are cut to it", gt=0, le=3600)
     deadline_margin_s: float = Field(
         0.002,
-        description="an answer counts as in time (deadline_outcome_total) if it is handed to the transport so many seconds before its "
-        "deadline",
+        description="an answer counts as in time (deadline_outcome_total) if it is handed to the transport at least this many seconds "
+        "before its deadline",
         ge=0,
         le=60,
     )
@@ -434,6 +436,11 @@ def _check_together(settings: Settings) -> None:
     models = {settings.model, *settings.models}
     if len(models) > settings.models_max:
         raise BadSettings(f"model and models name {len(models)} models; the limit is {settings.models_max} (models_max)")
+    if settings.request_bytes_max < MESSAGES_MIN * settings.message_bytes_max:
+        raise BadSettings(
+            f"request_bytes_max is {settings.request_bytes_max}; it must be at least {MESSAGES_MIN} times message_bytes_max "
+            f"({settings.message_bytes_max}): one caller gets half of it, and a message as JSON may be three times as long"
+        )
     if settings.hidden_drift_share and settings.explain_on == "device":
         # The graph would run beside the batches of the device, with no priority.
         raise BadSettings(f"hidden_drift_share is {settings.hidden_drift_share:g}; with explain_on = device it must be 0")

@@ -12,7 +12,7 @@ import pytest
 import structlog
 from grpc_health.v1 import health_pb2
 
-from sentiment.api.grpc.calls import CODE_NAMES, LEAVING_S_MIN, CallLimits, Calls
+from sentiment.api.grpc.calls import CODE_NAMES, HOLD_LEFT_S_MIN, CallLimits, Calls
 from sentiment.api.grpc.receiving import Receiving
 from sentiment.client import CallFailed
 from sentiment.errors import Expired
@@ -194,7 +194,7 @@ async def test_answers_that_are_held_leave_together_but_for_those_whose_deadline
     before = await handler.stream_unary(None, Context(30.0))
     with calls.holding_answers():
         held = asyncio.create_task(handler.stream_unary(None, Context(30.0)))
-        near = await handler.stream_unary(None, Context(LEAVING_S_MIN / 2))
+        near = await handler.stream_unary(None, Context(HOLD_LEFT_S_MIN / 2))
         for _ in range(10):
             await asyncio.sleep(0)
         waits = not held.done()

@@ -136,7 +136,7 @@ async def joined(tmp_path: Path) -> AsyncIterator[Joined]:
     )
     models.add(served)
     forward = Forward(tmp_path / "calls.sock", models)
-    calls = Calls(metrics, CallLimits(2**20, 60.0, 60.0, 1, 0.5), Receiving(RequestBytes(2**24), 2**20, 60.0))
+    calls = Calls(metrics, CallLimits(2**20, 60.0, 60.0, 1, 0.5, 0.002), Receiving(RequestBytes(2**24), 2**20, 60.0))
     handlers: dict[str, Handler] = {}
     nothing: Any = None
     forward.adapt(handlers, calls, nothing)

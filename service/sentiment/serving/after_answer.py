@@ -18,7 +18,10 @@ from sentiment.serving.queries import Query
 
 @dataclass(slots=True)
 class Told:
-    """A text and the answer that its caller was told. ``at``: when, as an instant of ``time.monotonic``."""
+    """A text and the answer that its caller was told.
+
+    ``at``: when, as an instant of ``time.monotonic``. ``request_id``: for the journal.
+    """
 
     query: Query
     reading: Reading
@@ -26,6 +29,7 @@ class Told:
     queue_s: float
     score_s: float
     at: float
+    request_id: str = ""
 
 
 Observe = Callable[[Told], None]
@@ -36,13 +40,16 @@ class AfterAnswer:
 
     def __init__(self, classifier: Classifier, metrics: ModelMetrics, journal: Journal | None) -> None:
         """``journal``: None if answers are not kept."""
-        self._classifier, self._metrics = classifier, metrics
+        self._classifier, self._metrics, self._journals = classifier, metrics, journal is not None
         self.observers: list[tuple[Observer, Observe]] = [("answer", self._count), ("drift", self._compare)]
         if journal is not None:
             self.observers.append(("journal", lambda told: self._keep(told, journal)))
 
     def told(self, told: Told) -> None:
         """Observe an answer soon: once for a text, whichever way it came and however many rows it had."""
+        if self._journals and told.query.source is not None:
+            # Now: gRPC frees a call's headers when it has ended.
+            told.request_id = told.query.source.request_id
         self._metrics.observing.later("outcome", self._observe, told)
 
     def _observe(self, told: Told) -> None:
@@ -82,7 +89,7 @@ class AfterAnswer:
             at=time.time(),
             model=bundle.id,
             digest=bundle.digest,
-            request_id=query.source.request_id if query.source is not None else "",
+            request_id=told.request_id,
             item=query.item,
             priority=query.priority.value,
             tokens=told.reading.tokens,

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Concatenate, ParamSpec
 
 from sentiment.batching.batcher import RowTicket, Waiting
@@ -18,7 +19,7 @@ def _never_raises(event: "Callable[Concatenate[BatchTelemetry, P], None]") -> "C
     """The event of a batcher, whose rows wait behind it."""
 
     def observed(self: "BatchTelemetry", /, *arguments: P.args, **named: P.kwargs) -> None:
-        self._metrics.observing.run("batch", lambda: event(self, *arguments, **named))
+        self._metrics.observing.run("batch", partial(event, self, *arguments, **named))
 
     return observed
 

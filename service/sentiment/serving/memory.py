@@ -11,7 +11,7 @@ LOOK_S = 1.0
 # Requests that held less are not worth it: giving memory back takes some 10 ms of a core, and the pools are needed again.
 WORTH_BYTES = 2**25
 # What is held must have fallen to this part of the most.
-FALLEN = 0.1
+FALLEN = 0.25
 
 
 async def keep_small(requests: RequestBytes) -> None:

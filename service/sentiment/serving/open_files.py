@@ -7,7 +7,9 @@ from sentiment.observability.logs import logger
 # With fewer, many clients cannot connect. Containers mostly have a hard limit of 1,048,576 or 524,288.
 FEW = 4096
 # The parts of the limit that connections may take. The rest is for models, logs and the process's own sockets.
-GRPC_SHARE, HTTP_SHARE = 0.65, 0.25
+GRPC_SHARE, HTTP_SHARE, PROBES_SHARE = 0.65, 0.25, 0.02
+# A probe has a connection for a moment; meshes and load balancers keep some open.
+PROBES_MAX = 1024
 # No more HTTP connections than programs and people need. An idle one takes 6 KB of memory, one with a body that nobody reads 130 KB.
 HTTP_MAX = 4096
 
@@ -34,6 +36,11 @@ def grpc_connections() -> int:
 def http_connections() -> int:
     """How many HTTP connections a process may have."""
     return min(HTTP_MAX, _part(HTTP_SHARE) or HTTP_MAX)
+
+
+def probe_connections() -> int:
+    """How many connections a process may have on its health port."""
+    return min(PROBES_MAX, _part(PROBES_SHARE) or PROBES_MAX)
 
 
 def _part(share: float) -> int:

@@ -126,8 +126,11 @@ class Served:
             RequestError: the subclass says why there is no answer.
         """
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        answered = False
 
         def tell(outcome: Outcome) -> None:
+            nonlocal answered
+            answered = isinstance(outcome, Answer)
             # A cancelled caller withdraws only in a later turn of the loop; the outcome may come before.
             if not future.done():
                 future.set_result(outcome)
@@ -138,7 +141,7 @@ class Served:
                 outcome = await future
             except asyncio.CancelledError:
                 self.withdraw(ticket)
-                if future.done() and not future.cancelled() and isinstance(future.result(), Answer):
+                if answered:
                     self._count_left(1, deadline_at)
                 raise
             if isinstance(outcome, Answer):

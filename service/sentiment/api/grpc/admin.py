@@ -11,9 +11,9 @@ import grpc
 from google.protobuf.message import Message
 
 from sentiment.api.grpc.accepting import Handler, accepting_server
-from sentiment.api.grpc.receiving import Context, Receiving, parsed
+from sentiment.api.grpc.receiving import Receiving, parsed
 from sentiment.api.grpc.server import NO_ALGORITHM, named
-from sentiment.api.grpc.status import code_of, status_of
+from sentiment.api.grpc.status import Context, abort
 from sentiment.errors import Broken, InvalidInput, RequestError
 from sentiment.observability.logs import logger
 from sentiment.oip import inference_pb2 as oip
@@ -127,9 +127,7 @@ def _handler(name: str, message: type[Q], answer: Callable[[Q], Awaitable[Messag
         except Exception:  # the caller waits for an answer
             logger().exception("admin_failed", method=name)
             failure = Broken("internal error; see the server's log")
-        status = status_of(failure)
-        await context.abort(code_of(failure), status.message, (("grpc-status-details-bin", status.SerializeToString()),))
-        raise AssertionError("abort raises")
+        return await abort(context, failure, context.time_remaining())
 
     return grpc.stream_unary_rpc_method_handler(handle)
 

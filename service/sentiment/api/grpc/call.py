@@ -2,11 +2,12 @@
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sentiment.observability.tracing.trace import TEXTS_MAX, Headers, Trace
-from sentiment.serving.pipeline import Served
+from sentiment.serving.pipeline import DEADLINE_SLACK_S, Served
 
 REQUEST_ID = "x-request-id"
 REQUEST_ID_MAX = 128
@@ -15,8 +16,6 @@ USER_AGENT = "user-agent"
 USER_AGENT_MAX = 128
 # The caller of a call that a front end forwards.
 CALLER = "x-sentiment-caller"
-# A call that is cancelled this shortly before its deadline counts as expired.
-DEADLINE_SLACK_S = 0.01
 
 
 @dataclass(slots=True)
@@ -27,6 +26,7 @@ class Call:
     arrived_at: float
     deadline_at: float
     # Read on demand, because few calls need them.
+    # Only until the call's handler has ended: then gRPC frees them.
     headers: Callable[[], Headers]
     # Read on demand; see ``caller``.
     peer: Callable[[], str] = str
@@ -37,6 +37,8 @@ class Call:
     served: Served | None = None
     # Texts that the model has answered and the caller has not been told yet.
     answered: int = 0
+    # The call's texts by their status codes. If the call fails, all of them have its code. A stream counts its own.
+    texts: Counter[str] = field(default_factory=Counter)
     # None if the call is not sampled.
     trace: Trace | None = None
     _request_id: str = ""

@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -13,9 +14,9 @@ from google.protobuf.message import Message
 from sentiment.api.grpc.accepting import Handler
 from sentiment.api.grpc.call import REQUEST_ID, Call, caller_named
 from sentiment.api.grpc.field_count import FIELDS_MAX, has_more_fields
-from sentiment.api.grpc.receiving import Context, Receiving, parsed
+from sentiment.api.grpc.receiving import Receiving, parsed
 from sentiment.api.grpc.spans import end_span
-from sentiment.api.grpc.status import CODES, PUSHBACK, HandedOn, code_of, pushback_ms, status_of
+from sentiment.api.grpc.status import CODES, Context, abort, code_of
 from sentiment.errors import Broken, Expired, InvalidInput, Refused, RequestError, Unauthenticated
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import NO_MODEL, CallMetrics, Metrics
@@ -27,7 +28,7 @@ CODE_NAMES = tuple(sorted({OK, "CANCELLED", *(code.name for code in CODES.values
 # The outcomes of answers whose call ended otherwise, or too late.
 OUTCOMES = {OK: "expired", "DEADLINE_EXCEEDED": "expired", "CANCELLED": "cancelled"}
 # An answer is held only if this much time is left.
-LEAVING_S_MIN = 0.5
+HOLD_LEFT_S_MIN = 0.5
 # Retry delay for a call that is refused because too many calls are open. Some of them will have ended by then.
 OPEN_RETRY_S = 1.0
 # Messages up to this size are parsed on the event loop: counting and parsing their 4,000 fields takes 2 ms. For a larger
@@ -52,7 +53,7 @@ class CallLimits:
     # A call that takes longer is counted as slow.
     objective_s: float
     # An answer is in time if the transport gets it this long before the deadline.
-    margin_s: float = 0.002
+    margin_s: float
     # Fields and list entries of a message, at all depths.
     fields_max: int = FIELDS_MAX
     # Log every call at debug level.
@@ -165,8 +166,8 @@ class Calls:
             asyncio.CancelledError: the caller has left.
         """
         code = "CANCELLED"
-        # Now: a connection that has ended has no address any more.
-        sender = call.sender if self._limits.log_calls else {}
+        # Now: a connection that has ended has no address any more, and a call no headers.
+        logged = {**call.logged, **call.sender} if self._limits.log_calls else {}
         self._open += 1
         try:
             if self._open > self._limits.open_max and not probe:
@@ -195,7 +196,7 @@ class Calls:
             self._open -= 1
             # Now: what is told late counts as late, whenever it is counted.
             outcome = self._outcome(call, code)
-            self.no_model.observing.later("call", self._observe, call, code, outcome, time.monotonic() - call.arrived_at, sender)
+            self.no_model.observing.later("call", self._observe, call, code, outcome, time.monotonic() - call.arrived_at, logged)
 
     def _outcome(self, call: Call, code: str) -> str:
         """The outcome of the call's answers, which are told now."""
@@ -203,12 +204,14 @@ class Calls:
             return "met"
         return OUTCOMES.get(code, "failed")
 
-    def _observe(self, call: Call, code: str, outcome: str, seconds: float, sender: dict[str, str]) -> None:
+    def _observe(self, call: Call, code: str, outcome: str, seconds: float, logged: dict[str, str]) -> None:
         """Count, trace and log a call that has ended."""
+        metrics = self.metrics_of(call)
         if call.answered and call.served is not None:
             call.served.count_told(call.answered, outcome)
+        for text_code, texts in (call.texts if code == OK else Counter({code: call.texts.total()})).items():
+            metrics.items[call.method, text_code](texts)
         if self._limits.counted:
-            metrics = self.metrics_of(call)
             metrics.requests[call.method, code]()
             metrics.request_seconds[call.method](seconds, exemplar_of(call.trace))
             if seconds > self._limits.objective_s:
@@ -216,7 +219,7 @@ class Calls:
         if call.trace is not None:
             end_span(call, call.trace, code, seconds, self._limits.counted)
         if self._limits.log_calls:
-            logger().debug("call", **call.logged, code=code, seconds=round(seconds, 6), **sender)
+            logger().debug("call", **logged, code=code, seconds=round(seconds, 6))
 
     async def write(self, call: Call, context: Context, message: bytes) -> None:
         """Write a message of a stream.
@@ -296,8 +299,7 @@ class Calls:
         try:
             return await self.settle(call, self._received(call, context, answer), probe)
         except RequestError as error:
-            await abort(context, call, error)
-            raise AssertionError("abort raises") from error
+            return await end_with(context, call, error)
 
     async def _received(self, call: Call, context: Context, answer: Answering[T]) -> T:
         """Read the call's message and answer it. Its bytes count until then."""
@@ -306,21 +308,14 @@ class Calls:
             answering = answer(data, call, context)
             del data
             answered = await answering
-            if self._leaving is not None and call.time_left_s() > LEAVING_S_MIN:
+            if self._leaving is not None and call.time_left_s() > HOLD_LEFT_S_MIN:
                 await self._leaving.wait()
             return answered
 
 
-async def abort(context: Context, call: Call, error: RequestError) -> None:
-    """End the call with the error's status, details and trailers. Never returns."""
-    if isinstance(error, HandedOn):
-        await context.abort(error.code, str(error), error.trailers)
-    status = status_of(error)
-    trailers = [("grpc-status-details-bin", status.SerializeToString()), (REQUEST_ID, call.request_id)]
-    pushback = pushback_ms(error, call.time_left_s())
-    if pushback is not None:
-        trailers.append((PUSHBACK, str(pushback)))
-    await context.abort(code_of(error), status.message, tuple(trailers))
+async def end_with(context: Context, call: Call, error: RequestError) -> NoReturn:
+    """End a call with an error's status, and its request id."""
+    await abort(context, error, call.time_left_s(), (REQUEST_ID, call.request_id))
 
 
 def headers_of(context: Context) -> Callable[[], Headers]:

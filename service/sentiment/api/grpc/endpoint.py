@@ -22,7 +22,7 @@ from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.trace import Tracer
 from sentiment.security.secured import Secured
 from sentiment.serving.feedback import Feedback
-from sentiment.serving.open_files import grpc_connections
+from sentiment.serving.open_files import grpc_connections, probe_connections
 from sentiment.serving.registry import Models
 from sentiment.serving.request_bytes import RequestBytes
 from sentiment.settings import Settings
@@ -119,7 +119,8 @@ class GrpcSide:
         metrics.grpc_calls_ended.watch((lambda: core.ended) if counts else (lambda: 0.0))
         self._probes: GrpcPort | None = None
         if settings.health_listen and certificates is not None:
-            self._probes = GrpcPort(make_health_server(options, self.health, receiving), settings.health_listen)
+            of_probes = replace(options, connections_max=probe_connections())
+            self._probes = GrpcPort(make_health_server(of_probes, self.health, receiving), settings.health_listen)
         self.health_port = 0
 
     def bind_probes(self) -> None:

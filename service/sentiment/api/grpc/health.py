@@ -2,14 +2,15 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2
 
 from sentiment.api.grpc.accepting import Handler
-from sentiment.api.grpc.receiving import Context, Receiving, in_status, parsed
+from sentiment.api.grpc.receiving import Receiving, in_status, parsed
+from sentiment.api.grpc.status import Context
 from sentiment.errors import Refused
 
 LIVENESS = "liveness"
@@ -71,34 +72,33 @@ class Health:
     def handlers(self, receiving: Receiving) -> dict[str, Handler]:
         """The handlers by method name. ``receiving`` reads their messages."""
 
-        async def asked(context: Context) -> str:
+        async def service_in(context: Context) -> str:
             data = await receiving.message(context, context.peer(), HEALTH_BYTES_MAX)
             return str(parsed(health_pb2.HealthCheckRequest, data).service)
 
         async def check(_: object, context: Context) -> bytes:
-            return await in_status(context, self._check(asked(context), context))
+            return await self._check(await in_status(context, service_in(context)), context)
 
         async def watch(_: object, context: Context) -> None:
-            await in_status(context, self._watch(asked(context), context))
+            service = await in_status(context, service_in(context))
+            await in_status(context, self._watch(service, context))
 
         return {"Check": grpc.stream_unary_rpc_method_handler(check), "Watch": grpc.stream_stream_rpc_method_handler(watch)}
 
-    async def _check(self, asked: Awaitable[str], context: Context) -> bytes:
+    async def _check(self, service: str, context: Context) -> bytes:
         """The status of a service; NOT_FOUND if no service has this name."""
-        service = await asked
         if service not in self._statuses:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no service has this name")
         if not self.ready:
             context.set_trailing_metadata(((NOT_READY, self._not_ready),))
         return health_pb2.HealthCheckResponse(status=self._statuses[service]).SerializeToString()
 
-    async def _watch(self, asked: Awaitable[str], context: Context) -> None:
+    async def _watch(self, service: str, context: Context) -> None:
         """Stream a service's status and each change of it until the client leaves or the server drains.
 
         Raises:
             Refused: WATCHERS_MAX watches are open.
         """
-        service = await asked
         if len(self._watchers) >= WATCHERS_MAX:
             raise Refused(f"{len(self._watchers)} watches are open; the limit is {WATCHERS_MAX}", WATCHER_TAKES_S, "calls")
         changed, sent = asyncio.Event(), None

@@ -11,7 +11,7 @@ from sentiment.api.grpc import open_inference_tensors as tensors
 from sentiment.api.grpc.call import Call
 from sentiment.api.grpc.calls import OK, Calls, Method
 from sentiment.api.grpc.health import Health
-from sentiment.api.grpc.servicer import count_texts, ended_by, keep_few_interactive
+from sentiment.api.grpc.servicer import keep_few_interactive
 from sentiment.batching.ticket import Priority
 from sentiment.errors import ModelNotFound, RequestError, Unavailable
 from sentiment.oip import inference_pb2 as oip
@@ -96,12 +96,8 @@ class InferenceService:
         if call.trace is not None:
             call.trace.attributes["sentiment.texts"] = len(texts)
         served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
-        try:
-            answers = await _answers(served, queries, call)
-        except BaseException as error:
-            count_texts(served.metrics, call.method, ended_by(error, call), len(texts))
-            raise
-        count_texts(served.metrics, call.method, OK, len(texts))
+        call.texts[OK] = len(texts)
+        answers = await _answers(served, queries, call)
         response = oip.ModelInferResponse(model_name=manifest.name, model_version=str(manifest.version), id=request.id)
         tensors.add_outputs(response, names, answers, manifest.labels)
         return response

@@ -12,19 +12,18 @@ import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
 from sentiment.api.grpc.connections import Connections
-from sentiment.api.grpc.status import code_of
+from sentiment.api.grpc.status import Context, abort
 from sentiment.errors import Expired, InvalidInput, Refused, RequestError
 from sentiment.serving.request_bytes import RequestBytes
 
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Message)
-Context: TypeAlias = "grpc.aio.ServicerContext[bytes, Any]"  # Any: bytes too; the class is generic over request and response
 # A read that is found in progress twice, this long apart, waits for its client; others end at once, often before they begin. Connections
 # of reads that wait are measured as often, in at most this share of the event loop's time.
 LOOK_S, LOOK_SHARE = 0.02, 0.05
@@ -37,7 +36,7 @@ MESSAGE_OVERHEAD, OVERHEAD = 2**9, 2**16
 # Connections that are remembered: some 20 MB. Of one that is forgotten, what came before looks like messages that have not come.
 CALLERS_MAX = 2**16
 # How long a call that ends without a message may take to end for another reason: usually its caller has left.
-LEAVING_S = 0.05
+EOF_GRACE_S = 0.05
 
 
 @dataclass(eq=False, slots=True)
@@ -121,7 +120,7 @@ class Receiving:
         except TimeoutError as error:
             raise Expired(f"the request's message did not arrive within {clock() - begun:.2f} s") from error
         if data is None:
-            await asyncio.sleep(LEAVING_S)
+            await asyncio.sleep(EOF_GRACE_S)
             raise InvalidInput("", "the call has no message")
         return _checked(data, bytes_max)
 
@@ -257,8 +256,7 @@ async def in_status(context: Context, work: Awaitable[T]) -> T:
     try:
         return await work
     except RequestError as error:
-        await context.abort(code_of(error), str(error))
-        raise AssertionError("abort raises") from error
+        await abort(context, error, context.time_remaining())
 
 
 def parsed(request: type[Q], data: bytes) -> Q:

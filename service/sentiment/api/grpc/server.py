@@ -10,7 +10,8 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from sentiment.api.grpc.accepting import Handler, accepting_server
 from sentiment.api.grpc.guard import GrpcGuard
 from sentiment.api.grpc.health import HEALTH_BYTES_MAX, Health
-from sentiment.api.grpc.receiving import WINDOW_BYTES, Context, Receiving, in_status, parsed
+from sentiment.api.grpc.receiving import WINDOW_BYTES, Receiving, in_status, parsed
+from sentiment.api.grpc.status import Context
 from sentiment.security.tokens import Guard
 
 HEALTH_SERVICE = "grpc.health.v1.Health"

@@ -14,10 +14,9 @@ from sentiment.api.grpc.calls import OK, Calls, Method, StreamMethod
 from sentiment.api.grpc.explain_request import explanation_request, in_classify
 from sentiment.api.grpc.status import code_of, set_seconds
 from sentiment.batching.ticket import Priority
-from sentiment.errors import InvalidInput, RequestError, Unsupported
+from sentiment.errors import InvalidInput, Unsupported
 from sentiment.explain.parts import ExplanationRequest, Header
 from sentiment.explain.queue import Explaining
-from sentiment.observability.metrics import CallMetrics
 from sentiment.observability.tracing.trace import StageSpan
 from sentiment.serving.feedback import Feedback, Kept, check_label, key_of
 from sentiment.serving.pipeline import INLINE_CHARACTERS_MAX, Answer, Outcome, Served
@@ -81,17 +80,13 @@ class SentimentService:
         explaining = _explaining(served) if request.HasField("explain") else None
         explanation = explanation_request(request, explaining.limits.classify_bytes_max) if explaining is not None else None
         served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
-        try:
-            response = pb.ClassifyResponse()
-            answer = await served.classify(query, call.arrived_at, call.deadline_at)
-            call.answered = 1
-            convert.set_response(response, answer, served)
-            if explanation is not None:
-                await _add_explanation(response, served, explanation, call)
-        except BaseException as error:
-            count_texts(served.metrics, call.method, ended_by(error, call))
-            raise
-        count_texts(served.metrics, call.method, OK)
+        call.texts[OK] = 1
+        answer = await served.classify(query, call.arrived_at, call.deadline_at)
+        call.answered = 1
+        response = pb.ClassifyResponse()
+        convert.set_response(response, answer, served)
+        if explanation is not None:
+            await _add_explanation(response, served, explanation, call)
         return response
 
     async def classify_batch(self, request: pb.ClassifyBatchRequest, call: Call) -> pb.ClassifyBatchResponse:
@@ -110,14 +105,10 @@ class SentimentService:
             if call.trace is not None:
                 call.trace.attributes["sentiment.texts"] = count
             served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
-            try:
-                outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at - reserve_s(call))
-            except BaseException as error:
-                count_texts(served.metrics, call.method, ended_by(error, call), count)
-                raise
-            call.answered = sum(isinstance(outcome, Answer) for outcome in outcomes)
-            for code, number in Counter(map(code_name_of, outcomes)).items():
-                count_texts(served.metrics, call.method, code, number)
+            call.texts[OK] = count
+            outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at - reserve_s(call))
+            call.texts = Counter(map(code_name_of, outcomes))
+            call.answered = call.texts[OK]
             response = pb.ClassifyBatchResponse()
             async for outcome in in_turns(outcomes):
                 convert.set_result(response.results.add(), outcome, served)
@@ -207,21 +198,9 @@ async def in_turns(items: Iterable[T]) -> AsyncGenerator[T, None]:
             await asyncio.sleep(0)
 
 
-def count_texts(metrics: CallMetrics, method: str, code: str, number: int = 1) -> None:
-    """Count texts by their status code, once their callers have been told."""
-    metrics.observing.later("outcome", lambda: metrics.items[method, code](number))
-
-
 def code_name_of(outcome: Outcome) -> str:
     """The status code of a text."""
     return OK if isinstance(outcome, Answer) else code_of(outcome).name
-
-
-def ended_by(error: BaseException, call: Call) -> str:
-    """The status code of a text whose call ended with this exception."""
-    if isinstance(error, RequestError):
-        return code_of(error).name
-    return call.left_code() if isinstance(error, asyncio.CancelledError) else "INTERNAL"
 
 
 def _explaining(served: Served) -> Explaining:

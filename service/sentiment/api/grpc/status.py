@@ -1,9 +1,10 @@
 """The only table of status codes: the gRPC code and the HTTP status of each error."""
 
 import math
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
-from google.protobuf.any_pb2 import Any
+from google.protobuf import any_pb2
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import BadRequest, RetryInfo
 from google.rpc.status_pb2 import Status
@@ -24,6 +25,7 @@ from sentiment.errors import (
 )
 
 Code = grpc.StatusCode
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, Any]"  # Any: bytes too; the class is generic over request and response
 
 CODES: dict[type[RequestError], grpc.StatusCode] = {
     InvalidInput: Code.INVALID_ARGUMENT,
@@ -83,6 +85,17 @@ def status_of(error: RequestError) -> Status:
     return status
 
 
+async def abort(context: Context, error: RequestError, time_left_s: float | None, *trailers: tuple[str, str]) -> NoReturn:
+    """End a call with an error's status, details and trailers, and with these. ``time_left_s``: None if the call has no deadline."""
+    if isinstance(error, HandedOn):
+        await context.abort(error.code, str(error), error.trailers)
+    status = status_of(error)
+    pushback = pushback_ms(error, math.inf if time_left_s is None else time_left_s)
+    retry = () if pushback is None else ((PUSHBACK, str(pushback)),)
+    await context.abort(code_of(error), status.message, (("grpc-status-details-bin", status.SerializeToString()), *trailers, *retry))
+    raise AssertionError("abort raises")
+
+
 def pushback_ms(error: RequestError, time_left_s: float) -> int | None:
     """When the client should retry a refused call, in milliseconds. -1: a retry within the deadline cannot help. None: its own policy."""
     if not isinstance(error, Refused):
@@ -91,7 +104,7 @@ def pushback_ms(error: RequestError, time_left_s: float) -> int | None:
 
 
 def _attach(status: Status, detail: BadRequest | RetryInfo) -> None:
-    packed = Any()
+    packed = any_pb2.Any()
     packed.Pack(detail)
     status.details.append(packed)
 

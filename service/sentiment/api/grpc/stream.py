@@ -18,9 +18,10 @@ import grpc
 from sentiment.api.grpc import convert
 from sentiment.api.grpc.accepting import Handler
 from sentiment.api.grpc.call import Call
-from sentiment.api.grpc.calls import OUTCOMES, Calls, abort, headers_of
-from sentiment.api.grpc.receiving import Context, Receiving
-from sentiment.api.grpc.servicer import SentimentService, code_name_of, count_texts, keep_few_interactive
+from sentiment.api.grpc.calls import OUTCOMES, Calls, end_with, headers_of
+from sentiment.api.grpc.receiving import Receiving
+from sentiment.api.grpc.servicer import SentimentService, code_name_of, keep_few_interactive
+from sentiment.api.grpc.status import Context
 from sentiment.batching.row_queue import Pending
 from sentiment.batching.ticket import Priority
 from sentiment.errors import Broken, InvalidInput, Refused, RequestError, Unavailable
@@ -122,7 +123,7 @@ class Streams:
         try:
             await self._calls.settle(call, self._converse(stream, context))
         except RequestError as error:
-            await abort(context, call, error)
+            await end_with(context, call, error)
 
     async def _converse(self, stream: "_Stream", context: Context) -> None:
         if self._ending:
@@ -236,7 +237,9 @@ class _Stream:
                 continue
             begun = time.monotonic()
             message = self._message(item).SerializeToString()
-            self._count_told(item, time.monotonic())
+            self._count(
+                item, code_name_of(item.outcome), "met" if item.deadline_at - time.monotonic() >= self._calls.margin_s else "expired"
+            )
             await context.write(message)
             self._unanswered -= 1
             for _ in range(item.places):
@@ -244,21 +247,27 @@ class _Stream:
             if item.served is not None:
                 item.served.metrics.stage["send"](time.monotonic() - begun)
 
-    def _count_told(self, item: "_Finished", now: float) -> None:
+    def _count(self, item: "_Finished", code: str, outcome: str) -> None:
+        """Count an item, and its answer, if it has one, with this outcome."""
+        self._count_text(item.served, code)
         if item.served is not None and isinstance(item.outcome, Answer):
-            item.served.count_told(1, "met" if item.deadline_at - now >= self._calls.margin_s else "expired")
+            item.served.count_told(1, outcome)
+
+    def _count_text(self, served: Served | None, code: str) -> None:
+        metrics = served.metrics if served else self._calls.no_model
+        metrics.observing.later("outcome", metrics.items[METHOD, code])
 
     def close(self) -> None:
         """Withdraw the items that are still queued; the client no longer reads."""
+        code = self._call.left_code()
         for accepted in self._accepted.values():
             accepted.served.withdraw(accepted.pending)
             self._receiving.requests.give_back(self._call.caller, accepted.held)
-            count_texts(accepted.served.metrics, METHOD, self._call.left_code())
+            self._count_text(accepted.served, code)
         self._accepted.clear()
         while not self._outcomes.empty():
-            item = self._outcomes.get_nowait()
-            if item is not None and item.served is not None and isinstance(item.outcome, Answer):
-                item.served.count_told(1, OUTCOMES[self._call.left_code()])
+            if (item := self._outcomes.get_nowait()) is not None:
+                self._count(item, code, OUTCOMES[code])
         if self._call.trace is not None:
             self._call.trace.attributes["sentiment.texts"] = self._serial
 
@@ -287,7 +296,7 @@ class _Stream:
             self._owed += pending.rows - 1
         except asyncio.CancelledError:
             # The client left while its text was being tokenized.
-            count_texts(served.metrics if served else self._calls.no_model, METHOD, self._call.left_code())
+            self._count_text(served, self._call.left_code())
             raise
         except RequestError as error:
             if isinstance(error, Refused):
@@ -313,7 +322,6 @@ class _Stream:
             self._receiving.requests.give_back(self._call.caller, accepted.held)
             places, deadline_at = accepted.pending.rows, accepted.pending.deadline_at
         self._outcomes.put_nowait(_Finished(item_id, served, outcome, places, deadline_at))
-        count_texts(served.metrics if served else self._calls.no_model, METHOD, code_name_of(outcome))
 
     def _message(self, item: "_Finished") -> pb.ClassifyStreamResponse:
         message = pb.ClassifyStreamResponse(id=item.id)

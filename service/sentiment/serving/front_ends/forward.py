@@ -15,11 +15,10 @@ import grpc
 
 from sentiment.api.grpc.accepting import Handler
 from sentiment.api.grpc.call import CALLER, REQUEST_ID, Call
-from sentiment.api.grpc.calls import Answering, Calls
+from sentiment.api.grpc.calls import OK, Answering, Calls
 from sentiment.api.grpc.names import SERVICE
-from sentiment.api.grpc.receiving import Context
-from sentiment.api.grpc.servicer import SentimentService, count_texts
-from sentiment.api.grpc.status import HandedOn
+from sentiment.api.grpc.servicer import SentimentService
+from sentiment.api.grpc.status import Context, HandedOn
 from sentiment.errors import Expired, Unavailable
 from sentiment.observability.tracing.trace import TRACE_HEADERS
 from sentiment.serving.front_ends.executor_client import GONE
@@ -143,8 +142,8 @@ class Forward:
                 raise HandedOn(error.code(), error.details() or "", trailers) from None
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise Expired("no answer within the deadline") from None
-            if call.method == CLASSIFY and call.served is not None:
-                count_texts(call.served.metrics, CLASSIFY, "UNAVAILABLE")
+            # The executor counts the texts of the calls that it answers.
+            call.texts[OK] = int(call.method == CLASSIFY)
             raise Unavailable(GONE) from None
 
 
