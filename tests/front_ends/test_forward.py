@@ -11,9 +11,11 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
+from sentiment.api.grpc import calls as calls_module
 from sentiment.api.grpc.accepting import Handler
 from sentiment.api.grpc.call import CALLER, REQUEST_ID
 from sentiment.api.grpc.calls import CODE_NAMES, CallLimits, Calls
+from sentiment.api.grpc.field_count import FIELDS_MAX
 from sentiment.api.grpc.names import METHODS, SERVICE
 from sentiment.api.grpc.receiving import Receiving
 from sentiment.model.lease import InUse
@@ -158,6 +160,20 @@ async def test_a_call_ends_at_its_deadline_if_the_client_does_not_read_or_the_ex
     assert context.aborted[0] is grpc.StatusCode.DEADLINE_EXCEEDED
     assert joined.count("requests_total", method=method, code="DEADLINE_EXCEEDED", model="tiny/1") == 1
     assert joined.count("request_seconds_count", method=method, model="tiny/1") == 1
+
+
+async def test_a_request_of_too_many_fields_is_refused_before_it_is_parsed(joined: Joined, monkeypatch: pytest.MonkeyPatch) -> None:
+    context, read = Context(10.0), []
+    monkeypatch.setattr(calls_module, "parsed", lambda *arguments: read.append(arguments))
+    words = [pb.WordSet()] * (FIELDS_MAX + 1)
+
+    with pytest.raises(Aborted):
+        await joined.call(
+            "Classify", pb.ClassifyRequest(text="good", explain=pb.ExplainOptions(without=words)).SerializeToString(), context
+        )
+
+    assert context.aborted[0] is grpc.StatusCode.INVALID_ARGUMENT
+    assert not read
 
 
 async def test_headers_and_the_bounded_deadline_reach_the_executor(joined: Joined) -> None:
