@@ -172,4 +172,4 @@ def test_batches_that_do_not_fit_into_their_deadlines(english: Server, evidence:
     evidence.judge(others.fates)
     evidence.measured |= {f"items that ended with {code}": number for code, number in sorted(items.items())}
     assert set(items) <= {"OK", *REFUSALS}
-    assert items["DEADLINE_EXCEEDED"] > 0
+    assert items["OK"] < items.total()
