@@ -90,6 +90,12 @@ STATUS: dict[Code, tuple[str, str, str]] = {
     ),
     Code.UNAUTHENTICATED: ("The call has no valid bearer token and the server wants one (`auth_tokens`).", "no; renew the token", "-"),
     Code.NOT_FOUND: ("No model of this name and version is loaded, or the journal has no answer that feedback names.", "no", "-"),
+    Code.PERMISSION_DENIED: (
+        "HTTP only. 403: a web page of an origin that `cors_origins` does not name sends a POST. 421: the header `Host` has a name that "
+        "`http_hosts` does not.",
+        "no",
+        "-",
+    ),
     Code.FAILED_PRECONDITION: (
         "The model cannot do that, such as read a pair or give gradients without an explain graph; or the server does not explain, or "
         "keeps no journal for feedback (`journal`).",
@@ -98,7 +104,8 @@ STATUS: dict[Code, tuple[str, str, str]] = {
     ),
     Code.RESOURCE_EXHAUSTED: (
         "The work ahead leaves no time before the deadline, the queue is full (`queue_rows_max`), too many "
-        "calls are open (`calls_max`), too many "
+        "calls are open (`calls_max`), the requests of "
+        "this connection hold too many bytes (`request_bytes_max`), too many "
         "explanations wait (`explain_calls_max`) or leave this one too little time, the reader of an explanation is too slow, or 64 "
         "searches for answers that feedback names wait.",
         RETRY_PUSHBACK,
@@ -106,12 +113,13 @@ STATUS: dict[Code, tuple[str, str, str]] = {
     ),
     Code.UNIMPLEMENTED: (
         "The contract has it and this version does not: `explain` in ClassifyBatch and ClassifyStream. Also "
-        "a method the server does not have.",
+        "a compressed message (`grpc_compression`), and a method the server does not have.",
         "no",
         "-",
     ),
     Code.DEADLINE_EXCEEDED: (
-        "The answer was not ready by the deadline, or the deadline is too near even for an idle server.",
+        "The answer was not ready by the deadline, the deadline is too near even for an idle server, or the request did not arrive within "
+        "`receive_s_max`.",
         "only with a later deadline",
         "at once",
     ),
@@ -166,7 +174,7 @@ VALUES: dict[tuple[str, str], dict[str, str]] = {
         "backlog": "the work ahead leaves no time before the deadline",
         "deadline": "too near even for an idle server",
         "unavailable": "the server starts or drains, or no runner is left",
-        "explanations": "too many explanations wait, or the reader is too slow",
+        "explanations": "too many wait, others leave it too little time, it gave way to another caller's, or its reader is too slow",
     },
     ("dropped", "reason"): {
         "cancelled": "the caller left",
@@ -399,10 +407,10 @@ class _Silent:
 
 def status_page() -> str:
     """The status codes: from the table of the service, with when each occurs and what to do."""
-    used = {Code.OK, Code.CANCELLED, *CODES.values()}
+    used = {Code.OK, Code.CANCELLED, Code.PERMISSION_DENIED, *CODES.values()}
     assert used == set(STATUS), f"docs/reference.py explains {sorted(code.name for code in STATUS)}"
     rows = [
-        (f"`{code.name}`", str(code.value[0]), str(HTTP_STATUS[code]), *map(str, STATUS[code]))
+        (f"`{code.name}`", str(code.value[0]), str(HTTP_STATUS.get(code, "403, 421")), *map(str, STATUS[code]))
         for code in sorted(used, key=lambda code: code.value[0])
     ]
     causes = [(f"`{code.name}`", f"`{error.__name__}`", cell((inspect.getdoc(error) or "").split("\n\n")[0])) for error, code in _errors()]

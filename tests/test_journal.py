@@ -227,25 +227,6 @@ def test_each_process_of_a_server_with_front_ends_writes_a_file_of_its_own(serve
 
 
 @pytest.mark.parametrize("front_ends", ["0", "2"])
-def test_a_second_server_is_refused_and_the_first_goes_on(
-    serve: Callable[..., Server], bundles: Path, folder: Path, front_ends: str
-) -> None:
-    first = serve("--journal", str(folder), "--front-ends", front_ends)
-    for other in ("0", "2"):
-        second = Server(bundles, "--journal", str(folder), "--front-ends", other)
-        assert second.finish() == 2
-        said = second.wait_for("cannot_serve")["reason"]
-        assert said == f"journal = {str(folder)!r}: another server keeps its journal there; each needs a folder of its own"
-    with first.client() as client:
-        client.classify("good")
-    first.process.terminate()
-    assert first.finish() == 0
-
-    assert [row["label"] for row in rows(folder)] == ["positive"]
-    assert not [line for line in first.lines if line["event"] == "process_ended"]
-
-
-@pytest.mark.parametrize("front_ends", ["0", "2"])
 def test_the_next_server_may_begin_while_this_one_drains(serve: Callable[..., Server], folder: Path, front_ends: str) -> None:
     flags = ("--journal", str(folder), "--front-ends", front_ends)
     draining = serve(*flags, "--drain-wait-s", "600")

@@ -8,9 +8,7 @@ import pytest
 import structlog
 
 from sentiment.errors import CannotServe, TaskEnded
-from sentiment.security.secured import Secured
 from sentiment.serving.upkeep import Upkeep
-from tests.conftest import RunningServer
 
 
 async def returns() -> None:
@@ -72,35 +70,3 @@ async def test_a_stopped_task_is_awaited_and_breaks_nothing() -> None:
     assert sorted(ended) == ["one", "three", "two"]
     assert not broken.is_set()
     upkeep.check()
-
-
-def test_a_server_whose_watch_of_files_ends_is_not_alive_drains_and_fails(
-    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ends = asyncio.Event()
-
-    async def end(_self: Secured) -> None:
-        await ends.wait()
-        raise KeyError
-
-    monkeypatch.setattr(Secured, "keep_fresh", end)
-    with structlog.testing.capture_logs() as logs:
-        server = start()
-        with server.client() as client:
-            assert client.classify("good").label == "positive"
-        alive: list[bool] = []
-        drain = server.app._grpc.drain
-
-        async def note(grace_s: float) -> None:
-            alive.extend((server.app._grpc.health.alive, server.app._ready))
-            await drain(grace_s)
-
-        monkeypatch.setattr(server.app._grpc, "drain", note)
-        server.loop.call_soon_threadsafe(ends.set)
-        with pytest.raises(TaskEnded, match="reload files"):
-            server._thread.join(30)
-            server.stop()
-
-    assert alive == [False, False]
-    assert [line["event"] for line in logs if line["event"] in ("task_ended", "drained")] == ["task_ended", "drained"]
-    server.failure = None

@@ -131,8 +131,8 @@ class Settings(BaseModel):
     bulk_share: float = Field(0.2, description="share of the run time that bulk rows get while interactive rows also wait", gt=0, lt=1)
     latency_objective_s: float = Field(
         0.5,
-        description="seconds that calls should stay within: the alerts count slower Classify calls, and texts that arrive so much "
-        "later than another of their class do not go before it, unless a deadline is near",
+        description="seconds that calls should stay within: the alerts count slower Classify and ModelInfer calls, and texts that "
+        "arrive so much later than another of their class do not go before it, unless a deadline is near",
         gt=0,
         le=3600,
     )

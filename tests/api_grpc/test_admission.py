@@ -10,6 +10,7 @@ import pytest
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
+from sentiment.api.grpc import servicer
 from sentiment.batching.ticket import Priority
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.api_grpc.gate import (
@@ -210,8 +211,9 @@ async def test_single_texts_are_interactive_and_batches_and_streams_bulk_unless_
     await asyncio.wait(calls)
 
 
-async def test_of_a_calls_many_texts_only_a_handful_are_interactive_whatever_it_asks_for(plugged: Any) -> None:
-    server, gate, stub, calls = await plugged(row_s=0.001, interactive_items_max=2)
+@pytest.mark.parametrize("handful", [2, 0])
+async def test_of_a_calls_many_texts_only_a_handful_are_interactive_whatever_it_asks_for(plugged: Any, handful: int) -> None:
+    server, gate, stub, calls = await plugged(row_s=0.001, interactive_items_max=handful)
     calls += [
         send(stub.ClassifyBatch(batch_request(["good"] * 5, INTERACTIVE))),
         send(stub.ClassifyStream(iter(stream_requests(["good"] * 5, INTERACTIVE)))),
@@ -220,20 +222,27 @@ async def test_of_a_calls_many_texts_only_a_handful_are_interactive_whatever_it_
 
     rows = in_loop(server, lambda: {priority: class_queue_of(server, priority).rows for priority in Priority})
 
-    assert rows == {Priority.INTERACTIVE: 4, Priority.BULK: 6}
+    assert rows == {Priority.INTERACTIVE: 2 * handful, Priority.BULK: 10 - 2 * handful}
     gate.open()
     await asyncio.wait(calls)
 
 
-async def test_items_of_a_batch_that_do_not_fit_into_its_time_expire_early_enough_for_the_others_answers(plugged: Any) -> None:
-    server, gate, stub, calls = await plugged(row_s=0.001)
-    calls.append(send(stub.ClassifyBatch(batch_request(["good"] * 4), timeout=3)))
+async def test_items_of_a_batch_that_do_not_fit_into_its_time_expire_early_enough_for_the_others_answers(
+    plugged: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 2 s for the items, and the rest for the answers' way.
+    monkeypatch.setattr(servicer, "RESERVE_SHARE", 0.9)
+    monkeypatch.setattr(servicer, "RESERVE_S_MAX", 18)
+    server, gate, stub, calls = await plugged(row_s=0.001, batch_rows_max=1)
+    calls.append(send(stub.ClassifyBatch(batch_request(["good"] * 4), timeout=20)))
     await queued(server, 4)
 
-    # The plug before them is never let go in time.
+    # What runs, and the first item. The others are never let go in time.
+    gate.let(2)
     response = await calls[-1]
 
-    assert [result.error.code for result in response.results] == [Code.DEADLINE_EXCEEDED.value[0]] * 4
+    assert [result.WhichOneof("result") for result in response.results] == ["response", "error", "error", "error"]
+    assert {result.error.code for result in response.results[1:]} == {Code.DEADLINE_EXCEEDED.value[0]}
     assert total(server, "requests", method="ClassifyBatch", code="OK") == 1
     gate.open()
     await asyncio.wait(calls)

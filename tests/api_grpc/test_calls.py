@@ -246,10 +246,9 @@ def test_a_connection_too_many_is_closed_and_its_place_is_free_again_when_anothe
     server = start(grpc_connections_max=2)
 
     def greets() -> bool:
-        """Whether the server answers a new connection, which stays open until the end of the test."""
+        """Whether the server takes a new connection, which stays open until the end of the test."""
         peers.append(raw.Peer(server.target))
-        peers[-1].read(0.2)
-        return any(kind == raw.SETTINGS for kind, *_ in peers[-1].frames)
+        return peers[-1].is_greeted()
 
     peers: list[raw.Peer] = []
     greeted = [greets() for _ in range(3)]

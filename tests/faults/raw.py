@@ -14,6 +14,8 @@ END_STREAM = ACK = 1
 END_HEADERS = 4
 CLASSIFY = "/sentiment.v1.SentimentService/Classify"
 CANCEL = 8
+# In the headers of the first answer on a connection.
+UNIMPLEMENTED = b"grpc-status\x0212"
 INITIAL_WINDOW = 4
 # Longer than any answer takes; a test that passes never waits that long.
 PATIENCE_S = 30.0
@@ -129,6 +131,14 @@ class Peer:
                     return payload
             assert not self.ended and time.monotonic() < end, f"no frame {kind} on {stream}: {self.frames}"
             self.read(0.01)
+
+    def is_greeted(self) -> bool:
+        """Whether the server takes the connection; False if it closes it."""
+        end = time.monotonic() + PATIENCE_S
+        while not (greeted := any(kind == SETTINGS for kind, *_ in self.frames)) and not self.ended:
+            assert time.monotonic() < end, "the connection is neither taken nor closed"
+            self.read(0.01)
+        return greeted
 
     def _parse(self) -> Iterable[Frame]:
         frames, self._rest = parse(self._rest)

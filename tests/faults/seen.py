@@ -8,17 +8,19 @@ from pathlib import Path
 import psutil
 
 from tests.faults.evidence import Evidence
-from tests.faults.fates import Callers
+from tests.faults.fates import Callers, Fates
 from tests.front_ends.servers import PATIENCE_S, Server
 
 MB = 2**20
 
 
 class Seen:
-    """A process."""
+    """A process. ``before_mb``: its memory at first; ``others``: the calls of ``others_are_answered`` during its fault, afterwards."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
+        self.before_mb = self.rss_mb
+        self.others = Fates()
 
     @property
     def rss_mb(self) -> float:
@@ -72,21 +74,21 @@ def others_are_answered(server: Server, evidence: Evidence, callers: int = 4, ma
 
     Records the callers' latency and the server's memory.
     """
-    seen = Seen(server.process.pid)
     with Callers(server.target, callers=callers, pause_s=0.005) as others:
         others.wait(50)
-        files, rss_mb, begun = seen.files, seen.rss_mb, time.monotonic()
+        seen = Seen(server.process.pid)
+        files, begun = seen.files, time.monotonic()
         seen.begin_peak()
         yield seen
         others.wait(20)
         ended = time.monotonic()
         until(lambda: seen.files <= files, f"at most {files} files are open")
     evidence.judge(others.fates, may=may)
-    others_then = others.fates.between(begun, ended)
+    seen.others = others.fates.between(begun, ended)
     evidence.measured["p99 of the others before, ms"] = round(others.fates.between(0, begun).seconds(0.99) * 1e3, 1)
-    evidence.measured["p99 of the others meanwhile, ms"] = round(others_then.seconds(0.99) * 1e3, 1)
-    evidence.measured["longest of the others meanwhile, ms"] = round(others_then.seconds(1) * 1e3, 1)
-    evidence.measured["memory before, MB"] = round(rss_mb)
+    evidence.measured["p99 of the others meanwhile, ms"] = round(seen.others.seconds(0.99) * 1e3, 1)
+    evidence.measured["longest of the others meanwhile, ms"] = round(seen.others.seconds(1) * 1e3, 1)
+    evidence.measured["memory before, MB"] = round(seen.before_mb)
     evidence.measured["memory at most, MB"] = round(seen.peak_mb)
     evidence.measured["memory afterwards, MB"] = round(seen.rss_mb)
     assert nothing_waits(server)

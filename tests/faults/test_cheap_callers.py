@@ -6,6 +6,7 @@ import gzip
 import struct
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +14,9 @@ from typing import Any
 import grpc
 import pytest
 
+from sentiment.client import CallFailed
 from sentiment.oip import inference_pb2 as oip
+from sentiment.serving.open_files import GRPC_SHARE
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import PLAIN
@@ -44,14 +47,17 @@ class Windows:
         self._streams: dict[int, int] = {}
         self.ended: set[int] = set()
 
-    def send(self, stream: int, size: int) -> int:
-        """Send up to so many bytes of a stream's data; returns how many fitted."""
-        fits = max(0, min(size, self._streams.setdefault(stream, self.initial), self._connection, 2**14))
-        if fits:
-            self._peer.send(raw.frame(raw.DATA, 0, stream, b"a" * fits))
-            self._streams[stream] -= fits
-            self._connection -= fits
-        return fits
+    def exchange(self, left: dict[int, memoryview]) -> None:
+        """Send what fits of what is left of each stream's data, and read the server's frames."""
+        fitted = False
+        for stream, data in left.items():
+            fits = max(0, min(len(data), self._streams.setdefault(stream, self.initial), self._connection, 2**14))
+            if fits and stream not in self.ended:
+                self._peer.send(raw.frame(raw.DATA, 0, stream, bytes(data[:fits])))
+                self._streams[stream] -= fits
+                self._connection -= fits
+                left[stream], fitted = data[fits:], True
+        self.follow(0.0 if fitted else 0.05)
 
     def follow(self, seconds: float = 0.0) -> None:
         """Read the server's frames."""
@@ -73,17 +79,13 @@ def never_finish(target: str, path: str, streams: int, seconds: float) -> int:
     """Announce a message of nearly 16 MiB on each stream and send all but its end; returns how many streams the server ended."""
     with raw.Peer(target) as peer:
         windows = Windows(peer)
-        left = dict.fromkeys(range(1, 2 * streams, 2), MESSAGE_MAX - 2**16)
+        begun = b"\0" + struct.pack(">I", MESSAGE_MAX - 1) + b"a" * (MESSAGE_MAX - 2**16)
+        left = dict.fromkeys(range(1, 2 * streams, 2), memoryview(begun))
         ends_at = time.monotonic() + seconds
         for stream in left:
             peer.call(stream, path=path)
-            peer.send(raw.frame(raw.DATA, 0, stream, b"\0" + struct.pack(">I", MESSAGE_MAX - 1)))
         while time.monotonic() < ends_at and not peer.ended:
-            sent = 0
-            for stream in [one for one, more in left.items() if more and one not in windows.ended]:
-                sent += (part := windows.send(stream, left[stream]))
-                left[stream] -= part
-            windows.follow(0.0 if sent else 0.05)
+            windows.exchange(left)
         assert windows.initial <= 2**16, "a client may send more before the server reads"
         return len(windows.ended)
 
@@ -111,29 +113,41 @@ def beside(server: Server, attack: Callable[[], object]) -> Iterator[None]:
 def test_messages_that_open_to_a_thousand_times_their_size(serve: Serve, evidence: Evidence) -> None:
     """300 gRPC messages of 16 KB that open to 16 MB each go to Health/Check, twice. They are refused before they are opened."""
     server = serve(*BOUNDED)
-    body = gzip.compress(b"\x0a" + b"a" * (MESSAGE_MAX - 2**10), 9)
-    refused = 0
+    content = gzip.compress(b"\x0a" + b"a" * (MESSAGE_MAX - 2**10), 9)
+    message = memoryview(b"\1" + struct.pack(">I", len(content)) + content)
+    block = raw.request_headers(HEALTH) + raw.literal("grpc-encoding", "gzip")
+    refused, answers = 0, []
 
     def attack() -> None:
         nonlocal refused
         for _ in range(2):
             with raw.Peer(server.target) as peer:
-                windows = Windows(peer)
-                for stream in range(1, 600, 2):
-                    block = raw.request_headers(HEALTH) + raw.literal("grpc-encoding", "gzip")
+                windows, left = Windows(peer), dict.fromkeys(range(1, 600, 2), message)
+                for stream in left:
                     peer.send(raw.frame(raw.HEADERS, raw.END_HEADERS, stream, block))
-                    peer.send(raw.frame(raw.DATA, raw.END_STREAM, stream, (b"\1" + struct.pack(">I", len(body)) + body)[: 2**14]))
-                    windows.follow()
-                until(lambda: windows.follow(0.01) or len(windows.ended) >= 300 or peer.ended, "all are refused")  # noqa: B023  # at once
+                ends_at = time.monotonic() + raw.PATIENCE_S
+                while len(windows.ended) < 300 and time.monotonic() < ends_at and not peer.ended:
+                    windows.exchange(left)
                 refused += len(windows.ended)
+                answers.append(peer.wait_for(raw.HEADERS, 1))
 
     with others_are_answered(server, evidence) as seen, beside(server, attack):
-        before_mb = seen.rss_mb
+        pass
     evidence.measured["compressed messages refused"] = refused
-    assert seen.peak_mb < before_mb + MORE_MB_MAX
+    assert refused == 600
+    # Later answers of a connection refer to what its first one said.
+    assert all(raw.UNIMPLEMENTED in answer for answer in answers)
+    assert seen.peak_mb < seen.before_mb + MORE_MB_MAX
 
 
-@pytest.mark.parametrize("path", [raw.CLASSIFY, STREAM, HEALTH], ids=["Classify", "ClassifyStream", "Health"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(raw.CLASSIFY, id="Classify"),
+        pytest.param(STREAM, id="ClassifyStream", marks=pytest.mark.thorough),
+        pytest.param(HEALTH, id="Health", marks=pytest.mark.thorough),
+    ],
+)
 def test_messages_that_are_announced_and_never_finished(serve: Serve, evidence: Evidence, path: str) -> None:
     """130 calls on one connection announce messages of 16 MB and send all but their last bytes: 2 GB. The server keeps what one caller may
     hold of ``request_bytes_max``, here 64 MiB, and ends the other calls.
@@ -146,10 +160,10 @@ def test_messages_that_are_announced_and_never_finished(serve: Serve, evidence: 
         ended = never_finish(server.target, path, 130, 4)
 
     with others_are_answered(server, evidence) as seen, beside(server, attack):
-        before_mb = seen.rss_mb
+        pass
     evidence.measured["calls that the server ended"] = ended
     assert ended >= 100
-    assert seen.peak_mb < before_mb + MORE_MB_MAX
+    assert seen.peak_mb < seen.before_mb + MORE_MB_MAX
 
 
 def test_streams_of_large_texts_whose_answers_are_not_read(serve: Serve, evidence: Evidence) -> None:
@@ -169,12 +183,14 @@ def test_streams_of_large_texts_whose_answers_are_not_read(serve: Serve, evidenc
                 call.cancel()
 
     with others_are_answered(server, evidence) as seen, beside(server, attack):
-        before_mb = seen.rss_mb
-    assert seen.peak_mb < before_mb + MORE_MB_MAX
+        pass
+    assert seen.peak_mb < seen.before_mb + MORE_MB_MAX
 
 
 def test_fifty_streams_that_send_without_end(serve: Serve, evidence: Evidence) -> None:
-    """50 streams send short texts as fast as they can, and nobody reads the answers."""
+    """50 streams, on connections of their own, send short texts as fast as they can, and nobody reads the answers. Others are answered, in
+    less than half a second at the median.
+    """
     server = serve(*BOUNDED)
 
     def attack() -> None:
@@ -182,17 +198,21 @@ def test_fifty_streams_that_send_without_end(serve: Serve, evidence: Evidence) -
             while True:
                 yield pb.ClassifyStreamRequest(item=pb.Item(text="a good film"))
 
-        with grpc.insecure_channel(server.target, OWN_CONNECTION) as channel:
-            calls = [pb_grpc.SentimentServiceStub(channel).ClassifyStream(items()) for _ in range(50)]
+        with contextlib.ExitStack() as stack:
+            channels = [stack.enter_context(grpc.insecure_channel(server.target, OWN_CONNECTION)) for _ in range(50)]
+            calls = [pb_grpc.SentimentServiceStub(channel).ClassifyStream(items()) for channel in channels]
             time.sleep(4)
             for call in calls:
                 call.cancel()
 
-    with others_are_answered(server, evidence), beside(server, attack):
+    with others_are_answered(server, evidence) as seen, beside(server, attack):
         pass
+    median_s = seen.others.seconds(0.5)
+    evidence.measured["p50 of the others meanwhile, ms"] = round(median_s * 1e3, 1)
+    assert median_s < 0.5
 
 
-@pytest.mark.parametrize("kind", ["windows", "interactive batches"])
+@pytest.mark.parametrize("kind", ["windows", pytest.param("interactive batches", marks=pytest.mark.thorough)])
 def test_calls_that_cost_as_much_as_hundreds(english: Server, evidence: Evidence, kind: str) -> None:
     """The default model. Four callers send texts of 18 KB in windows, each of which costs as much as 350 short texts; or two callers send
     batches of long texts that ask for priority. Only a handful of their rows go before the others'.
@@ -200,10 +220,11 @@ def test_calls_that_cost_as_much_as_hundreds(english: Server, evidence: Evidence
     request = pb.ClassifyRequest(text="a good film " * 1500, truncation=pb.TRUNCATION_WINDOWS)
     items = [pb.Item(text="good bad film is not so " * 90)] * 64
     batch = pb.ClassifyBatchRequest(items=items, truncation=pb.TRUNCATION_WINDOWS, priority=pb.PRIORITY_INTERACTIVE)
-    ends_at = time.monotonic() + 5
     codes: Counter[str] = Counter()
 
     async def attack() -> None:
+        ends_at = time.monotonic() + 5
+
         async def call() -> None:
             async with grpc.aio.insecure_channel(english.target, OWN_CONNECTION) as channel:
                 stub = pb_grpc.SentimentServiceStub(channel)
@@ -230,8 +251,41 @@ def test_calls_that_cost_as_much_as_hundreds(english: Server, evidence: Evidence
         "p99 of the others meanwhile, ms": round(meanwhile.seconds(0.99) * 1e3, 1),
         "dear calls": sum(codes.values()),
     }
-    # Before, the median was seconds.
     assert meanwhile.seconds(0.5) < 1.0
+    assert codes["OK"] > 0, codes
+
+
+def test_grpc_connections_beyond_the_share_of_open_files(serve: Serve, evidence: Evidence) -> None:
+    """A server may open 400 files, and 400 connections come to its gRPC port. It keeps 65 % as many as files, and closes the others.
+    Callers on open connections are answered, and so are probes over new HTTP connections. A new caller is
+    answered once the crowd has left.
+    """
+    server = serve(before=("sh", "-c", 'ulimit -n 400; exec "$@"', "sh"))
+    kept_max = int(400 * GRPC_SHARE)
+    with others_are_answered(server, evidence) as seen, contextlib.ExitStack() as crowd:
+        greeted = [crowd.enter_context(raw.Peer(server.target)).is_greeted() for _ in range(400)]
+        evidence.measured["files open at most"] = seen.files
+        assert not is_answered(server)
+        with urllib.request.urlopen(server.url + "/readyz", timeout=20) as response:
+            assert response.status == 200
+        crowd.close()
+        until(lambda: is_answered(server), "a new caller is answered")
+
+    evidence.measured["connections kept"] = sum(greeted)
+    evidence.measured["connections closed"] = 400 - sum(greeted)
+    # The others have a connection too.
+    assert sum(greeted) == kept_max - 1
+    assert greeted == sorted(greeted, reverse=True)
+
+
+def is_answered(server: Server) -> bool:
+    """Whether a call over a new connection is."""
+    with server.client() as client:
+        try:
+            return client.classify("good", timeout_s=1).label == "positive"
+        except CallFailed as error:
+            assert error.code is grpc.StatusCode.UNAVAILABLE
+            return False
 
 
 def test_more_calls_than_can_be_answered_are_all_counted(serve: Serve, evidence: Evidence) -> None:

@@ -1,6 +1,7 @@
 """Thousands of malformed inputs from a seed"""
 
 import asyncio
+import contextlib
 import os
 import random
 import socket
@@ -16,6 +17,7 @@ from sentiment.api.grpc.names import METHODS, path_of
 from sentiment.oip import inference_pb2 as oip
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import NO_RETRIES
+from tests.faults import raw
 from tests.faults.evidence import Evidence
 from tests.faults.fates import HUNG, PATIENCE_S, Callers
 from tests.faults.malformed import PREFACE, call_headers, conversation, message, web_request
@@ -142,15 +144,15 @@ def test_a_path_that_is_not_utf8(attacked: OwnProcess, tmp_path: Path, evidence:
     """Calls on connections of their own have the byte 0xf4 in their :path, 200 of them without a pause. Each gets UNIMPLEMENTED. grpc.aio's
     own loop would end its server, and with it the port, at each of them.
     """
-    headers = call_headers(b"/SecretPath\xf4/b")
-    host, _, port = attacked.target.partition(":")
-    block = len(headers).to_bytes(3, "big") + b"\x01\x05\x00\x00\x00\x01" + headers
-    with Callers(attacked.target, callers=4, timeout_s=5) as callers:
+    call = raw.frame(raw.HEADERS, raw.END_HEADERS | raw.END_STREAM, 1, call_headers(b"/SecretPath\xf4/b"))
+    with Callers(attacked.target, callers=4, timeout_s=5) as callers, contextlib.ExitStack() as open_peers:
         callers.wait(20)
-        answers = [send_all((host, int(port)), PREFACE + block) for _ in range(PATHS)]
+        peers = [open_peers.enter_context(raw.Peer(attacked.target, PREFACE + call)) for _ in range(PATHS)]
+        answers = [peer.wait_for(raw.HEADERS, 1) for peer in peers]
         callers.wait(100)
 
     evidence.judge(callers.fates)
+    assert all(raw.UNIMPLEMENTED in answer for answer in answers)
     evidence.measured["longest wait for an answer, ms"] = round(callers.fates.seconds(1) * 1e3)
     evidence.measured["calls with such a path"] = len(answers)
     assert "SecretPath" not in (tmp_path / "log").read_text()

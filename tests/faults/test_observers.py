@@ -3,12 +3,17 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from sentiment.api.grpc.health import LIVENESS, NOT_SERVING, SERVING
+from tests.conftest import PLAIN
 from tests.faults.evidence import Evidence
 from tests.faults.fates import Callers
 from tests.faults.seen import nothing_waits, open_calls, until
 from tests.front_ends.servers import Server
+from tests.test_journal import rows
 
 # Read by every Python at its start.
 RAISING = """
@@ -67,17 +72,22 @@ def test_drift_and_journal_raise(serve: Callable[..., Server], tmp_path: Path, e
 
 
 def test_the_watch_of_certificates_ends(serve: Callable[..., Server], tmp_path: Path, evidence: Evidence) -> None:
-    """The task that reloads certificates and tokens ends, under load. The server says so, is not ready, answers what it has accepted,
-    and exits with 1, so that it is replaced.
+    """The task that reloads certificates and tokens ends, under load. The server says so, is neither ready nor alive, answers what it has
+    accepted, and exits with 1, so that it is replaced.
     """
     dies = tmp_path / "dies"
     server = serve("--drain-wait-s", "0.5", environment=changed(tmp_path, DYING.format(dies=str(dies))))
-    with Callers(server.target) as callers:
+    with Callers(server.target) as callers, grpc.insecure_channel(server.target, PLAIN) as channel:
+        watches = [health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=name)) for name in ("", LIVENESS)]
+        told = [[next(watch).status] for watch in watches]
         callers.wait(200)
         dies.touch()
+        for watch, statuses in zip(watches, told, strict=True):
+            statuses.append(next(watch).status)
         assert server.finish() == 1
 
     evidence.judge(callers.fates, may=("UNAVAILABLE",))
+    assert told == [[SERVING, NOT_SERVING]] * 2
     assert [line["event"] for line in server.lines if line["event"] in ("task_ended", "drained")] == ["task_ended", "drained"]
     evidence.measured["exit code"] = 1
 
@@ -99,3 +109,27 @@ def test_the_watch_of_certificates_ends_in_each_process(serve: Callable[..., Ser
     evidence.judge(callers.fates, may=("UNAVAILABLE", "CANCELLED"))
     assert len([line for line in server.lines if line["event"] == "task_ended"]) >= 3
     evidence.measured["calls not answered"] = callers.fates.lost()
+
+
+@both
+def test_two_servers_with_one_journal_folder(serve: Callable[..., Server], tmp_path: Path, evidence: Evidence, front_ends: str) -> None:
+    """A server keeps a journal, under load. Two further ones, the second with front ends, are given the same folder. Neither starts: the
+    exit code is 2, and the log names the setting. The first one's journal has every answer.
+    """
+    folder = tmp_path / "journal"
+    first = serve("--journal", str(folder), "--front-ends", front_ends)
+    with Callers(first.target) as callers:
+        callers.wait(50)
+        for other in ("0", "2"):
+            second = serve("--journal", str(folder), "--front-ends", other, ready=False)
+            assert second.finish() == 2
+            said = second.wait_for("cannot_serve")["reason"]
+            assert said == f"journal = {str(folder)!r}: another server keeps its journal there; each needs a folder of its own"
+        callers.wait(50)
+    first.process.terminate()
+    assert first.finish() == 0
+
+    evidence.judge(callers.fates)
+    assert len(rows(folder)) == len(callers.fates.calls)
+    assert not [line for line in first.lines if line["event"] == "process_ended"]
+    evidence.measured["lines in the journal"] = len(rows(folder))

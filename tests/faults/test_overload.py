@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from sentiment.traffic.arrivals import Poisson
 from sentiment.traffic.texts import read_pool
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
-from tests.conftest import PLAIN
+from tests.conftest import NO_RETRIES, PLAIN
 from tests.faults.english import capacity, texts_with_scores
 from tests.faults.evidence import Evidence
 from tests.faults.fates import ANSWERED, HUNG, Callers, Fates
@@ -33,6 +34,7 @@ from tests.front_ends.servers import PATIENCE_S, Server
 OBJECTIVE_S = 0.5
 TIMES = 3.0
 REFUSALS = {"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
+CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 @dataclass
@@ -144,3 +146,30 @@ def test_three_times_its_capacity_for_a_minute(english: Server, evidence: Eviden
     """The same for 60 s."""
     # Run by ``make faults``, with no other test beside it.
     assert overload(english, evidence, 60.0) > 0.3
+
+
+def test_batches_that_do_not_fit_into_their_deadlines(english: Server, evidence: Evidence) -> None:
+    """The default bundle gets batches of 256 texts of 512 tokens, one after the other, with deadlines of 2 s, in which it can answer a part
+    of one. Each batch gets its answers within its deadline, and the items without one an error each.
+    """
+    batch = pb.ClassifyBatchRequest(
+        items=[pb.Item(text="the plot was not really good but the actors were fine and I liked it " * 40)] * 256
+    )
+    items: Counter[str] = Counter()
+    with (
+        Callers(english.target, callers=1, pause_s=0.02, texts=texts_with_scores(english.target, 8)) as others,
+        grpc.insecure_channel(english.target, [*NO_RETRIES, ("grpc.use_local_subchannel_pool", 1)]) as channel,
+    ):
+        others.wait(20)
+        for _ in range(3):
+            response = pb_grpc.SentimentServiceStub(channel).ClassifyBatch(batch, timeout=2)
+            codes = [CODE_NAMES[result.error.code] for result in response.results]
+            assert len(codes) == 256
+            assert "OK" in codes
+            items.update(codes)
+        others.wait(20)
+
+    evidence.judge(others.fates)
+    evidence.measured |= {f"items that ended with {code}": number for code, number in sorted(items.items())}
+    assert set(items) <= {"OK", *REFUSALS}
+    assert items["OK"] < items.total()

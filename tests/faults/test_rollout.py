@@ -116,7 +116,9 @@ def test_a_rollout_with_a_plain_client_loses_nothing(serve: Serve, serve_two: Se
 
 
 @pytest.mark.usefixtures("slowly")
-@pytest.mark.parametrize("front_ends", ["0", "2"], ids=["one process", "front ends"])
+@pytest.mark.parametrize(
+    "front_ends", [pytest.param("0", id="one process"), pytest.param("2", id="front ends", marks=pytest.mark.thorough)]
+)
 def test_a_rollout_under_load_loses_no_http_request(serve: Serve, serve_two: ServeTwo, evidence: Evidence, front_ends: str) -> None:
     """Two servers are under the load of 16 plain HTTP callers that never repeat a request: half of them keep their connections, the others
     open one for each request. SIGTERM ends each server twice, in turn. Callers go to the other server when their connection has ended, or
