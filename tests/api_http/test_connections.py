@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from sentiment.api.http import connections as module
-from sentiment.api.http.connections import HEAD_S, LINES_MAX, LINGER_BYTES, LINGER_S, LINGERS_MAX, SLICE_BYTES, Connection, Connections
+from sentiment.api.http.connections import (
+    HEAD_S,
+    LINES_MAX,
+    LINGER_BYTES,
+    LINGER_S,
+    LINGERS_MAX,
+    READ_BYTES,
+    SLICE_BYTES,
+    Connection,
+    Connections,
+)
 from tests.virtual_time import VirtualClock, VirtualTimeLoop
 
 SMALL = b"1\r\nx\r\n"
@@ -108,9 +118,14 @@ def connect(closed: Counter[str]) -> Iterator[Callable[[], Client]]:
 Connect = Callable[[], Client]
 
 
-async def answer(client: Client, whole: bool = True) -> None:
+async def answer(client: Client, is_last: bool = False) -> None:
     client.connection.begin_request()
-    client.connection.end_request(whole)
+    client.connection.end_request(is_last)
+
+
+async def turns(number: int = 50) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
 
 
 async def test_the_connection_that_has_waited_longest_is_closed_for_a_new_one(connect: Connect, closed: Counter[str]) -> None:
@@ -139,7 +154,7 @@ async def test_a_connection_whose_request_is_answered_is_never_closed_for_anothe
 async def test_a_connection_whose_body_is_awaited_waits_from_its_head_on(connect: Connect) -> None:
     uploads, waits, busy = connect(), connect(), connect()
     uploads.connection.begin_request()
-    uploads.connection.begin_body()
+    uploads.connection.begin_body(0)
     busy.connection.begin_request()
 
     connect()
@@ -179,7 +194,7 @@ async def test_small_chunks_are_parsed_a_slice_of_one_connection_in_a_turn(conne
 
 
 async def test_a_body_of_few_lines_is_parsed_at_once(connect: Connect) -> None:
-    client, body = connect(), b"x" * 200_000 + b"\r\n" * LINES_MAX
+    client, body = connect(), b"x" * 2 * READ_BYTES + b"\r\n" * LINES_MAX
 
     client.send(body)
 
@@ -206,7 +221,7 @@ async def test_nothing_is_parsed_while_the_parser_does_not_want_more(connect: Co
 
 async def test_after_an_early_answer_little_more_is_parsed_and_the_rest_is_taken(connect: Connect) -> None:
     client = connect()
-    await answer(client, whole=False)
+    await answer(client, is_last=True)
 
     for _ in range(100):
         client.send(b"x" * 8192)
@@ -215,15 +230,61 @@ async def test_after_an_early_answer_little_more_is_parsed_and_the_rest_is_taken
     assert client.wire.reading
 
 
-async def test_the_next_request_on_a_kept_connection_is_parsed_whole(connect: Connect) -> None:
+async def test_what_follows_on_a_kept_connection_is_parsed_whole(connect: Connect) -> None:
     client = connect()
-    await answer(client, whole=False)
-    client.send(b"x" * 100)
     await answer(client)
 
     client.send(b"x" * (2 * LINGER_BYTES))
 
-    assert len(client.parser.received) == 2 * LINGER_BYTES + 100
+    assert len(client.parser.received) == 2 * LINGER_BYTES
+
+
+async def test_later_requests_are_parsed_once_the_one_before_is_answered_and_read(connect: Connect) -> None:
+    client, sent = connect(), b"x" * (2 * READ_BYTES)
+    client.connection.begin_request()
+    client.send(sent)
+    while_answered = (client.parser.received, client.wire.reading)
+    client.connection.pause_writing()
+    client.connection.end_request(is_last=False)
+    await turns()
+    unread = client.parser.received
+    client.connection.resume_writing()
+    await turns()
+
+    assert while_answered == (b"", False)
+    assert unread == b""
+    assert client.parser.received == sent[:READ_BYTES]
+    assert client.wire.reading
+
+
+async def test_the_rest_of_a_body_with_a_length_is_parsed_at_once_whatever_its_lines_and_what_follows_is_not(connect: Connect) -> None:
+    client, size = connect(), READ_BYTES // 2
+    client.connection.begin_request()
+    client.connection.begin_body(READ_BYTES + size)
+
+    client.send(b"\r\n" * READ_BYTES)
+    first, reading = len(client.parser.received), client.wire.reading
+    await asyncio.sleep(0)
+    second = len(client.parser.received)
+    await asyncio.sleep(0)
+
+    assert (first, reading) == (READ_BYTES, False)
+    assert second == READ_BYTES + size
+    assert len(client.parser.received) == second + SLICE_BYTES
+
+
+async def test_an_error_of_one_parser_ends_its_connection_and_no_other(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, other, sent, errors = connect(), connect(), SMALL * 2000, []
+    monkeypatch.setattr(broken.parser, "data_received", {}.__getitem__)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+    for client in (broken, other):
+        client.send(sent)
+    await turns()
+
+    assert (broken.closed, other.closed) == (True, False)
+    assert other.parser.received == sent
+    assert [type(error) for error in errors] == [KeyError]
 
 
 CLOCK = VirtualClock()
@@ -244,7 +305,7 @@ def test_a_client_that_goes_on_sending_much_gets_time_to_read_an_early_answer_an
     async def main(among: Connections) -> None:
         much, little = Client(among), Client(among)
         for client in (much, little):
-            await answer(client, whole=False)
+            await answer(client, is_last=True)
             client.send(b"x" * (3 * LINGER_BYTES))
         begun, ended = CLOCK.now, {}
         for client in (much, little):
@@ -281,7 +342,7 @@ def test_a_drain_ends_what_has_no_request_and_waits_for_what_has_one(monkeypatch
         assert [client.closed for client in (sends, begins, busy, reads)] == [True, True, False, False]
         reads.wire.unread = 0
         await asyncio.sleep(5.0)
-        busy.connection.end_request(whole=True)
+        busy.connection.end_request(is_last=False)
         assert await draining
         assert 5.0 < CLOCK.now - begun < 8.0
 

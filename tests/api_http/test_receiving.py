@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import http.client
 import json
+import re
 import subprocess
 import time
 import urllib.error
@@ -118,6 +119,23 @@ def test_a_connection_is_kept_after_an_early_answer_to_a_short_body(guarded: Run
             assert connection.sock is own
 
     assert statuses == [401, 401]
+
+
+def test_requests_that_follow_an_early_answer_in_one_stream_are_answered_with_their_own_bodies(server: RunningServer) -> None:
+    early = post(b"x" * 60_000, CLASSIFY, "Grpc-Timeout: soon")
+    head = len(early) - 60_000
+    following = (
+        post(json.dumps({"text": "good " * 20_000}).encode()) + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    )
+    received = b""
+    with http_socket(server) as connection:
+        connection.sendall(early[:head])
+        received += connection.recv(2**16)
+        connection.sendall(early[head:] + following)
+        while part := connection.recv(2**16):
+            received += part
+
+    assert re.findall(rb"HTTP/1\.1 (\d+)", received) == [b"400", b"200", b"200"]
 
 
 def chunks(size: int, number: int) -> bytes:

@@ -14,8 +14,9 @@ from typing import Any, cast
 
 from aiohttp import web
 
-# Read from a connection at a time, into one buffer for all.
-READ_BYTES = 2**16
+# Read from a connection at a time, into one buffer for all. What a connection holds uncounted is a few of them: two that reach the parser
+# before the first request in them begins, and one that waits for its answer.
+READ_BYTES = 2**15
 # What a read costs the parser grows with its lines: a chunk of one byte takes 1 us and 6 bytes, two of them line ends. A read with more
 # line ends goes to the parser in slices, one slice of one connection in each turn of the event loop, which then takes 0.5 ms longer.
 # Without that, 20 connections with such chunks delayed others by 1.2 s.
@@ -46,7 +47,11 @@ class Connection(asyncio.BufferedProtocol):
         self._held = b""
         # Whether aiohttp has paused reading.
         self._paused = False
-        # After an early answer: how many bytes of the body the parser may still see. Below 0 it sees none.
+        # Whether aiohttp waits until the client has read.
+        self._unread = False
+        # Whether the rest of a body is awaited, and how many of the next bytes are surely of one without chunks.
+        self._body_awaited, self._plain_left = False, 0
+        # After an early answer that ends the connection: how many bytes of the body the parser may still see. Below 0 it sees none.
         self._unwanted_left: int | None = None
         # Bytes dropped since the last attempt to close the connection, and the attempts put off.
         self._dropped = self._lingers = 0
@@ -83,9 +88,7 @@ class Connection(asyncio.BufferedProtocol):
     def _begin(self) -> None:
         self._protocol = self._make()
         self._protocol.connection_made(cast(asyncio.Transport, _Transport(self, self.transport)))
-        if self._held:
-            self._among.turns.add(self)
-            self._set_reading()
+        self._proceed()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # asyncio's interface
         """The buffer of all connections: what is in it is taken out before the next read."""
@@ -100,24 +103,24 @@ class Connection(asyncio.BufferedProtocol):
         if self._protocol is None:
             # Came with the last message of the handshake, whose end is about to be noticed.
             self._held += data
-        elif self._held or data.count(b"\r\n") > LINES_MAX:
-            if not self._held:
-                self._among.turns.add(self)
+        elif self._held or self._stopped or (len(data) > self._plain_left and data.count(b"\r\n") > LINES_MAX):
             self._held += data
-            self._set_reading()
+            self._proceed()
         else:
             self._hand_over(data)
 
     def hand_over_slice(self) -> bool:
         """Hand the next slice to the parser; returns whether to come again."""
-        if self._held and not self._paused:
-            data, self._held = self._held[:SLICE_BYTES], self._held[SLICE_BYTES:]
+        if self._held and not self._stopped:
+            size = max(SLICE_BYTES, self._plain_left)
+            data, self._held = self._held[:size], self._held[size:]
             self._hand_over(data)
             self._set_reading()
-        return bool(self._held) and not self._paused
+        return bool(self._held) and not self._stopped
 
     def _hand_over(self, data: bytes) -> None:
         self.idle = False
+        self._plain_left = max(0, self._plain_left - len(data))
         if self._unwanted_left is not None:
             self._unwanted_left -= len(data)
             if self._drops:
@@ -129,8 +132,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause(self, paused: bool) -> None:
         """Read no further, or go on. aiohttp calls it."""
-        resumed, self._paused = self._paused and not paused, paused
-        if resumed and self._held:
+        self._paused = paused
+        self._proceed()
+
+    @property
+    def _stopped(self) -> bool:
+        """Whether the parser gets nothing: it wants nothing, or would hold later requests while this one's answer is made or unread.
+
+        One read is held then. While one is, nobody notices that the client has left.
+        """
+        return self._paused or self._unread or (self.answering is not None and not self._body_awaited)
+
+    def _proceed(self) -> None:
+        """Hand over what is held, in turns, if the parser may have it."""
+        if self._held and not self._stopped:
             self._among.turns.add(self)
         self._set_reading()
 
@@ -158,14 +173,17 @@ class Connection(asyncio.BufferedProtocol):
         return self._protocol.eof_received() if self._protocol is not None else None
 
     def pause_writing(self) -> None:
-        """Hand it on."""
+        """The client does not read."""
+        self._unread = True
         if self._protocol is not None:
             self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        """Hand it on."""
+        """The client has read."""
+        self._unread = False
         if self._protocol is not None:
             self._protocol.resume_writing()
+        self._proceed()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It has ended."""
@@ -194,22 +212,29 @@ class Connection(asyncio.BufferedProtocol):
 
     def begin_request(self) -> None:
         """A request's head has arrived. Call it in the task that answers the request."""
-        self.answering, self._unwanted_left = asyncio.current_task(), None
+        self.answering = asyncio.current_task()
         self._among.set_waiting(self, False)
 
-    def begin_body(self) -> None:
-        """The rest of the request's body is awaited: the connection waits as one without a request does."""
+    def begin_body(self, left: int) -> None:
+        """The rest of the request's body is awaited: the connection waits as one without a request does.
+
+        ``left``: how many bytes of it are to come; 0 if it comes in chunks.
+        """
+        self._body_awaited, self._plain_left = True, left
         self._among.set_waiting(self, True)
+        self._proceed()
 
     def end_body(self) -> None:
         """The body has arrived, or is no longer awaited."""
+        self._body_awaited, self._plain_left = False, 0
         self._among.set_waiting(self, False)
 
-    def end_request(self, whole: bool) -> None:
-        """A request has its answer, which aiohttp is about to write. ``whole``: all of the request's body has arrived."""
-        self.answering, self.idle = None, True
-        self._unwanted_left = None if whole else LINGER_BYTES
+    def end_request(self, is_last: bool) -> None:
+        """A request has its answer, which aiohttp is about to write. ``is_last``: aiohttp then ends the connection, and much may come."""
+        self.answering, self.idle = None, not self._held
+        self._unwanted_left = LINGER_BYTES if is_last else None
         self._among.set_waiting(self, True)
+        self._proceed()
 
 
 class _Transport:
@@ -269,9 +294,15 @@ class _Turns:
         self._goes_on = False
         connection = next(iter(self._next))
         del self._next[connection]
-        if connection.hand_over_slice():
-            self._next[connection] = None
-        self._go_on()
+        try:
+            if connection.hand_over_slice():
+                self._next[connection] = None
+        except Exception:
+            # As asyncio does where it hands over what was read.
+            connection.abort()
+            raise
+        finally:
+            self._go_on()
 
 
 class Connections:

@@ -96,7 +96,7 @@ class Body:
 
     async def _arriving(self, request: web.Request, bytes_max: int) -> bytes:
         connection = connection_of(request)
-        connection.begin_body()
+        connection.begin_body(max(0, (request.content_length or 0) - request.content.total_bytes))
         try:
             async with asyncio.timeout_at(self._until):
                 return await self._in_pieces(request.content, bytes_max)

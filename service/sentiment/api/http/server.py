@@ -43,7 +43,7 @@ from sentiment.v1 import sentiment_pb2 as pb
 # The format of gRPC's header grpc-timeout: 1 to 8 digits and a unit.
 TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
 UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-# aiohttp reads no further in a body when twice as much of it waits to be taken: the most that a connection holds uncounted.
+# aiohttp reads no further in a body when twice as much of it waits to be taken, uncounted.
 READ_AHEAD_BYTES = 2**15
 
 
@@ -205,13 +205,11 @@ class Web:
             refusal = self._screen.refusal(request)
             return await handler(request) if refusal is None else refusal
         finally:
-            connection.end_request(request.content.is_eof())
+            connection.end_request(_leaves_much(request))
 
     async def _close_after(self, request: web.Request, answer: web.StreamResponse) -> None:
         """Say before the answer that its connection will be closed, where it will be."""
-        # After an answer that did not wait for the body, as much of it is read as makes a connection worth keeping.
-        rest = 0 if request.content.is_eof() else request.content_length
-        if self._leaving or rest is None or rest > LINGER_BYTES:
+        if self._leaving or _leaves_much(request):
             answer.force_close()
             answer.headers[hdrs.CONNECTION] = "close"
 
@@ -310,6 +308,11 @@ async def _no_route(request: web.Request) -> web.Response:
         message = f"there is no route {path}" + ("" if request.path.startswith(ROOT) else "; /openapi.json lists the routes")
     body = {"error": message} if request.path.startswith(ROOT) else error_of(code, message)
     return web.json_response(body, status=status, headers=headers)
+
+
+def _leaves_much(request: web.Request) -> bool:
+    """Whether more of the body may be to come than makes a connection worth keeping."""
+    return not request.content.is_eof() and (request.content_length is None or request.content_length > LINGER_BYTES)
 
 
 def _peer_of(request: web.Request) -> str:
