@@ -10,6 +10,7 @@ import pytest
 
 from sentiment.api.http import connections as module
 from sentiment.api.http.connections import (
+    ARRIVED_S,
     HEAD_S,
     LINES_MAX,
     LINGER_BYTES,
@@ -28,13 +29,14 @@ SMALL = b"1\r\nx\r\n"
 class Wire(asyncio.Transport):
     """A transport, and the client at its other end."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str) -> None:
         super().__init__()
         self.server, self.client = socket.socketpair()
+        self.host = host
         self.reading, self.closed, self.unread = True, False, 0
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self.server if name == "socket" else default
+        return {"socket": self.server, "peername": (self.host, 1)}.get(name, default)
 
     def get_write_buffer_size(self) -> int:
         return self.unread
@@ -77,8 +79,8 @@ class Parser(asyncio.Protocol):
 class Client:
     """One connection, with all that the test looks at."""
 
-    def __init__(self, among: Connections) -> None:
-        self.wire, self.parser = Wire(), Parser()
+    def __init__(self, among: Connections, host: str = "10.0.0.1") -> None:
+        self.wire, self.parser = Wire(host), Parser()
         self.connection = Connection(among, lambda: self.parser, None)
         self.connection.connection_made(self.wire)
 
@@ -101,12 +103,12 @@ def closed() -> Counter[str]:
 
 
 @pytest.fixture
-def connect(closed: Counter[str]) -> Iterator[Callable[[], Client]]:
+def connect(closed: Counter[str]) -> Iterator[Callable[..., Client]]:
     """Open a connection, of which there may be three."""
     among, clients = Connections(3, lambda reason: closed.update([reason])), list[Client]()
 
-    def begin() -> Client:
-        clients.append(Client(among))
+    def begin(host: str = "10.0.0.1") -> Client:
+        clients.append(Client(among, host))
         return clients[-1]
 
     yield begin
@@ -115,7 +117,7 @@ def connect(closed: Counter[str]) -> Iterator[Callable[[], Client]]:
         client.wire.client.close()
 
 
-Connect = Callable[[], Client]
+Connect = Callable[..., Client]
 
 
 async def answer(client: Client, is_last: bool = False) -> None:
@@ -131,12 +133,34 @@ async def turns(number: int = 50) -> None:
 async def test_the_connection_that_has_waited_longest_is_closed_for_a_new_one(connect: Connect, closed: Counter[str]) -> None:
     first, second, third = connect(), connect(), connect()
     second.send(b"GET / HT")
+    second.connection.arrived_at -= 2 * ARRIVED_S
     await answer(first)
 
     fourth, fifth = connect(), connect()
 
     assert [client.closed for client in (first, second, third, fourth, fifth)] == [False, True, True, False, False]
     assert closed == {"waiting": 2}
+
+
+async def test_the_address_with_most_waiting_connections_makes_room(connect: Connect) -> None:
+    only, first, second = connect("10.0.0.2"), connect(), connect()
+
+    third = connect()
+    await answer(only)
+    fourth = connect()
+
+    assert [client.closed for client in (only, first, second, third, fourth)] == [False, True, True, False, False]
+
+
+async def test_a_connection_whose_request_has_just_arrived_is_not_closed_if_another_waits(connect: Connect) -> None:
+    read, unread, waits = connect(), connect(), connect()
+    read.send(b"GET / HTTP/1.1\r\n\r\n")
+    unread.wire.client.send(b"GET / HTTP/1.1\r\n\r\n")
+
+    connect().connection.begin_request()
+
+    assert [client.closed for client in (read, unread, waits)] == [False, False, True]
+    assert not connect().closed
 
 
 async def test_a_connection_whose_request_is_answered_is_never_closed_for_another(connect: Connect, closed: Counter[str]) -> None:

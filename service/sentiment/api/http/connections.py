@@ -6,9 +6,10 @@ told when a request begins and ends.
 """
 
 import asyncio
+import itertools
 import select
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, cast
 
@@ -32,6 +33,9 @@ TLS_END_S = 5.0
 HEAD_S = 1.0
 # In a drain: how often connections are looked at.
 LOOK_S = 0.1
+# To make room: a connection from which something came so shortly before has a request that is about to begin; and how many connections
+# are looked at for one that has not. One takes 2 us.
+ARRIVED_S, LOOKED_AT_MAX = 0.1, 64
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -57,12 +61,15 @@ class Connection(asyncio.BufferedProtocol):
         self._dropped = self._lingers = 0
         # The task that answers a request, from its whole head on.
         self.answering: asyncio.Task[Any] | None = None  # Any: of any result
-        # Whether nothing has arrived since the last request was answered.
-        self.idle = False
+        # Whether nothing has arrived since the last request was answered, and when something arrived last, on the loop's clock.
+        self.idle, self.arrived_at = False, float("-inf")
+        # The client's address.
+        self.host = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, after a TLS handshake if there is TLS; or end at once if there are too many connections."""
         self.transport = self._plain = cast(asyncio.Transport, transport)
+        self.host, *_ = transport.get_extra_info("peername") or ("",)
         if not self._among.admit(self):
             self.transport.abort()
         elif self._tls is None:
@@ -99,6 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._drops:
             self._dropped += nbytes
             return
+        self.arrived_at = asyncio.get_running_loop().time()
         data = bytes(self._among.buffer[:nbytes])
         if self._protocol is None:
             # Came with the last message of the handshake, whose end is about to be noticed.
@@ -308,9 +316,9 @@ class _Turns:
 class Connections:
     """The open connections, at most ``connections_max``.
 
-    To make room for a new one, the connection is closed that has waited longest for a request to arrive, since it was opened or since its
-    last answer; one that reads its last answer only if there is no other. A connection whose request is being answered is never closed: if
-    all are, the new one is.
+    To make room for a new one, the client's address with most connections that wait for a request to arrive loses the one that has waited
+    longest, since it was opened or since its last answer; one that reads its last answer, or from which something has just come, only if
+    there is hardly another. A connection whose request is being answered is never closed: if all are, the new one is.
     """
 
     def __init__(self, connections_max: int, count_closed: Callable[[str], None]) -> None:
@@ -320,31 +328,41 @@ class Connections:
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.turns = _Turns()
         self._open: set[Connection] = set()
-        # A set in order: those that wait for a request, the longest first.
-        self._waiting: dict[Connection, None] = {}
+        # For each address a set in order: those that wait for a request, the longest first.
+        self._waiting: dict[str, dict[Connection, None]] = {}
 
     def admit(self, connection: Connection) -> bool:
         """Add a connection; returns False if there is no room."""
         if len(self._open) >= self._max:
-            closed = next((one for one in self._waiting if not one.is_writing), next(iter(self._waiting), None))
+            closed = self._least_missed()
             self._count_closed("new" if closed is None else "waiting")
             if closed is None:
                 return False
             closed.abort()
         self._open.add(connection)
-        self._waiting[connection] = None
+        self.set_waiting(connection, True)
         return True
+
+    def _least_missed(self) -> Connection | None:
+        """The waiting connection to close for another."""
+        longest = list(itertools.islice(max(self._waiting.values(), key=len, default=()), LOOKED_AT_MAX))
+        before = asyncio.get_running_loop().time() - ARRIVED_S
+        free = _silent(one for one in longest if one.arrived_at < before and not one.is_writing)
+        return next(iter(free + longest), None)
 
     def set_waiting(self, connection: Connection, waiting: bool) -> None:
         """Whether a connection waits, from now on, for a request or the rest of one to arrive."""
-        self._waiting.pop(connection, None)
+        of_host = self._waiting.setdefault(connection.host, {})
+        of_host.pop(connection, None)
         if waiting and connection in self._open:
-            self._waiting[connection] = None
+            of_host[connection] = None
+        elif not of_host:
+            del self._waiting[connection.host]
 
     def remove(self, connection: Connection) -> None:
         """A connection has ended, or is being ended. Harmless if it was removed before."""
         self._open.discard(connection)
-        self._waiting.pop(connection, None)
+        self.set_waiting(connection, False)
 
     def cancel_requests(self) -> None:
         """Cancel the tasks that answer requests."""
@@ -368,16 +386,18 @@ class Connections:
     def _without_request(self, late: bool) -> list[Connection]:
         """The connections on which nothing of a request has arrived since the last answer; if it is ``late``, all without a whole head."""
         free = [one for one in self._open if one.answering is None and not one.is_writing]
-        if late:
-            return free
-        # A request may have arrived since the event loop looked.
-        arrived = select.poll()
-        idle = {one.file: one for one in free if one.idle and not one.transport.is_closing()}
-        for file in idle:
-            arrived.register(file, select.POLLIN)
-        return [idle[file] for file in idle.keys() - {file for file, _ in arrived.poll(0)}]
+        return free if late else _silent(one for one in free if one.idle)
 
     def end(self) -> None:
         """End all connections."""
         for one in list(self._open):
             one.abort()
+
+
+def _silent(connections: Iterable[Connection]) -> list[Connection]:
+    """Those on which nothing has arrived since the event loop looked, and that are not being closed."""
+    arrived, by_file = select.poll(), {one.file: one for one in connections if not one.transport.is_closing()}
+    for file in by_file:
+        arrived.register(file, select.POLLIN)
+    found = dict(arrived.poll(0))
+    return [one for file, one in by_file.items() if file not in found]
