@@ -31,16 +31,16 @@ class Bodies:
 
     def of(self, call: Call) -> "Body":
         """The body of a call's request, not read yet."""
-        return Body(self._request_bytes, call, min(call.deadline_at, call.arrived_at + self._receive_s_max))
+        return Body(self._request_bytes, call, self._receive_s_max)
 
 
 class Body:
     """The body of one request. Its bytes are in the budget until ``let_go``."""
 
-    def __init__(self, request_bytes: RequestBytes, call: Call, until: float) -> None:
+    def __init__(self, request_bytes: RequestBytes, call: Call, receive_s_max: float) -> None:
         self._request_bytes = request_bytes
         self._call = call
-        self._until = until
+        self._receive_s_max = receive_s_max
         self._taken = 0
 
     def let_go(self) -> None:
@@ -98,7 +98,7 @@ class Body:
         connection = connection_of(request)
         connection.begin_body(max(0, (request.content_length or 0) - request.content.total_bytes))
         try:
-            async with asyncio.timeout_at(self._until):
+            async with asyncio.timeout_at(min(self._call.deadline_at, self._call.arrived_at + self._receive_s_max)):
                 return await self._in_pieces(request.content, bytes_max)
         finally:
             connection.end_body()

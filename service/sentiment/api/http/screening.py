@@ -14,8 +14,7 @@ import grpc
 from aiohttp import HttpVersion11, hdrs, web
 
 from sentiment.api.http.cors import ANY
-from sentiment.api.http.json_answers import error_of
-from sentiment.api.http.open_inference import ROOT
+from sentiment.api.http.json_answers import error_answer
 
 HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]{2,45})\]|(?P<name>[^\[\]:]*))(?::[0-9]*)?")
 # Not by ``is_loopback``: from Python 3.13 on that holds for IPv6's form of these too.
@@ -46,14 +45,14 @@ class Screen:
         """The answer to a request that is refused."""
         headers = request.headers
         if not states_one_length(headers, request.version >= HttpVersion11):
-            answer = _answer(request, 400, grpc.StatusCode.INVALID_ARGUMENT, BAD_LENGTH)
+            answer = error_answer(request, 400, grpc.StatusCode.INVALID_ARGUMENT, BAD_LENGTH)
             # Nothing that follows may be read as another request.
             answer.force_close()
             return answer
         if not answers_for(headers.get(hdrs.HOST), self._hosts, self.on_loopback):
-            return _answer(request, 421, grpc.StatusCode.PERMISSION_DENIED, BAD_HOST)
+            return error_answer(request, 421, grpc.StatusCode.PERMISSION_DENIED, BAD_HOST)
         if request.method == hdrs.METH_POST and is_foreign(headers, request.scheme, self._origins):
-            return _answer(request, 403, grpc.StatusCode.PERMISSION_DENIED, BAD_ORIGIN)
+            return error_answer(request, 403, grpc.StatusCode.PERMISSION_DENIED, BAD_ORIGIN)
         return None
 
 
@@ -97,7 +96,3 @@ def is_foreign(headers: Mapping[str, str], scheme: str, origins: Collection[str]
         # The browser has compared the origins itself. A proxy may have changed Host and scheme.
         return site in OTHERS
     return origin is not None and origin.lower() != f"{scheme}://{headers.get(hdrs.HOST, '')}".lower()
-
-
-def _answer(request: web.Request, status: int, code: grpc.StatusCode, message: str) -> web.Response:
-    return web.json_response({"error": message} if request.path.startswith(ROOT) else error_of(code, message), status=status)
