@@ -249,8 +249,8 @@ class Settings(BaseModel):
     )
     http_hosts: tuple[str, ...] = Field(
         (),
-        description="names that the Host header of an HTTP request may have, separated by ','; *: any; besides them loopback names may, "
-        "and addresses unless HTTP listens on a loopback address; empty: no other names if it does, else any",
+        description="host names, besides loopback names, that requests may name in the Host header, separated by ','; *: any; if empty: "
+        "only loopback names and addresses when HTTP listens on loopback, otherwise any name",
         max_length=64,
     )
     http_connections_max: int = Field(
@@ -390,11 +390,14 @@ def _host_of(address: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is of this machine only: ``localhost`` or a loopback address."""
+    """Whether a host is of this machine only: ``localhost`` or a loopback address, which IPv6 may write as ``::ffff:127.0.0.1``."""
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
-        return False
+        return host == "localhost"
+    # Before Python 3.13 the second form is none of loopback.
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], config: Path | None = None) -> tuple[Settings, list[str]]:

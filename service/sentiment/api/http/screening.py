@@ -15,10 +15,9 @@ from aiohttp import HttpVersion11, hdrs, web
 
 from sentiment.api.http.cors import ANY
 from sentiment.api.http.json_answers import error_answer
+from sentiment.settings import is_loopback
 
 HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]{2,45})\]|(?P<name>[^\[\]:]*))(?::[0-9]*)?")
-# Not by ``is_loopback``: from Python 3.13 on that holds for IPv6's form of these too.
-LOOPBACK = ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1")
 # How browsers mark requests of pages of other origins (https://w3c.github.io/webappsec-fetch-metadata/#sec-fetch-site-header). They mark
 # requests to HTTPS and to their own machine only.
 OTHERS = ("cross-site", "same-site")
@@ -30,16 +29,17 @@ BAD_ORIGIN = "web pages of other origins may not call this server; its setting c
 class Screen:
     """Which requests are refused."""
 
-    def __init__(self, origins: Collection[str], hosts: tuple[str, ...]) -> None:
-        """Create it for a server on loopback; ``on_loopback`` may be changed.
+    def __init__(self, origins: Collection[str], hosts: tuple[str, ...], on_loopback: bool) -> None:
+        """Create it.
 
         Args:
             origins: those whose pages may send a POST, such as https://example.org; "*": any.
             hosts: see ``answers_for``.
+            on_loopback: see ``answers_for``.
         """
         self._origins = origins
         self._hosts = hosts
-        self.on_loopback = True
+        self._on_loopback = on_loopback
 
     def refusal(self, request: web.Request) -> web.Response | None:
         """The answer to a request that is refused."""
@@ -49,7 +49,7 @@ class Screen:
             # Nothing that follows may be read as another request.
             answer.force_close()
             return answer
-        if not answers_for(headers.get(hdrs.HOST), self._hosts, self.on_loopback):
+        if not answers_for(headers.get(hdrs.HOST), self._hosts, self._on_loopback):
             return error_answer(request, 421, grpc.StatusCode.PERMISSION_DENIED, BAD_HOST)
         if request.method == hdrs.METH_POST and is_foreign(headers, request.scheme, self._origins):
             return error_answer(request, 403, grpc.StatusCode.PERMISSION_DENIED, BAD_ORIGIN)
@@ -81,10 +81,10 @@ def answers_for(host: str | None, hosts: tuple[str, ...], on_loopback: bool) -> 
         return False
     name = found["six"] or found["name"]
     try:
-        address = ipaddress.ip_address(name)
+        ipaddress.ip_address(name)
     except ValueError:
         return name in hosts or name == "localhost" or name.endswith(".localhost")
-    return any(address in network for network in LOOPBACK) or not on_loopback or name in hosts
+    return is_loopback(name) or not on_loopback or name in hosts
 
 
 def is_foreign(headers: Mapping[str, str], scheme: str, origins: Collection[str]) -> bool:

@@ -28,7 +28,7 @@ from sentiment.api.http.docs_page import add_docs_page
 from sentiment.api.http.grace import Grace
 from sentiment.api.http.guard import http_guard
 from sentiment.api.http.json_answers import LAST_LINE_S, OPEN_INFERENCE, Lines, error_answer, error_body, json_response, refusal
-from sentiment.api.http.listening import IDLE_S, is_loopback, listen, stop_listening
+from sentiment.api.http.listening import IDLE_S, listen, stop_listening
 from sentiment.api.http.metrics_page import Scrapes
 from sentiment.api.http.open_inference import OpenInference
 from sentiment.api.http.openapi import OpenApi
@@ -38,6 +38,7 @@ from sentiment.api.http.viewer import add_viewer
 from sentiment.errors import CannotServe, RequestError
 from sentiment.security.secured import Secured
 from sentiment.serving.request_bytes import RequestBytes
+from sentiment.settings import is_loopback
 from sentiment.v1 import sentiment_pb2 as pb
 
 # aiohttp reads no further in a body when twice as much of it waits to be taken, uncounted.
@@ -104,7 +105,7 @@ class Web:
         self._connections = Connections(connections_max, count_closed)
         # Whether each answer closes its connection.
         self._leaving = False
-        self._screen = Screen(origins, hosts)
+        self._screen_of = partial(Screen, origins, hosts)
         application.on_response_prepare.append(self._close_after)
         application.middlewares.append(self._begin_and_end)
         allow_origins(application, origins)
@@ -164,7 +165,7 @@ class Web:
             self._server = await listen(self._connection, host.strip("[]"), int(port))
         except (OSError, OverflowError, UnicodeError) as error:
             raise CannotServe(f"HTTP cannot listen on {address}: {error}") from error
-        self._screen.on_loopback = is_loopback(self._server)
+        self._screen = self._screen_of(all(is_loopback(each.getsockname()[0]) for each in self._server.sockets))
         return int(self._server.sockets[0].getsockname()[1])
 
     def _connection(self) -> Connection:
