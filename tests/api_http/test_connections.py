@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from sentiment.api.http import connections as module
 from sentiment.api.http.connections import (
     ARRIVED_S,
     HEAD_S,
@@ -314,9 +313,8 @@ async def test_an_error_of_one_parser_ends_its_connection_and_no_other(connect: 
 CLOCK = VirtualClock()
 
 
-def in_virtual_time(main: Callable[[Connections], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
+def in_virtual_time(main: Callable[[Connections], Awaitable[None]]) -> None:
     """Run ``main`` with timers that fire at once. Sockets are real, but nothing waits for them."""
-    monkeypatch.setattr(module, "LOOK_S", 0.1)
 
     async def run() -> None:
         await main(Connections(100, lambda _: None))
@@ -325,7 +323,7 @@ def in_virtual_time(main: Callable[[Connections], Awaitable[None]], monkeypatch:
         runner.run(run())
 
 
-def test_a_client_that_goes_on_sending_much_gets_time_to_read_an_early_answer_and_no_other_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_goes_on_sending_much_gets_time_to_read_an_early_answer_and_no_other_does() -> None:
     async def main(among: Connections) -> None:
         much, little = Client(among), Client(among)
         for client in (much, little):
@@ -345,10 +343,10 @@ def test_a_client_that_goes_on_sending_much_gets_time_to_read_an_early_answer_an
         assert ended[little] <= 2 * LINGER_S
         assert LINGERS_MAX * LINGER_S <= ended[much] <= (LINGERS_MAX + 2) * LINGER_S
 
-    in_virtual_time(main, monkeypatch)
+    in_virtual_time(main)
 
 
-def test_a_drain_ends_what_has_no_request_and_waits_for_what_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drain_ends_what_has_no_request_and_waits_for_what_has_one() -> None:
     async def main(among: Connections) -> None:
         idle, sends, begins, busy, reads = (Client(among) for _ in range(5))
         for client in (idle, sends, reads):
@@ -370,10 +368,10 @@ def test_a_drain_ends_what_has_no_request_and_waits_for_what_has_one(monkeypatch
         assert await draining
         assert 5.0 < CLOCK.now - begun < 8.0
 
-    in_virtual_time(main, monkeypatch)
+    in_virtual_time(main)
 
 
-def test_a_drain_says_that_a_request_has_not_ended_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drain_says_that_a_request_has_not_ended_in_time() -> None:
     async def main(among: Connections) -> None:
         busy, begun = Client(among), CLOCK.now
         busy.connection.begin_request()
@@ -382,4 +380,4 @@ def test_a_drain_says_that_a_request_has_not_ended_in_time(monkeypatch: pytest.M
         assert CLOCK.now - begun == pytest.approx(30.0)
         assert not busy.closed
 
-    in_virtual_time(main, monkeypatch)
+    in_virtual_time(main)
