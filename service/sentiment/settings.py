@@ -255,8 +255,8 @@ class Settings(BaseModel):
     )
     http_connections_max: int = Field(
         0,
-        description="max HTTP connections; for a new one, the one that has waited longest for a request is closed; 0: a quarter of the "
-        "limit of open files, at most 4096",
+        description="max HTTP connections; for a new one, the one is closed that has waited longest for a request, of the address with "
+        "most; 0: a quarter of the limit of open files, at most 4096, or 512 with TLS",
         ge=0,
         le=2**20,
     )

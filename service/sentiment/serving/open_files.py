@@ -8,8 +8,9 @@ from sentiment.observability.logs import logger
 FEW = 4096
 # The parts of the limit that connections may take. The rest is for models, logs and the process's own sockets.
 GRPC_SHARE, HTTP_SHARE = 0.65, 0.25
-# No more HTTP connections than programs and people need. An idle one takes 6 KB of memory, one with a body that nobody reads 130 KB.
-HTTP_MAX = 4096
+# No more HTTP connections than programs and people need. An idle one takes 6 KB of memory, one whose client sends ahead of answers 120 KB.
+# With TLS each takes 310 KB from its start on: asyncio gives it a buffer of 256 KiB.
+HTTP_MAX, HTTPS_MAX = 4096, 512
 
 
 def raise_limit() -> int:
@@ -31,9 +32,10 @@ def grpc_connections() -> int:
     return _part(GRPC_SHARE)
 
 
-def http_connections() -> int:
+def http_connections(tls: bool) -> int:
     """How many HTTP connections a process may have."""
-    return min(HTTP_MAX, _part(HTTP_SHARE) or HTTP_MAX)
+    most = HTTPS_MAX if tls else HTTP_MAX
+    return min(most, _part(HTTP_SHARE) or most)
 
 
 def _part(share: float) -> int:
