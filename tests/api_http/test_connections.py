@@ -15,6 +15,7 @@ from sentiment.api.http.connections import (
     LINGER_BYTES,
     LINGER_S,
     LINGERS_MAX,
+    NEXT_TURNS,
     READ_BYTES,
     SLICE_BYTES,
     Connection,
@@ -122,6 +123,7 @@ Connect = Callable[..., Client]
 async def answer(client: Client, is_last: bool = False) -> None:
     client.connection.begin_request()
     client.connection.end_request(is_last)
+    await turns(NEXT_TURNS)
 
 
 async def turns(number: int = 50) -> None:
@@ -278,6 +280,22 @@ async def test_later_requests_are_parsed_once_the_one_before_is_answered_and_rea
     assert unread == b""
     assert client.parser.received == sent[:READ_BYTES]
     assert client.wire.reading
+
+
+async def test_what_comes_right_after_an_answer_waits_until_the_next_request_would_have_begun(connect: Connect) -> None:
+    client = connect()
+    client.connection.begin_request()
+    client.connection.end_request(is_last=False)
+    client.send(b"x")
+    await turns(NEXT_TURNS - 1)
+    client.connection.begin_request()
+    await turns()
+    while_answered = client.parser.received
+    client.connection.end_request(is_last=False)
+    await turns()
+
+    assert while_answered == b""
+    assert client.parser.received == b"x"
 
 
 async def test_the_rest_of_a_body_with_a_length_is_parsed_at_once_whatever_its_lines_and_what_follows_is_not(connect: Connect) -> None:

@@ -26,6 +26,8 @@ LINES_MAX, SLICE_BYTES = 256, 2**11
 # The rest is dropped unparsed. As long as the client sends more than that in this time it is not cut off, up to five times: most clients
 # read no answer before they have sent all.
 LINGER_BYTES, LINGER_S, LINGERS_MAX = 2**16, 0.2, 5
+# Turns of the event loop from the end of one request until aiohttp has begun the next one, if that has come; and one to spare.
+NEXT_TURNS = 4
 HANDSHAKE_S = 10.0
 # How long a client may take to answer the end of a TLS connection.
 TLS_END_S = 5.0
@@ -53,6 +55,8 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         # Whether aiohttp waits until the client has read.
         self._unread = False
+        # Requests that are being answered, or were until a few turns ago.
+        self._requests = 0
         # Whether the rest of a body is awaited, and how many of the next bytes are surely of one without chunks.
         self._body_awaited, self._plain_left = False, 0
         # After an early answer that ends the connection: how many bytes of the body the parser may still see. Below 0 it sees none.
@@ -149,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
 
         One read is held then. While one is, nobody notices that the client has left.
         """
-        return self._paused or self._unread or (self.answering is not None and not self._body_awaited)
+        return self._paused or self._unread or (self._requests > 0 and not self._body_awaited)
 
     def _proceed(self) -> None:
         """Hand over what is held, in turns, if the parser may have it."""
@@ -221,6 +225,7 @@ class Connection(asyncio.BufferedProtocol):
     def begin_request(self) -> None:
         """A request's head has arrived. Call it in the task that answers the request."""
         self.answering = asyncio.current_task()
+        self._requests += 1
         self._among.set_waiting(self, False)
 
     def begin_body(self, left: int) -> None:
@@ -242,7 +247,14 @@ class Connection(asyncio.BufferedProtocol):
         self.answering, self.idle = None, not self._held
         self._unwanted_left = LINGER_BYTES if is_last else None
         self._among.set_waiting(self, True)
-        self._proceed()
+        self._leave(NEXT_TURNS)
+
+    def _leave(self, turns: int) -> None:
+        if turns:
+            asyncio.get_running_loop().call_soon(self._leave, turns - 1)
+        else:
+            self._requests -= 1
+            self._proceed()
 
 
 class _Transport:
