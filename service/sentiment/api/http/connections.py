@@ -27,7 +27,7 @@ LINES_MAX, SLICE_BYTES = 256, 2**11
 # read no answer before they have sent all.
 LINGER_BYTES, LINGER_S, LINGERS_MAX = 2**16, 0.2, 5
 # Turns of the event loop from the end of one request until aiohttp has begun the next one, if that has come; and one to spare.
-NEXT_TURNS = 4
+NEXT_TURNS = 3
 HANDSHAKE_S = 10.0
 # How long a client may take to answer the end of a TLS connection.
 TLS_END_S = 5.0
