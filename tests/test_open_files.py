@@ -26,13 +26,16 @@ def test_the_limit_is_raised_to_the_hard_one_and_a_low_one_is_logged(soft: int, 
     assert [json.loads(line)["event"] for line in ended.stderr.splitlines()] == events
 
 
-SHARES = "import resource, sys; from sentiment.serving.open_files import grpc_connections, http_connections; "
-SHARES += (
-    "limit = int(sys.argv[1]); resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)); print(grpc_connections(), http_connections())"
-)
+SHARES = """
+import resource, sys
+from sentiment.serving.open_files import grpc_connections, http_connections
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[1])))
+print(grpc_connections(), http_connections(tls=False), http_connections(tls=True))
+"""
 
 
-@pytest.mark.parametrize(("limit", "granted"), [(512, "332 128"), (19_000, "12350 4096")])
+@pytest.mark.parametrize(("limit", "granted"), [(512, "332 128 128"), (19_000, "12350 4096 512")])
 def test_connections_leave_some_files_to_the_rest(limit: int, granted: str) -> None:
     command = [sys.executable, "-c", SHARES, str(limit)]
 

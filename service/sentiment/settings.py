@@ -251,14 +251,14 @@ class Settings(BaseModel):
     )
     http_hosts: tuple[str, ...] = Field(
         (),
-        description="names that the Host header of an HTTP request may have, separated by ','; *: any; besides them loopback names may, "
-        "and addresses unless HTTP listens on a loopback address; empty: no other names if it does, else any",
+        description="host names, besides loopback names, that requests may name in the Host header, separated by ','; *: any; if empty: "
+        "only loopback names and addresses when HTTP listens on loopback, otherwise any name",
         max_length=64,
     )
     http_connections_max: int = Field(
         0,
-        description="max HTTP connections; for a new one, the one that has waited longest for a request is closed; 0: a quarter of the "
-        "limit of open files, at most 4096",
+        description="max HTTP connections; for a new one, the one is closed that has waited longest for a request, of the address with "
+        "most; 0: a quarter of the limit of open files, at most 4096, or 512 with TLS",
         ge=0,
         le=2**20,
     )
@@ -392,11 +392,14 @@ def _host_of(address: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is of this machine only: ``localhost`` or a loopback address."""
+    """Whether a host is of this machine only: ``localhost`` or a loopback address, which IPv6 may write as ``::ffff:127.0.0.1``."""
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
-        return False
+        return host == "localhost"
+    # Before Python 3.13 the second form is none of loopback.
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], config: Path | None = None) -> tuple[Settings, list[str]]:

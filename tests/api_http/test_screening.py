@@ -15,9 +15,18 @@ from tests.conftest import RunningServer, far_address
 
 GOOD = {"text": "good"}
 OWN = {"Host": "localhost:8080"}
-LOOPBACK = ["localhost", "LOCALHOST:8080", "app.localhost:1", "127.0.0.1", "127.8.9.1:8080", "[::1]", "[::1]:8080"]
+LOOPBACK = [
+    "localhost",
+    "LOCALHOST:8080",
+    "app.localhost:1",
+    "127.0.0.1",
+    "127.8.9.1:8080",
+    "[::1]",
+    "[::1]:8080",
+    "[::ffff:127.0.0.1]:8080",
+]
 OTHERS = ["evil.example", "evil.example:8080", "localhost.evil.example", "notlocalhost", "127.0.0.1.evil.example", "", "localhost:80:80"]
-ADDRESSES = ["0.0.0.0:8080", "10.1.2.3", "[::ffff:127.0.0.1]:8080", "[fe80::1]"]
+ADDRESSES = ["0.0.0.0:8080", "10.1.2.3", "[::ffff:10.1.2.3]:8080", "[fe80::1]"]
 
 
 @pytest.mark.parametrize("host", LOOPBACK)

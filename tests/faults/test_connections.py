@@ -1,6 +1,7 @@
 """Many connections, and a server without free file descriptors"""
 
 import asyncio
+import http.client
 import resource
 import socket
 import threading
@@ -171,21 +172,24 @@ def test_no_file_descriptor_is_left(serve: Serve, evidence: Evidence, port: str)
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "], ids=["idle", "half a head"])
 def test_http_connections_without_a_request(serve: Serve, evidence: Evidence, sent: bytes) -> None:
-    """A server may open 1,024 files, and 2,000 connections that send no whole request come to its HTTP port. It keeps a quarter as many as
-    files, and closes the one that has waited longest for each new one. Probes that open a connection each, and calls over new gRPC
-    connections, are answered all the time.
+    """A server may open 1,024 files, and 2,000 connections that send no whole request come to its HTTP port from one address. It keeps a
+    quarter as many as files, and closes the one of that address that has waited longest for each new one. Probes that open a connection
+    each, and calls over new gRPC connections, are answered all the time. A connection of another address, on which nothing comes, is kept.
     """
     server = serve(before=("sh", "-c", 'ulimit -n 1024; exec "$@"', "sh"))
     host, _, port = server.url.removeprefix("http://").rpartition(":")
+    kept = http.client.HTTPConnection(host, int(port), timeout=20)
+    kept.connect()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    seen, probes_s, crowd = Seen(server.process.pid), [], []
+    seen, probes_s, crowd, most = Seen(server.process.pid), [], [], 0
     try:
         with Callers(server.target, callers=4, pause_s=0.01) as callers:
             callers.wait(50)
+            assert status_of(kept) == 200
             files = seen.files
             for number in range(2000):
-                crowd.append(socket.create_connection((host, int(port)), 20))
+                crowd.append(socket.create_connection((host, int(port)), 20, ("127.0.0.2", 0)))
                 crowd[-1].sendall(sent)
                 if number % 50 == 0:
                     begun = time.monotonic()
@@ -193,7 +197,9 @@ def test_http_connections_without_a_request(serve: Serve, evidence: Evidence, se
                         assert response.status == 200
                     probes_s.append(time.monotonic() - begun)
                     assert new_caller(server, 10.0) == "positive"
-            evidence.measured["files open at most"] = most = seen.files
+                    most = max(most, seen.files)
+            assert status_of(kept) == 200
+            evidence.measured["files open at most"] = most
             evidence.measured["slowest probe over a new connection, ms"] = round(max(probes_s) * 1e3, 1)
             evidence.measured["connections closed for others"] = server.total("http_connections_closed_total", reason="waiting")
             assert most <= files + 1024 / 4 + 10
@@ -202,7 +208,17 @@ def test_http_connections_without_a_request(serve: Serve, evidence: Evidence, se
         for peer in crowd:
             peer.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        kept.close()
     evidence.judge(callers.fates)
+
+
+def status_of(connection: http.client.HTTPConnection) -> int:
+    """Of an answer over a connection that is never opened anew."""
+    connection.auto_open = 0
+    connection.request("GET", "/healthz")
+    with connection.getresponse() as answer:
+        answer.read()
+        return answer.status
 
 
 def complaints(server: Server) -> int:

@@ -18,6 +18,7 @@ from sentiment.api.http.listening import IDLE_S, UNREAD_S
 from tests.conftest import PLAIN
 from tests.faults import raw
 from tests.faults.evidence import Evidence
+from tests.faults.http_callers import HttpCallers
 from tests.faults.raw import Peer, frame
 from tests.faults.seen import MB, others_are_answered, until
 from tests.front_ends.servers import Server
@@ -353,3 +354,26 @@ def has_ended(peer: socket.socket, pieces: list[bytes]) -> bool:
         return False
     except OSError:
         return True
+
+
+def test_requests_that_a_page_of_others_or_a_proxy_is_made_to_send(server: Server, evidence: Evidence) -> None:
+    """100 requests each of a page of another origin, of a page whose name resolves to the server (DNS rebinding), and of bodies whose
+    length two servers might read differently, beside callers over HTTP and gRPC. They are refused by their headers.
+    """
+    host, port = server.url.removeprefix("http://").split(":")
+    refused = {
+        403: f"Host: {host}:{port}\r\nOrigin: http://evil.example\r\nContent-Length: 0",
+        421: f"Host: evil.example:{port}\r\nOrigin: http://evil.example:{port}\r\nContent-Length: 0",
+        400: f"Host: {host}:{port}\r\nTransfer-Encoding: gzip, chunked",
+    }
+    found: Counter[tuple[int, int]] = Counter()
+    with others_are_answered(server, evidence), HttpCallers([server.url], callers=2, kept=1) as callers:
+        callers.wait(10)
+        for _ in range(100):
+            for status, headers in refused.items():
+                with socket.create_connection((host, int(port)), LATE_S) as sender:
+                    sender.sendall(f"POST /v1/classify HTTP/1.1\r\n{headers}\r\n\r\n".encode())
+                    found[status, int(sender.recv(2**16)[9:12])] += 1
+        callers.wait(10)
+    evidence.judge(callers.fates)
+    assert found == {(status, status): 100 for status in refused}

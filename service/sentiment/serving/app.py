@@ -124,7 +124,7 @@ class App:
             inference=self._grpc.inference,
             request_bytes=requests,
             receive_s_max=settings.receive_s_max,
-            connections_max=settings.http_connections_max or http_connections(),
+            connections_max=settings.http_connections_max or http_connections(tls=bool(self._secured and self._secured.https)),
             count_closed=lambda reason: self._metrics.http_connections_closed.labels(reason).inc(),
         )
         # Set when the process has lost a runner or a task that it needs, and must be replaced.

@@ -6,16 +6,18 @@ told when a request begins and ends.
 """
 
 import asyncio
+import itertools
 import select
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, cast
 
 from aiohttp import web
 
-# Read from a connection at a time, into one buffer for all.
-READ_BYTES = 2**16
+# Read from a connection at a time, into one buffer for all. What a connection holds uncounted is a few of them: two that reach the parser
+# before the first request in them begins, and one that waits for its answer.
+READ_BYTES = 2**15
 # What a read costs the parser grows with its lines: a chunk of one byte takes 1 us and 6 bytes, two of them line ends. A read with more
 # line ends goes to the parser in slices, one slice of one connection in each turn of the event loop, which then takes 0.5 ms longer.
 # Without that, 20 connections with such chunks delayed others by 1.2 s.
@@ -24,6 +26,8 @@ LINES_MAX, SLICE_BYTES = 256, 2**11
 # The rest is dropped unparsed. As long as the client sends more than that in this time it is not cut off, up to five times: most clients
 # read no answer before they have sent all.
 LINGER_BYTES, LINGER_S, LINGERS_MAX = 2**16, 0.2, 5
+# Turns of the event loop from the end of one request until aiohttp has begun the next one, if that has come; and one to spare.
+NEXT_TURNS = 3
 HANDSHAKE_S = 10.0
 # How long a client may take to answer the end of a TLS connection.
 TLS_END_S = 5.0
@@ -31,6 +35,9 @@ TLS_END_S = 5.0
 HEAD_S = 1.0
 # In a drain: how often connections are looked at.
 LOOK_S = 0.1
+# To make room: a connection from which something came so shortly before has a request that is about to begin; and how many connections
+# are looked at for one that has not. One takes 2 us.
+ARRIVED_S, LOOKED_AT_MAX = 0.1, 64
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -46,18 +53,27 @@ class Connection(asyncio.BufferedProtocol):
         self._held = b""
         # Whether aiohttp has paused reading.
         self._paused = False
-        # After an early answer: how many bytes of the body the parser may still see. Below 0 it sees none.
+        # Whether aiohttp waits until the client has read.
+        self._unread = False
+        # Requests that are being answered, or were until a few turns ago.
+        self._requests = 0
+        # Whether the rest of a body is awaited, and how many of the next bytes are surely of one without chunks.
+        self._body_awaited, self._plain_left = False, 0
+        # After an early answer that ends the connection: how many bytes of the body the parser may still see. Below 0 it sees none.
         self._unwanted_left: int | None = None
         # Bytes dropped since the last attempt to close the connection, and the attempts put off.
         self._dropped = self._lingers = 0
         # The task that answers a request, from its whole head on.
         self.answering: asyncio.Task[Any] | None = None  # Any: of any result
-        # Whether nothing has arrived since the last request was answered.
-        self.idle = False
+        # Whether nothing has arrived since the last request was answered, and when something arrived last, on the loop's clock.
+        self.idle, self.arrived_at = False, float("-inf")
+        # The client's address.
+        self.host = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, after a TLS handshake if there is TLS; or end at once if there are too many connections."""
         self.transport = self._plain = cast(asyncio.Transport, transport)
+        self.host, *_ = transport.get_extra_info("peername") or ("",)
         if not self._among.admit(self):
             self.transport.abort()
         elif self._tls is None:
@@ -83,9 +99,7 @@ class Connection(asyncio.BufferedProtocol):
     def _begin(self) -> None:
         self._protocol = self._make()
         self._protocol.connection_made(cast(asyncio.Transport, _Transport(self, self.transport)))
-        if self._held:
-            self._among.turns.add(self)
-            self._set_reading()
+        self._proceed()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # asyncio's interface
         """The buffer of all connections: what is in it is taken out before the next read."""
@@ -96,28 +110,29 @@ class Connection(asyncio.BufferedProtocol):
         if self._drops:
             self._dropped += nbytes
             return
+        self.arrived_at = asyncio.get_running_loop().time()
         data = bytes(self._among.buffer[:nbytes])
         if self._protocol is None:
             # Came with the last message of the handshake, whose end is about to be noticed.
             self._held += data
-        elif self._held or data.count(b"\r\n") > LINES_MAX:
-            if not self._held:
-                self._among.turns.add(self)
+        elif self._held or self._stopped or (len(data) > self._plain_left and data.count(b"\r\n") > LINES_MAX):
             self._held += data
-            self._set_reading()
+            self._proceed()
         else:
             self._hand_over(data)
 
     def hand_over_slice(self) -> bool:
         """Hand the next slice to the parser; returns whether to come again."""
-        if self._held and not self._paused:
-            data, self._held = self._held[:SLICE_BYTES], self._held[SLICE_BYTES:]
+        if self._held and not self._stopped:
+            size = max(SLICE_BYTES, self._plain_left)
+            data, self._held = self._held[:size], self._held[size:]
             self._hand_over(data)
             self._set_reading()
-        return bool(self._held) and not self._paused
+        return bool(self._held) and not self._stopped
 
     def _hand_over(self, data: bytes) -> None:
         self.idle = False
+        self._plain_left = max(0, self._plain_left - len(data))
         if self._unwanted_left is not None:
             self._unwanted_left -= len(data)
             if self._drops:
@@ -129,8 +144,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause(self, paused: bool) -> None:
         """Read no further, or go on. aiohttp calls it."""
-        resumed, self._paused = self._paused and not paused, paused
-        if resumed and self._held:
+        self._paused = paused
+        self._proceed()
+
+    @property
+    def _stopped(self) -> bool:
+        """Whether the parser gets nothing: it wants nothing, or would hold later requests while this one's answer is made or unread.
+
+        One read is held then. While one is, nobody notices that the client has left.
+        """
+        return self._paused or self._unread or (self._requests > 0 and not self._body_awaited)
+
+    def _proceed(self) -> None:
+        """Hand over what is held, in turns, if the parser may have it."""
+        if self._held and not self._stopped:
             self._among.turns.add(self)
         self._set_reading()
 
@@ -158,14 +185,17 @@ class Connection(asyncio.BufferedProtocol):
         return self._protocol.eof_received() if self._protocol is not None else None
 
     def pause_writing(self) -> None:
-        """Hand it on."""
+        """The client does not read."""
+        self._unread = True
         if self._protocol is not None:
             self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        """Hand it on."""
+        """The client has read."""
+        self._unread = False
         if self._protocol is not None:
             self._protocol.resume_writing()
+        self._proceed()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It has ended."""
@@ -194,22 +224,37 @@ class Connection(asyncio.BufferedProtocol):
 
     def begin_request(self) -> None:
         """A request's head has arrived. Call it in the task that answers the request."""
-        self.answering, self._unwanted_left = asyncio.current_task(), None
+        self.answering = asyncio.current_task()
+        self._requests += 1
         self._among.set_waiting(self, False)
 
-    def begin_body(self) -> None:
-        """The rest of the request's body is awaited: the connection waits as one without a request does."""
+    def begin_body(self, left: int) -> None:
+        """The rest of the request's body is awaited: the connection waits as one without a request does.
+
+        ``left``: how many bytes of it are to come; 0 if it comes in chunks.
+        """
+        self._body_awaited, self._plain_left = True, left
         self._among.set_waiting(self, True)
+        self._proceed()
 
     def end_body(self) -> None:
         """The body has arrived, or is no longer awaited."""
+        self._body_awaited, self._plain_left = False, 0
         self._among.set_waiting(self, False)
 
-    def end_request(self, whole: bool) -> None:
-        """A request has its answer, which aiohttp is about to write. ``whole``: all of the request's body has arrived."""
-        self.answering, self.idle = None, True
-        self._unwanted_left = None if whole else LINGER_BYTES
+    def end_request(self, is_last: bool) -> None:
+        """A request has its answer, which aiohttp is about to write. ``is_last``: aiohttp then ends the connection, and much may come."""
+        self.answering, self.idle = None, not self._held
+        self._unwanted_left = LINGER_BYTES if is_last else None
         self._among.set_waiting(self, True)
+        self._leave(NEXT_TURNS)
+
+    def _leave(self, turns: int) -> None:
+        if turns:
+            asyncio.get_running_loop().call_soon(self._leave, turns - 1)
+        else:
+            self._requests -= 1
+            self._proceed()
 
 
 class _Transport:
@@ -269,17 +314,23 @@ class _Turns:
         self._goes_on = False
         connection = next(iter(self._next))
         del self._next[connection]
-        if connection.hand_over_slice():
-            self._next[connection] = None
-        self._go_on()
+        try:
+            if connection.hand_over_slice():
+                self._next[connection] = None
+        except Exception:
+            # As asyncio does where it hands over what was read.
+            connection.abort()
+            raise
+        finally:
+            self._go_on()
 
 
 class Connections:
     """The open connections, at most ``connections_max``.
 
-    To make room for a new one, the connection is closed that has waited longest for a request to arrive, since it was opened or since its
-    last answer; one that reads its last answer only if there is no other. A connection whose request is being answered is never closed: if
-    all are, the new one is.
+    To make room for a new one, the client's address with most connections that wait for a request to arrive loses the one that has waited
+    longest, since it was opened or since its last answer; one that reads its last answer, or from which something has just come, only if
+    there is hardly another. A connection whose request is being answered is never closed: if all are, the new one is.
     """
 
     def __init__(self, connections_max: int, count_closed: Callable[[str], None]) -> None:
@@ -289,31 +340,41 @@ class Connections:
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.turns = _Turns()
         self._open: set[Connection] = set()
-        # A set in order: those that wait for a request, the longest first.
-        self._waiting: dict[Connection, None] = {}
+        # For each address a set in order: those that wait for a request, the longest first.
+        self._waiting: dict[str, dict[Connection, None]] = {}
 
     def admit(self, connection: Connection) -> bool:
         """Add a connection; returns False if there is no room."""
         if len(self._open) >= self._max:
-            closed = next((one for one in self._waiting if not one.is_writing), next(iter(self._waiting), None))
+            closed = self._least_missed()
             self._count_closed("new" if closed is None else "waiting")
             if closed is None:
                 return False
             closed.abort()
         self._open.add(connection)
-        self._waiting[connection] = None
+        self.set_waiting(connection, True)
         return True
+
+    def _least_missed(self) -> Connection | None:
+        """The waiting connection to close for another."""
+        longest = list(itertools.islice(max(self._waiting.values(), key=len, default=()), LOOKED_AT_MAX))
+        before = asyncio.get_running_loop().time() - ARRIVED_S
+        free = _silent(one for one in longest if one.arrived_at < before and not one.is_writing)
+        return next(iter(free + longest), None)
 
     def set_waiting(self, connection: Connection, waiting: bool) -> None:
         """Whether a connection waits, from now on, for a request or the rest of one to arrive."""
-        self._waiting.pop(connection, None)
+        of_host = self._waiting.setdefault(connection.host, {})
+        of_host.pop(connection, None)
         if waiting and connection in self._open:
-            self._waiting[connection] = None
+            of_host[connection] = None
+        elif not of_host:
+            del self._waiting[connection.host]
 
     def remove(self, connection: Connection) -> None:
         """A connection has ended, or is being ended. Harmless if it was removed before."""
         self._open.discard(connection)
-        self._waiting.pop(connection, None)
+        self.set_waiting(connection, False)
 
     def cancel_requests(self) -> None:
         """Cancel the tasks that answer requests."""
@@ -337,16 +398,18 @@ class Connections:
     def _without_request(self, late: bool) -> list[Connection]:
         """The connections on which nothing of a request has arrived since the last answer; if it is ``late``, all without a whole head."""
         free = [one for one in self._open if one.answering is None and not one.is_writing]
-        if late:
-            return free
-        # A request may have arrived since the event loop looked.
-        arrived = select.poll()
-        idle = {one.file: one for one in free if one.idle and not one.transport.is_closing()}
-        for file in idle:
-            arrived.register(file, select.POLLIN)
-        return [idle[file] for file in idle.keys() - {file for file, _ in arrived.poll(0)}]
+        return free if late else _silent(one for one in free if one.idle)
 
     def end(self) -> None:
         """End all connections."""
         for one in list(self._open):
             one.abort()
+
+
+def _silent(connections: Iterable[Connection]) -> list[Connection]:
+    """Those on which nothing has arrived since the event loop looked, and that are not being closed."""
+    arrived, by_file = select.poll(), {one.file: one for one in connections if not one.transport.is_closing()}
+    for file in by_file:
+        arrived.register(file, select.POLLIN)
+    found = dict(arrived.poll(0))
+    return [one for file, one in by_file.items() if file not in found]

@@ -23,7 +23,9 @@ PREFLIGHT_S = "7200"
 
 
 def allow_origins(application: web.Application, origins: Collection[str]) -> None:
-    """Let pages of these origins, and no others, call the application. Call it before its middlewares are added: a preflight has no token.
+    """Let pages of these origins, and no others, call the application.
+
+    Call it after the screen's middleware and before the guard's: a preflight has no token.
 
     Args:
         application: the application before its start.

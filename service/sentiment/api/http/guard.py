@@ -2,12 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 
+import grpc
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from sentiment.api.http.json_answers import error_body
-from sentiment.api.http.open_inference import ROOT
-from sentiment.errors import Unauthenticated
+from sentiment.api.http.json_answers import error_answer
 from sentiment.security.tokens import CHALLENGE, REFUSAL, Guard
 
 
@@ -21,7 +20,8 @@ def http_guard(guard: Guard) -> Middleware:
         if guard.lets_in(route, request.headers.getall("Authorization", ())):
             return await handler(request)
         guard.refused("http")
-        body = {"error": REFUSAL} if route.startswith(ROOT) else error_body(Unauthenticated(REFUSAL))
-        return web.json_response(body, status=401, headers=dict((CHALLENGE,)))
+        answer = error_answer(request, 401, grpc.StatusCode.UNAUTHENTICATED, REFUSAL)
+        answer.headers.update((CHALLENGE,))
+        return answer
 
     return admit

@@ -25,6 +25,8 @@ INLINE_BYTES_MAX = 2048
 # Deflating takes 5 ns per byte. A longer line or body is deflated in a thread.
 DEFLATE_INLINE_MAX = 2**16
 JSON = "application/json; charset=utf-8"
+# Below this path an error is a message only.
+OPEN_INFERENCE = "/v2"
 # Time to write the last line of a failed stream. The connection of a client that does not read it is closed.
 LAST_LINE_S = 1.0
 
@@ -158,6 +160,7 @@ def error_body(error: RequestError) -> dict[str, Any]:  # Any: JSON
     return {"error": {"status": code_of(error).name, **MessageToDict(status, preserving_proto_field_name=True)}}
 
 
-def error_of(code: grpc.StatusCode, message: str) -> dict[str, Any]:  # Any: JSON
-    """The JSON body of an error that no call had."""
-    return {"error": {"status": code.name, "code": code.value[0], "message": message}}
+def error_answer(request: web.Request, status: int, code: grpc.StatusCode, message: str) -> web.Response:
+    """The answer to a request that becomes no call."""
+    in_full = {"status": code.name, "code": code.value[0], "message": message}
+    return web.json_response({"error": message if request.path.startswith(OPEN_INFERENCE) else in_full}, status=status)

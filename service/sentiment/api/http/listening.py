@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import socket
 from collections.abc import Callable
@@ -33,11 +32,6 @@ async def listen(make: Callable[[], asyncio.BaseProtocol], host: str, port: int)
             if hasattr(socket, "TCP_USER_TIMEOUT"):
                 same.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_S * 1000))
     return server
-
-
-def is_loopback(server: asyncio.Server) -> bool:
-    """Whether only this machine reaches the server."""
-    return all(ipaddress.ip_address(each.getsockname()[0]).is_loopback for each in server.sockets)
 
 
 async def stop_listening(server: asyncio.Server, make: Callable[[], asyncio.BaseProtocol]) -> None:

@@ -7,40 +7,37 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Never
+from typing import Any
 
 from aiohttp import web
 
 from sentiment.api.grpc.call import REQUEST_ID, Call
 from sentiment.api.grpc.calls import Calls, Method
 from sentiment.api.grpc.open_inference import InferenceService
+from sentiment.api.http.arriving import begin_call, take_time_limit
 from sentiment.api.http.bodies import BodyLimits
 from sentiment.api.http.grace import Grace
-from sentiment.api.http.json_answers import INLINE_BYTES_MAX, refusal, response_of
+from sentiment.api.http.json_answers import INLINE_BYTES_MAX, OPEN_INFERENCE, refusal, response_of
 from sentiment.api.http.open_inference_bodies import JSON_LENGTH, answer_of, asked_of, in_json, json_of
 from sentiment.api.http.receiving import Bodies, Body
 from sentiment.errors import InvalidInput, RequestError
 from sentiment.oip import inference_pb2 as oip
 
-ROOT = "/v2"
 # With and without a version.
-MODELS = (f"{ROOT}/models/{{name}}", f"{ROOT}/models/{{name}}/versions/{{version}}")
+MODELS = (f"{OPEN_INFERENCE}/models/{{name}}", f"{OPEN_INFERENCE}/models/{{name}}/versions/{{version}}")
 OF_SERVER = {"": "ServerMetadata", "/health/live": "ServerLive", "/health/ready": "ServerReady"}
 OF_MODEL = {"": "ModelMetadata", "/ready": "ModelReady", "/config": "ModelConfig"}
 # Without a charset, because KServe's client reads an error only from this.
 JSON = "application/json"
-# Begins a call: returns it, and the error of its headers if they are malformed.
-Begin = Callable[[str, web.Request], tuple[Call, InvalidInput | None]]
 
 
 class OpenInference:
     """The routes below /v2."""
 
-    def __init__(self, service: InferenceService, calls: Calls, begin: Begin, bodies: Bodies, grace: Grace, limits: BodyLimits) -> None:
+    def __init__(self, service: InferenceService, calls: Calls, bodies: Bodies, grace: Grace, limits: BodyLimits) -> None:
         """``limits``: the limits of a request."""
         self._methods = {method.name: method for method in service.methods}
         self._calls = calls
-        self._begin = begin
         self._bodies = bodies
         self._grace = grace
         self._limits = limits
@@ -48,7 +45,7 @@ class OpenInference:
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Add the routes."""
         for path, name in OF_SERVER.items():
-            router.add_get(ROOT + path, partial(self._get, self._methods[name]))
+            router.add_get(OPEN_INFERENCE + path, partial(self._get, self._methods[name]))
         for model in MODELS:
             for path, name in OF_MODEL.items():
                 router.add_get(model + path, partial(self._get, self._methods[name]))
@@ -85,10 +82,15 @@ class OpenInference:
     async def _settle(
         self, method: Method[Any, Any], request: web.Request, work: Callable[[Call, Body], Coroutine[Any, Any, web.Response]]
     ) -> web.Response:
-        call, wrong = self._begin(method.name, request)
+        call = begin_call(self._calls, method.name, request)
         body = self._bodies.of(call)
+
+        async def in_time() -> web.Response:
+            take_time_limit(self._calls, request, call)
+            return await work(call, body)
+
         try:
-            response = await self._calls.settle(call, work(call, body) if wrong is None else _refuse(wrong), method.probe)
+            response = await self._calls.settle(call, in_time(), method.probe)
         except RequestError as error:
             return refusal(call, error, {"error": str(error)}, JSON)
         finally:
@@ -107,7 +109,3 @@ def _described(message: Any, call: Call) -> web.Response:  # Any: a message of t
     elif isinstance(message, oip.ModelConfigResponse):
         message = message.config
     return web.Response(body=json.dumps(json_of(message)).encode() + b"\n", status=status, content_type=JSON)
-
-
-async def _refuse(error: InvalidInput) -> Never:
-    raise error

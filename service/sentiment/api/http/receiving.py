@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from aiohttp import StreamReader, web
 
@@ -17,6 +17,9 @@ T = TypeVar("T")
 # Chunks that a body may have however small they are, and bytes that each has on average if there are more. A client that sends each token
 # of its JSON as a chunk makes six for each item of a batch, 6,144 with the default limit. A chunk takes the event loop 1 us.
 CHUNKS_FREE, CHUNK_BYTES_MIN = 2**14, 32
+# Parsing takes up to seven times a body's bytes, which nobody counts. Bodies that are larger than this are parsed two at a time; smaller
+# ones do not wait for them.
+LARGE_BYTES, LARGE_PARSED_MAX = 2**18, 2
 # So often the budget is asked, because asking for each chunk would cost more than the chunk. Until then bytes are uncounted.
 TAKEN_BYTES = 2**14
 
@@ -28,23 +31,33 @@ class Bodies:
         """``receive_s_max``: seconds within which a body must have arrived, unless the call's deadline comes first."""
         self._request_bytes = request_bytes
         self._receive_s_max = receive_s_max
+        self._large = asyncio.Semaphore(LARGE_PARSED_MAX)
 
     def of(self, call: Call) -> "Body":
         """The body of a call's request, not read yet."""
-        return Body(self._request_bytes, call, min(call.deadline_at, call.arrived_at + self._receive_s_max))
+        return Body(self._request_bytes, call, self._receive_s_max, self._large)
 
 
 class Body:
-    """The body of one request. Its bytes are in the budget until ``let_go``."""
+    """The body of one request. Its bytes are in the budget until ``let_go``, or until a thread that still parses them has ended."""
 
-    def __init__(self, request_bytes: RequestBytes, call: Call, until: float) -> None:
+    def __init__(self, request_bytes: RequestBytes, call: Call, receive_s_max: float, large: asyncio.Semaphore) -> None:
+        """``large``: of all large bodies that are parsed."""
         self._request_bytes = request_bytes
         self._call = call
-        self._until = until
+        self._receive_s_max = receive_s_max
+        self._large = large
         self._taken = 0
+        self._parsing: asyncio.Task[Any] | None = None  # Any: of any result
 
     def let_go(self) -> None:
         """The call has ended."""
+        if self._parsing is None or self._parsing.done():
+            self._give_back()
+        else:
+            self._parsing.add_done_callback(lambda _: self._give_back())
+
+    def _give_back(self) -> None:
         if self._taken:
             self._request_bytes.give_back(self._call.caller, self._taken)
 
@@ -67,9 +80,18 @@ class Body:
         body = await self._read(request, bytes_max)
         if encoding != "identity":
             # Counted before it takes memory, and in a thread, of any size.
-            self._take(inflated_bytes(body, bytes_max))
-            return await asyncio.to_thread(lambda: parse(inflated(body, bytes_max)))
-        return parse(body) if len(body) <= INLINE_BYTES_MAX else await asyncio.to_thread(parse, body)
+            self._take(size := inflated_bytes(body, bytes_max))
+            return await self._in_thread(lambda: parse(inflated(body, bytes_max)), size)
+        return parse(body) if len(body) <= INLINE_BYTES_MAX else await self._in_thread(lambda: parse(body), len(body))
+
+    async def _in_thread(self, parse: Callable[[], T], size: int) -> T:
+        if is_large := size > LARGE_BYTES:
+            await self._large.acquire()
+        # Goes on when the call is cancelled, because a thread cannot be.
+        parsing = self._parsing = asyncio.create_task(asyncio.to_thread(parse))
+        if is_large:
+            parsing.add_done_callback(lambda _: self._large.release())
+        return await asyncio.shield(parsing)
 
     def _take(self, size: int) -> None:
         self._request_bytes.take(self._call.caller, size)
@@ -89,6 +111,7 @@ class Body:
         except TimeoutError as error:
             raise Expired("the body did not arrive in time") from error
         except web.RequestPayloadError as error:
+            # Of aiohttp's parser in Python. Its parser in C tells nobody, and the body does not arrive in time.
             raise InvalidInput("", "the body does not match its headers, such as Transfer-Encoding") from error
         if len(body) > bytes_max:
             raise too_large
@@ -96,9 +119,9 @@ class Body:
 
     async def _arriving(self, request: web.Request, bytes_max: int) -> bytes:
         connection = connection_of(request)
-        connection.begin_body()
+        connection.begin_body(max(0, (request.content_length or 0) - request.content.total_bytes))
         try:
-            async with asyncio.timeout_at(self._until):
+            async with asyncio.timeout_at(min(self._call.deadline_at, self._call.arrived_at + self._receive_s_max)):
                 return await self._in_pieces(request.content, bytes_max)
         finally:
             connection.end_body()

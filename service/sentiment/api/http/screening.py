@@ -14,12 +14,10 @@ import grpc
 from aiohttp import HttpVersion11, hdrs, web
 
 from sentiment.api.http.cors import ANY
-from sentiment.api.http.json_answers import error_of
-from sentiment.api.http.open_inference import ROOT
+from sentiment.api.http.json_answers import error_answer
+from sentiment.settings import is_loopback
 
 HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]{2,45})\]|(?P<name>[^\[\]:]*))(?::[0-9]*)?")
-# Not by ``is_loopback``: from Python 3.13 on that holds for IPv6's form of these too.
-LOOPBACK = ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1")
 # How browsers mark requests of pages of other origins (https://w3c.github.io/webappsec-fetch-metadata/#sec-fetch-site-header). They mark
 # requests to HTTPS and to their own machine only.
 OTHERS = ("cross-site", "same-site")
@@ -31,29 +29,30 @@ BAD_ORIGIN = "web pages of other origins may not call this server; its setting c
 class Screen:
     """Which requests are refused."""
 
-    def __init__(self, origins: Collection[str], hosts: tuple[str, ...]) -> None:
-        """Create it for a server on loopback; ``on_loopback`` may be changed.
+    def __init__(self, origins: Collection[str], hosts: tuple[str, ...], on_loopback: bool) -> None:
+        """Create it.
 
         Args:
             origins: those whose pages may send a POST, such as https://example.org; "*": any.
             hosts: see ``answers_for``.
+            on_loopback: see ``answers_for``.
         """
         self._origins = origins
         self._hosts = hosts
-        self.on_loopback = True
+        self._on_loopback = on_loopback
 
     def refusal(self, request: web.Request) -> web.Response | None:
         """The answer to a request that is refused."""
         headers = request.headers
         if not states_one_length(headers, request.version >= HttpVersion11):
-            answer = _answer(request, 400, grpc.StatusCode.INVALID_ARGUMENT, BAD_LENGTH)
+            answer = error_answer(request, 400, grpc.StatusCode.INVALID_ARGUMENT, BAD_LENGTH)
             # Nothing that follows may be read as another request.
             answer.force_close()
             return answer
-        if not answers_for(headers.get(hdrs.HOST), self._hosts, self.on_loopback):
-            return _answer(request, 421, grpc.StatusCode.PERMISSION_DENIED, BAD_HOST)
+        if not answers_for(headers.get(hdrs.HOST), self._hosts, self._on_loopback):
+            return error_answer(request, 421, grpc.StatusCode.PERMISSION_DENIED, BAD_HOST)
         if request.method == hdrs.METH_POST and is_foreign(headers, request.scheme, self._origins):
-            return _answer(request, 403, grpc.StatusCode.PERMISSION_DENIED, BAD_ORIGIN)
+            return error_answer(request, 403, grpc.StatusCode.PERMISSION_DENIED, BAD_ORIGIN)
         return None
 
 
@@ -82,10 +81,10 @@ def answers_for(host: str | None, hosts: tuple[str, ...], on_loopback: bool) -> 
         return False
     name = found["six"] or found["name"]
     try:
-        address = ipaddress.ip_address(name)
+        ipaddress.ip_address(name)
     except ValueError:
         return name in hosts or name == "localhost" or name.endswith(".localhost")
-    return any(address in network for network in LOOPBACK) or not on_loopback or name in hosts
+    return is_loopback(name) or not on_loopback or name in hosts
 
 
 def is_foreign(headers: Mapping[str, str], scheme: str, origins: Collection[str]) -> bool:
@@ -97,7 +96,3 @@ def is_foreign(headers: Mapping[str, str], scheme: str, origins: Collection[str]
         # The browser has compared the origins itself. A proxy may have changed Host and scheme.
         return site in OTHERS
     return origin is not None and origin.lower() != f"{scheme}://{headers.get(hdrs.HOST, '')}".lower()
-
-
-def _answer(request: web.Request, status: int, code: grpc.StatusCode, message: str) -> web.Response:
-    return web.json_response({"error": message} if request.path.startswith(ROOT) else error_of(code, message), status=status)

@@ -6,10 +6,9 @@ It runs in the event loop of gRPC. It installs no signal handlers and never ends
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import partial
-from typing import Any, Never
+from typing import Any
 
 import grpc
 from aiohttp import hdrs, web
@@ -21,29 +20,28 @@ from sentiment.api.grpc.call import REQUEST_ID, Call
 from sentiment.api.grpc.calls import A, Calls, Method, Q, StreamMethod
 from sentiment.api.grpc.open_inference import InferenceService
 from sentiment.api.grpc.servicer import SentimentService
+from sentiment.api.http.arriving import begin_call, take_time_limit
 from sentiment.api.http.bodies import BodyLimits, batch_limits, message_of, text_limits
 from sentiment.api.http.connections import LINGER_BYTES, LINGER_S, Connection, Connections, connection_of
 from sentiment.api.http.cors import allow_origins
 from sentiment.api.http.docs_page import add_docs_page
 from sentiment.api.http.grace import Grace
 from sentiment.api.http.guard import http_guard
-from sentiment.api.http.json_answers import LAST_LINE_S, Lines, error_body, error_of, json_response, refusal
-from sentiment.api.http.listening import IDLE_S, is_loopback, listen, stop_listening
+from sentiment.api.http.json_answers import LAST_LINE_S, OPEN_INFERENCE, Lines, error_answer, error_body, json_response, refusal
+from sentiment.api.http.listening import IDLE_S, listen, stop_listening
 from sentiment.api.http.metrics_page import Scrapes
-from sentiment.api.http.open_inference import ROOT, OpenInference
+from sentiment.api.http.open_inference import OpenInference
 from sentiment.api.http.openapi import OpenApi
 from sentiment.api.http.receiving import Bodies, Body
 from sentiment.api.http.screening import Screen
 from sentiment.api.http.viewer import add_viewer
-from sentiment.errors import CannotServe, InvalidInput, RequestError
+from sentiment.errors import CannotServe, RequestError
 from sentiment.security.secured import Secured
 from sentiment.serving.request_bytes import RequestBytes
+from sentiment.settings import is_loopback
 from sentiment.v1 import sentiment_pb2 as pb
 
-# The format of gRPC's header grpc-timeout: 1 to 8 digits and a unit.
-TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
-UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-# aiohttp reads no further in a body when twice as much of it waits to be taken: the most that a connection holds uncounted.
+# aiohttp reads no further in a body when twice as much of it waits to be taken, uncounted.
 READ_AHEAD_BYTES = 2**15
 
 
@@ -107,7 +105,7 @@ class Web:
         self._connections = Connections(connections_max, count_closed)
         # Whether each answer closes its connection.
         self._leaving = False
-        self._screen = Screen(origins, hosts)
+        self._screen_of = partial(Screen, origins, hosts)
         application.on_response_prepare.append(self._close_after)
         application.middlewares.append(self._begin_and_end)
         allow_origins(application, origins)
@@ -118,10 +116,10 @@ class Web:
         application.router.add_get("/readyz", self._get_readyz)
         if everything:
             self._add_calls(application.router, service)
-            OpenInference(inference, calls, self._begin, self._bodies, self._grace, self._batch_limits).add_to(application.router)
+            OpenInference(inference, calls, self._bodies, self._grace, self._batch_limits).add_to(application.router)
             OpenApi(text_bytes_max, batch_items_max).add_to(application.router)
             # After the other routes.
-            for root in ("/v1", ROOT):
+            for root in ("/v1", OPEN_INFERENCE):
                 for path in (root, f"{root}/{{path:.*}}"):
                     application.router.add_route("*", path, _no_route)
         if everything and viewer:
@@ -167,7 +165,7 @@ class Web:
             self._server = await listen(self._connection, host.strip("[]"), int(port))
         except (OSError, OverflowError, UnicodeError) as error:
             raise CannotServe(f"HTTP cannot listen on {address}: {error}") from error
-        self._screen.on_loopback = is_loopback(self._server)
+        self._screen = self._screen_of(all(is_loopback(each.getsockname()[0]) for each in self._server.sockets))
         return int(self._server.sockets[0].getsockname()[1])
 
     def _connection(self) -> Connection:
@@ -205,13 +203,11 @@ class Web:
             refusal = self._screen.refusal(request)
             return await handler(request) if refusal is None else refusal
         finally:
-            connection.end_request(request.content.is_eof())
+            connection.end_request(_leaves_much(request))
 
     async def _close_after(self, request: web.Request, answer: web.StreamResponse) -> None:
         """Say before the answer that its connection will be closed, where it will be."""
-        # After an answer that did not wait for the body, as much of it is read as makes a connection worth keeping.
-        rest = 0 if request.content.is_eof() else request.content_length
-        if self._leaving or rest is None or rest > LINGER_BYTES:
+        if self._leaving or _leaves_much(request):
             answer.force_close()
             answer.headers[hdrs.CONNECTION] = "close"
 
@@ -226,15 +222,14 @@ class Web:
         return web.Response(text="ready\n") if self._ready() else web.Response(text="not ready\n", status=503)
 
     async def _get(self, method: Method[Q, A], parse: Callable[[web.Request], Q], request: web.Request) -> web.Response:
-        call, wrong = self._begin(method.name, request)
-        return await self._answer(request, call, _work_get(method, parse, request, call) if wrong is None else _refuse(wrong))
+        call = begin_call(self._calls, method.name, request)
+        return await self._answer(request, call, self._work_get(method, parse, request, call))
 
     async def _post(self, method: Method[Q, A], limits: BodyLimits, request: web.Request) -> web.Response:
-        call, wrong = self._begin(method.name, request)
+        call = begin_call(self._calls, method.name, request)
         body = self._bodies.of(call)
         try:
-            work = self._work(method, limits, request, call, body) if wrong is None else _refuse(wrong)
-            return await self._answer(request, call, work)
+            return await self._answer(request, call, self._work(method, limits, request, call, body))
         finally:
             body.let_go()
 
@@ -247,10 +242,10 @@ class Web:
 
     async def _post_stream(self, method: StreamMethod[Q, A], request: web.Request) -> web.StreamResponse:
         """Answer with one line per message. An error before the first line sets the HTTP status; a later error is the last line."""
-        call, wrong = self._begin(method.name, request)
+        call = begin_call(self._calls, method.name, request)
         lines, body = Lines(request, call), self._bodies.of(call)
         try:
-            await self._calls.settle(call, self._work_stream(method, request, call, body, lines) if wrong is None else _refuse(wrong))
+            await self._calls.settle(call, self._work_stream(method, request, call, body, lines))
         except RequestError as error:
             return await lines.end(error) if lines.prepared else refusal(call, error, error_body(error))
         finally:
@@ -260,28 +255,17 @@ class Web:
             lines.force_close()
         return lines
 
-    def _begin(self, name: str, request: web.Request) -> tuple[Call, InvalidInput | None]:
-        """The call of a request, and the error of its time limit if that is malformed."""
-        resource = request.match_info.route.resource
-        route = f"{request.method} {resource.canonical if resource is not None else name}"
-        call = self._calls.begin(name, None, request.headers.items, route, lambda: _peer_of(request))
-        return call, self._take_time_limit(request, call)
-
-    def _take_time_limit(self, request: web.Request, call: Call) -> InvalidInput | None:
-        """Set the call's deadline to the client's; returns the error if the header is malformed."""
-        try:
-            time_left_s = _time_left_s(request.headers.get("Grpc-Timeout"))
-        except InvalidInput as error:
-            return error
-        if time_left_s is not None:
-            call.deadline_at = call.arrived_at + self._calls.bounded_s(time_left_s)
-        return None
+    async def _work_get(self, method: Method[Q, A], parse: Callable[[web.Request], Q], request: web.Request, call: Call) -> A:
+        take_time_limit(self._calls, request, call)
+        return await method.answer(parse(request), call)
 
     async def _work(self, method: Method[Q, A], limits: BodyLimits, request: web.Request, call: Call, body: Body) -> A:
+        take_time_limit(self._calls, request, call)
         with self._grace:
             return await method.answer(await _message(method.request, limits, request, body), call)
 
     async def _work_stream(self, method: StreamMethod[Q, A], request: web.Request, call: Call, body: Body, lines: Lines) -> None:
+        take_time_limit(self._calls, request, call)
         with self._grace:
             await method.write_all(await _message(method.request, self._text_limits, request, body), call, lines.add)
             await lines.finish()
@@ -289,10 +273,6 @@ class Web:
 
 async def _message(kind: type[Q], limits: BodyLimits, request: web.Request, body: Body) -> Q:
     return await body.parsed(request, limits.bytes_max, lambda content: message_of(kind, content, limits))
-
-
-async def _work_get(method: Method[Q, A], parse: Callable[[web.Request], Q], request: web.Request, call: Call) -> A:
-    return await method.answer(parse(request), call)
 
 
 async def _no_route(request: web.Request) -> web.Response:
@@ -307,15 +287,15 @@ async def _no_route(request: web.Request) -> web.Response:
         message = f"{path} does not take {request.method}; it takes {methods}"
     else:
         code, status, headers = grpc.StatusCode.NOT_FOUND, 404, {}
-        message = f"there is no route {path}" + ("" if request.path.startswith(ROOT) else "; /openapi.json lists the routes")
-    body = {"error": message} if request.path.startswith(ROOT) else error_of(code, message)
-    return web.json_response(body, status=status, headers=headers)
+        message = f"there is no route {path}" + ("" if request.path.startswith(OPEN_INFERENCE) else "; /openapi.json lists the routes")
+    answer = error_answer(request, status, code, message)
+    answer.headers.update(headers)
+    return answer
 
 
-def _peer_of(request: web.Request) -> str:
-    """The remote address of a request's connection, as gRPC writes it; empty if it has ended."""
-    name = request.get_extra_info("peername")
-    return "" if not name else f"ipv4:{name[0]}:{name[1]}" if len(name) == 2 else f"ipv6:[{name[0]}]:{name[1]}"
+def _leaves_much(request: web.Request) -> bool:
+    """Whether more of the body may be to come than makes a connection worth keeping."""
+    return not request.content.is_eof() and (request.content_length is None or request.content_length > LINGER_BYTES)
 
 
 def _log() -> logging.Logger:
@@ -332,16 +312,3 @@ def _is_not_malformed_request(record: logging.LogRecord) -> bool:
 
 def _model_asked(request: web.Request) -> pb.GetModelRequest:
     return pb.GetModelRequest(model="/".join(request.match_info.values()))
-
-
-def _time_left_s(header: str | None) -> float | None:
-    if header is None:
-        return None
-    match = TIMEOUT.fullmatch(header)
-    if match is None:
-        raise InvalidInput("Grpc-Timeout", f"must be 1 to 8 digits and one of H M S m u n, such as 500m for 0.5 s, got {header[:32]!r}")
-    return int(match[1]) * UNITS_S[match[2]]
-
-
-async def _refuse(error: RequestError) -> Never:
-    raise error

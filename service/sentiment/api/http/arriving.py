@@ -1,0 +1,41 @@
+"""A request as a call: its route, the caller's address and time limit."""
+
+import re
+
+from aiohttp import web
+
+from sentiment.api.grpc.call import Call
+from sentiment.api.grpc.calls import Calls
+from sentiment.errors import InvalidInput
+
+# The format of gRPC's header grpc-timeout: 1 to 8 digits and a unit.
+TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
+UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+
+
+def begin_call(calls: Calls, name: str, request: web.Request) -> Call:
+    """The call of a request, with the default time limit."""
+    resource = request.match_info.route.resource
+    route = f"{request.method} {resource.canonical if resource is not None else name}"
+    return calls.begin(name, None, request.headers.items, route, lambda: _peer_of(request))
+
+
+def take_time_limit(calls: Calls, request: web.Request, call: Call) -> None:
+    """Set the call's deadline to the client's. Call it where errors are the call's.
+
+    Raises:
+        InvalidInput: the header is malformed.
+    """
+    header = request.headers.get("Grpc-Timeout")
+    if header is None:
+        return
+    match = TIMEOUT.fullmatch(header)
+    if match is None:
+        raise InvalidInput("Grpc-Timeout", f"must be 1 to 8 digits and one of H M S m u n, such as 500m for 0.5 s, got {header[:32]!r}")
+    call.deadline_at = call.arrived_at + calls.bounded_s(int(match[1]) * UNITS_S[match[2]])
+
+
+def _peer_of(request: web.Request) -> str:
+    """The remote address of a request's connection, as gRPC writes it; empty if it has ended."""
+    name = request.get_extra_info("peername")
+    return "" if not name else f"ipv4:{name[0]}:{name[1]}" if len(name) == 2 else f"ipv6:[{name[0]}]:{name[1]}"
