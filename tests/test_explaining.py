@@ -444,6 +444,23 @@ async def test_a_failed_explanation_reports_its_error_and_the_next_one_runs(
     assert len(await _all(queue, "next")) == 2
 
 
+@pytest.mark.parametrize("prediction", [SHORT, LONG])
+async def test_a_thread_that_cannot_be_started_fails_its_explanation_and_the_next_one_runs(
+    scripted: Scripted, queue: Explaining, prediction: Prediction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted.predictions |= dict.fromkeys(("fails", "next"), prediction)
+
+    def no_more(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full, pytest.raises(ModelFailed, match="could not be computed"):
+        full.setattr(threading.Thread, "start", no_more)
+        await _all(queue, "fails")
+
+    assert len(await _all(queue, "next")) == 2
+    assert scripted.started == ["next"]
+
+
 async def test_a_hung_run_fails_all_callers_until_it_ends(scripted: Scripted) -> None:
     free = threading.Event()
 

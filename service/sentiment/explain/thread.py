@@ -120,7 +120,10 @@ class ExplainThreads:
         # Guards the turns and the jobs; notified when another may be able to go on.
         self._changed = threading.Condition()
         self._closed = False
-        self.threads = [threading.Thread(target=self._work, args=(short,), name="explain", daemon=True) for short in (True, False)]
+        self.threads = [
+            threading.Thread(target=self._work, args=(short, LowestPriority("explain-run")), name="explain", daemon=True)
+            for short in (True, False)
+        ]
         for thread in self.threads:
             thread.start()
 
@@ -174,12 +177,15 @@ class ExplainThreads:
         for thread in self.threads:
             thread.join(max(0.0, ends_at - time.monotonic()))
 
-    def _work(self, short: bool) -> None:
-        runs = LowestPriority("explain-run")
+    def _work(self, short: bool, runs: LowestPriority) -> None:
         try:
-            while (job := self._next(short, runs)) is not None:
-                assert job.slices is not None
-                ended = job.slices.go_on()
+            while (job := self._next(short)) is not None:
+                ended = True
+                try:
+                    job.slices = job.slices or Slices(partial(self._explain, job, runs))
+                    ended = job.slices.go_on()
+                except BaseException as error:  # no thread can be started: the caller waits, and others wait for the lane
+                    job.error = error
                 with self._changed:
                     self._turns.end(job, time.monotonic(), self._share())
                     told = ended and not job.withdrawn
@@ -191,7 +197,7 @@ class ExplainThreads:
         finally:
             runs.close()
 
-    def _next(self, short: bool, runs: LowestPriority) -> Job | None:
+    def _next(self, short: bool) -> Job | None:
         """Wait for the next slice. None: the lane is closed."""
         with self._changed:
             while True:
@@ -206,7 +212,6 @@ class ExplainThreads:
                     break
                 self._changed.wait(min(rest_s, REST_S))
             self._turns.begin(job, time.monotonic(), self._share())
-            job.slices = job.slices or Slices(partial(self._explain, job, runs))
             return job
 
     def _end(self, job: Job) -> None:
