@@ -28,7 +28,7 @@ from sentiment.explain.engine.request_check import (
     check_sets,
     check_token,
 )
-from sentiment.explain.engine.runs import Arrays, Clock, Left, Pace, Runs, Turn, UsualPaces, at_once
+from sentiment.explain.engine.runs import Arrays, Clock, Pace, Runs, SecondsLeft, Turn, UsualPaces, at_once
 from sentiment.explain.methods.counterfactuals import flip, keep
 from sentiment.explain.methods.erasure import without
 from sentiment.explain.methods.geometry import locate, word_states
@@ -150,7 +150,7 @@ class Explainer:
     def explain(
         self,
         request: ExplanationRequest,
-        left_s: Left = _unlimited,
+        left_s: SecondsLeft = _unlimited,
         stop: Stop | None = None,
         execute: Execute = here,
         turn: Turn = at_once,
