@@ -35,6 +35,9 @@ ANSWERS_MAX = 2**24
 # A file's last write is not before its last line's time, but for the steps of clocks.
 CLOCKS_S = 1.0
 
+# What a line must have to be an answer; somebody may have edited it.
+_FIELDS = {"time": str, "model": str, "digest": str, "label": str, "abstain": bool, "scores": dict}
+
 Row = dict[str, Any]  # Any: JSON
 _Entries = npt.NDArray[np.int64]
 
@@ -172,7 +175,7 @@ class _File:
         return found
 
     def newest(self, path: Path, name: Asked, of_name: np.int64) -> Row | None:
-        """The last line with this name, whose hash is ``of_name``; None if there is none."""
+        """The last answer with this name, whose hash is ``of_name``; None if there is none."""
         wanted = _BEFORE + name.written + _BEHIND
         ranges = [(run, *np.searchsorted(run, (of_name, of_name | _BLOCKS)).tolist()) for run in self._runs]
         blocks = {int(entry) & _BLOCKS for run, first, last in ranges for entry in run[first:last]}
@@ -184,7 +187,8 @@ class _File:
                 block = stream.read(end - begin)
                 if (at := block.rfind(wanted)) >= 0:
                     row: Row = json.loads(block[block.rfind(b"\n", 0, at) + 1 : block.find(b"\n", at)])
-                    return row
+                    if isinstance(row, dict) and all(isinstance(row.get(name), kind) for name, kind in _FIELDS.items()):
+                        return row
         return None
 
 
