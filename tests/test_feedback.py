@@ -5,7 +5,6 @@ import fcntl
 import json
 import math
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -17,9 +16,8 @@ import pytest
 
 from sentiment.client import AsyncClient, CallFailed, Client, FeedbackTaken
 from sentiment.errors import AnswerNotFound, Expired, Refused, Unavailable
-from sentiment.observability import journal_files
 from sentiment.observability.journal import Answered, Journal, line_of
-from sentiment.observability.journal_files import JournalFiles, by_last_write, files_of, find
+from sentiment.observability.journal_files import JournalFiles, files_of
 from sentiment.observability.journal_index import Asked, Row
 from sentiment.observability.measured_accuracy import ANSWERS_MAX, MeasuredAccuracy
 from sentiment.serving.feedback import PAUSE_S, WAITING_MAX, WAITING_MAX_OF_ONE, Feedback, Kept
@@ -405,23 +403,6 @@ def test_front_ends_hand_feedback_to_the_executor_whoever_answered(bundles: Path
     assert shown == [pytest.approx(4 / 7), 7]
     assert requests == [6, 6]
     assert len(feedback_rows(folder)) == 7
-
-
-def test_lines_are_found_from_the_last_to_the_first_wherever_blocks_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seed = random.randrange(2**32)
-    print("seed", seed)
-    rng = random.Random(seed)
-    for _ in range(200):
-        monkeypatch.setattr(journal_files, "BLOCK_BYTES", rng.randint(1, 80))
-        lines = [b"%d" % number + rng.choice((b"", b"yes", b"yesyes")) + b"." * rng.randint(0, 30) + b"\n" for number in range(20)]
-        torn = rng.choice((b"", b"yes"))
-        names = [f"20260101T00000{number}.000000Z-server-1.jsonl" for number in range(2)]
-        for name, part in zip(names, (lines[:10], lines[10:]), strict=True):
-            (tmp_path / name).write_bytes(b"".join(part) + torn)
-
-        assert [line for _, path in by_last_write(tmp_path) for line in find(path, b"yes")] == [
-            line for line in reversed(lines) if b"yes" in line
-        ]
 
 
 def test_the_measured_accuracy_is_of_the_last_answers() -> None:

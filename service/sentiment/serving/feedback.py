@@ -17,8 +17,8 @@ from sentiment.observability.journal import Journal, Labelled
 from sentiment.observability.journal_index import Asked, JournalIndex, Row
 from sentiment.observability.metrics import ModelMetrics
 
-# Searches that may wait at once: of all callers, and of one of them, who so cannot take the places of the others. Callers wait for as long
-# as the disk hangs, or for 0.1 s if the journal does not have the answer.
+# Searches that may wait: of all callers, and of one caller, so that one cannot take all places. Callers wait for as long as the disk
+# hangs, or for 0.1 s if the journal does not have the answer.
 WAITING_MAX, WAITING_MAX_OF_ONE = 1024, 64
 RETRY_S = 1.0
 # A front end may not have written its answer yet (``journal.PAUSE_S``): it is unknown if it is not in the journal so much later, and so
