@@ -210,6 +210,34 @@ async def test_a_full_queue_refuses_with_the_limit(scripted: Scripted, queue: Ex
     assert [len(parts) for parts in await asyncio.gather(first, *more)] == [1, 2, 2]
 
 
+async def test_a_caller_has_no_more_longer_texts_tokenized_than_it_has_places(
+    scripted: Scripted, queue: Explaining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, tokenized = threading.Event(), []
+
+    def predict(request: ExplanationRequest) -> Prediction:
+        assert free.wait(LONG_S)
+        tokenized.append(request.text[0])
+        return HEAVY
+
+    monkeypatch.setattr(scripted, "predict", predict)
+    texts = {name: name * (explaining.INLINE_CHARACTERS_MAX + 1) for name in "abc"}
+    flood = [asyncio.create_task(_all(queue, texts[name], caller="flood")) for name in "ab"]
+    await asyncio.sleep(0)
+
+    with pytest.raises(Refused, match="2 explanations of this caller are waiting; the limit is 2") as caught:
+        await _all(queue, texts["c"], caller="flood")
+
+    assert caught.value.retry_after_s > 0
+    other = asyncio.create_task(_all(queue, texts["c"], caller="other"))
+    free.set()
+    assert len(await other) == 2
+    # One of them may have given way to the other caller.
+    await asyncio.gather(*flood, return_exceptions=True)
+    assert tokenized == ["a", "b", "c"]
+    assert not queue._longer
+
+
 async def test_a_request_that_others_leave_no_time_is_refused_at_once(scripted: Scripted, queue: Explaining) -> None:
     gate, first = await _held(scripted, queue, caller="a")
     (second,) = await _waiting(queue, "second", caller="b")
@@ -231,7 +259,7 @@ async def test_a_caller_with_more_places_gives_way_and_is_told_when_to_retry(scr
     with pytest.raises(Refused, match="needed for the explanations of other callers") as caught:
         await goes
 
-    assert (caught.value.reason, caught.value.retry_after_s, caught.value.needs_s) == ("explanations", 0.5, 0.5)
+    assert (caught.value.reason, caught.value.retry_after_s, caught.value.needs_s) == ("explanations", 1.0, 0.5)
     gate.open.set()
     await asyncio.gather(first, stays, other)
     assert scripted.started == ["first", "other", "stays"]
@@ -442,6 +470,23 @@ async def test_a_failed_explanation_reports_its_error_and_the_next_one_runs(
         await _all(queue, "fails")
 
     assert len(await _all(queue, "next")) == 2
+
+
+@pytest.mark.parametrize("prediction", [SHORT, LONG])
+async def test_a_thread_that_cannot_be_started_fails_its_explanation_and_the_next_one_runs(
+    scripted: Scripted, queue: Explaining, prediction: Prediction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted.predictions |= dict.fromkeys(("fails", "next"), prediction)
+
+    def no_more(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full, pytest.raises(ModelFailed, match="could not be computed"):
+        full.setattr(threading.Thread, "start", no_more)
+        await _all(queue, "fails")
+
+    assert len(await _all(queue, "next")) == 2
+    assert scripted.started == ["next"]
 
 
 async def test_a_hung_run_fails_all_callers_until_it_ends(scripted: Scripted) -> None:

@@ -1,13 +1,13 @@
 """Right labels that callers tell: which answer they are for, what is counted and what the journal keeps."""
 
 import asyncio
+import fcntl
 import json
 import math
 import os
-import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ import pytest
 
 from sentiment.client import AsyncClient, CallFailed, Client, FeedbackTaken
 from sentiment.errors import AnswerNotFound, Expired, Refused, Unavailable
-from sentiment.observability import journal_files
-from sentiment.observability.journal import Journal, line_of
-from sentiment.observability.journal_files import JournalFiles, by_last_write, files_of, find
+from sentiment.observability.journal import Answered, Journal, line_of
+from sentiment.observability.journal_files import JournalFiles, files_of
+from sentiment.observability.journal_index import Asked, Row
 from sentiment.observability.measured_accuracy import ANSWERS_MAX, MeasuredAccuracy
 from sentiment.serving.feedback import PAUSE_S, WAITING_MAX, WAITING_MAX_OF_ONE, Feedback, Kept
 from sentiment_models.data.labelled import Example, read_examples
@@ -221,11 +221,45 @@ def looking(tmp_path: Path) -> Iterator[Feedback]:
     journal.close()
 
 
+def answered_now(request_id: str) -> Answered:
+    scores = {"negative": 0.1, "positive": 0.9}
+    return Answered(time.time(), "tiny/1", "d", request_id, 0, "interactive", 3, False, "positive", False, scores, None, None)
+
+
 async def test_a_search_that_ends_at_its_deadline_is_not_an_unknown_answer(looking: Feedback) -> None:
     with pytest.raises(Expired):
         await looking.answer("one", 0, time.monotonic() + PAUSE_S / 2)
     with pytest.raises(AnswerNotFound):
         await looking.answer("one", 0, time.monotonic() + 60)
+
+
+async def test_an_answer_that_the_disk_has_not_taken_yet_is_not_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder's lock is held, so that no file can be begun: the journal waits as for a disk."""
+    monkeypatch.setattr("sentiment.serving.feedback.PAUSE_S", 1e-3)
+    journal = Journal(JournalFiles(tmp_path, "server", 1, 10_000, 1000), 1.0, texts=False)
+    disk = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(disk, fcntl.LOCK_EX)
+    journal.add(answered_now("one"))
+    looked = threading.Semaphore(0)
+    feedback = Feedback(journal, tmp_path)
+    find_all = feedback._index.find
+
+    def looking(asked: Collection[Asked], bytes_max: int) -> tuple[dict[Asked, Row], bool]:
+        outcome = find_all(asked, bytes_max)
+        looked.release()
+        return outcome
+
+    monkeypatch.setattr(feedback._index, "find", looking)
+    search = asyncio.create_task(feedback.answer("one", 0, time.monotonic() + 60))
+    for _ in range(3):
+        assert await asyncio.to_thread(looked.acquire, timeout=60)
+    os.close(disk)
+
+    assert (await search).request_id == "one"
+    with pytest.raises(AnswerNotFound):
+        await feedback.answer("another", 0, time.monotonic() + 60)
+    feedback.close()
+    journal.close()
 
 
 async def test_a_search_that_waits_when_the_server_stops_is_not_an_unknown_answer(looking: Feedback) -> None:
@@ -369,23 +403,6 @@ def test_front_ends_hand_feedback_to_the_executor_whoever_answered(bundles: Path
     assert shown == [pytest.approx(4 / 7), 7]
     assert requests == [6, 6]
     assert len(feedback_rows(folder)) == 7
-
-
-def test_lines_are_found_from_the_last_to_the_first_wherever_blocks_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seed = random.randrange(2**32)
-    print("seed", seed)
-    rng = random.Random(seed)
-    for _ in range(200):
-        monkeypatch.setattr(journal_files, "BLOCK_BYTES", rng.randint(1, 80))
-        lines = [b"%d" % number + rng.choice((b"", b"yes", b"yesyes")) + b"." * rng.randint(0, 30) + b"\n" for number in range(20)]
-        torn = rng.choice((b"", b"yes"))
-        names = [f"20260101T00000{number}.000000Z-server-1.jsonl" for number in range(2)]
-        for name, part in zip(names, (lines[:10], lines[10:]), strict=True):
-            (tmp_path / name).write_bytes(b"".join(part) + torn)
-
-        assert [line for _, path in by_last_write(tmp_path) for line in find(path, b"yes")] == [
-            line for line in reversed(lines) if b"yes" in line
-        ]
 
 
 def test_the_measured_accuracy_is_of_the_last_answers() -> None:

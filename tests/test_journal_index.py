@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sentiment.observability import journal_index
-from sentiment.observability.journal import ANSWER, Answered, Labelled, rfc_3339
+from sentiment.observability.journal import ANSWER, Answered, Labelled, line_of, rfc_3339
 from sentiment.observability.journal_files import by_last_write, files_of
 from sentiment.observability.journal_index import Asked, JournalIndex
 
@@ -88,6 +88,16 @@ def found(index: JournalIndex, bytes_max: int = WHOLE) -> dict[Asked, dict[str, 
         if whole:
             return rows
         early = rows
+
+
+@pytest.mark.parametrize("edited", [{"label": None}, {"time": 5}, {"scores": []}])
+def test_a_line_that_somebody_edited_is_no_answer_and_others_are_found(tmp_path: Path, edited: dict[str, object]) -> None:
+    spoilt, whole = Asked("a", 0), Asked("a", 1)
+    Written(tmp_path).write(0, [line_of(json.loads(answer(spoilt, BEGUN)) | edited), answer(whole, BEGUN)])
+
+    rows, _ = JournalIndex(tmp_path).find([spoilt, whole], WHOLE)
+
+    assert [*rows] == [whole]
 
 
 LINES = st.tuples(st.sampled_from(NAMES), st.booleans(), st.sampled_from((None, "", "good " * 20, '"request_id":"a","item":0,"priority"')))

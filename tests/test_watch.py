@@ -16,8 +16,8 @@ from pyarrow import parquet
 from sentiment.cli.main import main
 from sentiment.files import svg_plots
 from sentiment.observability.journal import line_of
-from sentiment.observability.journal_files import files_of
-from sentiment.watch import report
+from sentiment.observability.journal_files import by_last_write, files_of
+from sentiment.watch import journal, report
 from sentiment.watch.counts import OF_ANSWERS, WINDOWS_MAX, Seen, Told, Watch
 from sentiment.watch.reference import without_reference
 from sentiment.watch.texts import label_of
@@ -473,3 +473,20 @@ def test_a_journal_of_any_length_has_a_bounded_number_of_windows_and_loses_nothi
     assert mean == 0.75 and not math.isnan(low)
     # Of each answer, the last label.
     assert (watch.whole.labelled, watch.whole.right) == (3, 2)
+
+
+def test_lines_are_found_from_the_last_to_the_first_wherever_blocks_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    for _ in range(200):
+        monkeypatch.setattr(journal, "BLOCK_BYTES", rng.randint(1, 80))
+        lines = [b"%d" % number + rng.choice((b"", b"yes", b"yesyes")) + b"." * rng.randint(0, 30) + b"\n" for number in range(20)]
+        torn = rng.choice((b"", b"yes"))
+        names = [f"20260101T00000{number}.000000Z-server-1.jsonl" for number in range(2)]
+        for name, part in zip(names, (lines[:10], lines[10:]), strict=True):
+            (tmp_path / name).write_bytes(b"".join(part) + torn)
+
+        assert [line for _, path in by_last_write(tmp_path) for line in journal.find(path, b"yes")] == [
+            line for line in reversed(lines) if b"yes" in line
+        ]

@@ -313,6 +313,25 @@ def test_an_invalid_request_is_refused_with_its_field_before_the_header(
         next(plain.explain(asked))
 
 
+@pytest.mark.parametrize(
+    ("asked", "field", "message"),
+    [
+        (_text(label="meh"), "label", "is 'meh'"),
+        (_text(methods=("two_step_shapley",) * 8000), "options.methods", "has 8000 entries; the methods are integrated_gradients, "),
+        (_text(steps=257), "options.attribution.steps", "is 257"),
+        (_attention(layers=(0,) * 130_000), "options.attention.layers", "has 130000 entries; the limit is 128"),
+        (_attention(heads=(1, 1)), r"options.attention.heads\[1\]", r"is 1, the same as heads\[0\]"),
+    ],
+)
+def test_an_invalid_request_is_refused_before_its_text_is_tokenized(
+    plain: Explainer, monkeypatch: pytest.MonkeyPatch, asked: ExplanationRequest, field: str, message: str
+) -> None:
+    monkeypatch.setattr(plain.classifier.tokenizer, "encode", lambda *_: pytest.fail("the text was tokenized"))
+
+    with pytest.raises(InvalidInput, match=f"{field}: {message}"):
+        plain.predict(asked)
+
+
 @pytest.mark.parametrize("text", [TEXT, "😍 " * 100, "didn't, won't - (don't)!"])
 def test_the_messages_of_an_explanation_stay_within_its_bound(explainer: Explainer, text: str) -> None:
     graph, manifest = explainer.load(), explainer.classifier.manifest

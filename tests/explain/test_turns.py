@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sentiment.explain import turns as module
-from sentiment.explain.turns import HEAVY_MAX, SHORT_PART, STARTED_MAX, Account, Entry, NoRoom, Turns
+from sentiment.explain.turns import HEAVY_MAX, SHORT_SHARE, STARTED_MAX, Account, Entry, NoRoom, Turns
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "100"))
 PLACES = 4
@@ -167,25 +167,33 @@ def test_what_others_leave_too_little_time_is_refused_with_the_time() -> None:
     assert turns.admit(entry("b", within_s=8, work_s=4, least_s=4), 0, 1.0) == []
 
 
+def test_an_explanation_that_has_overrun_goes_on_for_a_quarter_of_its_time() -> None:
+    turns = turns_of(entry("a", work_s=1, within_s=100))
+    work(turns, 8, 1)
+
+    assert turns.available_s(entry("b", at=8, within_s=10), 8, 1.0) == pytest.approx(8)
+    assert turns.room_s(True, 8, 0.5) == pytest.approx(4)
+
+
 def test_a_later_deadline_of_the_same_caller_takes_no_time() -> None:
     turns = turns_of(entry("a", work_s=100, within_s=100))
 
-    assert turns.left_s(entry("a", within_s=5), 0, 1.0) == 5
+    assert turns.available_s(entry("a", within_s=5), 0, 1.0) == 5
 
 
 def test_an_explanation_can_count_on_what_others_leave_or_on_its_fair_share() -> None:
     turns = turns_of(entry("a", work_s=1, within_s=100), entry("b", work_s=2, within_s=100))
 
-    assert turns.left_s(entry("c", within_s=10), 0, 1.0) == pytest.approx(7)
-    assert turns.left_s(entry("c", within_s=3), 0, 1.0) == pytest.approx(1)
-    assert turns.left_s(entry("c", within_s=10), 0, 0.4) == pytest.approx(4 / 3)
+    assert turns.available_s(entry("c", within_s=10), 0, 1.0) == pytest.approx(7)
+    assert turns.available_s(entry("c", within_s=3), 0, 1.0) == pytest.approx(1)
+    assert turns.available_s(entry("c", within_s=10), 0, 0.4) == pytest.approx(4 / 3)
 
 
-def test_beside_the_other_lane_it_can_count_on_what_that_leaves_or_on_its_part() -> None:
+def test_beside_the_other_lane_it_can_count_on_what_that_leaves_or_on_its_share() -> None:
     turns = turns_of(entry("a", work_s=1, within_s=100))
 
-    assert turns.left_s(entry("b", within_s=10, short=False), 0, 1.0) == pytest.approx(9)
-    assert turns.left_s(entry("b", within_s=1, short=False), 0, 1.0) == pytest.approx(1 - SHORT_PART)
+    assert turns.available_s(entry("b", within_s=10, short=False), 0, 1.0) == pytest.approx(9)
+    assert turns.available_s(entry("b", within_s=1, short=False), 0, 1.0) == pytest.approx(1 - SHORT_SHARE)
 
 
 def test_who_waits_and_is_left_too_little_time_goes_at_once() -> None:
@@ -351,7 +359,7 @@ class Day:
                 if name:
                     assert self.had[short, name] - own_s >= (self.had[short, ""] - lane_s) / most - 2 * slice_s - 1e-6
                 else:
-                    part = (SHORT_PART if short else 1 - SHORT_PART) * self.share
+                    part = (SHORT_SHARE if short else 1 - SHORT_SHARE) * self.share
                     owed_s = 0.0 if short else sum(self.slices_s.values())
                     assert self.had[short, ""] - lane_s >= (now - since) * part - slice_s - owed_s - 1e-6
         for short, name in [*self.able]:
@@ -388,7 +396,7 @@ def _all_have_the_same(self: Any, entry: Entry, now: float, share: float, end: A
 
 def _each_pays_alone(self: Any, now: float, share: float) -> None:
     for lane in self._lanes.values():
-        lane.account.settle(now, int(lane.running is not None), share * self._part(lane))
+        lane.account.settle(now, int(lane.running is not None), share * self._share(lane))
 
 
 def _time_is_saved(self: Any, now: float, working: int, share: float) -> None:
@@ -404,12 +412,12 @@ BREAKAGES: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "the earliest deadline alone": (Turns, "next", _by_deadline_alone),
     "work is not counted": (Turns, "end", _all_have_the_same),
     "long ones do not pay for short ones": (Turns, "_settle", _each_pays_alone),
-    "short ones leave nothing": (Turns, "_part", lambda self, lane: 1.0),
+    "short ones leave nothing": (Turns, "_share", lambda self, lane: 1.0),
     "time is saved": (Account, "settle", _time_is_saved),
     "nobody gives way": (Turns, "_gives_way", _nobody_gives_way),
     "the oldest gives way": (Turns, "_gives_way", lambda self, waiting, *_: min(waiting, key=lambda one: one.arrived_at)),
     "lets everybody in": (Entry, "needs_s", lambda *_: 0.0),
-    "counts on all of the time": (Turns, "left_s", lambda self, entry, now, share: (entry.deadline_at - now) * share),
+    "counts on all of the time": (Turns, "available_s", lambda self, entry, now, share: (entry.deadline_at - now) * share),
     "begins any number": (module._Lane, "may_begin", lambda *_, **__: True),
 }
 

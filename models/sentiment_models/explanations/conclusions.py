@@ -61,7 +61,9 @@ def aim(evidence: EvidenceFound) -> str:
 
     It is open with fewer than TEXTS_MIN texts, too.
     """
-    low, high = (evidence.tested >= TEXTS_MIN and evidence.better_interval) or (0.0, 1.0)
+    if evidence.tested < TEXTS_MIN or evidence.better_interval is None:
+        return "open"
+    low, high = evidence.better_interval
     return "reached" if low >= BETTER_AIM else "missed" if high < BETTER_AIM else "open"
 
 

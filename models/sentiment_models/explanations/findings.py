@@ -35,7 +35,7 @@ KINDS = {
     UNSIGNED: CONTROL,
 }
 
-# With fewer texts nothing is claimed: their interval excludes 0 by chance in more than 5 % of studies, with one text in half of them.
+# With fewer texts the interval excludes 0 by chance in more than 5 % of studies; with a single text, in half of the studies.
 TEXTS_MIN = 20
 
 

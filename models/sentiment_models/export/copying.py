@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sentiment.model.bundle import CARD, MANIFEST, load_bundle
 from sentiment_models.errors import ModelsError
-from sentiment_models.export.manifest import read_object, write_object
+from sentiment_models.export.manifest import read_object, write_manifest
 
 
 def copy(folder: Path, version: int, out: Path) -> str:
@@ -23,18 +23,16 @@ def copy(folder: Path, version: int, out: Path) -> str:
         raise ModelsError(f"--version {version}: {folder} has this version; a copy needs another one")
     if out.exists():
         raise ModelsError(f"{out}: exists; versions are immutable")
-    for name in bundle.manifest.files:
-        bundle.check(name)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         # A name that begins with a dot is no version.
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as made:
             tree = Path(made) / out.name
+            tree.mkdir()
             for name in dict.fromkeys((MANIFEST, CARD, *bundle.manifest.files)):
                 if (folder / name).is_file():
-                    (tree / name).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(folder / name, tree / name)
-            write_object(tree / MANIFEST, {**read_object(tree / MANIFEST), "version": version})
+            write_manifest(tree, {**read_object(tree / MANIFEST), "version": version})
             digest = load_bundle(tree).digest
             tree.rename(out)
     except OSError as error:

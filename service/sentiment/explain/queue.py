@@ -8,6 +8,7 @@ holds the GIL while it waits for a core blocks the whole process (0.5 s was meas
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from sentiment.observability.metrics import ModelMetrics
 
 # Longer texts are tokenized in a thread. A text of this length blocks the event loop for 0.2 ms, or 2 ms if all its words are new.
 INLINE_CHARACTERS_MAX = 2048
+# Nobody who is refused is told to come back sooner.
+RETRY_S_MIN = 0.1
 # A reader that is behind, and slower than this for READ_S, loses its place if another explanation waits for it.
 READ_BYTES_PER_S = 2**16
 READ_S = 2.0
@@ -87,6 +90,8 @@ class Explaining:
         self._failure_logged = False
         self._closed = False
         self._tokenizing = ThreadPoolExecutor(1, "explain-tokenize")
+        # How many texts of each caller wait for that thread.
+        self._longer: Counter[str] = Counter()
         self._threads = ExplainThreads(
             explainer,
             limits.calls_max,
@@ -119,7 +124,7 @@ class Explaining:
         with self.readers:
             self._check_open()
             arrived_at = time.monotonic()
-            prediction = await self._predict(request, deadline_at)
+            prediction = await self._predict(request, deadline_at, caller)
             call = self._submit(request, prediction, arrived_at, deadline_at, caller)
             try:
                 while (part := await self._next(call)) is not None:
@@ -179,14 +184,24 @@ class Explaining:
         if self._closed:
             raise self._draining()
 
-    async def _predict(self, request: ExplanationRequest, deadline_at: float) -> Prediction:
+    async def _predict(self, request: ExplanationRequest, deadline_at: float, caller: str) -> Prediction:
         if sum(map(len, request.texts)) <= INLINE_CHARACTERS_MAX:
             return self.explainer.predict(request)
+        # Longer texts come to the long lane. A caller that has all its places is refused there: here that costs nothing.
+        waiting = sum(job.caller == caller and not job.short and job.started_at is None for job in self._calls) + self._longer[caller]
+        if waiting >= self.limits.calls_max:
+            message = f"{waiting} explanations of this caller are waiting; the limit is {self.limits.calls_max}"
+            raise self._refused(message, self._threads.room_s(False), 0.0)
+        self._longer[caller] += 1
         try:
             async with asyncio.timeout_at(deadline_at):
                 return await self._loop.run_in_executor(self._tokenizing, self.explainer.predict, request)
         except TimeoutError as error:
             raise Expired("the deadline passed before the text was tokenized: other texts are ahead of it") from error
+        finally:
+            self._longer[caller] -= 1
+            if not self._longer[caller]:
+                del self._longer[caller]
 
     def _submit(self, request: ExplanationRequest, prediction: Prediction, arrived_at: float, deadline_at: float, caller: str) -> _Call:
         # While the text was tokenized, this may have changed.
@@ -204,17 +219,17 @@ class Explaining:
         try:
             displaced = self._threads.submit(job)
         except NoRoom as error:
-            raise self._refused(str(error), error.retry_after_s, job) from error
+            raise self._refused(str(error), error.retry_after_s, job.least_s) from error
         call = self._calls[job] = _Call(job)
         for other in displaced:
             message = "its place or its time is needed for the explanations of other callers, which have fewer of them"
-            self._fail(self._calls[other], self._refused(message, other.least_s, other))
+            self._fail(self._calls[other], self._refused(message, self._threads.room_s(other.short), other.least_s))
         self._check_readers()
         return call
 
-    def _refused(self, message: str, retry_after_s: float, job: Job) -> Refused:
+    def _refused(self, message: str, retry_after_s: float, needs_s: float) -> Refused:
         self._metrics.refused["explanations"]()
-        return Refused(message, retry_after_s, "explanations", job.least_s)
+        return Refused(message, max(RETRY_S_MIN, retry_after_s), "explanations", needs_s)
 
     def _draining(self) -> Unavailable:
         return Unavailable("the server is draining")
@@ -263,7 +278,7 @@ class Explaining:
             return
         if slowest.read_bytes_per_s(now) < READ_BYTES_PER_S:
             message = f"the caller read less than {READ_BYTES_PER_S} bytes/s for {READ_S:.0f} s while other explanations were waiting"
-            self._fail(slowest, self._refused(message, READ_S, slowest.job))
+            self._fail(slowest, self._refused(message, READ_S, slowest.job.least_s))
         if self._retry_timer is None:
             self._retry_timer = self._loop.call_later(READ_S / 2, self._retry)
 

@@ -41,7 +41,7 @@ _NAMES = {Header: "header", AttentionTile: "attention", Neuron: "neuron", Eviden
 _NAMES |= dict.fromkeys((Counterfactuals, Without), "counterfactuals")
 
 
-class Left(BaseException):
+class CallerLeft(BaseException):
     """Ends the code of an explanation whose caller has left."""
 
 
@@ -61,7 +61,7 @@ class Slices:
         return self._ended
 
     def leave(self) -> None:
-        """Let ``pause`` raise ``Left`` instead of another slice. Returns at once."""
+        """Let ``pause`` raise ``CallerLeft`` instead of another slice. Returns at once."""
         self._left = True
         self._go.release()
 
@@ -76,7 +76,7 @@ class Slices:
         self._paused.release()
         self._go.acquire()
         if self._left:
-            raise Left
+            raise CallerLeft
 
 
 @dataclass(eq=False, kw_only=True)
@@ -120,7 +120,10 @@ class ExplainThreads:
         # Guards the turns and the jobs; notified when another may be able to go on.
         self._changed = threading.Condition()
         self._closed = False
-        self.threads = [threading.Thread(target=self._work, args=(short,), name="explain", daemon=True) for short in (True, False)]
+        self.threads = [
+            threading.Thread(target=self._work, args=(short, LowestPriority("explain-run")), name="explain", daemon=True)
+            for short in (True, False)
+        ]
         for thread in self.threads:
             thread.start()
 
@@ -165,6 +168,11 @@ class ExplainThreads:
         with self._changed:
             return self._turns.blocking()
 
+    def room_s(self, short: bool) -> float:
+        """As ``Turns.room_s``."""
+        with self._changed:
+            return self._turns.room_s(short, time.monotonic(), self._share())
+
     def close(self, wait_s: float) -> None:
         """End as soon as no explanation is left; wait at most ``wait_s`` seconds for that."""
         with self._changed:
@@ -174,12 +182,15 @@ class ExplainThreads:
         for thread in self.threads:
             thread.join(max(0.0, ends_at - time.monotonic()))
 
-    def _work(self, short: bool) -> None:
-        runs = LowestPriority("explain-run")
+    def _work(self, short: bool, runs: LowestPriority) -> None:
         try:
-            while (job := self._next(short, runs)) is not None:
-                assert job.slices is not None
-                ended = job.slices.go_on()
+            while (job := self._next(short)) is not None:
+                ended = True
+                try:
+                    job.slices = job.slices or Slices(partial(self._explain, job, runs))
+                    ended = job.slices.go_on()
+                except BaseException as error:  # no thread can be started: the caller waits, and others wait for the lane
+                    job.error = error
                 with self._changed:
                     self._turns.end(job, time.monotonic(), self._share())
                     told = ended and not job.withdrawn
@@ -191,7 +202,7 @@ class ExplainThreads:
         finally:
             runs.close()
 
-    def _next(self, short: bool, runs: LowestPriority) -> Job | None:
+    def _next(self, short: bool) -> Job | None:
         """Wait for the next slice. None: the lane is closed."""
         with self._changed:
             while True:
@@ -206,7 +217,6 @@ class ExplainThreads:
                     break
                 self._changed.wait(min(rest_s, REST_S))
             self._turns.begin(job, time.monotonic(), self._share())
-            job.slices = job.slices or Slices(partial(self._explain, job, runs))
             return job
 
     def _end(self, job: Job) -> None:
@@ -218,7 +228,7 @@ class ExplainThreads:
         """Compute an explanation, in its own thread."""
         told_s = 0.0
         try:
-            for part in self._explainer.explain(job.request, lambda: self._left_s(job), job.stop, runs.run, pause):
+            for part in self._explainer.explain(job.request, lambda: self._available_s(job), job.stop, runs.run, pause):
                 now = time.monotonic()
                 work_s = job.worked_s + now - job.slice_at
                 with self._changed:
@@ -228,14 +238,14 @@ class ExplainThreads:
                 self._on_part(job, told, _name(part), work_s - told_s)
                 told_s = work_s
                 pause()
-        except Left:
+        except CallerLeft:
             return
         except BaseException as error:  # a caller waits for the outcome, whatever it is
             job.error = error
 
-    def _left_s(self, job: Job) -> float:
+    def _available_s(self, job: Job) -> float:
         with self._changed:
-            return self._turns.left_s(job, time.monotonic() + RESERVE_S, self._share())
+            return self._turns.available_s(job, time.monotonic() + RESERVE_S, self._share())
 
 
 def size_of(part: Part) -> int:

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-# What short explanations have of the work while long ones wait, too.
-SHORT_PART = 0.75
+# Share of the work that short explanations get while long ones wait too.
+SHORT_SHARE = 0.75
 # Explanations of a lane that are begun and not finished. Each has a thread, and takes up to 10 MB if its text is long.
 STARTED_MAX = 8
 # Those of them that hold attention maps of a long text: up to 75 MB each.
 HEAVY_MAX = 2
-RETRY_S_MIN = 0.1
 
 
 @dataclass(eq=False, kw_only=True)
@@ -38,12 +37,15 @@ class Entry:
     slice_at: float = 0.0
     behind: bool = False
 
-    def left_s(self, now: float, share: float) -> float:
-        """Seconds of work that it still takes, at most until its deadline."""
-        return max(0.0, min(self.work_s - self.worked_s, (self.deadline_at - now) * share))
+    def remaining_s(self, now: float, share: float) -> float:
+        """Seconds of work that it still takes, at most until its deadline: if it has overrun, a quarter of what it has taken so far."""
+        return max(0.0, min(max(self.work_s - self.worked_s, self.worked_s / 4), (self.deadline_at - now) * share))
 
     def needs_s(self, now: float, share: float) -> float:
-        """Seconds of work that others must leave it. Half of its time is enough: one that asks for too much is never refused alone."""
+        """The least work that must remain available to it.
+
+        At most half of what its deadline allows, so that an expensive request is not refused when the queue is empty.
+        """
         return max(0.0, min(self.least_s - self.worked_s, (self.deadline_at - now) * share / 2))
 
 
@@ -55,12 +57,15 @@ class NoRoom(Exception):
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
-        self.retry_after_s = max(RETRY_S_MIN, retry_after_s)
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(slots=True)
 class Account:
-    """Work that is paid for with time, at a share of it. Time in which nothing is owed is not saved."""
+    """A leaky bucket: work fills it, and ``share`` seconds drain from it each second.
+
+    It never goes below 0, so idle time gives no credit.
+    """
 
     owed_s: float = 0.0
     _at: float = 0.0
@@ -73,7 +78,7 @@ class Account:
 
 @dataclass(slots=True)
 class _Lane(Generic[E]):
-    part: float
+    share: float
     entries: list[E] = field(default_factory=list)
     # Seconds of work by caller, as long as the caller has an entry. Nobody who can go on has less than ``reached_s``: who comes, or whose
     # reader was behind, has no claim on the past.
@@ -109,19 +114,21 @@ class Turns(Generic[E]):
     It promises:
 
     - Both lanes together work for ``share`` of the time, and at most one slice each more.
-    - Short explanations wait for nothing that long ones do. While both have work, the short ones get SHORT_PART of it and the long ones the
-      rest, so neither waits for ever.
+    - Short explanations wait for nothing that long ones do. While both have work, the short ones get SHORT_SHARE of it and the long ones
+      the rest, so neither waits for ever.
     - While n callers of a lane have work, each gets 1/n of what the lane works, less at most a slice of each. So no caller waits for ever,
       and of a caller's explanations the one with the earliest deadline goes on.
     - At most ``places`` explanations of a lane wait to begin. Callers that have more of them give way to those that have fewer: a caller
       that has none is refused for want of a place only if the places are those of as many other callers.
-    - An explanation is let in, and goes on waiting, only as long as the others are predicted to leave it the work that it needs.
+    - An explanation is let in only if the others are predicted to leave it the work that it needs, and gives way to one that is let into
+      its lane later and takes that work. What the other lane or an overrun takes meanwhile is not looked at again: less than one in 200
+      then waits for its deadline in vain, also if a third take longer than predicted (``tests/explain/test_turns.py``).
     - At most STARTED_MAX of a lane are begun, of which HEAVY_MAX are heavy, and no caller has more than half of either.
     """
 
     def __init__(self, places: int) -> None:
         self._places = places
-        self._lanes: dict[bool, _Lane[E]] = {True: _Lane(SHORT_PART), False: _Lane(1 - SHORT_PART)}
+        self._lanes: dict[bool, _Lane[E]] = {True: _Lane(SHORT_SHARE), False: _Lane(1 - SHORT_SHARE)}
 
     def __len__(self) -> int:
         return sum(len(lane.entries) for lane in self._lanes.values())
@@ -144,7 +151,7 @@ class Turns(Generic[E]):
             NoRoom: there is no place for it, or no time.
         """
         lane = self._lanes[entry.short]
-        time_s, needs_s = self.left_s(entry, now, share), entry.needs_s(now, share)
+        time_s, needs_s = self.available_s(entry, now, share), entry.needs_s(now, share)
         if time_s < needs_s:
             others = f"other explanations leave it {max(0.0, time_s):.2f} s of work until its deadline in {entry.deadline_at - now:.2f} s"
             raise NoRoom(f"{others}; it needs {needs_s:.2f} s", (needs_s - time_s) / share)
@@ -157,7 +164,7 @@ class Turns(Generic[E]):
         lane.used_s.setdefault(entry.caller, lane.reached_s)
         # The newest first: that may leave enough for the others.
         for one in reversed([one for one in waiting if one not in gone]):
-            if self.left_s(one, now, share) < one.needs_s(now, share):
+            if self.available_s(one, now, share) < one.needs_s(now, share):
                 self.drop(one)
                 gone.append(one)
         return gone
@@ -180,7 +187,7 @@ class Turns(Generic[E]):
             lane.used_s[one.caller] = max(lane.used_s[one.caller], lane.reached_s)
         entry = min(able, key=lambda one: (lane.used_s[one.caller], one.deadline_at, one.arrived_at))
         lane.reached_s = lane.used_s[entry.caller]
-        return entry, now + lane.account.owed_s / (share * self._part(lane))
+        return entry, now + lane.account.owed_s / (share * self._share(lane))
 
     def begin(self, entry: E, now: float, share: float) -> None:
         """A slice begins."""
@@ -197,7 +204,7 @@ class Turns(Generic[E]):
         lane.used_s[entry.caller] += now - entry.slice_at
         lane.running = None
 
-    def left_s(self, entry: E, now: float, share: float) -> float:
+    def available_s(self, entry: E, now: float, share: float) -> float:
         """Seconds of work that an explanation can count on before its deadline: what others leave, but no less than its fair share.
 
         ``entry`` may not be let in yet.
@@ -205,14 +212,19 @@ class Turns(Generic[E]):
         lane = self._lanes[entry.short]
         rivals = [one for one in lane.entries if one is not entry and not one.behind]
         # One that has no room to begin waits for the end of another.
-        ends_s = min((one.left_s(now, share) for one in lane.entries if lane.blocks(one, entry)), default=0.0)
+        ends_s = min((one.remaining_s(now, share) for one in lane.entries if lane.blocks(one, entry)), default=0.0)
         all_s = max(0.0, (entry.deadline_at - now) * share - ends_s)
-        lane_s = all_s - min((1 - lane.part) * all_s, sum(one.left_s(now, share) for one in self._other(lane).entries if not one.behind))
+        other_s = sum(one.remaining_s(now, share) for one in self._other(lane).entries if not one.behind)
+        lane_s = all_s - min((1 - lane.share) * all_s, other_s)
         others = [one for one in rivals if one.caller != entry.caller]
         place = entry.deadline_at, entry.arrived_at
         before = [one for one in rivals if one.caller == entry.caller and (one.deadline_at, one.arrived_at) <= place]
         fair_s = lane_s / (1 + len({one.caller for one in others}))
-        return max(fair_s, lane_s - sum(one.left_s(now, share) for one in others)) - sum(one.left_s(now, share) for one in before)
+        return max(fair_s, lane_s - sum(one.remaining_s(now, share) for one in others)) - sum(one.remaining_s(now, share) for one in before)
+
+    def room_s(self, short: bool, now: float, share: float) -> float:
+        """In how many seconds a place of a lane is predicted to be free."""
+        return min((one.remaining_s(now, share) / share for one in self._lanes[short].entries), default=0.0)
 
     def blocking(self) -> Sequence[E]:
         """Explanations whose reader is behind and that keep another one from beginning."""
@@ -224,12 +236,12 @@ class Turns(Generic[E]):
 
     def _settle(self, now: float, share: float) -> None:
         short, long = self._lanes[True], self._lanes[False]
-        short.account.settle(now, int(short.running is not None), share * self._part(short))
+        short.account.settle(now, int(short.running is not None), share * self._share(short))
         long.account.settle(now, sum(lane.running is not None for lane in (short, long)), share)
 
-    def _part(self, lane: _Lane[E]) -> float:
+    def _share(self, lane: _Lane[E]) -> float:
         """What a lane may have of the work now. The long ones pay for all, so they may have what the short ones leave."""
-        return lane.part if lane is self._lanes[True] and self._other(lane).able else 1.0
+        return lane.share if lane is self._lanes[True] and self._other(lane).able else 1.0
 
     def _gives_way(self, waiting: Sequence[E], entry: E, now: float, share: float) -> E:
         """The newest waiting explanation of the caller that has the most of them."""
@@ -237,6 +249,5 @@ class Turns(Generic[E]):
         caller, most = counts.most_common(1)[0]
         # With one fewer, the two would change places for ever.
         if most < counts[entry.caller] + 2:
-            soonest_s = min(one.left_s(now, share) for one in self._lanes[entry.short].entries)
-            raise NoRoom(f"{len(waiting)} explanations are waiting; the limit is {self._places}", soonest_s / share)
+            raise NoRoom(f"{len(waiting)} explanations are waiting; the limit is {self._places}", self.room_s(entry.short, now, share))
         return max((one for one in waiting if one.caller == caller), key=lambda one: one.arrived_at)

@@ -127,6 +127,15 @@ class Journal:
         """Lines that the disk did not take, or not in time."""
         return self._thread.dropped
 
+    @property
+    def added(self) -> int:
+        """Lines that were added so far."""
+        return self._thread.taken
+
+    def has_written(self, added: int) -> bool:
+        """Whether the disk has taken the first ``added`` lines, or lost them."""
+        return self._thread.done >= added
+
     def draws(self) -> bool:
         """Whether the next answer is to be written."""
         return self._draw() < self._share

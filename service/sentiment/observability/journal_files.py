@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
-from typing import BinaryIO
 
 from sentiment.errors import BadSettings
 from sentiment.observability.logs import logger
@@ -22,8 +21,6 @@ from sentiment.observability.logs import logger
 NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[a-z0-9-]+-\d+\.jsonl")
 # However small they are: a server that is restarted again and again begins a file each time.
 FILES_MAX = 1024
-# What ``find`` reads at once: it holds the interpreter for less than a millisecond.
-BLOCK_BYTES = 2**18
 # Locked by the server that writes to the folder. ``*`` of a shell leaves it out.
 LOCK = ".lock"
 # For the server's user only.
@@ -32,10 +29,10 @@ FILE_MODE, FOLDER_MODE = 0o600, 0o700
 
 @contextlib.contextmanager
 def held(folder: str) -> Iterator[Callable[[], None]]:
-    """Keep other servers out of a journal's folder, which is created: each of two would remove the other's files to keep its own limit.
+    """Create a journal's folder if needed, and lock it: two servers in one folder would delete each other's files.
 
-    Yields a function that lets the next server in before the end: one that drains writes little more. The lock ends with the process,
-    however that ends. The processes of a server share the one of their supervisor. ``folder``: empty without a journal.
+    Yields a function that releases the lock early, for a server that drains. The lock ends with the process, however that ends. The
+    processes of a server share the one of their supervisor. ``folder``: empty without a journal.
 
     Raises:
         BadSettings: another server has it, or it cannot be used.
@@ -217,35 +214,6 @@ def by_last_write(folder: Path) -> list[tuple[os.stat_result, Path]]:
         with contextlib.suppress(FileNotFoundError):
             found.append((path.stat(), path))
     return sorted(found, key=lambda one: (one[0].st_mtime, one[1]), reverse=True)
-
-
-def find(path: Path, part: bytes) -> Iterator[bytes]:
-    """Lines of a file that have these bytes, from the last to the first; none if it cannot be read: another process may have removed it."""
-    with contextlib.suppress(OSError), path.open("rb") as stream:
-        yield from _found(stream, part, stream.seek(0, os.SEEK_END))
-
-
-def _found(stream: BinaryIO, part: bytes, end: int) -> Iterator[bytes]:
-    """As ``find``, in the bytes of a file up to ``end``."""
-    beginning = b""
-    while end:
-        start = max(0, end - BLOCK_BYTES)
-        stream.seek(start)
-        block = stream.read(end - start) + beginning
-        end = start
-        # What is before the first line end belongs to a line that begins in the next block; the file begins with a line.
-        cut = block.find(b"\n") + 1 if start else 0
-        if start and not cut:
-            beginning = block
-            continue
-        beginning = block[:cut]
-        last = len(block)
-        while (at := block.rfind(part, cut, last)) >= 0:
-            begin = max(cut, block.rfind(b"\n", cut, at) + 1)
-            over = block.find(b"\n", at)
-            if over >= 0:
-                yield block[begin : over + 1]
-            last = begin
 
 
 def _size_if_ended(path: Path) -> int | None:

@@ -18,22 +18,27 @@ import numpy as np
 import numpy.typing as npt
 
 from sentiment.observability.journal import rfc_3339
-from sentiment.observability.journal_files import BLOCK_BYTES, by_last_write
+from sentiment.observability.journal_files import by_last_write
 
+# What is read at once: it holds the interpreter for less than a millisecond.
+BLOCK_BYTES = 2**18
 # Of a line that is longer than a block only these are searched: the fields up to ``priority`` are shorter.
 HEAD_BYTES = 2**10
 # What ``Answered.line`` writes, and no other kind of line. No text or label has it, because their quotes are escaped.
 _BEFORE, _BEHIND = b'"request_id":', b',"priority"'
 _NAMED = re.compile(_BEFORE + rb'("[^"\\]*(?:\\.[^"\\]*)*","item":\d+)' + _BEHIND)
-# An entry is a hash of 41 bits and, in the lowest bits, the number of the block in its file. The longest file that the settings allow has
-# 2**22 blocks, or 2**23 if it was read as it grew. Of forty million unknown ids, one has the hash of an answer in a file of 16 MiB, and a
-# block is read in vain.
+# An entry is a hash of 41 bits and, in the lowest bits, the number of the block in its file: enough for files of 2**40 bytes in blocks of
+# BLOCK_BYTES, if they are read as they grow. Of forty million unknown ids, one has the hash of an answer in a file of 16 MiB, and a block
+# is read in vain.
 _BLOCK_BITS = 23
 _BLOCKS = (1 << _BLOCK_BITS) - 1
 # Entries in memory: 128 MiB, for 5 GiB without texts. Older answers are not found.
 ANSWERS_MAX = 2**24
 # A file's last write is not before its last line's time, but for the steps of clocks.
 CLOCKS_S = 1.0
+
+# What a line must have to be an answer; somebody may have edited it.
+_FIELDS = {"time": str, "model": str, "digest": str, "label": str, "abstain": bool, "scores": dict}
 
 Row = dict[str, Any]  # Any: JSON
 _Entries = npt.NDArray[np.int64]
@@ -55,7 +60,7 @@ class JournalIndex:
     """The answers in the files of a journal, whichever processes write them. Not thread-safe."""
 
     def __init__(self, folder: Path, answers_max: int = ANSWERS_MAX) -> None:
-        """Read nothing yet. ``answers_max``: so many answers are known, and a file's more."""
+        """Read nothing yet. ``answers_max``: limit of entries in memory; exceeded by at most one file."""
         self._folder = folder
         self._answers_max = answers_max
         self._files: dict[Path, _File] = {}
@@ -65,7 +70,7 @@ class JournalIndex:
     def find(self, asked: Collection[Asked], bytes_max: int) -> tuple[dict[Asked, Row], bool]:
         """The lines of answers, each the newest of its name, and whether all is known: then the journal does not have the others.
 
-        ``bytes_max``: so much of what is new is read, and a block more, the file that was written last first. The next call reads on.
+        Reads at most ``bytes_max`` new bytes and one block, from the file written last; the next call continues.
 
         Raises:
             OSError: the folder cannot be read.
@@ -172,7 +177,7 @@ class _File:
         return found
 
     def newest(self, path: Path, name: Asked, of_name: np.int64) -> Row | None:
-        """The last line with this name, whose hash is ``of_name``; None if there is none."""
+        """The last answer with this name, whose hash is ``of_name``; None if there is none."""
         wanted = _BEFORE + name.written + _BEHIND
         ranges = [(run, *np.searchsorted(run, (of_name, of_name | _BLOCKS)).tolist()) for run in self._runs]
         blocks = {int(entry) & _BLOCKS for run, first, last in ranges for entry in run[first:last]}
@@ -184,7 +189,8 @@ class _File:
                 block = stream.read(end - begin)
                 if (at := block.rfind(wanted)) >= 0:
                     row: Row = json.loads(block[block.rfind(b"\n", 0, at) + 1 : block.find(b"\n", at)])
-                    return row
+                    if isinstance(row, dict) and all(isinstance(row.get(name), kind) for name, kind in _FIELDS.items()):
+                        return row
         return None
 
 

@@ -46,6 +46,8 @@ class WritingThread(Generic[T]):
         self._waiting: deque[tuple[T, int]] = deque()
         self._changed = threading.Condition()
         self._ending = False
+        # Lines that were taken into the buffer.
+        self.taken = 0
         self.written = 0
         # Lines that were not written, or only in part.
         self.dropped = 0
@@ -59,8 +61,15 @@ class WritingThread(Generic[T]):
                 self.dropped += 1
             else:
                 self._room -= size
+                self.taken += 1
                 self._waiting.append((line, size))
                 self._changed.notify_all()
+
+    @property
+    def done(self) -> int:
+        """How many of the lines that were taken have left the buffer, written or dropped."""
+        with self._changed:
+            return self.taken - len(self._waiting)
 
     def wait_written(self, within_s: float = LAST_LINES_S) -> None:
         """Wait until everything is written, at most ``within_s``: the disk or the reader may hang."""

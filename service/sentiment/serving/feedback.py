@@ -17,11 +17,12 @@ from sentiment.observability.journal import Journal, Labelled
 from sentiment.observability.journal_index import Asked, JournalIndex, Row
 from sentiment.observability.metrics import ModelMetrics
 
-# Searches that may wait at once: of all callers, and of one of them, who so cannot take the places of the others. Callers wait for as long
-# as the disk hangs, or for 0.1 s if the journal does not have the answer.
+# Searches that may wait: of all callers, and of one caller, so that one cannot take all places. Callers wait for as long as the disk
+# hangs, or for 0.1 s if the journal does not have the answer.
 WAITING_MAX, WAITING_MAX_OF_ONE = 1024, 64
 RETRY_S = 1.0
-# An answer may not have been written yet (``journal.PAUSE_S``): it is unknown if it is not in the journal so much later.
+# A front end may not have written its answer yet (``journal.PAUSE_S``): it is unknown if it is not in the journal so much later, and so
+# much after this process has written all that it had to write when the search began.
 PAUSE_S = 0.1
 # What is read of the journal in one go, while the interpreter and the event loop wait for 4 ms at most.
 READ_BYTES = 2**21
@@ -49,19 +50,19 @@ class Kept:
 
 @dataclass(slots=True, eq=False)
 class _Search:
-    """A search for an answer, which began at ``at``. ``left``: its caller has gone."""
+    """A search for an answer.
+
+    ``added``: lines of the journal when it began. ``unknown_at``: from when on an answer that the journal does not have is unknown.
+    ``left``: its caller has gone.
+    """
 
     asked: Asked
     caller: str
-    at: float
+    added: int
+    unknown_at: float
     deadline_at: float
     outcome: asyncio.Future[Kept]
     left: bool = False
-
-    @property
-    def unknown_at(self) -> float:
-        """From when on an answer that the journal does not have is unknown."""
-        return self.at + PAUSE_S
 
 
 class Feedback:
@@ -92,7 +93,9 @@ class Feedback:
             Refused: too many searches wait, of this caller or of all.
         """
         self._admit(caller)
-        search = _Search(Asked(request_id, item), caller, time.monotonic(), deadline_at, asyncio.get_running_loop().create_future())
+        outcome: asyncio.Future[Kept] = asyncio.get_running_loop().create_future()
+        unknown_at = time.monotonic() + PAUSE_S
+        search = _Search(Asked(request_id, item), caller, self._journal.added, unknown_at, deadline_at, outcome)
         self._inbox.put(search)
         try:
             async with asyncio.timeout_at(deadline_at):
@@ -145,6 +148,9 @@ class Feedback:
             searches += self._arrived(min((search.unknown_at - now if whole else 0.0 for search in searches), default=None))
             # CPU time: a disk that hangs costs none.
             begun_at, worked_s = time.monotonic(), time.thread_time()
+            for search in searches:
+                if not self._journal.has_written(search.added):
+                    search.unknown_at = begun_at + PAUSE_S
             try:
                 found, whole = self._index.find({search.asked for search in searches}, READ_BYTES)
                 outcomes = {search: outcome for search in searches if (outcome := _outcome(search, found, whole, begun_at)) is not None}

@@ -19,8 +19,16 @@ from sentiment.explain.engine.graph_check import ExplainGraph, load_graph
 from sentiment.explain.engine.maps import Floats, heads_seen, map_count, map_tiles, maps, neuron, outputs
 from sentiment.explain.engine.prediction import Prediction, predict, words_of
 from sentiment.explain.engine.reading import read
-from sentiment.explain.engine.request_check import ERASURE_METHODS, METHOD_OF_LONG_TEXTS, METHODS, check_request, check_sets, check_token
-from sentiment.explain.engine.runs import Arrays, Clock, Left, Pace, Runs, Turn, UsualPaces, at_once
+from sentiment.explain.engine.request_check import (
+    ERASURE_METHODS,
+    METHOD_OF_LONG_TEXTS,
+    METHODS,
+    check_graph,
+    check_request,
+    check_sets,
+    check_token,
+)
+from sentiment.explain.engine.runs import Arrays, Clock, Pace, Runs, SecondsLeft, Turn, UsualPaces, at_once
 from sentiment.explain.methods.counterfactuals import flip, keep
 from sentiment.explain.methods.erasure import without
 from sentiment.explain.methods.geometry import locate, word_states
@@ -128,7 +136,11 @@ class Explainer:
         """Predict what an explanation takes; from any thread.
 
         The text is tokenized but not read, which would take 40 times as long: a prediction may end with a refusal, which must be cheap.
+
+        Raises:
+            InvalidInput, Unsupported: as ``explain``, as far as it shows without the text and the explain graph.
         """
+        check_request(request, self.classifier, self._known)
         tokens, graph = self.classifier.tokenizer.encode(request.text, request.text_pair).tokens, self._graph
         unloaded = (0, 0) if self._spec is None or self.failure else LARGE
         layers, heads = unloaded if graph is None else (graph.session.layers, graph.session.heads)
@@ -138,7 +150,7 @@ class Explainer:
     def explain(
         self,
         request: ExplanationRequest,
-        left_s: Left = _unlimited,
+        left_s: SecondsLeft = _unlimited,
         stop: Stop | None = None,
         execute: Execute = here,
         turn: Turn = at_once,
@@ -163,7 +175,8 @@ class Explainer:
         """
         begun = self._clock()
         graph = self.load(execute)
-        check_request(request, self.classifier, None if graph is None else graph.session, self.failure)
+        check_request(request, self.classifier, self._known)
+        check_graph(request, self.classifier.bundle.id, None if graph is None else graph.session, self.failure)
         if request.geometry and graph is not None and not graph.golden.spellings:
             raise Unsupported(f"geometry needs golden words; the golden texts of bundle {self.classifier.bundle.id} are punctuation alone")
         encoded = read(self.classifier, request)

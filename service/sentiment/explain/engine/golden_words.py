@@ -53,7 +53,7 @@ class GoldenWords:
         """
         while (number := len(self._states)) < len(self._texts):
             encoded, words = self._texts[number]
-            # Not locked: another explanation may go on before this run, and want the planes, too.
+            # The lock is not held here: ``run`` may let another explanation go on, which may call ``planes`` too.
             hidden = run(encoded)
             if hidden is None:
                 return None

@@ -32,7 +32,7 @@ SERVED, EXPLAINED = "served", "explained"
 TOKEN_S = {SERVED: 1e-4, EXPLAINED: 5e-4}
 
 Clock = Callable[[], float]
-Left = Callable[[], float]
+SecondsLeft = Callable[[], float]
 Turn = Callable[[], None]
 """Called before each run. It returns when the run may begin: other explanations may run meanwhile."""
 Arrays = dict[str, npt.NDArray[np.float32]]
@@ -113,7 +113,7 @@ class Runs:
         classifier: Classifier,
         session: ExplainSession | None,
         encoded: Encoded,
-        left_s: Left,
+        left_s: SecondsLeft,
         stop: Stop | None = None,
         clock: Clock = time.perf_counter,
         execute: Execute = here,
