@@ -292,7 +292,7 @@ class Settings(BaseModel):
     journal_bytes_max: int = Field(
         2**30, description="max bytes of all files of the journal; the oldest are removed first", ge=2**17, le=2**50
     )
-    # The index of answers keeps whole files in memory: 40 MB for the largest.
+    # The index of answers knows whole files: 24 MB of memory for the largest without texts.
     journal_file_bytes_max: int = Field(
         2**24, description="max bytes of a file of the journal; each process writes its own", ge=2**16, le=2**30
     )
