@@ -47,6 +47,16 @@ def test_a_ranking_above_all_random_sets_is_better_than_random() -> None:
     assert found.random_median < found.random_max < found.comprehensiveness
 
 
+def test_words_without_which_the_answer_only_becomes_surer_are_not_better_than_random() -> None:
+    scores = np.array([2.0, 1.0] + [0.0] * 8)
+
+    # Each word that is left out raises the logit, those ranked first by least.
+    found = measured(Model(lambda kept: [0.0, 2.0 + ((1 - kept) @ np.where(scores > 0, 0.01, 0.5)) if kept.any() else 0.0]), scores)
+
+    assert found.random_max < found.comprehensiveness < 0
+    assert (found.rank, found.verdict) == (1, Verdict.INCONCLUSIVE)
+
+
 def test_a_ranking_below_the_median_of_random_sets_is_not_faithful() -> None:
     found = measured(Model(linear(WEIGHTS)), -WEIGHTS)
 

@@ -197,7 +197,7 @@ class Explaining:
             async with asyncio.timeout_at(deadline_at):
                 return await self._loop.run_in_executor(self._tokenizing, self.explainer.predict, request)
         except TimeoutError as error:
-            raise Expired("the deadline passed before the text was tokenized: other texts are ahead of it") from error
+            raise Expired("the deadline passed before the text was tokenized") from error
         finally:
             self._longer[caller] -= 1
             if not self._longer[caller]:

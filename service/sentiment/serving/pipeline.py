@@ -268,7 +268,7 @@ class Served:
                     read = iter(await loop.run_in_executor(executor, self._reader.read, slow))
             except TimeoutError as error:
                 self.metrics.outcome["expired"](len(queries))
-                raise Expired("the deadline passed before the text was tokenized: other texts are ahead of it") from error
+                raise Expired("the deadline passed before the text was tokenized") from error
         return [next(read) if row is None else row for row in rows]
 
     def _submit(self, query: Query, reading: Reading, arrived_at: float, tokenize_s: float, deadline_at: float, tell: Tell) -> Pending:

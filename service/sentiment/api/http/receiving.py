@@ -109,7 +109,7 @@ class Body:
             else:
                 body = await self._arriving(request, bytes_max)
         except TimeoutError as error:
-            raise Expired("the body did not arrive in time") from error
+            raise Expired("the body did not arrive before the deadline, or within receive_s_max") from error
         except web.RequestPayloadError as error:
             # Of aiohttp's parser in Python. Its parser in C tells nobody, and the body does not arrive in time.
             raise InvalidInput("", "the body does not match its headers, such as Transfer-Encoding") from error

@@ -75,9 +75,9 @@ def evidence(
     answer, and the ranking is reversed: r are the words that speak most against the label. With two labels and opposite scores, both labels
     get the same evidence.
 
-    The verdict is FLAT if f(text) - f(empty text) < EFFECT_MIN; INCONCLUSIVE with fewer than RANDOM_SETS_MAX other sets, which a text of
-    fewer than 7 words does not have; BETTER_THAN_RANDOM if no other set does as well; NOT_FAITHFUL if the median of the other sets is
-    better; otherwise INCONCLUSIVE. Runs at most 4 + RANDOM_SETS_MAX masks.
+    The verdict is FLAT if f(text) - f(empty text) < EFFECT_MIN; INCONCLUSIVE with fewer than RANDOM_SETS_MAX other sets, which a text
+    of fewer than 7 words does not have; BETTER_THAN_RANDOM if comprehensiveness is above 0 and no other set does as well; NOT_FAITHFUL
+    if the median of the other sets is better; otherwise INCONCLUSIVE. Runs at most 4 + RANDOM_SETS_MAX masks.
 
     Args:
         n: number of words of the text.
@@ -164,6 +164,6 @@ def _comparisons(scores: Floats) -> npt.NDArray[np.int8]:
 def _verdict(own: float, others: Sequence[float], rank: int) -> Verdict:
     if len(others) < RANDOM_SETS_MAX:
         return Verdict.INCONCLUSIVE
-    if rank == 1:
+    if rank == 1 and own > TIE:
         return Verdict.BETTER_THAN_RANDOM
     return Verdict.NOT_FAITHFUL if own < float(np.median(others)) - TIE else Verdict.INCONCLUSIVE
