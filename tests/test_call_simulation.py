@@ -320,7 +320,7 @@ class Day:
                 counted[sample.labels["method"], ended.get(code := sample.labels["code"], code)] += int(sample.value)
         self.check(found == counted, f"the calls ended as {found}, and counted are {counted}")
         self.check(not self.served.users, "the model is in use for ever")
-        self.check(self.calls._open == 0, f"{self.calls._open} calls are open for ever")
+        self.check(self.calls._open == self.calls._open_of.total() == 0, f"{self.calls._open_of} calls are open for ever")
         self.check(self.requests.used == 0, f"{self.requests.used} bytes are held for ever")
         self.check(not self.streams._open, "a stream is open for ever")
         self.check(not self.batcher.scheduler.rows_waiting, "rows wait for ever")

@@ -149,7 +149,12 @@ class Settings(BaseModel):
         ge=0,
         le=100_000,
     )
-    calls_max: int = Field(8192, description="max open calls; further calls are refused with RESOURCE_EXHAUSTED", ge=1, le=1_000_000)
+    calls_max: int = Field(
+        8192,
+        description="max open calls; a caller gets at most as many as stay free; further ones are refused with RESOURCE_EXHAUSTED",
+        ge=1,
+        le=1_000_000,
+    )
     calls_pending_max: int = Field(
         512,
         description="max calls of a method that wait for the event loop; from half of it on, some end as CANCELLED",
@@ -276,7 +281,7 @@ class Settings(BaseModel):
         5.0, description="min seconds between client pings; faster clients are disconnected; keep at most 10 s, the documented interval"
     )
     connection_age_max_s: Seconds = Field(
-        0.0, description="seconds until a connection is asked to close, so that clients find new servers; 0: never"
+        0.0, description="seconds until a connection is asked to close, so that clients find new servers; 0: never, or 300 with front ends"
     )
     connection_age_grace_s: Seconds = Field(60.0, description="seconds after connection_age_max_s for its calls to finish")
     reflection: bool = Field(True, description="serve gRPC reflection")

@@ -274,7 +274,8 @@ async def test_one_open_call_too_many_is_refused_and_its_place_is_free_again_whe
     method: str,
     ending: str,
 ) -> None:
-    server, gate, stub, calls = await plugged(row_s=0.001, calls_max=2)
+    # Of one caller: it gets at most as many as stay free.
+    server, gate, stub, calls = await plugged(row_s=0.001, calls_max=3)
     second = stub.ClassifyStream(_open_stream()) if method == "ClassifyStream" else getattr(stub, method)(request_of(method))
     waiting = send(second)
     await until(opened(server, 2), "two calls are open")
@@ -282,7 +283,8 @@ async def test_one_open_call_too_many_is_refused_and_its_place_is_free_again_whe
     error = await outcome_of(getattr(stub, method)(_silent_stream() if method == "ClassifyStream" else request_of(method)))
 
     assert error.code() is Code.RESOURCE_EXHAUSTED
-    assert error.details() == "2 calls are open; the limit is 2"
+    expected = "2 calls are open, 2 of them this caller's; the limit is 3, and a caller gets at most as many as stay free"
+    assert error.details() == expected
     assert int(dict(error.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
     assert total(server, "requests", method=method, code="RESOURCE_EXHAUSTED", model="") == 1
     assert server.app._grpc.calls._open == 2

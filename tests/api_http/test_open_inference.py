@@ -30,6 +30,7 @@ from tests.conftest import RunningServer
 __all__ = ["hold"]
 
 INFER = "/v2/models/tiny/infer"
+FULL = "2 calls are open, 0 of them this caller's; the limit is 2, and a caller gets at most as many as stay free"
 OUTPUTS = ("label", "score", "scores")
 
 
@@ -323,7 +324,7 @@ async def test_a_client_that_disconnects_leaves_the_queue_and_probes_are_answere
     await queued(server, 0)
     gate.open()
 
-    assert (refused.status, refused.json) == (429, {"error": "2 calls are open; the limit is 2"})
+    assert (refused.status, refused.json) == (429, {"error": FULL})
     assert [probe.status for probe in probes] == [200, 200, 200]
     assert (await first).status == 200
     assert total(server, "items", code="CANCELLED") == total(server, "dropped", reason="cancelled") == 1

@@ -8,6 +8,7 @@ import pytest
 
 from sentiment.api.http.screening import answers_for, is_foreign
 from sentiment.errors import BadSettings
+from sentiment.observability.metrics import HTTP_REFUSALS
 from sentiment.settings import load_settings
 from tests.api_grpc.gate import Start, http_socket
 from tests.api_http.http import call, post
@@ -157,6 +158,26 @@ def test_chunks_and_lengths_alone_are_fine(server: RunningServer) -> None:
     head = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: Chunked\r\n\r\n"
 
     assert statuses(server, head + CHUNKED + post(b'{"text": "good"}') + NEXT) == [b"200", b"200", b"200"]
+
+
+def test_each_request_that_is_refused_before_it_is_a_call_is_counted_by_its_status(start: Start) -> None:
+    server = start()
+    for path, body, headers in (
+        ("/v1/classify", GOOD, {"Origin": "http://evil.example"}),
+        ("/v1/nosuch", GOOD, {}),
+        ("/nosuch", None, {}),
+        ("/v1/classify", None, {}),
+        ("/metrics", None, {"Host": "evil.example"}),
+        # Counted as calls.
+        ("/v1/classify", GOOD | {"model": "nosuch"}, {}),
+        ("/v1/classify", {"text": ""}, {}),
+    ):
+        assert call(server, path, body, **headers).status >= 400
+    assert statuses(server, b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: identity\r\n\r\n") == [b"400"]
+
+    counted = {status: server.metric("sentiment_http_refused_total", status=str(status)) for status in HTTP_REFUSALS}
+
+    assert counted == {400: 1, 403: 1, 404: 2, 405: 1, 421: 1}
 
 
 @pytest.fixture

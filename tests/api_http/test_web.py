@@ -16,6 +16,7 @@ from tests.api_http.http import call, post
 from tests.conftest import RunningServer
 
 CLASSIFY = "/v1/classify"
+FULL = "2 calls are open, 0 of them this caller's; the limit is 2, and a caller gets at most as many as stay free"
 BATCH = "/v1/classify:batch"
 GOOD = {"text": "good"}
 INVALID = (400, "INVALID_ARGUMENT")
@@ -256,7 +257,7 @@ async def test_a_client_that_disconnects_leaves_the_queue_and_its_place_among_th
     finally:
         gate.open()
 
-    assert refused.error == (429, "RESOURCE_EXHAUSTED", "2 calls are open; the limit is 2")
+    assert refused.error == (429, "RESOURCE_EXHAUSTED", FULL)
     assert int(refused.headers["Retry-After"]) >= 1
     assert (await first).status == 200
     assert (await asyncio.to_thread(call, server, CLASSIFY, GOOD)).status == 200

@@ -33,8 +33,16 @@ LATE_S = 20.0
 
 @pytest.fixture(scope="module")
 def server(bundles: Path) -> Iterator[Server]:
-    """All tests of this module share it: no peer may harm it."""
+    """All tests of this module share it, but for one: no peer may harm it."""
     found = Server(bundles, "--front-ends", "0").wait_ready()
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def patient(bundles: Path) -> Iterator[Server]:
+    """Waits a minute for the message of a call."""
+    found = Server(bundles, "--front-ends", "0", "--receive-s-max", "60", "--deadline-default-s", "60").wait_ready()
     yield found
     found.end()
 
@@ -176,19 +184,20 @@ def ended_calls(peers: list[Peer], seconds: float = 0.0) -> int:
 
 
 @pytest.mark.thorough
-def test_as_many_open_calls_as_allowed(server: Server, evidence: Evidence) -> None:
-    """Three connections open 15,000 calls without message and deadline, 1,000 a second each. A connection may have 8,704 (calls_max and
-    calls_pending_max). Other calls and probes are answered. The memory of each call is measured.
+def test_as_many_open_calls_as_allowed(patient: Server, evidence: Evidence) -> None:
+    """Three connections open 15,000 calls without message and deadline, 1,000 a second each, on a server that waits a minute for messages.
+    Each gets at most as many as stay free of 8,192 (calls_max): 2,048. Other calls and probes are answered. The memory of each call is
+    measured.
     """
-    with others_are_answered(server, evidence, may=("UNAVAILABLE",)) as seen:
-        rss_mb, peers = seen.rss_mb, [Peer(server.target) for _ in range(3)]
+    with others_are_answered(patient, evidence) as seen:
+        rss_mb, peers = seen.rss_mb, [Peer(patient.target) for _ in range(3)]
         for number in range(5000):
             for peer in peers:
                 peer.call(1 + 2 * number)
             if number % 20 == 0:
                 time.sleep(0.02)
         held = 15_000 - ended_calls(peers, 1.0)
-        with grpc.insecure_channel(server.target, PLAIN) as channel:
+        with grpc.insecure_channel(patient.target, PLAIN) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             assert (
                 stub.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=20).status == health_pb2.HealthCheckResponse.SERVING
@@ -197,7 +206,7 @@ def test_as_many_open_calls_as_allowed(server: Server, evidence: Evidence) -> No
         evidence.measured["memory of each, KB"] = round((seen.rss_mb - rss_mb) * 1024 / held, 1)
         for peer in peers:
             peer.socket.close()
-        assert held > 7500
+        assert 3 * 2048 <= held < 3 * 2048 + 100
 
 
 def http_peer(server: Server, begin: bytes = b"") -> socket.socket:

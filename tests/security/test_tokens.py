@@ -54,10 +54,20 @@ def test_tokens_that_have_gone_from_the_files_are_refused(tmp_path: Path) -> Non
     assert source.look()
     assert [lets_in(source, token) for token in (FIRST, SECOND)] == [False, True]
 
-    (tmp_path / "new").write_text("")
 
-    assert source.look()
-    assert not lets_in(source, SECOND)
+def test_a_file_without_a_token_is_refused_and_leaves_the_last_good_ones(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text("# none yet\n")
+    with pytest.raises(BadSettings, match="has no token"):
+        read(file)
+    file.write_text(FIRST)
+    source = read(file)
+
+    # As a shell's redirection leaves it before it writes.
+    file.write_text("")
+
+    assert not source.look()
+    assert lets_in(source, FIRST)
 
 
 @pytest.mark.parametrize("wrong", ["short", "with blank in it 0123456", "x" * (CHARACTERS_MAX + 1), "ümlaut-0123456789"])

@@ -43,6 +43,8 @@ PRIORITIES = ("interactive", "bulk")
 ABSTAINED = {False: "false", True: "true"}
 # Label values by whether an answer was right.
 RIGHT = ABSTAINED
+# Statuses of HTTP requests that are refused before they are a call: ambiguous length, foreign page, no route, wrong method, foreign host.
+HTTP_REFUSALS = (400, 403, 404, 405, 421)
 REFUSALS = ("queue_full", "backlog", "deadline", "unavailable", "explanations")
 # Events of a model version. "loaded": it passed its golden set here; "failed": it did not, and nothing else changed.
 CHANGES = ("loaded", "failed", "used", "unloaded")
@@ -179,6 +181,9 @@ class Metrics:
         self.reload_failures = counter("reload_failures", "Checks that found unusable certificate or token files.", ["files"])
         self.unauthenticated = counter("unauthenticated", "Calls without a valid token, of any method.", ["transport"])
         self.http_connections_closed = counter("http_connections_closed", "HTTP connections closed for lack of room.", ["reason"])
+        self.http_refused = counter("http_refused", "HTTP requests that were refused before they were a call.", ["status"])
+        for status in HTTP_REFUSALS:
+            self.http_refused.labels(str(status))
         for metric, *values in (
             (self.reload_failures, "tls", "tokens"),
             (self.unauthenticated, "grpc", "http"),

@@ -24,7 +24,7 @@ REFUSAL = "the call needs exactly one authorization header, with a valid bearer 
 
 
 class Tokens:
-    """The valid tokens. If there are none, no caller is authenticated."""
+    """The valid tokens."""
 
     def __init__(self, tokens: Collection[str]) -> None:
         self._digests = tuple(_digest(token.encode()) for token in tokens)
@@ -75,15 +75,15 @@ def reloaded_tokens(path: Path, setting: str) -> Reloaded[dict[str, bytes], Toke
     """The tokens of a file, or of all files in a folder: one per line. Empty lines and lines that begin with # are ignored.
 
     In a folder, subfolders and names that begin with a dot are skipped, as mounted secrets have them. A token that is removed from the
-    files is refused from the next reload on. Files without tokens are valid and authenticate nobody. If the files are missing, the last
-    tokens stay valid.
+    files is refused from the next reload on. If there is no file or no token, the last tokens stay valid: a file may be read while it is
+    written.
 
     Args:
         path: the file or folder.
         setting: the setting that names it, for messages.
 
     Raises:
-        BadSettings: a file cannot be read, or a line is not a token. No message quotes a token.
+        BadSettings: a file cannot be read, a line is not a token, or there is none. No message quotes a token.
     """
 
     def wrong(what: str) -> BadSettings:
@@ -114,6 +114,8 @@ def reloaded_tokens(path: Path, setting: str) -> Reloaded[dict[str, bytes], Toke
                 if not TOKEN.fullmatch(token):
                     raise wrong(f"line {number} of {name}: a token may have only A-Z a-z 0-9 - . _ ~ + / and = at its end")
                 found.add(token)
+        if not found:
+            raise wrong("has no token")
         if len(found) > TOKENS_MAX:
             raise wrong(f"has {len(found)} tokens; the limit is {TOKENS_MAX}")
         return Tokens(found)

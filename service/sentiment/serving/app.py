@@ -126,6 +126,7 @@ class App:
             receive_s_max=settings.receive_s_max,
             connections_max=settings.http_connections_max or http_connections(tls=bool(self._secured and self._secured.https)),
             count_closed=lambda reason: self._metrics.http_connections_closed.labels(reason).inc(),
+            count_refused=lambda status: self._metrics.http_refused.labels(str(status)).inc(),
         )
         # Set when the process has lost a runner or a task that it needs, and must be replaced.
         self._broken = asyncio.Event()

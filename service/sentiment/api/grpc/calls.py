@@ -97,6 +97,8 @@ class Calls:
         self._receiving = receiving
         self._tracer = tracer
         self._open = 0
+        # Those of each caller.
+        self._open_of: Counter[str] = Counter()
         # Set when held answers may leave; None where none are held.
         self._leaving: asyncio.Event | None = None
 
@@ -168,11 +170,16 @@ class Calls:
         code = "CANCELLED"
         # Now: a connection that has ended has no address any more, and a call no headers.
         logged = {**call.logged, **call.sender} if self._limits.log_calls else {}
+        caller, free = call.caller, self._limits.open_max - self._open
+        mine = self._open_of[caller]
         self._open += 1
+        self._open_of[caller] += 1
         try:
-            if self._open > self._limits.open_max and not probe:
+            if mine >= free and not probe:
                 work.close()
-                raise Refused(f"{self._open - 1} calls are open; the limit is {self._limits.open_max}", OPEN_RETRY_S, "calls")
+                most = self._limits.open_max
+                found = f"{most - free} calls are open, {mine} of them this caller's; the limit is {most}"
+                raise Refused(f"{found}, and a caller gets at most as many as stay free", OPEN_RETRY_S, "calls")
             result = await work
             if (late_s := -call.time_left_s()) > 0:
                 raise Expired(f"the answer was ready {late_s:.3f} s after the deadline")
@@ -194,6 +201,9 @@ class Calls:
             raise Broken(f"internal error; see the server's log for request id {call.request_id}") from error
         finally:
             self._open -= 1
+            self._open_of[caller] -= 1
+            if not self._open_of[caller]:
+                del self._open_of[caller]
             # Now: what is told late counts as late, whenever it is counted.
             outcome = self._outcome(call, code)
             self.no_model.observing.later("call", self._observe, call, code, outcome, time.monotonic() - call.arrived_at, logged)

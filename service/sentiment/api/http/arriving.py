@@ -10,11 +10,14 @@ from sentiment.errors import InvalidInput
 
 # The format of gRPC's header grpc-timeout: 1 to 8 digits and a unit.
 TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
+# Set for requests that are calls, which are counted as such.
+IS_CALL = web.RequestKey("is_call", bool)
 UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
 def begin_call(calls: Calls, name: str, request: web.Request) -> Call:
     """The call of a request, with the default time limit."""
+    request[IS_CALL] = True
     resource = request.match_info.route.resource
     route = f"{request.method} {resource.canonical if resource is not None else name}"
     return calls.begin(name, None, request.headers.items, route, lambda: _peer_of(request))

@@ -20,7 +20,7 @@ from sentiment.api.grpc.call import REQUEST_ID, Call
 from sentiment.api.grpc.calls import A, Calls, Method, Q, StreamMethod
 from sentiment.api.grpc.open_inference import InferenceService
 from sentiment.api.grpc.servicer import SentimentService
-from sentiment.api.http.arriving import begin_call, take_time_limit
+from sentiment.api.http.arriving import IS_CALL, begin_call, take_time_limit
 from sentiment.api.http.bodies import BodyLimits, batch_limits, message_of, text_limits
 from sentiment.api.http.connections import LINGER_BYTES, LINGER_S, Connection, Connections, connection_of
 from sentiment.api.http.cors import allow_origins
@@ -36,6 +36,7 @@ from sentiment.api.http.receiving import Bodies, Body
 from sentiment.api.http.screening import Screen
 from sentiment.api.http.viewer import add_viewer
 from sentiment.errors import CannotServe, RequestError
+from sentiment.observability.metrics import HTTP_REFUSALS
 from sentiment.security.secured import Secured
 from sentiment.serving.request_bytes import RequestBytes
 from sentiment.settings import is_loopback
@@ -69,6 +70,7 @@ class Web:
         receive_s_max: float,
         connections_max: int,
         count_closed: Callable[[str], None],
+        count_refused: Callable[[int], None],
     ) -> None:
         """Create the server. It does not listen before ``start``.
 
@@ -91,6 +93,7 @@ class Web:
             receive_s_max: seconds within which a body must have arrived.
             connections_max: maximum connections.
             count_closed: counts connections that are closed for lack of room, by reason.
+            count_refused: counts requests that are refused before they are calls, by status: one of HTTP_REFUSALS.
         """
         self._https = None if secured is None else secured.https
         self._calls = calls
@@ -103,6 +106,7 @@ class Web:
         self._bodies = Bodies(request_bytes, receive_s_max)
         self._grace = Grace()
         self._connections = Connections(connections_max, count_closed)
+        self._count_refused = count_refused
         # Whether each answer closes its connection.
         self._leaving = False
         self._screen_of = partial(Screen, origins, hosts)
@@ -199,10 +203,18 @@ class Web:
         """Middleware, the outermost: tell the connection when a request begins and ends, and refuse what is never answered."""
         connection = connection_of(request)
         connection.begin_request()
+        status = 0
         try:
             refusal = self._screen.refusal(request)
-            return await handler(request) if refusal is None else refusal
+            answer = await handler(request) if refusal is None else refusal
+            status = answer.status
+            return answer
+        except web.HTTPException as error:
+            status = error.status
+            raise
         finally:
+            if status in HTTP_REFUSALS and IS_CALL not in request:
+                self._count_refused(status)
             connection.end_request(_leaves_much(request))
 
     async def _close_after(self, request: web.Request, answer: web.StreamResponse) -> None:
