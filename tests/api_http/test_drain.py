@@ -6,12 +6,17 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
+from typing import Any
 
+import grpc
 import pytest
+import structlog
 
-from tests.api_grpc.gate import PATIENCE_S, Gate, Start, http_socket, until
+from sentiment.v1 import sentiment_pb2 as pb
+from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+from tests.api_grpc.gate import PATIENCE_S, Gate, Start, http_socket, total, until
 from tests.api_http.http import Answer, post
-from tests.conftest import RunningServer
+from tests.conftest import NO_RETRIES, RunningServer
 
 GOOD = b'{"text": "good"}'
 EXPLAIN = b'{"text": "a good film and the awful w3"}'
@@ -92,6 +97,28 @@ async def test_a_request_that_is_cut_off_at_the_end_of_the_grace_gets_an_error(s
 
     assert answer.error[:2] == (503, "UNAVAILABLE")
     assert answer.headers["Connection"] == "close"
+
+
+async def test_what_is_cut_off_at_the_end_of_the_grace_is_unavailable_to_callers_and_in_counts_and_is_logged(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start(runners=1, drain_grace_s=0.3)
+    gate = Gate(server, monkeypatch)
+    with structlog.testing.capture_logs() as logged, connected(server) as connection:
+        asked = asyncio.create_task(asyncio.to_thread(ask, connection))
+        async with grpc.aio.insecure_channel(server.target, NO_RETRIES) as channel:
+            stub: Any = pb_grpc.SentimentServiceStub(channel)
+            call = stub.Classify(pb.ClassifyRequest(text="good"), timeout=PATIENCE_S)
+            await gate.begun()
+            await until(lambda: server.app._grpc.calls._open == 2, "both are open")
+            stop(server)
+            code = await call.code()
+        await asked
+    gate.open()
+
+    assert code is grpc.StatusCode.UNAVAILABLE
+    assert total(server, "requests", code="UNAVAILABLE") == 2
+    assert {(line["transport"], line["calls"]) for line in logged if line["event"] == "calls_cut"} == {("grpc", 1), ("http", 1)}
 
 
 async def test_a_stream_that_is_cut_off_at_the_end_of_the_grace_ends_with_an_error(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

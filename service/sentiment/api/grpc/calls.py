@@ -99,6 +99,8 @@ class Calls:
         self._open = 0
         # Those of each caller.
         self._open_of: Counter[str] = Counter()
+        # From this instant on the server cancels what is open: the grace of its drain has passed. And how many calls it has cut off.
+        self.cut_at, self.cut = float("inf"), 0
         # Set when held answers may leave; None where none are held.
         self._leaving: asyncio.Event | None = None
 
@@ -191,7 +193,11 @@ class Calls:
                 logger().error("call_failed", **call.logged, reason=str(error))
             raise
         except asyncio.CancelledError:
-            code = call.left_code()
+            if time.monotonic() < self.cut_at:
+                code = call.left_code()
+            else:
+                code = "UNAVAILABLE"
+                self.cut += 1
             raise
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise

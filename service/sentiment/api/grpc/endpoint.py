@@ -18,6 +18,7 @@ from sentiment.api.grpc.server import ServerOptions, make_health_server, make_se
 from sentiment.api.grpc.servicer import SentimentService, ServiceLimits
 from sentiment.api.grpc.stream import METHOD, StreamLimits, Streams
 from sentiment.api.grpc.tls import server_credentials
+from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.trace import Tracer
 from sentiment.security.secured import Secured
@@ -155,9 +156,15 @@ class GrpcSide:
         with self.calls.holding_answers():
             await asyncio.sleep(QUIET_S)
             stopping = asyncio.create_task(self._port.stop(max(0.0, grace_s - (time.monotonic() - begun))))
+            self.calls.cut_at = begun + grace_s
             await asyncio.sleep(GOAWAY_S)
         self.health.end_watches()
         await stopping
+        if time.monotonic() >= self.calls.cut_at:
+            # Handlers notice in later turns that their calls were cancelled.
+            await asyncio.sleep(QUIET_S)
+        if self.calls.cut:
+            logger().warning("calls_cut", transport="grpc", calls=self.calls.cut, grace_s=grace_s)
 
     async def stop(self) -> None:
         """Stop at once. Harmless after ``drain``."""

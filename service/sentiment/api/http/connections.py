@@ -376,11 +376,9 @@ class Connections:
         self._open.discard(connection)
         self.set_waiting(connection, False)
 
-    def cancel_requests(self) -> None:
-        """Cancel the tasks that answer requests."""
-        for one in self._open:
-            if one.answering is not None:
-                one.answering.cancel()
+    def cancel_requests(self) -> int:
+        """Cancel the tasks that answer requests; returns how many."""
+        return sum(one.answering.cancel() for one in self._open if one.answering is not None)
 
     async def drain(self, within_s: float) -> bool:
         """Wait until all requests have been answered; returns whether that took less time. Connections without one are ended.

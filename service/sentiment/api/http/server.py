@@ -36,6 +36,7 @@ from sentiment.api.http.receiving import Bodies, Body
 from sentiment.api.http.screening import Screen
 from sentiment.api.http.viewer import add_viewer
 from sentiment.errors import CannotServe, RequestError
+from sentiment.observability.logs import logger
 from sentiment.observability.metrics import HTTP_REFUSALS
 from sentiment.security.secured import Secured
 from sentiment.serving.request_bytes import RequestBytes
@@ -187,7 +188,7 @@ class Web:
             await stop_listening(self._server, self._connection)
             if not await self._connections.drain(grace_s):
                 self._grace.ended = True
-                self._connections.cancel_requests()
+                logger().warning("calls_cut", transport="http", calls=self._connections.cancel_requests(), grace_s=grace_s)
                 await self._connections.drain(LAST_LINE_S)
         await self.stop()
 
