@@ -114,7 +114,8 @@ async def test_what_is_cut_off_at_the_end_of_the_grace_is_unavailable_to_callers
             stop(server)
             code = await call.code()
         await asked
-    gate.open()
+        gate.open()
+        await until(lambda: any(line["event"] == "drained" for line in logged), "the drain has ended")
 
     assert code is grpc.StatusCode.UNAVAILABLE
     assert total(server, "requests", code="UNAVAILABLE") == 2

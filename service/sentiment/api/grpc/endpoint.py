@@ -161,9 +161,6 @@ class GrpcSide:
             await asyncio.sleep(GOAWAY_S)
         self.health.end_watches()
         await stopping
-        if time.monotonic() >= self.calls.cut_at:
-            # Handlers notice in later turns that their calls were cancelled.
-            await asyncio.sleep(QUIET_S)
         if self.calls.cut:
             logger().warning("calls_cut", transport="grpc", calls=self.calls.cut, grace_s=grace_s)
 
