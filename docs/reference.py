@@ -113,7 +113,8 @@ STATUS: dict[Code, tuple[str, str, str]] = {
     ),
     Code.UNIMPLEMENTED: (
         "The contract has it and this version does not: `explain` in ClassifyBatch and ClassifyStream. Also "
-        "a compressed message (`grpc_compression`), and a method the server does not have.",
+        "a compressed message (`grpc_compression`; gRPC's core answers it, and the server counts CANCELLED), and a method that the server "
+        "does not have.",
         "no",
         "-",
     ),

@@ -5,6 +5,7 @@ from typing import Any, Never, TypeAlias
 
 import grpc
 
+from sentiment.observability.logs import logger
 from sentiment.security.tokens import CHALLENGE, REFUSAL, Guard
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # Any: the message types, which a guard of all methods does not know
@@ -29,5 +30,6 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
 
     async def _refuse(self, _messages: object, context: Any) -> Never:  # Any: as above
         self._guard.refused("grpc")
+        logger().debug("unauthenticated", peer=context.peer())
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, REFUSAL, (CHALLENGE,))
         raise AssertionError("abort raises")

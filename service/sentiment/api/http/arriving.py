@@ -20,7 +20,7 @@ def begin_call(calls: Calls, name: str, request: web.Request) -> Call:
     request[IS_CALL] = True
     resource = request.match_info.route.resource
     route = f"{request.method} {resource.canonical if resource is not None else name}"
-    return calls.begin(name, None, request.headers.items, route, lambda: _peer_of(request))
+    return calls.begin(name, None, request.headers.items, route, lambda: peer_of(request))
 
 
 def take_time_limit(calls: Calls, request: web.Request, call: Call) -> None:
@@ -38,7 +38,7 @@ def take_time_limit(calls: Calls, request: web.Request, call: Call) -> None:
     call.deadline_at = call.arrived_at + calls.bounded_s(int(match[1]) * UNITS_S[match[2]])
 
 
-def _peer_of(request: web.Request) -> str:
+def peer_of(request: web.Request) -> str:
     """The remote address of a request's connection, as gRPC writes it; empty if it has ended."""
     name = request.get_extra_info("peername")
     return "" if not name else f"ipv4:{name[0]}:{name[1]}" if len(name) == 2 else f"ipv6:[{name[0]}]:{name[1]}"

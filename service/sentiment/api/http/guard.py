@@ -6,7 +6,9 @@ import grpc
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from sentiment.api.http.arriving import peer_of
 from sentiment.api.http.json_answers import error_answer
+from sentiment.observability.logs import logger
 from sentiment.security.tokens import CHALLENGE, REFUSAL, Guard
 
 
@@ -20,6 +22,7 @@ def http_guard(guard: Guard) -> Middleware:
         if guard.lets_in(route, request.headers.getall("Authorization", ())):
             return await handler(request)
         guard.refused("http")
+        logger().debug("unauthenticated", peer=peer_of(request))
         answer = error_answer(request, 401, grpc.StatusCode.UNAUTHENTICATED, REFUSAL)
         answer.headers.update((CHALLENGE,))
         return answer
