@@ -1,4 +1,4 @@
-"""The bytes of requests that a process holds, shared fairly between callers. Pure."""
+"""The bytes of requests that a process holds, or other places, shared fairly between callers. Pure."""
 
 from typing import Self
 

@@ -245,7 +245,7 @@ class Calls:
         """
         try:
             async with asyncio.timeout_at(call.deadline_at):
-                await context.write(message)
+                await self._receiving.write(context, call.caller, message)
         except TimeoutError as error:
             raise Expired("the client did not read the answer within the deadline") from error
 
@@ -287,7 +287,9 @@ class Calls:
         """
 
         async def handle(_: object, context: Context) -> bytes:
-            return await self._handle(method, context, answer, probe)
+            answered = await self._handle(method, context, answer, probe)
+            self._receiving.answers(context.peer(), len(answered))
+            return answered
 
         return grpc.stream_unary_rpc_method_handler(handle)
 

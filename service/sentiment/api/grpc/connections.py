@@ -5,10 +5,11 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote
 
 # The offset of tcpi_bytes_received in struct tcp_info (linux/tcp.h), a 64-bit number.
@@ -17,6 +18,7 @@ NO_FILE = -1
 # Names that are parsed once: of the connections that are looked at again and again.
 CACHED = 4096
 
+T = TypeVar("T")
 # Address and port.
 Peer = tuple[str, int]
 
@@ -39,6 +41,19 @@ class Connections:
 
     def received(self, caller: str) -> int | None:
         """Bytes received on a caller's connection; None if it is not known, or not by TCP."""
+        info = self._on_socket(caller, lambda connection: connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES))
+        return int(struct.unpack_from("=Q", info, RECEIVED_AT)[0]) if info is not None and len(info) == TCP_INFO_BYTES else None
+
+    def close(self, caller: str) -> bool:
+        """Close a caller's connection, which ends its calls. Returns False if it is not known."""
+
+        def shut(connection: socket.socket) -> bool:
+            connection.shutdown(socket.SHUT_RDWR)
+            return True
+
+        return self._on_socket(caller, shut) or False
+
+    def _on_socket(self, caller: str, act: Callable[[socket.socket], T]) -> T | None:
         peer = peer_of(caller)
         file = NO_FILE if peer is None else self._files.get(peer, NO_FILE)
         if file == NO_FILE:
@@ -46,12 +61,9 @@ class Connections:
         try:
             with _socket(file) as connection:
                 # The number may be another file's by now.
-                if _normal(connection.getpeername()) != peer:
-                    return None
-                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+                return act(connection) if _normal(connection.getpeername()) == peer else None
         except OSError:
             return None
-        return int(struct.unpack_from("=Q", info, RECEIVED_AT)[0]) if len(info) == TCP_INFO_BYTES else None
 
 
 @lru_cache(CACHED)

@@ -1,7 +1,6 @@
 """grpc.health.v1. ``liveness`` is SERVING while the process makes progress; "" and the services are while it is ready."""
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from sentiment.api.grpc.accepting import Handler
 from sentiment.api.grpc.receiving import Receiving, in_status, parsed
 from sentiment.api.grpc.status import Context
 from sentiment.errors import Refused
+from sentiment.serving.request_bytes import RequestBytes
 
 LIVENESS = "liveness"
 # Trailer of a Check: why "" and the services are not SERVING. Absent if they are.
@@ -22,8 +22,8 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 # Bytes of a message, which holds only the name of a service.
 HEALTH_BYTES_MAX = 4 * 2**10
-# A watch ends if its client does not read a status for this long, because it would delay a stop.
-WATCHER_TAKES_S = 5.0
+# After this long another watch may have ended.
+RETRY_S = 5.0
 # Open watches on all ports of a process: far more than load balancers keep, and some tens of megabytes.
 WATCHERS_MAX = 2**13
 
@@ -38,6 +38,7 @@ class Health:
         self._statuses = dict.fromkeys(self._services, NOT_SERVING) | {LIVENESS: SERVING}
         self._not_ready = STARTING
         self._watchers: set[asyncio.Event] = set()
+        self._places = RequestBytes(WATCHERS_MAX)
         self._ended = False
 
     @property
@@ -77,11 +78,13 @@ class Health:
             return str(parsed(health_pb2.HealthCheckRequest, data).service)
 
         async def check(_: object, context: Context) -> bytes:
-            return await self._check(await in_status(context, service_in(context)), context)
+            answer = await self._check(await in_status(context, service_in(context)), context)
+            receiving.answers(context.peer(), len(answer))
+            return answer
 
         async def watch(_: object, context: Context) -> None:
             service = await in_status(context, service_in(context))
-            await in_status(context, self._watch(service, context))
+            await in_status(context, self._watch(service, context, receiving))
 
         return {"Check": grpc.stream_unary_rpc_method_handler(check), "Watch": grpc.stream_stream_rpc_method_handler(watch)}
 
@@ -93,29 +96,28 @@ class Health:
             context.set_trailing_metadata(((NOT_READY, self._not_ready),))
         return health_pb2.HealthCheckResponse(status=self._statuses[service]).SerializeToString()
 
-    async def _watch(self, service: str, context: Context) -> None:
+    async def _watch(self, service: str, context: Context, receiving: Receiving) -> None:
         """Stream a service's status and each change of it until the client leaves or the server drains.
 
         Raises:
-            Refused: WATCHERS_MAX watches are open.
+            Refused: too many watches are open: WATCHERS_MAX, of which a caller gets at most as many as stay free.
         """
-        if len(self._watchers) >= WATCHERS_MAX:
-            raise Refused(f"{len(self._watchers)} watches are open; the limit is {WATCHERS_MAX}", WATCHER_TAKES_S, "calls")
-        changed, sent = asyncio.Event(), None
+        changed, sent, caller = asyncio.Event(), None, context.peer()
+        if not self._places.room(caller):
+            found = f"{len(self._watchers)} watches are open; the limit is {WATCHERS_MAX}"
+            raise Refused(f"{found}, and a caller gets at most as many as stay free", RETRY_S, "calls")
+        self._places.take(caller, 1)
         self._watchers.add(changed)
         try:
             while True:
                 changed.clear()
                 status = self._statuses.get(service, health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
                 if status != sent:
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(WATCHER_TAKES_S):
-                            await context.write(health_pb2.HealthCheckResponse(status=status).SerializeToString())
-                            sent = status
-                    if sent != status:
-                        return
+                    await receiving.write(context, caller, health_pb2.HealthCheckResponse(status=status).SerializeToString())
+                    sent = status
                 if self._ended:
                     return
                 await changed.wait()
         finally:
             self._watchers.discard(changed)
+            self._places.give_back(caller, 1)

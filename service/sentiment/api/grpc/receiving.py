@@ -1,10 +1,11 @@
-"""Reads the messages of gRPC calls, within limits of time and memory.
+"""Reads the messages of gRPC calls and waits for clients to take answers, within limits of time and memory.
 
-gRPC's core holds a message until its last byte has come, and does not tell how much of it is there. So:
+gRPC's core holds a message until its last byte has come, and an answer until its client takes it, and tells neither. So:
 
-- While reads of a connection wait for their messages, what it has received beyond the messages that came counts (``RequestBytes``): it can
-  only be of messages that have not come whole.
+- While a connection's reads wait for messages, or its answers for the client, what it has received beyond the messages that came counts
+  (``RequestBytes``): it can only be of messages that have not come whole, or that nobody reads. The answers count too.
 - The message of a call that has one must come within a time. A stream's next message may take any time.
+- Nothing ends a call whose answer is not taken. Its caller gets no more calls, and in the end its connection is closed.
 """
 
 import asyncio
@@ -20,39 +21,48 @@ from google.protobuf.message import DecodeError, Message
 from sentiment.api.grpc.connections import Connections
 from sentiment.api.grpc.status import Context, abort
 from sentiment.errors import Expired, InvalidInput, Refused, RequestError
+from sentiment.observability.logs import logger
 from sentiment.serving.request_bytes import RequestBytes
 
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Message)
-# A read that is found in progress twice, this long apart, waits for its client; others end at once, often before they begin. Connections
-# of reads that wait are measured as often, in at most this share of the event loop's time.
+# A read or write that is found in progress twice, this long apart, waits for its client; others end at once, often before they begin.
+# Connections of those that wait are measured as often, in at most this share of the event loop's time.
 LOOK_S, LOOK_SHARE = 0.02, 0.05
 # The most of a thread's time that is spent on finding connections. With 10,000 files open it takes 0.1 s.
 FIND_SHARE = 0.25
 # The core takes this much of a stream's message before the server reads it: HTTP/2's initial window.
 WINDOW_BYTES = 2**16
+# What a call takes whose answer is not taken, besides the answer.
+CALL_BYTES = 2**15
 # What a connection may receive besides the bytes of messages: for each message, with its headers; and in all, such as a TLS handshake.
 MESSAGE_OVERHEAD, OVERHEAD = 2**9, 2**16
 # Connections that are remembered: some 20 MB. Of one that is forgotten, what came before looks like messages that have not come.
 CALLERS_MAX = 2**16
+# A connection is closed that holds this much more than it may, at so many looks in a row: ending its reads did not help.
+EXCESS_BYTES, EXCESS_LOOKS = 2**24, 10
 # How long a call that ends without a message may take to end for another reason: usually its caller has left.
 EOF_GRACE_S = 0.05
 
 
 @dataclass(eq=False, slots=True)
-class _Read:
-    """A read in progress. ``unmeasured_bytes``: what it counts, once it waits, if its connection cannot be measured."""
+class _Wait:
+    """A read or write in progress.
+
+    ``answer_bytes``: of a write, with those of its call. ``unmeasured_bytes``: what it counts besides, once it waits, if its connection
+    cannot be measured. ``timeout``: of a read, which can be ended.
+    """
 
     caller: str
     unmeasured_bytes: int
+    answer_bytes: int = 0
     seen: bool = False
     refused: Refused | None = None
     timeout: asyncio.Timeout | None = None
 
     def refuse(self, error: Refused) -> None:
-        """End it, if it is not about to end."""
-        assert self.timeout is not None, "set before the read is in progress"
-        if not self.timeout.expired():
+        """End it, if it is a read that is not about to end."""
+        if self.timeout is not None and not self.timeout.expired():
             self.refused = error
             self.timeout.reschedule(asyncio.get_running_loop().time())
 
@@ -61,14 +71,17 @@ class _Read:
 class _Caller:
     """A connection.
 
-    ``accounted``: bytes that it may have received with what has come whole. ``counted``: bytes that it has received beyond. ``reads``: in
-    progress. ``waiting``: those that wait, the oldest first.
+    ``accounted``: bytes that it may have received with what has come whole. ``counted``: what it holds beyond. ``open``: reads and
+    writes in progress. ``waiting``: those that wait, the oldest first. ``refusal``: why it gets no more messages read. ``excess``:
+    looks in a row at which it held far too much.
     """
 
     accounted: int = OVERHEAD
     counted: int = 0
-    reads: int = 0
-    waiting: dict[_Read, None] = field(default_factory=dict)
+    open: int = 0
+    waiting: dict[_Wait, None] = field(default_factory=dict)
+    refusal: Refused | None = None
+    excess: int = 0
 
 
 class Receiving:
@@ -88,8 +101,8 @@ class Receiving:
         self._message_bytes_max, self._within_s = message_bytes_max, within_s
         # The one used last at the end.
         self._callers: dict[str, _Caller] = {}
-        # Reads that do not wait yet, and callers with reads that do.
-        self._reads: dict[_Read, _Caller] = {}
+        # Those that do not wait yet, and callers with some that do.
+        self._begun: dict[_Wait, _Caller] = {}
         self._waiting: dict[str, _Caller] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._connections = Connections()
@@ -116,7 +129,7 @@ class Receiving:
         clock = asyncio.get_running_loop().time
         begun = clock()
         try:
-            data = await self._read(context, _Read(caller, self._message_bytes_max), min(deadline_at, begun + self._within_s))
+            data = await self._read(context, _Wait(caller, self._message_bytes_max), min(deadline_at, begun + self._within_s))
         except TimeoutError as error:
             raise Expired(f"the request's message did not arrive within {clock() - begun:.2f} s") from error
         if data is None:
@@ -132,44 +145,66 @@ class Receiving:
             InvalidInput: it is too large.
             asyncio.CancelledError: the caller has left.
         """
-        data = await self._read(context, _Read(caller, WINDOW_BYTES), None)
+        data = await self._read(context, _Wait(caller, WINDOW_BYTES), None)
         return None if data is None else _checked(data, bytes_max)
 
-    async def _read(self, context: Context, read: _Read, by: float | None) -> bytes | None:
+    async def write(self, context: Context, caller: str, message: bytes) -> None:
+        """Write a message of a stream. Waits until the client takes it, or its call ends."""
+        wait = self._begin(_Wait(caller, WINDOW_BYTES, len(message) + CALL_BYTES))
+        try:
+            await context.write(message)
+        finally:
+            self._end(wait)
+
+    def answers(self, caller: str, size: int) -> None:
+        """The handler of a call with one answer is about to return it; it has this size. The call's task ends when the client has it."""
+        wait, task = self._begin(_Wait(caller, WINDOW_BYTES, size + CALL_BYTES)), asyncio.current_task()
+        assert task is not None, "a handler runs in a task"
+        task.add_done_callback(lambda _: self._end(wait))
+
+    async def _read(self, context: Context, wait: _Wait, by: float | None) -> bytes | None:
         """Read a message; None if there is none. Raises TimeoutError after the instant ``by``."""
-        caller = self._caller(read.caller)
-        caller.reads += 1
-        if self._counts_waiting:
-            self._reads[read] = caller
-            self._look_later(LOOK_S)
+        caller = self._caller(wait.caller)
+        if caller.refusal is not None:
+            raise caller.refusal
+        self._begin(wait)
         data: Any = grpc.aio.EOF  # Any: bytes, or EOF
         try:
-            async with asyncio.timeout_at(by) as read.timeout:
+            async with asyncio.timeout_at(by) as wait.timeout:
                 data = await context.read()
         except TimeoutError:
-            if read.refused is not None:
-                raise read.refused from None
+            if wait.refused is not None:
+                raise wait.refused from None
             raise
         finally:
-            caller.reads -= 1
             if data is not grpc.aio.EOF:
                 caller.accounted += len(data) + MESSAGE_OVERHEAD
-            self._reads.pop(read, None)
-            if read in caller.waiting:
-                self._ended(read, caller)
+            self._end(wait)
         if data is grpc.aio.EOF:
             return None
         found: bytes = data
         return found
 
-    def _ended(self, read: _Read, caller: _Caller) -> None:
-        """A read that waited has ended."""
-        del caller.waiting[read]
+    def _begin(self, wait: _Wait) -> _Wait:
+        caller = self._caller(wait.caller)
+        caller.open += 1
+        if self._counts_waiting:
+            self._begun[wait] = caller
+            self._look_later(LOOK_S)
+        return wait
+
+    def _end(self, wait: _Wait) -> None:
+        caller = self._caller(wait.caller)
+        caller.open -= 1
+        self._begun.pop(wait, None)
+        if wait not in caller.waiting:
+            return
+        del caller.waiting[wait]
         if not caller.waiting:
-            del self._waiting[read.caller]
-            self.requests.give_back(read.caller, caller.counted)
-            caller.counted = 0
-            if not caller.reads and (received := self._connections.received(read.caller)) is not None:
+            del self._waiting[wait.caller]
+            self.requests.give_back(wait.caller, caller.counted)
+            caller.counted, caller.refusal, caller.excess = 0, None, 0
+            if not caller.open and (received := self._connections.received(wait.caller)) is not None:
                 # Nothing is on its way: what is not accounted for came with calls that were given up, or in long headers.
                 caller.accounted = received + OVERHEAD
 
@@ -179,7 +214,7 @@ class Receiving:
         # Two, so that there is room again after a caller that stays.
         for oldest in list(islice(self._callers, 2)) if len(self._callers) > CALLERS_MAX else ():
             found = self._callers.pop(oldest)
-            if found.reads or oldest == name:
+            if found.open or oldest == name:
                 self._callers[oldest] = found
         return caller
 
@@ -190,21 +225,21 @@ class Receiving:
             self._timer = loop.call_later(after_s, loop.call_soon, loop.call_soon, self._look)
 
     def _look(self) -> None:
-        """See which reads wait, and measure their connections."""
+        """See which reads and writes wait, and measure their connections."""
         self._timer = None
         clock = asyncio.get_running_loop().time
         begun = clock()
-        for read, caller in [(read, caller) for read, caller in self._reads.items() if read.seen]:
-            del self._reads[read]
-            caller.waiting[read] = None
-            self._waiting[read.caller] = caller
-        for read in self._reads:
-            read.seen = True
+        for wait, caller in [(wait, caller) for wait, caller in self._begun.items() if wait.seen]:
+            del self._begun[wait]
+            caller.waiting[wait] = None
+            self._waiting[wait.caller] = caller
+        for wait in self._begun:
+            wait.seen = True
         self._find_unknown(begun)
         for name, caller in self._waiting.items():
             if self._connections.looked_for(name):
                 self._measure(name, caller)
-        if self._reads or self._waiting:
+        if self._begun or self._waiting:
             self._look_later(max(LOOK_S, (clock() - begun) / LOOK_SHARE))
 
     def _find_unknown(self, now: float) -> None:
@@ -221,28 +256,37 @@ class Receiving:
         self._find_at = now + (now - begun) * (1 / FIND_SHARE - 1)
 
     def _measure(self, name: str, caller: _Caller) -> None:
-        """Count what a caller's reads that wait hold. If it does not fit, end the newest, so that the others fit whatever they hold."""
+        """Count what a caller's reads and writes that wait hold.
+
+        If it does not fit, end the newest reads, so that the others fit whatever they hold. If that does not help, close the connection.
+        """
         received = self._connections.received(name)
+        answers = sum(wait.answer_bytes for wait in caller.waiting)
         if received is None:
-            sizes = [read.unmeasured_bytes for read in caller.waiting]
-            held = sum(sizes)
+            sizes = [wait.unmeasured_bytes for wait in caller.waiting]
+            held = sum(sizes) + answers
         else:
             sizes = [self._message_bytes_max] * len(caller.waiting)
             # What they cannot hold came with calls that have ended. And nobody saves up: a name may be another connection's by now.
             caller.accounted = min(max(caller.accounted, received - sum(sizes)), received + OVERHEAD)
-            held = max(0, received - caller.accounted)
+            held = max(0, received - caller.accounted) + answers
         try:
             if held > caller.counted:
                 self.requests.take(name, held - caller.counted)
             else:
                 self.requests.give_back(name, caller.counted - held)
-            caller.counted = held
+            caller.counted, caller.refusal, caller.excess = held, None, 0
         except Refused as error:
-            left = caller.counted + self.requests.room(name)
-            for read, size in zip(list(caller.waiting), sizes, strict=True):
+            caller.refusal = error
+            most = caller.counted + self.requests.room(name)
+            caller.excess = caller.excess + 1 if held > most + EXCESS_BYTES else 0
+            if caller.excess > EXCESS_LOOKS and self._connections.close(name):
+                logger().warning("connection_closed", peer=name, held_bytes=held, reason="its client takes no answers")
+            left = most - answers
+            for wait, size in zip(list(caller.waiting), sizes, strict=True):
                 left -= size
                 if left < 0:
-                    read.refuse(error)
+                    wait.refuse(error)
 
 
 def _checked(data: bytes, bytes_max: int) -> bytes:

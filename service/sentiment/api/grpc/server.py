@@ -137,7 +137,7 @@ def reflection_of(services: Sequence[str], receiving: Receiving) -> dict[str, Ha
     async def reflect(context: Context) -> None:
         responses: Any = servicer.ServerReflectionInfo(requests(context), context)  # Any: the stub takes it for a coroutine
         async for response in responses:
-            await context.write(response.SerializeToString())
+            await receiving.write(context, context.peer(), response.SerializeToString())
 
     async def handle(_: object, context: Context) -> None:
         await in_status(context, reflect(context))

@@ -240,7 +240,7 @@ class _Stream:
             self._count(
                 item, code_name_of(item.outcome), "met" if item.deadline_at - time.monotonic() >= self._calls.margin_s else "expired"
             )
-            await context.write(message)
+            await self._receiving.write(context, self._call.caller, message)
             self._unanswered -= 1
             for _ in range(item.places):
                 self._room.release()
