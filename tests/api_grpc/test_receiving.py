@@ -10,7 +10,7 @@ import pytest
 
 from sentiment.api.grpc import receiving as receiving_module
 from sentiment.api.grpc.connections import Connections, peer_of
-from sentiment.api.grpc.receiving import LOOK_S, MESSAGE_OVERHEAD, OVERHEAD, WINDOW_BYTES, Receiving
+from sentiment.api.grpc.receiving import CALL_BYTES, EXCESS_LOOKS, LOOK_S, MESSAGE_OVERHEAD, OVERHEAD, WINDOW_BYTES, Receiving
 from sentiment.errors import Expired, InvalidInput, Refused
 from sentiment.serving.request_bytes import RequestBytes
 from tests.virtual_time import VirtualClock, VirtualTimeLoop
@@ -239,6 +239,60 @@ def test_where_a_front_end_receives_the_messages_none_counts_here() -> None:
     assert run(read()) == 0
 
 
+async def unread(found: Receiving, size: int, caller: str = CALLER) -> asyncio.Task[None]:
+    """The task of a call whose answer of this size is not taken for a minute."""
+
+    async def call() -> None:
+        found.answers(caller, size)
+        await asyncio.sleep(60)
+
+    task = asyncio.create_task(call())
+    await settled()
+    return task
+
+
+def test_an_answer_that_is_not_taken_counts_until_its_call_ends() -> None:
+    async def wait() -> tuple[int, int]:
+        found = receiving()
+        task = await unread(found, 1000)
+        held = found.requests.used
+        await task
+        await asyncio.sleep(0)
+        return held, found.requests.used
+
+    assert run(wait()) == (1000 + CALL_BYTES, 0)
+
+
+def test_a_caller_that_takes_no_answers_gets_no_more_messages_read_until_it_does() -> None:
+    async def ask() -> tuple[bytes, bytes]:
+        found = receiving(2 * MESSAGE_MAX)
+        waiting = [await unread(found, MESSAGE_MAX // 2) for _ in range(3)]
+        with pytest.raises(Refused):
+            await found.message(Call((0, b"good")), CALLER, 10)
+        other = await found.message(Call((0, b"good")), "ipv4:10.0.0.8:1", 10)
+        for _ in range(2):
+            waiting.pop().cancel()
+        await settled()
+        return other, await found.message(Call((0, b"good")), CALLER, 10)
+
+    assert run(ask()) == (b"good", b"good")
+
+
+def test_a_connection_that_holds_far_too_much_is_closed() -> None:
+    async def wait(answers: int) -> list[str]:
+        found, closed = receiving(2 * MESSAGE_MAX), list[str]()
+        found._connections.close = lambda caller: closed.append(caller) is None  # type: ignore[method-assign]
+        tasks = [await unread(found, MESSAGE_MAX // 2) for _ in range(answers)]
+        await asyncio.sleep((EXCESS_LOOKS + 3) * LOOK_S)
+        for task in tasks:
+            task.cancel()
+        return closed[:1]
+
+    # It may hold 16 MiB, and for a while 16 more.
+    assert run(wait(3)) == []
+    assert run(wait(5)) == [CALLER]
+
+
 def test_a_refused_stream_names_its_reason() -> None:
     async def read() -> Refused:
         found = Receiving(RequestBytes(WINDOW_BYTES - 1), 2**24, WITHIN_S)
@@ -266,6 +320,7 @@ def test_the_bytes_that_a_connection_has_received_are_known(family: socket.Addre
         closed = connections.received(caller)
 
     assert (unknown, known, closed) == (None, 1000, None)
+    assert not connections.close(caller)
     # One that is not found is not looked for again and again.
     assert all(map(connections.looked_for, [caller, "ipv4:10.0.0.7:1", "unix:"]))
     assert not connections.looked_for("ipv4:10.0.0.7:2")
