@@ -13,8 +13,9 @@ import pytest
 
 from sentiment.api.grpc.call import Call
 from sentiment.api.grpc.receiving import Receiving
-from sentiment.api.grpc.stream import StreamLimits, Streams, Turns, _Stream
+from sentiment.api.grpc.stream import StreamLimits, Streams, _Stream
 from sentiment.client import AsyncClient, CallFailed, Classification
+from sentiment.serving.loop_turns import LoopTurns
 from sentiment.serving.request_bytes import RequestBytes
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
@@ -221,7 +222,7 @@ async def test_a_stream_that_is_cancelled_again_while_it_ends_is_closed_all_the_
     receiving, limits = Receiving(RequestBytes(2**20), 2**20, 1.0), StreamLimits(4, 4, 2**20, 1.0)
     streams = Streams(nothing, nothing, receiving, limits)
     call = Call("ClassifyStream", 0.0, math.inf, lambda: ())
-    stream = _Stream(nothing, nothing, receiving, Turns(1), call, limits)
+    stream = _Stream(nothing, nothing, receiving, LoopTurns(1), call, limits)
     silent: Any = SimpleNamespace(read=asyncio.Event().wait)
 
     conversation = asyncio.create_task(streams._converse(stream, silent))
@@ -239,7 +240,7 @@ async def test_a_stream_that_is_cancelled_again_while_it_ends_is_closed_all_the_
 
 
 async def test_tasks_go_on_a_few_a_turn_of_the_event_loop_in_order_and_one_that_left_takes_no_place() -> None:
-    turns, went, left = Turns(2), [], []
+    turns, went, left = LoopTurns(2), [], []
 
     async def go(number: int) -> None:
         await turns.wait()

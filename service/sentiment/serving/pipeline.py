@@ -25,6 +25,7 @@ from sentiment.observability.logs import logger
 from sentiment.observability.metrics import ModelMetrics
 from sentiment.observability.tracing.trace import StageSpan, exemplar_of
 from sentiment.serving.after_answer import AfterAnswer, Told
+from sentiment.serving.loop_turns import LoopTurns
 from sentiment.serving.queries import Query, QueryReader
 
 # Longer texts, and texts with words that are slow to tokenize, are tokenized in a thread. A text of this length blocks the event loop for
@@ -87,6 +88,7 @@ class Served:
         self.users = InUse()
         self._reader = QueryReader(classifier, text_bytes_max)
         self._call_rows_max = call_rows_max
+        self._turns = LoopTurns(CHUNK)
         # One thread for each priority, so that interactive texts do not wait behind the texts of batch calls.
         self._tokenizing = {priority: ThreadPoolExecutor(1, f"tokenize-{priority.value}") for priority in Priority}
 
@@ -216,6 +218,7 @@ class Served:
     ) -> AsyncIterator[tuple[int, Reading, float]]:
         """Index, reading and tokenizing time of each valid query; ``settle`` gets the errors of the others."""
         for chunk in _chunks(queries):
+            await self._turns.wait(len(chunk))
             good = []
             for index in chunk:
                 try:
@@ -226,8 +229,6 @@ class Served:
                     good.append(index)
                 except RequestError as error:
                     settle(index, error.alone())
-            # Let other calls run, also if no text of this chunk needs tokenizing.
-            await asyncio.sleep(0)
             if good:
                 begun = time.monotonic()
                 try:

@@ -13,6 +13,7 @@ from sentiment.api.grpc.health import HEALTH_BYTES_MAX, Health
 from sentiment.api.grpc.receiving import WINDOW_BYTES, Receiving, in_status, parsed
 from sentiment.api.grpc.status import Context
 from sentiment.security.tokens import Guard
+from sentiment.serving.loop_turns import LoopTurns
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
 REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
@@ -128,10 +129,11 @@ def make_health_server(options: ServerOptions, health: Health, receiving: Receiv
 
 def reflection_of(services: Sequence[str], receiving: Receiving) -> dict[str, Handler]:
     """Reflection as v1alpha and v1. Their messages are the same on the wire; grpcio-reflection supports only v1alpha."""
-    servicer = reflection.aio.ReflectionServicer((*services, reflection.SERVICE_NAME))
+    servicer, turns = reflection.aio.ReflectionServicer((*services, reflection.SERVICE_NAME)), LoopTurns(1)
 
     async def requests(context: Context) -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
         while (data := await receiving.next_message(context, context.peer(), REFLECTION_BYTES_MAX)) is not None:
+            await turns.wait()
             yield parsed(reflection_pb2.ServerReflectionRequest, data)
 
     async def reflect(context: Context) -> None:

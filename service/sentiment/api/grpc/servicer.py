@@ -19,12 +19,13 @@ from sentiment.explain.parts import ExplanationRequest, Header
 from sentiment.explain.queue import Explaining
 from sentiment.observability.tracing.trace import StageSpan
 from sentiment.serving.feedback import Feedback, Kept, check_label, key_of
+from sentiment.serving.loop_turns import LoopTurns
 from sentiment.serving.pipeline import INLINE_CHARACTERS_MAX, Answer, Outcome, Served
 from sentiment.serving.queries import Query
 from sentiment.serving.registry import Models
 from sentiment.v1 import sentiment_pb2 as pb
 
-# Items of a batch to convert before other calls get a turn: about a millisecond.
+# Items of batches, of all calls together, that are converted in a turn of the event loop: about a millisecond.
 TURN = 128
 # The part of a batch's time that is kept for its answers' way to the client: a tenth, but no more than a busy machine needs for the most
 # items and a network for their bytes.
@@ -54,6 +55,7 @@ class SentimentService:
         self.calls = calls
         self._limits = limits
         self._feedback = feedback
+        self._turns = LoopTurns(TURN)
         self.classify_method = Method("Classify", pb.ClassifyRequest, self.classify)
         self.classify_batch_method = Method("ClassifyBatch", pb.ClassifyBatchRequest, self.classify_batch)
         self.explain_method = StreamMethod("Explain", pb.ExplainRequest, self.explain)
@@ -99,7 +101,7 @@ class SentimentService:
                 raise InvalidInput("items", f"must have 1 to {limit} items, got {count}")
             queries = [
                 convert.query_of(item, options, call, index, f"items[{index}].text")
-                async for index, item in in_turns(enumerate(request.items))
+                async for index, item in in_turns(request.items, self._turns)
             ]
             keep_few_interactive(queries, self._limits.interactive_items_max)
             if call.trace is not None:
@@ -110,7 +112,7 @@ class SentimentService:
             call.texts = Counter(map(code_name_of, outcomes))
             call.answered = call.texts[OK]
             response = pb.ClassifyBatchResponse()
-            async for outcome in in_turns(outcomes):
+            async for _, outcome in in_turns(outcomes, self._turns):
                 convert.set_result(response.results.add(), outcome, served)
             return response
 
@@ -190,12 +192,12 @@ def reserve_s(call: Call) -> float:
     return min(RESERVE_S_MAX, RESERVE_SHARE * (call.deadline_at - call.arrived_at))
 
 
-async def in_turns(items: Iterable[T]) -> AsyncGenerator[T, None]:
-    """Yield the items, and give other calls a turn after every ``TURN`` of them."""
-    for place, item in enumerate(items, 1):
-        yield item
+async def in_turns(items: Sequence[T], turns: LoopTurns) -> AsyncGenerator[tuple[int, T], None]:
+    """Yield the items with their places, TURN in a turn of the event loop at most."""
+    for place, item in enumerate(items):
         if place % TURN == 0:
-            await asyncio.sleep(0)
+            await turns.wait(min(TURN, len(items) - place))
+        yield place, item
 
 
 def code_name_of(outcome: Outcome) -> str:

@@ -10,7 +10,6 @@ After a refusal a stream pauses: a client that goes on sending would get nothing
 import asyncio
 import contextlib
 import time
-from collections import deque
 from dataclasses import dataclass
 
 import grpc
@@ -26,6 +25,7 @@ from sentiment.batching.row_queue import Pending
 from sentiment.batching.ticket import Priority
 from sentiment.errors import Broken, InvalidInput, Refused, RequestError, Unavailable
 from sentiment.observability.logs import logger
+from sentiment.serving.loop_turns import LoopTurns
 from sentiment.serving.pipeline import Answer, Outcome, Served
 from sentiment.v1 import sentiment_pb2 as pb
 
@@ -37,40 +37,6 @@ LINGER_S = 0.1
 ITEMS_PER_TURN = 4
 # The longest pause of a stream after a refused item. An item that must be refused again costs little then.
 PAUSE_S_MAX = 0.25
-
-
-class Turns:
-    """Lets a number of tasks go on in each turn of the event loop, in the order in which they came."""
-
-    def __init__(self, per_turn: int) -> None:
-        self._per_turn = self._left = per_turn
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._soon = False
-
-    async def wait(self) -> None:
-        """Wait for a turn with room."""
-        loop = asyncio.get_running_loop()
-        if not self._soon:
-            self._soon = True
-            loop.call_soon(self._next)
-        if self._left:
-            self._left -= 1
-            return
-        place: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(place)
-        await place
-
-    def _next(self) -> None:
-        self._left = self._per_turn
-        while self._left and self._waiting:
-            place = self._waiting.popleft()
-            # Its task may have been cancelled.
-            if not place.done():
-                place.set_result(None)
-                self._left -= 1
-        self._soon = bool(self._waiting)
-        if self._soon:
-            asyncio.get_running_loop().call_soon(self._next)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +57,7 @@ class Streams:
         self._calls = calls
         self._receiving = receiving
         self._limits = limits
-        self._turns = Turns(ITEMS_PER_TURN)
+        self._turns = LoopTurns(ITEMS_PER_TURN)
         self._open: set[_Stream] = set()
         self._ending = False
 
@@ -168,7 +134,7 @@ class _Finished:
 
 class _Stream:
     def __init__(
-        self, service: SentimentService, calls: Calls, receiving: Receiving, turns: Turns, call: Call, limits: StreamLimits
+        self, service: SentimentService, calls: Calls, receiving: Receiving, turns: LoopTurns, call: Call, limits: StreamLimits
     ) -> None:
         self._service = service
         self._calls = calls
@@ -274,7 +240,7 @@ class _Stream:
     async def _accept(self, data: bytes) -> None:
         arrived_at = time.monotonic()
         requests, caller, size = self._receiving.requests, self._call.caller, len(data)
-        request = self._calls.parse(pb.ClassifyStreamRequest, data)
+        request = await self._calls.parsed(pb.ClassifyStreamRequest, data)
         del data
         self._serial += 1
         self._unanswered += 1

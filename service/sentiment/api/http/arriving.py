@@ -9,7 +9,7 @@ from sentiment.api.grpc.calls import Calls
 from sentiment.errors import InvalidInput
 
 # The format of gRPC's header grpc-timeout: 1 to 8 digits and a unit.
-TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
+TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 # Set for requests that are calls, which are counted as such.
 IS_CALL = web.RequestKey("is_call", bool)
 UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
