@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentiment.errors import Refused
-from sentiment.serving.memory import WORTH_BYTES, is_due
 from sentiment.serving.request_bytes import RequestBytes
 
 TOTAL = 1000
@@ -69,18 +68,6 @@ def test_bytes_are_counted_within_a_context_or_until_somebody_gives_them_back() 
     requests.give_back("a", kept)
 
     assert (kept, used, requests.used) == (20, 20, 0)
-
-
-def test_memory_is_given_back_once_after_requests_held_much_of_it() -> None:
-    requests = RequestBytes(8 * WORTH_BYTES)
-    requests.take("a", WORTH_BYTES - 1)
-    requests.give_back("a", WORTH_BYTES - 1)
-    little = is_due(requests)
-    requests.take("a", WORTH_BYTES)
-    held = is_due(requests)
-    requests.give_back("a", WORTH_BYTES)
-
-    assert (little, held, is_due(requests), is_due(requests)) == (False, False, True, False)
 
 
 def test_giving_back_more_than_is_held_is_a_bug() -> None:

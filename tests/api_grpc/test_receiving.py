@@ -52,9 +52,24 @@ class Measured(Connections):
         return self.bytes.get(caller)
 
 
+class Peaked(RequestBytes):
+    """Remembers the most that was used."""
+
+    peak = 0
+
+    def take(self, caller: str, size: int) -> None:
+        super().take(caller, size)
+        self.peak = max(self.peak, self.used)
+
+
+def peak_of(found: Receiving) -> int:
+    assert isinstance(found.requests, Peaked)
+    return found.requests.peak
+
+
 def receiving(bytes_max: int = 10 * MESSAGE_MAX, received: int = 0) -> Receiving:
     """What reads messages; the caller's connection has received some bytes."""
-    found, measured = Receiving(RequestBytes(bytes_max), MESSAGE_MAX, WITHIN_S), Measured()
+    found, measured = Receiving(Peaked(bytes_max), MESSAGE_MAX, WITHIN_S), Measured()
     found._connections = measured
     measured.bytes[CALLER] = received
     return found
@@ -69,7 +84,7 @@ def test_a_message_that_comes_at_once_counts_nothing_while_it_is_read() -> None:
     async def read() -> tuple[bytes, int]:
         found = receiving()
         data = await found.message(Call((LOOK_S / 2, b"good")), CALLER, 10)
-        return data, found.requests.peak
+        return data, peak_of(found)
 
     assert run(read()) == (b"good", 0)
 
@@ -133,7 +148,7 @@ def test_a_message_that_came_while_the_event_loop_was_blocked_is_not_late() -> N
         # The loop does nothing for a while; meanwhile the message comes.
         clock.now += 5
         asyncio.get_running_loop().call_soon(came.set_result, b"good")
-        return await reading, found.requests.peak
+        return await reading, peak_of(found)
 
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(clock)) as runner:
         assert runner.run(read()) == (b"good", 0)
@@ -232,9 +247,9 @@ def test_a_connection_with_reads_is_not_forgotten_however_many_come(monkeypatch:
 
 def test_where_a_front_end_receives_the_messages_none_counts_here() -> None:
     async def read() -> int:
-        found = Receiving(RequestBytes(1), MESSAGE_MAX, WITHIN_S, counts_waiting=False)
+        found = Receiving(Peaked(1), MESSAGE_MAX, WITHIN_S, counts_waiting=False)
         await found.message(Call((5, b"good")), "unix:", 10)
-        return found.requests.peak
+        return peak_of(found)
 
     assert run(read()) == 0
 

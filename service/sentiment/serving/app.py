@@ -155,7 +155,7 @@ class App:
         if not self._counts_grpc:
             await self._open_grpc()
         self._upkeep.start("reload files", self._secured.keep_fresh())
-        self._upkeep.start("give memory back", keep_small(self._requests))
+        self._upkeep.start("give memory back", keep_small())
         loading = asyncio.create_task(self._load())
         stopping, breaking = asyncio.create_task(self._stop.wait()), asyncio.create_task(self._broken.wait())
         try:

@@ -2,30 +2,52 @@
 
 import asyncio
 import ctypes
+import gc
+import math
+import resource
 import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
-from sentiment.serving.request_bytes import RequestBytes
-
-# How often to look.
-LOOK_S = 1.0
-# Requests that held less are not worth it: giving memory back takes some 10 ms of a core, and the pools are needed again.
-WORTH_BYTES = 2**25
-# What is held must have fallen to this part of the most.
-FALLEN = 0.25
+# How often to look, and after attempts that freed little: a trim takes some 10 ms of a core, and the pools are needed again.
+LOOK_S, LOOK_S_MAX = 10.0, 640.0
+# Less is not worth it.
+WORTH_BYTES = 2**26
+STATM = Path("/proc/self/statm")
 
 
-async def keep_small(requests: RequestBytes) -> None:
-    """Give memory back, in a thread, each time after requests held much of it. Never ends; without glibc it does nothing."""
+async def keep_small() -> None:
+    """Give memory back, in a thread, while the process has much more than it once had. Never ends; without glibc it does nothing."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is None:
+        await asyncio.Event().wait()
+    else:
+        await keep_near_least(resident_bytes, partial(_give_back, trim))
+
+
+async def keep_near_least(used: Callable[[], int], trim: Callable[[], object]) -> None:
+    """Call ``trim`` in a thread while ``used`` is at least WORTH_BYTES above its least. Never ends."""
+    least, wait_s = math.inf, LOOK_S
     while True:
-        await asyncio.sleep(LOOK_S)
-        if is_due(requests) and trim is not None:
-            await asyncio.to_thread(trim, 0)
+        await asyncio.sleep(wait_s)
+        before = used()
+        least = min(least, before)
+        if before - least < WORTH_BYTES:
+            continue
+        await asyncio.to_thread(trim)
+        after = used()
+        least = min(least, after)
+        # What stays, such as another model, is in use.
+        wait_s = LOOK_S if before - after >= WORTH_BYTES / 2 else min(2 * wait_s, LOOK_S_MAX)
 
 
-def is_due(requests: RequestBytes) -> bool:
-    """Whether requests held much memory since the last time that this was true, and hold little now."""
-    if requests.peak < WORTH_BYTES or requests.used > FALLEN * requests.peak:
-        return False
-    requests.peak = requests.used
-    return True
+def _give_back(trim: Callable[[int], object]) -> None:
+    # Connections in TLS are in cycles with their buffers, of 256 KiB each, which Python does not see as large.
+    gc.collect()
+    trim(0)
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM."""
+    return int(STATM.read_text().split()[1]) * resource.getpagesize()

@@ -21,8 +21,6 @@ class RequestBytes:
         self._bytes_max = bytes_max
         self._held: dict[str, int] = {}
         self.used = 0
-        # The most that was used. Whoever reads it may set it back to ``used``.
-        self.peak = 0
 
     def take(self, caller: str, size: int) -> None:
         """Count ``size`` more bytes of a caller, until ``give_back``.
@@ -42,7 +40,6 @@ class RequestBytes:
             )
         self._held[caller] = held + size
         self.used += size
-        self.peak = max(self.peak, self.used)
 
     def room(self, caller: str) -> int:
         """The most that a caller can take now."""

@@ -104,7 +104,7 @@ class FrontEnd:
         self._upkeep.start("follow models", self._follow_models())
         self._upkeep.start("watch deadlines", watch_deadlines(self._queues))
         self._upkeep.start("reload files", self._secured.keep_fresh())
-        self._upkeep.start("give memory back", keep_small(self._requests))
+        self._upkeep.start("give memory back", keep_small())
         self._upkeep.start("beat", beat())
         ends = {asyncio.create_task(self._stop.wait()), asyncio.create_task(self._broken.wait())}
         try:
