@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from typing import Never
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from sentiment.client import Client
+from sentiment.explain.turns import NoRoom
 from tests.api_grpc.gate import Gate, in_loop, served_by, total
-from tests.conftest import PLAIN, RunningServer
+from tests.conftest import RunningServer
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
 from tests.viewer.reading import VIEWS, ask, field, settled, show, until
@@ -56,28 +56,23 @@ def test_a_model_without_an_explain_graph_shows_words_and_says_what_it_lacks(vis
     answers(page)
 
 
-def test_a_full_queue_says_when_to_retry_and_the_button_retries(visit: Visit, start: Start) -> None:
-    server = start(explain_calls_max=1)
-    threads = served_by(server).explaining._threads
-    share = threads._share
-    with Client(server.target, options=PLAIN) as client, ThreadPoolExecutor() as pool:
-        # The first begins and does not go on; the second waits.
-        threads._share = lambda: 1e-6
-        waiting = [pool.submit(client.explain, "good", timeout_s=60) for _ in range(2)]
-        page = visit(address(server.url), refused=True)
-        until(page, lambda: len(threads) == 2, "two explanations are open")
-        page = visit(address(server.url, text="a good film"), refused=True)
+def test_a_full_queue_says_when_to_retry_and_the_button_retries(visit: Visit, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start()
 
-        says(page, "Try again in")
-        says(page, "The server has too much to do")
-        expect(page.locator(".answer .label")).to_have_text("positive")
-        threads._share = share
-        for one in waiting:
-            one.result()
-        page.get_by_role("button", name="Try again").first.click()
+    def full(*_: object) -> Never:
+        raise NoRoom("16 explanations are waiting; the limit is 16", 2.0)
 
-        expect(page.locator(".text-word").first).to_be_visible()
-        expect(page.locator(".failed:visible")).to_have_count(0)
+    monkeypatch.setattr(served_by(server).explaining._threads._turns, "admit", full)
+    page = visit(address(server.url, text="a good film"), refused=True)
+
+    says(page, "Try again in")
+    says(page, "The server has too much to do")
+    expect(page.locator(".answer .label")).to_have_text("positive")
+    monkeypatch.undo()
+    page.get_by_role("button", name="Try again").first.click()
+
+    expect(page.locator(".text-word").first).to_be_visible()
+    expect(page.locator(".failed:visible")).to_have_count(0)
 
 
 def test_a_text_over_the_limit_is_refused_with_the_limit(visit: Visit, start: Start) -> None:
