@@ -221,7 +221,7 @@ def test_a_read_that_ends_in_the_turn_in_which_it_is_refused_harms_no_other() ->
         waiting.timeout.reschedule(0)  # type: ignore[union-attr]  # it is in progress
         # It has expired and does not know it yet.
         await asyncio.sleep(0)
-        waiting.refuse(Refused("", 1.0, "request_bytes"))
+        waiting.refuse()
         with pytest.raises(Expired):
             await first
         return [found.requests.used]
@@ -282,8 +282,12 @@ def test_a_caller_that_takes_no_answers_gets_no_more_messages_read_until_it_does
     async def ask() -> tuple[bytes, bytes]:
         found = receiving(2 * MESSAGE_MAX)
         waiting = [await unread(found, MESSAGE_MAX // 2) for _ in range(3)]
-        with pytest.raises(Refused):
+        with pytest.raises(Refused) as first:
             await found.message(Call((0, b"good")), CALLER, 10)
+        with pytest.raises(Refused) as second:
+            await found.message(Call((0, b"good")), CALLER, 10)
+        # One error for all would keep the frames of all calls that it ended.
+        assert first.value is not second.value
         other = await found.message(Call((0, b"good")), "ipv4:10.0.0.8:1", 10)
         for _ in range(2):
             waiting.pop().cancel()

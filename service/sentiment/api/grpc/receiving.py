@@ -22,7 +22,7 @@ from sentiment.api.grpc.connections import Connections
 from sentiment.api.grpc.status import Context, abort
 from sentiment.errors import Expired, InvalidInput, Refused, RequestError
 from sentiment.observability.logs import logger
-from sentiment.serving.request_bytes import RequestBytes
+from sentiment.serving.request_bytes import RETRY_S, RequestBytes
 
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Message)
@@ -57,13 +57,13 @@ class _Wait:
     unmeasured_bytes: int
     answer_bytes: int = 0
     seen: bool = False
-    refused: Refused | None = None
+    refused: bool = False
     timeout: asyncio.Timeout | None = None
 
-    def refuse(self, error: Refused) -> None:
+    def refuse(self) -> None:
         """End it, if it is a read that is not about to end."""
         if self.timeout is not None and not self.timeout.expired():
-            self.refused = error
+            self.refused = True
             self.timeout.reschedule(asyncio.get_running_loop().time())
 
 
@@ -72,15 +72,15 @@ class _Caller:
     """A connection.
 
     ``accounted``: bytes that it may have received with what has come whole. ``counted``: what it holds beyond. ``open``: reads and
-    writes in progress. ``waiting``: those that wait, the oldest first. ``refusal``: why it gets no more messages read. ``excess``:
-    looks in a row at which it held far too much.
+    writes in progress. ``waiting``: those that wait, the oldest first. ``over``: it holds too much, and no more messages of it are
+    read. ``excess``: looks in a row at which it held far too much.
     """
 
     accounted: int = OVERHEAD
     counted: int = 0
     open: int = 0
     waiting: dict[_Wait, None] = field(default_factory=dict)
-    refusal: Refused | None = None
+    over: bool = False
     excess: int = 0
 
 
@@ -165,16 +165,16 @@ class Receiving:
     async def _read(self, context: Context, wait: _Wait, by: float | None) -> bytes | None:
         """Read a message; None if there is none. Raises TimeoutError after the instant ``by``."""
         caller = self._caller(wait.caller)
-        if caller.refusal is not None:
-            raise caller.refusal
+        if caller.over:
+            raise _refusal()
         self._begin(wait)
         data: Any = grpc.aio.EOF  # Any: bytes, or EOF
         try:
             async with asyncio.timeout_at(by) as wait.timeout:
                 data = await context.read()
         except TimeoutError:
-            if wait.refused is not None:
-                raise wait.refused from None
+            if wait.refused:
+                raise _refusal() from None
             raise
         finally:
             if data is not grpc.aio.EOF:
@@ -203,7 +203,7 @@ class Receiving:
         if not caller.waiting:
             del self._waiting[wait.caller]
             self.requests.give_back(wait.caller, caller.counted)
-            caller.counted, caller.refusal, caller.excess = 0, None, 0
+            caller.counted, caller.over, caller.excess = 0, False, 0
             if not caller.open and (received := self._connections.received(wait.caller)) is not None:
                 # Nothing is on its way: what is not accounted for came with calls that were given up, or in long headers.
                 caller.accounted = received + OVERHEAD
@@ -275,9 +275,9 @@ class Receiving:
                 self.requests.take(name, held - caller.counted)
             else:
                 self.requests.give_back(name, caller.counted - held)
-            caller.counted, caller.refusal, caller.excess = held, None, 0
-        except Refused as error:
-            caller.refusal = error
+            caller.counted, caller.over, caller.excess = held, False, 0
+        except Refused:
+            caller.over = True
             most = caller.counted + self.requests.room(name)
             caller.excess = caller.excess + 1 if held > most + EXCESS_BYTES else 0
             if caller.excess > EXCESS_LOOKS and self._connections.close(name):
@@ -286,7 +286,13 @@ class Receiving:
             for wait, size in zip(list(caller.waiting), sizes, strict=True):
                 left -= size
                 if left < 0:
-                    wait.refuse(error)
+                    wait.refuse()
+
+
+def _refusal() -> Refused:
+    """Anew for each call: an error keeps what was raised with it."""
+    held = "this connection's messages that have not come whole, and answers that it has not taken, hold too many bytes"
+    return Refused(held, RETRY_S, "request_bytes")
 
 
 def _checked(data: bytes, bytes_max: int) -> bytes:
