@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from sentiment.client import Client
-from tests.api_grpc.gate import Gate
+from tests.api_grpc.gate import FixedCost, Gate, set_cost
 from tests.conftest import RunningServer
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
@@ -310,6 +310,8 @@ def test_refused_texts_are_sent_again_when_the_server_says(visit: Visit, server:
 
 def test_a_real_refusal_of_a_full_server_loses_no_text(visit: Visit, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start(queue_rows_max=1, runners=1)
+    # Refusals say "in half a second": of its eight tries a text has some left when the page has shown the first.
+    set_cost(server, FixedCost(0.5))
     page = visit(address(server.url, "file"), refused=True)
     gate = Gate(server, monkeypatch)
     try:
