@@ -1,0 +1,164 @@
+"""Bytes of files and streams as text: compression, byte order marks, encodings and lines, in bounded memory."""
+
+import codecs
+import gzip
+import io
+import re
+import sys
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, cast
+
+from sentiment.files.texts import BadFile
+
+COMPRESSED = (".gz", ".zst")
+BLOCK_BYTES = 2**16
+# The limit of a text's line, too. A server's is lower.
+LINE_CHARACTERS_MAX = 2**26
+# Longer ones first: UTF-32 begins as UTF-16 does.
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+# Bytes that are not of the encoding are decoded to these (surrogateescape).
+_NOT_DECODED = re.compile("[\udc80-\udcff]")
+
+# Gives the next bytes: those that are there, at least one; none at the end.
+Read = Callable[[], bytes]
+
+
+def opened(path: Path, stack: ExitStack) -> Read:
+    """Open a file, which may be compressed with gzip or zstd by its ending, until the stack is closed.
+
+    Raises:
+        BadFile: zstd is not installed.
+        OSError: the file cannot be opened.
+    """
+    stream: IO[bytes] = stack.enter_context(path.open("rb"))
+    kind = path.suffix.lower()
+    if kind == ".gz":
+        stream = stack.enter_context(cast(IO[bytes], gzip.GzipFile(fileobj=stream)))
+    elif kind == ".zst":
+        stream = stack.enter_context(_zstd(stream, path))
+    return lambda: stream.read(BLOCK_BYTES)
+
+
+def _zstd(stream: IO[bytes], path: Path) -> IO[bytes]:
+    try:
+        if sys.version_info >= (3, 14):
+            from compression import zstd  # noqa: PLC0415  # loaded only if needed
+        else:
+            from backports import zstd  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        raise BadFile(f"{path}: .zst needs the extra files: pip install 'sentiment-service[files]'") from error
+    return cast(IO[bytes], zstd.open(stream, "rb"))
+
+
+def damage(error: BaseException) -> str:
+    """What is wrong with a file whose bytes cannot be decompressed; empty if the error is another."""
+    if isinstance(error, gzip.BadGzipFile | zlib.error | EOFError) or type(error).__name__ == "ZstdError":
+        return f"damaged or incomplete: {error}"
+    return ""
+
+
+def decoded(read: Read, encoding: str = "") -> Iterator[str]:
+    """The text in pieces, without its byte order mark.
+
+    Bytes that are not of the encoding become lone surrogates, for which ``is_decoded`` is false.
+
+    Args:
+        read: gives the bytes.
+        encoding: Python's name of it; empty: by the byte order mark, else UTF-8.
+
+    Raises:
+        ValueError: it is UTF-16 without a byte order mark, or no text.
+        UnicodeError: a unit of UTF-16 or the like is not whole, after which nothing can be told.
+    """
+    head = b""
+    while len(head) < 4 and (block := read()):
+        head += block
+    # Text of other encodings has none. What lacks a mark and has them is UTF-16 or no text.
+    if b"\0" in head and not encoding and not any(head.startswith(mark) for mark, _ in _MARKS):
+        raise ValueError("has NUL characters at its beginning; if it is UTF-16, choose --encoding utf-16-le or utf-16-be")
+    mark, found = next(((mark, name) for mark, name in _MARKS if head.startswith(mark)), (b"", "utf-8"))
+    decoder = codecs.getincrementaldecoder(encoding or found)("surrogateescape")
+    # A named encoding reads its mark itself, or as U+FEFF.
+    block = head if encoding else head[len(mark) :]
+    first = True
+    while block:
+        piece = decoder.decode(block)
+        yield piece.removeprefix("\ufeff") if first else piece
+        first = first and not piece
+        block = read()
+    if piece := decoder.decode(b"", final=True):
+        yield piece
+
+
+def is_decoded(text: str) -> bool:
+    """Whether all bytes of the text were of its encoding."""
+    return text.isascii() or not _NOT_DECODED.search(text)
+
+
+class LongLine(Exception):
+    """A line is too long to be held in memory."""
+
+    def __init__(self, line: int) -> None:
+        """``line``: its number, from 1."""
+        super().__init__(f"the line has more than {LINE_CHARACTERS_MAX:,} characters")
+        self.line = line
+
+
+class Lines(Iterator[str]):
+    r"""Lines with their line ends. Only a line feed ends a line: a text may contain U+2028 or a carriage return.
+
+    >>> list(Lines(iter(["one\ntw", "o"])))
+    ['one\n', 'two']
+    """
+
+    def __init__(self, pieces: Iterator[str]) -> None:
+        """``pieces``: of the text."""
+        self._pieces = pieces
+        self._ready: deque[str] = deque()
+        self._begun: list[str] = []
+        self._characters = 0
+        self._number = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next line has to be read first."""
+        return not self._ready
+
+    def __next__(self) -> str:
+        """The next line.
+
+        Raises:
+            LongLine: it has more than LINE_CHARACTERS_MAX characters.
+        """
+        while not self._ready:
+            piece = next(self._pieces, None)
+            if piece is None:
+                if not self._begun:
+                    raise StopIteration
+                self._ready.append("".join(self._begun))
+                self._begun = []
+                break
+            first, *others = io.StringIO(piece, newline="\n").readlines() or [""]
+            self._begun.append(first)
+            self._characters += len(first)
+            if self._characters > LINE_CHARACTERS_MAX:
+                raise LongLine(self._number + 1)
+            if first.endswith("\n"):
+                self._ready.append("".join(self._begun))
+                self._begun, self._characters = [], 0
+                if others and not others[-1].endswith("\n"):
+                    self._begun = [others.pop()]
+                    self._characters = len(self._begun[0])
+                self._ready.extend(others)
+        self._number += 1
+        return self._ready.popleft()

@@ -1,0 +1,311 @@
+"""The rows of each format of files. A row is one of the file, in order, with its values or the reason why it has none."""
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import date, time
+from pathlib import Path
+from typing import Any
+
+from sentiment.files.decoding import Lines, is_decoded
+from sentiment.files.records import Record, bare, delimiter_of, records
+from sentiment.files.rows import NOT_DECODED, TEXT, Row, type_of
+from sentiment.files.texts import BadFile
+
+EXTRA = "needs the extra files: pip install 'sentiment-service[files]'"
+PARQUET_ROWS = 1024
+# An element of a JSON array may hold a whole document.
+ELEMENT_CHARACTERS_MAX = 2**26
+_SPACE = re.compile(r"[ \t\r\n]*")
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Rows, lazily, and the names of their columns as the file has them; None where each row has keys of its own."""
+
+    rows: Iterator[Row]
+    header: Sequence[str] | None = None
+
+
+def of_lines(lines: Lines) -> Opened:
+    """A text a line."""
+    return Opened((_text_row(number, bare(line)) for number, line in enumerate(lines, 1)), [TEXT])
+
+
+def _text_row(number: int, text: str) -> Row:
+    return Row(f"line {number}", {TEXT: text}) if is_decoded(text) else Row(f"line {number}", {}, NOT_DECODED)
+
+
+def of_json_lines(lines: Lines) -> Opened:
+    """A JSON object a line."""
+    return Opened(json_row(f"line {number}", bare(line)) for number, line in enumerate(lines, 1))
+
+
+def json_row(place: str, line: str) -> Row:
+    """The row of a line of JSON."""
+    if not is_decoded(line):
+        return Row(place, {}, NOT_DECODED)
+    if not line.strip():
+        return Row(place, {}, "the line is empty")
+    try:
+        return _object_row(place, json.loads(line))
+    except (ValueError, RecursionError) as error:
+        return Row(place, {}, f"is no JSON: {type(error).__name__}")
+
+
+def _object_row(place: str, value: object) -> Row:
+    return Row(place, value) if isinstance(value, dict) else Row(place, {}, f"expected a JSON object, got {type_of(value)}")
+
+
+def of_json(pieces: Iterator[str]) -> Opened:
+    """An array of JSON objects, read element by element. An element that is a string is a text."""
+    values = _elements(pieces)
+    return Opened(
+        Row(f"row {number}", {TEXT: value}) if isinstance(value, str) else _object_row(f"row {number}", value)
+        for number, value in enumerate(values, 1)
+    )
+
+
+def _elements(pieces: Iterator[str]) -> Iterator[object]:
+    """The elements of a JSON array.
+
+    Raises:
+        ValueError: it is no JSON array, not complete, or has text after it.
+    """
+    held, at = "", 0
+
+    def skip() -> str:
+        """Skip white space and return the next character; empty at the end."""
+        nonlocal held, at
+        while True:
+            at = _end_of_space(held, at)
+            if at < len(held):
+                return held[at]
+            if (piece := next(pieces, None)) is None:
+                return ""
+            held, at = piece, 0
+
+    def element() -> object:
+        nonlocal held, at
+        wanted = 1
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(held, at)
+                # A number may go on in the next piece.
+                if end < len(held):
+                    at = end
+                    return value
+            except RecursionError as error:
+                raise ValueError("a JSON value is nested too deeply") from error
+            except json.JSONDecodeError:
+                if len(held) - at > ELEMENT_CHARACTERS_MAX:
+                    raise
+            # Twice as much each time, as what was read is read again.
+            more = "".join(itertools.islice(pieces, wanted))
+            if not more:
+                raise ValueError("the JSON array is not complete or not valid")
+            held, at, wanted = held[at:] + more, 0, wanted * 2
+
+    if skip() != "[":
+        raise ValueError("expected a JSON array of objects (pandas: orient='records'); one object a line is .jsonl")
+    at += 1
+    if skip() == "]":
+        at += 1
+    else:
+        while True:
+            skip()
+            yield element()
+            found = skip()
+            at += 1
+            if found == "]":
+                break
+            if found != ",":
+                raise ValueError("expected , or ] after an element of the JSON array")
+    if skip():
+        raise ValueError("there is more after the JSON array")
+
+
+def _end_of_space(text: str, start: int) -> int:
+    found = _SPACE.match(text, start)
+    assert found, "matches the empty string"
+    return found.end()
+
+
+def of_delimited(lines: Lines, delimiter: str, column: str, *, header: bool, quotes: bool, name: str) -> Opened:
+    """Records of delimited text. ``delimiter``: empty to find it by the header, in which ``column`` helps.
+
+    Raises:
+        BadFile: the header cannot be read.
+        OpenQuote: as ``records``.
+    """
+    first = next(lines, "")
+    before = 0
+    # A spreadsheet's first line may name the delimiter.
+    if named := re.fullmatch(r"sep=(.)", bare(first)):
+        delimiter, first, before = delimiter or named[1], next(lines, ""), 1
+    delimiter = delimiter or delimiter_of(first, column)
+    found = records(itertools.chain([first] if first else [], lines), delimiter, quotes=quotes)
+    head = next(found, Record(1, 0, []))
+    if head.error:
+        raise BadFile(f"{name}:{head.line + before}: {head.error}")
+    columns = head.fields if header else [str(number) for number in range(1, len(head.fields) + 1)]
+    if not header and head.lines:
+        found = itertools.chain([head], found)
+    unique = unique_names(columns)
+    return Opened((row for record in found if (row := record_row(record, unique, before))), columns)
+
+
+def unique_names(header: Iterable[str]) -> list[str]:
+    """The names of columns, the second of equal ones with _2 and so on."""
+    found: dict[str, None] = {}
+    for name in header:
+        others = (f"{name}_{number}" for number in itertools.count(2))
+        found[next(each for each in itertools.chain([name], others) if each not in found)] = None
+    return list(found)
+
+
+def record_row(record: Record, columns: Sequence[str], before: int = 0) -> Row | None:
+    """The row of a record; None for an empty line, which is a row only of a table with one column. ``before``: lines before the table."""
+    first = record.line + before
+    place = f"line {first}" if record.lines == 1 else f"lines {first} to {first + record.lines - 1}"
+    fields = record.fields
+    if record.error:
+        return Row(place, {}, record.error)
+    if not fields:
+        if len(columns) != 1:
+            return None
+        fields = [""]
+    if len(fields) != len(columns):
+        return Row(place, {}, _misfit(len(fields), len(columns)))
+    if not all(map(is_decoded, fields)):
+        return Row(place, {}, NOT_DECODED)
+    return Row(place, dict(zip(columns, fields, strict=True)))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
+
+
+def _misfit(found: int, wanted: int) -> str:
+    """What is wrong with a record of too many or too few fields, and what a user can do."""
+    lines = ", or read each line as a text with --format txt" if wanted == 1 else ""
+    to_do = f"quote fields that contain the delimiter, choose another one with --delimiter{lines}" if found > wanted else "add the others"
+    return f"has {_count(found, 'field')}, but the header has {_count(wanted, 'field')}; {to_do}"
+
+
+def of_parquet(path: Path, needed: Callable[[str], bool], stack: ExitStack) -> Opened:
+    """The rows of a Parquet file. ``needed``: whether a column is wanted; the others are not read.
+
+    Raises:
+        BadFile: it is no Parquet file, has two columns of one name, or the extra is missing.
+    """
+    try:
+        import pyarrow  # noqa: PLC0415  # an extra, loaded only if needed
+        from pyarrow import parquet  # noqa: PLC0415  # as above
+    except ImportError as error:
+        raise BadFile(f"{path}: .parquet {EXTRA}") from error
+
+    def rows(file: Any, columns: Sequence[str]) -> Iterator[Row]:  # Any: pyarrow has no types
+        number = 0
+        try:
+            for batch in file.iter_batches(PARQUET_ROWS, columns=columns):
+                for values in zip(*map(_arrow_values, batch.columns), strict=True):
+                    number += 1
+                    bad = any(isinstance(value, str) and not is_decoded(value) for value in values)
+                    yield Row(f"row {number}", {}, "is not UTF-8") if bad else Row(f"row {number}", dict(zip(columns, values, strict=True)))
+        except pyarrow.ArrowException as error:
+            raise BadFile(f"{path}: not a Parquet file: {error}") from error
+
+    try:
+        file = stack.enter_context(parquet.ParquetFile(path))
+    except pyarrow.ArrowException as error:
+        raise BadFile(f"{path}: not a Parquet file: {error}") from error
+    names = file.schema_arrow.names
+    wanted = [name for name in names if needed(name)]
+    if len(set(wanted)) < len(wanted):
+        raise BadFile(f"{path}: has two columns of one name; rename one")
+    return Opened(rows(file, wanted), names)
+
+
+def _arrow_values(column: Any) -> Sequence[object]:  # Any: pyarrow has no types
+    """The values of a column as Python's objects. Strings need not be valid UTF-8: other bytes become lone surrogates."""
+    import pyarrow  # noqa: PLC0415  # an extra, loaded only if needed
+
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if column.type not in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
+        return [_plain(value) for value in column.to_pylist()]
+    raw = column.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
+    return [None if value is None else value.decode(errors="surrogateescape") for value in raw]
+
+
+def _plain(value: object) -> object:
+    """A value as JSON has it: dates and times as ISO 8601 writes them, other types that JSON lacks as Python's strings."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return str(value)
+
+
+def of_xlsx(path: Path, sheet: str, *, header: bool, stack: ExitStack) -> Opened:
+    """The rows of a workbook's sheet, whose values are those that the spreadsheet stored last. Empty rows at the end are none.
+
+    Raises:
+        BadFile: it is no workbook, ``sheet`` is none of its sheets, or is empty although there are several; or the extra is missing.
+    """
+    try:
+        import openpyxl  # noqa: PLC0415  # an extra, loaded only if needed
+    except ImportError as error:
+        raise BadFile(f"{path}: .xlsx {EXTRA}") from error
+    try:
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+    except Exception as error:  # whatever zipfile, expat and openpyxl raise of a damaged file
+        raise BadFile(f"{path}: not an .xlsx workbook: {type(error).__name__}") from error
+    stack.callback(book.close)
+    names = [found.title for found in book.worksheets]
+    if not sheet and len(names) > 1:
+        raise BadFile(f"{path}: has the sheets {', '.join(names)}: choose one with --sheet")
+    if sheet and sheet not in names:
+        raise BadFile(f"{path}: has no sheet {sheet!r}; it has {', '.join(names)}")
+    found = book[sheet] if sheet else book.worksheets[0]
+    rows = _filled(found.iter_rows(values_only=True))
+    first = next(rows, ())
+    width = max((place for place, value in enumerate(first, 1) if value is not None), default=0)
+    if header:
+        columns = ["" if value is None else str(_plain(value)) for value in first[:width]]
+        numbered = enumerate(rows, 2)
+    else:
+        columns = [str(number) for number in range(1, width + 1)]
+        numbered = enumerate(itertools.chain([first] if width else [], rows), 1)
+    unique = unique_names(columns)
+    return Opened((_sheet_row(number, values, unique) for number, values in numbered), columns)
+
+
+def _filled(rows: Iterable[tuple[object, ...]]) -> Iterator[tuple[object, ...]]:
+    """The rows without the empty ones at the end."""
+    empty = 0
+    for values in rows:
+        if all(value is None for value in values):
+            empty += 1
+            continue
+        yield from itertools.repeat((), empty)
+        empty = 0
+        yield values
+
+
+def _sheet_row(number: int, values: Sequence[object], columns: Sequence[str]) -> Row:
+    if any(value is not None for value in values[len(columns) :]):
+        return Row(f"row {number}", {}, f"has a value beyond the {_count(len(columns), 'column')} of the header")
+    padded = itertools.chain(values, itertools.repeat(None))
+    # An empty cell is an empty text, as in CSV.
+    cells = {name: "" if value is None else _plain(value) for name, value in zip(columns, padded, strict=False)}
+    return Row(f"row {number}", cells, typed=False)

@@ -1,0 +1,255 @@
+"""Reads the rows of tables and of lists of texts, lazily and in bounded memory. Knows neither client nor server.
+
+A row of the file is one row here, in order: with its values, or with the reason why it has none. What makes the rows after it unsure,
+such as a quote that is not closed, ends the reading with a BadFile that names the line.
+"""
+
+import itertools
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sentiment.errors import BadSettings
+from sentiment.files import formats
+from sentiment.files.decoding import BLOCK_BYTES, COMPRESSED, Lines, LongLine, damage, decoded, opened
+from sentiment.files.records import OpenQuote
+from sentiment.files.rows import TEXT, Row, Unread
+from sentiment.files.texts import BadFile
+
+# By the ending of a file's name.
+FORMATS = {
+    ".txt": "txt",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".parquet": "parquet",
+    ".xlsx": "xlsx",
+}
+# Formats that have to be read from a file, as they begin at its end.
+OF_FILES = ("parquet", "xlsx")
+READABLE = ", ".join(FORMATS)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a file is read.
+
+    Attributes:
+        column: the column of the texts: its name or, if no column has that name, its number from 1. A .txt has none.
+        format: one of the values of FORMATS; empty: by the ending of the name.
+        delimiter: of the fields of delimited text, one character; empty: a tab in a .tsv, else found by the header.
+        encoding: of text, by Python's name; empty: by the byte order mark, else UTF-8.
+        header: whether the first row of a table names the columns. If not, their names are 1, 2, 3 and so on.
+        quotes: whether fields of delimited text may be quoted.
+        sheet: of an .xlsx; empty: the only one.
+    """
+
+    column: str = TEXT
+    format: str = ""
+    delimiter: str = ""
+    encoding: str = ""
+    header: bool = True
+    quotes: bool = True
+    sheet: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the options.
+
+        Raises:
+            BadSettings: an option has no such value.
+        """
+        if self.format and self.format not in FORMATS.values():
+            raise BadSettings(f"--format {self.format}: must be one of {', '.join(dict.fromkeys(FORMATS.values()))}")
+        if self.delimiter and (len(self.delimiter) > 1 or self.delimiter in '"\r\n'):
+            raise BadSettings(f"--delimiter {self.delimiter!r}: must be one character, neither a quote nor a line end")
+        try:
+            known = not self.encoding or "".encode(self.encoding) is not None
+        except (LookupError, ValueError):
+            known = False
+        if not known:
+            raise BadSettings(f"--encoding {self.encoding}: unknown; use a name such as utf-8, utf-16, cp1252 or shift_jis")
+
+
+def format_of(name: str) -> str:
+    """The format of a file by the ending of its name, before .gz or .zst; empty if it is none of FORMATS."""
+    path = Path(name.lower())
+    if path.suffix in COMPRESSED:
+        path = path.with_suffix("")
+        if FORMATS.get(path.suffix) in OF_FILES:
+            return ""
+    return FORMATS.get(path.suffix, "")
+
+
+class Table:
+    """The rows of a file, or of a stream. Iterate once. Use it as a context manager, or close it.
+
+    Attributes:
+        name: of the file, for messages.
+        columns: the names of the columns, the second of equal ones with _2; None where each row has keys of its own (JSON).
+    """
+
+    def __init__(self, source: Path | BufferedReader, reading: Reading, *, needed: frozenset[str] | None = None, name: str = "") -> None:
+        """Open a file and read its header.
+
+        Args:
+            source: a path, or a stream, which stays open.
+            reading: how to read it.
+            needed: the only columns that are wanted, by name or number; None: all. Only Parquet leaves out the others.
+            name: for messages; empty: the path.
+
+        Raises:
+            BadFile: it cannot be read.
+        """
+        self.name = name or str(source)
+        self._reading, self._needed = reading, needed
+        self._stack = ExitStack()
+        self._lines: Lines | None = None
+        self._number = 0
+        try:
+            self._format = reading.format or self._by_name(source)
+            found = self._open(source)
+        except BaseException as error:
+            self._stack.close()
+            raise self._bad(error) from error
+        self._header = found.header
+        self.columns = None if found.header is None else tuple(formats.unique_names(found.header))
+        self._rows = self._checked(found.rows)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stack.close()
+
+    def __iter__(self) -> Iterator[Row]:
+        return self
+
+    def __next__(self) -> Row:
+        return next(self._rows)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next row may have to be waited for, because no more of a stream was read."""
+        return self._lines is not None and self._lines.waits
+
+    def key(self, column: str, option: str = "--column") -> str:
+        """The name of the column that ``column`` names or numbers, as the values of a row have it.
+
+        Args:
+            column: as ``Reading.column``.
+            option: the option of a command line that chooses it, for messages.
+
+        Raises:
+            BadFile: there is no such column, or there are two of the name. Where each row has its own keys, the first row is looked at.
+        """
+        if self._format == "txt":
+            return TEXT
+        if self.columns is None or self._header is None:
+            self._look_for(column, option)
+            return column
+        if list(self._header).count(column) > 1:
+            places = ", ".join(str(place) for place, name in enumerate(self._header, 1) if name == column)
+            raise BadFile(
+                f"{self.name}: the columns {places} are all called {column!r}; rename them, or give the number of one to {option}"
+            )
+        if column in self._header:
+            return column
+        if re.fullmatch(r"[1-9][0-9]{0,5}", column) and int(column) <= len(self.columns):
+            return self.columns[int(column) - 1]
+        raise BadFile(f"{self.name}:1: no column {column!r}; the header has {', '.join(self._header) or 'none'} (choose with {option})")
+
+    def _look_for(self, column: str, option: str) -> None:
+        first = next(self._rows, None)
+        if first is None:
+            return
+        self._rows = itertools.chain([first], self._rows)
+        if not first.error and column not in first.values:
+            keys = ", ".join(first.values) or "none"
+            raise BadFile(f"{self.name}: {first.place}: no key {column!r}; the object has {keys} (choose with {option})")
+
+    def _by_name(self, source: Path | BufferedReader) -> str:
+        if not isinstance(source, Path):
+            return "txt"
+        # First, as a wrong name may have a wrong ending.
+        source.stat()
+        found = format_of(source.name)
+        if not found:
+            raise BadFile(
+                f"{source}: the file type must be one of {READABLE} (text also with {' or '.join(COMPRESSED)}), got {source.suffix!r}; "
+                "or choose with --format"
+            )
+        return found
+
+    def _open(self, source: Path | BufferedReader) -> formats.Opened:
+        reading = self._reading
+        if self._format in OF_FILES:
+            if not isinstance(source, Path):
+                raise BadFile(f"{self.name}: {self._format} cannot be read from a stream; write it to a file")
+            if self._format == "xlsx":
+                return formats.of_xlsx(source, reading.sheet, header=reading.header, stack=self._stack)
+            return formats.of_parquet(source, lambda name: self._needed is None or name in self._needed, self._stack)
+        read = opened(source, self._stack) if isinstance(source, Path) else lambda: source.read1(BLOCK_BYTES)
+        pieces = decoded(read, reading.encoding)
+        if self._format == "json":
+            return formats.of_json(pieces)
+        self._lines = lines = Lines(pieces)
+        if self._format == "txt":
+            return formats.of_lines(lines)
+        if self._format == "jsonl":
+            return formats.of_json_lines(lines)
+        delimiter = reading.delimiter or ("\t" if self._format == "tsv" else "")
+        return formats.of_delimited(lines, delimiter, reading.column, header=reading.header, quotes=reading.quotes, name=self.name)
+
+    def _checked(self, rows: Iterator[Row]) -> Iterator[Row]:
+        """The rows; an error has the file's name and where it was."""
+        try:
+            for row in rows:
+                self._number += 1
+                yield row
+        except Exception as error:  # the errors of compression modules have no common class
+            raise self._bad(error) from error
+
+    def _bad(self, error: BaseException) -> BaseException:
+        """The error with the file's name, if it is one of the file."""
+        after = f" after row {self._number}" if self._number else ""
+        if isinstance(error, OpenQuote):
+            return BadFile(
+                f"{self.name}:{error.line}: {error}, so nothing tells where the rows after line {error.begun} begin; close it, or choose "
+                "--no-quotes if no field is quoted"
+            )
+        if isinstance(error, LongLine):
+            return BadFile(f"{self.name}:{error.line}: {error}")
+        if wrong := damage(error):
+            return BadFile(f"{self.name}: {wrong}{after}")
+        if isinstance(error, OSError):
+            return BadFile(f"{self.name}: cannot be read{after}: {error.strerror or error}")
+        if isinstance(error, ValueError):
+            encoding = "; choose another with --encoding" if isinstance(error, UnicodeError) else ""
+            return BadFile(f"{self.name}: {error}{after}{encoding}")
+        return error
+
+
+def read_texts(path: Path, column: str = TEXT) -> Iterator[str]:
+    """The texts of a file, lazily.
+
+    Raises:
+        BadFile: the file, or a row of it, cannot be read.
+    """
+    with Table(path, Reading(column), needed=frozenset([column])) as table:
+        key = table.key(column)
+        for row in table:
+            text = row.text(key)
+            if isinstance(text, Unread):
+                raise BadFile(f"{path}: {text.reason}")
+            yield text

@@ -1,0 +1,77 @@
+"""A row of a table or of a list of texts. Pure."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# The column of a list of texts.
+TEXT = "text"
+NOT_DECODED = "has bytes that are not of the file's encoding; choose it with --encoding, such as cp1252"
+
+
+class BadLabel(ValueError):
+    """A value is no label. The message does not quote it, because a wrong column may hold texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Stands for a text that cannot be read. The reason never quotes the row."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row: where it stands (``line 3``, ``lines 3 to 5`` or ``row 3``), and its values by column.
+
+    ``error``: why it cannot be read; it has no values then. The reason never quotes the row. ``typed``: whether a number is no text; in a
+    spreadsheet it is one, as a cell is a number by what somebody typed.
+    """
+
+    place: str
+    values: Mapping[str, object]
+    error: str = ""
+    typed: bool = True
+
+    def text(self, column: str) -> str | Unread:
+        """The text in a column."""
+        if self.error:
+            return Unread(f"{self.place}: {self.error}")
+        value = self.values.get(column)
+        if isinstance(value, str):
+            return value
+        if not self.typed and isinstance(value, int | float):
+            return str(value)
+        if column not in self.values:
+            return Unread(f"{self.place}: has no {column!r}")
+        return Unread(f"{self.place}: {column!r} {'is missing' if is_missing(value) else f'must be a string, got {type_of(value)}'}")
+
+    def label(self, column: str) -> str:
+        """The label in a column: a string or a whole number, as a string; empty if the row has none.
+
+        Raises:
+            BadLabel: it is neither.
+        """
+        value = self.values.get(column)
+        if isinstance(value, str):
+            # A column of whole numbers with gaps is one of floats in pandas.
+            return re.sub(r"^([+-]?[0-9]+)\.0+$", r"\1", value)
+        if is_missing(value):
+            return ""
+        if isinstance(value, float) and value.is_integer():
+            return str(int(value))
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise BadLabel(f"{self.place}: {column!r} must be a string or a whole number, got {type_of(value)}")
+        return str(value)
+
+
+def is_missing(value: object) -> bool:
+    """Whether a value stands for none: null, or the NaN of pandas."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def type_of(value: object) -> str:
+    """The type of a value, in the words of JSON where it has one."""
+    words: dict[type, str] = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array", dict: "an object"}
+    return "null" if value is None else words.get(type(value), f"a {type(value).__name__}")
