@@ -10,16 +10,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
 from onnx import numpy_helper
 from pyarrow import parquet
 
+from sentiment.cli.answers import table_row
 from sentiment.cli.arguments import seconds
 from sentiment.cli.main import _parser, main
-from sentiment.files.texts import BadFile, LineOutput, read_texts
+from sentiment.files.reading import Reading, Table, read_texts
+from sentiment.files.texts import BadFile, LineOutput
 from sentiment.settings import markdown_table, settings_table
 from tests.conftest import RunningServer
 from tests.tiny import make_bundle, make_graph, read_manifest, write_manifest
@@ -271,7 +272,7 @@ def test_an_output_that_exists_is_never_overwritten(capsys: Captured, local: lis
 
     message = why_not(capsys, "classify", *local, "--input", source, "--output", output, code=1)
 
-    assert message == f"{output}: exists already; delete it or choose another output"
+    assert message == f"{output}: exists already; replace it with --overwrite, or choose another output"
     assert output.read_text() == "mine"
 
 
@@ -558,7 +559,10 @@ def test_wrong_usage_exits_2_and_says_what_is_wrong(capsys: Captured, arguments:
         (["explain"], "no text: give a TEXT, or pipe texts in, one a line"),
         (["classify", "-", "good"], "give either texts or - for standard input"),
         (["classify", "-", "--input", "in.txt"], "give either texts or --input FILE"),
-        (["classify", "--input", "in.txt", "--output", "out.xlsx"], "--output out.xlsx: the ending must be one of .jsonl, .csv, .parquet"),
+        (
+            ["classify", "--input", "in.txt", "--output", "out.doc"],
+            "--output out.doc: the ending must be one of .jsonl, .csv, .tsv, .json, .parquet, .xlsx",
+        ),
         (["classify", "good", "--input", "in.txt"], "give either texts or --input FILE"),
         (["classify", "good", "--output", "out.jsonl"], "--output needs --input, or - for texts from standard input"),
         (["classify", "good", "--restart"], "--restart needs --output"),
@@ -583,9 +587,13 @@ def test_an_unknown_variable_stops_the_server_with_2(capsys: Captured, monkeypat
         ("in.txt", None, "cannot be read: No such file or directory"),
         ("in.parquet", None, "cannot be read: No such file or directory"),
         ("in", None, "cannot be read: No such file or directory"),
-        ("in.xlsx", "good", "the file type must be one of .txt, .tsv, .csv, .jsonl, .parquet, got '.xlsx'"),
+        (
+            "in.doc",
+            "good",
+            ".txt, .csv, .tsv, .jsonl, .ndjson, .json, .parquet, .xlsx (text also with .gz or .zst), got '.doc'",
+        ),
         ("in.csv", "id,review\n1,good\n", "no column 'text'; the header has id, review (choose with --column)"),
-        ("in.jsonl", '{"review": "good"}\n', "expected a JSON object with the key 'text' (choose with --column)"),
+        ("in.jsonl", '{"review": "good"}\n', "no key 'text'; the object has review (choose with --column)"),
         ("in.parquet", "good", "not a Parquet file"),
     ],
 )
@@ -606,6 +614,7 @@ def test_an_input_that_cannot_be_used_is_told_before_a_server_is_looked_for(
 
 # Tables
 
+COLUMNS = ["text", "label", "score", "abstain", "score_negative", "score_positive", "tokens", "truncated", "model", "model_digest", "error"]
 TRICKY = [
     'a "good", film',
     "good\r\nand\rbad\n",
@@ -640,37 +649,34 @@ def test_a_csv_of_answers_has_the_values_of_the_json_lines_and_can_be_read_as_an
         rows = list(csv.DictReader(stream))
 
     assert [row["text"] for row in rows] == list(read_texts(output)) == [shown(text) for text in TRICKY]
-    for row, line in zip(rows, lines_of(lines), strict=True):
-        for path, value in row.items():
-            found: Any = line
-            for name in path.split("."):
-                found = found.get(name) if found else None
-            assert value == ("" if found is None else shown(found) if isinstance(found, str) else json.dumps(found))
-    assert list(rows[0]) == [
-        *("text", "label", "score", "scores.negative", "scores.positive", "abstain", "model.name", "model.version", "model.digest"),
-        *("tokens", "truncated", "error.code", "error.message"),
-    ]
+    for row, line in zip(rows, map(table_row, lines_of(lines)), strict=True):
+        found = [line.get(name) for name in row]
+        assert list(row.values()) == [
+            "" if value is None else shown(value) if isinstance(value, str) else json.dumps(value) for value in found
+        ]
+    assert list(rows[0]) == COLUMNS
 
 
-def test_a_parquet_of_answers_has_the_objects_of_the_json_lines(
+def test_a_parquet_of_answers_has_the_values_of_the_json_lines(
     where: list[str], tricky: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Several row groups.
-    monkeypatch.setattr("sentiment.files.tables.GROUP_BYTES", 500)
+    monkeypatch.setattr("sentiment.files.tables.GROUP_ROWS", 3)
     lines, output = tmp_path / "out.jsonl", tmp_path / "out.parquet"
     assert [run("classify", *where, "--input", tricky, "--output", path) for path in (lines, output)] == [1, 1]
 
     rows = parquet.read_table(output).to_pylist()
 
     assert [row["text"] for row in rows] == list(read_texts(output)) == [shown(text) for text in TRICKY]
-    for row, line in zip(rows, lines_of(lines), strict=True):
+    for row, line in zip(rows, map(table_row, lines_of(lines)), strict=True):
+        assert list(row) == COLUMNS
         assert {name: value for name, value in row.items() if value is not None and name != "text"} == {
             name: value for name, value in line.items() if name != "text"
         }
     assert parquet.ParquetFile(output).num_row_groups > 1
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "tsv", "json", "parquet", "xlsx"])
 @pytest.mark.parametrize("texts", [[], [" "]], ids=["no texts", "no answers"])
 def test_a_table_without_an_answer_has_its_columns(ending: str, texts: list[str], local: list[str], tmp_path: Path) -> None:
     source, output = tmp_path / "in.txt", tmp_path / f"out.{ending}"
@@ -678,10 +684,12 @@ def test_a_table_without_an_answer_has_its_columns(ending: str, texts: list[str]
 
     assert run("classify", *local, "--input", source, "--output", output) == len(texts)
 
-    assert list(read_texts(output)) == texts
+    with Table(output, Reading()) as table:
+        assert [row.text("text") for row in table] == texts
+        assert ending == "json" or list(table.columns or ()) == COLUMNS
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "parquet", "json"])
 def test_an_interrupted_table_is_continued_to_the_table_of_an_uninterrupted_run(
     ending: str, local: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -706,12 +714,155 @@ def test_an_interrupted_table_is_continued_to_the_table_of_an_uninterrupted_run(
     assert {path.name for path in tmp_path.iterdir()} == {"in.txt", whole.name, output.name}
 
 
+def answered(output: Path) -> list[dict[str, str]]:
+    with output.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_the_columns_of_the_input_stand_before_the_answer_and_never_hide_it(capsys: Captured, where: list[str], tmp_path: Path) -> None:
+    source, output, lines = tmp_path / "in.csv", tmp_path / "out.csv", tmp_path / "out.jsonl"
+    source.write_text("id;text;label;score_positive;input_label\n7;good;x;y;z\n")
+
+    assert [run("classify", *where, "--input", source, "--output", path) for path in (output, lines)] == [0, 0]
+
+    (row,), (line,) = answered(output), lines_of(lines)
+    kept = {"id": "7", "input_input_label": "x", "input_score_positive": "y", "input_label": "z"}
+    assert list(row) == [*kept, *COLUMNS]
+    assert kept.items() <= row.items()
+    assert kept.items() <= line.items()
+    assert (row["label"], line["label"], line["text"]) == ("positive", "positive", "good")
+
+
+def test_values_of_json_are_kept_as_they_are_and_may_be_left_out(where: list[str], tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "good", "tags": ["a", {"b": 1.5}], "n": 3, "none": null}\n')
+
+    assert run("classify", *where, "--input", source, "--output", tmp_path / "kept.jsonl") == 0
+    assert run("classify", *where, "--input", source, "--output", tmp_path / "left.jsonl", "--drop") == 0
+
+    (kept,), (left,) = lines_of(tmp_path / "kept.jsonl"), lines_of(tmp_path / "left.jsonl")
+    assert list(left) == KEYS
+    assert list(kept) == ["tags", "n", "none", *KEYS]
+    assert (kept["tags"], kept["n"], kept["none"]) == (["a", {"b": 1.5}], 3, None)
+
+
+def test_rows_before_a_quote_that_is_not_closed_are_answered_and_the_command_says_where_it_opened(
+    capsys: Captured, where: list[str], tmp_path: Path
+) -> None:
+    source, output = tmp_path / "in.csv", tmp_path / "out.jsonl"
+    source.write_text('id,text\n1,good\n2,bad\n3,"open\n4,fine\n')
+
+    message = why_not(capsys, "classify", *where, "--input", source, "--output", output, code=1)
+
+    assert message.startswith(f"{source}:4: the quote that opens in line 4 is not closed")
+    assert [line["text"] for line in lines_of(tmp_path / "out.jsonl.part")] == ["good", "bad"]
+    source.write_text('id,text\n1,good\n2,bad\n3,"closed"\n4,fine\n')
+    assert run("classify", *where, "--input", source, "--output", output) == 0
+    assert [line["text"] for line in lines_of(output)] == ["good", "bad", "closed", "fine"]
+
+
+def test_where_no_row_can_be_read_the_end_says_why(capsys: Captured, local: list[str], tmp_path: Path) -> None:
+    source, output = tmp_path / "in.csv", tmp_path / "out.csv"
+    source.write_text("text\nGood film, but far too long\nBad, too\n")
+
+    assert run("classify", *local, "--input", source, "--output", output) == 1
+
+    assert [(row["label"], row["error"].partition(":")[0]) for row in answered(output)] == [("", "UNREADABLE"), ("", "UNREADABLE")]
+    errors = capsys.readouterr().err
+    assert errors.startswith("2 of 2 texts have no answer; the first: UNREADABLE: line 2: has 2 fields, but the header has 1 field; ")
+    assert "--delimiter, or read each line as a text with --format txt" in errors
+
+
+def test_a_column_of_second_texts_is_read_if_it_is_chosen_and_named_if_it_is_not(
+    capsys: Captured, local: list[str], tmp_path: Path
+) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text("text,text_pair\ngood,bad\n")
+
+    alone = run("classify", *local, "--input", source, "--json")
+    shown_alone, note = capsys.readouterr()
+    paired = run("classify", *local, "--input", source, "--pair", "text_pair", "--json")
+    refused = json.loads(capsys.readouterr().out)
+
+    # The model takes no pairs.
+    assert (alone, paired) == (0, 1)
+    assert note == f"{source}: the column text_pair is not read; choose it with --pair text_pair\n"
+    assert json.loads(shown_alone)["text_pair"] == "bad"
+    assert (refused["text_pair"], refused["error"]["code"]) == ("bad", "FAILED_PRECONDITION")
+
+
+def test_an_output_may_replace_a_file_and_follows_a_link(local: list[str], tmp_path: Path) -> None:
+    source, output, link = tmp_path / "in.txt", tmp_path / "out.jsonl", tmp_path / "link.jsonl"
+    source.write_text("good\n")
+    output.write_text("old\n")
+    link.symlink_to(output)
+
+    assert run("classify", *local, "--input", source, "--output", link, "--overwrite") == 0
+
+    assert link.is_symlink()
+    assert [line["text"] for line in lines_of(output)] == ["good"]
+
+
+def test_an_output_that_is_no_regular_file_is_refused(capsys: Captured, local: list[str], tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("good\n")
+    os.mkfifo(tmp_path / "out.jsonl")
+
+    message = why_not(capsys, "classify", *local, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.jsonl", "--overwrite", code=1)
+
+    assert message == f"{tmp_path / 'out.jsonl'}: is no regular file; use - for standard output"
+
+
+def test_the_output_may_be_standard_output(capsys: Captured, local: list[str], tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("good\n")
+
+    assert run("classify", *local, "--input", tmp_path / "in.txt", "--output", "-") == 0
+
+    assert list(json.loads(capsys.readouterr().out)) == KEYS
+
+
+def test_texts_that_a_spreadsheet_would_run_get_an_apostrophe_on_request(local: list[str], tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    texts = ["=1+1 good", "+good", "-good", "@good", "\tgood", " =good", "good = bad"]
+    source.write_text("".join(json.dumps({"text": text, "n": -1}) + "\n" for text in texts))
+
+    assert run("classify", *local, "--input", source, "--output", tmp_path / "plain.csv") == 0
+    assert run("classify", *local, "--input", source, "--output", tmp_path / "safe.csv", "--escape-formulas") == 0
+
+    assert [row["text"] for row in answered(tmp_path / "plain.csv")] == texts
+    assert [row["text"] for row in answered(tmp_path / "safe.csv")] == [*(f"'{text}" for text in texts[:6]), "good = bad"]
+    assert {row["n"] for row in answered(tmp_path / "safe.csv")} == {"-1"}
+
+
+@pytest.mark.parametrize("text", ["=1+1 good", "good\r\nfilm\x01", "_x000D_ good", "  good "])
+def test_a_spreadsheet_holds_every_text_as_it_is(text: str, local: list[str], tmp_path: Path) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.xlsx"
+    source.write_text(json.dumps({"text": text}) + "\n")
+
+    assert run("classify", *local, "--input", source, "--output", output) == 0
+
+    assert list(read_texts(output)) == [text]
+
+
+def test_a_text_that_no_cell_can_hold_leaves_the_answers_in_the_part(capsys: Captured, local: list[str], tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("good " * 7000)
+
+    message = why_not(capsys, "classify", *local, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.xlsx", code=1)
+
+    assert "row 1 has a text of 35,000 characters; a cell of .xlsx holds 32,767: use .csv; the answers are in" in message
+    assert len(lines_of(tmp_path / "out.xlsx.part")) == 1
+
+
+@pytest.mark.parametrize("name", ["reviews.csv", "missing.jsonl", "data/reviews.CSV.gz"])
+def test_the_name_of_a_file_is_not_taken_for_a_text(name: str, capsys: Captured, local: list[str]) -> None:
+    assert why_not(capsys, "classify", *local, name, code=2).startswith(f"{name} looks like a file; use --input {name}")
+
+
 def test_a_parquet_without_the_extra_is_refused_before_the_work(capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in.txt").write_text("good\n")
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     arguments = ["--target", "127.0.0.1:1", "--input", tmp_path / "in.txt", "--output", tmp_path / "out.parquet"]
 
-    assert "pip install 'sentiment-service[parquet]'" in why_not(capsys, "classify", *arguments, code=1)
+    assert "pip install 'sentiment-service[files]'" in why_not(capsys, "classify", *arguments, code=1)
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 
 
@@ -756,7 +907,7 @@ def test_texts_of_standard_input_are_answered_a_line_each(dash: list[str], serve
     ended = classify("--target", server.target, "--json", *dash, input=texts, text=False)
 
     found = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert [line["text"] for line in found] == ["a good film", "bad", "", "caf\udce9 good", *["good"] * 700, "awful caf\u00e9"]
+    assert [line["text"] for line in found] == ["a good film", "bad", "", None, *["good"] * 700, "awful caf\u00e9"]
     assert ["error" in line for line in found] == [False, False, True, True, *[False] * 701]
     assert (ended.returncode, ended.stderr) == (1, b"2 of 705 texts have no answer\n")
 
@@ -774,6 +925,26 @@ def test_a_text_of_standard_input_is_answered_before_the_next_one_comes(server: 
         process.stdin.close()
 
     assert [answer.split(maxsplit=2)[2] for answer in answers] == ["good\n", "a bad film\n", "awful\n"]
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"), [("csv", ["text,id\n", "good,1\n", '"a bad\n', 'film",2\n']), ("jsonl", ['{"text": "good"}\n'])]
+)
+def test_a_table_of_standard_input_is_answered_row_by_row(kind: str, rows: list[str], server: RunningServer) -> None:
+    command = [sys.executable, "-m", "sentiment", "classify", "--target", server.target, "--format", kind, "--json"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("".join(rows[:2]))
+        process.stdin.flush()
+        first = json.loads(process.stdout.readline())
+        process.stdin.write("".join(rows[2:]))
+        process.stdin.close()
+        others = [json.loads(line)["text"] for line in process.stdout]
+
+    assert first["text"] == "good"
+    assert others == (["a bad\nfilm"] if kind == "csv" else [])
     assert process.returncode == 0
 
 

@@ -2,228 +2,21 @@
 
 import errno
 import io
-import json
 import os
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow
 import pytest
-from pyarrow import parquet
 
-from sentiment.files.texts import READABLE, BadFile, LineOutput, new_file, read_labels, read_texts
-
-FOUND = ["a good film", "caf\u00e9 \U0001f600", 'with "quotes"', "a, comma"]
-# str.splitlines splits at each of these; a text may contain them.
-INNER = ["one\u2028text", "one\u2029text", "one\x85text", "one\x0btext", "one\x0ctext", "one\x1etext"]
+from sentiment.files.reading import read_texts
+from sentiment.files.texts import BadFile, LineOutput, new_file
 
 
 def written(path: Path, content: str | bytes) -> Path:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
-
-
-def file_of(texts: list[str], folder: Path, kind: str, column: str = "text") -> Path:
-    """A file of this kind with these texts and another column."""
-    path = folder / f"texts{kind}"
-    if kind == ".txt":
-        return written(path, "".join(f"{text}\n" for text in texts))
-    if kind == ".tsv":
-        return written(path, "\n".join([f"id\t{column}", *(f"{number}\t{text}" for number, text in enumerate(texts))]) + "\n")
-    if kind == ".csv":
-        quoted = ['"' + text.replace('"', '""') + '"' for text in texts]
-        return written(path, "\n".join([f"id,{column}", *(f"{number},{text}" for number, text in enumerate(quoted))]) + "\n")
-    if kind == ".jsonl":
-        return written(path, "".join(json.dumps({"id": 1, column: text}, ensure_ascii=False) + "\n" for text in texts))
-    parquet.write_table(pyarrow.table({"id": list(range(len(texts))), column: texts}), path, row_group_size=1000)
-    return path
-
-
-def why_not(path: Path, column: str = "text") -> str:
-    with pytest.raises(BadFile) as caught:
-        list(read_texts(path, column))
-    return str(caught.value)
-
-
-# Only a line feed ends a line, and a carriage return inside a line belongs to the text.
-@pytest.mark.parametrize("texts", [FOUND * 3000, INNER, ["good\rfilm", "bad"]], ids=["many", "inner-ends", "carriage-return"])
-@pytest.mark.parametrize("kind", READABLE)
-def test_every_format_gives_its_texts_in_order(kind: str, texts: list[str], tmp_path: Path) -> None:
-    assert list(read_texts(file_of(texts, tmp_path, kind))) == texts
-
-
-@pytest.mark.parametrize("kind", [kind for kind in READABLE if kind != ".txt"])
-def test_the_column_may_have_another_name(kind: str, tmp_path: Path) -> None:
-    assert list(read_texts(file_of(FOUND, tmp_path, kind, "review"), "review")) == FOUND
-
-
-VARIANTS: dict[str, Callable[[bytes], bytes]] = {
-    "byte-order-mark": lambda content: b"\xef\xbb\xbf" + content,
-    "windows-line-ends": lambda content: content.replace(b"\n", b"\r\n"),
-    "no-last-line-end": lambda content: content.removesuffix(b"\n"),
-}
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl"])
-def test_byte_order_mark_and_line_ends_are_not_part_of_a_text(kind: str, variant: str, tmp_path: Path) -> None:
-    path = file_of(FOUND, tmp_path, kind)
-    written(path, VARIANTS[variant](path.read_bytes()))
-
-    assert list(read_texts(path)) == FOUND
-
-
-LONG = "word " * 100_000
-CONTENTS = {
-    "blank line of a txt": (".txt", "good\n\nbad\n", ["good", "", "bad"]),
-    "quoted field of a csv over lines, and a long one": (".csv", f'text,id\n"two\nlines",1\n"{LONG}",2\n', ["two\nlines", LONG]),
-    "quote in a tsv": (".tsv", 'text\tid\n"good\t1\nbad"\t2\n', ['"good', 'bad"']),
-    "row of a tsv that ends before the column": (".tsv", "id\ttext\n1\n2\tbad\n", ["", "bad"]),
-    "row of a csv that ends before the column": (".csv", "id,text\n1\n2,bad\n", ["", "bad"]),
-    "escaped lone surrogate of a jsonl": (".jsonl", '{"text": "\\ud800"}\n', ["\ud800"]),
-}
-
-
-@pytest.mark.parametrize(("kind", "content", "texts"), CONTENTS.values(), ids=CONTENTS)
-def test_a_text_is_read_as_its_format_defines_it(kind: str, content: str, texts: list[str], tmp_path: Path) -> None:
-    assert list(read_texts(written(tmp_path / f"a{kind}", content))) == texts
-
-
-@pytest.mark.parametrize(
-    ("column", "texts"),
-    [(["good", None, "bad"], ["good", "", "bad"]), (pyarrow.array(FOUND).dictionary_encode(), FOUND)],
-    ids=["null", "dictionary"],
-)
-def test_a_parquet_column_may_have_missing_values_and_a_dictionary(column: object, texts: list[str], tmp_path: Path) -> None:
-    parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
-
-    assert list(read_texts(tmp_path / "a.parquet")) == texts
-
-
-@pytest.mark.parametrize("kind", [kind for kind in READABLE if kind != ".txt"])
-def test_the_error_of_a_missing_column_lists_the_columns(kind: str, tmp_path: Path) -> None:
-    path = file_of(FOUND, tmp_path, kind)
-
-    message = why_not(path, "review")
-
-    assert message.startswith(f"{path}:")
-    assert "'review'" in message
-    assert "--column" in message
-    assert kind == ".jsonl" or "id, text" in message
-
-
-@pytest.mark.parametrize("kind", [kind for kind in READABLE if kind not in (".txt", ".jsonl")])
-def test_the_error_of_a_missing_column_of_labels_names_its_option(kind: str, tmp_path: Path) -> None:
-    with pytest.raises(BadFile, match=r"no column 'truth'; .*id, text \(choose with --labels\)"):
-        list(read_labels(file_of(FOUND, tmp_path, kind), "truth"))
-
-
-def test_a_label_that_is_neither_string_nor_whole_number_is_an_error_with_its_row(tmp_path: Path) -> None:
-    written(tmp_path / "a.jsonl", '{"label": 1}\n{"label": [1]}\n')
-    parquet.write_table(pyarrow.table({"label": [1.0, 0.5]}), tmp_path / "a.parquet")
-
-    with pytest.raises(BadFile, match=r"a\.jsonl:2: 'label' \(--labels\): expected a string or a whole number, got a list"):
-        list(read_labels(tmp_path / "a.jsonl", "label"))
-    with pytest.raises(BadFile, match=r"a\.parquet: row 2: 'label' \(--labels\): expected a string or a whole number, got a float"):
-        list(read_labels(tmp_path / "a.parquet", "label"))
-
-
-@pytest.mark.parametrize("kind", [".csv", ".tsv"])
-def test_an_empty_table_has_no_column(kind: str, tmp_path: Path) -> None:
-    assert "no column 'text'; the header has none" in why_not(written(tmp_path / f"a{kind}", ""))
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ('{"text": "good"', "JSONDecodeError"),
-        ("", "JSONDecodeError"),
-        ('{"txt": "good"}', "expected a JSON object with the key 'text'"),
-        ("[1]", "expected a JSON object with the key 'text'"),
-        ("3", "expected a JSON object with the key 'text'"),
-        ('"text"', "expected a JSON object with the key 'text'"),
-        ('{"text": 3}', "'text': expected a string, got a int"),
-        ('{"text": null}', "'text': expected a string, got a NoneType"),
-        ("[" * 100_000, "RecursionError"),
-    ],
-    ids=["cut", "blank", "key", "array", "number", "string", "int", "null", "deep"],
-)
-def test_the_error_of_a_bad_jsonl_line_has_its_number(line: str, says: str, tmp_path: Path) -> None:
-    path = written(tmp_path / "a.jsonl", f'{{"text": "good"}}\n{{"text": "bad"}}\n{line}\n')
-
-    message = why_not(path)
-
-    assert message.startswith(f"{path}:3: ")
-    assert says in message
-    assert len(message) < len(str(path)) + 200
-
-
-@pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl"])
-def test_the_error_of_invalid_utf8_has_the_line_number(kind: str, tmp_path: Path) -> None:
-    path = file_of(["good"] * 2000, tmp_path, kind)
-    lines = path.read_bytes().splitlines(keepends=True)
-    written(path, b"".join([*lines[:1500], lines[1500].replace(b"good", b"caf\xe9"), *lines[1501:]]))
-
-    assert why_not(path).startswith(f"{path}:1501: not UTF-8")
-
-
-def test_texts_before_a_bad_line_are_given(tmp_path: Path) -> None:
-    texts = read_texts(written(tmp_path / "a.txt", b"good\n\xff\n"))
-
-    assert next(texts) == "good"
-    with pytest.raises(BadFile):
-        next(texts)
-
-
-def test_an_unquoted_carriage_return_in_a_csv_is_an_error_and_not_two_rows(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.csv", "text,id\ngood,1\ngood\rfilm,2\n")
-
-    assert why_not(path).startswith(f"{path}:3: ")
-
-
-@pytest.mark.parametrize("name", ["a.xlsx", "a", "a.txt.gz", "a.TXT"])
-def test_the_error_of_an_unknown_file_type_lists_the_readable_ones(name: str, tmp_path: Path) -> None:
-    message = why_not(written(tmp_path / name, "good\n"))
-
-    assert message.startswith(f"{tmp_path / name}: the file type must be one of ")
-    assert ".txt, .tsv, .csv, .jsonl, .parquet" in message
-
-
-@pytest.mark.parametrize("kind", READABLE)
-def test_the_error_of_a_missing_file_has_its_name(kind: str, tmp_path: Path) -> None:
-    message = why_not(tmp_path / f"nosuch{kind}")
-
-    assert message.startswith(f"{tmp_path}/nosuch{kind}: ")
-    assert "No such file" in message
-
-
-@pytest.mark.parametrize("damage", ["empty", "no-parquet", "cut", "changed"])
-def test_the_error_of_a_damaged_parquet_has_its_name(damage: str, tmp_path: Path) -> None:
-    path = file_of([f"{number} film" for number in range(1000)], tmp_path, ".parquet")
-    whole = path.read_bytes()
-    half = len(whole) // 2
-    changed = whole[:100] + b"\xff" * half + whole[100 + half :]
-    written(path, {"empty": b"", "no-parquet": b"text\n" * 100, "cut": whole[:half], "changed": changed}[damage])
-
-    assert why_not(path).startswith(f"{path}: ")
-
-
-@pytest.mark.parametrize("values", [[1, 2], [1.5], [b"good"], [["good"]], [True]], ids=["int", "float", "bytes", "list", "bool"])
-def test_a_parquet_column_that_holds_no_strings_is_refused(values: list[object], tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    parquet.write_table(pyarrow.table({"text": values}), path)
-
-    assert f"{path}: 'text': expected a string, got a {type(values[0]).__name__}" in why_not(path)
-
-
-def test_reading_a_parquet_without_the_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = file_of(FOUND, tmp_path, ".parquet")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-
-    assert "sentiment-service[parquet]" in why_not(path)
 
 
 @pytest.fixture(scope="module")
@@ -332,7 +125,7 @@ def test_an_interrupted_output_is_continued_after_its_last_whole_line(left: byte
 def test_an_output_that_exists_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = written(tmp_path / "out.jsonl", "mine\n")
 
-    with pytest.raises(BadFile, match="exists already; delete it or choose another output"):
+    with pytest.raises(BadFile, match="exists already; replace it with --overwrite"):
         LineOutput(path)
 
     assert path.read_text() == "mine\n"

@@ -385,17 +385,17 @@ def test_the_report_is_a_page_with_plots_that_needs_no_network(watch: Any, tmp_p
     ("arguments", "code", "message"),
     [
         (["--input", "plain.txt", "--fail-on-drift"], 2, "--fail-on-drift needs a reference"),
-        (["--input", "plain.txt", "--labels", "label"], 2, "has no columns"),
+        (["--input", "plain.txt", "--labels", "label"], 2, "has no other column"),
         (
             ["--input", "bad.tsv", "--labels", "label"],
             1,
-            "--labels label: the label of text 2 must be one of negative, positive or its number",
+            "bad.tsv: --labels label: line 3: the label must be one of negative, positive or its number",
         ),
         (["--input", "bad.tsv", "--labels", "truth"], 1, "no column 'truth'; the header has text, label (choose with --labels)"),
         (
             ["--input", "odd.jsonl", "--labels", "label", "--model", "tiny"],
             1,
-            "odd.jsonl:2: 'label' (--labels): expected a string or a whole number, got a bool",
+            "odd.jsonl: --labels label: line 2: 'label' must be a string or a whole number, got a boolean",
         ),
         (["--input", "journal.jsonl", "--labels", "label"], 2, "--labels label: journal.jsonl is a journal"),
         (["--input", "journal.jsonl", "--truncation", "head"], 2, "--truncation head: no file of texts is read"),

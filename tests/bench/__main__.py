@@ -17,7 +17,7 @@ import grpc
 import tokenizers
 from google.protobuf.duration_pb2 import Duration
 
-from sentiment.files.texts import read_texts
+from sentiment.files.reading import read_texts
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.cores import cores_granted
 from sentiment.traffic.lengths import LONG, SHORT

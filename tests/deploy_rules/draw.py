@@ -33,7 +33,7 @@ from matplotlib.ticker import EngFormatter, Formatter, PercentFormatter, ScalarF
 from PIL import Image
 
 from sentiment.client import AsyncClient
-from sentiment.files.texts import read_texts
+from sentiment.files.reading import read_texts
 from sentiment.loadtest.drivers import Target
 from sentiment.loadtest.fleet import Fleet
 from sentiment.loadtest.mix import Mix

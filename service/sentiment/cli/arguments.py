@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sentiment.files.reading import FORMATS, Reading
+
 UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
 DURATION = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(us|ms|s|m|)")
 DURATION_S_MAX = 86_400.0
@@ -30,6 +32,36 @@ def credentials_of(options: argparse.Namespace) -> dict[str, Any]:
     token = "" if options.token_file else os.environ.get(TOKEN_VARIABLE, "").strip()
     files = {"ca_file": options.ca, "cert_file": options.cert, "key_file": options.key, "token_file": options.token_file}
     return {"tls": options.tls, "token": token, **files}
+
+
+def add_reading(parser: Any) -> None:  # Any: as above
+    """Add the arguments that ``reading_of`` reads."""
+    formats = tuple(dict.fromkeys(FORMATS.values()))
+    parser.add_argument("--column", default="text", metavar="NAME", help="column of the texts, by name or number (default: text)")
+    parser.add_argument("--format", default="", choices=("", *formats), help="format of the input (default: by the ending of its name)")
+    parser.add_argument("--delimiter", default="", metavar="CHARACTER", help="between fields of the input (default: found by the header)")
+    parser.add_argument("--encoding", default="", metavar="NAME", help="of the input (default: by the byte order mark, else utf-8)")
+    parser.add_argument("--no-header", action="store_true", help="the first row of the input is data; columns are called 1, 2, 3 ...")
+    parser.add_argument("--no-quotes", action="store_true", help="a quote in a .csv or .tsv is part of the text; no field is quoted")
+    parser.add_argument("--sheet", default="", metavar="NAME", help="sheet of an .xlsx (default: the only one)")
+
+
+def reading_of(options: argparse.Namespace) -> Reading:
+    """How the input is read.
+
+    Raises:
+        BadSettings: an option has no such value.
+    """
+    column = "1" if options.no_header and options.column == "text" else options.column
+    return Reading(
+        column=column,
+        format=options.format,
+        delimiter={"tab": "\t", "\\t": "\t"}.get(options.delimiter, options.delimiter),
+        encoding=options.encoding,
+        header=not options.no_header,
+        quotes=not options.no_quotes,
+        sheet=options.sheet,
+    )
 
 
 def bundles_of(given: str | None = None) -> tuple[Path, ...]:

@@ -1,23 +1,27 @@
 """``sentiment classify``: classifies texts in order and in bounded memory, with a server or in this process."""
 
-import itertools
 import json
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from sentiment.cli.answers import PAIR, RESULT, Asked, Names, answer_of, question_of, reason_of, table_columns, table_row
 from sentiment.cli.connecting import connected
 from sentiment.cli.standard_input import standard_input
 from sentiment.client import CallFailed, Classification, Result
-from sentiment.files.tables import converter_of
-from sentiment.files.texts import LineOutput, read_texts
+from sentiment.client.columns import Unusable
+from sentiment.files.reading import Reading, Table
+from sentiment.files.rows import TEXT, Row, Unread
+from sentiment.files.tables import Write, json_text, writer_of
+from sentiment.files.texts import BadFile, LineOutput
 from sentiment.files.visible import visible, visible_json
 from sentiment.security.client_credentials import Credentials
 
@@ -26,18 +30,6 @@ if TYPE_CHECKING:
     from sentiment.client import Client
     from sentiment.serving.local import Local
 
-# The fields of ``json_line``, for a table. The scores' labels are the model's.
-FIELDS = {
-    "text": str,
-    "label": str,
-    "score": float,
-    "scores": {...: float},
-    "abstain": bool,
-    "model": {"name": str, "version": int, "digest": str},
-    "tokens": int,
-    "truncated": bool,
-    "error": {"code": str, "message": str},
-}
 # No progress is shown for work that ends sooner.
 PROGRESS_AFTER_S = 2.0
 PROGRESS_EVERY_S = 1.0
@@ -45,15 +37,20 @@ PROGRESS_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The arguments of the command. Without texts and input the texts come from standard input.
+    """The arguments of the command. Without texts and input the rows come from standard input.
 
-    ``wait_s``: see ``connecting.connected``.
+    ``pair``: the column of second texts; empty for none. ``drop``: leave out the input's other columns. ``wait_s``: see
+    ``connecting.connected``.
     """
 
     texts: Sequence[str]
     input: Path | None
-    column: str
+    reading: Reading
+    pair: str
+    drop: bool
     output: Path | None
+    overwrite: bool
+    escape_formulas: bool
     json: bool
     target: str
     model: str
@@ -67,86 +64,201 @@ class Job:
 
 
 def classify(job: Job) -> int:
-    """Classify the job's texts. Returns how many have no answer; each of those is shown with its reason.
+    """Classify the job's rows. Returns how many have no answer; each of those is shown with its reason.
 
     Raises:
         BadSettings: the output was begun with other texts or settings.
-        SentimentError: input or output cannot be used, or no text can be classified.
+        BadFile: the input cannot be read to its end; the rows before have their answers.
+        SentimentError: the output cannot be used, or no text can be classified.
     """
     with ExitStack() as stack:
-        convert = converter_of(job.output, FIELDS) if job.output else None
-        blocks = _blocks(job)
-        output = stack.enter_context(LineOutput(job.output, convert)) if job.output else None
+        write = writer_of(job.output, escape_formulas=job.escape_formulas) if job.output else None
+        source = stack.enter_context(_Source(job))
+        output = stack.enter_context(LineOutput(job.output, overwrite=job.overwrite)) if job.output else None
         answerer = stack.enter_context(source_of(job))
-        digest = answerer.get_model(job.model, timeout_s=job.timeout_s).id.digest
-        failed = 0
+        model = answerer.get_model(job.model, timeout_s=job.timeout_s)
+        names = Names(source.text, source.pair, not job.drop, tuple(model.labels))
+        failed = _Failed()
+        asked = (names.asked(row) for row in source)
         if output:
-            output.begin({"column": job.column, "truncation": job.truncation, "model digest": digest}, job.restart)
-            # As one block: nobody waits for the first lines of a file.
-            texts = itertools.chain.from_iterable(blocks)
-            failed, blocks = _skip_done(output, texts, job), iter([texts])
+            options = {"column": job.reading.column, "pair": job.pair, "drop": job.drop, "truncation": job.truncation}
+            output.begin({**options, "model digest": model.id.digest}, job.restart)
+            _skip_done(output, asked, source.name, failed)
         # Answers on a terminal, or texts that somebody is typing, have no progress among them.
         shown = output is not None or (job.input is not None and not sys.stdout.isatty())
         progress = Progress(output.lines if output else 0, shown)
-        digests = {digest} if output else set()
-        for block in blocks:
-            for_results, for_lines = itertools.tee(block)
-            results = answerer.classify_all(for_results, model=job.model, truncation=job.truncation, timeout_s=job.timeout_s)
-            for text, result in zip(for_lines, results, strict=True):
-                if isinstance(result, Classification):
-                    digests.add(result.model.digest)
-                else:
-                    failed += 1
-                    if result.code is grpc.StatusCode.UNAVAILABLE:
-                        raise result
-                if output:
-                    output.write(json_line(text, result))
-                else:
-                    print(visible_json(json_line(text, result)) if job.json else _line(text, result))
-                progress.advance()
-            # The next block of standard input may take long to come.
-            sys.stdout.flush()
-        progress.close(failed)
+        digests = {model.id.digest} if output else set()
+        for each, result in _answers(asked, source, answerer, job):
+            answer = answer_of(each, result)
+            if isinstance(result, Classification):
+                digests.add(result.model.digest)
+            else:
+                failed.add(answer)
+            if output:
+                output.write(json_text(answer))
+            else:
+                print(visible_json(json_text(answer)) if job.json else _line(each, result))
+            progress.advance()
+            if source.waits:
+                # The next row of standard input may take long to come.
+                sys.stdout.flush()
+        progress.close(failed.count, failed.first)
         if len(digests) > 1:
             print(f"the model changed during the run: the answers are from digests {visible(', '.join(sorted(digests)))}", file=sys.stderr)
+        source.check()
         if output:
-            output.complete()
-        return failed
+            _complete(output, write, source, names)
+        return failed.count
 
 
-def _blocks(job: Job) -> Iterator[Iterable[str]]:
-    """The texts. Those of a block are classified together, lazily, and before the next block is asked for.
+@dataclass
+class _Failed:
+    """Counts the rows without an answer. ``first``: the reason of the first row, if all rows so far have none; else empty."""
+
+    count: int = 0
+    first: str = ""
+
+    def add(self, answer: Mapping[str, Any]) -> None:  # Any: JSON
+        error = answer["error"]
+        self.first = self.first or f"{error['code']}: {error['message']}"
+        self.count += 1
+
+
+class _Source(Iterator[Row]):
+    """The rows of the job. A file that cannot be read to its end ends them, and ``check`` then raises why, after their answers.
+
+    Attributes:
+        name: of the file, for messages.
+        text, pair: the columns of the texts; ``pair`` is empty for none.
+    """
+
+    def __init__(self, job: Job) -> None:
+        """Open the input.
+
+        Raises:
+            BadFile: the input is not there, or has no such column. This is told before a server is looked for.
+        """
+        self._table: Table | None = None
+        self._broken: BadFile | None = None
+        self.name, self.text, self.pair = "the command line", TEXT, job.pair
+        if job.texts:
+            self._rows: Iterator[Row] = (Row(f"text {number}", {TEXT: text}) for number, text in enumerate(job.texts, 1))
+            return
+        self._table = Table(job.input, job.reading) if job.input else standard_input(job.reading)
+        self._rows = iter(self._table)
+        self.name = self._table.name
+        self.text = self._table.key(job.reading.column)
+        if job.pair:
+            self.pair = self._table.key(job.pair, "--pair")
+        elif PAIR in (self._table.columns or ()) and self.text != PAIR:
+            print(f"{self.name}: the column {PAIR} is not read; choose it with --pair {PAIR}", file=sys.stderr)
+
+    def __enter__(self) -> "_Source":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._table:
+            self._table.close()
+
+    def __next__(self) -> Row:
+        try:
+            return next(self._rows)
+        except BadFile as error:
+            self._broken = error
+            raise StopIteration from None
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The names of the columns, as far as the file has a header."""
+        return (self._table.columns if self._table else None) or ()
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next row may have to be waited for."""
+        return self._table is not None and self._table.waits
+
+    def check(self) -> None:
+        """Raise the error that ended the rows before the end of the file, if there is one.
+
+        Raises:
+            BadFile: as it was raised.
+        """
+        if self._broken:
+            raise self._broken
+
+
+def _answers(rows: Iterator[Asked], source: _Source, answerer: "Client | Local", job: Job) -> Iterator[tuple[Asked, Result]]:
+    """The rows with their results, in order. A text is sent without waiting for others that are not there yet.
 
     Raises:
-        BadFile: the input is not there, or has no such column. This is told before a server is looked for.
+        CallFailed: no text can be answered.
     """
-    if job.input is None:
-        return iter([job.texts]) if job.texts else standard_input()
-    source = read_texts(job.input, job.column)
-    first = list(itertools.islice(source, 1))
-    return iter([itertools.chain(first, source)])
+    begun: deque[Asked] = deque()
+    more = True
+
+    def block() -> Iterator[Any]:  # Any: as _item
+        """The rows until one has to be waited for."""
+        nonlocal more
+        for asked in rows:
+            begun.append(asked)
+            yield _item(asked)
+            if source.waits and job.input is None:
+                return
+        more = False
+
+    while more:
+        for result in answerer.classify_all(block(), model=job.model, truncation=job.truncation, timeout_s=job.timeout_s):
+            if isinstance(result, CallFailed) and result.code is grpc.StatusCode.UNAVAILABLE:
+                raise result
+            yield begun.popleft(), result
 
 
-def _skip_done(output: LineOutput, texts: Iterator[str], job: Job) -> int:
-    """Skip the texts that an earlier run has processed; returns how many of them have no answer.
+def _item(asked: Asked) -> Any:  # Any: what classify_all takes
+    """What is sent of a row. One that cannot be read takes its place among the results."""
+    if isinstance(asked.text, Unread):
+        return Unusable(asked.text.reason)
+    if isinstance(asked.pair, Unread):
+        return Unusable(asked.pair.reason, PAIR)
+    return asked.text if asked.pair is None else (asked.text, asked.pair)
+
+
+def _complete(output: LineOutput, write: Write | None, source: _Source, names: Names) -> None:
+    """Give the output its name, as a table if it is one."""
+    if write is None:
+        output.complete()
+        return
+
+    def answers() -> Iterator[Mapping[str, Any]]:  # Any: JSON
+        return map(json.loads, output.whole())
+
+    if output.path.suffix.lower() == ".json":
+        output.complete(lambda stream: write(answers, {}, stream))
+        return
+    columns = table_columns(answers(), names.kept(source.columns).values(), names)
+    output.complete(lambda stream: write(lambda: map(table_row, answers()), columns, stream))
+
+
+def _skip_done(output: LineOutput, rows: Iterator[Asked], source: str, failed: _Failed) -> None:
+    """Skip the rows that an earlier run has processed, and count those that have no answer.
 
     Raises:
-        BadSettings: the output's lines do not match the texts.
+        BadSettings: the output's lines do not match the rows.
     """
-    failed, source = 0, job.input or "standard input"
     for number, line in enumerate(output.kept(), 1):
         try:
             known = json.loads(line)
-            answered, has_none = known["text"], "error" in known
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            answered = {name: value for name, value in known.items() if name not in RESULT}
+        except (ValueError, AttributeError, RecursionError) as error:
             raise output.other("is not a line of this command", number) from error
-        text = next(texts, None)
-        if text is None:
+        if not ("label" in known or "error" in known):
+            raise output.other("is not a line of this command", number)
+        asked = next(rows, None)
+        if asked is None:
             raise output.other(f"{source} has {number - 1} texts, fewer than this output", number)
-        if text != answered:
+        if answered != json.loads(json_text(question_of(asked))):
             raise output.other(f"does not match text {number} of {source}, which has changed or is another file", number)
-        failed += has_none
-    return failed
+        if "error" in known:
+            failed.add(known)
 
 
 @contextmanager
@@ -166,26 +278,14 @@ def source_of(job: "Job | ExplainJob") -> "Iterator[Client | Local]":
             yield client
 
 
-def _line(text: str, result: Result) -> str:
+def _line(asked: Asked, result: Result) -> str:
     # Control characters and lone surrogates are shown as escapes: a terminal acts on the first, and the others have no UTF-8.
-    shown = visible(" ".join(text.split()))
+    shown = "" if isinstance(asked.text, Unread) else visible(" ".join(asked.text.split()))
     if isinstance(result, CallFailed):
-        return f"{'-':10} {'':6}  {shown}  ({result.code.name}: {visible(_reason(result))})"
+        code, reason = reason_of(asked, result)
+        return f"{'-':10} {'':6}  {shown}  ({code}: {visible(reason)})"
     undecided = "  (undecided)" if result.abstain else ""
     return f"{visible(result.label):10} {result.score:.4f}  {shown}{undecided}"
-
-
-def _reason(failed: CallFailed) -> str:
-    """Why a text has no answer, without its index in the client's call."""
-    return f"text: {failed.violations[0].description}" if failed.violations else failed.message
-
-
-def json_line(text: str, result: Result) -> str:
-    """The JSON object of a text with its answer, or with the error that it has instead."""
-    if isinstance(result, Classification):
-        return json.dumps(result.to_json(text), ensure_ascii=False)
-    # A text without an answer may have lone surrogates, which JSON can only hold as escapes.
-    return json.dumps({"text": text, "error": {"code": result.code.name, "message": _reason(result)}})
 
 
 class Progress:
@@ -207,12 +307,14 @@ class Progress:
             self._next_at = now + PROGRESS_EVERY_S
             self._show("\r" if sys.stderr.isatty() else "\n")
 
-    def close(self, failed: int = 0) -> None:
-        """Show the end. ``failed``: texts without an answer."""
+    def close(self, failed: int = 0, first: str = "") -> None:
+        """Show the end. ``failed``: texts without an answer; ``first``: why the first of them has none."""
         if self._shown:
             self._show("\n")
         if failed:
-            print(f"{failed} of {self._skipped + self._rows} texts have no answer", file=sys.stderr)
+            texts = self._skipped + self._rows
+            why = f"; the first: {visible(first)}" if failed == texts else ""
+            print(f"{failed} of {texts} texts have no answer{why}", file=sys.stderr)
 
     def _show(self, end: str) -> None:
         self._shown = True

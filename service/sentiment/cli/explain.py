@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from sentiment.cli.classify import json_line, source_of
+from sentiment.cli.answers import Asked, answer_of, reason_of
+from sentiment.cli.classify import source_of
 from sentiment.cli.explanation_text import page
-from sentiment.cli.standard_input import standard_input
+from sentiment.cli.standard_input import standard_texts
 from sentiment.client import AttentionOptions, CallFailed, Client, ExplainOptions, Explanation, NeuronOptions, model_json
 from sentiment.client.explanations import with_notes
 from sentiment.errors import BadSettings
+from sentiment.files.rows import Unread
+from sentiment.files.tables import json_text
 from sentiment.files.texts import new_file
 from sentiment.files.visible import visible, visible_json
 from sentiment.security.client_credentials import Credentials
@@ -77,26 +80,42 @@ def explain(job: ExplainJob) -> int:
             _print(job, ask(job.text, job.options))
             return 0
         failed = 0
-        for number, text in enumerate(itertools.chain.from_iterable(standard_input()), 1):
+        for number, text in enumerate(standard_texts(), 1):
             if number > 1 and not job.json:
                 print()
             try:
-                _print(job, ask(text, job.options))
+                _print(job, ask(_readable(text), job.options))
             except CallFailed as error:
                 if error.code is grpc.StatusCode.UNAVAILABLE:
                     raise
                 failed += 1
-                _show(visible_json(json_line(text, error)) if job.json else visible(f"text {number} has no explanation: {error}"))
+                asked = Asked(text, None, {})
+                _show(
+                    visible_json(json_text(answer_of(asked, error)))
+                    if job.json
+                    else visible(f"text {number} has no explanation: {': '.join(reason_of(asked, error))}")
+                )
             # The next text may take long to come.
             sys.stdout.flush()
         return failed
 
 
 def _one_text() -> str:
-    texts = list(itertools.islice(itertools.chain.from_iterable(standard_input()), 2))
+    texts = list(itertools.islice(standard_texts(), 2))
     if len(texts) != 1:
         raise BadSettings(f"--html shows one text; standard input has {'more' if texts else 'none'}")
-    return texts[0]
+    return _readable(texts[0])
+
+
+def _readable(text: str | Unread) -> str:
+    """The text.
+
+    Raises:
+        CallFailed: it cannot be read.
+    """
+    if isinstance(text, Unread):
+        raise CallFailed(grpc.StatusCode.INVALID_ARGUMENT, text.reason, (), None)
+    return text
 
 
 def _print(job: ExplainJob, explanation: Explanation) -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sentiment.cli.arguments import add_credentials, bundles_of, credentials_of, seconds, seconds_or_none
+from sentiment.cli.arguments import add_credentials, add_reading, bundles_of, credentials_of, reading_of, seconds, seconds_or_none
 from sentiment.cli.completion import add_completion
 from sentiment.cli.loadtest import add_loadtest
 from sentiment.cli.models import add_models
@@ -19,6 +19,7 @@ from sentiment.cli.top import add_top
 from sentiment.cli.version import ShowVersions
 from sentiment.cli.watch import add_watch
 from sentiment.errors import BadBundle, BadSettings, SentimentError
+from sentiment.files.reading import format_of
 from sentiment.files.texts import DISK_FULL, BadFile, reason
 from sentiment.files.visible import visible
 from sentiment.settings import Settings, add_flags, front_ends_of, load_settings, markdown_table, settings_table
@@ -95,14 +96,25 @@ def _parser() -> argparse.ArgumentParser:
         help="a text; -, or none with a pipe: standard input, one text a line, each answered as it comes",
     )
     classify.add_argument(
-        "--input", type=Path, metavar="FILE", help="texts: .txt (one per line), or a column of a .tsv, .csv, .jsonl or .parquet"
+        "--input",
+        metavar="FILE",
+        help="texts: .txt (one a line), or a column of a .csv, .tsv, .jsonl, .json, .parquet or .xlsx; text also .gz or .zst; -: "
+        "standard input",
     )
-    classify.add_argument("--column", default="text", metavar="NAME", help="column of the input that holds the text (default: text)")
+    add_reading(classify)
+    classify.add_argument("--pair", default="", metavar="NAME", help="column that holds the second text of a pair")
     classify.add_argument(
         "--output",
-        type=Path,
         metavar="FILE",
-        help="write the answers here: .jsonl, .csv or .parquet; repeat the command to continue an interrupted run",
+        help="write the answers here: .jsonl, .csv, .tsv, .json, .parquet or .xlsx; repeat the command to continue an interrupted run; "
+        "-: standard output, as --json",
+    )
+    classify.add_argument("--drop", action="store_true", help="leave the input's other columns out of the output")
+    classify.add_argument("--overwrite", action="store_true", help="replace an output that exists")
+    classify.add_argument(
+        "--escape-formulas",
+        action="store_true",
+        help="in a .csv or .tsv, put an apostrophe before texts that a spreadsheet would run as formulas",
     )
     classify.add_argument("--restart", action="store_true", help="start an interrupted output over instead of continuing it")
     classify.add_argument("--json", action="store_true", help="print one JSON object per line")
@@ -244,23 +256,33 @@ def _serve(options: argparse.Namespace) -> int:
 def _classify(options: argparse.Namespace) -> int:
     _quiet_grpc()
     from sentiment.cli.classify import Job, classify  # noqa: PLC0415  # importing gRPC takes 0.1 s, which other commands do not need
-    from sentiment.cli.standard_input import reads_standard_input  # noqa: PLC0415  # as above
+    from sentiment.cli.standard_input import STANDARD_INPUT, reads_standard_input  # noqa: PLC0415  # as above
     from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # as above
 
+    _refuse_file_names(options.texts)
     if options.texts and options.input:
         raise BadSettings("give either texts or --input FILE")
-    piped = not options.input and reads_standard_input(options.texts, "one or more TEXT, or --input FILE")
-    if options.output and not (options.input or piped):
+    texts = [STANDARD_INPUT] if options.input == STANDARD_INPUT else options.texts
+    file = Path(options.input) if options.input and options.input != STANDARD_INPUT else None
+    piped = not file and reads_standard_input(texts, "one or more TEXT, or --input FILE")
+    printed = options.output in (None, STANDARD_INPUT)
+    output = None if printed else Path(options.output)
+    if output and not (file or piped):
         raise BadSettings("--output needs --input, or - for texts from standard input")
-    if options.restart and not options.output:
-        raise BadSettings("--restart needs --output")
+    for name in ("restart", "overwrite", "escape_formulas"):
+        if getattr(options, name) and not output:
+            raise BadSettings(f"--{name.replace('_', '-')} needs --output")
     _log_local(options)
     job = Job(
-        texts=[] if piped else options.texts,
-        input=options.input,
-        column=options.column,
-        output=options.output,
-        json=options.json,
+        texts=[] if piped else texts,
+        input=file,
+        reading=reading_of(options),
+        pair=options.pair,
+        drop=options.drop,
+        output=output,
+        overwrite=options.overwrite,
+        escape_formulas=options.escape_formulas,
+        json=options.json or options.output == STANDARD_INPUT,
         target=options.target,
         model=options.model,
         truncation=options.truncation,
@@ -272,6 +294,13 @@ def _classify(options: argparse.Namespace) -> int:
         credentials=Credentials(**credentials_of(options)),
     )
     return FAILED if classify(job) else DONE
+
+
+def _refuse_file_names(texts: Sequence[str]) -> None:
+    """Refuse texts that are names of files, which would be classified themselves."""
+    for text in texts:
+        if format_of(text) and " " not in text:
+            raise BadSettings(f"{text} looks like a file; use --input {text}, or pipe it in to classify its name")
 
 
 def _explain(options: argparse.Namespace) -> int:

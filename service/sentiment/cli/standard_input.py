@@ -1,4 +1,4 @@
-"""Texts from standard input, a line each, as they come."""
+"""Rows from standard input, as they come."""
 
 import os
 import stat
@@ -8,14 +8,12 @@ from io import BufferedReader
 from typing import cast
 
 from sentiment.errors import BadSettings
-from sentiment.files.texts import BadFile, bare
+from sentiment.files.reading import Reading, Table
+from sentiment.files.rows import TEXT, Unread
+from sentiment.files.texts import BadFile
 
 # The argument that means standard input.
 STANDARD_INPUT = "-"
-BLOCK_BYTES = 2**16
-# The limit of a text in a file, too. A server's is lower.
-LINE_BYTES_MAX = 2**26
-_BOM = b"\xef\xbb\xbf"
 
 
 def reads_standard_input(texts: list[str], what: str) -> bool:
@@ -42,35 +40,24 @@ def _is_piped() -> bool:
         return False
 
 
-def standard_input() -> Iterator[list[str]]:
-    """Blocks of texts: the lines that are there when a block is asked for, at least one. So a text is answered without waiting for others.
-
-    Bytes that are not UTF-8 become lone surrogates, for which a text is refused by itself.
+def standard_input(reading: Reading) -> Table:
+    """The rows of standard input, as they come: of the format that ``reading`` has, else a text a line.
 
     Raises:
-        BadFile: a line is too long, or standard input cannot be read.
+        BadFile: it is closed, or is no table of that format.
     """
     if sys.stdin is None:
         raise BadFile("standard input: is closed")
     if sys.stdin.isatty():
         print("Type a text and Enter; Ctrl-D ends.", file=sys.stderr)
-    stream = cast(BufferedReader, sys.stdin.buffer)
-    # The beginning of a line whose end has not come, and how many lines came before it.
-    begun, number = bytearray(), 0
-    try:
-        while block := stream.read1(BLOCK_BYTES):
-            begun += block
-            if len(begun) > LINE_BYTES_MAX:
-                raise BadFile(f"standard input:{number + 1}: the line has more than {LINE_BYTES_MAX:,} bytes")
-            if b"\n" in block:
-                *lines, begun = begun.split(b"\n")
-                yield [_text(line, number + index) for index, line in enumerate(lines)]
-                number += len(lines)
-    except OSError as error:
-        raise BadFile(f"standard input: cannot be read: {error.strerror or error}") from error
-    if begun:
-        yield [_text(begun, number)]
+    return Table(cast(BufferedReader, sys.stdin.buffer), reading, name="standard input")
 
 
-def _text(line: bytearray, index: int) -> str:
-    return bare((line if index else line.removeprefix(_BOM)).decode(errors="surrogateescape"))
+def standard_texts() -> Iterator[str | Unread]:
+    """The texts of standard input, a line each.
+
+    Raises:
+        BadFile: as ``standard_input``.
+    """
+    with standard_input(Reading(format="txt")) as table:
+        yield from (row.text(TEXT) for row in table)

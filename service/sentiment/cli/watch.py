@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sentiment.cli.arguments import bundles_of, count
+from sentiment.cli.arguments import add_reading, bundles_of, count, reading_of
 from sentiment.files.visible import visible_lines
 from sentiment.observability.drift import TEXTS_MIN, WINDOW_TEXTS
 
@@ -25,13 +25,13 @@ def add_watch(commands: Any) -> None:  # Any: argparse names the type of its sub
         type=Path,
         required=True,
         metavar="PATH",
-        help="a journal (a folder or one of its files), or texts to answer in this process: .txt (one per line), or a column of a .tsv, "
-        ".csv, .jsonl or .parquet",
+        help="a journal (a folder or one of its files), or texts to answer in this process: .txt (one a line), or a column of a .csv, "
+        ".tsv, .jsonl, .json, .parquet or .xlsx; text also .gz or .zst",
     )
     parser.add_argument(
         "--reference", type=Path, metavar="PATH", help="usual texts, or a journal of the same model (default: the bundle's references)"
     )
-    parser.add_argument("--column", default="text", metavar="NAME", help="column of a file that holds the text (default: text)")
+    add_reading(parser)
     parser.add_argument("--labels", default="", metavar="NAME", help="column of --input that holds the right label, by name or number")
     parser.add_argument(
         "--model",
@@ -69,7 +69,7 @@ def _run(options: argparse.Namespace) -> int:
     shown, drifted = run(
         Job(
             input=options.input,
-            column=options.column,
+            reading=reading_of(options),
             labels=options.labels,
             reference=options.reference,
             model=options.model,

@@ -108,12 +108,12 @@ class AsyncColumn:
     async def _items(self, values: AsyncIterator[object]) -> AsyncGenerator[Item, None]:
         async for value in values:
             self._taken += 1
-            yield value if isinstance(value, Unusable) else item_of_value(value)
+            yield item_of_value(value)
 
 
 def item_of_value(value: object) -> Item:
     """One value of a column as a text, a pair, or what is wrong with it."""
-    if isinstance(value, str):
+    if isinstance(value, str | Unusable):
         return value
     # Arrow has no tuples, so a pair of its lists comes as a list.
     if isinstance(value, tuple | list) and len(value) == 2:

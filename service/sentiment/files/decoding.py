@@ -84,7 +84,7 @@ def decoded(read: Read, encoding: str = "") -> Iterator[str]:
     while len(head) < 4 and (block := read()):
         head += block
     # Text of other encodings has none. What lacks a mark and has them is UTF-16 or no text.
-    if b"\0" in head and not encoding and not any(head.startswith(mark) for mark, _ in _MARKS):
+    if b"\0" in head[:4] and not encoding and not any(head.startswith(mark) for mark, _ in _MARKS):
         raise ValueError("has NUL characters at its beginning; if it is UTF-16, choose --encoding utf-16-le or utf-16-be")
     mark, found = next(((mark, name) for mark, name in _MARKS if head.startswith(mark)), (b"", "utf-8"))
     decoder = codecs.getincrementaldecoder(encoding or found)("surrogateescape")

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,13 +15,21 @@ from sentiment.files.decoding import Lines, is_decoded
 from sentiment.files.records import Record, bare, delimiter_of, records
 from sentiment.files.rows import NOT_DECODED, TEXT, Row, type_of
 from sentiment.files.texts import BadFile
+from sentiment.files.xlsx_strings import unescaped
 
 EXTRA = "needs the extra files: pip install 'sentiment-service[files]'"
 PARQUET_ROWS = 1024
 # An element of a JSON array may hold a whole document.
 ELEMENT_CHARACTERS_MAX = 2**26
 _SPACE = re.compile(r"[ \t\r\n]*")
-_DECODER = json.JSONDecoder()
+
+
+def _constant(name: str) -> object:
+    """NaN and the like, which are no JSON, as ``_plain`` has them."""
+    return _plain(float(name))
+
+
+_DECODER = json.JSONDecoder(parse_constant=_constant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +61,7 @@ def json_row(place: str, line: str) -> Row:
     if not line.strip():
         return Row(place, {}, "the line is empty")
     try:
-        return _object_row(place, json.loads(line))
+        return _object_row(place, json.loads(line, parse_constant=_constant))
     except (ValueError, RecursionError) as error:
         return Row(place, {}, f"is no JSON: {type(error).__name__}")
 
@@ -244,8 +253,10 @@ def _arrow_values(column: Any) -> Sequence[object]:  # Any: pyarrow has no types
 
 
 def _plain(value: object) -> object:
-    """A value as JSON has it: dates and times as ISO 8601 writes them, other types that JSON lacks as Python's strings."""
-    if value is None or isinstance(value, str | int | float):
+    """A value as JSON has it: dates and times as ISO 8601 writes them, NaN as null, other values that JSON lacks as Python's strings."""
+    if isinstance(value, float):
+        return None if math.isnan(value) else str(value) if math.isinf(value) else value
+    if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, date | time):
         return value.isoformat()
@@ -281,7 +292,7 @@ def of_xlsx(path: Path, sheet: str, *, header: bool, stack: ExitStack) -> Opened
     first = next(rows, ())
     width = max((place for place, value in enumerate(first, 1) if value is not None), default=0)
     if header:
-        columns = ["" if value is None else str(_plain(value)) for value in first[:width]]
+        columns = [str(_cell(value)) for value in first[:width]]
         numbered = enumerate(rows, 2)
     else:
         columns = [str(number) for number in range(1, width + 1)]
@@ -306,6 +317,9 @@ def _sheet_row(number: int, values: Sequence[object], columns: Sequence[str]) ->
     if any(value is not None for value in values[len(columns) :]):
         return Row(f"row {number}", {}, f"has a value beyond the {_count(len(columns), 'column')} of the header")
     padded = itertools.chain(values, itertools.repeat(None))
+    return Row(f"row {number}", {name: _cell(value) for name, value in zip(columns, padded, strict=False)}, typed=False)
+
+
+def _cell(value: object) -> object:
     # An empty cell is an empty text, as in CSV.
-    cells = {name: "" if value is None else _plain(value) for name, value in zip(columns, padded, strict=False)}
-    return Row(f"row {number}", cells, typed=False)
+    return "" if value is None else unescaped(value) if isinstance(value, str) else _plain(value)

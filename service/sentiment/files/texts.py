@@ -1,11 +1,9 @@
-"""Reads texts from files and writes answers to files, row by row, in bounded memory. Knows neither client nor server."""
+"""Writes files, which are whole or not there, and lines that an interrupted run can go on with."""
 
-import csv
 import errno
 import fcntl
 import itertools
 import json
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,10 +13,7 @@ from typing import IO, BinaryIO, Self
 
 from sentiment.errors import BadSettings, SentimentError
 
-READABLE = (".txt", ".tsv", ".csv", ".jsonl", ".parquet")
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-# A field may hold a whole document; the default limit of the csv module is 128 KiB.
-csv.field_size_limit(2**26)
 
 
 class BadFile(SentimentError):
@@ -55,200 +50,28 @@ def difference(recorded: Mapping[str, object], current: Mapping[str, object]) ->
     return ""
 
 
-def read_texts(path: Path, column: str = "text") -> Iterator[str]:
-    """Read texts lazily: each line of a .txt file, or the ``column`` of a .tsv or .csv with header, a .jsonl or a .parquet file.
-
-    Raises:
-        BadFile: the file cannot be read in this way. Its message names the option --column.
-    """
-    return _read(path, column, labels=False)
-
-
-def read_labels(path: Path, column: str) -> Iterator[str]:
-    """Read a column of labels, lazily: one string for each text that ``read_texts`` reads, empty for a text without a label.
-
-    A label is a string or a whole number. Null is no label, and neither is a key that a row of a .jsonl lacks.
-
-    Raises:
-        BadFile: the file cannot be read in this way. Its message names the option --labels.
-    """
-    return _read(path, column, labels=True)
-
-
-def _read(path: Path, column: str, *, labels: bool) -> Iterator[str]:
-    kind = path.suffix
-    try:
-        # First, as a wrong name may have a wrong ending.
-        path.stat()
-        if kind not in READABLE:
-            raise BadFile(f"{path}: the file type must be one of {', '.join(READABLE)}, got {kind!r}")
-        if kind == ".parquet":
-            yield from _parquet(path, column, labels)
-            return
-        with path.open("rb") as stream:
-            lines = _lines(stream, path)
-            yield from (
-                map(bare, lines)
-                if kind == ".txt"
-                else _tab_separated(lines, path, column, labels)
-                if kind == ".tsv"
-                else _comma_separated(lines, path, column, labels)
-                if kind == ".csv"
-                else _json_lines(lines, path, column, labels)
-            )
-    except OSError as error:
-        raise BadFile(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def _lines(stream: IO[bytes], path: Path) -> Iterator[str]:
-    """Lines with their line ends. Only a line feed ends a line: a text may contain U+2028 or a carriage return."""
-    for number, line in enumerate(stream, 1):
-        try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise BadFile(f"{path}:{number}: not UTF-8: {error.reason}") from error
-
-
-def bare(line: str) -> str:
-    """A line without its line end."""
-    return line.removesuffix("\n").removesuffix("\r")
-
-
-def _tab_separated(lines: Iterator[str], path: Path, column: str, labels: bool) -> Iterator[str]:
-    # Not the csv module: it allows a carriage return only in a quoted field, and here nothing is quoted.
-    place = place_of(bare(next(lines, "")).split("\t"), path, column, _option(labels))
-    for line in lines:
-        if fields := bare(line):
-            yield field_at(fields.split("\t"), place)
-
-
-def _comma_separated(lines: Iterator[str], path: Path, column: str, labels: bool) -> Iterator[str]:
-    rows = csv.reader(lines)
-    try:
-        place = place_of(next(rows, []), path, column, _option(labels))
-        yield from (field_at(row, place) for row in rows if row)
-    except csv.Error as error:
-        raise BadFile(f"{path}:{rows.line_num}: not CSV: {error}") from error
-
-
-def _option(labels: bool) -> str:
-    """The option of a command line that names the column."""
-    return "--labels" if labels else "--column"
-
-
-def place_of(header: list[str], path: Path | str, column: str, option: str = "--column") -> int:
-    """The index of a column, which ``option`` names.
-
-    Raises:
-        BadFile: the header does not have the column.
-    """
-    if column not in header:
-        raise BadFile(f"{path}:1: no column {column!r}; the header has {', '.join(header) or 'none'} (choose with {option})")
-    return header.index(column)
-
-
-def field_at(row: list[str], place: int) -> str:
-    """A field of a record; empty if the record is too short."""
-    return row[place] if place < len(row) else ""
-
-
-def _json_lines(lines: Iterator[str], path: Path, column: str, labels: bool) -> Iterator[str]:
-    for number, line in enumerate(lines, 1):
-        try:
-            yield _label_of_json(line, column) if labels else str(row_of_json(line, column)[column])
-        except BadFile as error:
-            raise BadFile(f"{path}:{number}: {error}") from error
-
-
-def row_of_json(line: str, column: str) -> Mapping[str, object]:
-    """The JSON object of a line, whose ``column`` is a string.
-
-    Raises:
-        BadFile: it is not; the message does not have the file.
-    """
-    try:
-        row: Mapping[str, object] = json.loads(line)
-        text = row[column]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadFile(f"expected a JSON object with the key {column!r} (choose with --column): {type(error).__name__}") from error
-    if not isinstance(text, str):
-        raise BadFile(f"{column!r}: expected a string, got a {type(text).__name__}")
-    return row
-
-
-def _label_of_json(line: str, column: str) -> str:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise BadFile(f"expected a JSON object: {type(error).__name__}") from error
-    if not isinstance(row, dict):
-        raise BadFile(f"expected a JSON object, got a {type(row).__name__}")
-    return _label(row.get(column), column)
-
-
-def _label(value: object, column: str) -> str:
-    """A label as a string; empty for none. Its value is not quoted in an error: a wrong column may hold texts.
-
-    Raises:
-        BadFile: it is neither a string nor a whole number; the message does not have the file.
-    """
-    # A column of whole numbers with gaps is one of floats in pandas, where a gap is NaN.
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise BadFile(f"{column!r} (--labels): expected a string or a whole number, got a {type(value).__name__}")
-    return str(value)
-
-
-def _parquet(path: Path, column: str, labels: bool) -> Iterator[str]:
-    try:
-        import pyarrow  # noqa: PLC0415  # an extra, loaded only if needed
-        from pyarrow import parquet  # noqa: PLC0415  # as above
-    except ImportError as error:
-        raise BadFile(f"{path}: .parquet needs the parquet extra: pip install 'sentiment-service[parquet]'") from error
-    try:
-        with parquet.ParquetFile(path) as file:
-            if column not in file.schema_arrow.names:
-                raise BadFile(f"{path}: no column {column!r}; it has {', '.join(file.schema_arrow.names)} (choose with {_option(labels)})")
-            values = (value for batch in file.iter_batches(1024, columns=[column]) for value in batch.column(0).to_pylist())
-            for number, value in enumerate(values, 1):
-                if labels:
-                    try:
-                        yield _label(value, column)
-                    except BadFile as error:
-                        raise BadFile(f"{path}: row {number}: {error}") from error
-                elif not isinstance(value, str | None):
-                    raise BadFile(f"{path}: {column!r}: expected a string, got a {type(value).__name__}")
-                else:
-                    yield value or ""
-    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-        raise BadFile(f"{path}: not a Parquet file: {error}") from error
-
-
 class LineOutput:
     """Writes whole lines to ``PATH.part`` and renames it to PATH when complete. Continues an interrupted part.
 
     Meanwhile ``PATH.part.json`` records the input and options that the lines depend on. Use it as a context manager; only ``complete``
-    renames the part. Where PATH is a table made of the lines, that is written as ``PATH.part.new`` and renamed, and the part is removed.
+    renames the part. A symbolic link is followed: the file that it names is written.
 
     Attributes:
         lines: the number of lines in the part when it was opened.
     """
 
-    def __init__(self, path: Path, convert: Callable[[Callable[[], Iterator[bytes]], IO[bytes]], None] | None = None) -> None:
-        """Open or continue. ``convert``: makes the file of the lines; None: they are the file.
+    def __init__(self, path: Path, *, overwrite: bool = False) -> None:
+        """Open or continue. ``overwrite``: a file of this name is replaced in the end.
 
         Raises:
-            BadFile: PATH exists, cannot be written, or another process writes to it.
+            BadFile: PATH exists, cannot be written or is no regular file, or another process writes to it.
         """
         if not path.name:
             raise BadFile(f"{path}: expected a file, got a folder")
-        self.path = path
+        self._overwrite = overwrite
+        self.path = path = Path(os.path.realpath(path))
         self._part = path.with_name(path.name + ".part")
         self._record = path.with_name(path.name + ".part.json")
-        self._convert = convert
         try:
             self._refuse_existing()
             self._stream = self._part.open("ab+")
@@ -262,8 +85,10 @@ class LineOutput:
             raise BadFile(f"{self._part}: cannot be written: {reason(error)}") from error
 
     def _refuse_existing(self) -> None:
-        if self.path.exists():
-            raise BadFile(f"{self.path}: exists already; delete it or choose another output")
+        if self.path.exists() and not self.path.is_file():
+            raise BadFile(f"{self.path}: is no regular file; use - for standard output")
+        if self.path.exists() and not self._overwrite:
+            raise BadFile(f"{self.path}: exists already; replace it with --overwrite, or choose another output")
 
     def _claim(self) -> None:
         if not claim(self._stream):
@@ -287,11 +112,11 @@ class LineOutput:
         self._stream.truncate(end)
         return lines
 
-    def begin(self, options: Mapping[str, str], restart: bool = False) -> None:
+    def begin(self, options: Mapping[str, object], restart: bool = False) -> None:
         """Record the options that the lines depend on or, if the part has lines, check them. Call it before the first write.
 
         Args:
-            options: everything that the lines depend on.
+            options: everything that the lines depend on, as plain JSON.
             restart: drop the existing lines.
 
         Raises:
@@ -335,25 +160,40 @@ class LineOutput:
         except OSError as error:
             raise BadFile(f"{self._part}: cannot be written: {error.strerror}; repeat the command to continue") from error
 
-    def complete(self) -> None:
-        """Flush the part to disk and rename it to PATH."""
+    def whole(self) -> Iterator[bytes]:
+        """All lines of the part."""
+        self._stream.flush()
+        return _whole(self._part)
+
+    def complete(self, write: Callable[[IO[bytes]], None] | None = None) -> None:
+        """Flush the part to disk and rename it to PATH.
+
+        Args:
+            write: writes the file that is made of the lines. It is written as ``PATH.part.new`` and renamed, and the part is removed.
+                None: the lines are the file.
+
+        Raises:
+            BadFile: it cannot be written. The part is kept.
+        """
         try:
             self._stream.flush()
             os.fsync(self._stream.fileno())
-            if self._convert is None:
+            if write is None:
                 os.replace(self._part, self.path)
             else:
-                self._replace_converted(self._convert)
+                self._replace_by(write)
                 self._part.unlink()
             self._record.unlink(missing_ok=True)
         except OSError as error:
             raise BadFile(f"{self._part}: cannot be completed: {error.strerror}; repeat the command to continue") from error
+        except BadFile as error:
+            raise BadFile(f"{self.path}: {error}; the answers are in {self._part}, an object a line") from error
 
-    def _replace_converted(self, convert: Callable[[Callable[[], Iterator[bytes]], IO[bytes]], None]) -> None:
+    def _replace_by(self, write: Callable[[IO[bytes]], None]) -> None:
         new = self.path.with_name(self.path.name + ".part.new")
         try:
             with new.open("wb") as stream:
-                convert(lambda: _whole(self._part), stream)
+                write(stream)
                 stream.flush()
                 os.fsync(stream.fileno())
             os.replace(new, self.path)

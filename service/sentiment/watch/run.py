@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from sentiment.errors import BadBundle, BadSettings
 from sentiment.files import svg_plots
+from sentiment.files.reading import Reading
 from sentiment.files.texts import BadFile, new_file
 from sentiment.model.bundle import Manifest, bundle_roots, find_bundle, load_bundle
 from sentiment.observability.drift import Signal
@@ -28,7 +29,7 @@ class Job:
     """The arguments of the command. ``labels``: the column of right labels, empty for none."""
 
     input: Path
-    column: str
+    reading: Reading
     labels: str
     reference: Path | None
     model: str
@@ -110,7 +111,7 @@ def _source(job: Job, path: Path, model: str, stack: ExitStack) -> "JournalSourc
     from sentiment.watch.texts import TextSource  # noqa: PLC0415  # as above
 
     local = stack.enter_context(closing(OfflineClassifier(model, job.bundles, device="auto")))
-    return TextSource(local, job.column, job.labels, job.truncation)
+    return TextSource(local, job.reading, job.labels, job.truncation)
 
 
 def _manifest(job: Job, source: "JournalSource | TextSource") -> tuple[Manifest | None, list[str]]:

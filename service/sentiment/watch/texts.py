@@ -10,8 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sentiment.client import CallFailed
+from sentiment.client.columns import Unusable
 from sentiment.errors import BadSettings
-from sentiment.files.texts import BadFile, read_labels, read_texts
+from sentiment.files.reading import Reading, Table
+from sentiment.files.rows import TEXT, BadLabel, Row, Unread
+from sentiment.files.texts import BadFile
 from sentiment.serving.offline import ROWS, OfflineClassifier
 from sentiment.watch.counts import OF_ANSWERS, OF_TEXTS, Entry, Seen, Told
 
@@ -19,14 +22,14 @@ from sentiment.watch.counts import OF_ANSWERS, OF_TEXTS, Entry, Seen, Told
 class TextSource:
     """A bundle that answers texts. ``left_out``: texts without an answer, by the reason."""
 
-    def __init__(self, local: OfflineClassifier, column: str, labels_column: str, truncation: str) -> None:
-        """``column``: of the texts; ``labels_column``: of their right labels, empty for none."""
+    def __init__(self, local: OfflineClassifier, reading: Reading, labels_column: str, truncation: str) -> None:
+        """``reading``: how files are read; ``labels_column``: of the right labels, empty for none."""
         bundle = local.classifier.bundle
         self.id, self.digest, self.labels, self.manifest = bundle.id, bundle.digest, bundle.manifest.labels, bundle.manifest
         self.signals = (*OF_ANSWERS, *(OF_TEXTS if local.classifier.tokenizer.has_fragments else OF_TEXTS[:1]))
         self.left_out: Counter[str] = Counter()
         self._local, self._truncation = local, truncation
-        self._column, self._labels_column = column, labels_column
+        self._reading, self._labels_column = reading, labels_column
 
     def entries(self, path: Path, labelled: bool = True) -> Iterator[Entry]:
         """The answers to a file's texts in order and, if they are ``labelled``, the right label before each.
@@ -35,29 +38,35 @@ class TextSource:
             BadFile: the file cannot be read, or a label is none of the model's.
         """
         column = self._labels_column if labelled else ""
-        if column and path.suffix == ".txt":
-            raise BadSettings(f"--labels {column}: {path} has no columns")
-        texts = read_texts(path, self._column)
-        told = self._told(path, column) if column else itertools.repeat("")
-        number = 0
-        while chunk := list(itertools.islice(texts, ROWS)):
-            right = list(itertools.islice(told, len(chunk)))
-            for seen, label in zip(self._seen(chunk), right, strict=True):
-                number += 1
-                if seen is not None:
-                    if label:
-                        yield Told(number, label, label == seen.label, seen.abstained)
-                    yield seen
+        with Table(path, self._reading) as table:
+            if column and table.columns == (TEXT,) and column != TEXT:
+                raise BadSettings(f"--labels {column}: {path} has no other column")
+            key = table.key(self._reading.column)
+            # In JSON a row without a label may lack the key.
+            told = table.key(column, "--labels") if column and table.columns else column
+            number = 0
+            while chunk := list(itertools.islice(table, ROWS)):
+                labels = [self._told(path, row, column, told) for row in chunk]
+                for seen, label in zip(self._seen([row.text(key) for row in chunk]), labels, strict=True):
+                    number += 1
+                    if seen is not None:
+                        if label:
+                            yield Told(number, label, label == seen.label, seen.abstained)
+                        yield seen
 
-    def _seen(self, texts: Sequence[str]) -> Iterator[Seen | None]:
+    def _seen(self, texts: Sequence[str | Unread]) -> Iterator[Seen | None]:
         """The answers; None where there is none."""
-        results = list(self._local.classify_all(texts, truncation=self._truncation))
-        answered = [text for text, result in zip(texts, results, strict=True) if not isinstance(result, CallFailed)]
+        asked = [Unusable(text.reason) if isinstance(text, Unread) else text for text in texts]
+        results = list(self._local.classify_all(asked, truncation=self._truncation))
+        answered = [
+            text for text, result in zip(texts, results, strict=True) if isinstance(text, str) and not isinstance(result, CallFailed)
+        ]
         readings = iter(self._local.readings(answered, truncation=self._truncation))
         tokenizer = self._local.classifier.tokenizer
-        for result in results:
+        for text, result in zip(texts, results, strict=True):
             if isinstance(result, CallFailed):
-                self.left_out[f"texts without an answer ({result.code.name})"] += 1
+                why = "rows that cannot be read" if isinstance(text, Unread) else f"texts without an answer ({result.code.name})"
+                self.left_out[why] += 1
                 yield None
                 continue
             reading = next(readings)
@@ -71,15 +80,18 @@ class TextSource:
                 fragments=tokenizer.fragments(reading),
             )
 
-    def _told(self, path: Path, column: str) -> Iterator[str]:
-        """The right label of each text, a label's name or its number; empty for those without."""
-        for number, value in enumerate(read_labels(path, column), 1):
-            label = label_of(value, self.labels)
-            if label and label not in self.labels:
-                # Not quoted: a wrong column may hold texts.
-                known = ", ".join(self.labels)
-                raise BadFile(f"{path}: --labels {column}: the label of text {number} must be one of {known} or its number")
-            yield label
+    def _told(self, path: Path, row: Row, column: str, key: str) -> str:
+        """The right label of a row, a label's name or its number; empty if it has none."""
+        if not key:
+            return ""
+        try:
+            label = label_of(row.label(key), self.labels)
+        except BadLabel as error:
+            raise BadFile(f"{path}: --labels {column}: {error}") from error
+        if label and label not in self.labels:
+            # Not quoted: a wrong column may hold texts.
+            raise BadFile(f"{path}: --labels {column}: {row.place}: the label must be one of {', '.join(self.labels)} or its number")
+        return label
 
 
 def label_of(value: str, labels: Sequence[str]) -> str:

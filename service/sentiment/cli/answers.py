@@ -1,0 +1,107 @@
+"""The answer to a row of input, as ``sentiment classify`` writes it: a JSON object, or the columns of a table. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sentiment.client import CallFailed, Classification, Result
+from sentiment.client.frames import SCORE
+from sentiment.files.rows import TEXT, Row, Unread
+from sentiment.files.tables import Columns
+
+PAIR = "text_pair"
+# Keys of the object. An input column with the name of one, or of a column of the answer, is kept under another name.
+RESULT = ("label", "score", "scores", "abstain", "model", "tokens", "truncated", "error")
+KEYS = (TEXT, PAIR, *RESULT, "model_digest")
+# The code of a row that cannot be read, beside those of gRPC.
+UNREADABLE = "UNREADABLE"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A row of input: its text, its second text or None, and the input's columns that are kept beside the answer."""
+
+    text: str | Unread
+    pair: str | Unread | None
+    kept: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Which columns of the input hold the texts, and under which names the input's columns are kept.
+
+    ``pair``: empty for none. ``keeps``: False to keep none.
+    """
+
+    text: str
+    pair: str
+    keeps: bool
+    labels: Sequence[str]
+
+    def kept(self, columns: Iterable[str]) -> dict[str, str]:
+        """The columns of the input that are kept beside the answer, with the names under which they are. The texts are in the answer."""
+        answer = {*KEYS, *(f"{SCORE}{label}" for label in self.labels)} - ({PAIR} if not self.pair else set())
+        others = [name for name in columns if self.keeps and not (name == self.text == TEXT or name == self.pair == PAIR)]
+        found: dict[str, str] = {}
+        for name in others:
+            new = name
+            while new in answer or (new != name and new in others):
+                new = f"input_{new}"
+            found[name] = new
+        return found
+
+    def asked(self, row: Row) -> Asked:
+        """What is asked about a row."""
+        kept = {name: row.values[column] for column, name in self.kept(row.values).items()}
+        return Asked(row.text(self.text), row.text(self.pair) if self.pair else None, kept)
+
+
+def answer_of(asked: Asked, result: Result) -> dict[str, Any]:  # Any: JSON
+    """The JSON object of a row: the input's columns, the text, and its answer or the error that it has instead."""
+    question = question_of(asked)
+    if isinstance(result, Classification):
+        return question | result.to_json(question[TEXT])
+    return question | {"error": dict(zip(("code", "message"), reason_of(asked, result), strict=True))}
+
+
+def question_of(asked: Asked) -> dict[str, Any]:  # Any: JSON
+    """The part of the object that is not the answer; null for a text that cannot be read."""
+    text, pair = (None if isinstance(found, Unread) else found for found in (asked.text, asked.pair))
+    return {**asked.kept, TEXT: text, **({} if asked.pair is None else {PAIR: pair})}
+
+
+def reason_of(asked: Asked, failed: CallFailed) -> tuple[str, str]:
+    """Code and message of why a row has no answer, without its index in the client's call."""
+    for part in (asked.text, asked.pair):
+        if isinstance(part, Unread):
+            return UNREADABLE, part.reason
+    return failed.code.name, f"text: {failed.violations[0].description}" if failed.violations else failed.message
+
+
+def table_row(answer: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON
+    """A JSON object as a row of a table. Its columns have the names that ``Results.to_pandas`` gives them."""
+    flat = {name: value for name, value in answer.items() if name not in ("scores", "model", "error")}
+    flat |= {f"{SCORE}{label}": score for label, score in answer.get("scores", {}).items()}
+    if model := answer.get("model"):
+        flat |= {"model": f"{model['name']}/{model['version']}", "model_digest": model["digest"]}
+    if error := answer.get("error"):
+        flat["error"] = f"{error['code']}: {error['message']}"
+    return flat
+
+
+def table_columns(answers: Iterable[Mapping[str, Any]], columns: Iterable[str], names: Names) -> Columns:  # Any: JSON
+    """The columns of a table and their types: those of the input that are kept, then the answer's, whether or not a row has them.
+
+    Args:
+        answers: all rows; their further keys are kept columns, too.
+        columns: the names under which the input's columns are kept, in order.
+        names: of the input.
+    """
+    scores = {f"{SCORE}{label}": float for label in names.labels}
+    first = {TEXT: str, **({PAIR: str} if names.pair else {})}
+    last = {"label": str, "score": float, "abstain": bool, **scores, "tokens": int, "truncated": bool,
+            "model": str, "model_digest": str, "error": str}  # fmt: skip
+    kept: dict[str, type | None] = dict.fromkeys(columns)
+    for answer in answers:
+        kept.update(dict.fromkeys(name for name in answer if name not in KEYS))
+    return {**kept, **first, **last}
