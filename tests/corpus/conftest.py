@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from sentiment.corpus.scoring import Job, load
+from sentiment.files.reading import Reading
 from sentiment.model.bundle import load_bundle
 from sentiment.serving.offline import OfflineClassifier
 
@@ -12,7 +13,7 @@ from sentiment.serving.offline import OfflineClassifier
 @pytest.fixture(scope="session")
 def job(bundles: Path) -> Job:
     bundle = load_bundle(bundles / "tiny/1")
-    return Job("unused", "", "text", ("id",), "", bundle.id, bundle.digest, bundle.manifest.labels, (bundles,))
+    return Job("unused", "", Reading(), ("id",), "", bundle.id, bundle.digest, bundle.manifest.labels, (bundles,))
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from sentiment.corpus.parts import cut
 from sentiment.corpus.scoring import Job, load, score_part
 from sentiment.corpus.sources import Part, find_sources
 from sentiment.errors import SentimentError
+from sentiment.files.reading import Reading
 from sentiment.files.texts import BadFile
 from sentiment.serving.offline import OfflineClassifier
 from tests.corpus.files import KINDS, make_texts, write
@@ -29,7 +30,7 @@ def scored(parts: list[Part], job: Job, classifier: OfflineClassifier, output: O
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != ".txt"])
 def test_a_row_has_the_answer_that_the_engine_gives_its_text(kind: str, tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
     texts = [*make_texts(3000, words=60), " ", "good"]
-    parts = cut(find_sources(str(write(tmp_path / f"in{kind}", texts))), "text", ("id",), 50_000)
+    parts = cut(find_sources(str(write(tmp_path / f"in{kind}", texts))), Reading(), ("id",), 50_000)
     output = Output(str(tmp_path / "out"))
 
     scored(parts, job, classifier, output)
@@ -45,18 +46,18 @@ def test_a_row_has_the_answer_that_the_engine_gives_its_text(kind: str, tmp_path
                 answer.label, answer.abstain, answer.tokens, answer.truncated, None,
             )  # fmt: skip
             assert row["score"] == pytest.approx(answer.score, abs=1e-4)
-            assert row["scores"] == pytest.approx(dict(answer.scores), abs=1e-4)
+            assert {label: row[f"score_{label}"] for label in job.labels} == pytest.approx(dict(answer.scores), abs=1e-4)
+            assert (row["model"], row["model_digest"]) == (job.model, job.digest)
         else:
             assert row["error"].startswith("INVALID_ARGUMENT: text: has 1 characters")
-            assert row["label"] is row["score"] is row["scores"] is row["tokens"] is None
-        assert row["digest"] == job.digest
+            assert row["label"] is row["score"] is row["score_positive"] is row["tokens"] is row["model_digest"] is None
         assert row["file"] == str(tmp_path / f"in{kind}")
     assert any(row["truncated"] for row in rows)
     assert sum(output.done(parts).values(), Count()) == Count(len(texts), 1)
 
 
 def test_incomplete_parts_are_scored_again(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
-    parts = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(1000)))), "text", ("id",), 10_000)
+    parts = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(1000)))), Reading(), ("id",), 10_000)
     output = Output(str(tmp_path / "out"))
     scored(parts, job, classifier, output)
     missing, torn = parts[1].name, parts[2].name
@@ -71,7 +72,7 @@ def test_incomplete_parts_are_scored_again(tmp_path: Path, job: Job, classifier:
 
 
 def test_answers_that_cannot_be_written_leave_no_file_under_the_parts_name(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
-    (part,) = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(3000)))), "text", ("id",), 2**30)
+    (part,) = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(3000)))), Reading(), ("id",), 2**30)
     output = Output(str(tmp_path / "out"))
     output.record({})
 
@@ -87,7 +88,7 @@ def test_answers_that_cannot_be_written_leave_no_file_under_the_parts_name(tmp_p
 
 
 def test_a_file_with_a_header_and_no_rows_has_an_empty_part(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
-    parts = cut(find_sources(str(write(tmp_path / "in.csv", []))), "text", ("id",), 100)
+    parts = cut(find_sources(str(write(tmp_path / "in.csv", []))), Reading(), ("id",), 100)
     output = Output(str(tmp_path / "out"))
 
     scored(parts, job, classifier, output)
@@ -99,7 +100,7 @@ def test_a_file_with_a_header_and_no_rows_has_an_empty_part(tmp_path: Path, job:
 def test_another_file_system_is_read_and_written_as_this_one(job: Job, classifier: OfflineClassifier) -> None:
     fs = fsspec.filesystem("memory")
     fs.pipe_file("/corpus/a.csv", b"id,text\n1,good\n2,awful film\n")
-    parts = cut(find_sources("memory://corpus/*.csv"), "text", ("id",), 100)
+    parts = cut(find_sources("memory://corpus/*.csv"), Reading(), ("id",), 100)
     output = Output("memory://answers")
 
     scored(parts, job, classifier, output)
@@ -164,7 +165,7 @@ def test_a_pattern_that_would_match_the_output_overlaps_it(pattern: str, out: st
 
 
 def test_a_part_of_another_request_counts_as_missing(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
-    parts = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(100)))), "text", ("id",), 1000)
+    parts = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(100)))), Reading(), ("id",), 1000)
     here, other = Output(str(tmp_path / "out"), "this"), Output(str(tmp_path / "out"), "that")
     scored(parts, job, classifier, here)
     other.write_part(parts[1].name, score_part(parts[1], job, classifier))
@@ -174,7 +175,7 @@ def test_a_part_of_another_request_counts_as_missing(tmp_path: Path, job: Job, c
 
 
 def test_a_restart_deletes_only_files_of_the_command(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
-    parts = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(100)))), "text", ("id",), 1000)
+    parts = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(100)))), Reading(), ("id",), 1000)
     output = Output(str(tmp_path / "out"))
     scored(parts, job, classifier, output)
     output.report(Count(1), 1, 1.0)

@@ -11,15 +11,17 @@ import pytest
 from pyarrow import parquet
 
 from sentiment.corpus.parts import PARTS_MAX, cut
-from sentiment.corpus.reading import LINE_BYTES_MAX, Text, Unread, read_part
+from sentiment.corpus.reading import LINE_BYTES_MAX, Text, read_part
 from sentiment.corpus.sources import find_sources, resolve, uri_of
+from sentiment.files.reading import Reading
+from sentiment.files.rows import NOT_DECODED, Unread
 from sentiment.files.texts import BadFile
 from tests.corpus.files import KINDS, make_texts, write
 
 
 def read(path: Path | str, step: int = 2**20, column: str = "text", keep: tuple[str, ...] = ()) -> list[Text]:
-    parts = cut(find_sources(str(path)), column, keep, step)
-    return [text for part in parts for chunk in read_part(part, column, keep) for text in chunk.texts]
+    parts = cut(find_sources(str(path)), Reading(column), keep, step)
+    return [text for part in parts for chunk in read_part(part, Reading(column), keep) for text in chunk.texts]
 
 
 def why_not(path: Path | str, **arguments: object) -> str:
@@ -44,7 +46,7 @@ def test_a_larger_file_has_several_parts(kind: str, tmp_path: Path) -> None:
     texts = make_texts(5000)
     path = write(tmp_path / f"a{kind}", texts)
 
-    parts = cut(find_sources(str(path)), "text", (), 20_000)
+    parts = cut(find_sources(str(path)), Reading(), (), 20_000)
 
     assert len(parts) > 5
     assert len({part.name for part in parts}) == len(parts)
@@ -64,7 +66,9 @@ def test_a_position_is_the_byte_at_which_a_line_begins(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", make_texts(50))
     content = path.read_bytes()
 
-    places = [place for part in cut(find_sources(str(path)), "text", (), 100) for c in read_part(part, "text", ()) for place in c.positions]
+    places = [
+        place for part in cut(find_sources(str(path)), Reading(), (), 100) for c in read_part(part, Reading(), ()) for place in c.positions
+    ]
 
     assert places == [0, *(i + 1 for i, byte in enumerate(content[:-1]) if byte == 10)]
 
@@ -84,7 +88,7 @@ def test_a_line_that_is_not_utf8_is_a_bad_row_among_good_ones(kind: str, line: b
     path = write(tmp_path / f"a{kind}", ["good"])
     path.write_bytes(path.read_bytes() + line + b"\n" + path.read_bytes().splitlines()[-1] + b"\n")
 
-    assert read(path) == ["good", Unread("not UTF-8"), "good"]
+    assert read(path) == ["good", Unread(NOT_DECODED), "good"]
 
 
 def test_a_parquet_string_that_is_no_utf8_is_a_bad_row(tmp_path: Path) -> None:
@@ -92,7 +96,7 @@ def test_a_parquet_string_that_is_no_utf8_is_a_bad_row(tmp_path: Path) -> None:
     strings = pyarrow.StringArray.from_buffers(3, raw.buffers()[1], raw.buffers()[2], raw.buffers()[0])
     parquet.write_table(pyarrow.table({"text": strings}), tmp_path / "a.parquet")
 
-    assert read(tmp_path / "a.parquet") == ["good", Unread("not UTF-8"), ""]
+    assert read(tmp_path / "a.parquet") == ["good", Unread("is not UTF-8"), Unread("'text' is missing")]
 
 
 @pytest.mark.parametrize("kind", [pyarrow.large_string(), pyarrow.string_view(), pyarrow.dictionary(pyarrow.int8(), pyarrow.string())])
@@ -115,7 +119,7 @@ def test_a_line_that_is_no_such_object_is_a_bad_row(line: str, tmp_path: Path) -
 
 def test_a_record_that_is_no_csv_is_a_bad_row(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    path.write_bytes(b"id,text\n1,good\n2,on\re\n3,bad\n")
+    path.write_bytes(b'id,text\n1,good\n2,"on"e\n3,bad\n')
 
     first, second, third = read(path)
 
@@ -134,16 +138,18 @@ def test_a_line_without_end_is_a_bad_row_and_not_held_in_memory(kind: str, tmp_p
     assert read(path, 2**30) == ["good", Unread(f"the line has more than {LINE_BYTES_MAX} bytes"), "good"]
 
 
-def test_a_quote_that_nothing_closes_is_a_bad_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [1, 2**20])
+def test_a_quote_that_is_not_closed_makes_the_rest_of_the_file_one_bad_row(step: int, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b'id,text\n1,"good\n2,bad\n')
     (tmp_path / "b.csv").write_bytes(b'id,text\n1,"good\n2,bad\n3,"x"\n4,good\n')
 
     (whole,) = read(tmp_path / "a.csv")
-    first, second = read(tmp_path / "b.csv")
+    (rest,) = read(tmp_path / "b.csv", step)
 
     assert isinstance(whole, Unread)
-    assert isinstance(first, Unread)
-    assert second == "good"
+    assert whole.reason.endswith("covers 2 lines, to the end of the file")
+    assert isinstance(rest, Unread)
+    assert rest.reason.endswith("covers 4 lines, to the end of the file")
 
 
 @pytest.mark.parametrize("begin", [b"2,", b'2,"\n'])
@@ -166,7 +172,7 @@ def test_too_many_parts_are_refused_before_they_are_made(tmp_path: Path, monkeyp
     monkeypatch.setattr("sentiment.corpus.parts._cut", None)
 
     with pytest.raises(BadFile, match=f"the corpus has {PARTS_MAX + 1} parts; the limit is {PARTS_MAX}"):
-        cut(sources, "text", (), 1)
+        cut(sources, Reading(), (), 1)
 
 
 def test_a_column_with_a_dot_in_its_name_has_its_size(tmp_path: Path) -> None:
@@ -175,8 +181,8 @@ def test_a_column_with_a_dot_in_its_name_has_its_size(tmp_path: Path) -> None:
     parquet.write_table(table, tmp_path / "a.parquet", use_dictionary=False)
     group = parquet.ParquetFile(tmp_path / "a.parquet").metadata.row_group(0)
 
-    (part,) = cut(find_sources(str(tmp_path)), "a.text", (), 2**20)
-    (kept,) = cut(find_sources(str(tmp_path)), "a.text2", ("a",), 2**30)
+    (part,) = cut(find_sources(str(tmp_path)), Reading("a.text"), (), 2**20)
+    (kept,) = cut(find_sources(str(tmp_path)), Reading("a.text2"), ("a",), 2**30)
 
     assert part.bytes == group.column(0).total_uncompressed_size
     assert kept.bytes >= group.column(1).total_uncompressed_size + group.column(2).total_uncompressed_size
@@ -244,8 +250,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         "import re, sys; from tests.corpus.test_parts import *\n"
         "peak = lambda: int(re.search(r'VmHWM:\\s*(\\d+)', Path('/proc/self/status').read_text())[1]) // 1024\n"
         "first = peak()\n"
-        "parts = cut(find_sources(sys.argv[1]), 'text', (), 2**40)\n"
-        "print(sum(len(chunk.texts) for part in parts for chunk in read_part(part, 'text', ())), peak() - first)\n"
+        "parts = cut(find_sources(sys.argv[1]), Reading(), (), 2**40)\n"
+        "print(sum(len(chunk.texts) for part in parts for chunk in read_part(part, Reading(), ())), peak() - first)\n"
     )
 
     for path in (tmp_path / "a.jsonl", tmp_path / "a.parquet"):

@@ -19,6 +19,7 @@ from sentiment.corpus.parts import cut
 from sentiment.corpus.scoring import Job, score_part
 from sentiment.corpus.sources import Part, find_sources
 from sentiment.corpus.workers import ATTEMPTS_MAX, Ledger, Scorer, Show
+from sentiment.files.reading import Reading
 from sentiment.serving.offline import OfflineClassifier
 from tests.corpus.files import write
 
@@ -87,7 +88,7 @@ def test_bad_paths_and_columns_are_refused_before_ray_starts(tmp_path: Path, run
 def test_an_output_of_another_run_is_not_continued(name: str, value: object, message: str, tmp_path: Path, job: Job, run: Run) -> None:
     source = find_sources(str(write(tmp_path / "a.csv", ["good"])))[0]
     begun = {
-        "format": 2, "column": "text", "keep": [], "truncation": "", "model": job.model, "digest": job.digest,
+        "version": 3, "column": "text", "delimiter": "", "encoding": "", "header": True, "quotes": True, "sheet": "", "keep": [], "truncation": "", "model": job.model, "digest": job.digest,
         "files": {source.shown: [source.bytes, source.mark]}, "part_bytes": 65536,
     }  # fmt: skip
     (tmp_path / "out").mkdir()
@@ -160,7 +161,7 @@ class LocalLedger:
 @pytest.fixture
 def scored(tmp_path: Path, bundles: Path, job: Job) -> Callable[[Any], dict[str, Any]]:
     """Score a part with one text as a worker does, with this handle of the ledger."""
-    (part,) = cut(find_sources(str(write(tmp_path / "a.txt", ["good"]))), "text", (), 100)
+    (part,) = cut(find_sources(str(write(tmp_path / "a.txt", ["good"]))), Reading(), (), 100)
     its = replace(job, output=str(tmp_path / "out"), keep=())
     Output(its.output).record({})
     row = {name: [value] for name, value in asdict(part).items()}

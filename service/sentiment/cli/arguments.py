@@ -34,11 +34,12 @@ def credentials_of(options: argparse.Namespace) -> dict[str, Any]:
     return {"tls": options.tls, "token": token, **files}
 
 
-def add_reading(parser: Any) -> None:  # Any: as above
-    """Add the arguments that ``reading_of`` reads."""
-    formats = tuple(dict.fromkeys(FORMATS.values()))
+def add_reading(parser: Any, *, formats: bool = True) -> None:  # Any: as above
+    """Add the arguments that ``reading_of`` reads. ``formats``: False if the format is always told by the name of the file."""
     parser.add_argument("--column", default="text", metavar="NAME", help="column of the texts, by name or number (default: text)")
-    parser.add_argument("--format", default="", choices=("", *formats), help="format of the input (default: by the ending of its name)")
+    if formats:
+        kinds = tuple(dict.fromkeys(FORMATS.values()))
+        parser.add_argument("--format", default="", choices=kinds, help="format of the input (default: by the ending of its name)")
     parser.add_argument("--delimiter", default="", metavar="CHARACTER", help="between fields of the input (default: found by the header)")
     parser.add_argument("--encoding", default="", metavar="NAME", help="of the input (default: by the byte order mark, else utf-8)")
     parser.add_argument("--no-header", action="store_true", help="the first row of the input is data; columns are called 1, 2, 3 ...")
@@ -55,7 +56,7 @@ def reading_of(options: argparse.Namespace) -> Reading:
     column = "1" if options.no_header and options.column == "text" else options.column
     return Reading(
         column=column,
-        format=options.format,
+        format=getattr(options, "format", ""),
         delimiter={"tab": "\t", "\\t": "\t"}.get(options.delimiter, options.delimiter),
         encoding=options.encoding,
         header=not options.no_header,

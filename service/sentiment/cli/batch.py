@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from sentiment.cli.arguments import count
+from sentiment.cli.arguments import add_reading, count, reading_of
 from sentiment.cli.main import DONE, exit_code
 from sentiment.errors import BadSettings
 
@@ -21,14 +21,14 @@ def _parser() -> argparse.ArgumentParser:
         "after any interruption, repeat the command.",
     )
     parser.add_argument(
-        "input", metavar="IN", help="file, folder or pattern, as a path or any fsspec URI: .txt (one text per line), .tsv, .csv, "
-        ".jsonl, .parquet"
+        "input", metavar="IN", help="file, folder or pattern, as a path or any fsspec URI: .txt (one text a line), .csv, .tsv, "
+        ".jsonl, .json, .parquet, .xlsx; text also .gz or .zst"
     )  # fmt: skip
     parser.add_argument("output", metavar="OUT", help="folder for Parquet files, as a path or any fsspec URI; new, or from an earlier run")
     parser.add_argument(
         "--ray", metavar="ADDRESS", help="Ray cluster that this machine belongs to, HOST:PORT or auto (default: a temporary one)"
     )
-    parser.add_argument("--column", default="text", metavar="NAME", help="column that holds the text (default: text)")
+    add_reading(parser, formats=False)
     parser.add_argument("--keep", action="append", default=[], metavar="NAME", help="column to copy to the output; repeatable")
     parser.add_argument("--model", default="english", metavar="NAME[/VERSION]", help="the model (default: english)")
     parser.add_argument("--bundles", default=None, metavar="FOLDERS", help="folders that hold bundles on every machine, separated by ':'")
@@ -49,5 +49,5 @@ def _run(options: argparse.Namespace) -> int:
         from sentiment.corpus.run import run  # noqa: PLC0415  # --help works without the packages of the extra
     except ModuleNotFoundError as error:
         raise BadSettings(f"module {error.name} is missing: run pip install 'sentiment-service[cpu,ray]'") from error
-    run(options)
+    run(options, reading_of(options))
     return DONE

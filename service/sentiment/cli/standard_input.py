@@ -50,7 +50,7 @@ def standard_input(reading: Reading) -> Table:
         raise BadFile("standard input: is closed")
     if sys.stdin.isatty():
         print("Type a text and Enter; Ctrl-D ends.", file=sys.stderr)
-    return Table(cast(BufferedReader, sys.stdin.buffer), reading, name="standard input")
+    return Table(cast(BufferedReader, sys.stdin.buffer), reading)
 
 
 def standard_texts() -> Iterator[str | Unread]:

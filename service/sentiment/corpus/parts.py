@@ -1,21 +1,29 @@
 """Cuts the files of a corpus into parts. The same files and step size always give the same parts.
 
-Files of lines are cut at byte positions without reading them: a line belongs to the part in which it begins. Only CSV files must be read
-for that, because their fields may contain line breaks.
+Files of lines are cut at byte positions without reading them: a line belongs to the part in which it begins. Only delimited text must be
+read for that, because its fields may contain line breaks. Other files are one part, such as compressed ones.
 """
 
 import itertools
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
+from io import BufferedReader
 
 import pyarrow
 from pyarrow import parquet
 
-from sentiment.corpus.reading import TEXTS, check_header, csv_records
+from sentiment.corpus.reading import TEXTS, check_columns, record_starts
 from sentiment.corpus.sources import Part, Source, open_buffered
+from sentiment.files.reading import Reading
+from sentiment.files.rows import TEXT
 from sentiment.files.texts import BadFile
 
+# Formats that are cut by bytes.
+DELIMITED = ("csv", "tsv")
+OF_LINES = ("txt", "jsonl", *DELIMITED)
 # Ray has one block per part; queueing this many takes seconds.
 PARTS_MAX = 200_000
 # A part of a Parquet row group decodes the group from its start: with 8 parts, a group is decoded 4.5 times on average.
@@ -24,18 +32,18 @@ PARTS_OF_GROUP_MAX = 8
 OPEN_FILES = 16
 
 
-def cut(sources: Sequence[Source], column: str, keep: Sequence[str], step: int) -> list[Part]:
+def cut(sources: Sequence[Source], reading: Reading, keep: Sequence[str], step: int) -> list[Part]:
     """Parts of about ``step`` bytes of text.
 
     Raises:
         BadFile: a file cannot be read in parts or has no such column, or there are too many parts.
     """
     # Parquet files are not counted here; they have few parts.
-    least = sum(source.bytes // step for source in sources if source.kind != ".parquet")
+    least = sum(source.bytes // step for source in sources if source.kind in OF_LINES and not source.compressed)
     if least > PARTS_MAX:
         raise _too_many(least)
     with ThreadPoolExecutor(OPEN_FILES) as pool:
-        each = pool.map(partial(_cut, column=column, keep=keep, step=step), range(len(sources)), sources)
+        each = pool.map(partial(_cut, reading=reading, keep=keep, step=step), range(len(sources)), sources)
         found = [part for parts in each for part in parts]
     if len(found) > PARTS_MAX:
         raise _too_many(len(found))
@@ -46,28 +54,41 @@ def _too_many(count: int) -> BadFile:
     return BadFile(f"the corpus has {count} parts; the limit is {PARTS_MAX}; increase --part-bytes")
 
 
-def _cut(number: int, source: Source, column: str, keep: Sequence[str], step: int) -> list[Part]:
+def _cut(number: int, source: Source, reading: Reading, keep: Sequence[str], step: int) -> list[Part]:
     try:
-        if source.kind == ".parquet":
-            return list(_parquet(number, source, column, keep, step))
+        if source.kind == "parquet":
+            return list(_parquet(number, source, reading.column, keep, step))
+        if source.kind == "txt" and set(keep) - {reading.column, TEXT}:
+            raise BadFile(f"{source.shown}: a .txt file has no columns, so --keep {', '.join(keep)} is not possible")
         with open_buffered(source.uri) as stream:
-            check_header(stream, source.kind, source.shown, column, keep)
-        edges = _csv_edges(source, step) if source.kind == ".csv" else [*range(0, source.bytes, step), source.bytes]
+            whole = Part(number, source.uri, source.kind, 0, source.bytes, source.bytes, whole=not _is_cut(source, reading, stream))
+            check_columns(stream, whole, reading, keep)
+            if whole.whole:
+                return [whole]
+            edges = _edges(stream, whole, reading, step)
     except OSError as error:
         raise BadFile(f"{source.shown}: cannot be read: {error.strerror or error}") from error
-    return [Part(number, source.uri, source.kind, start, end, end - start) for start, end in itertools.pairwise(edges)]
+    return [replace(whole, start=start, end=end, bytes=end - start) for start, end in itertools.pairwise(edges)]
 
 
-def _csv_edges(source: Source, step: int) -> list[int]:
-    """Byte positions of rows at least ``step`` bytes apart, and the end of the file."""
+def _is_cut(source: Source, reading: Reading, stream: BufferedReader) -> bool:
+    """Whether a line of a file can be found from any byte: it is of lines, not compressed, and UTF-8."""
+    if source.kind not in OF_LINES or source.compressed or reading.encoding.lower() not in ("", "utf-8"):
+        return False
+    head = stream.read(4)
+    stream.seek(0)
+    return not head.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) and b"\0" not in head and not head.startswith(b"sep=")
+
+
+def _edges(stream: BufferedReader, whole: Part, reading: Reading, step: int) -> list[int]:
+    """Byte positions at least ``step`` bytes apart at which parts begin, and the end of the file."""
+    if whole.kind not in DELIMITED:
+        return [*range(0, whole.end, step), whole.end]
     edges = [0]
-    if source.bytes <= step:
-        return [*edges, source.bytes]
-    with open_buffered(source.uri) as stream:
-        for position, _ in csv_records(stream, 0, source.bytes):
-            if position >= edges[-1] + step:
-                edges.append(position)
-    return [*edges, source.bytes]
+    for position in record_starts(stream, whole, reading) if whole.end > step else ():
+        if position >= edges[-1] + step:
+            edges.append(position)
+    return [*edges, whole.end]
 
 
 def _parquet(number: int, source: Source, column: str, keep: Sequence[str], step: int) -> Iterator[Part]:

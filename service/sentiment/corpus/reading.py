@@ -1,17 +1,20 @@
 """Reads the rows of a part in chunks. A malformed row does not affect others: an ``Unread`` takes its place."""
 
-import csv
 import io
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow
 from pyarrow import parquet
 
 from sentiment.corpus.sources import Part, open_buffered, shown
-from sentiment.files.texts import BadFile, bare, field_at, place_of, row_of_json
+from sentiment.files.decoding import is_decoded
+from sentiment.files.formats import arrow_values, json_row, record_row, text_row, unique_names
+from sentiment.files.reading import Reading, Table, key_of
+from sentiment.files.records import OpenQuote, Record, bare, delimiter_of, records
+from sentiment.files.rows import TEXT, Row, Unread
+from sentiment.files.texts import BadFile
 
 # Rows that the scorer plans together.
 CHUNK = 1024
@@ -21,37 +24,24 @@ CHUNK_BYTES = 2**23
 LINE_BYTES_MAX = 2**24
 TOO_LONG = f"the line has more than {LINE_BYTES_MAX} bytes"
 TEXTS = (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view())
-# Bytes that are not UTF-8 are decoded to these (surrogateescape).
-ESCAPED = re.compile("[\udc80-\udcff]")
-
-
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """A row without a readable text. The reason never quotes the row."""
-
-    reason: str
-
 
 Text = str | Unread
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive rows: positions (row number in Parquet, byte in other files), texts, and the columns to keep."""
+    """Consecutive rows: positions (byte in files of lines, else row number), texts, and the columns to keep."""
 
     positions: list[int]
     texts: list[Text]
     kept: Mapping[str, pyarrow.Array]
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    position: int
-    text: Text
-    kept: Sequence[str | None]
+# A row and its position.
+Placed = tuple[int, Row]
 
 
-def read_part(part: Part, column: str, keep: Sequence[str]) -> Iterator[Chunk]:
+def read_part(part: Part, reading: Reading, keep: Sequence[str]) -> Iterator[Chunk]:
     """Yield chunks of at most CHUNK rows and about CHUNK_BYTES, in order. Only one chunk is in memory at a time.
 
     Raises:
@@ -59,75 +49,140 @@ def read_part(part: Part, column: str, keep: Sequence[str]) -> Iterator[Chunk]:
     """
     try:
         with open_buffered(part.uri) as stream:
-            if part.kind == ".parquet":
-                yield from _parquet(stream, part, column, keep)
+            if part.kind == "parquet":
+                yield from _parquet(stream, part, reading.column, keep)
                 return
-            for rows in _together(_rows(stream, part, column, keep)):
-                kept = {name: pyarrow.array([_clean(row.kept[i]) for row in rows], pyarrow.string()) for i, name in enumerate(keep)}
-                yield Chunk([row.position for row in rows], [row.text for row in rows], kept)
+            column, columns, rows = _rows(stream, part, reading, keep)
+            for group in _together(rows):
+                kept = {
+                    name: pyarrow.array([_kept(row.values.get(key)) for _, row in group], pyarrow.string())
+                    for name, key in zip(keep, columns, strict=True)
+                }
+                yield Chunk([position for position, _ in group], [row.text(column) for _, row in group], kept)
     except (OSError, pyarrow.ArrowException) as error:
         raise BadFile(f"{part}: cannot be read: {error}") from error
 
 
-def _together(rows: Iterator[_Row]) -> Iterator[list[_Row]]:
-    found: list[_Row] = []
-    begun = 0
-    for row in rows:
-        if found and (len(found) == CHUNK or row.position - begun > CHUNK_BYTES):
-            yield found
-            found = []
-        if not found:
-            begun = row.position
-        found.append(row)
-    if found:
-        yield found
+def _together(rows: Iterable[Placed]) -> Iterator[list[Placed]]:
+    group: list[Placed] = []
+    size = 0
+    for placed in rows:
+        group.append(placed)
+        size += sum(len(value) for value in placed[1].values.values() if isinstance(value, str))
+        if len(group) == CHUNK or size > CHUNK_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
-def check_header(stream: io.BufferedReader, kind: str, name: str, column: str, keep: Sequence[str]) -> None:
-    """Check that the columns exist, for kinds of files that have a header.
+def check_columns(stream: io.BufferedReader, part: Part, reading: Reading, keep: Sequence[str]) -> None:
+    """Check that the columns exist, as far as the file has a header.
 
     Raises:
-        BadFile: a column is missing.
+        BadFile: a column is missing, or the header cannot be read.
     """
-    if kind == ".txt" and set(keep) - {column}:
-        raise BadFile(f"{name}: a .txt file has no columns, so --keep {', '.join(keep)} is not possible")
-    if kind in (".csv", ".tsv"):
-        _places(stream, kind, name, column, keep)
+    _rows(stream, part, reading, keep)
 
 
-def csv_records(stream: io.BufferedReader, start: int, end: int) -> Iterator[tuple[int, list[str] | Unread]]:
-    """Yield the records that begin in bytes [start, end), with the position of each. Includes the header, skips empty lines."""
-    stream.seek(start)
-    records = _csv_reader(stream)
-    while (position := stream.tell()) < end:
-        try:
-            record = next(records, None)
-        except csv.Error as error:
-            # The reader continues with the next line.
-            yield position, Unread(f"not CSV: {error}")
-            continue
-        except _LongLine:
-            _skip_line(stream)
-            # A reader that has raised an exception gives no more lines.
-            records = _csv_reader(stream)
-            yield position, Unread(TOO_LONG)
-            continue
-        if record is None:
-            return
-        if record:
+def _rows(stream: io.BufferedReader, part: Part, reading: Reading, keep: Sequence[str]) -> tuple[str, list[str], Iterator[Placed]]:
+    """The names of the text's column and of those to keep in the rows of a part, and the rows."""
+    if part.whole:
+        table = Table(stream, replace(reading, format=reading.format or part.kind), name=shown(part.uri))
+        return table.key(reading.column), [table.key(name, "--keep") for name in keep], enumerate(table)
+    if part.kind == "jsonl":
+        return reading.column, list(keep), ((position, _json(line)) for position, line in _lines(stream, part.start, part.end))
+    if part.kind == "txt":
+        return TEXT, [TEXT] * len(keep), ((position, _text(line)) for position, line in _lines(stream, part.start, part.end))
+    table_of = _Delimited(stream, shown(part.uri), part.kind, reading)
+    keys = [
+        key_of(table_of.header, name, shown(part.uri), option)
+        for name, option in [(reading.column, "--column"), *((name, "--keep") for name in keep)]
+    ]
+    return keys[0], keys[1:], table_of.rows(max(part.start, table_of.begin), part.end)
+
+
+def _text(line: str | Unread) -> Row:
+    return Row("", {}, line.reason) if isinstance(line, Unread) else text_row("", line)
+
+
+def _json(line: str | Unread) -> Row:
+    return Row("", {}, line.reason) if isinstance(line, Unread) else json_row("", line)
+
+
+def record_starts(stream: io.BufferedReader, part: Part, reading: Reading) -> Iterator[int]:
+    """The positions of the records of a file of delimited text."""
+    for position, _ in _Delimited(stream, shown(part.uri), part.kind, reading).records(0, part.end):
+        yield position
+
+
+class _Delimited:
+    """A file of delimited text whose records are read from a position on.
+
+    Attributes:
+        header: the names of its columns.
+        begin: the position of the first row.
+    """
+
+    def __init__(self, stream: io.BufferedReader, name: str, kind: str, reading: Reading) -> None:
+        self._stream, self._quotes = stream, reading.quotes
+        stream.seek(0)
+        first = next(_decoded_lines(stream), "")
+        self._delimiter = reading.delimiter or ("\t" if kind == "tsv" else delimiter_of(first, reading.column))
+        position, head = next(self.records(0, 1), (0, Record(1, 0, [])))
+        if isinstance(head, Unread):
+            raise BadFile(f"{name}:1: {head.reason}")
+        self.header = head.fields if reading.header else [str(number) for number in range(1, len(head.fields) + 1)]
+        self.begin = stream.tell() if reading.header else position
+
+    def rows(self, start: int, end: int) -> Iterator[Placed]:
+        """The rows that begin in bytes [start, end), with the position of each."""
+        columns = unique_names(self.header)
+        for position, record in self.records(start, end):
+            row = Row("", {}, record.reason) if isinstance(record, Unread) else record_row(record, columns, "")
+            if row:
+                yield position, row
+
+    def records(self, start: int, end: int) -> Iterator[tuple[int, Record | Unread]]:
+        """The records that begin in bytes [start, end), with the position of each."""
+        stream = self._stream
+        stream.seek(start)
+        found = records(_decoded_lines(stream), self._delimiter, quotes=self._quotes)
+        while (position := stream.tell()) < end:
+            try:
+                record = next(found, None)
+            except _LongLine:
+                _skip_line(stream)
+                # What has raised an exception gives no more records.
+                found = records(_decoded_lines(stream), self._delimiter, quotes=self._quotes)
+                yield position, Unread(TOO_LONG)
+                continue
+            except OpenQuote:
+                yield position, Unread(_to_the_end(stream, position))
+                return
+            if record is None:
+                return
             yield position, record
+
+
+def _to_the_end(stream: io.BufferedReader, position: int) -> str:
+    """Why the rest of a file is one row that cannot be read."""
+    stream.seek(position)
+    lines, end = 0, b"\n"
+    while block := stream.read(2**20):
+        lines += block.count(b"\n")
+        end = block[-1:]
+    lines += end != b"\n"
+    return (
+        f"a quote that opens here is not closed, so nothing tells where the next row begins: covers {lines:,} lines, to the end of the file"
+    )
 
 
 class _LongLine(Exception):
     """The line is too long to hold in memory; the stream is in the middle of it."""
 
 
-def _csv_reader(stream: io.BufferedReader) -> Iterator[list[str]]:
-    # Without strict, an unclosed quote makes one field of all following rows.
-    return csv.reader(_csv_lines(stream), strict=True)
-
-
-def _csv_lines(stream: io.BufferedReader) -> Iterator[str]:
+def _decoded_lines(stream: io.BufferedReader) -> Iterator[str]:
     while line := stream.readline(LINE_BYTES_MAX):
         if len(line) == LINE_BYTES_MAX and not line.endswith(b"\n"):
             raise _LongLine
@@ -156,66 +211,10 @@ def _skip_line(stream: io.BufferedReader) -> None:
         pass
 
 
-def _places(stream: io.BufferedReader, kind: str, name: str, column: str, keep: Sequence[str]) -> tuple[int, list[int]]:
-    """The index of the text in a record, and those of the columns to keep."""
-    if kind == ".csv":
-        header = next((record for _, record in csv_records(stream, 0, 1)), [])
-    else:
-        line = next((line for _, line in _lines(stream, 0, 1)), "")
-        header = line if isinstance(line, Unread) else line.split("\t")
-    if isinstance(header, Unread):
-        raise BadFile(f"{name}:1: {header.reason}")
-    return place_of(header, name, column), [place_of(header, name, other) for other in keep]
-
-
-def _rows(stream: io.BufferedReader, part: Part, column: str, keep: Sequence[str]) -> Iterator[_Row]:
-    nothing = [None] * len(keep)
-    if part.kind in (".txt", ".jsonl"):
-        for position, line in _lines(stream, part.start, part.end):
-            if isinstance(line, Unread):
-                yield _Row(position, line, nothing)
-            elif part.kind == ".txt":
-                yield _Row(position, _utf8(line), [line] * len(keep))
-            else:
-                yield _json_row(position, line, column, keep)
-        return
-    place, places = _places(stream, part.kind, shown(part.uri), column, keep)
-    for position, record in _records(stream, part):
-        if isinstance(record, Unread):
-            yield _Row(position, record, nothing)
-        elif position:  # the first is the header
-            yield _Row(position, _utf8(field_at(record, place)), [field_at(record, other) for other in places])
-
-
-def _records(stream: io.BufferedReader, part: Part) -> Iterator[tuple[int, list[str] | Unread]]:
-    if part.kind == ".csv":
-        yield from csv_records(stream, part.start, part.end)
-        return
-    for position, line in _lines(stream, part.start, part.end):
-        if line:
-            yield position, line if isinstance(line, Unread) else line.split("\t")
-
-
-def _json_row(position: int, line: str, column: str, keep: Sequence[str]) -> _Row:
-    nothing = [None] * len(keep)
-    if ESCAPED.search(line):
-        return _Row(position, Unread("not UTF-8"), nothing)
-    try:
-        row = row_of_json(line, column)
-    except BadFile as error:
-        return _Row(position, Unread(str(error)), nothing)
-    values = [row.get(name) for name in keep]
-    kept = [value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
-    return _Row(position, str(row[column]), kept)
-
-
-def _utf8(text: str) -> Text:
-    return Unread("not UTF-8") if ESCAPED.search(text) else text
-
-
-def _clean(kept: str | None) -> str | None:
-    """Replace what is not valid Unicode: kept columns may contain bytes that are not UTF-8, or lone surrogates."""
-    return kept if kept is None or kept.isascii() else kept.encode(errors="replace").decode()
+def _kept(value: object) -> str | None:
+    """A value of a column to keep. Lone surrogates, which have no UTF-8, are replaced."""
+    text = value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if text is None or text.isascii() else text.encode(errors="replace").decode()
 
 
 def _parquet(stream: io.BufferedReader, part: Part, column: str, keep: Sequence[str]) -> Iterator[Chunk]:
@@ -232,15 +231,16 @@ def _parquet(stream: io.BufferedReader, part: Part, column: str, keep: Sequence[
             if start < end:
                 rows = batch.slice(start, end - start)
                 kept = {name: rows.column(name) for name in keep}
-                yield Chunk(list(range(first + start, first + end)), _texts(rows.column(column)), kept)
+                yield Chunk(list(range(first + start, first + end)), _texts(rows.column(column), column), kept)
             first += batch.num_rows
             if first >= part.end:
                 return
 
 
-def _texts(found: pyarrow.Array) -> list[Text]:
-    """The strings of a column, which may not all be valid UTF-8. Null becomes an empty string."""
-    if pyarrow.types.is_dictionary(found.type):
-        found = found.dictionary_decode()
-    raw = found.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
-    return [_utf8((text or b"").decode(errors="surrogateescape")) for text in raw]
+def _texts(found: pyarrow.Array, column: str) -> list[Text]:
+    """The strings of a column, which may not all be valid UTF-8."""
+    return [_row_of(value, column).text(column) for value in arrow_values(found)]
+
+
+def _row_of(value: object, column: str) -> Row:
+    return Row("", {}, "is not UTF-8") if isinstance(value, str) and not is_decoded(value) else Row("", {column: value})

@@ -7,9 +7,11 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sentiment.client.frames import SCORE
 from sentiment.corpus.output import CorpusFailed, Count, Output
 from sentiment.corpus.parts import cut
 from sentiment.corpus.progress import Progress
@@ -17,6 +19,7 @@ from sentiment.corpus.scoring import COLUMNS, Job
 from sentiment.corpus.sources import Part, Source, find_sources
 from sentiment.corpus.workers import cluster, score_all
 from sentiment.errors import BadSettings
+from sentiment.files.reading import Reading
 from sentiment.files.texts import BadFile, difference
 from sentiment.model.bundle import bundle_roots, find_bundle, load_bundle
 from sentiment.observability import logs
@@ -28,24 +31,25 @@ STEP_BYTES_MIN, PARTS_WANTED_MIN, PARTS_WANTED_MAX = 2**16, 64, 10_000
 REMEDY = "use --restart to start over, or another output to keep this one"
 
 
-def run(options: argparse.Namespace) -> None:
-    """Run the command.
+def run(options: argparse.Namespace, reading: Reading) -> None:
+    """Run the command. ``reading``: how the files are read.
 
     Raises:
         SentimentError: the corpus could not be scored completely. Scored parts stay.
     """
     logs.configure("warning", "text")
-    reserved = set(options.keep) & set(COLUMNS)
-    if reserved:
-        raise BadSettings(f"--keep {min(reserved)}: the output has columns of these names: {', '.join(COLUMNS)}")
     roots = tuple(Path(part).absolute() for part in (options.bundles or os.environ.get("SENTIMENT_BUNDLES", "")).split(os.pathsep) if part)
     bundle = load_bundle(find_bundle(options.model, bundle_roots(roots)))
+    columns = (*COLUMNS, *(f"{SCORE}{label}" for label in bundle.manifest.labels))
+    reserved = set(options.keep) & set(columns)
+    if reserved:
+        raise BadSettings(f"--keep {min(reserved)}: the output has columns of these names: {', '.join(columns)}")
     sources = find_sources(options.input)
     keep = tuple(dict.fromkeys(options.keep))
     step = options.part_bytes or _step(sum(source.bytes for source in sources))
     request: dict[str, Any] = {
-        "format": 2,
-        "column": options.column,
+        "version": 3,
+        **{name: value for name, value in asdict(reading).items() if name != "format"},
         "keep": list(keep),
         "truncation": options.truncation,
         "model": bundle.id,
@@ -60,14 +64,14 @@ def run(options: argparse.Namespace) -> None:
     begun = time.monotonic()
     # Check before cutting the files, which may take long.
     _check_same(request, output, options.restart)
-    parts = cut(sources, options.column, keep, step)
+    parts = cut(sources, reading, keep, step)
     with output.locked():
         # Another command may have begun the output meanwhile.
         _check_same(request, output, options.restart)
         if options.restart:
             output.clear()
         output.record(request)
-        job = Job(output.uri, question, options.column, keep, options.truncation, bundle.id, bundle.digest, bundle.manifest.labels, roots)
+        job = Job(output.uri, question, reading, keep, options.truncation, bundle.id, bundle.digest, bundle.manifest.labels, roots)
         total = _score(parts, job, output, options)
         now = _files(find_sources(options.input))
         if any(now.get(name) != value for name, value in request["files"].items()):

@@ -7,13 +7,16 @@ from pathlib import Path
 import pyarrow
 
 from sentiment.client import CallFailed, Classification
+from sentiment.client.frames import SCORE
 from sentiment.corpus.output import CorpusFailed
-from sentiment.corpus.reading import Chunk, Text, Unread, read_part
+from sentiment.corpus.reading import Chunk, Text, read_part
 from sentiment.corpus.sources import Part, shown
+from sentiment.files.reading import Reading
+from sentiment.files.rows import Unread
 from sentiment.serving.offline import OfflineClassifier
 
 # Columns that this command writes. Kept columns must have other names.
-COLUMNS = ("file", "position", "label", "score", "scores", "abstain", "tokens", "truncated", "digest", "error")
+COLUMNS = ("file", "position", "label", "score", "abstain", "tokens", "truncated", "model", "model_digest", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class Job:
 
     output: str
     question: str
-    column: str
+    reading: Reading
     keep: tuple[str, ...]
     truncation: str
     model: str
@@ -51,7 +54,7 @@ def score_part(part: Part, job: Job, classifier: OfflineClassifier) -> Iterator[
         BadFile: the part cannot be read.
     """
     empty = True
-    for chunk in read_part(part, job.column, job.keep):
+    for chunk in read_part(part, job.reading, job.keep):
         empty = False
         yield _batch(part, chunk, list(_answers(chunk.texts, job, classifier)), job)
     if empty:
@@ -71,19 +74,21 @@ def _answers(texts: Sequence[Text], job: Job, classifier: OfflineClassifier) -> 
 
 def _batch(part: Part, chunk: Chunk, answers: Sequence[Classification | str], job: Job) -> pyarrow.RecordBatch:
     good = [answer if isinstance(answer, Classification) else None for answer in answers]
-    none = pyarrow.array([found is None for found in good], pyarrow.bool_())
-    each = [pyarrow.array([found and found.scores[label] for found in good], pyarrow.float32()) for label in job.labels]
+    scores = {
+        f"{SCORE}{label}": pyarrow.array([found and found.scores[label] for found in good], pyarrow.float32()) for label in job.labels
+    }
     columns = {
         "file": pyarrow.array([shown(part.uri)] * len(answers), pyarrow.string()),
         "position": pyarrow.array(chunk.positions, pyarrow.int64()),
         **chunk.kept,
         "label": pyarrow.array([found and found.label for found in good], pyarrow.string()),
         "score": pyarrow.array([found and found.score for found in good], pyarrow.float32()),
-        "scores": pyarrow.StructArray.from_arrays(each, list(job.labels), mask=none),
         "abstain": pyarrow.array([None if found is None else found.abstain for found in good], pyarrow.bool_()),
+        **scores,
         "tokens": pyarrow.array([found and found.tokens for found in good], pyarrow.int32()),
         "truncated": pyarrow.array([None if found is None else found.truncated for found in good], pyarrow.bool_()),
-        "digest": pyarrow.array([job.digest] * len(answers), pyarrow.string()),
+        "model": pyarrow.array([found and job.model for found in good], pyarrow.string()),
+        "model_digest": pyarrow.array([found and job.digest for found in good], pyarrow.string()),
         "error": pyarrow.array([answer if isinstance(answer, str) else None for answer in answers], pyarrow.string()),
     }
     return pyarrow.RecordBatch.from_pydict(columns)

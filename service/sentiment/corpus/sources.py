@@ -11,7 +11,9 @@ import fsspec
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from sentiment.files.texts import READABLE, BadFile
+from sentiment.files.decoding import COMPRESSED
+from sentiment.files.reading import READABLE, format_of
+from sentiment.files.texts import BadFile
 
 # Each file is at least one part, and one file of the output.
 FILES_MAX = 100_000
@@ -31,8 +33,13 @@ class Source:
 
     @property
     def kind(self) -> str:
-        """The suffix of its name, such as .csv."""
-        return PurePosixPath(self.uri).suffix
+        """Its format by the ending of its name, as ``files.reading.FORMATS`` has it; empty if it has none of those."""
+        return format_of(PurePosixPath(self.uri).name)
+
+    @property
+    def compressed(self) -> bool:
+        """Whether its name says that it is compressed."""
+        return PurePosixPath(self.uri).suffix.lower() in COMPRESSED
 
     @property
     def shown(self) -> str:
@@ -42,9 +49,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows [start, end) of a Parquet file, or the rows of another file that begin in its bytes [start, end).
+    """Rows [start, end) of a Parquet file, or the rows of a file of lines that begin in its bytes [start, end).
 
-    ``number`` is the file's index in the corpus; ``bytes`` is approximately how much text the part holds.
+    ``number`` is the file's index in the corpus; ``bytes`` is approximately how much text the part holds. ``whole``: the part is a file
+    that cannot be cut, such as a compressed one; start and end are then its bytes.
     """
 
     number: int
@@ -53,6 +61,7 @@ class Part:
     start: int
     end: int
     bytes: int
+    whole: bool = False
 
     @property
     def name(self) -> str:
@@ -60,7 +69,9 @@ class Part:
         return f"part-{self.number:06}-{self.start:015}.parquet"
 
     def __str__(self) -> str:
-        unit = "rows" if self.kind == ".parquet" else "bytes"
+        if self.whole:
+            return shown(self.uri)
+        unit = "rows" if self.kind == "parquet" else "bytes"
         return f"{shown(self.uri)}, {unit} {self.start} to {self.end}"
 
 
@@ -135,8 +146,8 @@ def find_sources(uri: str) -> list[Source]:
         raise BadFile(f"{uri}: has {len(found)} files; the limit is {FILES_MAX}; join small files first")
     sources = [Source(uri_of(fs, name, uri), _size(name, info), _mark(fs, name, info)) for name, info in sorted(found.items())]
     for source in sources:
-        if source.kind not in READABLE:
-            raise BadFile(f"{source.shown}: the suffix must be one of {', '.join(READABLE)}")
+        if not source.kind:
+            raise BadFile(f"{source.shown}: the suffix must be one of {READABLE} (text also with {' or '.join(COMPRESSED)})")
     return sources
 
 

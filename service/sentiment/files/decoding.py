@@ -9,6 +9,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, cast
 
@@ -33,30 +34,30 @@ _NOT_DECODED = re.compile("[\udc80-\udcff]")
 Read = Callable[[], bytes]
 
 
-def opened(path: Path, stack: ExitStack) -> Read:
-    """Open a file, which may be compressed with gzip or zstd by its ending, until the stack is closed.
+def opened(source: Path | BufferedReader, name: str, stack: ExitStack) -> Read:
+    """Open a file, which may be compressed with gzip or zstd by the ending of its name, until the stack is closed.
 
     Raises:
         BadFile: zstd is not installed.
         OSError: the file cannot be opened.
     """
-    stream: IO[bytes] = stack.enter_context(path.open("rb"))
-    kind = path.suffix.lower()
+    stream: IO[bytes] = stack.enter_context(source.open("rb")) if isinstance(source, Path) else source
+    kind = Path(name).suffix.lower()
     if kind == ".gz":
         stream = stack.enter_context(cast(IO[bytes], gzip.GzipFile(fileobj=stream)))
     elif kind == ".zst":
-        stream = stack.enter_context(_zstd(stream, path))
+        stream = stack.enter_context(_zstd(stream, name))
     return lambda: stream.read(BLOCK_BYTES)
 
 
-def _zstd(stream: IO[bytes], path: Path) -> IO[bytes]:
+def _zstd(stream: IO[bytes], name: str) -> IO[bytes]:
     try:
         if sys.version_info >= (3, 14):
             from compression import zstd  # noqa: PLC0415  # loaded only if needed
         else:
             from backports import zstd  # noqa: PLC0415  # an extra
     except ImportError as error:
-        raise BadFile(f"{path}: .zst needs the extra files: pip install 'sentiment-service[files]'") from error
+        raise BadFile(f"{name}: .zst needs the extra files: pip install 'sentiment-service[files]'") from error
     return cast(IO[bytes], zstd.open(stream, "rb"))
 
 

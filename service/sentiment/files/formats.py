@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date, time
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from sentiment.files.decoding import Lines, is_decoded
 from sentiment.files.records import Record, bare, delimiter_of, records
@@ -42,11 +42,12 @@ class Opened:
 
 def of_lines(lines: Lines) -> Opened:
     """A text a line."""
-    return Opened((_text_row(number, bare(line)) for number, line in enumerate(lines, 1)), [TEXT])
+    return Opened((text_row(f"line {number}", bare(line)) for number, line in enumerate(lines, 1)), [TEXT])
 
 
-def _text_row(number: int, text: str) -> Row:
-    return Row(f"line {number}", {TEXT: text}) if is_decoded(text) else Row(f"line {number}", {}, NOT_DECODED)
+def text_row(place: str, text: str) -> Row:
+    """The row of a line that is a text."""
+    return Row(place, {TEXT: text}) if is_decoded(text) else Row(place, {}, NOT_DECODED)
 
 
 def of_json_lines(lines: Lines) -> Opened:
@@ -165,7 +166,12 @@ def of_delimited(lines: Lines, delimiter: str, column: str, *, header: bool, quo
     if not header and head.lines:
         found = itertools.chain([head], found)
     unique = unique_names(columns)
-    return Opened((row for record in found if (row := record_row(record, unique, before))), columns)
+    return Opened((row for record in found if (row := record_row(record, unique, _place(record, before)))), columns)
+
+
+def _place(record: Record, before: int) -> str:
+    first = record.line + before
+    return f"line {first}" if record.lines == 1 else f"lines {first} to {first + record.lines - 1}"
 
 
 def unique_names(header: Iterable[str]) -> list[str]:
@@ -177,10 +183,8 @@ def unique_names(header: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def record_row(record: Record, columns: Sequence[str], before: int = 0) -> Row | None:
-    """The row of a record; None for an empty line, which is a row only of a table with one column. ``before``: lines before the table."""
-    first = record.line + before
-    place = f"line {first}" if record.lines == 1 else f"lines {first} to {first + record.lines - 1}"
+def record_row(record: Record, columns: Sequence[str], place: str) -> Row | None:
+    """The row of a record; None for an empty line, which is a row only of a table with one column."""
     fields = record.fields
     if record.error:
         return Row(place, {}, record.error)
@@ -206,7 +210,7 @@ def _misfit(found: int, wanted: int) -> str:
     return f"has {_count(found, 'field')}, but the header has {_count(wanted, 'field')}; {to_do}"
 
 
-def of_parquet(path: Path, needed: Callable[[str], bool], stack: ExitStack) -> Opened:
+def of_parquet(source: Path | BinaryIO, name: str, needed: Callable[[str], bool], stack: ExitStack) -> Opened:
     """The rows of a Parquet file. ``needed``: whether a column is wanted; the others are not read.
 
     Raises:
@@ -216,31 +220,31 @@ def of_parquet(path: Path, needed: Callable[[str], bool], stack: ExitStack) -> O
         import pyarrow  # noqa: PLC0415  # an extra, loaded only if needed
         from pyarrow import parquet  # noqa: PLC0415  # as above
     except ImportError as error:
-        raise BadFile(f"{path}: .parquet {EXTRA}") from error
+        raise BadFile(f"{name}: .parquet {EXTRA}") from error
 
     def rows(file: Any, columns: Sequence[str]) -> Iterator[Row]:  # Any: pyarrow has no types
         number = 0
         try:
             for batch in file.iter_batches(PARQUET_ROWS, columns=columns):
-                for values in zip(*map(_arrow_values, batch.columns), strict=True):
+                for values in zip(*map(arrow_values, batch.columns), strict=True):
                     number += 1
                     bad = any(isinstance(value, str) and not is_decoded(value) for value in values)
                     yield Row(f"row {number}", {}, "is not UTF-8") if bad else Row(f"row {number}", dict(zip(columns, values, strict=True)))
         except pyarrow.ArrowException as error:
-            raise BadFile(f"{path}: not a Parquet file: {error}") from error
+            raise BadFile(f"{name}: not a Parquet file: {error}") from error
 
     try:
-        file = stack.enter_context(parquet.ParquetFile(path))
+        file = stack.enter_context(parquet.ParquetFile(source))
     except pyarrow.ArrowException as error:
-        raise BadFile(f"{path}: not a Parquet file: {error}") from error
+        raise BadFile(f"{name}: not a Parquet file: {error}") from error
     names = file.schema_arrow.names
-    wanted = [name for name in names if needed(name)]
+    wanted = [column for column in names if needed(column)]
     if len(set(wanted)) < len(wanted):
-        raise BadFile(f"{path}: has two columns of one name; rename one")
+        raise BadFile(f"{name}: has two columns of one name; rename one")
     return Opened(rows(file, wanted), names)
 
 
-def _arrow_values(column: Any) -> Sequence[object]:  # Any: pyarrow has no types
+def arrow_values(column: Any) -> Sequence[object]:  # Any: pyarrow has no types
     """The values of a column as Python's objects. Strings need not be valid UTF-8: other bytes become lone surrogates."""
     import pyarrow  # noqa: PLC0415  # an extra, loaded only if needed
 
@@ -267,7 +271,7 @@ def _plain(value: object) -> object:
     return str(value)
 
 
-def of_xlsx(path: Path, sheet: str, *, header: bool, stack: ExitStack) -> Opened:
+def of_xlsx(source: Path | BinaryIO, name: str, sheet: str, *, header: bool, stack: ExitStack) -> Opened:
     """The rows of a workbook's sheet, whose values are those that the spreadsheet stored last. Empty rows at the end are none.
 
     Raises:
@@ -276,17 +280,17 @@ def of_xlsx(path: Path, sheet: str, *, header: bool, stack: ExitStack) -> Opened
     try:
         import openpyxl  # noqa: PLC0415  # an extra, loaded only if needed
     except ImportError as error:
-        raise BadFile(f"{path}: .xlsx {EXTRA}") from error
+        raise BadFile(f"{name}: .xlsx {EXTRA}") from error
     try:
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        book = openpyxl.load_workbook(source, read_only=True, data_only=True)
     except Exception as error:  # whatever zipfile, expat and openpyxl raise of a damaged file
-        raise BadFile(f"{path}: not an .xlsx workbook: {type(error).__name__}") from error
+        raise BadFile(f"{name}: not an .xlsx workbook: {type(error).__name__}") from error
     stack.callback(book.close)
     names = [found.title for found in book.worksheets]
     if not sheet and len(names) > 1:
-        raise BadFile(f"{path}: has the sheets {', '.join(names)}: choose one with --sheet")
+        raise BadFile(f"{name}: has the sheets {', '.join(names)}: choose one with --sheet")
     if sheet and sheet not in names:
-        raise BadFile(f"{path}: has no sheet {sheet!r}; it has {', '.join(names)}")
+        raise BadFile(f"{name}: has no sheet {sheet!r}; it has {', '.join(names)}")
     found = book[sheet] if sheet else book.worksheets[0]
     rows = _filled(found.iter_rows(values_only=True))
     first = next(rows, ())

@@ -6,7 +6,7 @@ such as a quote that is not closed, ends the reading with a BadFile that names t
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from io import BufferedReader
@@ -35,6 +35,8 @@ FORMATS = {
 # Formats that have to be read from a file, as they begin at its end.
 OF_FILES = ("parquet", "xlsx")
 READABLE = ", ".join(FORMATS)
+# The name of a stream that is of no file; its rows are read as they come.
+STREAM = "standard input"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +97,21 @@ class Table:
         columns: the names of the columns, the second of equal ones with _2; None where each row has keys of its own (JSON).
     """
 
-    def __init__(self, source: Path | BufferedReader, reading: Reading, *, needed: frozenset[str] | None = None, name: str = "") -> None:
+    def __init__(
+        self, source: Path | BufferedReader, reading: Reading, *, needed: frozenset[str] | None = None, name: str = STREAM
+    ) -> None:
         """Open a file and read its header.
 
         Args:
-            source: a path, or a stream, which stays open.
+            source: a path, or a stream, which stays open; that of a file can be sought in.
             reading: how to read it.
             needed: the only columns that are wanted, by name or number; None: all. Only Parquet leaves out the others.
-            name: for messages; empty: the path.
+            name: of the file that a stream is of, or STREAM.
 
         Raises:
             BadFile: it cannot be read.
         """
-        self.name = name or str(source)
+        self.name = str(source) if isinstance(source, Path) else name
         self._reading, self._needed = reading, needed
         self._stack = ExitStack()
         self._lines: Lines | None = None
@@ -158,16 +162,7 @@ class Table:
         if self.columns is None or self._header is None:
             self._look_for(column, option)
             return column
-        if list(self._header).count(column) > 1:
-            places = ", ".join(str(place) for place, name in enumerate(self._header, 1) if name == column)
-            raise BadFile(
-                f"{self.name}: the columns {places} are all called {column!r}; rename them, or give the number of one to {option}"
-            )
-        if column in self._header:
-            return column
-        if re.fullmatch(r"[1-9][0-9]{0,5}", column) and int(column) <= len(self.columns):
-            return self.columns[int(column) - 1]
-        raise BadFile(f"{self.name}:1: no column {column!r}; the header has {', '.join(self._header) or 'none'} (choose with {option})")
+        return key_of(self._header, column, self.name, option)
 
     def _look_for(self, column: str, option: str) -> None:
         first = next(self._rows, None)
@@ -179,28 +174,26 @@ class Table:
             raise BadFile(f"{self.name}: {first.place}: no key {column!r}; the object has {keys} (choose with {option})")
 
     def _by_name(self, source: Path | BufferedReader) -> str:
-        if not isinstance(source, Path):
+        if isinstance(source, Path):
+            # First, as a wrong name may have a wrong ending.
+            source.stat()
+        elif self.name == STREAM:
             return "txt"
-        # First, as a wrong name may have a wrong ending.
-        source.stat()
-        found = format_of(source.name)
+        found = format_of(self.name)
         if not found:
-            raise BadFile(
-                f"{source}: the file type must be one of {READABLE} (text also with {' or '.join(COMPRESSED)}), got {source.suffix!r}; "
-                "or choose with --format"
-            )
+            kinds = f"{READABLE} (text also with {' or '.join(COMPRESSED)})"
+            raise BadFile(f"{self.name}: the file type must be one of {kinds}, got {Path(self.name).suffix!r}; or choose with --format")
         return found
 
     def _open(self, source: Path | BufferedReader) -> formats.Opened:
         reading = self._reading
         if self._format in OF_FILES:
-            if not isinstance(source, Path):
-                raise BadFile(f"{self.name}: {self._format} cannot be read from a stream; write it to a file")
+            if self.name == STREAM:
+                raise BadFile(f"{STREAM}: {self._format} cannot be read from it; write it to a file")
             if self._format == "xlsx":
-                return formats.of_xlsx(source, reading.sheet, header=reading.header, stack=self._stack)
-            return formats.of_parquet(source, lambda name: self._needed is None or name in self._needed, self._stack)
-        read = opened(source, self._stack) if isinstance(source, Path) else lambda: source.read1(BLOCK_BYTES)
-        pieces = decoded(read, reading.encoding)
+                return formats.of_xlsx(source, self.name, reading.sheet, header=reading.header, stack=self._stack)
+            return formats.of_parquet(source, self.name, lambda name: self._needed is None or name in self._needed, self._stack)
+        pieces = decoded(self._reader(source), reading.encoding)
         if self._format == "json":
             return formats.of_json(pieces)
         self._lines = lines = Lines(pieces)
@@ -210,6 +203,11 @@ class Table:
             return formats.of_json_lines(lines)
         delimiter = reading.delimiter or ("\t" if self._format == "tsv" else "")
         return formats.of_delimited(lines, delimiter, reading.column, header=reading.header, quotes=reading.quotes, name=self.name)
+
+    def _reader(self, source: Path | BufferedReader) -> Callable[[], bytes]:
+        if isinstance(source, Path) or self.name != STREAM:
+            return opened(source, self.name, self._stack)
+        return lambda: source.read1(BLOCK_BYTES)
 
     def _checked(self, rows: Iterator[Row]) -> Iterator[Row]:
         """The rows; an error has the file's name and where it was."""
@@ -238,6 +236,23 @@ class Table:
             encoding = "; choose another with --encoding" if isinstance(error, UnicodeError) else ""
             return BadFile(f"{self.name}: {error}{after}{encoding}")
         return error
+
+
+def key_of(header: Sequence[str], column: str, name: str, option: str) -> str:
+    """The name of the column that ``column`` names or numbers, as ``unique_names`` has it. ``name``, ``option``: for messages.
+
+    Raises:
+        BadFile: there is no such column, or there are two of the name.
+    """
+    places = [place for place, found in enumerate(header, 1) if found == column]
+    if len(places) > 1:
+        shown = ", ".join(map(str, places))
+        raise BadFile(f"{name}: the columns {shown} are all called {column!r}; rename them, or give {option} the number of one")
+    if places:
+        return column
+    if re.fullmatch(r"[1-9][0-9]{0,5}", column) and int(column) <= len(header):
+        return formats.unique_names(header)[int(column) - 1]
+    raise BadFile(f"{name}:1: no column {column!r}; the header has {', '.join(header) or 'none'} (choose with {option})")
 
 
 def read_texts(path: Path, column: str = TEXT) -> Iterator[str]:

@@ -23,7 +23,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row: where it stands (``line 3``, ``lines 3 to 5`` or ``row 3``), and its values by column.
+    """A row: where it stands (``line 3``, ``lines 3 to 5`` or ``row 3``; empty if that is not known), and its values by column.
 
     ``error``: why it cannot be read; it has no values then. The reason never quotes the row. ``typed``: whether a number is no text; in a
     spreadsheet it is one, as a cell is a number by what somebody typed.
@@ -37,15 +37,18 @@ class Row:
     def text(self, column: str) -> str | Unread:
         """The text in a column."""
         if self.error:
-            return Unread(f"{self.place}: {self.error}")
+            return self._unread(self.error)
         value = self.values.get(column)
         if isinstance(value, str):
             return value
         if not self.typed and isinstance(value, int | float):
             return str(value)
         if column not in self.values:
-            return Unread(f"{self.place}: has no {column!r}")
-        return Unread(f"{self.place}: {column!r} {'is missing' if is_missing(value) else f'must be a string, got {type_of(value)}'}")
+            return self._unread(f"has no {column!r}")
+        return self._unread(f"{column!r} {'is missing' if is_missing(value) else f'must be a string, got {type_of(value)}'}")
+
+    def _unread(self, reason: str) -> Unread:
+        return Unread(f"{self.place}: {reason}" if self.place else reason)
 
     def label(self, column: str) -> str:
         """The label in a column: a string or a whole number, as a string; empty if the row has none.
