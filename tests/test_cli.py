@@ -19,7 +19,8 @@ from pyarrow import parquet
 
 from sentiment.cli.arguments import seconds
 from sentiment.cli.main import _parser, main
-from sentiment.files.texts import BadFile, LineOutput, read_texts
+from sentiment.files.errors import BadFile
+from sentiment.files.texts import LineOutput, read_texts
 from sentiment.settings import markdown_table, settings_table
 from tests.conftest import RunningServer
 from tests.tiny import make_bundle, make_graph, read_manifest, write_manifest

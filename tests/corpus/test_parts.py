@@ -13,7 +13,7 @@ from pyarrow import parquet
 from sentiment.corpus.parts import PARTS_MAX, cut
 from sentiment.corpus.reading import LINE_BYTES_MAX, Text, Unread, read_part
 from sentiment.corpus.sources import find_sources, resolve, uri_of
-from sentiment.files.texts import BadFile
+from sentiment.files.errors import BadFile
 from tests.corpus.files import KINDS, make_texts, write
 
 

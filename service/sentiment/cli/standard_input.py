@@ -8,7 +8,9 @@ from io import BufferedReader
 from typing import cast
 
 from sentiment.errors import BadSettings
-from sentiment.files.texts import BadFile, bare
+from sentiment.files.errors import BadFile
+from sentiment.files.standard_streams import is_closed
+from sentiment.files.texts import bare
 
 # The argument that means standard input.
 STANDARD_INPUT = "-"
@@ -50,7 +52,7 @@ def standard_input() -> Iterator[list[str]]:
     Raises:
         BadFile: a line is too long, or standard input cannot be read.
     """
-    if sys.stdin is None:
+    if is_closed("stdin"):
         raise BadFile("standard input: is closed")
     if sys.stdin.isatty():
         print("Type a text and Enter; Ctrl-D ends.", file=sys.stderr)

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from sentiment.corpus.reading import TEXTS, check_header, csv_records
 from sentiment.corpus.sources import Part, Source, open_buffered
-from sentiment.files.texts import BadFile
+from sentiment.files.errors import BadFile
 
 # Ray has one block per part; queueing this many takes seconds.
 PARTS_MAX = 200_000

@@ -11,7 +11,8 @@ import pyarrow
 from pyarrow import parquet
 
 from sentiment.corpus.sources import Part, open_buffered, shown
-from sentiment.files.texts import BadFile, bare, field_at, place_of, row_of_json
+from sentiment.files.errors import BadFile
+from sentiment.files.texts import bare, field_at, place_of, row_of_json
 
 # Rows that the scorer plans together.
 CHUNK = 1024

@@ -11,7 +11,8 @@ import fsspec
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from sentiment.files.texts import READABLE, BadFile
+from sentiment.files.errors import BadFile
+from sentiment.files.texts import READABLE
 
 # Each file is at least one part, and one file of the output.
 FILES_MAX = 100_000

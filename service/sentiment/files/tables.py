@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sentiment.errors import BadSettings
-from sentiment.files.texts import BadFile
+from sentiment.files.errors import BadFile
 from sentiment.files.visible import visible
 
 # A field's type, or the fields of the object that it holds. The key ``...`` stands for all that the lines have there.

@@ -1,34 +1,23 @@
 """Reads texts from files and writes answers to files, row by row, in bounded memory. Knows neither client nor server."""
 
 import csv
-import errno
 import fcntl
 import itertools
 import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, BinaryIO, Self
+from typing import IO, Self
 
-from sentiment.errors import BadSettings, SentimentError
+from sentiment.errors import BadSettings
+from sentiment.files.errors import BadFile, reason
+from sentiment.files.output import new_file
 
 READABLE = (".txt", ".tsv", ".csv", ".jsonl", ".parquet")
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 # A field may hold a whole document; the default limit of the csv module is 128 KiB.
 csv.field_size_limit(2**26)
-
-
-class BadFile(SentimentError):
-    """A file cannot be used. The message has the file, the line and what was expected."""
-
-
-def reason(error: OSError) -> str:
-    """Why a file cannot be written and, if the disk is full, what to do."""
-    message = error.strerror or str(error)
-    return f"{message}; make room and repeat the command" if error.errno in DISK_FULL else message
 
 
 def claim(file: int | IO[bytes]) -> bool:
@@ -380,44 +369,3 @@ class LineOutput:
 def _whole(path: Path) -> Iterator[bytes]:
     with path.open("rb") as stream:
         yield from stream
-
-
-@contextmanager
-def new_file(path: Path) -> Iterator[Callable[[str], None]]:
-    """Yields a function that writes text to ``PATH.part``, which replaces PATH at the end. After an error the part is removed.
-
-    The part is opened at once, so that an output that cannot be written is reported before the work starts.
-
-    Raises:
-        BadFile: the file cannot be written.
-    """
-    if not path.name or path.is_dir():
-        raise BadFile(f"{path}: expected a file, got a folder")
-    part = path.with_name(path.name + ".part")
-    try:
-        stream = part.open("wb")
-    except OSError as error:
-        raise BadFile(f"{part}: cannot be written: {reason(error)}") from error
-    try:
-        with stream:
-            yield lambda text: _write(stream, text, part)
-        try:
-            os.replace(part, path)
-        except OSError as error:
-            raise BadFile(f"{path}: cannot be replaced: {reason(error)}") from error
-    finally:
-        # Gone already after success.
-        part.unlink(missing_ok=True)
-
-
-def _write(stream: BinaryIO, text: str, shown: Path) -> None:
-    """Write and flush to disk."""
-    try:
-        stream.write(text.encode())
-        stream.flush()
-        os.fsync(stream.fileno())
-    except OSError as error:
-        # Close here and ignore the error: closing tries to write the buffer again.
-        with suppress(OSError):
-            stream.close()
-        raise BadFile(f"{shown}: cannot be written: {reason(error)}") from error

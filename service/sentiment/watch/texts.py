@@ -11,7 +11,8 @@ from pathlib import Path
 
 from sentiment.client import CallFailed
 from sentiment.errors import BadSettings
-from sentiment.files.texts import BadFile, read_labels, read_texts
+from sentiment.files.errors import BadFile
+from sentiment.files.texts import read_labels, read_texts
 from sentiment.serving.offline import ROWS, OfflineClassifier
 from sentiment.watch.counts import OF_ANSWERS, OF_TEXTS, Entry, Seen, Told
 
