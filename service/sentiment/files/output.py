@@ -166,7 +166,7 @@ def _make_like(stream: BinaryIO, found: os.stat_result) -> None:
 
 def _write(stream: BinaryIO, content: bytes) -> None:
     """Write and flush; a file, to its disk."""
-    if stream is sys.stdout.buffer:
+    if stream is getattr(sys.stdout, "buffer", None):
         stream.write(content)
         stream.flush()
         return
