@@ -19,8 +19,9 @@ from pyarrow import parquet
 from sentiment.cli.answers import table_row
 from sentiment.cli.arguments import seconds
 from sentiment.cli.main import _parser, main
+from sentiment.files.errors import BadFile
 from sentiment.files.reading import Reading, Table, read_texts
-from sentiment.files.texts import BadFile, LineOutput
+from sentiment.files.texts import LineOutput
 from sentiment.settings import markdown_table, settings_table
 from tests.conftest import RunningServer
 from tests.tiny import make_bundle, make_graph, read_manifest, write_manifest
@@ -928,9 +929,7 @@ def test_a_text_of_standard_input_is_answered_before_the_next_one_comes(server: 
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("kind", "rows"), [("csv", ["text,id\n", "good,1\n", '"a bad\n', 'film",2\n']), ("jsonl", ['{"text": "good"}\n'])]
-)
+@pytest.mark.parametrize(("kind", "rows"), [("csv", ["text,id\n", "good,1\n", '"a bad\n', 'film",2\n']), ("jsonl", ['{"text": "good"}\n'])])
 def test_a_table_of_standard_input_is_answered_row_by_row(kind: str, rows: list[str], server: RunningServer) -> None:
     command = [sys.executable, "-m", "sentiment", "classify", "--target", server.target, "--format", kind, "--json"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -233,7 +233,7 @@ def test_a_full_disk_keeps_the_old_page(
     def full(_number: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("sentiment.files.texts.os.fsync", full)
+    monkeypatch.setattr("sentiment.files.output.os.fsync", full)
 
     assert main.main(["explain", TEXT, "--target", explaining.target, "--html", str(path)]) == 1
 

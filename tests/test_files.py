@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from sentiment.files.errors import BadFile
 from sentiment.files.reading import read_texts
-from sentiment.files.texts import BadFile, LineOutput, new_file
+from sentiment.files.texts import LineOutput
 
 
 def written(path: Path, content: str | bytes) -> Path:
@@ -169,7 +170,9 @@ def test_a_full_disk_says_how_to_continue(step: str, tmp_path: Path, monkeypatch
 FILL = """
 import resource, sys
 from pathlib import Path
-from sentiment.files.texts import BadFile, LineOutput, new_file
+from sentiment.files.errors import BadFile
+from sentiment.files.output import new_file
+from sentiment.files.texts import LineOutput
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 try:
@@ -196,29 +199,3 @@ def test_an_output_that_filled_the_disk_is_continued_to_the_same_file(tmp_path: 
     assert said.endswith("repeat the command to continue\n")
     assert 4000 < done < 10_000
     assert path.read_text().splitlines() == whole
-
-
-def test_a_new_file_is_complete_or_absent(tmp_path: Path) -> None:
-    path = tmp_path / "page.html"
-    with new_file(path) as write:
-        write("whole \u2028")
-        assert not path.exists()
-    assert path.read_text(encoding="utf-8") == "whole \u2028"
-
-    with pytest.raises(KeyError), new_file(path) as write:
-        write("half")
-        raise KeyError
-
-    assert path.read_text(encoding="utf-8") == "whole \u2028"
-    assert [found.name for found in tmp_path.iterdir()] == ["page.html"]
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
-def test_a_full_device_is_an_error(tmp_path: Path) -> None:
-    """A link in place of the part: what is opened is the device."""
-    (tmp_path / "page.html.part").symlink_to("/dev/full")
-
-    with pytest.raises(BadFile, match=r"page.html.part: cannot be written: No space left"), new_file(tmp_path / "page.html") as write:
-        write("x" * 2**20)
-
-    assert list(tmp_path.iterdir()) == []

@@ -5,12 +5,14 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 
-from sentiment.errors import BadBundle
+from sentiment.errors import BadBundle, BadSettings
+from sentiment.files.errors import BadFile
+from sentiment.files.standard_streams import ReaderGone, standard_streams
 from sentiment.files.visible import visible
 from sentiment_models.errors import ModelsError, OtherRun, disk_full
 
-DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3
-"""Exit codes. argparse also exits with 2 on wrong usage."""
+DONE, FAILED, WRONG_USAGE, BAD_BUNDLE, BROKEN_PIPE = 0, 1, 2, 3, 141
+"""Exit codes. argparse also exits with 2 on wrong usage. A shell has 141 of a process that SIGPIPE ended."""
 
 COMMANDS = {
     "pretrain": "pre-train an encoder on unlabelled documents",
@@ -42,23 +44,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 3 bad bundle."""
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
-        arguments = _parser(next(iter(argv), "")).parse_args(argv)
+        with standard_streams():
+            return _run(argv)
     except SystemExit as exiting:  # argparse has printed the reason
         return int(exiting.code or 0)
-    run: Callable[[argparse.Namespace], int | None] = arguments.run
-    try:
-        return run(arguments) or DONE
-    except (ModelsError, BadBundle) as error:
+    except ReaderGone:
+        return BROKEN_PIPE
+    except (ModelsError, BadBundle, BadSettings, BadFile) as error:
         print(f"error: {visible(str(error))}", file=sys.stderr)
-        return BAD_BUNDLE if isinstance(error, BadBundle) else WRONG_USAGE if isinstance(error, OtherRun) else FAILED
+        return BAD_BUNDLE if isinstance(error, BadBundle) else WRONG_USAGE if isinstance(error, (OtherRun, BadSettings)) else FAILED
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         return FAILED
+
+
+def _run(argv: Sequence[str]) -> int:
+    arguments = _parser(next(iter(argv), "")).parse_args(argv)
+    run: Callable[[argparse.Namespace], int | None] = arguments.run
+    try:
+        return run(arguments) or DONE
     except Exception as error:
         if not (message := disk_full(error, "an output")):
             raise
-        print(f"error: {message}", file=sys.stderr)
-        return FAILED
+        raise ModelsError(message) from error
 
 
 def _parser(used: str) -> argparse.ArgumentParser:

@@ -2,7 +2,7 @@
 
 import os
 
-from sentiment.files.texts import DISK_FULL, reason
+from sentiment.files.errors import DISK_FULL, reason
 
 
 class ModelsError(Exception):

@@ -15,8 +15,8 @@ from sentiment.corpus.parts import cut
 from sentiment.corpus.scoring import Job, load, score_part
 from sentiment.corpus.sources import Part, find_sources
 from sentiment.errors import SentimentError
+from sentiment.files.errors import BadFile
 from sentiment.files.reading import Reading
-from sentiment.files.texts import BadFile
 from sentiment.serving.offline import OfflineClassifier
 from tests.corpus.files import KINDS, make_texts, write
 

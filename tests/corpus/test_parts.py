@@ -13,9 +13,9 @@ from pyarrow import parquet
 from sentiment.corpus.parts import PARTS_MAX, cut
 from sentiment.corpus.reading import LINE_BYTES_MAX, Text, read_part
 from sentiment.corpus.sources import find_sources, resolve, uri_of
+from sentiment.files.errors import BadFile
 from sentiment.files.reading import Reading
 from sentiment.files.rows import NOT_DECODED, Unread
-from sentiment.files.texts import BadFile
 from tests.corpus.files import KINDS, make_texts, write
 
 

@@ -102,6 +102,16 @@ def test_two_rates_are_held_and_reported_as_table_json_and_html(server: RunningS
     assert "<svg" in page.read_text()
 
 
+def test_figures_on_standard_output_are_alone_there(canned: Canned, capsys: Captured) -> None:
+    canned.points = [held(30)]
+
+    assert run("--rate", "30", *PATIENT, "--json", "-") == 0
+
+    out, errors = capsys.readouterr()
+    assert json.loads(out)["points"]
+    assert "answered/s" in errors
+
+
 def test_a_closed_loop_has_a_note_about_hidden_waiting(canned: Canned, capsys: Captured) -> None:
     canned.points = [replace(held(30), offered_per_s=0.0, callers=2)]
 
@@ -289,11 +299,8 @@ class Gone(io.StringIO):
         raise BrokenPipeError
 
 
-def test_progress_without_a_reader_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_without_a_reader_is_no_failure() -> None:
     Progress(Gone()).begin("30 calls/s", 12)
-    # Python's value for a closed standard error.
-    monkeypatch.setattr(sys, "stderr", None)
-    Progress().begin("30 calls/s", 12)
 
 
 class Terminal(io.StringIO):

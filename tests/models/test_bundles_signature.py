@@ -46,6 +46,17 @@ def test_a_signed_bundle_verifies_on_the_command_line(bundle: Path, tmp_path: Pa
     assert {path.name for path in bundle.parent.iterdir()} == {"1", "1.sig"}
 
 
+def test_a_signature_on_standard_output_is_alone_there(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    private, public = _keys(tmp_path)
+
+    assert main(["sign", str(bundle), "--key", str(private), "--out", "-"]) == 0
+
+    found = capsys.readouterr()
+    (tmp_path / "piped.sig").write_text(found.out)
+    check_signature(bundle, tmp_path / "piped.sig", public)
+    assert "cosign verify-blob" in found.err
+
+
 @pytest.mark.needs_tool("openssl")
 def test_openssl_accepts_our_signature(bundle: Path, tmp_path: Path) -> None:
     private, public = _keys(tmp_path)

@@ -1,14 +1,17 @@
 """Pages that load nothing, tables in three forms, plots that are equal for equal input."""
 
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
+from sentiment.errors import BadSettings
+from sentiment.files.errors import BadFile
 from sentiment.files.html_report import Section, markdown, page, paragraph, plain, table
 from sentiment_models.errors import ModelsError
 from sentiment_models.evaluation.metrics import Bin
 from sentiment_models.reports.plots import SERIES_MAX, confusion, curves, reliability
-from sentiment_models.reports.report import picture, write_text
+from sentiment_models.reports.report import check_writable, picture
 
 PNG = b"\x89PNG\r\n\x1a\n"
 VOID = {"meta", "img", "br"}
@@ -123,10 +126,13 @@ def test_more_curves_than_can_be_told_apart_are_refused() -> None:
         curves({str(number): [(0, 0)] for number in range(SERIES_MAX + 1)}, "x", "y", "t")
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path) -> None:
-    write_text(tmp_path / "a.html", "new")
+def test_outputs_are_checked_before_the_work(tmp_path: Path) -> None:
+    with pytest.raises(ModelsError, match="the folder does not exist; create it first"):
+        check_writable(json=None, html=tmp_path / "nowhere" / "a.html")
+    with pytest.raises(BadFile, match="expected a file, got a folder"):
+        check_writable(json=tmp_path, html=None)
+    with pytest.raises(BadSettings, match="--json and --html are the same file"):
+        check_writable(json=tmp_path / "a", html=tmp_path / "a")
 
-    with pytest.raises(ModelsError, match=r"b\.html: cannot be written: No such file or directory"):
-        write_text(tmp_path / "nowhere" / "b.html", "x")
-
-    assert [path.name for path in tmp_path.iterdir()] == ["a.html"]
+    check_writable(json=Path("-"), html=tmp_path / "a.html")
+    assert list(tmp_path.iterdir()) == []

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from sentiment.files.errors import BadFile
 from sentiment.files.reading import Reading, Table
 from sentiment.files.rows import Unread
-from sentiment.files.texts import BadFile
 from tests.tables.odd_files import ODD_FILES, OddFile
 
 

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from sentiment.files.output import beside
+from sentiment.files.standard_streams import need_standard_output
 from sentiment_models.commands.arguments import DATA_HELP, positive
 from sentiment_models.evaluation.compare import as_page, as_text, compare
 from sentiment_models.evaluation.evaluate import Dataset
@@ -22,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="+", metavar="[NAME=]FILE", help=f"{DATA_HELP}; NAME is shown in the results (default: folder and file name)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a self-contained report here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here (-: standard output)")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a self-contained report here (-: standard output)")
     for letter in "ab":
         parser.add_argument(
             f"--precision-{letter}", choices=("int8", "fp32"), help=f"run this graph of {letter.upper()} instead of the served one"
@@ -34,11 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    check_writable(arguments.json, arguments.html)
+    need_standard_output(arguments.json, arguments.html)
+    check_writable(json=arguments.json, html=arguments.html)
     datasets = [Dataset.parse(spec) for spec in arguments.files]
     precisions = arguments.precision_a, arguments.precision_b
     comparison = compare(arguments.first, arguments.second, datasets, precisions, arguments.threads, arguments.seed)
-    print(as_text(comparison))
+    print(as_text(comparison), file=beside(arguments.json, arguments.html))
     if arguments.json:
         write_text(arguments.json, comparison.model_dump_json(indent=1) + "\n")
     if arguments.html:

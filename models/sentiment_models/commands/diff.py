@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from sentiment.files.standard_streams import need_standard_output
 from sentiment_models.export.difference import difference, table
 
 DESCRIPTION = (
@@ -21,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command."""
+    need_standard_output()
     found = difference(arguments.a, arguments.b)
     print(found.json() if arguments.json else table(found))
     return 0 if found.same else DIFFERENT

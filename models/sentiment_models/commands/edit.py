@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from sentiment.files.output import beside
 from sentiment_models.commands.arguments import positive
 from sentiment_models.training.distributed import usable_device
 from sentiment_models.training.edit import edit
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("teacher", type=Path, metavar="CHECKPOINT", help="folder of a fine-tuned classifier, or a bundle")
     parser.add_argument("files", nargs="+", metavar="PATH[:TIMES]", help="labelled texts as for train; also .gz")
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help=".jsonl file to write")
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help=".jsonl file to write; -: standard output")
     parser.add_argument(
         "--sure", type=share, default=0.9, metavar="P", help="least probability of both labels, 0.5 to 1 (default: %(default)s)"
     )
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
     device = usable_device(arguments.device)
     given = (arguments.teacher, arguments.files, arguments.out, device, arguments.sure, arguments.max_tokens, arguments.seed)
     pairs, tried = edit(*given)
-    print(f"{arguments.out}: {pairs:,} pairs of {tried:,} texts that have an edit")
+    print(f"{arguments.out}: {pairs:,} pairs of {tried:,} texts that have an edit", file=beside(arguments.out))
 
 
 def share(value: str) -> float:

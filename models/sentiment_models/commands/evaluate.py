@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from sentiment.files.output import beside
+from sentiment.files.standard_streams import need_standard_output
 from sentiment.model.classifier import READ_ON
 from sentiment_models.commands import explanation_arguments
 from sentiment_models.commands.arguments import DATA_HELP, positive
@@ -24,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="+", metavar="[NAME=]FILE", help=f"{DATA_HELP}; NAME is shown in the results (default: folder and file name)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here, for card")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a self-contained report with plots here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here (-: standard output), for card")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a self-contained report with plots here (-: standard output)")
     parser.add_argument(
         "--undecided",
         type=Path,
@@ -42,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    check_writable(arguments.json, arguments.html, arguments.resume)
+    need_standard_output(arguments.json, arguments.html, arguments.record)
+    check_writable(json=arguments.json, html=arguments.html, resume=arguments.resume)
     datasets = [Dataset.parse(spec) for spec in arguments.files]
     explanation_arguments.check(arguments)
     if arguments.explanations:
@@ -59,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.undecided,
         arguments.seed,
     )
-    print(as_text(evaluation))
+    print(as_text(evaluation), file=beside(arguments.json, arguments.html))
     if arguments.json:
         write_text(arguments.json, evaluation.model_dump_json(indent=1) + "\n")
     if arguments.html:

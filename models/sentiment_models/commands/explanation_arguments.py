@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from sentiment.files.output import replaced
 from sentiment_models.commands.arguments import DATA_HELP, positive
 from sentiment_models.errors import ModelsError
 
@@ -60,6 +61,8 @@ def check(arguments: argparse.Namespace) -> None:
         raise ModelsError("--documents needs --rationales")
     if arguments.default and not arguments.record:
         raise ModelsError("--default needs --record")
+    if arguments.resume and replaced(arguments.resume) is None:
+        raise ModelsError(f"--resume {arguments.resume}: must be a regular file, from which a repeated command continues")
     for path in filter(None, (*arguments.train, arguments.rationales)):
         if not path.is_file():
             raise ModelsError(f"{path}: no such file")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sentiment.explain.engine.request_check import METHODS
+from sentiment.files.output import beside
 from sentiment.model.bundle import Manifest, load_bundle
 from sentiment_models.commands.explanation_arguments import DOCUMENTS, TEXTS
 from sentiment_models.errors import ModelsError
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace, datasets: Sequence[Dataset]) -> None:
     if arguments.rationales:
         found = plausibility_found(Subject(bundle, precision), *_rationales(arguments), threads)
         findings = findings.model_copy(update={"plausibility": found})
-    print(as_text(findings, training))
+    print(as_text(findings, training), file=beside(arguments.json, arguments.html))
     if arguments.json:
         write_text(arguments.json, findings.model_dump_json(indent=1) + "\n")
     if arguments.html:

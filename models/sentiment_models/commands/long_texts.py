@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from sentiment.files.output import beside
+from sentiment.files.standard_streams import need_standard_output
 from sentiment_models.commands.arguments import DATA_HELP, positive
 from sentiment_models.errors import ModelsError
 from sentiment_models.evaluation.long_texts import Choice, measure_long_texts, record_long_texts
@@ -38,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens from one window to the next; repeatable (default: 1/2, 3/4 and all of a window)",
     )
     parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads of the session (default: the available cores)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here (-: standard output)")
     parser.add_argument("--record", action="store_true", help="write the best windows into the bundle's manifest, which changes its digest")
     parser.add_argument(
         "--default",
@@ -53,10 +55,11 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     if arguments.default and not arguments.record:
         raise ModelsError("--default needs --record")
-    check_writable(arguments.json)
+    need_standard_output(arguments.json, arguments.record)
+    check_writable(json=arguments.json)
     choice = Choice(arguments.dev, arguments.seed, arguments.texts, tuple(arguments.stride))
     found = measure_long_texts(arguments.bundle, arguments.files, choice, arguments.threads)
-    print(found.table())
+    print(found.table(), file=beside(arguments.json))
     if arguments.json:
         write_text(arguments.json, found.model_dump_json(indent=1) + "\n")
     if arguments.record:

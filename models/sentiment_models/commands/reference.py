@@ -4,6 +4,7 @@ import argparse
 import re
 from pathlib import Path
 
+from sentiment.files.standard_streams import need_standard_output
 from sentiment.model.bundle import NAME
 from sentiment.model.classifier import load_classifier
 from sentiment_models.commands.arguments import positive
@@ -65,6 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise ModelsError("FILE is needed, or --remove NAME")
     if arguments.record and arguments.name is None:
         raise ModelsError("--record needs --name")
+    need_standard_output(arguments.record)
     classifier = load_classifier(arguments.bundle)
     manifest = classifier.manifest
     texts: list[TextOrPair]

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from sentiment.files.output import beside
 from sentiment_models.export.signature import sign
 
 DESCRIPTION = (
@@ -17,12 +18,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--key", required=True, type=Path, metavar="FILE", help="P-256 private key in PEM; set COSIGN_PASSWORD for an encrypted one"
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="signature to write (default: BUNDLE.sig beside the folder)")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="signature to write; -: standard output (default: BUNDLE.sig beside the folder)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     out = sign(arguments.bundle, arguments.key, arguments.out)
-    print(out)
     manifest = arguments.bundle / "manifest.json"
-    print(f"to check it: cosign verify-blob --key PUBLIC_KEY --signature {out} --insecure-ignore-tlog {manifest}")
+    check = f"cosign verify-blob --key PUBLIC_KEY --signature {out} --insecure-ignore-tlog {manifest}"
+    print(f"{out}\nto check it: {check}", file=beside(out))

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from sentiment.errors import BadBundle
+from sentiment.files.standard_streams import need_standard_output
 from sentiment.files.visible import visible
 from sentiment_models.errors import ModelsError
 from sentiment_models.export.examine import examine
@@ -26,6 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     if (arguments.signature is None) != (arguments.key is None):
         raise ModelsError("--signature needs --key" if arguments.signature else "--key needs --signature")
+    need_standard_output()
     failed = []
     for check in examine(arguments.bundle, arguments.signature, arguments.key):
         print(visible(check.line), flush=True)

@@ -4,6 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
+from sentiment.files.errors import reason
 from sentiment.model.bundle import parse_manifest
 from sentiment_models.errors import ModelsError
 from sentiment_models.export.provenance import Json
@@ -56,7 +57,7 @@ def read_object(path: Path) -> dict[str, Json]:
 
 def write_object(path: Path, value: dict[str, Json]) -> None:
     """Replace a JSON file atomically."""
-    _replace(path, _written(value))
+    replace_file(path, _written(value))
 
 
 def write_manifest(bundle: Path, manifest: dict[str, Json]) -> None:
@@ -67,7 +68,7 @@ def write_manifest(bundle: Path, manifest: dict[str, Json]) -> None:
     """
     path, content = bundle / MANIFEST_FILE, _written(manifest)
     parse_manifest(content, path)
-    _replace(path, content)
+    replace_file(path, content)
 
 
 def digest_without_card(manifest: dict[str, Json]) -> str:
@@ -81,7 +82,16 @@ def _written(value: dict[str, Json]) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a file of a bundle atomically. A link is replaced, and not what it leads to, which other bundles may share.
+
+    Raises:
+        ModelsError: the file cannot be written.
+    """
     part = path.with_name(f".{path.name}.part")
-    part.write_bytes(content)
-    part.replace(path)
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise ModelsError(f"{path}: cannot be written: {reason(error)}") from error

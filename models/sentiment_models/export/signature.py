@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
+from sentiment.files.output import new_file
 from sentiment.model.bundle import MANIFEST_BYTES_MAX, load_bundle
 from sentiment_models.errors import BadSignature
 from sentiment_models.export.manifest import MANIFEST_FILE
@@ -45,14 +46,13 @@ def sign(bundle: Path, key: Path, out: Path | None = None) -> Path:
         BadSignature: the key cannot be used, or ``out`` is in the bundle.
         sentiment.errors.BadBundle: the bundle is damaged.
     """
-    out = (out or signature_path(bundle)).resolve()
-    if bundle.resolve() in out.parents:
+    out = out or signature_path(bundle)
+    if bundle.resolve() in out.resolve().parents:
         raise BadSignature(f"{out}: the signature must be outside of the bundle")
     private = _private_key(key)
     load_bundle(bundle)
-    part = out.with_name(f".{out.name}.part")
-    part.write_bytes(base64.b64encode(private.sign((bundle / MANIFEST_FILE).read_bytes(), _ALGORITHM)))
-    part.replace(out)
+    with new_file(out) as write:
+        write(base64.b64encode(private.sign((bundle / MANIFEST_FILE).read_bytes(), _ALGORITHM)))
     return out
 
 

@@ -19,12 +19,12 @@ from sentiment_models.export.manifest import (
     digest_without_card,
     file_entry,
     read_object,
+    replace_file,
     write_manifest,
 )
 from sentiment_models.export.provenance import Json
 from sentiment_models.reports import card_figures
 from sentiment_models.reports.card_explanations import explanations
-from sentiment_models.reports.report import write_text
 
 Facts = Mapping[str, Json]
 # Recipe settings that shape an untrained model and have no effect with a base.
@@ -79,7 +79,8 @@ def write_card(
             )
     path = bundle / CARD_FILE
     described = digest_without_card(manifest)
-    write_text(path, card(loaded, described, _facts(manifest.get("provenance")), evaluations, findings, training, author))
+    text = card(loaded, described, _facts(manifest.get("provenance")), evaluations, findings, training, author)
+    replace_file(path, text.encode())
     write_manifest(bundle, {**manifest, "files": {**_facts(manifest["files"]), CARD_FILE: file_entry(path)}})
     return path
 

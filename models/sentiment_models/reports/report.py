@@ -1,9 +1,11 @@
-"""Parts of reports that ``sentiment.files.html_report`` lacks: embedded PNG pictures and atomic writing of files."""
+"""Parts of reports that ``sentiment.files.html_report`` lacks: embedded PNG pictures, and what is written where."""
 
 import base64
 import html
 from pathlib import Path
 
+from sentiment.files.output import is_standard_output, new_file, refuse_same_file, replaced
+from sentiment.files.standard_streams import need_standard_output
 from sentiment_models.errors import ModelsError
 
 
@@ -13,28 +15,26 @@ def picture(png: bytes, alt: str) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file atomically.
+    """Write a file that the user named, as ``sentiment.files.output`` does.
 
     Raises:
-        ModelsError: the file cannot be written.
+        sentiment.files.errors.BadFile: the file cannot be written.
     """
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise ModelsError(f"{path}: cannot be written: {error.strerror}") from error
+    with new_file(path) as write:
+        write(text)
 
 
-def check_writable(*paths: Path | None) -> None:
-    """Check output paths before the work starts.
+def check_writable(**paths: Path | None) -> None:
+    """Check output paths, by the names of their options, before the work starts.
 
     Raises:
-        ModelsError: a path's folder does not exist, or the path is a folder.
+        ModelsError: a path's folder does not exist.
+        sentiment.files.errors.BadFile: a path is a folder, or standard output, which is closed.
+        sentiment.errors.BadSettings: two are the same file.
     """
-    for path in filter(None, paths):
-        if not path.parent.is_dir():
+    for path in filter(None, paths.values()):
+        if is_standard_output(path):
+            need_standard_output()
+        elif (target := replaced(path)) and not target.parent.is_dir():
             raise ModelsError(f"{path}: the folder does not exist; create it first")
-        if path.is_dir():
-            raise ModelsError(f"{path}: is a folder; expected a file name")
+    refuse_same_file(**paths)

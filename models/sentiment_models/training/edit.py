@@ -44,7 +44,7 @@ def edit(
         BadData: a file cannot be used.
         ModelsError: the teacher's labels are not negative and positive, or ``out`` cannot be written.
     """
-    check_writable(out)
+    check_writable(out=out)
     names = label_names(teacher)
     if list(names) != LABELS:
         raise ModelsError(f"{teacher}: has the labels {', '.join(names)}; an edit needs negative and positive")

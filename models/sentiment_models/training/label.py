@@ -65,7 +65,7 @@ def label(
         BadData: a file cannot be used, or holds too few sentences.
         ModelsError: ``out`` cannot be written.
     """
-    check_writable(out)
+    check_writable(out=out)
     names = label_names(teacher)
     temperature, name = temperature_of(teacher), teacher_name(teacher)
     inputs = [one for spec in files for one in read_inputs(Source.parse(spec), names, seed)]

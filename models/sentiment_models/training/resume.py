@@ -11,19 +11,17 @@ from typing import Any
 
 import torch
 
-from sentiment.files.texts import claim, difference, reason
+from sentiment.files.errors import reason
+from sentiment.files.output import new_file
+from sentiment.files.texts import claim, difference
 from sentiment_models.errors import BadCheckpoint, ModelsError, OtherRun
 from sentiment_models.export.provenance import Json
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file completely, or leave it unchanged."""
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(content)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with new_file(path) as write:
+        write(content)
 
 
 def replace_folder(path: Path, fill: Callable[[Path], None]) -> None:

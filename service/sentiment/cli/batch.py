@@ -10,8 +10,7 @@ from sentiment.errors import BadSettings
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    options = _parser().parse_args(arguments)
-    return exit_code(lambda: _run(options))
+    return exit_code(lambda: _run(_parser().parse_args(arguments)))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -18,10 +18,11 @@ from sentiment.cli.connecting import connected
 from sentiment.cli.standard_input import standard_input
 from sentiment.client import CallFailed, Classification, Result
 from sentiment.client.columns import Unusable
+from sentiment.files.errors import BadFile
 from sentiment.files.reading import Reading, Table
 from sentiment.files.rows import TEXT, Row, Unread
 from sentiment.files.tables import Write, json_text, writer_of
-from sentiment.files.texts import BadFile, LineOutput
+from sentiment.files.texts import LineOutput
 from sentiment.files.visible import visible, visible_json
 from sentiment.security.client_credentials import Credentials
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import grpc
 
@@ -20,9 +20,9 @@ from sentiment.cli.standard_input import standard_texts
 from sentiment.client import AttentionOptions, CallFailed, Client, ExplainOptions, Explanation, NeuronOptions, model_json
 from sentiment.client.explanations import with_notes
 from sentiment.errors import BadSettings
+from sentiment.files.output import beside, new_file
 from sentiment.files.rows import Unread
 from sentiment.files.tables import json_text
-from sentiment.files.texts import new_file
 from sentiment.files.visible import visible, visible_json
 from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
@@ -139,7 +139,7 @@ def _write_page(job: ExplainJob, path: Path, asked: str) -> None:
             explanation = _for_page(job, model, partial(_ask(job, source), asked))
         text = explanation.to_html(model_json(model))
         write(text)
-    _show(f"{path}: {len(text.encode()):,} bytes")
+    _show(f"{path}: {len(text.encode()):,} bytes", beside(path))
 
 
 def _for_page(job: ExplainJob, model: pb.Model, ask: Callable[[ExplainOptions], Explanation]) -> Explanation:
@@ -186,7 +186,8 @@ def _ask(job: ExplainJob, source: "Client | Local") -> Ask:
     return ask
 
 
-def _show(text: str) -> None:
-    # Characters that standard output cannot encode are shown as escapes.
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding))
+def _show(text: str, stream: TextIO | None = None) -> None:
+    """Print to a stream, by default standard output. Characters that it cannot encode are shown as escapes."""
+    stream = stream or sys.stdout
+    encoding = stream.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)

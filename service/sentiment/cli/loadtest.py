@@ -110,8 +110,10 @@ def _add_mix(parser: argparse.ArgumentParser) -> None:
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
-    group.add_argument("--json", type=Path, default=None, metavar="FILE", help="write all figures here")
-    group.add_argument("--html", type=Path, default=None, metavar="FILE", help="write a report with plots here; it needs no network")
+    group.add_argument("--json", type=Path, default=None, metavar="FILE", help="write all figures here (-: standard output)")
+    group.add_argument(
+        "--html", type=Path, default=None, metavar="FILE", help="write a report with plots here (-: standard output); it needs no network"
+    )
     group.add_argument("--require", action="store_true", help="exit with 1 unless every load meets --slo, or with --find-slo any load")
 
 

@@ -20,7 +20,7 @@ from sentiment.cli.version import ShowVersions
 from sentiment.cli.watch import add_watch
 from sentiment.errors import BadBundle, BadSettings, SentimentError
 from sentiment.files.reading import format_of
-from sentiment.files.texts import DISK_FULL, BadFile, reason
+from sentiment.files.standard_streams import ReaderGone, need_standard_output, standard_streams
 from sentiment.files.visible import visible
 from sentiment.settings import Settings, add_flags, front_ends_of, load_settings, markdown_table, settings_table
 
@@ -33,17 +33,20 @@ AGGREGATIONS = ("maps", "words", "cls_rows", "head_mean", "rollout", "rollout_va
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    options = _parser().parse_args(arguments)
-    return exit_code(lambda: int(options.run(options)))
+    return exit_code(lambda: _run(_parser().parse_args(arguments)))
+
+
+def _run(options: argparse.Namespace) -> int:
+    return int(options.run(options))
 
 
 def exit_code(run: Callable[[], int]) -> int:
     """Run a command. One of our errors ends it with a line on standard error and the exit code of its kind."""
     try:
-        code = _with_runtime(run)
-        # Flush here, where a broken pipe can be handled, and not when the interpreter ends.
-        sys.stdout.flush()
-        return code
+        with standard_streams():
+            return _with_runtime(run)
+    except ReaderGone:
+        return BROKEN_PIPE
     except BadSettings as error:
         return _fail(error, WRONG_USAGE)
     except BadBundle as error:
@@ -52,15 +55,6 @@ def exit_code(run: Callable[[], int]) -> int:
         return _fail(error, FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except OSError as error:
-        # Code that writes files reports their errors itself.
-        full = error.errno in DISK_FULL and error.filename is None
-        if not full and not isinstance(error, BrokenPipeError):
-            raise
-        # Otherwise the interpreter would try to write the buffer again when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # A broken pipe: the reader of our output, such as head, has ended.
-        return _fail(BadFile(f"standard output: cannot be written: {reason(error)}"), FAILED) if full else BROKEN_PIPE
 
 
 def _with_runtime(run: Callable[[], int]) -> int:
@@ -204,7 +198,9 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--geometry", action="store_true", help="show which words of the model's golden texts lie closest to each word")
     parser.add_argument("--json", action="store_true", help="print a JSON object")
-    parser.add_argument("--html", type=Path, default=None, metavar="FILE", help="write the full viewer page here; it needs no network")
+    parser.add_argument(
+        "--html", type=Path, default=None, metavar="FILE", help="write the full viewer page here (-: standard output); it needs no network"
+    )
     parser.add_argument(
         "--color",
         choices=("auto", "always", "never"),
@@ -272,6 +268,7 @@ def _classify(options: argparse.Namespace) -> int:
     for name in ("restart", "overwrite", "escape_formulas"):
         if getattr(options, name) and not output:
             raise BadSettings(f"--{name.replace('_', '-')} needs --output")
+    need_standard_output(output)
     _log_local(options)
     job = Job(
         texts=[] if piped else texts,
@@ -313,6 +310,7 @@ def _explain(options: argparse.Namespace) -> int:
     if options.html and options.json:
         raise BadSettings("--html and --json cannot both be given")
     piped = reads_standard_input([] if options.text is None else [options.text], "a TEXT")
+    need_standard_output(options.html)
     _log_local(options)
     attention = AttentionOptions(aggregation=options.attention, encoding=options.encoding) if options.attention else None
     requested = ExplainOptions(
@@ -365,6 +363,7 @@ def _log_local(options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
+    need_standard_output()
     from sentiment.explain.engine import Explainer  # noqa: PLC0415  # only check and serve need the runtime
     from sentiment.model.bundle import bundle_roots, find_bundle  # noqa: PLC0415  # as above
     from sentiment.model.check import check_bundle  # noqa: PLC0415  # as above
@@ -385,6 +384,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _settings(options: argparse.Namespace) -> int:
+    need_standard_output()
     rows = settings_table()
     if options.markdown:
         print(markdown_table(rows))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sentiment.cli.arguments import seconds
 from sentiment.errors import BadSettings
+from sentiment.files.standard_streams import need_standard_output
 from sentiment.files.visible import visible
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def _add(actions: Any, name: str, help_: str, run: Callable[..., None], model: s
 def _run(options: argparse.Namespace, action: "Callable[[AdminClient, argparse.Namespace], None]") -> int:
     from sentiment.admin_client import AdminClient  # noqa: PLC0415  # importing gRPC takes 0.1 s, which other commands do not need
 
+    if action is _list:
+        need_standard_output()
     with AdminClient(options.target, token=_first_token(options.tokens)) as client:
         action(client, options)
     return 0

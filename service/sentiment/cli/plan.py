@@ -28,7 +28,7 @@ def add_plan(commands: Any) -> None:  # Any: argparse names the type of its subp
         help="measure batch costs on all cores of this machine (default: the default bundle)",
     )
     group.add_argument("--measure-for", type=seconds, default=15.0, metavar="TIME", help="duration of --measure (default: 15s)")
-    group.add_argument("--save", type=Path, metavar="FILE", help="save the measurement, for --costs")
+    group.add_argument("--save", type=Path, metavar="FILE", help="save the measurement here (-: standard output), for --costs")
     group.add_argument("--runners", type=count(1024), metavar="N", help="parallel batches (default: as measured; 1 for a server's file)")
     group.add_argument(
         "--cores",
@@ -89,8 +89,8 @@ def add_plan(commands: Any) -> None:  # Any: argparse names the type of its subp
     group.add_argument("--processes", type=count(1024), metavar="N", help="simulating processes (default: one per core)")
 
     group = parser.add_argument_group("output")
-    group.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
-    group.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots here; it needs no network")
+    group.add_argument("--json", type=Path, metavar="FILE", help="write all figures here (-: standard output)")
+    group.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots here (-: standard output); it needs no network")
     parser.set_defaults(run=_run)
 
 

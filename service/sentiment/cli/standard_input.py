@@ -8,9 +8,10 @@ from io import BufferedReader
 from typing import cast
 
 from sentiment.errors import BadSettings
+from sentiment.files.errors import BadFile
 from sentiment.files.reading import Reading, Table
 from sentiment.files.rows import TEXT, Unread
-from sentiment.files.texts import BadFile
+from sentiment.files.standard_streams import is_closed
 
 # The argument that means standard input.
 STANDARD_INPUT = "-"
@@ -46,7 +47,7 @@ def standard_input(reading: Reading) -> Table:
     Raises:
         BadFile: it is closed, or is no table of that format.
     """
-    if sys.stdin is None:
+    if is_closed("stdin"):
         raise BadFile("standard input: is closed")
     if sys.stdin.isatty():
         print("Type a text and Enter; Ctrl-D ends.", file=sys.stderr)

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from sentiment.cli.arguments import add_reading, bundles_of, count, reading_of
+from sentiment.files.output import beside
+from sentiment.files.standard_streams import need_standard_output
 from sentiment.files.visible import visible_lines
 from sentiment.observability.drift import TEXTS_MIN, WINDOW_TEXTS
 
@@ -54,8 +56,10 @@ def add_watch(commands: Any) -> None:  # Any: argparse names the type of its sub
         help=f"texts of a window, at least {TEXTS_MIN} (default: {WINDOW_TEXTS})",
     )
     parser.add_argument("--fail-on-drift", action="store_true", help=f"exit with {DRIFTED} if a signal of all texts together drifted")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots here; it needs no network")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here (-: standard output)")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a report with plots here (-: standard output); it needs no network"
+    )
     parser.set_defaults(run=_run)
 
 
@@ -64,6 +68,7 @@ def _run(options: argparse.Namespace) -> int:
     from sentiment.observability import logs  # noqa: PLC0415  # only model runs write logs
     from sentiment.watch.run import Job, run  # noqa: PLC0415  # as above
 
+    need_standard_output(options.json, options.html)
     logs.configure("warning", "text")
     progress = Progress()
     shown, drifted = run(
@@ -83,5 +88,5 @@ def _run(options: argparse.Namespace) -> int:
         progress.advance,
     )
     progress.close()
-    print(visible_lines(shown))
+    print(visible_lines(shown), file=beside(options.json, options.html))
     return DRIFTED if drifted else 0

@@ -17,9 +17,9 @@ from pyarrow import parquet
 
 from sentiment.corpus.reading import TEXTS, check_columns, record_starts
 from sentiment.corpus.sources import Part, Source, open_buffered
+from sentiment.files.errors import BadFile
 from sentiment.files.reading import Reading
 from sentiment.files.rows import TEXT
-from sentiment.files.texts import BadFile
 
 # Formats that are cut by bytes.
 DELIMITED = ("csv", "tsv")

@@ -10,11 +10,11 @@ from pyarrow import parquet
 
 from sentiment.corpus.sources import Part, open_buffered, shown
 from sentiment.files.decoding import is_decoded
+from sentiment.files.errors import BadFile
 from sentiment.files.formats import arrow_values, json_row, record_row, text_row, unique_names
 from sentiment.files.reading import Reading, Table, key_of
 from sentiment.files.records import OpenQuote, Record, bare, delimiter_of, records
 from sentiment.files.rows import TEXT, Row, Unread
-from sentiment.files.texts import BadFile
 
 # Rows that the scorer plans together.
 CHUNK = 1024

@@ -12,8 +12,8 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from sentiment.files.decoding import COMPRESSED
+from sentiment.files.errors import BadFile
 from sentiment.files.reading import READABLE, format_of
-from sentiment.files.texts import BadFile
 
 # Each file is at least one part, and one file of the output.
 FILES_MAX = 100_000

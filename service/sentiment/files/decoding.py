@@ -13,7 +13,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, cast
 
-from sentiment.files.texts import BadFile
+from sentiment.files.errors import BadFile
 
 COMPRESSED = (".gz", ".zst")
 BLOCK_BYTES = 2**16

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sentiment.files.decoding import Lines, is_decoded
+from sentiment.files.errors import BadFile
 from sentiment.files.records import Record, bare, delimiter_of, records
 from sentiment.files.rows import NOT_DECODED, TEXT, Row, type_of
-from sentiment.files.texts import BadFile
 from sentiment.files.xlsx_strings import unescaped
 
 EXTRA = "needs the extra files: pip install 'sentiment-service[files]'"

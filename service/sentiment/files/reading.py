@@ -17,9 +17,9 @@ from typing import Self
 from sentiment.errors import BadSettings
 from sentiment.files import formats
 from sentiment.files.decoding import BLOCK_BYTES, COMPRESSED, Lines, LongLine, damage, decoded, opened
+from sentiment.files.errors import BadFile
 from sentiment.files.records import OpenQuote
 from sentiment.files.rows import TEXT, Row, Unread
-from sentiment.files.texts import BadFile
 
 # By the ending of a file's name.
 FORMATS = {

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from sentiment.errors import BadSettings
+from sentiment.files.errors import BadFile
 from sentiment.files.formats import EXTRA
-from sentiment.files.texts import BadFile
 from sentiment.files.visible import visible
 from sentiment.files.xlsx_strings import CELL_CHARACTERS_MAX, escaped
 

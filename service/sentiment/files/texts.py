@@ -1,29 +1,17 @@
 """Writes files, which are whole or not there, and lines that an interrupted run can go on with."""
 
-import errno
 import fcntl
 import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, BinaryIO, Self
+from typing import IO, Self
 
-from sentiment.errors import BadSettings, SentimentError
-
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-class BadFile(SentimentError):
-    """A file cannot be used. The message has the file, the line and what was expected."""
-
-
-def reason(error: OSError) -> str:
-    """Why a file cannot be written and, if the disk is full, what to do."""
-    message = error.strerror or str(error)
-    return f"{message}; make room and repeat the command" if error.errno in DISK_FULL else message
+from sentiment.errors import BadSettings
+from sentiment.files.errors import BadFile, reason
+from sentiment.files.output import make_like, new_file, replaced
 
 
 def claim(file: int | IO[bytes]) -> bool:
@@ -66,10 +54,11 @@ class LineOutput:
         Raises:
             BadFile: PATH exists, cannot be written or is no regular file, or another process writes to it.
         """
-        if not path.name:
-            raise BadFile(f"{path}: expected a file, got a folder")
+        target = replaced(path)
+        if target is None:
+            raise BadFile(f"{path}: is no regular file; use - for standard output")
         self._overwrite = overwrite
-        self.path = path = Path(os.path.realpath(path))
+        self.path = path = target
         self._part = path.with_name(path.name + ".part")
         self._record = path.with_name(path.name + ".part.json")
         try:
@@ -85,8 +74,6 @@ class LineOutput:
             raise BadFile(f"{self._part}: cannot be written: {reason(error)}") from error
 
     def _refuse_existing(self) -> None:
-        if self.path.exists() and not self.path.is_file():
-            raise BadFile(f"{self.path}: is no regular file; use - for standard output")
         if self.path.exists() and not self._overwrite:
             raise BadFile(f"{self.path}: exists already; replace it with --overwrite, or choose another output")
 
@@ -179,6 +166,7 @@ class LineOutput:
             self._stream.flush()
             os.fsync(self._stream.fileno())
             if write is None:
+                make_like(self._stream, self.path)
                 os.replace(self._part, self.path)
             else:
                 self._replace_by(write)
@@ -196,6 +184,7 @@ class LineOutput:
                 write(stream)
                 stream.flush()
                 os.fsync(stream.fileno())
+                make_like(stream, self.path)
             os.replace(new, self.path)
         finally:
             # Gone already after success. On a full disk this makes room.
@@ -220,44 +209,3 @@ class LineOutput:
 def _whole(path: Path) -> Iterator[bytes]:
     with path.open("rb") as stream:
         yield from stream
-
-
-@contextmanager
-def new_file(path: Path) -> Iterator[Callable[[str], None]]:
-    """Yields a function that writes text to ``PATH.part``, which replaces PATH at the end. After an error the part is removed.
-
-    The part is opened at once, so that an output that cannot be written is reported before the work starts.
-
-    Raises:
-        BadFile: the file cannot be written.
-    """
-    if not path.name or path.is_dir():
-        raise BadFile(f"{path}: expected a file, got a folder")
-    part = path.with_name(path.name + ".part")
-    try:
-        stream = part.open("wb")
-    except OSError as error:
-        raise BadFile(f"{part}: cannot be written: {reason(error)}") from error
-    try:
-        with stream:
-            yield lambda text: _write(stream, text, part)
-        try:
-            os.replace(part, path)
-        except OSError as error:
-            raise BadFile(f"{path}: cannot be replaced: {reason(error)}") from error
-    finally:
-        # Gone already after success.
-        part.unlink(missing_ok=True)
-
-
-def _write(stream: BinaryIO, text: str, shown: Path) -> None:
-    """Write and flush to disk."""
-    try:
-        stream.write(text.encode())
-        stream.flush()
-        os.fsync(stream.fileno())
-    except OSError as error:
-        # Close here and ignore the error: closing tries to write the buffer again.
-        with suppress(OSError):
-            stream.close()
-        raise BadFile(f"{shown}: cannot be written: {reason(error)}") from error

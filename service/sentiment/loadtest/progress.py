@@ -19,9 +19,8 @@ class Progress:
     """One line per second on a terminal, else one line per QUIET_EVERY_S seconds."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        # None where standard error is closed; then nothing is printed.
         self._stream = sys.stderr if stream is None else stream
-        self._every = 1 if self._stream and self._stream.isatty() else QUIET_EVERY_S
+        self._every = 1 if self._stream.isatty() else QUIET_EVERY_S
         self._waiting: list[Second] = []
 
     def begin(self, load: str, seconds: float) -> None:
@@ -44,9 +43,8 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Print a line. A reader that has gone away does not end the test."""
-        if self._stream:
-            with suppress(OSError):
-                print(line, file=self._stream, flush=True)
+        with suppress(OSError):
+            print(line, file=self._stream, flush=True)
 
     def _show(self) -> None:
         seen, self._waiting = self._waiting, []

@@ -18,7 +18,9 @@ from typing import Any
 
 from sentiment.errors import BadSettings
 from sentiment.files import svg_plots
-from sentiment.files.texts import BadFile, new_file
+from sentiment.files.errors import BadFile
+from sentiment.files.output import beside, new_file, refuse_same_file
+from sentiment.files.standard_streams import need_standard_output
 from sentiment.files.visible import visible_lines
 from sentiment.loadtest import report
 from sentiment.loadtest.drivers import LoadFailed, Target
@@ -104,6 +106,8 @@ def run(options: argparse.Namespace, credentials: Credentials) -> int:
     target = Target(options.target, options.protocol, options.model, options.channels, credentials)
     if options.html:
         svg_plots.need_plots()
+    need_standard_output(options.json, options.html)
+    refuse_same_file(html=options.html, json=options.json)
     # Opened first, so that an output that cannot be written is reported before a long test. Each is complete before the next can fail.
     with _output(options.html) as write_html:
         with _output(options.json) as write_json:
@@ -114,7 +118,7 @@ def run(options: argparse.Namespace, credentials: Credentials) -> int:
                 # The measurements are worth more than the file: print them.
                 print(visible_lines(_shown(found, facts, slo)))
                 raise
-        print(visible_lines(_shown(found, facts, slo)))
+        print(visible_lines(_shown(found, facts, slo)), file=beside(options.json, options.html))
         if options.html:
             write_html(report.compose(found.search or found.points, facts, slo))
     return _verdict(options, found, slo)

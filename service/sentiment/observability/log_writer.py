@@ -81,8 +81,6 @@ class LogLines(io.TextIOBase):
 
 
 def take_standard_error(on_lost: Callable[[int], None]) -> LogLines:
-    """Replace ``sys.stderr`` by a LogLines. If standard error is closed, the lines go to /dev/null."""
-    # The descriptor 2 of a closed standard error may be another file by now.
-    descriptor = os.open(os.devnull, os.O_WRONLY) if sys.stderr is None else sys.stderr.fileno()
-    sys.stderr = lines = LogLines(descriptor, on_lost)
+    """Replace ``sys.stderr`` by a LogLines."""
+    sys.stderr = lines = LogLines(sys.stderr.fileno(), on_lost)
     return lines

@@ -54,7 +54,7 @@ def configure(level: str, form: str, process: str = "") -> None:
             Text is coloured on a terminal, unless NO_COLOR is set (no-color.org). ``console`` is an older name of ``text``.
         process: name added to every line, where a server has several processes.
     """
-    terminal = sys.stderr is not None and sys.stderr.isatty()
+    terminal = sys.stderr.isatty()
     as_text = terminal if form == "auto" else form != "json"
     coloured = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     render: structlog.typing.Processor = TextRenderer(coloured) if as_text else structlog.processors.JSONRenderer()

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import ExitStack, nullcontext
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 from sentiment.errors import BadSettings
 from sentiment.files import html_report, svg_plots
-from sentiment.files.texts import new_file
+from sentiment.files.output import beside, new_file, refuse_same_file
+from sentiment.files.standard_streams import need_standard_output
 from sentiment.model.cores import cores_granted
 from sentiment.planning import report
 from sentiment.planning.cautions import cautions
@@ -41,7 +41,8 @@ def run(options: argparse.Namespace) -> int:
     law, lengths = parse_law(options.law), parse_lengths(options.lengths, options.column)
     if options.save and options.measure is None:
         raise BadSettings("--save needs --measure")
-    _check_files(options)
+    need_standard_output(options.json, options.html)
+    refuse_same_file(costs=options.costs, save=options.save, json=options.json, html=options.html)
     if options.html:
         svg_plots.need_plots()
     objective = Objective(options.slo, options.percentile)
@@ -61,18 +62,8 @@ def run(options: argparse.Namespace) -> int:
         facts = _facts(options, machine, traffic, capacity.per_s, time.monotonic() - begun)
         warned = cautions(law, traffic, objective, options.requests, options.seed)
         _write(outputs, sizing, objective, capacity, facts, warned)
-    print(_shown(sizing, objective, capacity, facts, warned))
+    print(_shown(sizing, objective, capacity, facts, warned), file=beside(options.save, options.json, options.html))
     return 0 if sizing.fewest else 1
-
-
-def _check_files(options: argparse.Namespace) -> None:
-    """Refuse options that name the same file twice."""
-    seen: dict[Path, str] = {}
-    for name in ("costs", "save", "json", "html"):
-        if path := getattr(options, name):
-            other = seen.setdefault(path.resolve(), name)
-            if other != name:
-                raise BadSettings(f"--{other} and --{name} are the same file, {path}")
 
 
 def _machine(options: argparse.Namespace) -> Machine:

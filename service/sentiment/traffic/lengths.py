@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentiment.errors import BadSettings
+from sentiment.files.errors import BadFile
 from sentiment.files.reading import read_texts
-from sentiment.files.texts import BadFile
 
 # The quantiles at which the tables below give tokens, counted with BERT's uncased WordPiece tokenizer.
 QUANTILES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sentiment.errors import BadSettings
+from sentiment.files.errors import BadFile
 from sentiment.files.reading import read_texts
-from sentiment.files.texts import BadFile
 from sentiment.traffic.lengths import SPECIAL_TOKENS, Lengths, count_words, first_words, parse_built_in
 
 # Enough to represent a distribution with its tail. Each process of a load test holds all of them in memory.

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sentiment.files.texts import BadFile
+from sentiment.files.errors import BadFile
 from sentiment.observability.journal import ANSWER, FEEDBACK
 from sentiment.observability.journal_files import by_last_write, files_of
 from sentiment.watch.counts import OF_ANSWERS, Entry, Seen, Told

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from sentiment.errors import BadBundle, BadSettings
 from sentiment.files import svg_plots
+from sentiment.files.errors import BadFile
+from sentiment.files.output import new_file, refuse_same_file
 from sentiment.files.reading import Reading
-from sentiment.files.texts import BadFile, new_file
 from sentiment.model.bundle import Manifest, bundle_roots, find_bundle, load_bundle
 from sentiment.observability.drift import Signal
 from sentiment.watch import reference, report
@@ -56,6 +57,7 @@ def run(job: Job, advance: Callable[[], None]) -> tuple[str, bool]:
     if job.html:
         svg_plots.need_plots()
     _refuse_unused(job)
+    refuse_same_file(json=job.json, html=job.html)
     with ExitStack() as stack:
         # Opened first, so that an output that cannot be written is reported before a long run.
         write_json, write_html = (stack.enter_context(new_file(path)) if path else None for path in (job.json, job.html))

@@ -12,9 +12,9 @@ from pathlib import Path
 from sentiment.client import CallFailed
 from sentiment.client.columns import Unusable
 from sentiment.errors import BadSettings
+from sentiment.files.errors import BadFile
 from sentiment.files.reading import Reading, Table
 from sentiment.files.rows import TEXT, BadLabel, Row, Unread
-from sentiment.files.texts import BadFile
 from sentiment.serving.offline import ROWS, OfflineClassifier
 from sentiment.watch.counts import OF_ANSWERS, OF_TEXTS, Entry, Seen, Told
 

@@ -102,6 +102,7 @@ def no_study(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--explanations", "--documents", "5"], "--documents needs --rationales"),
         (["--explanations", "--default", "occlusion"], "--default needs --record"),
         (["--explanations", "--html", "nowhere/f.html"], "nowhere/f.html: the folder does not exist; create it first"),
+        (["--explanations", "--resume", "-"], "--resume -: must be a regular file"),
         (["--explanations", "--train", "nowhere.tsv"], "nowhere.tsv: no such file"),
         (
             ["--explanations", "--record", "--precision", "fp32"],

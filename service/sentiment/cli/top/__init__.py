@@ -6,6 +6,7 @@ from typing import Any
 
 from sentiment.cli.arguments import add_credentials, credentials_of, seconds
 from sentiment.errors import BadSettings
+from sentiment.files.standard_streams import need_standard_output
 
 DEFAULT = "127.0.0.1:8080"
 INTERVAL_S_MIN = 0.2
@@ -38,6 +39,7 @@ def _run(options: argparse.Namespace) -> int:
     from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # importing gRPC takes 0.1 s
 
     job = Job(options.address, options.interval, Credentials(**credentials_of(options)))
+    need_standard_output()
     if options.once:
         print(once(job))
         return 0
