@@ -92,8 +92,13 @@ reference: .venv-dev/.dev ## write docs/reference/ and the diagrams of the archi
 docs: .venv-dev/.dev ## build the documentation as a site, into build/site
 	NO_MKDOCS_2_WARNING=1 $(DEV)/python -m mkdocs build --strict --site-dir $(BUILD)/site
 
-proto: .venv-dev/.dev ## generate the Python code of proto/ again, and what Envoy is told of it
-	$(DEV)/python proto/generate.py service deploy/envoy/sentiment.pb
+$(BUILD)/tools/proto/.installed: proto/requirements.txt | python
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
+
+proto: $(BUILD)/tools/proto/.installed ## generate the Python code of proto/ again, and what Envoy is told of it
+	$(<D)/bin/python proto/generate.py service deploy/envoy/sentiment.pb
 
 manifests: .venv-dev/.dev ## write again the board and what is made of the chart: kustomize, its schema and the table of its values (helm)
 	$(DEV)/python deploy/board.py
