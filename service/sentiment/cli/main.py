@@ -19,6 +19,7 @@ from sentiment.cli.top import add_top
 from sentiment.cli.version import ShowVersions
 from sentiment.cli.watch import add_watch
 from sentiment.errors import BadBundle, BadSettings, SentimentError
+from sentiment.extras import to_install
 from sentiment.files.texts import DISK_FULL, BadFile, reason
 from sentiment.files.visible import visible
 from sentiment.settings import Settings, add_flags, front_ends_of, load_settings, markdown_table, settings_table
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def exit_code(run: Callable[[], int]) -> int:
     """Run a command. One of our errors ends it with a line on standard error and the exit code of its kind."""
     try:
-        code = _with_runtime(run)
+        code = _with_packages(run)
         # Flush here, where a broken pipe can be handled, and not when the interpreter ends.
         sys.stdout.flush()
         return code
@@ -62,13 +63,14 @@ def exit_code(run: Callable[[], int]) -> int:
         return _fail(BadFile(f"standard output: cannot be written: {reason(error)}"), FAILED) if full else BROKEN_PIPE
 
 
-def _with_runtime(run: Callable[[], int]) -> int:
+def _with_packages(run: Callable[[], int]) -> int:
     try:
         return run()
     except ModuleNotFoundError as error:
-        if error.name != "onnxruntime":
+        how = to_install(error)
+        if how is None:
             raise
-        raise BadSettings("module onnxruntime is missing: run pip install 'sentiment-service[cpu]', or [gpu]") from error
+        raise BadSettings(f"module {error.name} is missing: run {how}") from error
 
 
 def _fail(error: Exception, code: int) -> int:
