@@ -21,7 +21,7 @@ JOBS ?= 3
 UNIT := tests/batching tests/explain tests/traffic tests/corpus/test_output.py tests/model/test_tokenizer.py tests/model/test_shortened.py \
 	tests/model/test_runner.py tests/api_grpc/test_wire.py tests/test_settings.py tests/test_files.py tests/test_tidy.py tests/docs/test_reference.py
 # Tests of what users install: server, clients, commands. `make pythons` runs them.
-USED := tests/api_grpc tests/api_http tests/batching tests/client tests/corpus tests/front_ends tests/lifecycle tests/top tests/test_cli.py \
+USED := tests/api_grpc tests/api_http tests/batching tests/client tests/corpus tests/front_ends tests/lifecycle tests/packaging tests/top tests/test_cli.py \
 	tests/test_completion.py tests/test_connecting.py tests/test_explain_cli.py tests/test_explain_html.py tests/test_files.py \
 	tests/test_journal.py tests/test_log_text.py tests/test_metrics.py tests/test_pipeline.py tests/test_processes.py tests/test_settings.py
 PYTHONS ?= python3.12 python3.13
