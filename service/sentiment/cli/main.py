@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def exit_code(run: Callable[[], int]) -> int:
     """Run a command. One of our errors ends it with a line on standard error and the exit code of its kind."""
     try:
-        code = _with_packages(run)
+        code = _with_runtime(run)
         # Flush here, where a broken pipe can be handled, and not when the interpreter ends.
         sys.stdout.flush()
         return code
@@ -63,7 +63,7 @@ def exit_code(run: Callable[[], int]) -> int:
         return _fail(BadFile(f"standard output: cannot be written: {reason(error)}"), FAILED) if full else BROKEN_PIPE
 
 
-def _with_packages(run: Callable[[], int]) -> int:
+def _with_runtime(run: Callable[[], int]) -> int:
     try:
         return run()
     except ModuleNotFoundError as error:
