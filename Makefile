@@ -21,7 +21,7 @@ JOBS ?= 3
 UNIT := tests/batching tests/explain tests/traffic tests/corpus/test_output.py tests/model/test_tokenizer.py tests/model/test_shortened.py \
 	tests/model/test_runner.py tests/api_grpc/test_wire.py tests/test_settings.py tests/test_files.py tests/test_tidy.py tests/docs/test_reference.py
 # Tests of what users install: server, clients, commands. `make pythons` runs them.
-USED := tests/api_grpc tests/api_http tests/batching tests/client tests/corpus tests/front_ends tests/lifecycle tests/top tests/test_cli.py \
+USED := tests/api_grpc tests/api_http tests/batching tests/client tests/corpus tests/front_ends tests/lifecycle tests/packaging tests/top tests/test_cli.py \
 	tests/test_completion.py tests/test_connecting.py tests/test_explain_cli.py tests/test_explain_html.py tests/test_files.py \
 	tests/test_journal.py tests/test_log_text.py tests/test_metrics.py tests/test_pipeline.py tests/test_processes.py tests/test_settings.py
 PYTHONS ?= python3.12 python3.13
@@ -92,8 +92,13 @@ reference: .venv-dev/.dev ## write docs/reference/ and the diagrams of the archi
 docs: .venv-dev/.dev ## build the documentation as a site, into build/site
 	NO_MKDOCS_2_WARNING=1 $(DEV)/python -m mkdocs build --strict --site-dir $(BUILD)/site
 
-proto: .venv-dev/.dev ## generate the Python code of proto/ again, and what Envoy is told of it
-	$(DEV)/python proto/generate.py service deploy/envoy/sentiment.pb
+$(BUILD)/tools/proto/.installed: proto/requirements.txt | python
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
+
+proto: $(BUILD)/tools/proto/.installed ## generate the Python code of proto/ again, and what Envoy is told of it
+	$(<D)/bin/python proto/generate.py service deploy/envoy/sentiment.pb
 
 manifests: .venv-dev/.dev ## write again the board and what is made of the chart: kustomize, its schema and the table of its values (helm)
 	$(DEV)/python deploy/board.py

@@ -1,4 +1,4 @@
-"""Generate code and Envoy's descriptor from proto/: ``python proto/generate.py service deploy/envoy/sentiment.pb``."""
+"""Generate code and Envoy's descriptor from proto/: ``make proto``. Needs what proto/requirements.txt names."""
 
 import os
 import sys

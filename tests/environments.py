@@ -19,12 +19,13 @@ def environment(name: str, packages: Sequence[str], *, sees_ours: bool = False) 
     Skips the test if they cannot be installed.
     """
     folder = TOOLS / name
+    wanted = "\n".join((sys.version, *packages))
     python, stamp = folder / "bin" / "python", folder / ".installed"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:
         # Several processes run tests: one of them makes the environment.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (stamp.is_file() and stamp.read_text() == "\n".join(packages)):
+        if not (stamp.is_file() and stamp.read_text() == wanted):
             try:
                 subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, capture_output=True, timeout=INSTALL_S_MAX)
                 if sees_ours:
@@ -35,5 +36,5 @@ def environment(name: str, packages: Sequence[str], *, sees_ours: bool = False) 
                 subprocess.run(install, check=True, capture_output=True, timeout=INSTALL_S_MAX)
             except (OSError, subprocess.SubprocessError) as error:
                 leave_out(name, f"could not be installed ({type(error).__name__})")
-            stamp.write_text("\n".join(packages))
+            stamp.write_text(wanted)
     return python

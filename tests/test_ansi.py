@@ -6,7 +6,7 @@ import pytest
 
 from sentiment.cli.explanation_text import _evidence, page
 from sentiment.cli.terminal import BLUE, LOGITS_FULL, ORANGE, Piece, bar, columns, fitted, flowed, legend
-from sentiment.client.explanation_reader import explanation_of
+from sentiment.client.explained import explanation_of
 from sentiment.client.explanations import Evidence
 from sentiment.files.visible import visible
 from sentiment.v1 import sentiment_pb2 as pb

@@ -17,11 +17,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from sentiment.api.grpc.health import NOT_READY
 from sentiment.cli import connecting
 from sentiment.cli.listener import Listener, address_of, look
 from sentiment.cli.main import main
 from sentiment.client import CallFailed, Client
+from sentiment.health_check import NOT_READY
 from sentiment.security.client_credentials import Credentials
 from sentiment.serving.starting import is_starting
 from tests.conftest import PLAIN

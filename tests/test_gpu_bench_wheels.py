@@ -105,6 +105,9 @@ def test_all_wheels_are_named_with_the_commands_that_fetch_them(
     ]
     assert all(" --python-version 3.12 " in command for command in commands)
     assert all(f"'{need}'" in commands[0] for need in ("pip", *wheels.needed()))
+    # The project itself is on no index, whatever its extras contain.
+    assert "'numpy>=2'" in commands[0]
+    assert "sentiment-service" not in commands[0]
     assert commands[2].endswith("'tensorrt-cu13-libs==10.16.1.11'")
 
 

@@ -17,8 +17,9 @@ def __getattr__(name: str) -> object:
     try:
         from sentiment.serving.local import Local  # noqa: PLC0415  # as said above
     except ModuleNotFoundError as error:
-        if error.name != "onnxruntime":
+        from sentiment.extras import SERVES, to_install  # noqa: PLC0415  # as said above
+
+        if to_install(error) is None:
             raise
-        how = "pip install 'sentiment-service[cpu]', or [gpu]"
-        raise ModuleNotFoundError(f"Local needs onnxruntime, which is not installed: {how}", name=error.name) from error
+        raise ModuleNotFoundError(f"Local needs {error.name}, which is not installed: {SERVES}", name=error.name) from error
     return Local

@@ -2,6 +2,6 @@
 
 import sys
 
-from sentiment.cli.main import main
+from sentiment.cli.start import sentiment
 
-sys.exit(main())
+sys.exit(sentiment())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sentiment.client import AttentionOptions, CallFailed, ExplainOptions, Explanation, NeuronOptions
-from sentiment.client.explanation_reader import explained_of, explanation_of
+from sentiment.client.explained import explained_of, explanation_of
 from sentiment.client.explanations import with_notes
 from sentiment.explain.encoding import Encoding
 from sentiment.v1 import sentiment_pb2 as pb

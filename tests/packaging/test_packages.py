@@ -1,74 +1,27 @@
-"""The wheel and the source distribution: what they hold, and that pip and a bundle's wheel in an empty folder are enough to serve.
+"""The wheel and the source distribution: what they hold, and that pip and a bundle's wheel in an empty folder are enough to serve."""
 
-The clean environment is made once and kept in build/tools, as long as the wheel asks for the same packages.
-"""
-
-import fcntl
-import json
 import os
 import re
 import subprocess
 import sys
 import tarfile
-import threading
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from email.message import Message
-from email.parser import Parser
 from pathlib import Path
 
 import pytest
 
 from sentiment.viewer.page import assets
-from sentiment_models.export.wheel import pack
-from tests.conftest import leave_out
+from tests.packaging.conftest import READY_S_MAX, ROOT, run, serving
 from tests.tiny import make_bundle
 
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = ROOT / "build" / "tools" / "packaging"
-INSTALL_S_MAX = 600
-READY_S_MAX = 60
 TEXTS = {"a gripping, beautifully shot film": "positive", "two hours of my life I will never get back": "negative"}
-
-
-def run(*command: str | Path, **arguments: object) -> str:
-    """The command's standard output; a command that fails fails the test with what it printed."""
-    done = subprocess.run(list(map(str, command)), check=False, capture_output=True, text=True, timeout=INSTALL_S_MAX, **arguments)
-    assert done.returncode == 0, f"{' '.join(map(str, command))}: {done.stdout}{done.stderr}"
-    return done.stdout
-
-
-@pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the source distribution and the wheel that is built from it, without a network."""
-    folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def wheel(built: Path) -> Path:
-    (found,) = built.glob("*.whl")
-    return found
 
 
 @pytest.fixture(scope="session")
 def names(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as file:
         return set(file.namelist())
-
-
-@pytest.fixture(scope="session")
-def metadata(wheel: Path) -> Message:
-    with zipfile.ZipFile(wheel) as file:
-        (name,) = (name for name in file.namelist() if name.endswith(".dist-info/METADATA"))
-        return Parser().parsestr(file.read(name).decode())
-
-
-@pytest.fixture(scope="session")
-def bundle_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack(ROOT / "models/bundles/english/1", tmp_path_factory.mktemp("bundle"))
 
 
 def test_wheels_and_source_distribution_pass_the_checks_of_a_package_index(built: Path, wheel: Path, bundle_wheel: Path) -> None:
@@ -139,61 +92,6 @@ def test_every_extra_of_the_description_exists(metadata: Message) -> None:
 
 
 # In a clean environment
-
-
-@pytest.fixture(scope="session")
-def program(wheel: Path, metadata: Message, bundle_wheel: Path) -> Path:
-    """``sentiment`` in an environment with the wheel, its extra ``cpu`` and the default bundle's wheel, and nothing else."""
-    python, stamp = ENVIRONMENT / "bin" / "python", ENVIRONMENT / ".installed"
-    pip = [python, "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
-    wanted = "\n".join(
-        [sys.version, *(line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line or "'cpu'" in line)]
-    )
-    ENVIRONMENT.parent.mkdir(parents=True, exist_ok=True)
-    with ENVIRONMENT.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (stamp.is_file() and stamp.read_text() == wanted):
-            try:
-                for command in ([sys.executable, "-m", "venv", "--clear", ENVIRONMENT], [*pip, f"{wheel}[cpu]"]):
-                    subprocess.run(command, check=True, capture_output=True, timeout=INSTALL_S_MAX)
-            except (OSError, subprocess.SubprocessError) as error:
-                leave_out("packages of the extra cpu", f"could not be installed ({type(error).__name__})")
-            stamp.write_text(wanted)
-        run(*pip, "--no-deps", "--force-reinstall", wheel, bundle_wheel)
-        run(python, "-m", "pip", "check", "--disable-pip-version-check")
-    return ENVIRONMENT / "bin" / "sentiment"
-
-
-@pytest.fixture
-def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty folder that is the current one, and an environment without paths or settings."""
-    for name in [name for name in os.environ if name.startswith(("SENTIMENT_", "PYTHON", "VIRTUAL_ENV"))]:
-        monkeypatch.delenv(name)
-    folder = tmp_path / "empty"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
-@contextmanager
-def serving(program: Path, *flags: str | Path) -> Iterator[dict[str, object]]:
-    """Run the server on free ports; gives its line ``ready``. Afterwards it must have ended with 0."""
-    command = [program, "serve", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--drain-wait-s", "0", *flags]
-    server = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
-    late = threading.Timer(READY_S_MAX, server.kill)
-    late.start()
-    try:
-        assert server.stderr is not None
-        lines = (json.loads(line) for line in server.stderr)
-        ready = next((line for line in lines if line["event"] in ("ready", "cannot_serve")), {"event": "ended before it was ready"})
-        assert ready["event"] == "ready", ready
-        yield ready
-        server.terminate()
-        assert server.wait(READY_S_MAX) == 0
-    finally:
-        late.cancel()
-        server.kill()
-        server.communicate()
 
 
 def test_an_installed_bundle_is_served_and_called_in_an_empty_folder(program: Path, clean: Path) -> None:

@@ -8,17 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from sentiment.api.grpc.health import DRAINING, NOT_READY, STALLED, STARTING, WAITING
 from sentiment.cli.listener import address_of, look
 from sentiment.client import CallFailed, Client
 from sentiment.client.policy import SERVICE
 from sentiment.errors import SentimentError
 from sentiment.files.visible import visible
+from sentiment.health_check import DRAINING, STALLED, STARTING, WAITING, check
 from sentiment.security.client_credentials import Credentials
 from sentiment.serving.starting import is_starting
 from sentiment.settings import is_loopback
@@ -146,15 +145,12 @@ def _find(target: str, credentials: Credentials, channel_credentials: grpc.Chann
 def _health(target: str, credentials: grpc.ChannelCredentials | None) -> Found | grpc.StatusCode:
     """What the server says of itself, or the code of its refusal."""
     with grpc.secure_channel(target, credentials, NO_RETRIES) if credentials else grpc.insecure_channel(target, NO_RETRIES) as channel:
-        # The stub class is typed for both kinds of channel.
-        check = cast(Any, health_pb2_grpc.HealthStub(channel)).Check
         try:
-            answer, call = check.with_call(health_pb2.HealthCheckRequest(service=SERVICE), timeout=HEALTH_S)
+            serving, why = check(channel, SERVICE, HEALTH_S)
         except grpc.RpcError as error:
             return cast(grpc.Call, error).code()
-        if answer.status == health_pb2.HealthCheckResponse.SERVING:
+        if serving:
             return Found(State.READY)
-        why = str(dict(call.trailing_metadata() or ()).get(NOT_READY, ""))
         state, does = _NOT_READY.get(why, (State.NOT_READY, "is not ready"))
         return Found(state, f"the server at {target} {does}", TO_DO)
 

@@ -19,6 +19,7 @@ from sentiment.cli.top import add_top
 from sentiment.cli.version import ShowVersions
 from sentiment.cli.watch import add_watch
 from sentiment.errors import BadBundle, BadSettings, SentimentError
+from sentiment.extras import to_install
 from sentiment.files.reading import format_of
 from sentiment.files.standard_streams import ReaderGone, need_standard_output, standard_streams
 from sentiment.files.visible import visible
@@ -61,9 +62,10 @@ def _with_runtime(run: Callable[[], int]) -> int:
     try:
         return run()
     except ModuleNotFoundError as error:
-        if error.name != "onnxruntime":
+        how = to_install(error)
+        if how is None:
             raise
-        raise BadSettings("module onnxruntime is missing: run pip install 'sentiment-service[cpu]', or [gpu]") from error
+        raise BadSettings(f"module {error.name} is missing: run {how}") from error
 
 
 def _fail(error: Exception, code: int) -> int:

@@ -1,4 +1,4 @@
-"""The Python client: ``Client`` (blocking) and ``AsyncClient``. Needs neither onnxruntime nor a bundle."""
+"""The Python client: ``Client`` (blocking) and ``AsyncClient``. Needs gRPC and protobuf; NumPy for explanations only."""
 
 from sentiment.client.aio import AsyncClient
 from sentiment.client.explain_options import AttentionOptions, ExplainOptions, NeuronOptions

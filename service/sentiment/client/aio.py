@@ -14,7 +14,7 @@ from sentiment.client import requests
 from sentiment.client.chunks import CALL_TIMEOUT_S, CALLS_AHEAD, SENT_MAX, Chunks, again, pause_s
 from sentiment.client.columns import AsyncColumn, AsyncTexts, Item, TextOrPair, Texts, column_of
 from sentiment.client.explain_options import ExplainOptions
-from sentiment.client.explanation_reader import Reader, explained_of
+from sentiment.client.explained import explained_of, reader_of
 from sentiment.client.explanations import Explanation
 from sentiment.client.frames import Results
 from sentiment.client.notebook import shown
@@ -166,10 +166,11 @@ class AsyncClient:
 
         Raises:
             CallFailed: the explanation is not complete; ``code`` says why.
+            ModuleNotFoundError: NumPy is not installed.
         """
         item = text if text_pair is None else (text, text_pair)
         request = requests.explanation(item, requests.Options(model, truncation), label, options)
-        reader = Reader(text, text_pair)
+        reader = reader_of(text, text_pair)
         async with aclosing(self._explained(request, timeout_s)) as messages:
             async for message in messages:
                 reader.take(message)

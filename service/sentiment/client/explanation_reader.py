@@ -1,7 +1,6 @@
 """Reads explanations from protobuf messages."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import cast
@@ -12,10 +11,9 @@ import numpy.typing as npt
 
 from sentiment.client import explanations as ex
 from sentiment.client.explain_options import AGGREGATIONS, ENCODINGS, VERDICTS
-from sentiment.client.explanations import Floats
 from sentiment.client.model_id import ModelId
-from sentiment.client.results import CallFailed, Classification, classification_of, seconds
-from sentiment.explain.encoding import Encoding, Tile, decode
+from sentiment.client.results import CallFailed, seconds
+from sentiment.explain.encoding import Encoding, Floats, Tile, decode
 from sentiment.v1 import sentiment_pb2 as pb
 
 _AGGREGATIONS: dict[int, str] = {number: name for name, number in AGGREGATIONS.items()}
@@ -35,30 +33,6 @@ def messages_of(explanation: pb.Explanation) -> Iterator[pb.ExplainResponse]:
     yield from (pb.ExplainResponse(neuron=part) for part in explanation.neuron)
     yield from (pb.ExplainResponse(geometry=part) for part in explanation.geometry)
     yield pb.ExplainResponse(summary=explanation.summary)
-
-
-def explanation_of(messages: Iterable[pb.ExplainResponse], text: str, text_pair: str | None = None) -> ex.Explanation:
-    """Read an explanation of the text or pair that was sent.
-
-    Raises:
-        CallFailed: the messages end before the summary (UNAVAILABLE), or contradict each other (INTERNAL).
-    """
-    reader = Reader(text, text_pair)
-    for message in messages:
-        reader.take(message)
-    return reader.explanation()
-
-
-def explained_of(response: pb.ClassifyResponse, text: str, text_pair: str | None) -> Classification:
-    """Read an answer with its explanation, if it has one.
-
-    Raises:
-        CallFailed: as in ``explanation_of``.
-    """
-    answer = classification_of(response)
-    if not response.HasField("explanation"):
-        return answer
-    return replace(answer, explanation=explanation_of(messages_of(response.explanation), text, text_pair))
 
 
 class Reader:
@@ -333,7 +307,7 @@ def _geometry(parts: Sequence[pb.WordGeometry], words: int) -> tuple[ex.WordGeom
 def _layer(part: pb.WordGeometry, words: int) -> ex.WordGeometry:
     golden = len(part.golden)
     width = len(part.nearest) // max(1, words)
-    nearest: ex.Indices = np.array(part.nearest, np.int32).reshape(words, width)
+    nearest: npt.NDArray[np.int32] = np.array(part.nearest, np.int32).reshape(words, width)
     if ((nearest < 0) | (nearest >= golden)).any():
         raise ValueError(f"a nearest word of layer {part.layer} is not one of the {golden} golden words")
     nearest.flags.writeable = False

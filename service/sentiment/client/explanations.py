@@ -1,21 +1,28 @@
 """Explanations as the clients return them: frozen dataclasses with read-only NumPy arrays, without protobuf.
 
 Values are logits of the explained label; nothing is normalised per text. Attention shows where heads look; attributions show what moved the
-answer.
+answer. This module itself needs no NumPy: the client reads explanations only where it is installed.
 """
+
+from __future__ import annotations  # the arrays' types are NumPy's
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib import import_module
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 from sentiment.client.model_id import ModelId
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.viewer.page import notebook_frame, saved_page
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float32]
+    Indices = npt.NDArray[np.int32]
 
 # A notebook file stores the whole page of each explanation that it shows.
 NOTEBOOK_BYTES_MAX = 20_000_000
@@ -25,9 +32,6 @@ BASE64 = 4 / 3
 _DIGITS = 7
 # Stands for the logarithm of a probability of 0: JSON has no infinity.
 _LOG_MIN = -100.0
-
-Floats = npt.NDArray[np.float32]
-Indices = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,9 +425,8 @@ def bertviz_of(explanation: Explanation) -> dict[str, Any]:  # torch's tensors, 
     torch = import_module("torch")
     maps = explanation.attention.maps if explanation.attention is not None else {}
     sides = explanation.sides
-    stacks = [np.stack([maps[layer, head] for head in range(heads)])[np.newaxis] for layer in range(layers)]
     return {
-        "attention": [torch.from_numpy(stack) for stack in stacks],
+        "attention": [torch.stack([torch.tensor(maps[layer, head]) for head in range(heads)])[None] for layer in range(layers)],
         "tokens": [text for text, _, _ in sides],
         "sentence_b_start": next((place for place, (_, special, pair) in enumerate(sides) if pair and not special), None),
     }
@@ -442,7 +445,7 @@ def neat_vision_of(explanation: Explanation, sample_id: str, *, method: str = ""
     """
     labels = list(explanation.scores)
     found = _by_method(explanation, method)
-    sizes = np.abs(found.words.astype(np.float64))
+    sizes = abs(found.words.astype(float))
     if label and label not in labels:
         raise ValueError(f"label must be one of {', '.join(labels)}, got {label!r}")
     return {
@@ -476,7 +479,7 @@ def _whole_maps(explanation: Explanation) -> tuple[int, int]:
     layers, heads = (1 + max(place[axis] for place in attention.maps) for axis in (0, 1))
     if explanation.heads is not None:
         layers, heads = explanation.heads.gated.shape
-    missing = [place for place in np.ndindex(layers, heads) if place not in attention.maps]
+    missing = [place for place in product(range(layers), range(heads)) if place not in attention.maps]
     if missing:
         layer, head = missing[0]
         first = f"the first is layer {layer}, head {head}"
@@ -505,7 +508,7 @@ def _fields(value: Any, without: Sequence[str] = ()) -> dict[str, Any]:  # any d
 def _plain(value: Any) -> Any:  # any field of a dataclass
     if is_dataclass(value):
         return _fields(value)
-    if isinstance(value, np.ndarray):
+    if hasattr(value, "tolist"):
         return _rounded(value)
     if hasattr(value, "items"):
         return {name: _plain(part) for name, part in value.items()}
@@ -518,10 +521,11 @@ def _rounded(array: Floats | Indices) -> list[Any]:
     if array.dtype.kind == "i":
         whole: list[Any] = array.tolist()
         return whole
-    flat = array.astype(np.float64).ravel().tolist()
-    numbers = np.array([_number(value) for value in flat], object)
-    listed: list[Any] = numbers.reshape(array.shape).tolist()
-    return listed
+    return [_numbers(part) for part in array.astype(float).tolist()]
+
+
+def _numbers(value: Any) -> Any:  # a float, or lists of them to any depth
+    return [_numbers(part) for part in value] if isinstance(value, list) else _number(value)
 
 
 def _number(value: float) -> float | None:

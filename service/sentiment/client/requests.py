@@ -8,6 +8,7 @@ import grpc
 
 from sentiment.client.columns import Item, TextOrPair, Unusable
 from sentiment.client.explain_options import ExplainOptions
+from sentiment.client.explained import need_numpy
 from sentiment.client.results import CallFailed, Result, Violation
 from sentiment.v1 import sentiment_pb2 as pb
 
@@ -76,8 +77,11 @@ def one(text: TextOrPair, options: Options, explain: ExplainOptions | None = Non
 
     Raises:
         CallFailed: as in ``item_of``.
+        ModuleNotFoundError: ``explain`` is given and NumPy, which reads explanations, is not installed.
         ValueError: an integer of ``explain`` does not fit 32 bits.
     """
+    if explain is not None:
+        need_numpy()
     item = item_of(text)
     pair = item.text_pair if item.HasField("text_pair") else None
     request = pb.ClassifyRequest(text=item.text, text_pair=pair, explain=None if explain is None else explain.message())
@@ -114,8 +118,9 @@ def explanation(text: TextOrPair, options: Options, label: str, explain: Explain
 
     Raises:
         CallFailed: as in ``item_of``; also if the label is not valid Unicode.
-        ValueError: as in ``one``.
+        ModuleNotFoundError, ValueError: as in ``one``.
     """
+    need_numpy()
     item = item_of(text)
     pair = item.text_pair if item.HasField("text_pair") else None
     try:

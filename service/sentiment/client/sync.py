@@ -13,7 +13,7 @@ from sentiment.client import requests
 from sentiment.client.chunks import CALL_TIMEOUT_S, CALLS_AHEAD, SENT_MAX, again, chunks, pause_s
 from sentiment.client.columns import Column, Item, TextOrPair, Texts, column_of
 from sentiment.client.explain_options import ExplainOptions
-from sentiment.client.explanation_reader import explained_of, explanation_of
+from sentiment.client.explained import explained_of, explanation_of
 from sentiment.client.explanations import Explanation
 from sentiment.client.frames import Results
 from sentiment.client.notebook import shown
@@ -159,7 +159,7 @@ class Client:
 
         Raises:
             CallFailed: one text has no answer; ``code`` says why. For many texts: the server or the model is not there at the beginning.
-            ModuleNotFoundError: ``progress`` is True and tqdm is not installed.
+            ModuleNotFoundError: ``progress`` is True and tqdm is not installed, or ``explain`` is given and NumPy is not.
             TypeError: ``text`` is bytes, a mapping or a whole table.
             ValueError: there are not as many second texts as texts, or an option for one text is given with many.
         """
@@ -196,6 +196,7 @@ class Client:
 
         Raises:
             CallFailed: the explanation is not complete; ``code`` says why.
+            ModuleNotFoundError: NumPy is not installed.
         """
         item = text if text_pair is None else (text, text_pair)
         request = requests.explanation(item, requests.Options(model, truncation), label, options)

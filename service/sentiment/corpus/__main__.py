@@ -2,7 +2,7 @@
 
 import sys
 
-from sentiment.cli.batch import main
+from sentiment.cli.start import batch
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(batch())

@@ -18,10 +18,10 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from sentiment.api.grpc.calls import CODE_NAMES
 from sentiment.api.grpc.endpoint import GrpcSide
-from sentiment.api.grpc.health import DRAINING, STALLED
 from sentiment.api.grpc.names import METHODS
 from sentiment.api.http.server import Web
 from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost
+from sentiment.health_check import DRAINING, STALLED
 from sentiment.model.nvml import meters
 from sentiment.model.session import RUNTIME_VERSION
 from sentiment.observability.journal_files import held

@@ -2,12 +2,12 @@
 
 import json
 import math
+import struct
 from base64 import b64encode
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numpy as np
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.json_format import MessageToDict
@@ -17,6 +17,7 @@ from sentiment.v1 import sentiment_pb2 as pb
 
 Convert = Callable[[Any], Any]  # from a value of a message to one of JSON
 _PACKAGE = pb.DESCRIPTOR.package
+_FLOAT = struct.Struct("<f")
 
 
 def json_dict(message: Message) -> dict[str, Any]:  # JSON's values are of many kinds
@@ -72,7 +73,12 @@ def _of_field(field: FieldDescriptor) -> Convert | None:
 def _float(value: float) -> float | str:
     """The shortest decimal that is the same number of 32 bits: 0.1, not 0.10000000149011612. JSON has no number for the other three."""
     if math.isfinite(value):
-        return float(str(np.float32(value)))
+        # Any decimal of 6 digits survives 32 bits, and any number of 32 bits survives 9.
+        for digits in (6, 7, 8):
+            short = float(f"{value:.{digits}g}")
+            if _FLOAT.unpack(_FLOAT.pack(short))[0] == value:
+                return short
+        return float(f"{value:.9g}")
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 

@@ -214,7 +214,10 @@ def _project() -> dict[str, Any]:  # Any: TOML
 def needed() -> list[str]:
     """What the service needs on a GPU."""
     project = _project()
-    return [*project["dependencies"], *project["optional-dependencies"][EXTRA]]
+    extras = {f"{PROJECT}[{name}]": needs for name, needs in project["optional-dependencies"].items()}
+    # An extra may contain another, which no index has.
+    of_extra = [need for entry in extras[f"{PROJECT}[{EXTRA}]"] for need in extras.get(entry, [entry])]
+    return [*project["dependencies"], *of_extra]
 
 
 def lacking(path: list[str], site: Path) -> Iterator[str]:

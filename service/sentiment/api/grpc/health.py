@@ -11,13 +11,10 @@ from sentiment.api.grpc.accepting import Handler
 from sentiment.api.grpc.receiving import Receiving, in_status, parsed
 from sentiment.api.grpc.status import Context
 from sentiment.errors import Refused
+from sentiment.health_check import DRAINING, NOT_READY, STARTING
 from sentiment.serving.request_bytes import RequestBytes
 
 LIVENESS = "liveness"
-# Trailer of a Check: why "" and the services are not SERVING. Absent if they are.
-NOT_READY = "sentiment-not-ready"
-# Its values. waiting: a front end waits for the process that has the models.
-STARTING, DRAINING, STALLED, WAITING = "starting", "draining", "stalled", "waiting"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 # Bytes of a message, which holds only the name of a service.

@@ -11,8 +11,8 @@ from collections import Counter
 
 from sentiment.api.grpc.calls import CODE_NAMES
 from sentiment.api.grpc.endpoint import GrpcSide
-from sentiment.api.grpc.health import DRAINING, WAITING
 from sentiment.api.grpc.names import METHODS
+from sentiment.health_check import DRAINING, WAITING
 from sentiment.model.classifier import Classifier
 from sentiment.model.scores import Scored
 from sentiment.observability.logs import lines_dropped, logger

@@ -1,0 +1,30 @@
+"""The console scripts. Where the packages of their extra are missing, they say which to install: the parser itself needs some of them."""
+
+import sys
+from importlib import import_module
+
+from sentiment.extras import to_install
+
+WRONG_USAGE = 2
+
+
+def sentiment() -> int:
+    """Run ``sentiment``."""
+    return _run("sentiment.cli.main")
+
+
+def batch() -> int:
+    """Run ``sentiment-batch``."""
+    return _run("sentiment.cli.batch")
+
+
+def _run(command: str) -> int:
+    try:
+        main = import_module(command).main
+    except ModuleNotFoundError as error:
+        how = to_install(error)
+        if how is None:
+            raise
+        sys.stderr.write(f"error: module {error.name} is missing: run {how}\n")
+        return WRONG_USAGE
+    return int(main())

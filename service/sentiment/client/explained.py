@@ -1,0 +1,57 @@
+"""The way to explanations, which are NumPy arrays: what reads them is imported with the first, for classification needs no NumPy."""
+
+# ruff: noqa: PLC0415 - as said above
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sentiment.client.packages import imported
+from sentiment.client.results import Classification, classification_of
+from sentiment.v1 import sentiment_pb2 as pb
+
+if TYPE_CHECKING:
+    from sentiment.client.explanation_reader import Reader
+    from sentiment.client.explanations import Explanation
+
+
+def need_numpy() -> None:
+    """Refuse to ask a server for what this process cannot read.
+
+    Raises:
+        ModuleNotFoundError: NumPy is not installed.
+    """
+    imported("numpy", "an explanation")
+
+
+def explained_of(response: pb.ClassifyResponse, text: str, text_pair: str | None) -> Classification:
+    """Read an answer with its explanation, if it has one.
+
+    Raises:
+        CallFailed: as in ``explanation_of``.
+    """
+    answer = classification_of(response)
+    if not response.HasField("explanation"):
+        return answer
+    from sentiment.client.explanation_reader import messages_of
+
+    return replace(answer, explanation=explanation_of(messages_of(response.explanation), text, text_pair))
+
+
+def explanation_of(messages: Iterable[pb.ExplainResponse], text: str, text_pair: str | None = None) -> "Explanation":
+    """Read an explanation of the text or pair that was sent.
+
+    Raises:
+        CallFailed: the messages end before the summary (UNAVAILABLE), or contradict each other (INTERNAL).
+    """
+    reader = reader_of(text, text_pair)
+    for message in messages:
+        reader.take(message)
+    return reader.explanation()
+
+
+def reader_of(text: str, text_pair: str | None = None) -> "Reader":
+    """A reader of the messages of one explanation of this text or pair."""
+    from sentiment.client.explanation_reader import Reader
+
+    return Reader(text, text_pair)
