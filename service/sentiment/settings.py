@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from sentiment.addresses import is_loopback
 from sentiment.errors import BadSettings
 
 PREFIX = "SENTIMENT_"
@@ -396,17 +397,6 @@ def _host_of(address: str) -> str | None:
         return found["name"] if found["name"].strip("0123456789.") else str(ipaddress.IPv4Address(found["name"]))
     except ValueError:
         return None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is of this machine only: ``localhost`` or a loopback address, which IPv6 may write as ``::ffff:127.0.0.1``."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost"
-    # Before Python 3.13 the second form is none of loopback.
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
 
 
 def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], config: Path | None = None) -> tuple[Settings, list[str]]:

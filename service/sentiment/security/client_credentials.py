@@ -4,12 +4,12 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import grpc
 
+from sentiment.addresses import is_loopback
 from sentiment.errors import BadSettings
 
 # How long a token is used before its file is read again. The file may change while the client runs.
@@ -42,6 +42,11 @@ class Credentials:
     def secure(self) -> bool:
         """Whether TLS is used."""
         return bool(self.tls or self.ca_file or self.cert_file or self.key_file)
+
+    @property
+    def token_in_clear(self) -> bool:
+        """Whether a token is sent without TLS, and so may not leave this machine."""
+        return bool(self.token_file or self.token) and not self.secure
 
     def for_grpc(self) -> grpc.ChannelCredentials | None:
         """Credentials for a gRPC channel; None for plaintext. A token is sent only over TLS or to this machine.
@@ -100,11 +105,7 @@ class Credentials:
 def may_send_token(url: str) -> bool:
     """Whether nobody can read a token on its way to the URL: over https, or within this machine."""
     parts = urlsplit(url)
-    host = parts.hostname or ""
-    try:
-        return parts.scheme == "https" or host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return parts.scheme == "https" or is_loopback(parts.hostname or "")
 
 
 class _TokenFile:
