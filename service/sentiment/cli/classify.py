@@ -78,7 +78,7 @@ def classify(job: Job) -> int:
         blocks = _blocks(job)
         output = stack.enter_context(LineOutput(job.output, convert)) if job.output else None
         answerer = stack.enter_context(source_of(job))
-        digest = answerer.get_model(job.model, timeout_s=job.timeout_s).id.digest
+        digest = answerer.get_model(job.model).id.digest
         failed = 0
         if output:
             output.begin({"column": job.column, "truncation": job.truncation, "model digest": digest}, job.restart)
@@ -162,7 +162,7 @@ def source_of(job: "Job | ExplainJob") -> "Iterator[Client | Local]":
         with Local(job.model, bundles=job.bundles) as local:
             yield local
     else:
-        with connected(job.target, job.model, job.timeout_s, job.credentials, job.wait_s) as client:
+        with connected(job.target, job.model, job.credentials, job.wait_s) as client:
             yield client
 
 
