@@ -125,6 +125,9 @@ def test_why_no_server_answers() -> None:
     assert why_unanswered("host:1", "... Trying to connect an http1.x server", {}) == HTTP_PORT
     assert why_unanswered("host:1", "DNS resolution failed for host:1", {}) == "its host name cannot be resolved"
     assert why_unanswered("unix:/a", "error: No such file or directory", {}) == "there is no such socket"
+    unhealthy = "connections to all backends failing; last error: ipv4:192.0.2.1:1: backend unhealthy"
+    assert why_unanswered("host:1", unhealthy, {}) == "the server there is not ready: it starts, drains or hangs"
+    assert "refuses health checks" in why_unanswered("host:1", "... health check call failed; will retry after backoff", {})
     assert why_unanswered("host:1", "Socket closed", {}) == ""
     assert why_unanswered("host:1", REFUSED, {}, token_in_clear=True).startswith("to another machine a token is sent over TLS only")
     assert why_unanswered("host:1", REFUSED, proxy) == (

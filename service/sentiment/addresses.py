@@ -118,6 +118,10 @@ def why_unanswered(target: str, details: str, environment: Mapping[str, str], to
         return f"through the proxy that {variable} names: {details}; to call it without the proxy, add its host to no_proxy"
     if "http1.x server" in details:
         return HTTP_PORT
+    if "backend unhealthy" in details:
+        return "the server there is not ready: it starts, drains or hangs"
+    if "health check call failed" in details:
+        return "what listens there refuses health checks: another gRPC server, or an admin port"
     if "onnection refused" in details:
         return NOTHING + by_default_port(target)
     if "Domain name not found" in details or "DNS resolution failed" in details:

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from sentiment.cli.arguments import add_option
 from sentiment_models.export.signature import sign
 
 DESCRIPTION = (
@@ -17,7 +18,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--key", required=True, type=Path, metavar="FILE", help="P-256 private key in PEM; set COSIGN_PASSWORD for an encrypted one"
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="signature to write (default: BUNDLE.sig beside the folder)")
+    add_option(
+        parser,
+        "--output",
+        "--out",
+        dest="out",
+        type=Path,
+        metavar="FILE",
+        help="signature to write (default: BUNDLE.sig beside the folder)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from sentiment.addresses import channel_arguments, checked_target, default_target, why_unanswered
+from sentiment.addresses import channel_arguments, checked_target, default_target, proxy_variable, why_unanswered
 from sentiment.client.policy import channel_options
 from sentiment.client.results import CallFailed, failure_of_rpc
 from sentiment.security.client_credentials import Credentials
@@ -38,4 +38,8 @@ class Connecting:
                 return CallFailed(code, f"the server at {self.target} is starting")
             if why := why_unanswered(self.target, details, os.environ, self._token_in_clear):
                 return CallFailed(code, f"no server answers at {self.target}: {why}")
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED and not trailers:
+            variable = proxy_variable(self.target, os.environ)
+            proxy = f", through the proxy that {variable} names" * bool(variable)
+            return CallFailed(code, f"no answer from {self.target} within the timeout of the call{proxy}")
         return failure_of_rpc(code, details, trailers)

@@ -1,9 +1,10 @@
 """Bearer tokens (RFC 6750) from files. They are kept as digests, compared in constant time, and never logged."""
 
+import codecs
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from sentiment.errors import BadSettings
@@ -11,6 +12,7 @@ from sentiment.security.reloaded import Reloaded
 
 # The characters of a token.
 TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+CHARACTERS = "a token may have only A-Z a-z 0-9 - . _ ~ + / and = at its end"
 # A shorter token could be guessed; a longer one would leave no room for other headers.
 CHARACTERS_MIN, CHARACTERS_MAX = 16, 4096
 # The token of each call is compared with all valid tokens.
@@ -71,6 +73,28 @@ class Guard:
         return name in self._open or self._tokens().know(authorization)
 
 
+def tokens_of(name: str, content: bytes, characters_min: int = 1) -> Iterator[str]:
+    """Yields the tokens of a file: one a line, but for empty lines and those that begin with #. ``name``: the file's, for messages.
+
+    A byte order mark of UTF-8 at the beginning is no part of a token.
+
+    Raises:
+        ValueError: a line is not a token. The message names the line, and does not quote it.
+    """
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ValueError(f"{name} is in UTF-16; save it in UTF-8")
+    for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).decode("latin-1").splitlines(), 1):
+        token = line.strip()
+        if not token or token.startswith("#"):
+            continue
+        if not characters_min <= len(token) <= CHARACTERS_MAX:
+            limits = f"{characters_min} to {CHARACTERS_MAX} characters"
+            raise ValueError(f"line {number} of {name}: a token must have {limits}, got {len(token)}")
+        if not TOKEN.fullmatch(token):
+            raise ValueError(f"line {number} of {name}: {CHARACTERS}")
+        yield token
+
+
 def reloaded_tokens(path: Path, setting: str) -> Reloaded[dict[str, bytes], Tokens]:
     """The tokens of a file, or of all files in a folder: one per line. Empty lines and lines that begin with # are ignored.
 
@@ -104,16 +128,10 @@ def reloaded_tokens(path: Path, setting: str) -> Reloaded[dict[str, bytes], Toke
         for name, content in files.items():
             if len(content) > FILE_BYTES_MAX:
                 raise wrong(f"the file {name} has more bytes than the limit of {FILE_BYTES_MAX}")
-            for number, line in enumerate(content.decode("latin-1").splitlines(), 1):
-                token = line.strip()
-                if not token or token.startswith("#"):
-                    continue
-                if not CHARACTERS_MIN <= len(token) <= CHARACTERS_MAX:
-                    limits = f"{CHARACTERS_MIN} to {CHARACTERS_MAX} characters"
-                    raise wrong(f"line {number} of {name}: a token must have {limits}, got {len(token)}")
-                if not TOKEN.fullmatch(token):
-                    raise wrong(f"line {number} of {name}: a token may have only A-Z a-z 0-9 - . _ ~ + / and = at its end")
-                found.add(token)
+            try:
+                found |= set(tokens_of(name, content, CHARACTERS_MIN))
+            except ValueError as error:
+                raise wrong(str(error)) from error
         if not found:
             raise wrong("has no token")
         if len(found) > TOKENS_MAX:
