@@ -18,9 +18,20 @@ PROXY_VARIABLES, NO_PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy"
 SCHEMES = ("dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds", "passthrough", "google-c2p")
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
+# What is said of a target, by commands and clients.
 HTTP_PORT = "an HTTP/1 server listens there, no gRPC; is it the server's HTTP port?"
 NOTHING = "nothing listens there"
 NO_HOST = "its host name cannot be resolved"
+# By what gRPC says.
+_FACTS = {
+    "http1.x server": HTTP_PORT,
+    "backend unhealthy": "the server there is not ready: it starts, drains or hangs",
+    "health check call failed": "what listens there refuses health checks: another gRPC server, or an admin port",
+    "onnection refused": NOTHING,
+    "Domain name not found": NO_HOST,
+    "DNS resolution failed": NO_HOST,
+    "No such file or directory": "there is no such socket",
+}
 TOKEN_IN_CLEAR = "to another machine a token is sent over TLS only"  # noqa: S105  # words, no token
 
 
@@ -116,17 +127,8 @@ def why_unanswered(target: str, details: str, environment: Mapping[str, str], to
         return f"{TOKEN_IN_CLEAR}: use --tls or --ca, in Python credentials=Credentials(tls=True)"
     if variable := proxy_variable(target, environment):
         return f"through the proxy that {variable} names: {details}; to call it without the proxy, add its host to no_proxy"
-    if "http1.x server" in details:
-        return HTTP_PORT
-    if "backend unhealthy" in details:
-        return "the server there is not ready: it starts, drains or hangs"
-    if "health check call failed" in details:
-        return "what listens there refuses health checks: another gRPC server, or an admin port"
-    if "onnection refused" in details:
-        return NOTHING + by_default_port(target)
-    if "Domain name not found" in details or "DNS resolution failed" in details:
-        return NO_HOST
-    return "there is no such socket" if target.startswith("unix") and "No such file" in details else ""
+    fact = next((fact for words, fact in _FACTS.items() if words in details), "")
+    return fact + by_default_port(target) * (fact == NOTHING)
 
 
 def by_default_port(target: str) -> str:

@@ -37,4 +37,4 @@ def run(arguments: argparse.Namespace) -> None:
         f"{arguments.output}: the tokenizer {case}"
         + (f"; the checkpoint lacks {', '.join(lacks)}: training begins with random ones" if lacks else "")
     )
-    print(f"next: sentiment-models train --base {arguments.output} --data ... --out ...")
+    print(f"next: sentiment-models train --base {arguments.output} --data ... --output ...")
