@@ -11,7 +11,8 @@ from sentiment.errors import BadSettings
 from sentiment.security import tokens
 from sentiment.security.client_credentials import Credentials, first_token
 from sentiment.security.reloaded import Reloaded
-from sentiment.security.tokens import CHARACTERS, CHARACTERS_MAX, FILE_BYTES_MAX, FILES_MAX, TOKENS_MAX, Tokens, reloaded_tokens
+from sentiment.security.token_files import CHARACTERS, CHARACTERS_MAX
+from sentiment.security.tokens import FILE_BYTES_MAX, FILES_MAX, TOKENS_MAX, Tokens, reloaded_tokens
 from tests.security.authorities import Mounted
 
 FIRST, SECOND = "first-token-0123456789", "c2Vjb25kLXRva2Vu+/=="

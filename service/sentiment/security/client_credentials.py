@@ -11,7 +11,7 @@ import grpc
 
 from sentiment.addresses import is_loopback
 from sentiment.errors import BadSettings
-from sentiment.security.tokens import CHARACTERS, TOKEN, tokens_of
+from sentiment.security.token_files import CHARACTERS, TOKEN, tokens_of
 
 # How long a token is used before its file is read again. The file may change while the client runs.
 TOKEN_FRESH_S = 10.0

@@ -1,20 +1,16 @@
 """Bearer tokens (RFC 6750) from files. They are kept as digests, compared in constant time, and never logged."""
 
-import codecs
 import hashlib
 import hmac
-import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from sentiment.errors import BadSettings
 from sentiment.security.reloaded import Reloaded
+from sentiment.security.token_files import CHARACTERS_MAX, tokens_of
 
-# The characters of a token.
-TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-CHARACTERS = "a token may have only A-Z a-z 0-9 - . _ ~ + / and = at its end"
-# A shorter token could be guessed; a longer one would leave no room for other headers.
-CHARACTERS_MIN, CHARACTERS_MAX = 16, 4096
+# A shorter token could be guessed.
+CHARACTERS_MIN = 16
 # The token of each call is compared with all valid tokens.
 TOKENS_MAX = 128
 FILES_MAX = 128
@@ -71,28 +67,6 @@ class Guard:
     def lets_in(self, name: str, authorization: Sequence[str | bytes]) -> bool:
         """Whether a call to this method or route, with these authorization headers, is allowed."""
         return name in self._open or self._tokens().know(authorization)
-
-
-def tokens_of(name: str, content: bytes, characters_min: int = 1) -> Iterator[str]:
-    """Yields the tokens of a file: one a line, but for empty lines and those that begin with #. ``name``: the file's, for messages.
-
-    A byte order mark of UTF-8 at the beginning is no part of a token.
-
-    Raises:
-        ValueError: a line is not a token. The message names the line, and does not quote it.
-    """
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise ValueError(f"{name} is in UTF-16; save it in UTF-8")
-    for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).decode("latin-1").splitlines(), 1):
-        token = line.strip()
-        if not token or token.startswith("#"):
-            continue
-        if not characters_min <= len(token) <= CHARACTERS_MAX:
-            limits = f"{characters_min} to {CHARACTERS_MAX} characters"
-            raise ValueError(f"line {number} of {name}: a token must have {limits}, got {len(token)}")
-        if not TOKEN.fullmatch(token):
-            raise ValueError(f"line {number} of {name}: {CHARACTERS}")
-        yield token
 
 
 def reloaded_tokens(path: Path, setting: str) -> Reloaded[dict[str, bytes], Tokens]:
