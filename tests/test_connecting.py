@@ -18,12 +18,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sentiment.cli import connecting
-from sentiment.cli.listener import Listener, address_of, look
+from sentiment.cli.listener import Listener, look
 from sentiment.cli.main import main
 from sentiment.client import CallFailed, Client
 from sentiment.health_check import NOT_READY
 from sentiment.security.client_credentials import Credentials
-from sentiment.serving.starting import is_starting
+from sentiment.signs import is_starting
 from tests.conftest import PLAIN
 from tests.security.authorities import Authority, mounted_pair
 from tests.test_processes import PATIENCE_S, Process, free_port, hanging, loading, spawn
@@ -54,7 +54,7 @@ class Loading:
 
     def wait_starting(self) -> "Loading":
         ends_at = time.monotonic() + PATIENCE_S
-        while not is_starting(int(self.target.rpartition(":")[2])):
+        while not is_starting(self.target):
             assert time.monotonic() < ends_at
             time.sleep(0.02)
         return self
@@ -136,7 +136,7 @@ def test_nothing_is_told_at_once(capsys: Captured) -> None:
     ("target", "error", "fact"),
     [
         ("127.0.0.1", ConnectionRefusedError(), "nothing listens there (port 443, as the target names none)"),
-        ("nosuch.invalid:1", socket.gaierror(socket.EAI_NONAME, "unknown"), "no connection: unknown"),
+        ("nosuch.invalid:1", socket.gaierror(socket.EAI_NONAME, "unknown"), "its host name cannot be resolved"),
     ],
 )
 def test_why_there_is_no_connection_is_told(monkeypatch: pytest.MonkeyPatch, target: str, error: OSError, fact: str) -> None:
@@ -194,8 +194,8 @@ def test_another_program_is_told_by_what_it_speaks(capsys: Captured, spawn: Spaw
     with talker(b"SSH-2.0-OpenSSH_9.9\r\n") as target:
         assert refused(capsys, target) == f"no server answers at {target}: another program listens there, no gRPC"
     with talker(b"") as target:
-        closes = "what listens there closes connections: another program, or a server that ends"
-        assert refused(capsys, target) == f"no server answers at {target}: {closes}"
+        closes = "what listens there closes connections: a forwarded port without a server yet, another program, or a server that ends"
+        assert refused(capsys, target) == f"no server answers at {target}: {closes}{LOCAL}"
     others = grpc.server(futures.ThreadPoolExecutor(1))
     target = f"127.0.0.1:{others.add_insecure_port('127.0.0.1:0')}"
     others.start()
@@ -255,24 +255,6 @@ def test_tls_on_one_side_only_and_certificates_that_do_not_fit_are_told(capsys: 
         r"the server refuses the TLS handshake: .*; if it wants a client's certificate, give --cert and --key", why(mutual, *ca)
     )
     assert main(["classify", "--target", secure.target, *ca, "good"]) == 0
-
-
-def test_addresses_of_grpc_targets() -> None:
-    expected: dict[str, tuple[str, int] | str] = {
-        "localhost:1": ("localhost", 1),
-        "[::1]:1": ("::1", 1),
-        "dns:///a.b:1": ("a.b", 1),
-        "ipv4:1.2.3.4:1": ("1.2.3.4", 1),
-        "ipv6:[::1]:1": ("::1", 1),
-        "::1": ("::1", 443),
-        "host": ("host", 443),
-        "unix:/a/b": "/a/b",
-        "unix:///a/b": "/a/b",
-        "unix:a": "a",
-    }
-    assert {target: address_of(target) for target in expected} == expected
-    others = ["xds:///a", "xds:///a:50051", "passthrough:///a:50051", "dns://8.8.8.8/host:50051", "host:port", "host:70000", ""]
-    assert [address_of(target) for target in others] == [None] * 7
 
 
 def test_a_certificate_is_not_compared_with_the_path_of_a_unix_socket(tmp_path: Path) -> None:

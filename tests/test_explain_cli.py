@@ -309,9 +309,9 @@ def test_a_text_cannot_control_the_terminal(capsys: Captured, where: list[str]) 
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [
-        (["--label", "meh"], 1, "error: INVALID_ARGUMENT: label: is 'meh'"),
-        (["--method", "magic"], 1, "error: INVALID_ARGUMENT: options.methods[0]: is 'magic'"),
-        (["--steps", "257"], 1, "error: INVALID_ARGUMENT: options.attribution.steps: is 257"),
+        (["--label", "meh"], 2, "error: INVALID_ARGUMENT: label: is 'meh'"),
+        (["--method", "magic"], 2, "error: INVALID_ARGUMENT: options.methods[0]: is 'magic'"),
+        (["--steps", "257"], 2, "error: INVALID_ARGUMENT: options.attribution.steps: is 257"),
         (["--steps", str(2**40)], 2, f"error: --steps {2**40}: "),
     ],
 )

@@ -266,7 +266,9 @@ def test_a_port_that_another_server_shares_is_not_taken(spawn: Callable[..., Pro
 
         for server, side in servers:
             assert server.finish() == 1
-            assert any(f"{side} cannot listen on" in str(line.get("reason")) for line in server.lines)
+            how = "the port is in use; stop what uses it, or choose another"
+            said = f"{side} cannot listen on {taken}: {how} (--{side.lower()}-listen or SENTIMENT_{side.upper()}_LISTEN)"
+            assert any(said in str(line.get("reason")) for line in server.lines)
 
 
 def test_a_bad_bundle_exits_3_and_bad_settings_exit_2(bundles: Path) -> None:

@@ -175,7 +175,7 @@ def test_an_unknown_key_stops_and_names_file_key_and_the_nearest(config: Callabl
     with pytest.raises(BadSettings) as caught:
         load_settings({}, {}, path)
 
-    assert str(caught.value) == f"{path}: runner is not a setting; did you mean SENTIMENT_RUNNERS?"
+    assert str(caught.value) == f"{path}: runner is not a setting; did you mean runners?"
 
 
 @pytest.mark.parametrize(
@@ -301,3 +301,15 @@ def test_the_reference_has_the_settings_as_they_are() -> None:
     page = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
 
     assert markdown_table(settings_table()) in page, "docs/reference/settings.md is stale: make reference"
+
+
+def test_the_clients_variables_are_no_settings_and_stop_nothing() -> None:
+    environment = {"SENTIMENT_TARGET": "host:1", "SENTIMENT_CLIENT_TOKEN": "token", "SENTIMENT_CONFIG": "file"}
+
+    assert load_settings({}, environment) == load_settings({}, {})
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(config: Callable[[str | bytes], Path]) -> None:
+    settings, _ = load_settings({}, {}, config(b"\xef\xbb\xbfrunners = 3\n"))
+
+    assert settings.runners == 3

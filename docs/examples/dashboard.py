@@ -1,7 +1,5 @@
 """A Streamlit page: one text with what moved its answer, and a CSV file as table, chart and file. Run: streamlit run dashboard.py"""
 
-import os
-
 import pandas as pd
 import streamlit as st
 
@@ -13,7 +11,7 @@ ROWS_MAX = 10_000
 @st.cache_resource
 def client() -> Client:
     """One client for all sessions; it is safe to share between threads."""
-    return Client(os.environ.get("SENTIMENT_TARGET", "127.0.0.1:50051"))
+    return Client()
 
 
 def one_text() -> None:

@@ -32,7 +32,7 @@ end
 async def consume(name: str) -> None:
     """Answer texts for ever. A text that can never be answered gets its error; one that the server has no room for is tried again."""
     redis = Redis.from_url(os.environ.get("REDIS_URL", "redis://127.0.0.1:6379"), protocol=2, decode_responses=True)
-    client = AsyncClient(os.environ.get("SENTIMENT_TARGET", "127.0.0.1:50051"))
+    client = AsyncClient()
     commit = redis.register_script(COMMIT)
     try:
         await redis.xgroup_create(TEXTS, GROUP, id="0", mkstream=True)

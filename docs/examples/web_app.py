@@ -1,7 +1,6 @@
 """A FastAPI app that asks the service: one client, deadlines passed on, failures as HTTP statuses. Run: uvicorn web_app:app --port 8000"""
 
 import math
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
@@ -33,7 +32,7 @@ class Opinion(BaseModel):
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Share one client among all requests: it keeps one connection per server, and makes it in the event loop of the app."""
-    async with AsyncClient(os.environ.get("SENTIMENT_TARGET", "127.0.0.1:50051")) as client:
+    async with AsyncClient() as client:
         app.state.sentiment = client
         yield
 

@@ -9,6 +9,7 @@ from typing import Any, Self, cast
 
 import grpc
 
+from sentiment.addresses import channel_arguments, checked_target, why_unanswered
 from sentiment.client.results import failure_of_rpc
 from sentiment.oip import inference_pb2 as oip
 from sentiment.oip import inference_pb2_grpc as oip_grpc
@@ -39,11 +40,17 @@ class AdminClient:
             target: ``host:port`` or ``unix:PATH`` on this machine, because the token is sent in plaintext. Calls to another machine
                 fail with UNAVAILABLE before the token is sent. Use one server, not a load balancer: each has its own models.
             token: a token of the server's ``admin_tokens``.
+
+        Raises:
+            BadSettings: the target is a URL or has no valid port.
         """
         kind = grpc.LocalConnectionType.UDS if target.startswith("unix:") else grpc.LocalConnectionType.LOCAL_TCP
-        self._channel = grpc.secure_channel(target, grpc.local_channel_credentials(kind))
+        # A proxy on this machine would pass for this machine, and send the token on.
+        arguments = channel_arguments(target, token_in_clear=True)
+        self._channel = grpc.secure_channel(checked_target(target), grpc.local_channel_credentials(kind), arguments)
         # The stub class is typed for both kinds of channel.
         self._stub = cast(Any, oip_grpc.GRPCInferenceServiceStub(self._channel))
+        self._target = target
         self._metadata = (("authorization", f"Bearer {token}"),)
 
     def __enter__(self) -> Self:
@@ -86,4 +93,8 @@ class AdminClient:
             return method(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             call = cast(grpc.Call, error)
-            raise failure_of_rpc(call.code(), call.details() or "", tuple(call.trailing_metadata() or ())) from error
+            details, trailers = call.details() or "", tuple(call.trailing_metadata() or ())
+            if call.code() is grpc.StatusCode.UNAVAILABLE and not trailers:
+                why = why_unanswered(self._target, details, {})
+                details = f"no admin port answers at {self._target}: {why}" if why else details
+            raise failure_of_rpc(call.code(), details, trailers) from error

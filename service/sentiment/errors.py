@@ -46,6 +46,11 @@ class TaskEnded(SentimentError):
     """A task that a process needs for as long as it serves has ended. The process must be replaced."""
 
 
+def shown_s(seconds: float) -> str:
+    """A duration for a message, never as 0 s."""
+    return "less than 1 ms" if seconds < 0.001 else f"{seconds:.3f} s"
+
+
 class RequestError(SentimentError):
     """Base class of errors that end one request without an answer."""
 

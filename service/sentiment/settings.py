@@ -6,17 +6,18 @@ import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from sentiment.addresses import TARGET_VARIABLE, is_loopback
 from sentiment.errors import BadSettings
 
 PREFIX = "SENTIMENT_"
-# The second is the client's: a server may be started from the same shell.
-NOT_SETTINGS = (PREFIX + "CONFIG", PREFIX + "CLIENT_TOKEN")
+# The others are the client's: a server may be started from the same shell.
+NOT_SETTINGS = (PREFIX + "CONFIG", PREFIX + "CLIENT_TOKEN", TARGET_VARIABLE)
 # Kubernetes injects such names for a Service called sentiment. No setting may have a name of this form.
 INJECTED = re.compile(r"_PORT(_|$)|_SERVICE_")
 
@@ -398,17 +399,6 @@ def _host_of(address: str) -> str | None:
         return None
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host is of this machine only: ``localhost`` or a loopback address, which IPv6 may write as ``::ffff:127.0.0.1``."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost"
-    # Before Python 3.13 the second form is none of loopback.
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
-
-
 def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], config: Path | None = None) -> tuple[Settings, list[str]]:
     """Combine flags, environment and TOML file, in this order of precedence.
 
@@ -428,7 +418,7 @@ def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
         if INJECTED.search(variable):
             ignored.append(variable)
             continue
-        values[_known(variable.removeprefix(PREFIX).lower(), variable)] = value
+        values[_known(variable.removeprefix(PREFIX).lower(), variable, lambda name: PREFIX + name.upper())] = value
     values.update(flags)
     try:
         settings = Settings.model_validate(values)
@@ -462,17 +452,18 @@ def _check_together(settings: Settings) -> None:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        read = tomllib.loads(path.read_text(encoding="utf-8"))
+        # Editors of some systems write a byte order mark, which TOML does not take.
+        read = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise BadSettings(f"{path}: {error}") from error
-    return {_known(name, f"{path}: {name}"): value for name, value in read.items()}
+    return {_known(name, f"{path}: {name}", str): value for name, value in read.items()}
 
 
-def _known(name: str, shown: str) -> str:
+def _known(name: str, shown: str, spelled: Callable[[str], str]) -> str:
     if name in Settings.model_fields:
         return name
-    nearest = difflib.get_close_matches(name, Settings.model_fields, 1, 0)
-    hint = f"; did you mean {PREFIX}{nearest[0].upper()}?" if nearest else ""
+    nearest = difflib.get_close_matches(name.lower().removeprefix(PREFIX.lower()), Settings.model_fields, 1, 0)
+    hint = f"; did you mean {spelled(nearest[0])}?" if nearest else ""
     raise BadSettings(f"{shown} is not a setting{hint}")
 
 

@@ -61,6 +61,12 @@ def test_a_good_body_is_read_as_by_protobufs_own_parser(body: str) -> None:
     assert read(body) == ParseDict(json.loads(body), pb.ExplainRequest())
 
 
+@pytest.mark.parametrize("padding", ["", " " * (NUMBER_CHARS_MAX + 1)], ids=["short", "long"])
+def test_a_byte_order_mark_before_a_body_is_none_of_it(padding: str) -> None:
+    assert read('\ufeff{"text": "\ufeffa"}' + padding).text == "\ufeffa"
+    assert refusal("\ufeff") == "the body is empty; it must be a JSON object"
+
+
 @pytest.mark.parametrize("name", ["text", "text_pair", "textPair", "model", "truncation", "label"])
 @pytest.mark.parametrize("value", ["\\ud800", "a\\udc00", "\\ude00\\ud83d"])
 def test_a_lone_surrogate_is_refused_by_its_field(name: str, value: str) -> None:

@@ -264,4 +264,38 @@ def test_the_command_says_what_is_wrong_with_its_token(
 
     assert (denied[0], without[0]) == (1, 2)
     assert denied[2].startswith("error: UNAUTHENTICATED")
-    assert without[2] == f"error: {empty}: no token found\n"
+    assert without[2] == f"error: {empty}: has no token\n"
+
+
+def test_the_command_lists_by_the_grpc_port_what_is_loaded(
+    unchanged: Exchanging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("SENTIMENT_ADMIN_LISTEN", "SENTIMENT_ADMIN_TOKENS"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "tokens").write_text(TOKEN)
+    monkeypatch.setenv("SENTIMENT_TARGET", unchanged.target)
+
+    codes = [main(["models", "list"]), main(["models", "list", "--target", unchanged.target, "--tokens", str(tmp_path / "tokens")])]
+
+    one = "tiny/1                   READY        default; labels negative, positive; 32 tokens; fp32\n"
+    assert (codes, capsys.readouterr().out) == ([0, 0], one * 2)
+
+
+def test_a_command_that_asks_the_wrong_port_is_told_so(
+    unchanged: Exchanging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("SENTIMENT_ADMIN_LISTEN", "SENTIMENT_ADMIN_TOKENS"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "tokens").write_text(TOKEN)
+
+    codes = [
+        main(["models", "load", "tiny", "--target", unchanged.target, "--token-file", str(tmp_path / "tokens")]),
+        main(["models", "list", "--target", port(unchanged)]),
+        main(["models", "use", "tiny/1"]),
+    ]
+
+    said = capsys.readouterr().err.splitlines()
+    assert codes == [1, 1, 2]
+    assert said[0].endswith(f"{unchanged.target} is no admin port; give it with --target or SENTIMENT_ADMIN_LISTEN")
+    assert said[1].endswith("lists no models without its token; give --token-file FILE, or for an admin port SENTIMENT_ADMIN_TOKENS")
+    assert said[2] == "error: the admin port needs a token: use --token-file FILE or set SENTIMENT_ADMIN_TOKENS"

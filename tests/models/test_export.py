@@ -201,7 +201,7 @@ def test_an_existing_bundle_is_kept_unless_forced(exported: tuple[Path, Exported
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "mine.txt").write_text("mine")
 
-    with pytest.raises(ModelsError, match="exists; use --force to replace it"):
+    with pytest.raises(ModelsError, match="exists; use --overwrite to replace it"):
         export(checkpoint, tmp_path / "1", name="tiny", version=1)
     assert (tmp_path / "1" / "mine.txt").read_text() == "mine"
 

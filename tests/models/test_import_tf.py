@@ -99,7 +99,7 @@ def test_an_imported_model_answers_as_the_original_and_can_be_trained(
     base = tmp_path / "base"
     uncased, cased = import_tf([originals / "whole", "--output", base], [originals / "headless", "--output", tmp_path / "cased", "--cased"])
 
-    assert uncased == (0, f"{base}: the tokenizer lower-cases texts\nnext: sentiment-models train --base {base} --data ... --out ...\n")
+    assert uncased == (0, f"{base}: the tokenizer lower-cases texts\nnext: sentiment-models train --base {base} --data ... --output ...\n")
     assert cased[0] == 0, cased[1]
     assert "keeps the case of texts; the checkpoint lacks all heads of pre-training" in cased[1]
 

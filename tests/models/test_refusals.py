@@ -84,7 +84,7 @@ def test_an_average_replaces_nothing_unless_it_is_told_to(refused: Callable[...,
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "letter.txt").write_text("mine")
 
-    assert refused("average", "WHOLE", other, "--out", tmp_path / "precious") == "error: /precious: exists; use --force to replace it"
+    assert refused("average", "WHOLE", other, "--out", tmp_path / "precious") == "error: /precious: exists; use --overwrite to replace it"
     assert main(["average", str(tmp_path / "whole"), str(other), "--out", str(tmp_path / "precious"), "--force"]) == 0
     assert not (tmp_path / "precious" / "letter.txt").exists()
 

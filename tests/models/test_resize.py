@@ -83,7 +83,7 @@ def test_a_width_that_cannot_be_made_is_refused(tmp_path: Path, width: int) -> N
 
     with pytest.raises(ModelsError, match=f"width must be at least 32 and a multiple of 8, the size of a head, got {width}"):
         resize(base, tmp_path / "other", width=width)
-    with pytest.raises(ModelsError, match="exists; use --force to replace it"):
+    with pytest.raises(ModelsError, match="exists; use --overwrite to replace it"):
         resize(base, base)
 
 

@@ -251,7 +251,7 @@ def test_the_log_has_loss_rate_and_speed_of_each_step_and_each_evaluation(recipe
 def test_a_run_of_another_recipe_is_not_continued(recipe: Recipe, whole: Path) -> None:
     dev = (whole / "dev.jsonl").read_bytes()
 
-    with pytest.raises(OtherRun, match="was begun with seed = 1; now it is 2; choose another --out, start over with --restart"):
+    with pytest.raises(OtherRun, match="was begun with seed = 1; now it is 2; choose another --output, start over with --restart"):
         train(replace(recipe, seed=2), whole)
 
     assert (whole / "dev.jsonl").read_bytes() == dev

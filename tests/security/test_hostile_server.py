@@ -74,6 +74,6 @@ def test_a_list_of_models_shows_no_control_character(capsys: pytest.CaptureFixtu
         def index(self) -> list[Any]:
             return [argparse.Namespace(name=EVIL, version="1", state=EVIL, reason=EVIL)]
 
-    models._list(Client(), argparse.Namespace())  # type: ignore[arg-type]  # all that it uses
+    models._print_index(Client())  # type: ignore[arg-type]  # all that it uses
 
     assert not (ACTED_ON | {"\n"}) & set(capsys.readouterr().out[:-1])

@@ -1,5 +1,6 @@
 """Tokens in files, and who is let in by them."""
 
+import codecs
 import hmac
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import structlog
 
 from sentiment.errors import BadSettings
 from sentiment.security import tokens
+from sentiment.security.client_credentials import Credentials, first_token
 from sentiment.security.reloaded import Reloaded
-from sentiment.security.tokens import CHARACTERS_MAX, FILE_BYTES_MAX, FILES_MAX, TOKENS_MAX, Tokens, reloaded_tokens
+from sentiment.security.token_files import CHARACTERS, CHARACTERS_MAX
+from sentiment.security.tokens import FILE_BYTES_MAX, FILES_MAX, TOKENS_MAX, Tokens, reloaded_tokens
 from tests.security.authorities import Mounted
 
 FIRST, SECOND = "first-token-0123456789", "c2Vjb25kLXRva2Vu+/=="
@@ -165,3 +168,38 @@ def test_each_token_is_compared_in_constant_time_whatever_the_others_said(monkey
     assert valid.know([f"Bearer {FIRST}"])
     assert not valid.know(["Bearer x"])
     assert compared == [(32, 32)] * 6
+
+
+def test_a_byte_order_mark_is_no_part_of_a_token(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_bytes(codecs.BOM_UTF8 + f"{FIRST}\n".encode())
+
+    assert lets_in(read(tmp_path / "tokens"), FIRST)
+    assert first_token(str(tmp_path / "tokens")) == FIRST
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("# mine\ntök-0123456789abcdef\n".encode(), f"line 2 of tokens: {CHARACTERS}"),
+        (f"{FIRST} of the checkout\n".encode(), f"line 1 of tokens: {CHARACTERS}"),
+        (codecs.BOM_UTF16_LE + FIRST.encode("utf-16-le"), "tokens is in UTF-16; save it in UTF-8"),
+        (b"# none\n", "has no token"),
+    ],
+    ids=["not ASCII", "white space", "UTF-16", "none"],
+)
+def test_a_client_names_what_is_wrong_with_a_file_as_the_server_does(tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "tokens"
+    path.write_bytes(content)
+
+    with pytest.raises(BadSettings) as of_server:
+        read(path)
+    with pytest.raises(BadSettings) as of_client:
+        Credentials(token_file=str(path)).for_grpc()
+
+    assert str(of_server.value) == f"auth_tokens = '{path}': {says}"
+    assert str(of_client.value) == f"{path}: {says}"
+
+
+def test_a_token_that_is_none_is_told_before_it_is_sent() -> None:
+    with pytest.raises(BadSettings, match="a token may have only"):
+        Credentials(token="tök-0123456789abcdef").for_grpc()

@@ -82,7 +82,7 @@ def test_one_reading_has_the_rates_latencies_and_answers_of_the_interval(start: 
 
     with calling(server):
         begun = time.monotonic()
-        assert main(["top", "--once", "--interval", "1s", server.url.removeprefix("http://")]) == 0
+        assert main(["top", "--once", "--interval", "1s", "--target", server.url.removeprefix("http://")]) == 0
         took = time.monotonic() - begun
         calls = server.metric("sentiment_requests_total", method="ClassifyBatch", code="OK", model="tiny/1") - before
 
@@ -115,7 +115,7 @@ def test_what_is_no_server_is_told_apart(capsys: Captured, server: RunningServer
         nobody = f"127.0.0.1:{silent.getsockname()[1]}"
 
         assert error_of(capsys, nobody) == f"no answer from http://{nobody}/metrics: Connection refused"
-    assert "does not speak HTTP; ADDRESS is the server's HTTP port" in error_of(capsys, server.target)
+    assert "does not speak HTTP; --target is the server's HTTP port" in error_of(capsys, server.target)
     assert "is no metrics page" in error_of(capsys, f"{server.url}/healthz")
     assert "answers with status 404" in error_of(capsys, f"{server.url}/nosuch")
     for none in ("foo:bar", "[::1:8080", "http://[::1"):

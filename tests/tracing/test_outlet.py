@@ -131,6 +131,22 @@ def test_the_sdks_logger_is_restored_after_the_close(outlet: Callable[..., Any],
     assert (sdk.propagate, sdk.level, list(sdk.handlers)) == before
 
 
+def test_spans_reach_a_collector_on_this_machine_without_a_proxy(
+    collector: Collector, outlet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otel, "FLUSH_S", PATIENCE_S)
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    # Nothing listens there.
+    monkeypatch.setenv("grpc_proxy", "http://127.0.0.1:1")
+    sender, metrics = outlet()
+
+    sender.put(span(1))
+    sender.close()
+
+    assert counted(metrics, "sent") == 1
+
+
 def test_many_spans_are_sent_in_small_messages(collector: Collector, outlet: Callable[..., Any]) -> None:
     sender, _ = outlet(BSP_SCHEDULE_DELAY="1000000")
     for number in range(1, 201):

@@ -6,6 +6,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from sentiment.cli.arguments import add_option
+
 DATA_HELP = "labelled texts: .tsv (label<TAB>text), .csv (columns label, text) or .jsonl, also .gz"
 
 
@@ -33,7 +35,16 @@ def add_run(parser: argparse.ArgumentParser, recipe: type[Any], help_texts: Mapp
         recipe: a dataclass.
         help_texts: help text by field name. Fields that are not listed get no flag here.
     """
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the run; continues a run found there")
+    add_option(
+        parser,
+        "--output",
+        "--out",
+        dest="out",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="folder of the run; continues a run found there",
+    )
     parser.add_argument("--device", default="cpu", help="torch device, such as cpu or cuda (default: %(default)s)")
     parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads of torch (default: torch's choice)")
     parser.add_argument(

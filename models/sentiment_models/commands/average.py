@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from sentiment.cli.arguments import add_option
 from sentiment_models.training.average import average
 
 DESCRIPTION = (
@@ -14,8 +15,8 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("checkpoints", type=Path, nargs="+", metavar="CHECKPOINT", help="folders with fine-tuned classifiers, at least two")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the checkpoint to write")
-    parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
+    add_option(parser, "--output", "--out", dest="out", required=True, type=Path, metavar="DIR", help="the checkpoint to write")
+    add_option(parser, "--overwrite", "--force", dest="force", action="store_true", help="replace the output if it exists")
 
 
 def run(arguments: argparse.Namespace) -> None:

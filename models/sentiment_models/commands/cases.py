@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from sentiment.cli.arguments import add_option
 from sentiment_models.cases.generate import COUNT_DEFAULT, COUNT_MAX, COUNT_MIN, HELD_OUT, SEED, TRAIN, counts, generate
 from sentiment_models.cases.grammar import load
 from sentiment_models.errors import ModelsError
@@ -17,7 +18,16 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write into; made if it does not exist")
+    add_option(
+        parser,
+        "--output",
+        "--out",
+        dest="out",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="folder to write into; made if it does not exist",
+    )
     parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="equal seeds give equal files (default: %(default)s)")
     parser.add_argument(
         "--count",

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from sentiment.cli.arguments import add_option
 from sentiment_models.commands.arguments import positive
 from sentiment_models.export.copying import copy
 
@@ -17,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="bundle folder")
     parser.add_argument("--version", type=positive, required=True, metavar="N", help="version of the copy")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="bundle to write (default: N beside BUNDLE)")
+    add_option(parser, "--output", "--out", dest="out", type=Path, metavar="DIR", help="bundle to write (default: N beside BUNDLE)")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from sentiment.cli.arguments import add_option
 from sentiment.files.output import beside
 from sentiment_models.commands.arguments import positive
 from sentiment_models.training.distributed import usable_device
@@ -19,7 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("teacher", type=Path, metavar="CHECKPOINT", help="folder of a fine-tuned classifier, or a bundle")
     parser.add_argument("files", nargs="+", metavar="PATH[:TIMES]", help="labelled texts as for train; also .gz")
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help=".jsonl file to write; -: standard output")
+    add_option(
+        parser, "--output", "--out", dest="out", required=True, type=Path, metavar="FILE", help=".jsonl file to write; -: standard output"
+    )
     parser.add_argument(
         "--sure", type=share, default=0.9, metavar="P", help="least probability of both labels, 0.5 to 1 (default: %(default)s)"
     )

@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from sentiment.cli.arguments import add_option
 from sentiment_models.commands.arguments import DATA_HELP, positive
 from sentiment_models.data.labelled import read_examples
 from sentiment_models.errors import ModelsError
@@ -19,7 +20,16 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder of a fine-tuned classifier, such as OUT/best of train")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="bundle to write, such as models/bundles/english/1")
+    add_option(
+        parser,
+        "--output",
+        "--out",
+        dest="out",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="bundle to write, such as models/bundles/english/1",
+    )
     parser.add_argument("--name", help="bundle name (default: the name of DIR's parent folder)")
     parser.add_argument("--version", type=positive, metavar="N", help="bundle version (default: the name of DIR)")
     parser.add_argument(
@@ -49,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="texts, .txt with one per line or a labelled file: correct misspelled words to words that are frequent in them (default: no "
         "correction)",
     )
-    parser.add_argument("--force", action="store_true", help="replace DIR if it exists")
+    add_option(parser, "--overwrite", "--force", dest="force", action="store_true", help="replace the output if it exists")
 
 
 def run(arguments: argparse.Namespace) -> None:

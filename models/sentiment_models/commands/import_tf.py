@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from sentiment.cli.arguments import add_option
 from sentiment_models.training.tensorflow_bert import import_tf
 
 DESCRIPTION = (
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="lower-case texts (default: as do_lower_case in bert_config.json says, else unless vocab.txt has pieces with capitals A to Z)",
     )
     case.add_argument("--cased", dest="lower_case", action="store_const", const=False, help="keep the case of texts")
-    parser.add_argument("--force", action="store_true", help="replace the output if it exists")
+    add_option(parser, "--overwrite", "--force", dest="force", action="store_true", help="replace the output if it exists")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -36,4 +37,4 @@ def run(arguments: argparse.Namespace) -> None:
         f"{arguments.output}: the tokenizer {case}"
         + (f"; the checkpoint lacks {', '.join(lacks)}: training begins with random ones" if lacks else "")
     )
-    print(f"next: sentiment-models train --base {arguments.output} --data ... --out ...")
+    print(f"next: sentiment-models train --base {arguments.output} --data ... --output ...")

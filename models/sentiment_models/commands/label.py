@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from sentiment.cli.arguments import add_option
 from sentiment.files.output import beside
 from sentiment_models.commands.arguments import positive
 from sentiment_models.training.distributed import usable_device
@@ -20,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="+", metavar="PATH[:TIMES]", help="labelled texts as for train, or a .txt with one text per line; also .gz"
     )
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help=".jsonl file to write; -: standard output")
+    add_option(
+        parser, "--output", "--out", dest="out", required=True, type=Path, metavar="FILE", help=".jsonl file to write; -: standard output"
+    )
     parser.add_argument("--sentences", type=positive, metavar="N", help="label N sentences of 4 to 60 words instead of whole texts")
     parser.add_argument(
         "--max-tokens",

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from sentiment.cli.arguments import add_option
 from sentiment_models.export.wheel import pack
 
 DESCRIPTION = (
@@ -14,7 +15,16 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="bundle folder")
-    parser.add_argument("--out", type=Path, default=Path("dist"), metavar="DIR", help="folder to write into (default: %(default)s)")
+    add_option(
+        parser,
+        "--output",
+        "--out",
+        dest="out",
+        type=Path,
+        default=Path("dist"),
+        metavar="DIR",
+        help="folder to write into (default: %(default)s)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

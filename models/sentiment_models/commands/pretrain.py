@@ -70,4 +70,4 @@ def run(arguments: argparse.Namespace) -> None:
     )
     best = pretrain(recipe, arguments.out, arguments.device, arguments.checkpoint_steps, resume=not arguments.restart)
     if is_first_process():
-        print(f"{best}: the best checkpoint; next: sentiment-models train --base {best} --data ... --out ...")
+        print(f"{best}: the best checkpoint; next: sentiment-models train --base {best} --data ... --output ...")

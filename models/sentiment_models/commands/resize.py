@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from sentiment.cli.arguments import add_option
 from sentiment_models.commands.arguments import positive
 from sentiment_models.training.resize import resize
 
@@ -19,9 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--width", type=positive, metavar="N", help="dimensions of a token, at least those of BASE, in whole heads (default: those of BASE)"
     )
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the checkpoint to write")
+    add_option(parser, "--output", "--out", dest="out", required=True, type=Path, metavar="DIR", help="the checkpoint to write")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of how copies of units are read (default: %(default)s)")
-    parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
+    add_option(parser, "--overwrite", "--force", dest="force", action="store_true", help="replace the output if it exists")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from sentiment.cli.arguments import add_option
 from sentiment_models.commands.arguments import DATA_HELP, label_names, positive
 from sentiment_models.reports.experiment_page import curves_png, report, text_table
 from sentiment_models.training.experiment import Experiment, conduct
@@ -23,7 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     plain = Experiment("", "")
     parser.add_argument("--data", required=True, metavar="PATH", help=f"reviews to draw from; {DATA_HELP}")
     parser.add_argument("--test", required=True, metavar="PATH", help="test reviews, in the same formats")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the experiment; continues one found there")
+    add_option(
+        parser,
+        "--output",
+        "--out",
+        dest="out",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="folder of the experiment; continues one found there",
+    )
     parser.add_argument(
         "--base", default=[], action="append", type=_named, metavar="NAME=DIR", help="pre-trained model to fine-tune; repeatable"
     )

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from sentiment.cli.arguments import add_option
 from sentiment.files.output import beside
 from sentiment_models.export.signature import sign
 
@@ -18,8 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--key", required=True, type=Path, metavar="FILE", help="P-256 private key in PEM; set COSIGN_PASSWORD for an encrypted one"
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="signature to write; -: standard output (default: BUNDLE.sig beside the folder)"
+    add_option(
+        parser,
+        "--output",
+        "--out",
+        dest="out",
+        type=Path,
+        metavar="FILE",
+        help="signature to write; -: standard output (default: BUNDLE.sig beside the folder)",
     )
 
 

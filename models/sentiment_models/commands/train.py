@@ -85,4 +85,4 @@ def run(arguments: argparse.Namespace) -> None:
     )
     best = train(recipe, arguments.out, arguments.device, arguments.checkpoint_steps, resume=not arguments.restart)
     if is_first_process():
-        print(f"{best}: the best checkpoint; next: sentiment-models export {best} --dev {arguments.out / 'dev.jsonl'} --out ...")
+        print(f"{best}: the best checkpoint; next: sentiment-models export {best} --dev {arguments.out / 'dev.jsonl'} --output ...")

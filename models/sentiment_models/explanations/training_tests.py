@@ -118,7 +118,7 @@ def attention_tests(data: Sequence[Path], settings: Settings, out: Path, say: Ca
     with locked(out):
         kept = read_findings(out / RESULTS)
         if kept is not None and kept.fingerprint != fingerprint_of(run):
-            raise OtherRun(f"{out / RESULTS}: belongs to tests with other settings, data or code; choose another --out or delete it")
+            raise OtherRun(f"{out / RESULTS}: belongs to tests with other settings, data or code; choose another --output or delete it")
         (out / "models").mkdir(exist_ok=True)
         tests = _Tests(settings, train, heldout, out, run)
         found = kept or tests.without_results(files)

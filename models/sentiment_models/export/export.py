@@ -137,7 +137,7 @@ def export(
         sentiment.errors.BadBundle: the service would not load the result, for example because of its name.
     """
     if bundle.exists() and not force:
-        raise ModelsError(f"{bundle}: exists; use --force to replace it")
+        raise ModelsError(f"{bundle}: exists; use --overwrite to replace it")
     part = bundle.with_name(bundle.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     loaded = Checkpoint(checkpoint, max_tokens)

@@ -28,7 +28,7 @@ def average(checkpoints: Sequence[Path], out: Path, *, force: bool = False) -> N
         ModelsError: ``out`` exists.
     """
     if out.exists() and not force:
-        raise ModelsError(f"{out}: exists; use --force to replace it")
+        raise ModelsError(f"{out}: exists; use --overwrite to replace it")
     if len(checkpoints) < 2:
         raise BadCheckpoint(f"average needs at least 2 checkpoints, got {len(checkpoints)}")
     models = [load_classifier(path)[0] for path in checkpoints]

@@ -190,7 +190,7 @@ def read_outcomes(path: Path, fingerprint: str) -> list[Outcome]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelsError(f"{path}: not the results of an experiment, or damaged ({error!r}); delete the file to measure again") from error
     if other:
-        raise OtherRun(f"{path}: belongs to an experiment with other settings or other data; choose another --out or delete the file")
+        raise OtherRun(f"{path}: belongs to an experiment with other settings or other data; choose another --output or delete the file")
     return runs
 
 

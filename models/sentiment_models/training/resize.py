@@ -37,7 +37,7 @@ def resize(base: Path, out: Path, *, layers: int | None = None, width: int | Non
         ModelsError: ``out`` exists, or the width is impossible.
     """
     if out.exists() and not force:
-        raise ModelsError(f"{out}: exists; use --force to replace it")
+        raise ModelsError(f"{out}: exists; use --overwrite to replace it")
     model = load_classifier(base)[0]
     config = _resized(base, model.config, layers, width)
     other = AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]  # untyped there

@@ -67,7 +67,7 @@ def locked(folder: Path) -> Iterator[None]:
         raise ModelsError(f"{folder}: the folder cannot be created: {reason(error)}") from error
     try:
         if not claim(opened):
-            raise ModelsError(f"{folder}: another process uses this folder; wait until it ends or choose another --out")
+            raise ModelsError(f"{folder}: another process uses this folder; wait until it ends or choose another --output")
         yield
     finally:
         os.close(opened)
@@ -94,7 +94,7 @@ def save_state(path: Path, state: dict[str, Any], dependencies: Mapping[str, Jso
         part.unlink(missing_ok=True)
 
 
-def load_state(path: Path, dependencies: Mapping[str, Json], remedy: str = "choose another --out") -> dict[str, Any] | None:
+def load_state(path: Path, dependencies: Mapping[str, Json], remedy: str = "choose another --output") -> dict[str, Any] | None:
     """Read the checkpoint of a run; None if the file does not exist.
 
     Raises:

@@ -60,7 +60,7 @@ def import_tf(folder: Path, out: Path, *, lower_case: bool | None = None, force:
         ModelsError: ``out`` exists, or TensorFlow is not installed.
     """
     if out.exists() and not force:
-        raise ModelsError(f"{out}: exists; use --force to replace it")
+        raise ModelsError(f"{out}: exists; use --overwrite to replace it")
     for name in (CONFIG, VOCABULARY, f"{PREFIX}.index"):
         if not (folder / name).is_file():
             raise BadCheckpoint(f"{folder / name}: no such file; expected {CONFIG}, {VOCABULARY}, {PREFIX}.index and {PREFIX}.data-*")

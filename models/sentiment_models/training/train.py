@@ -291,7 +291,7 @@ class _Run:
         save_state(self.out / "checkpoint.pt", state, self.dependencies)
 
     def restore(self) -> None:
-        state = load_state(self.out / "checkpoint.pt", self.dependencies, "choose another --out, start over with --restart")
+        state = load_state(self.out / "checkpoint.pt", self.dependencies, "choose another --output, start over with --restart")
         if state is None:
             return
         self.model.load_state_dict(state["model"])

@@ -13,7 +13,7 @@ from typing import Protocol
 from sentiment.batching.runs import LookAhead, Run, Runs
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import Batch, Priority, State, Ticket
-from sentiment.errors import DeviceLost, Expired, ModelFailed, OutOfMemory, RequestError, Unavailable
+from sentiment.errors import DeviceLost, Expired, ModelFailed, OutOfMemory, RequestError, Unavailable, shown_s
 from sentiment.model.classifier import Classifier
 from sentiment.model.runner import Outcome, Ran
 from sentiment.model.tokenizer import Row
@@ -268,11 +268,11 @@ class Batcher:
         for ticket in step.expired:
             if not ticket.started_at:
                 self._observer.row_dropped("expired")
-            self._tell(ticket, Expired(f"no answer within {ticket.deadline_at - ticket.queued_at:.3f} s of waiting"))
+            self._tell(ticket, Expired(f"the deadline passed after {shown_s(ticket.deadline_at - ticket.queued_at)} of waiting"))
         for ticket in step.hopeless:
             self._observer.row_dropped("hopeless")
             left_s, need_s = ticket.deadline_at - now, self.scheduler.cost.speed * ticket.alone_s
-            self._tell(ticket, Expired(f"the deadline leaves {left_s:.3f} s and this text alone needs about {need_s:.3f} s"))
+            self._tell(ticket, Expired(f"the deadline leaves {shown_s(left_s)} and this text alone needs about {need_s:.3f} s"))
 
     def _start(self, batch: Batch[Waiting], runner: Runs, now: float, ahead: bool = False) -> Run[Waiting]:
         rows, nice = [ticket.payload.row for ticket in batch.tickets], self._busy_share() > NICE_FROM

@@ -33,7 +33,7 @@ from sentiment.batching.layout import Layout, Lengths, Padded
 from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length
 from sentiment.batching.retries import Retries
 from sentiment.batching.ticket import LIVE, RETRY, WIDE, Batch, Entry, P, Priority, State, Step, Ticket
-from sentiment.errors import Expired, Refused, Unavailable
+from sentiment.errors import Expired, Refused, Unavailable, shown_s
 
 # Probes: an idle server runs a row that the cost table says is too slow, if it is too slow by up to this factor, and once in PROBE_S
 # seconds whatever the factor. A wrong table corrects itself only by running.
@@ -150,7 +150,7 @@ class Scheduler(Generic[P]):
         slack_s, own_s = deadline_at - now, self.cost.speed * alone_s
         idle = not waiting and self.forecast.idle
         if slack_s < own_s and not (checked or (idle and self.may_probe(slack_s, own_s, now))):
-            raise Expired(f"the deadline leaves {max(0.0, slack_s):.3f} s and this text alone needs about {own_s:.3f} s")
+            raise Expired(f"the deadline leaves {shown_s(slack_s)} and this text alone needs about {own_s:.3f} s")
         self._catch_up(queue)
         ahead_s = None if idle or checked else self.forecast.check(queue, alone_s, now, deadline_at)
         number, batched_s = next(self._numbers), self._prices.batched_s(length)

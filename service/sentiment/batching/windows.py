@@ -11,7 +11,7 @@ from functools import partial
 
 from sentiment.batching.batcher import Batcher, RowOutcome, RowResult, RowTicket
 from sentiment.batching.ticket import Priority
-from sentiment.errors import Expired, Refused, RequestError
+from sentiment.errors import Expired, Refused, RequestError, shown_s
 from sentiment.model.tokenizer import Row
 from sentiment.observability.tracing.trace import Trace
 
@@ -110,9 +110,7 @@ class Joint:
             return False
         left_s, needs_s = self.deadline_at - now, self._needs_s(rows)
         if left_s < needs_s and not scheduler.may_probe(left_s, needs_s, now):
-            raise Expired(
-                f"the deadline leaves {max(0.0, left_s):.3f} s and the {len(rows)} windows of this text need up to {needs_s:.3f} s"
-            )
+            raise Expired(f"the deadline leaves {shown_s(left_s)} and the {len(rows)} windows of this text need up to {needs_s:.3f} s")
         return True
 
     def _needs_s(self, rows: Sequence[Row]) -> float:

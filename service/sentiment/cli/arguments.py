@@ -1,4 +1,4 @@
-"""Types of command-line arguments (times, shares, percentiles, counts, numbers), and the arguments for credentials and bundles."""
+"""Types of command-line arguments (times, shares, targets, counts, numbers), and the arguments that several commands have."""
 
 import argparse
 import math
@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sentiment.addresses import DEFAULT_TARGET, TARGET_VARIABLE, checked_target, default_target
+from sentiment.errors import BadSettings
 from sentiment.files.reading import FORMATS, Reading
 
 UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
@@ -18,13 +20,45 @@ DURATION_S_MAX = 86_400.0
 TOKEN_VARIABLE = "SENTIMENT_CLIENT_TOKEN"  # noqa: S105  # a name
 
 
-def add_credentials(parser: Any) -> None:  # Any: a parser or a group of one, which share no public type
-    """Add the arguments that ``credentials_of`` reads."""
+def add_option(parser: Any, name: str, *old_names: str, **kind: Any) -> None:  # Any: as in add_credentials; what argparse takes
+    """Add an option. Its old names are taken too; help, messages and completion show the new one only."""
+    parser.add_argument(name, *old_names, **kind).option_strings = [name]
+
+
+def add_target(parser: Any) -> None:  # Any: as below
+    """Add ``--target``: the gRPC server."""
+    add_option(
+        parser,
+        "--target",
+        type=grpc_target,
+        default=default_target(),
+        metavar="HOST:PORT",
+        help=f"the server's gRPC port (default: {TARGET_VARIABLE} or {DEFAULT_TARGET})",
+    )
+
+
+def grpc_target(value: str) -> str:
+    """A target that gRPC can take."""
+    try:
+        return checked_target(value)
+    except BadSettings as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def add_credentials(parser: Any, *old_token_file: str) -> None:  # Any: a parser or a group of one, which share no public type
+    """Add the arguments that ``credentials_of`` reads. ``old_token_file``: old names of --token-file."""
     parser.add_argument("--tls", action="store_true", help="use TLS, and verify the server with the default CAs")
     parser.add_argument("--ca", default="", metavar="FILE", help="use TLS, and verify the server with the CA certificates in this PEM file")
     parser.add_argument("--cert", default="", metavar="FILE", help="use TLS, and present this certificate, in PEM (mTLS)")
     parser.add_argument("--key", default="", metavar="FILE", help="private key of --cert, in PEM")
-    parser.add_argument("--token-file", default="", metavar="FILE", help=f"send this file's token with each call (or {TOKEN_VARIABLE})")
+    add_option(
+        parser,
+        "--token-file",
+        *old_token_file,
+        default="",
+        metavar="FILE",
+        help=f"send this file's token with each call (or {TOKEN_VARIABLE})",
+    )
 
 
 def credentials_of(options: argparse.Namespace) -> dict[str, Any]:
@@ -66,8 +100,15 @@ def reading_of(options: argparse.Namespace) -> Reading:
 
 
 def bundles_of(given: str | None = None) -> tuple[Path, ...]:
-    """The folders of --bundles, or of the environment."""
-    return tuple(Path(part) for part in (given or os.environ.get("SENTIMENT_BUNDLES", "")).split(os.pathsep) if part)
+    """The folders of --bundles, or of the environment.
+
+    Raises:
+        BadSettings: a folder of --bundles is none.
+    """
+    found = tuple(Path(part) for part in (given or os.environ.get("SENTIMENT_BUNDLES", "")).split(os.pathsep) if part)
+    if given and (wrong := next((folder for folder in found if not folder.is_dir()), None)):
+        raise BadSettings(f"--bundles {wrong}: there is no such folder")
+    return found
 
 
 def seconds(value: str) -> float:

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from sentiment.cli.arguments import add_reading, count, reading_of
+from sentiment.cli.arguments import add_option, add_reading, count, reading_of
 from sentiment.cli.main import DONE, exit_code
 from sentiment.errors import BadSettings
 
@@ -35,7 +35,16 @@ def _parser() -> argparse.ArgumentParser:
         "--truncation", default="", choices=("", "refuse", "head", "head_tail", "windows"),
         help="what to read of texts that are too long (default: the model's)",
     )  # fmt: skip
-    parser.add_argument("--workers", type=count(100_000), default=0, metavar="N", help="processes, one core each (default: all cores)")
+    add_option(
+        parser,
+        "--processes",
+        "--workers",
+        dest="workers",
+        type=count(100_000),
+        default=0,
+        metavar="N",
+        help="processes, one core each (default: all cores)",
+    )
     parser.add_argument(
         "--part-bytes", type=count(2**40), default=0, metavar="N", help="bytes of text scored and written as a unit (default: about 2 MiB)"
     )

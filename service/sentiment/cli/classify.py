@@ -77,7 +77,7 @@ def classify(job: Job) -> int:
         source = stack.enter_context(_Source(job))
         output = stack.enter_context(LineOutput(job.output, overwrite=job.overwrite)) if job.output else None
         answerer = stack.enter_context(source_of(job))
-        model = answerer.get_model(job.model, timeout_s=job.timeout_s)
+        model = answerer.get_model(job.model)
         names = Names(source.text, source.pair, not job.drop, tuple(model.labels))
         failed = _Failed()
         asked = (names.asked(row) for row in source)
@@ -275,7 +275,7 @@ def source_of(job: "Job | ExplainJob") -> "Iterator[Client | Local]":
         with Local(job.model, bundles=job.bundles) as local:
             yield local
     else:
-        with connected(job.target, job.model, job.timeout_s, job.credentials, job.wait_s) as client:
+        with connected(job.target, job.model, job.credentials, job.wait_s) as client:
             yield client
 
 

@@ -1,6 +1,7 @@
 """A client of a server that is there, or why there is none: starting, draining, absent, or another program."""
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,15 +13,15 @@ from typing import cast
 
 import grpc
 
-from sentiment.cli.listener import address_of, look
+from sentiment.addresses import channel_arguments, is_local, proxy_variable, why_unanswered
+from sentiment.cli.listener import Listener, look
 from sentiment.client import CallFailed, Client
 from sentiment.client.policy import SERVICE
 from sentiment.errors import SentimentError
 from sentiment.files.visible import visible
 from sentiment.health_check import DRAINING, STALLED, STARTING, WAITING, check
 from sentiment.security.client_credentials import Credentials
-from sentiment.serving.starting import is_starting
-from sentiment.settings import is_loopback
+from sentiment.signs import is_starting
 
 # A running server answers GetModel, and a health check, in milliseconds.
 CONNECT_S_MAX = 5.0
@@ -74,7 +75,7 @@ _NOT_READY = {
 
 
 @contextmanager
-def connected(target: str, model: str, timeout_s: float, credentials: Credentials, wait_s: float | None = None) -> Iterator[Client]:
+def connected(target: str, model: str, credentials: Credentials, wait_s: float | None = None) -> Iterator[Client]:
     """A client of the server at the target, once it is ready. A line on standard error says what is waited for.
 
     ``wait_s``: how long to wait for a server that starts, drains, or is not there yet; None: START_S, and only for one that starts.
@@ -85,23 +86,22 @@ def connected(target: str, model: str, timeout_s: float, credentials: Credential
         CallFailed: the server does not have the model, or rejects the credentials.
         BadSettings: a file of the credentials cannot be used.
     """
-    channel_credentials = credentials.for_grpc()
     ends_at = time.monotonic() + (START_S if wait_s is None else wait_s)
     # A server that has become ready may end again.
     for _ in range(ATTEMPTS_MAX):
-        with Client(target, credentials=channel_credentials) as client:
-            failed = _failure(client, model, min(timeout_s, CONNECT_S_MAX))
+        with Client(target, credentials=credentials) as client:
+            failed = _failure(client, model)
             if failed is None:
                 yield client
                 return
-        _wait(partial(_find, target, credentials, channel_credentials, failed), ends_at, wait_s)
+        _wait(partial(_find, target, credentials, failed.code), ends_at, wait_s)
     raise NoServer(f"the server at {target} says that it is ready, but does not answer")
 
 
-def _failure(client: Client, model: str, timeout_s: float) -> CallFailed | None:
+def _failure(client: Client, model: str) -> CallFailed | None:
     """Why no server answers; None if one does."""
     try:
-        client.get_model(model, timeout_s=timeout_s)
+        client.get_model(model, timeout_s=CONNECT_S_MAX)
     except CallFailed as error:
         if error.code not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNIMPLEMENTED):
             raise
@@ -124,38 +124,36 @@ def _wait(find: Callable[[], Found], ends_at: float, wait_s: float | None) -> No
         time.sleep(CHECK_EVERY_S)
 
 
-def _find(target: str, credentials: Credentials, channel_credentials: grpc.ChannelCredentials | None, failed: CallFailed) -> Found:
+def _find(target: str, credentials: Credentials, failed: grpc.StatusCode) -> Found:
     """What is at a target that did not answer as a server does."""
-    answer = _health(target, channel_credentials)
+    answer = _health(target, credentials)
     if isinstance(answer, Found):
         return answer
-    if failed.code is grpc.StatusCode.UNIMPLEMENTED or answer in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND):
+    code, details = answer.code(), answer.details() or ""
+    if failed is grpc.StatusCode.UNIMPLEMENTED or code in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND):
         return Found(State.OTHER, f"no server answers at {target}: another gRPC server listens there, without {SERVICE}")
-    if answer not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-        return Found(State.OTHER, f"no server answers at {target}: health checks are refused: {answer.name}")
-    if _is_starting(target):
+    if code not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        return Found(State.OTHER, f"no server answers at {target}: health checks are refused: {code.name}")
+    if is_starting(target):
         return Found(State.STARTING, f"the server at {target} is starting", TO_DO)
-    listener = look(target, credentials)
-    said = f"no server answers at {target}: {listener.fact or failed.message}"
-    if not listener.fact and not credentials.secure and credentials.authorization() is not None:
-        return Found(State.OTHER, f"{said}; to another machine a token is sent over TLS only: use --tls or --ca")
+    why = why_unanswered(target, details, os.environ, credentials.token_in_clear) or details
+    # What is behind a proxy cannot be looked at.
+    listener = Listener() if proxy_variable(target, os.environ) else look(target, credentials)
+    if not listener.fact and credentials.token_in_clear and not is_local(target):
+        return Found(State.OTHER, f"no server answers at {target}: {why}")
+    said = f"no server answers at {target}: {listener.fact or why}"
     return Found(State.OTHER, said) if listener.other else Found(State.ABSENT, said, "; start one with 'sentiment serve', or use --local")
 
 
-def _health(target: str, credentials: grpc.ChannelCredentials | None) -> Found | grpc.StatusCode:
-    """What the server says of itself, or the code of its refusal."""
-    with grpc.secure_channel(target, credentials, NO_RETRIES) if credentials else grpc.insecure_channel(target, NO_RETRIES) as channel:
+def _health(target: str, credentials: Credentials) -> Found | grpc.Call:
+    """What the server says of itself, or the call that it did not answer."""
+    options, of_channel = (*NO_RETRIES, *channel_arguments(target, credentials.token_in_clear)), credentials.for_grpc()
+    with grpc.secure_channel(target, of_channel, options) if of_channel else grpc.insecure_channel(target, options) as channel:
         try:
             serving, why = check(channel, SERVICE, HEALTH_S)
         except grpc.RpcError as error:
-            return cast(grpc.Call, error).code()
+            return cast(grpc.Call, error)
         if serving:
             return Found(State.READY)
         state, does = _NOT_READY.get(why, (State.NOT_READY, "is not ready"))
         return Found(state, f"the server at {target} {does}", TO_DO)
-
-
-def _is_starting(target: str) -> bool:
-    """Whether a server of this machine that is starting holds the target's port."""
-    address = address_of(target)
-    return isinstance(address, tuple) and is_loopback(address[0]) and is_starting(address[1])

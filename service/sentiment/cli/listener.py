@@ -5,13 +5,12 @@ import socket
 import ssl
 from dataclasses import dataclass
 
+from sentiment.addresses import HTTP_PORT, NO_HOST, NOTHING, address_of, by_default_port
 from sentiment.errors import BadSettings
 from sentiment.security.client_credentials import Credentials
 
 # For each connection and each answer. What answers at all does so within a round trip.
 ANSWER_S = 1.0
-# The port that gRPC takes if a target names none.
-GRPC_PORT = 443
 # What an HTTP/2 client sends first: the preface and an empty SETTINGS frame. A server answers with a SETTINGS frame of its own.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _HEADER_BYTES, _SETTINGS = 9, 4
@@ -39,24 +38,11 @@ def look(target: str, credentials: Credentials) -> Listener:
             return _look_for_tls(address, credentials)
         return _look_for_plaintext(address)
     except _Absent as absent:
-        port = f" (port {GRPC_PORT}, as the target names none)" if not isinstance(address, str) and target.endswith(address[0]) else ""
-        return Listener(f"{absent}{port}")
+        return Listener(f"{absent}{by_default_port(target)}")
 
 
 class _Absent(Exception):
     """No connection."""
-
-
-def address_of(target: str) -> tuple[str, int] | str | None:
-    """Host and port, or the path of a Unix socket."""
-    if target.startswith("unix:"):
-        return "/" + target.removeprefix("unix:///") if target.startswith("unix:///") else target.removeprefix("unix:")
-    host, colon, port = target.removeprefix("dns:///").removeprefix("ipv4:").removeprefix("ipv6:").rpartition(":")
-    if not colon or host.endswith(":") or (":" in host and not host.endswith("]")):
-        host, port = f"{host}{colon}{port}", str(GRPC_PORT)
-    # What still has a slash is of another scheme, or names a DNS server.
-    known = host and "/" not in host and port.isdecimal() and int(port) <= 65_535
-    return (host.strip("[]"), int(port)) if known else None
 
 
 def _look_for_plaintext(address: tuple[str, int] | str) -> Listener:
@@ -64,7 +50,7 @@ def _look_for_plaintext(address: tuple[str, int] | str) -> Listener:
     if _is_http2(answer):
         return Listener()
     if answer is not None and answer.startswith(b"HTTP/"):
-        return Listener("an HTTP/1 server listens there, no gRPC; is it the server's HTTP port?", other=True)
+        return Listener(HTTP_PORT, other=True)
     if answer and not answer.startswith(_TLS_ALERT):
         return Listener("another program listens there, no gRPC", other=True)
     # What expects TLS refuses the first bytes at once.
@@ -106,7 +92,8 @@ def _handshake(address: tuple[str, int], credentials: Credentials) -> Listener:
 def _no_tls(answer: bytes | None) -> Listener:
     if answer is None:
         return Listener(f"what listens there does not answer within {ANSWER_S:g} s: a server that hangs, or another program")
-    return Listener("what listens there closes connections: another program, or a server that ends", other=True)
+    # Such as Docker's: it takes connections for a container whose server does not listen yet.
+    return Listener("what listens there closes connections: a forwarded port without a server yet, another program, or a server that ends")
 
 
 def _is_http2(answer: bytes | None) -> bool:
@@ -150,7 +137,9 @@ def _connected(address: tuple[str, int] | str) -> socket.socket:
         connection.connect(address)
         return connection
     except ConnectionRefusedError as error:
-        raise _Absent("nothing listens there") from error
+        raise _Absent(NOTHING) from error
+    except socket.gaierror as error:
+        raise _Absent(NO_HOST) from error
     except (OSError, UnicodeError) as error:
-        # Among them: no such host or socket, no route.
+        # Among them: no such socket, no route.
         raise _Absent(f"no connection: {getattr(error, 'strerror', None) or error}") from error

@@ -4,8 +4,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from sentiment.addresses import DEFAULT_TARGET, TARGET_VARIABLE, checked_target, default_target
 from sentiment.cli.arguments import add_credentials, count, credentials_of, percentile, positive, seconds, seconds_or_none, share
 
+DEFAULT_HTTP = "127.0.0.1:8080"
 RATE_MAX = 1e6
 CALLERS_MAX = 100_000
 
@@ -28,7 +30,11 @@ def add_loadtest(commands: Any) -> None:  # Any: argparse names the type of its 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
-    group.add_argument("--target", default="127.0.0.1:50051", metavar="HOST:PORT", help="the server (default: 127.0.0.1:50051)")
+    group.add_argument(
+        "--target",
+        metavar="HOST:PORT",
+        help=f"the server's port for the protocol (default: {TARGET_VARIABLE} or {DEFAULT_TARGET}; http: {DEFAULT_HTTP})",
+    )
     group.add_argument(
         "--protocol",
         choices=("grpc", "oip", "http"),
@@ -121,6 +127,10 @@ def _run(options: argparse.Namespace) -> int:
     from sentiment.loadtest.run import run  # noqa: PLC0415  # importing gRPC takes 0.1 s, which other commands do not need
     from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # as above
 
+    if options.protocol == "http":
+        options.target = options.target or DEFAULT_HTTP
+    else:
+        options.target = checked_target(options.target or default_target())
     return run(options, Credentials(**credentials_of(options)))
 
 

@@ -10,7 +10,17 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sentiment.cli.arguments import add_credentials, add_reading, bundles_of, credentials_of, reading_of, seconds, seconds_or_none
+from sentiment.cli.arguments import (
+    add_credentials,
+    add_option,
+    add_reading,
+    add_target,
+    bundles_of,
+    credentials_of,
+    reading_of,
+    seconds,
+    seconds_or_none,
+)
 from sentiment.cli.completion import add_completion
 from sentiment.cli.loadtest import add_loadtest
 from sentiment.cli.models import add_models
@@ -53,9 +63,16 @@ def exit_code(run: Callable[[], int]) -> int:
     except BadBundle as error:
         return _fail(error, BAD_BUNDLE)
     except SentimentError as error:
-        return _fail(error, FAILED)
+        return _fail(error, WRONG_USAGE if _is_of_an_option(error) else FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _is_of_an_option(error: SentimentError) -> bool:
+    """Whether a server refused a request for an option's value, such as a label that the model does not have."""
+    fields = [violation.field for violation in getattr(error, "violations", ())]
+    # The limit of an explanation's bytes is none that the user gave.
+    return any(field in ("label", "truncation") or (field.startswith("options.") and field != "options.bytes_max") for field in fields)
 
 
 def _with_runtime(run: Callable[[], int]) -> int:
@@ -143,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_call(parser: argparse.ArgumentParser, truncations: Sequence[str]) -> None:
-    parser.add_argument("--target", default="127.0.0.1:50051", metavar="HOST:PORT", help="the server (default: 127.0.0.1:50051)")
+    add_target(parser)
     parser.add_argument("--model", default="", metavar="NAME[/VERSION]", help="the model (default: the server's)")
     parser.add_argument(
         "--truncation", default="", choices=truncations, help="what to read of texts that are too long (default: the model's)"
@@ -188,8 +205,14 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--attention", choices=AGGREGATIONS, default=None, metavar="KIND", help=f"show attention: {', '.join(AGGREGATIONS)}"
     )
-    parser.add_argument(
-        "--encoding", choices=("u8", "fp16", "fp32", "top_p"), default="u8", help="encoding of attention weights (default: u8)"
+    add_option(
+        parser,
+        "--attention-encoding",
+        "--encoding",
+        dest="encoding",
+        choices=("u8", "fp16", "fp32", "top_p"),
+        default="u8",
+        help="encoding of attention weights (default: u8)",
     )
     parser.add_argument(
         "--neuron",

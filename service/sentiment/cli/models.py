@@ -1,12 +1,13 @@
-"""``sentiment models``: lists and changes a server's models through its admin port."""
+"""``sentiment models``: lists a server's models, and changes them through its admin port."""
 
 import argparse
 import os
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sentiment.cli.arguments import seconds
+from sentiment.addresses import TARGET_VARIABLE, default_target, is_local
+from sentiment.cli.arguments import add_credentials, add_option, credentials_of, grpc_target, seconds
 from sentiment.errors import BadSettings
 from sentiment.files.standard_streams import need_standard_output
 from sentiment.files.visible import visible
@@ -14,7 +15,10 @@ from sentiment.files.visible import visible
 if TYPE_CHECKING:
     from sentiment.admin_client import AdminClient
 
-TARGET = "127.0.0.1:50053"
+ADMIN_TARGET = "127.0.0.1:50053"
+ADMIN_VARIABLE, TOKENS_VARIABLE = "SENTIMENT_ADMIN_LISTEN", "SENTIMENT_ADMIN_TOKENS"
+
+_Run = Callable[[argparse.Namespace], None]
 
 
 def add_models(commands: Any) -> None:  # Any: argparse names the type of its subparsers in private
@@ -22,79 +26,141 @@ def add_models(commands: Any) -> None:  # Any: argparse names the type of its su
     parser = commands.add_parser(
         "models",
         help="list, load, unload and switch a running server's models",
-        description="List a running server's models, or change them, through its admin port.",
+        description="List a running server's models, by its gRPC port or its admin port, or change them through its admin port.",
     )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
-    _add(actions, "list", "list models that are loaded, on the server's disk, or failed to load", _list)
+    listing = _add(actions, "list", "list models that are loaded and, by the admin port, those on the server's disk or failed", _list)
+    listing.add_argument(
+        "--target",
+        type=grpc_target,
+        metavar="HOST:PORT",
+        help=f"the gRPC port, or with its token the admin port (default: {ADMIN_VARIABLE}, {TARGET_VARIABLE}, or a server of this machine)",
+    )
+    add_credentials(listing, "--tokens")
     model = "NAME/VERSION, or NAME for the highest version on the server's disk"
-    load = _add(actions, "load", "load another version, and switch its name to it once it is verified", _load, model)
+    load = _add_change(actions, "load", "load another version, and switch its name to it once it is verified", _load, model)
     load.add_argument("--beside", action="store_true", help="load only: the name keeps its current version")
     load.add_argument("--timeout", type=seconds, default=900.0, metavar="TIME", help="how long to wait for the load (default: 15m)")
     loaded = "NAME/VERSION that is loaded"
-    _add(actions, "use", "switch a name to another loaded version at once, such as for a rollback", _use, loaded)
-    _add(
-        actions, "unload", "unload a version after it has answered its pending requests", _unload, f"{loaded}, or NAME for all its versions"
-    )
+    _add_change(actions, "use", "switch a name to another loaded version at once, such as for a rollback", _use, loaded)
+    unload = "unload a version after it has answered its pending requests"
+    _add_change(actions, "unload", unload, _unload, f"{loaded}, or NAME for all its versions")
 
 
-def _add(actions: Any, name: str, help_: str, run: Callable[..., None], model: str = "") -> argparse.ArgumentParser:  # Any: as above
+def _add(actions: Any, name: str, help_: str, run: _Run) -> argparse.ArgumentParser:  # Any: as above
     parser: argparse.ArgumentParser = actions.add_parser(name, help=help_, description=help_[0].upper() + help_[1:] + ".")
-    if model:
-        parser.add_argument("model", metavar="MODEL", help=model)
-    parser.add_argument(
-        "--target",
-        default=os.environ.get("SENTIMENT_ADMIN_LISTEN") or TARGET,
-        metavar="HOST:PORT",
-        help=f"the admin port (default: SENTIMENT_ADMIN_LISTEN or {TARGET})",
-    )
-    parser.add_argument(
-        "--tokens",
-        type=Path,
-        default=os.environ.get("SENTIMENT_ADMIN_TOKENS") or None,
-        metavar="FILE",
-        help="send the first token of this file or folder (default: SENTIMENT_ADMIN_TOKENS)",
-    )
-    parser.set_defaults(run=lambda options: _run(options, run))
+    parser.set_defaults(run=partial(_done, run))
     return parser
 
 
-def _run(options: argparse.Namespace, action: "Callable[[AdminClient, argparse.Namespace], None]") -> int:
-    from sentiment.admin_client import AdminClient  # noqa: PLC0415  # importing gRPC takes 0.1 s, which other commands do not need
+def _add_change(
+    actions: Any,  # Any: as above
+    name: str,
+    help_: str,
+    run: "Callable[[AdminClient, argparse.Namespace], None]",
+    model: str,
+) -> argparse.ArgumentParser:
+    parser = _add(
+        actions, name, help_, lambda options: _by_admin_port(options.target, options.token_file, lambda admin: run(admin, options))
+    )
+    parser.add_argument("model", metavar="MODEL", help=model)
+    parser.add_argument(
+        "--target",
+        type=grpc_target,
+        default=os.environ.get(ADMIN_VARIABLE) or ADMIN_TARGET,
+        metavar="HOST:PORT",
+        help=f"the admin port (default: {ADMIN_VARIABLE} or {ADMIN_TARGET})",
+    )
+    add_option(
+        parser,
+        "--token-file",
+        "--tokens",
+        default="",
+        metavar="FILE",
+        help=f"send the first token of this file or folder (default: {TOKENS_VARIABLE})",
+    )
+    return parser
 
-    if action is _list:
-        need_standard_output()
-    with AdminClient(options.target, token=_first_token(options.tokens)) as client:
-        action(client, options)
+
+def _done(run: _Run, options: argparse.Namespace) -> int:
+    run(options)
     return 0
 
 
-def _list(client: "AdminClient", _options: argparse.Namespace) -> None:
-    for model in client.index():
-        print(visible(f"{model.name + '/' + model.version:24} {model.state:12} {model.reason}".rstrip()))
+def _by_admin_port(target: str, token_file: str, act: "Callable[[AdminClient], None]") -> None:
+    from sentiment.admin_client import AdminClient  # noqa: PLC0415  # importing gRPC takes 0.1 s, which other commands do not need
+    from sentiment.client.results import CallFailed  # noqa: PLC0415  # as above
+    from sentiment.security.client_credentials import first_token  # noqa: PLC0415  # as above
+
+    tokens = token_file or os.environ.get(TOKENS_VARIABLE, "")
+    if not tokens:
+        raise BadSettings(f"the admin port needs a token: use --token-file FILE or set {TOKENS_VARIABLE}")
+    with AdminClient(target, token=first_token(tokens)) as admin:
+        try:
+            act(admin)
+        except CallFailed as error:
+            if error.code.name != "UNIMPLEMENTED":
+                raise
+            raise CallFailed(error.code, f"{target} is no admin port; give it with --target or {ADMIN_VARIABLE}") from error
 
 
-def _load(client: "AdminClient", options: argparse.Namespace) -> None:
-    client.load(options.model, use=not options.beside, timeout_s=options.timeout)
+def _list(options: argparse.Namespace) -> None:
+    """List by the admin port where there is one, which knows more, and by the gRPC port otherwise."""
+    from sentiment.client.results import CallFailed  # noqa: PLC0415  # as above
+
+    need_standard_output()
+    tokens = options.token_file or os.environ.get(TOKENS_VARIABLE)
+    unsaid = ADMIN_TARGET if tokens and not os.environ.get(TARGET_VARIABLE) else default_target()
+    target = options.target or os.environ.get(ADMIN_VARIABLE) or unsaid
+    by_admin_port = bool(tokens) and is_local(target) and not (options.tls or options.ca or options.cert)
+    if by_admin_port:
+        try:
+            _by_admin_port(target, options.token_file, _print_index)
+            return
+        except CallFailed as error:
+            if error.code.name != "UNIMPLEMENTED":
+                raise
+    _print_loaded(target, options)
 
 
-def _use(client: "AdminClient", options: argparse.Namespace) -> None:
-    client.use(options.model)
+def _print_index(admin: "AdminClient") -> None:
+    for model in admin.index():
+        _print(f"{model.name}/{model.version}", model.state, model.reason)
 
 
-def _unload(client: "AdminClient", options: argparse.Namespace) -> None:
-    client.unload(options.model)
+def _print_loaded(target: str, options: argparse.Namespace) -> None:
+    from sentiment.client import CallFailed, Client, Credentials  # noqa: PLC0415  # as above
+
+    # An admin port has no health service, which a client's channel would wait for.
+    with Client(target, credentials=Credentials(**credentials_of(options)), options=(("grpc.service_config", "{}"),)) as client:
+        try:
+            models = client.list_models().models
+        except CallFailed as error:
+            if error.code.name not in ("UNIMPLEMENTED", "UNAUTHENTICATED"):
+                raise
+            how = f"give --token-file FILE, or for an admin port {TOKENS_VARIABLE}"
+            raise CallFailed(error.code, f"{target} lists no models without its token; {how}") from error
+    for model in models:
+        about = [
+            *["default"] * model.is_default,
+            f"labels {', '.join(model.labels)}",
+            f"{model.max_tokens} tokens",
+            model.classify_graph.precision,
+        ]
+        _print(f"{model.id.name}/{model.id.version}", "READY", "; ".join(about))
 
 
-def _first_token(path: Path | None) -> str:
-    """The first token of a file, or of a folder's files, in the order in which the server reads them."""
-    if path is None:
-        raise BadSettings("the admin port needs a token: use --tokens FILE or set SENTIMENT_ADMIN_TOKENS")
-    try:
-        files = sorted(file for file in path.iterdir() if file.name[0] != ".") if path.is_dir() else [path]
-        lines = [line.strip() for file in files for line in file.read_text(encoding="latin-1").splitlines()]
-    except OSError as error:
-        raise BadSettings(f"{path}: {error.strerror}") from error
-    found = next((line for line in lines if line and line[0] != "#"), "")
-    if not found:
-        raise BadSettings(f"{path}: no token found")
-    return found
+def _print(name: str, state: str, about: str) -> None:
+    print(visible(f"{name:24} {state:12} {about}".rstrip()))
+
+
+def _load(admin: "AdminClient", options: argparse.Namespace) -> None:
+    admin.load(options.model, use=not options.beside, timeout_s=options.timeout)
+
+
+def _use(admin: "AdminClient", options: argparse.Namespace) -> None:
+    admin.use(options.model)
+
+
+def _unload(admin: "AdminClient", options: argparse.Namespace) -> None:
+    admin.unload(options.model)

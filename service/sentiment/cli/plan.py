@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sentiment.cli.arguments import count, percentile, positive, seconds, seconds_or_none, share
+from sentiment.cli.arguments import add_option, count, percentile, positive, seconds, seconds_or_none, share
 
 BALANCES = ("round-robin", "random", "least-backlog")
 
@@ -55,7 +55,16 @@ def add_plan(commands: Any) -> None:  # Any: argparse names the type of its subp
         help="calls per second that one replica was measured to answer (sentiment loadtest --concurrency 64, or 64 per front end, with "
         "these lengths): costs are scaled until the simulation matches (default: no scaling)",
     )
-    group.add_argument("--queue-rows", type=count(65_536), default=4096, metavar="N", help="the setting queue_rows_max (default: 4096)")
+    add_option(
+        group,
+        "--queue-rows-max",
+        "--queue-rows",
+        dest="queue_rows",
+        type=count(65_536),
+        default=4096,
+        metavar="N",
+        help="the setting queue_rows_max (default: 4096)",
+    )
 
     group = parser.add_argument_group("load")
     group.add_argument(
@@ -64,8 +73,14 @@ def add_plan(commands: Any) -> None:  # Any: argparse names the type of its subp
         metavar="LAW",
         help="poisson:200, bursts:200,factor=5,on=1,every=10, steps:100x30,200x30 or schedule:FILE (a file, one time in seconds per line)",
     )
-    group.add_argument(
-        "--lengths", default="mixed", metavar="LENGTHS", help="sst2, imdb, mixed, a number of tokens, or a file (default: mixed)"
+    add_option(
+        group,
+        "--texts",
+        "--lengths",
+        dest="lengths",
+        default="mixed",
+        metavar="TEXTS",
+        help="text lengths: sst2, imdb, mixed, a number of tokens, or a file (default: mixed)",
     )
     group.add_argument("--column", default="text", metavar="NAME", help="column of the file (default: text)")
     group.add_argument("--bulk", type=share, default=0.0, metavar="SHARE", help="share of calls with bulk priority")
@@ -75,8 +90,15 @@ def add_plan(commands: Any) -> None:  # Any: argparse names the type of its subp
 
     group = parser.add_argument_group("fleet")
     group.add_argument("--slo", type=seconds, default=0.5, metavar="TIME", help="latency above which an answer is late (default: 500ms)")
-    group.add_argument(
-        "--percentile", type=percentile, default=99.0, metavar="P", help="percentage of calls that must meet --slo (default: 99)"
+    add_option(
+        group,
+        "--slo-percentile",
+        "--percentile",
+        dest="percentile",
+        type=percentile,
+        default=99.0,
+        metavar="P",
+        help="percentage of calls that must meet --slo (default: 99)",
     )
     group.add_argument("--replicas", type=count(4096), metavar="N", help="simulate this many (default: find the fewest)")
     group.add_argument(

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast, overload
 
@@ -13,12 +13,13 @@ import grpc
 from sentiment.client import requests
 from sentiment.client.chunks import CALL_TIMEOUT_S, CALLS_AHEAD, SENT_MAX, Chunks, again, pause_s
 from sentiment.client.columns import AsyncColumn, AsyncTexts, Item, TextOrPair, Texts, column_of
+from sentiment.client.connecting import Connecting
 from sentiment.client.explain_options import ExplainOptions
 from sentiment.client.explained import explained_of, reader_of
 from sentiment.client.explanations import Explanation
 from sentiment.client.frames import Results
 from sentiment.client.notebook import shown
-from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, backoff_s, channel_options
+from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, backoff_s
 from sentiment.client.progress import counting
 from sentiment.client.results import (
     REQUEST_ID,
@@ -26,12 +27,10 @@ from sentiment.client.results import (
     Classification,
     FeedbackTaken,
     Result,
-    failure_of_rpc,
     feedback_of,
     of_every_text,
     result_of,
 )
-from sentiment.client.sync import DEFAULT_TARGET
 from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
@@ -51,26 +50,27 @@ class AsyncClient:
 
     def __init__(
         self,
-        target: str = DEFAULT_TARGET,
+        target: str | None = None,
         *,
         timeout_s: float = 5.0,
+        wait_s: float = 0.0,
         credentials: grpc.ChannelCredentials | Credentials | None = None,
         options: Sequence[tuple[str, Any]] = (),
     ) -> None:
         """Connect lazily; arguments as in ``Client``."""
-        if isinstance(credentials, Credentials):
-            credentials = credentials.for_grpc()
-        arguments = list({**dict(channel_options()), **dict(options)}.items())
+        self._connecting = to = Connecting(target, credentials, options)
         self._channel = (
-            grpc.aio.secure_channel(target, credentials, arguments) if credentials else grpc.aio.insecure_channel(target, arguments)
+            grpc.aio.secure_channel(to.target, to.credentials, to.arguments)
+            if to.credentials
+            else grpc.aio.insecure_channel(to.target, to.arguments)
         )
         # The stub class is typed for both kinds of channel.
         self._stub = cast(Any, pb_grpc.SentimentServiceStub(self._channel))
         self._timeout_s = timeout_s
-        self._target = target
+        self._wait_s, self._reached = wait_s, False
 
     def __repr__(self) -> str:
-        return f"AsyncClient({self._target!r})"
+        return f"AsyncClient({self._connecting.target!r})"
 
     async def __aenter__(self) -> Self:
         return self
@@ -279,6 +279,7 @@ class AsyncClient:
                 failed.append(error)
                 raise
 
+        await self._wait()
         call = self._stub.ClassifyStream(send(), timeout=timeout_s)
         try:
             async for response in call:
@@ -289,7 +290,7 @@ class AsyncClient:
                     grpc.StatusCode.UNAVAILABLE, f"the server ended the stream after {received} answers to at least {sent} items"
                 )
         except grpc.aio.AioRpcError as error:
-            raise failure(error) from error
+            raise self._failure(error) from error
         except asyncio.CancelledError:
             # grpc.aio cancels the call if its request iterator raises. Without this, the caller sees only a cancellation.
             if failed:
@@ -357,6 +358,7 @@ class AsyncClient:
     async def _shown(
         self, column: AsyncColumn, options: requests.Options, timeout_s: float, attempts_max: int, progress: bool | None
     ) -> AsyncGenerator[Result, None]:
+        await self._wait()
         under_way: deque[asyncio.Task[Sequence[Result]]] = deque()
         try:
             with counting(column.count, progress) as count:
@@ -398,10 +400,26 @@ class AsyncClient:
         try:
             response = await self._stub.ClassifyBatch(batch.request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
-            return [failure(error)] * batch.sent
+            return [self._failure(error)] * batch.sent
         return [requests.alone(result_of(result)) for result in response.results]
 
+    async def _wait(self) -> None:
+        # As in Client.
+        if self._wait_s and not self._reached:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._wait_s):
+                    await self._channel.channel_ready()
+                    self._reached = True
+
+    def _failure(self, error: grpc.aio.AioRpcError) -> CallFailed:
+        code, message = error.code(), error.details() or ""
+        self._reached = self._reached and code is not grpc.StatusCode.UNAVAILABLE
+        if code is grpc.StatusCode.INTERNAL and message == ENDED_WHILE_WRITING:
+            code, message = grpc.StatusCode.UNAVAILABLE, "the server ended the stream"
+        return self._connecting.failure(code, message, tuple(error.trailing_metadata() or ()))
+
     async def _explained(self, request: pb.ExplainRequest, timeout_s: float) -> AsyncGenerator[pb.ExplainResponse, None]:
+        await self._wait()
         deadline_at = time.monotonic() + timeout_s
         for attempt in range(1, ATTEMPTS_MAX + 1):
             call = self._stub.Explain(request, timeout=max(0.0, deadline_at - time.monotonic()))
@@ -415,12 +433,13 @@ class AsyncClient:
                 # As in ``_call``, but an explanation that has begun to arrive is not repeated.
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
                 if begun or not stopped:
-                    raise failure(error) from error
+                    raise self._failure(error) from error
                 await asyncio.sleep(backoff_s(attempt, deadline_at - time.monotonic()))
             finally:
                 call.cancel()
 
     async def _call(self, method: Callable[..., Awaitable[R]], request: object, timeout_s: float | None, request_id: str = "") -> R:
+        await self._wait()
         headers = {"metadata": ((REQUEST_ID, request_id),)} if request_id else {}
         deadline_at = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -431,7 +450,7 @@ class AsyncClient:
                 # asyncio.CancelledError instead.
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
                 if not stopped:
-                    raise failure(error) from error
+                    raise self._failure(error) from error
                 await asyncio.sleep(backoff_s(attempt, deadline_at - time.monotonic()))
         raise AssertionError("the last attempt returns or raises")
 
@@ -443,11 +462,3 @@ async def _chunks(items: AsyncIterator[Item]) -> AsyncIterator[list[Item]]:
             yield full
     if rest := waiting.rest():
         yield rest
-
-
-def failure(error: grpc.aio.AioRpcError) -> CallFailed:
-    """Convert the error of a call to ``CallFailed``."""
-    code, message = error.code(), error.details() or ""
-    if code is grpc.StatusCode.INTERNAL and message == ENDED_WHILE_WRITING:
-        code, message = grpc.StatusCode.UNAVAILABLE, "the server ended the stream"
-    return failure_of_rpc(code, message, tuple(error.trailing_metadata() or ()))

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast, overload
 
@@ -12,12 +12,13 @@ import grpc
 from sentiment.client import requests
 from sentiment.client.chunks import CALL_TIMEOUT_S, CALLS_AHEAD, SENT_MAX, again, chunks, pause_s
 from sentiment.client.columns import Column, Item, TextOrPair, Texts, column_of
+from sentiment.client.connecting import Connecting
 from sentiment.client.explain_options import ExplainOptions
 from sentiment.client.explained import explained_of, explanation_of
 from sentiment.client.explanations import Explanation
 from sentiment.client.frames import Results
 from sentiment.client.notebook import shown
-from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, backoff_s, channel_options
+from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, backoff_s
 from sentiment.client.progress import counting
 from sentiment.client.results import (
     REQUEST_ID,
@@ -25,7 +26,6 @@ from sentiment.client.results import (
     Classification,
     FeedbackTaken,
     Result,
-    failure_of_rpc,
     feedback_of,
     of_every_text,
     result_of,
@@ -35,7 +35,6 @@ from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 
 R = TypeVar("R")
-DEFAULT_TARGET = "127.0.0.1:50051"
 # The texts of a call under way, its request and its future; None if there is nothing to send.
 _Call = tuple[Sequence[Item], requests.Batch, Any]
 
@@ -52,34 +51,41 @@ class Client:
 
     def __init__(
         self,
-        target: str = DEFAULT_TARGET,
+        target: str | None = None,
         *,
         timeout_s: float = 5.0,
+        wait_s: float = 0.0,
         credentials: grpc.ChannelCredentials | Credentials | None = None,
         options: Sequence[tuple[str, Any]] = (),
     ) -> None:
         """Connect lazily.
 
         Args:
-            target: ``host:port`` or any gRPC target. If the name has several addresses, calls are balanced over all of them.
+            target: ``host:port`` or any gRPC target. If the name has several addresses, calls are balanced over all of them. None: the
+                variable ``SENTIMENT_TARGET``, or 127.0.0.1:50051. A target on this machine is called directly, another through the proxy
+                of ``grpc_proxy``, ``https_proxy`` or ``http_proxy``, if there is one and ``no_proxy`` does not name the host.
             timeout_s: default timeout of a call.
+            wait_s: how long to wait for a ready server before the time of a call begins, while it starts or is not there; 0: not at all.
+                A server that has answered is waited for again only after a call has failed with UNAVAILABLE.
             credentials: ``Credentials`` (TLS and token) or gRPC's own, such as ``grpc.ssl_channel_credentials``; None: plaintext.
             options: channel arguments, added to the defaults or replacing them.
 
         Raises:
-            BadSettings: a credentials file cannot be used.
+            BadSettings: the target is a URL or has no valid port, or a credentials file cannot be used.
         """
-        if isinstance(credentials, Credentials):
-            credentials = credentials.for_grpc()
-        arguments = list({**dict(channel_options()), **dict(options)}.items())
-        self._channel = grpc.secure_channel(target, credentials, arguments) if credentials else grpc.insecure_channel(target, arguments)
+        self._connecting = to = Connecting(target, credentials, options)
+        self._channel = (
+            grpc.secure_channel(to.target, to.credentials, to.arguments)
+            if to.credentials
+            else grpc.insecure_channel(to.target, to.arguments)
+        )
         # The stub class is typed for both kinds of channel.
         self._stub = cast(Any, pb_grpc.SentimentServiceStub(self._channel))
         self._timeout_s = timeout_s
-        self._target = target
+        self._wait_s, self._reached = wait_s, False
 
     def __repr__(self) -> str:
-        return f"Client({self._target!r})"
+        return f"Client({self._connecting.target!r})"
 
     def __enter__(self) -> Self:
         return self
@@ -278,6 +284,7 @@ class Client:
     def _shown(
         self, column: Column, options: requests.Options, timeout_s: float, attempts_max: int, progress: bool | None
     ) -> Generator[Result, None, None]:
+        self._wait()
         under_way: deque[_Call] = deque()
         try:
             with counting(column.count, progress) as count:
@@ -302,7 +309,7 @@ class Client:
             if not under_way:
                 return
             chunk, batch, future = under_way.popleft()
-            results = batch.results([] if future is None else _results(future.result, batch.sent))
+            results = batch.results([] if future is None else self._results(future.result, batch.sent))
             yield from self._finish(chunk, results, options, timeout_s, attempts_max)
 
     def _finish(
@@ -314,7 +321,7 @@ class Client:
                 break
             time.sleep(pause_s([results[place] for place in places], attempt))
             request = requests.Batch([chunk[place] for place in places], options).request
-            answers = _results(lambda request=request: self._stub.ClassifyBatch(request, timeout=timeout_s), len(places))  # type: ignore[misc]  # default binds the loop's value
+            answers = self._results(lambda request=request: self._stub.ClassifyBatch(request, timeout=timeout_s), len(places))  # type: ignore[misc]  # default binds the loop's value
             for place, answer in zip(places, answers, strict=True):
                 results[place] = answer
         return results
@@ -363,7 +370,29 @@ class Client:
         request = requests.feedback(label, text, request_id, item, model)
         return feedback_of(cast(pb.FeedbackResponse, self._call(self._stub.Feedback, request, timeout_s)))
 
+    def _wait(self) -> None:
+        """Wait for a ready server, if there has been none. If none comes, the call that follows says why."""
+        if self._wait_s and not self._reached:
+            ready = grpc.channel_ready_future(self._channel)
+            with suppress(grpc.FutureTimeoutError):
+                ready.result(self._wait_s)
+                self._reached = True
+            ready.cancel()
+
+    def _failure(self, error: grpc.RpcError) -> CallFailed:
+        # At run time the error is the call itself, with its status.
+        call = cast(grpc.Call, error)
+        self._reached = self._reached and call.code() is not grpc.StatusCode.UNAVAILABLE
+        return self._connecting.failure(call.code(), call.details() or "", tuple(call.trailing_metadata() or ()))
+
+    def _results(self, call: Callable[[], pb.ClassifyBatchResponse], count: int) -> list[Result]:
+        try:
+            return [requests.alone(result_of(result)) for result in call().results]
+        except grpc.RpcError as error:
+            return [self._failure(error)] * count
+
     def _explained(self, request: pb.ExplainRequest, timeout_s: float) -> Generator[pb.ExplainResponse, None, None]:
+        self._wait()
         deadline_at = time.monotonic() + timeout_s
         for attempt in range(1, ATTEMPTS_MAX + 1):
             call = self._stub.Explain(request, timeout=max(0.0, deadline_at - time.monotonic()))
@@ -377,12 +406,13 @@ class Client:
                 # As in ``_call``, but an explanation that has begun to arrive is not repeated.
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
                 if begun or not stopped:
-                    raise failure(error) from error
+                    raise self._failure(error) from error
                 time.sleep(backoff_s(attempt, deadline_at - time.monotonic()))
             finally:
                 call.cancel()
 
     def _call(self, method: Callable[..., R], request: object, timeout_s: float | None, request_id: str = "") -> R:
+        self._wait()
         headers = {"metadata": ((REQUEST_ID, request_id),)} if request_id else {}
         deadline_at = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -392,20 +422,6 @@ class Client:
                 # A stopping or overloaded grpc.aio server can drop a new call with CANCELLED. Nothing here cancels calls.
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
                 if not stopped:
-                    raise failure(error) from error
+                    raise self._failure(error) from error
                 time.sleep(backoff_s(attempt, deadline_at - time.monotonic()))
         raise AssertionError("the last attempt returns or raises")
-
-
-def failure(error: grpc.RpcError) -> CallFailed:
-    """Convert the error of a call to ``CallFailed``."""
-    # At run time the error is the call itself, with its status.
-    call = cast(grpc.Call, error)
-    return failure_of_rpc(call.code(), call.details() or "", tuple(call.trailing_metadata() or ()))
-
-
-def _results(call: Callable[[], pb.ClassifyBatchResponse], count: int) -> list[Result]:
-    try:
-        return [requests.alone(result_of(result)) for result in call().results]
-    except grpc.RpcError as error:
-        return [failure(error)] * count

@@ -1,11 +1,13 @@
 """Common parts of the protocol drivers. A driver makes single calls, many of them at once. It reports server errors as answers."""
 
 import asyncio
+import os
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 import grpc
 
+from sentiment.addresses import channel_arguments, proxy_variable
 from sentiment.errors import SentimentError
 from sentiment.loadtest.mix import Call
 from sentiment.security.client_credentials import Credentials
@@ -13,7 +15,7 @@ from sentiment.security.client_credentials import Credentials
 CONNECT_S_MAX = 5.0
 # Each answer must be measured as it is: no retry, no connection shared between channels, and at most a second until the next attempt
 # to connect after a lost connection.
-CHANNEL_OPTIONS = [
+CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -69,10 +71,13 @@ class Target:
             ValueError: the address is not valid.
             BadSettings: a credentials file cannot be used.
         """
-        credentials = self.credentials.for_grpc()
+        credentials, options = (
+            self.credentials.for_grpc(),
+            CHANNEL_OPTIONS + channel_arguments(self.address, self.credentials.token_in_clear),
+        )
         if credentials is None:
-            return grpc.aio.insecure_channel(self.address, CHANNEL_OPTIONS)
-        return grpc.aio.secure_channel(self.address, credentials, CHANNEL_OPTIONS)
+            return grpc.aio.insecure_channel(self.address, options)
+        return grpc.aio.secure_channel(self.address, credentials, options)
 
 
 class Driver(Protocol):
@@ -107,7 +112,12 @@ async def wait_ready(channel: grpc.aio.Channel, address: str) -> None:
         async with asyncio.timeout(CONNECT_S_MAX):
             while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
                 if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                    raise LoadFailed(f"no gRPC server answers at {address}")
+                    raise LoadFailed(f"no gRPC server answers at {address}{_by_proxy(address)}")
                 await channel.wait_for_state_change(state)
     except TimeoutError as error:
-        raise LoadFailed(f"no gRPC server answers at {address} within {CONNECT_S_MAX:g} s") from error
+        raise LoadFailed(f"no gRPC server answers at {address} within {CONNECT_S_MAX:g} s{_by_proxy(address)}") from error
+
+
+def _by_proxy(address: str) -> str:
+    variable = proxy_variable(address, os.environ)
+    return f", through the proxy that {variable} names; to call it without the proxy, add its host to no_proxy" if variable else ""

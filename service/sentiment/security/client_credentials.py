@@ -4,13 +4,14 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import grpc
 
+from sentiment.addresses import is_loopback
 from sentiment.errors import BadSettings
+from sentiment.security.token_files import CHARACTERS, TOKEN, tokens_of
 
 # How long a token is used before its file is read again. The file may change while the client runs.
 TOKEN_FRESH_S = 10.0
@@ -26,8 +27,8 @@ class Credentials:
         ca_file: the authorities that verify the server's certificate.
         cert_file: the client's certificate, for mTLS. It is read once; to change it, create a new client.
         key_file: the key of the client's certificate.
-        token_file: a file whose first line that is neither empty nor a # comment is sent as token with each call. It is read again every
-            10 s.
+        token_file: a file whose first line that is neither empty nor a # comment is sent as token with each call, or a folder of such
+            files, as the server reads them. It is read again every 10 s.
         token: the token itself. It is never logged or shown.
     """
 
@@ -42,6 +43,11 @@ class Credentials:
     def secure(self) -> bool:
         """Whether TLS is used."""
         return bool(self.tls or self.ca_file or self.cert_file or self.key_file)
+
+    @property
+    def token_in_clear(self) -> bool:
+        """Whether a token is sent without TLS, and so may not leave this machine."""
+        return bool(self.token_file or self.token) and not self.secure
 
     def for_grpc(self) -> grpc.ChannelCredentials | None:
         """Credentials for a gRPC channel; None for plaintext. A token is sent only over TLS or to this machine.
@@ -93,6 +99,8 @@ class Credentials:
         return source
 
     def _check(self) -> None:
+        if self.token and not TOKEN.fullmatch(self.token):
+            raise BadSettings(f"the client's token is none: {CHARACTERS}")
         if bool(self.cert_file) is not bool(self.key_file):
             raise BadSettings("a client's certificate needs its key, and a key its certificate; give both or neither")
 
@@ -100,11 +108,26 @@ class Credentials:
 def may_send_token(url: str) -> bool:
     """Whether nobody can read a token on its way to the URL: over https, or within this machine."""
     parts = urlsplit(url)
-    host = parts.hostname or ""
+    return parts.scheme == "https" or is_loopback(parts.hostname or "")
+
+
+def first_token(path: str) -> str:
+    """The first token of a file, or of a folder's files, in the order in which the server reads them.
+
+    Raises:
+        BadSettings: a file cannot be read or has a line before the token that is none, or there is no token. No message quotes a token.
+    """
     try:
-        return parts.scheme == "https" or host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
+        folder = Path(path).is_dir()
+        files = sorted(file for file in Path(path).iterdir() if file.name[0] != "." and file.is_file()) if folder else [Path(path)]
+        found = next((token for file in files for token in tokens_of(file.name, _read(str(file)))), "")
+    except OSError as error:
+        raise BadSettings(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise BadSettings(f"{path}: {error}") from error
+    if not found:
+        raise BadSettings(f"{path}: has no token")
+    return found
 
 
 class _TokenFile:
@@ -118,11 +141,7 @@ class _TokenFile:
     def __call__(self) -> str:
         now = time.monotonic()
         if now >= self._read_at + TOKEN_FRESH_S:
-            lines = (line.strip() for line in _read(self._path).decode("latin-1").splitlines())
-            token = next((line for line in lines if line and not line.startswith("#")), "")
-            if not token:
-                raise BadSettings(f"{self._path}: has no token")
-            self._header, self._read_at = f"Bearer {token}", now
+            self._header, self._read_at = f"Bearer {first_token(self._path)}", now
         return self._header
 
 

@@ -2,17 +2,15 @@
 
 import hashlib
 import hmac
-import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from sentiment.errors import BadSettings
 from sentiment.security.reloaded import Reloaded
+from sentiment.security.token_files import CHARACTERS_MAX, tokens_of
 
-# The characters of a token.
-TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-# A shorter token could be guessed; a longer one would leave no room for other headers.
-CHARACTERS_MIN, CHARACTERS_MAX = 16, 4096
+# A shorter token could be guessed.
+CHARACTERS_MIN = 16
 # The token of each call is compared with all valid tokens.
 TOKENS_MAX = 128
 FILES_MAX = 128
@@ -104,16 +102,10 @@ def reloaded_tokens(path: Path, setting: str) -> Reloaded[dict[str, bytes], Toke
         for name, content in files.items():
             if len(content) > FILE_BYTES_MAX:
                 raise wrong(f"the file {name} has more bytes than the limit of {FILE_BYTES_MAX}")
-            for number, line in enumerate(content.decode("latin-1").splitlines(), 1):
-                token = line.strip()
-                if not token or token.startswith("#"):
-                    continue
-                if not CHARACTERS_MIN <= len(token) <= CHARACTERS_MAX:
-                    limits = f"{CHARACTERS_MIN} to {CHARACTERS_MAX} characters"
-                    raise wrong(f"line {number} of {name}: a token must have {limits}, got {len(token)}")
-                if not TOKEN.fullmatch(token):
-                    raise wrong(f"line {number} of {name}: a token may have only A-Z a-z 0-9 - . _ ~ + / and = at its end")
-                found.add(token)
+            try:
+                found |= set(tokens_of(name, content, CHARACTERS_MIN))
+            except ValueError as error:
+                raise wrong(str(error)) from error
         if not found:
             raise wrong("has no token")
         if len(found) > TOKENS_MAX:

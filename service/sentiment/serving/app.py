@@ -36,13 +36,14 @@ from sentiment.serving.journaling import journal_of
 from sentiment.serving.lifecycle.exchange import Exchange
 from sentiment.serving.lifecycle.repository import Repository
 from sentiment.serving.lifecycle.served_model import RunningModel
+from sentiment.serving.listening import reserved, split
 from sentiment.serving.memory import keep_small
 from sentiment.serving.open_files import http_connections
 from sentiment.serving.registry import Models
 from sentiment.serving.request_bytes import RequestBytes
-from sentiment.serving.starting import reserved, starting
 from sentiment.serving.upkeep import Upkeep
 from sentiment.settings import Settings
+from sentiment.signs import Sign, shown
 
 WATCHDOG_S = 0.5
 
@@ -94,8 +95,8 @@ class App:
         self._held = contextlib.ExitStack()
         listen = settings.grpc_listen
         if counts_grpc:
-            listen = self._held.enter_context(reserved(listen))
-            self._held.enter_context(starting(int(listen.rpartition(":")[2])))
+            listen = self._held.enter_context(reserved("grpc_listen", listen))
+            self._held.enter_context(shown(Sign.STARTING, split(listen)[1]))
         self._grpc = GrpcSide(
             settings.model_copy(update={"grpc_listen": listen}),
             self._metrics,

@@ -5,11 +5,10 @@ import shutil
 import sys
 from pathlib import Path
 
+from sentiment.addresses import default_target
 from sentiment.settings import Settings
 
 TEXT = "a gripping, beautifully shot film"
-# The target of ``sentiment classify`` unless it is given one.
-_DEFAULT_TARGET = "127.0.0.1:50051"
 # Listening on these means every address of the machine.
 _EVERY = {"0.0.0.0": "localhost", "[::]": "localhost"}  # noqa: S104  # addresses to replace, not to bind
 
@@ -24,7 +23,7 @@ def how_to_call(settings: Settings, grpc: str, http: str) -> dict[str, str]:
         fields["viewer"] = f"{'https' if settings.tls_cert_file else 'http'}://{_near(http)}/"
     target = _near(grpc)
     words = [_command(), "classify"]
-    words += [f"--target {target}"] if target not in (_DEFAULT_TARGET, "localhost:50051") else []
+    words += [f"--target {target}"] if target.replace("localhost:", "127.0.0.1:") != default_target() else []
     words += ["--ca CA_FILE"] if settings.tls_cert_file else []
     words += ["--cert FILE --key FILE"] if settings.tls_client_ca_file else []
     words += ["--token-file FILE"] if settings.auth_tokens else []

@@ -18,7 +18,7 @@ from sentiment.api.grpc.field_count import FIELDS_MAX, has_more_fields
 from sentiment.api.grpc.receiving import Receiving, parsed
 from sentiment.api.grpc.spans import end_span
 from sentiment.api.grpc.status import CODES, Context, abort, code_of
-from sentiment.errors import Broken, Expired, InvalidInput, Refused, RequestError, Unauthenticated
+from sentiment.errors import Broken, Expired, InvalidInput, Refused, RequestError, Unauthenticated, shown_s
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import NO_MODEL, CallMetrics, Metrics
 from sentiment.observability.tracing.trace import Headers, Tracer, exemplar_of
@@ -186,7 +186,7 @@ class Calls:
                 raise Refused(f"{found}, and a caller gets at most as many as stay free", OPEN_RETRY_S, "calls")
             result = await work
             if (late_s := -call.time_left_s()) > 0:
-                raise Expired(f"the answer was ready {late_s:.3f} s after the deadline")
+                raise Expired(f"the answer was ready {shown_s(late_s)} after the deadline")
             code = OK
             return result
         except RequestError as error:

@@ -114,14 +114,14 @@ class GrpcSide:
         core = CoreCalls()
         certificates = secured.certificates if secured and counts else None
         of_tls = None if certificates is None else server_credentials(certificates)
-        self._port = GrpcPort(server, settings.grpc_listen, of_tls)
+        self._port = GrpcPort(server, "grpc_listen", settings.grpc_listen, of_tls)
         # Forwarded calls are not counted again.
         metrics.grpc_calls_started.watch((lambda: core.started) if counts else (lambda: 0.0))
         metrics.grpc_calls_ended.watch((lambda: core.ended) if counts else (lambda: 0.0))
         self._probes: GrpcPort | None = None
         if settings.health_listen and certificates is not None:
             of_probes = replace(options, connections_max=probe_connections())
-            self._probes = GrpcPort(make_health_server(of_probes, self.health, receiving), settings.health_listen)
+            self._probes = GrpcPort(make_health_server(of_probes, self.health, receiving), "health_listen", settings.health_listen)
         self.health_port = 0
 
     def bind_probes(self) -> None:

@@ -1,26 +1,30 @@
 """A gRPC server and its port."""
 
 import asyncio
+import contextlib
 import os
 
 import grpc
 
-from sentiment.errors import CannotServe
 from sentiment.observability.logs import logger, wait_written
+from sentiment.serving.listening import cannot_listen
+from sentiment.signs import Sign, shown
 
 
 class GrpcPort:
     """A server at an address."""
 
-    def __init__(self, server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None = None) -> None:
+    def __init__(self, server: grpc.aio.Server, setting: str, listen: str, credentials: grpc.ServerCredentials | None = None) -> None:
         """Not listening yet.
 
         Args:
             server: neither bound nor started.
+            setting: the name of the setting that has the address.
             listen: the address in gRPC's syntax.
             credentials: TLS credentials; None: plaintext.
         """
-        self._server, self._listen, self._credentials = server, listen, credentials
+        self._server, self._setting, self._listen, self._credentials = server, setting, listen, credentials
+        self._signs = contextlib.ExitStack()
         self._watching: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -32,10 +36,14 @@ class GrpcPort:
         """
         try:
             if self._credentials is None:
-                return self._server.add_insecure_port(self._listen)
-            return self._server.add_secure_port(self._listen, self._credentials)
+                port = self._server.add_insecure_port(self._listen)
+            else:
+                port = self._server.add_secure_port(self._listen, self._credentials)
         except RuntimeError as error:
-            raise CannotServe(f"gRPC cannot listen on {self._listen}: {error}") from error
+            raise cannot_listen(self._setting, self._listen, error) from error
+        if not self._listen.startswith("unix:"):
+            self._signs.enter_context(shown(Sign.SERVING, port))
+        return port
 
     async def start(self) -> None:
         """Start to answer calls. Call ``bind`` first."""
@@ -46,6 +54,7 @@ class GrpcPort:
         """Close the port and wait up to ``grace_s`` seconds for the calls in progress, then end them. Harmless before ``start``."""
         self._stopping = True
         await self._server.stop(grace_s)
+        self._signs.close()
         if self._watching is not None:
             await self._watching
 

@@ -4,6 +4,7 @@ import re
 
 from aiohttp import web
 
+from sentiment.addresses import unmapped
 from sentiment.api.grpc.call import Call
 from sentiment.api.grpc.calls import Calls
 from sentiment.errors import InvalidInput
@@ -41,4 +42,7 @@ def take_time_limit(calls: Calls, request: web.Request, call: Call) -> None:
 def peer_of(request: web.Request) -> str:
     """The remote address of a request's connection, as gRPC writes it; empty if it has ended."""
     name = request.get_extra_info("peername")
-    return "" if not name else f"ipv4:{name[0]}:{name[1]}" if len(name) == 2 else f"ipv6:[{name[0]}]:{name[1]}"
+    if not name:
+        return ""
+    host = unmapped(name[0])
+    return f"ipv6:[{host}]:{name[1]}" if ":" in host else f"ipv4:{host}:{name[1]}"

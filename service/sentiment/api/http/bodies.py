@@ -4,6 +4,7 @@ Other calls wait while C code holds the GIL. So everything that C code reads in 
 white space. All else runs as Python code, which other threads can interrupt, and stops at the first limit that is exceeded.
 """
 
+import codecs
 import json
 import re
 import zlib
@@ -112,6 +113,8 @@ def values_of(body: bytes, values_max: int) -> Any:  # Any: JSON
     Raises:
         InvalidInput: the body is not JSON, or exceeds a limit.
     """
+    # Files that some editors have saved begin with it.
+    body = body.removeprefix(codecs.BOM_UTF8)
     if not body:
         raise InvalidInput("", "the body is empty; it must be a JSON object")
     try:

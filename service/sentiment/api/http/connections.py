@@ -15,6 +15,8 @@ from typing import Any, cast
 
 from aiohttp import web
 
+from sentiment.addresses import unmapped
+
 # Read from a connection at a time, into one buffer for all. What a connection holds uncounted is a few of them: two that reach the parser
 # before the first request in them begins, and one that waits for its answer.
 READ_BYTES = 2**15
@@ -73,7 +75,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, after a TLS handshake if there is TLS; or end at once if there are too many connections."""
         self.transport = self._plain = cast(asyncio.Transport, transport)
-        self.host, *_ = transport.get_extra_info("peername") or ("",)
+        self.host = unmapped((transport.get_extra_info("peername") or ("",))[0])
         if not self._among.admit(self):
             self.transport.abort()
         elif self._tls is None:

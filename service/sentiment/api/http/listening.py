@@ -6,6 +6,8 @@ import os
 import socket
 from collections.abc import Callable
 
+from sentiment.serving.listening import bound, is_every
+
 # How long a connection may be idle or take to send the headers of a request: longer than Prometheus's scrape interval.
 IDLE_S = 75.0
 # A connection ends if its peer does not acknowledge sent data for this long. Otherwise an answer that nobody reads would stay in memory.
@@ -24,7 +26,9 @@ async def listen(make: Callable[[], asyncio.BaseProtocol], host: str, port: int)
     """
     # asyncio accepts up to ``backlog`` connections at once. If file descriptors run out, it logs and retries a second later for each of
     # them, which adds up to thousands of retries per second. With a backlog of 1 it retries once per second.
-    server = await asyncio.get_running_loop().create_server(make, host, port, backlog=1)
+    create = asyncio.get_running_loop().create_server
+    # asyncio itself would take one family for each wildcard.
+    server = await (create(make, sock=bound(host, port), backlog=1) if is_every(host) else create(make, host, port, backlog=1))
     for each in server.sockets:
         with _same(each) as same:
             same.listen(WAITING_MAX)

@@ -13,9 +13,9 @@ from functools import lru_cache
 import grpc
 from aiohttp import HttpVersion11, hdrs, web
 
+from sentiment.addresses import is_loopback
 from sentiment.api.http.cors import ANY
 from sentiment.api.http.json_answers import error_answer
-from sentiment.settings import is_loopback
 
 HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]{2,45})\]|(?P<name>[^\[\]:]*))(?::[0-9]*)?")
 # How browsers mark requests of pages of other origins (https://w3c.github.io/webappsec-fetch-metadata/#sec-fetch-site-header). They mark

@@ -5,6 +5,7 @@ It runs in the event loop of gRPC. It installs no signal handlers and never ends
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import partial
@@ -16,6 +17,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
 
+from sentiment.addresses import is_loopback
 from sentiment.api.grpc.call import REQUEST_ID, Call
 from sentiment.api.grpc.calls import A, Calls, Method, Q, StreamMethod
 from sentiment.api.grpc.open_inference import InferenceService
@@ -35,12 +37,13 @@ from sentiment.api.http.openapi import OpenApi
 from sentiment.api.http.receiving import Bodies, Body
 from sentiment.api.http.screening import Screen
 from sentiment.api.http.viewer import add_viewer
-from sentiment.errors import CannotServe, RequestError
+from sentiment.errors import RequestError
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import HTTP_REFUSALS
 from sentiment.security.secured import Secured
+from sentiment.serving.listening import cannot_listen, split
 from sentiment.serving.request_bytes import RequestBytes
-from sentiment.settings import is_loopback
+from sentiment.signs import Sign, shown
 from sentiment.v1 import sentiment_pb2 as pb
 
 # aiohttp reads no further in a body when twice as much of it waits to be taken, uncounted.
@@ -145,6 +148,7 @@ class Web:
             read_bufsize=READ_AHEAD_BYTES,
         )
         self._server: asyncio.Server | None = None
+        self._signs = contextlib.ExitStack()
 
     def _add_calls(self, router: web.UrlDispatcher, service: SentimentService) -> None:
         texts = self._text_limits
@@ -164,14 +168,15 @@ class Web:
         Raises:
             CannotServe: the port cannot be bound.
         """
-        host, _, port = address.rpartition(":")
         await self._runner.setup()
         try:
-            self._server = await listen(self._connection, host.strip("[]"), int(port))
+            self._server = await listen(self._connection, *split(address))
         except (OSError, OverflowError, UnicodeError) as error:
-            raise CannotServe(f"HTTP cannot listen on {address}: {error}") from error
+            raise cannot_listen("http_listen", address, error) from error
         self._screen = self._screen_of(all(is_loopback(each.getsockname()[0]) for each in self._server.sockets))
-        return int(self._server.sockets[0].getsockname()[1])
+        port = int(self._server.sockets[0].getsockname()[1])
+        self._signs.enter_context(shown(Sign.SERVING, port))
+        return port
 
     def _connection(self) -> Connection:
         assert self._runner.server is not None, "set up before it listens"
@@ -194,6 +199,7 @@ class Web:
 
     async def stop(self) -> None:
         """Close at once. Harmless after ``drain``."""
+        self._signs.close()
         if self._server is not None:
             self._server.close()
         self._connections.end()

@@ -20,7 +20,9 @@ def add_top(commands: Any) -> None:  # Any: argparse names the type of its subpa
         description="Show what a server does, live, by its metrics page: calls, latencies, refusals, queue, batches, cores, and what its "
         "models answer. q or Ctrl-C ends it.",
     )
-    parser.add_argument("address", nargs="?", default=DEFAULT, metavar="ADDRESS", help=f"HOST:PORT or URL of its HTTP (default: {DEFAULT})")
+    # The same in the form of earlier versions.
+    parser.add_argument("address", nargs="?", help=argparse.SUPPRESS)
+    parser.add_argument("--target", metavar="HOST:PORT", help=f"the server's HTTP port, or a URL (default: {DEFAULT})")
     parser.add_argument("--interval", type=_interval, default=2.0, metavar="TIME", help="time between two readings (default: 2s)")
     parser.add_argument("--once", action="store_true", help="print one reading over the interval as plain text, and end")
     add_credentials(parser)
@@ -38,7 +40,9 @@ def _run(options: argparse.Namespace) -> int:
     from sentiment.cli.top.run import Job, once  # noqa: PLC0415  # as above
     from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # importing gRPC takes 0.1 s
 
-    job = Job(options.address, options.interval, Credentials(**credentials_of(options)))
+    if options.address and options.target:
+        raise BadSettings(f"give the server once: {options.target} or {options.address}")
+    job = Job(options.target or options.address or DEFAULT, options.interval, Credentials(**credentials_of(options)))
     need_standard_output()
     if options.once:
         print(once(job))

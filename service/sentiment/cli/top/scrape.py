@@ -80,7 +80,7 @@ class Scraper:
         except aiohttp.ClientConnectorSSLError as error:
             raise NotAPage(f"{self.url}: TLS fails; a server without it needs an address without https, --tls and --ca") from error
         except aiohttp.ClientResponseError as error:
-            raise NotAPage(f"{self.url} does not speak HTTP; ADDRESS is the server's HTTP port, such as 127.0.0.1:8080") from error
+            raise NotAPage(f"{self.url} does not speak HTTP; --target is the server's HTTP port, such as 127.0.0.1:8080") from error
         except (aiohttp.ServerDisconnectedError, ConnectionResetError) as error:
             raise NoPage(f"no answer from {self.url}: the connection was closed; a server with TLS needs --tls or --ca") from error
         except (aiohttp.ClientError, OSError) as error:

@@ -10,9 +10,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.environment_variables import OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -23,6 +25,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
+from sentiment.addresses import channel_arguments
 from sentiment.errors import BadSettings
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Metrics
@@ -229,7 +232,9 @@ def _sender(sdk_errors: _SdkErrors) -> OTLPSpanExporter:
         BadSettings: the exporter rejects its variables. It only logs some problems (such as a missing certificate), so any message counts.
     """
     try:
-        sender = OTLPSpanExporter()
+        # Typed for one text option; it takes what gRPC takes.
+        direct: Any = tuple(channel_arguments(_collector()))
+        sender = OTLPSpanExporter(channel_options=direct)
     except Exception as error:
         sdk_errors.last = repr(error)
     if sdk_errors.last:
@@ -237,6 +242,12 @@ def _sender(sdk_errors: _SdkErrors) -> OTLPSpanExporter:
         raise BadSettings(f"the trace exporter rejects the OTEL_EXPORTER_OTLP_ variables: {sdk_errors.last}")
     sdk_errors.setLevel(logging.ERROR)
     return sender
+
+
+def _collector() -> str:
+    """The target of the exporter, as its variables name it."""
+    found = os.environ.get(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or os.environ.get(OTEL_EXPORTER_OTLP_ENDPOINT) or "localhost:4317"
+    return found.partition("://")[2].partition("/")[0] or found
 
 
 def _context_of(place: Place, state: object = None, remote: bool = False) -> SpanContext:

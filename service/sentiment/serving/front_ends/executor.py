@@ -19,8 +19,9 @@ from sentiment.serving.front_ends.handshake import Start, beat, front_ends
 from sentiment.serving.front_ends.metric_totals import Counts, Totals
 from sentiment.serving.front_ends.model_copy import copy_of
 from sentiment.serving.lifecycle.served_model import RunningModel
+from sentiment.serving.listening import split
 from sentiment.serving.queries import Query
-from sentiment.serving.starting import starting
+from sentiment.signs import Sign, shown
 
 # How often to collect the front ends' counts: a front end that dies loses at most this much.
 COUNTS_EVERY_S = 5.0
@@ -70,7 +71,7 @@ class Executor(App):
 
     async def _beat(self) -> None:
         """Send beats once the model answers. Before, startup may block the event loop; it is shown to the commands of this machine."""
-        with starting(int(self._start.settings.grpc_listen.rpartition(":")[2])):
+        with shown(Sign.STARTING, split(self._start.settings.grpc_listen)[1]):
             await self.started.wait()
         await beat()
 

@@ -19,7 +19,7 @@ from sentiment.observability.journal_files import held
 from sentiment.observability.logs import logger, wait_written
 from sentiment.serving import signals
 from sentiment.serving.front_ends.handshake import BEAT_S, EXECUTOR, Start, front_ends
-from sentiment.serving.starting import reserved
+from sentiment.serving.listening import reserved
 from sentiment.settings import Settings
 
 COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "sentiment.serving.front_ends")
@@ -78,8 +78,8 @@ class Supervisor:
         probed = self._settings.health_listen if self._settings.tls_cert_file else ""
         with (
             held(self._settings.journal) as let_next_in,
-            reserved(self._settings.grpc_listen, True) as address,
-            reserved(probed, True) as health,
+            reserved("grpc_listen", self._settings.grpc_listen, True) as address,
+            reserved("health_listen", probed, True) as health,
             _folder() as folder,
         ):
             changes: dict[str, object] = {"grpc_listen": address, "health_listen": health}

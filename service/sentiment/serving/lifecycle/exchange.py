@@ -37,9 +37,8 @@ class Exchange:
             guard = secured.guard_of(settings.admin_tokens, "admin_tokens", open_to_all=())
             if guard is None:
                 raise BadSettings(f"admin_listen = {settings.admin_listen!r}: needs admin_tokens, the file of its tokens")
-            self._port = GrpcPort(
-                make_admin_server(repository, [GrpcGuard(guard)], requests, settings.receive_s_max), settings.admin_listen
-            )
+            server = make_admin_server(repository, [GrpcGuard(guard)], requests, settings.receive_s_max)
+            self._port = GrpcPort(server, "admin_listen", settings.admin_listen)
             self.port = self._port.bind()
 
     async def start(self) -> None:

@@ -1,0 +1,45 @@
+"""How a client's calls reach their server, and what it means when they do not: the same for both clients."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from sentiment.addresses import channel_arguments, checked_target, default_target, proxy_variable, why_unanswered
+from sentiment.client.policy import channel_options
+from sentiment.client.results import CallFailed, failure_of_rpc
+from sentiment.security.client_credentials import Credentials
+from sentiment.signs import is_starting
+
+
+class Connecting:
+    """What a channel is opened with, and the errors of its calls."""
+
+    def __init__(
+        self, target: str | None, credentials: grpc.ChannelCredentials | Credentials | None, options: Sequence[tuple[str, Any]]
+    ) -> None:
+        """Without a connection; the arguments are those of ``Client``.
+
+        Raises:
+            BadSettings: the target is none, or a credentials file cannot be used.
+        """
+        self.target = checked_target(default_target() if target is None else target)
+        self._token_in_clear = isinstance(credentials, Credentials) and credentials.token_in_clear
+        self.credentials = credentials.for_grpc() if isinstance(credentials, Credentials) else credentials
+        ours = channel_options() + channel_arguments(self.target, self._token_in_clear)
+        self.arguments = list({**dict(ours), **dict(options)}.items())
+
+    def failure(self, code: grpc.StatusCode, details: str, trailers: Sequence[tuple[str, str | bytes]]) -> CallFailed:
+        """The error of a call that ended with this status."""
+        # Without trailers no server has answered.
+        if code is grpc.StatusCode.UNAVAILABLE and not trailers:
+            if is_starting(self.target):
+                return CallFailed(code, f"the server at {self.target} is starting")
+            if why := why_unanswered(self.target, details, os.environ, self._token_in_clear):
+                return CallFailed(code, f"no server answers at {self.target}: {why}")
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED and not trailers:
+            variable = proxy_variable(self.target, os.environ)
+            proxy = f", through the proxy that {variable} names" * bool(variable)
+            return CallFailed(code, f"no answer from {self.target} within the timeout of the call{proxy}")
+        return failure_of_rpc(code, details, trailers)
