@@ -67,14 +67,16 @@ class Forks:
         """Begin a call, which must be left."""
         self.check()
         with self._changed:
-            self._changed.wait_for(lambda: not self._forks)
+            while self._forks:
+                self._changed.wait()
             self._calls += 1
 
     def leave(self) -> None:
         """End a call that was entered."""
         with self._changed:
             self._calls -= 1
-            self._changed.notify_all()
+            if self._forks:
+                self._changed.notify_all()
 
     def before(self) -> None:
         """Let no more calls in, and wait at most WAIT_S for those that are."""

@@ -360,7 +360,7 @@ class Client:
                 break
             time.sleep(pause_s([results[place] for place in places], attempt))
             request = requests.Batch([chunk[place] for place in places], options).request
-            answers = _results(lambda request=request: self._once(self._stub.ClassifyBatch, request, timeout=timeout_s), len(places))  # type: ignore[misc]  # default binds the loop's value
+            answers = _results(lambda request=request: _once(self._stub.ClassifyBatch, request, time.monotonic() + timeout_s), len(places))  # type: ignore[misc]  # default binds the loop's value
             for place, answer in zip(places, answers, strict=True):
                 results[place] = answer
         return results
@@ -453,7 +453,7 @@ class Client:
         deadline_at = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
-                return self._once(method, request, timeout=max(0.0, deadline_at - time.monotonic()), **headers)
+                return _once(method, request, deadline_at, **headers)
             except grpc.RpcError as error:
                 # A stopping or overloaded grpc.aio server can drop a new call with CANCELLED. Nothing here cancels calls.
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
@@ -461,10 +461,6 @@ class Client:
                     raise failure(error) from error
                 time.sleep(backoff_s(attempt, deadline_at - time.monotonic()))
         raise AssertionError("the last attempt returns or raises")
-
-    def _once(self, method: Callable[..., R], request: object, **options: Any) -> R:  # options: those of gRPC's calls
-        with FORKS:
-            return method(request, **options)
 
     def _begun(self, request: pb.ClassifyBatchRequest, timeout_s: float) -> Any:  # a grpc.Future, which its stubs do not type
         FORKS.enter()
@@ -475,6 +471,11 @@ class Client:
             raise
         future.add_done_callback(lambda _: FORKS.leave())
         return future
+
+
+def _once(method: Callable[..., R], request: object, deadline_at: float, **options: Any) -> R:  # options: those of gRPC's calls
+    with FORKS:
+        return method(request, timeout=max(0.0, deadline_at - time.monotonic()), **options)
 
 
 def failure(error: grpc.RpcError) -> CallFailed:

@@ -45,6 +45,8 @@ class Local:
     for bit. What only a server has (``priority``, ``request_id``, ``timeout_s`` but for explanations, ``attempts_max``) is accepted
     and changes nothing.
 
+    On CPUs it also works in a forked process, which shares the model's memory.
+
     Use it as a context manager, or call ``close``.
 
     >>> from sentiment import Local
