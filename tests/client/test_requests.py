@@ -105,8 +105,6 @@ async def test_a_request_id_that_no_server_keeps_is_refused(request_id: str, cli
                 either.classify("good", request_id=request_id)
             with wrong:
                 either.classify_batch(["good"], request_id=request_id)
-    with wrong:
-        client.feedback("positive", request_id=request_id)
     async with AsyncClient(server.target) as asyncio_client:
         with wrong:
             await asyncio_client.classify("good", request_id=request_id)

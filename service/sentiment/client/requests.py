@@ -169,11 +169,10 @@ def feedback(label: str, text: TextOrPair | None, request_id: str, item: int, mo
 
     Raises:
         CallFailed: as in ``explanation``.
-        ValueError: neither or both of text and request_id are given, or the id is one that no answer has.
+        ValueError: neither or both of text and request_id are given.
     """
     if (text is None) is not bool(request_id):
         raise ValueError("give either the text or the request_id of an answer")
-    check_request_id(request_id)
     request = pb.FeedbackRequest(request_id=request_id, item=item, model=model)
     if text is not None:
         named = item_of(item_of_value(text))
