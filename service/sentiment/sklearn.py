@@ -2,7 +2,8 @@
 
 import os
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -35,7 +36,7 @@ class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Classifies texts with a bundle in this process. It is trained already: ``fit`` only checks labels, and need not be called.
 
     ``X`` is a column of texts: an iterable, a pandas or polars Series, a NumPy array of one dimension or an Arrow column. Labels are the
-    model's, as strings. What the model abstains from has a label too.
+    model's, as strings, or what ``labels`` calls them, such as 0 and 1. What the model abstains from has a label too.
 
     Clones and copies with equal parameters share one loaded bundle, also between threads. The last LOADED_MAX bundles stay loaded until
     the process ends. An earlier one leaves the memory when no call uses it; on a GPU it stays until the process ends.
@@ -47,6 +48,8 @@ class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ['positive', 'negative']
     >>> classifier.score(["a good film", "awful"], ["positive", "positive"])
     0.5
+    >>> SentimentClassifier(labels={0: "negative", 1: "positive"}).predict(["a good film", "awful"]).tolist()
+    [1, 0]
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         device: str = "auto",
         threads: int = 0,
         truncation: str = "",
+        labels: Mapping[Any, str] | None = None,
     ) -> None:
         """The bundle is loaded when it is first needed.
 
@@ -66,23 +70,27 @@ class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             device: as in ``Local``.
             threads: as in ``Local``.
             truncation: refuse, head, head_tail or windows. Empty: the model's default.
+            labels: what ``y`` and predictions call each of the model's labels: ``{0: "negative", 1: "positive"}``. None: as the model
+                does. VotingClassifier and StackingClassifier number the labels, sorted, from 0, and need them so.
         """
         self.model = model
         self.bundles = bundles
         self.device = device
         self.threads = threads
         self.truncation = truncation
+        self.labels = labels
 
     @property
-    def classes_(self) -> npt.NDArray[np.str_]:
-        """The model's labels, sorted: the columns of ``predict_proba``.
+    def classes_(self) -> npt.NDArray[Any]:  # of the names' kind
+        """The labels, by the names in ``labels``, sorted: the columns of ``predict_proba``.
 
         Raises:
             BadBundle, BadSettings: as in ``Local``.
+            ValueError: ``labels`` does not give each of the model's labels one name, all of one kind.
         """
-        return np.array(sorted(self._local.classifier.manifest.labels))
+        return np.array(list(self._names.values()))
 
-    def fit(self, X: Texts, y: "Sequence[str] | None" = None) -> Self:  # noqa: ARG002, N803  # scikit-learn's names
+    def fit(self, X: Texts, y: Sequence[Any] | None = None) -> Self:  # noqa: ARG002, N803  # scikit-learn's names
         """Check the labels; learns nothing.
 
         Args:
@@ -95,18 +103,21 @@ class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         known = self.classes_
         strange = [] if y is None else [label for label in unique_labels(y).tolist() if label not in known]
         if strange:
-            raise ValueError(f"y has {len(strange)} labels that the model does not have, such as {strange[0]!r}; it has {', '.join(known)}")
+            names = ", ".join(map(str, known))
+            raise ValueError(
+                f"y has {len(strange)} labels that the model does not have, such as {strange[0]!r}; it has {names}: see labels"
+            )
         return self
 
-    def predict(self, X: Texts) -> npt.NDArray[np.str_]:  # noqa: N803  # as above
+    def predict(self, X: Texts) -> npt.NDArray[Any]:  # noqa: N803  # as above
         """The label of each text.
 
         Raises:
             TypeError: ``X`` is no column of texts.
             ValueError: a text has no answer: it is missing, empty or no string. The message has its place from 0.
         """
-        labels = [answer.label for answer in self._answers(X)]
-        return np.array(labels, dtype=self.classes_.dtype)
+        names = self._names
+        return np.array([names[answer.label] for answer in self._answers(X)], dtype=self.classes_.dtype)
 
     def predict_proba(self, X: Texts) -> npt.NDArray[np.float64]:  # noqa: N803  # as above
         """The calibrated probabilities, [texts, classes_].
@@ -114,9 +125,15 @@ class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Raises:
             TypeError, ValueError: as in ``predict``.
         """
-        classes = self.classes_.tolist()
-        rows = [[answer.scores[label] for label in classes] for answer in self._answers(X)]
-        return np.array(rows, dtype=np.float64).reshape(-1, len(classes))
+        labels = self._names.keys()
+        rows = [[answer.scores[label] for label in labels] for answer in self._answers(X)]
+        return np.array(rows, dtype=np.float64).reshape(-1, len(labels))
+
+    @property
+    def _names(self) -> dict[str, Any]:
+        """The name of each of the model's labels, sorted by name."""
+        own = self._local.classifier.manifest.labels
+        return {label: label for label in sorted(own)} if self.labels is None else _named(self.labels, own)
 
     def _answers(self, texts: Texts) -> list[Classification]:
         column_of(texts)  # one string is no column, but Local has an answer to it
@@ -146,6 +163,20 @@ class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.one_d_array, tags.input_tags.two_d_array, tags.input_tags.string = True, False, True
         tags.target_tags.required = False
         return tags
+
+
+def _named(labels: Mapping[Any, str], own: Sequence[str]) -> dict[str, Any]:
+    """The name of each of the model's ``own`` labels, sorted by name."""
+    counts = Counter(labels.values())
+    unknown = [label for label in counts if label not in own]
+    wrong = [f"gives {label} {counts[label]} names" for label in own if counts[label] != 1]
+    if len({type(name) for name in labels}) > 1:
+        wrong.insert(0, "has names of several kinds")
+    if unknown:
+        wrong.insert(0, f"names {unknown[0]!r}, which the model does not have")
+    if wrong:
+        raise ValueError(f"labels {wrong[0]}; the model's labels are {', '.join(own)}, and each needs one name")
+    return {labels[name]: name for name in sorted(labels)}
 
 
 @lru_cache(LOADED_MAX)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from sentiment import Local
-from sentiment.client import CallFailed, Classification, Client, ExplainOptions, Result
+from sentiment.client import CallFailed, Classification, Client, ExplainOptions, Explanation, Result
 from sentiment.errors import BadBundle, BadSettings, OutOfMemory
 from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.model.cores import cores_granted
@@ -41,6 +41,8 @@ def told(found: Any) -> Any:
     if isinstance(found, Classification):
         given = found.label, found.score, dict(found.scores), found.abstain, found.model, found.tokens, found.truncated
         return (*given, found.explanation and {name: one.words.tolist() for name, one in found.explanation.attributions.items()})
+    if isinstance(found, Explanation):
+        return found.text, found.text_pair, found.label, found.score, {name: one.words.tolist() for name, one in found.attributions.items()}
     if isinstance(found, CallFailed):
         return found.code, found.message, found.violations
     return [told(one) for one in found]
@@ -74,6 +76,14 @@ CALLS: dict[str, Callable[[Either], object]] = {
     "an explanation of windows": lambda either: either.classify("good", explain=ExplainOptions(), truncation="windows"),
     "an explanation without its graph": lambda either: either.classify("good", explain=ExplainOptions(methods=["integrated_gradients"])),
     "an unknown method": lambda either: either.classify("good", explain=ExplainOptions(methods=["magic"])),
+    "explanations of several": lambda either: list(
+        either.explain_all(["a good film", None, "", ("a", "pair"), "good \ud800", "awful"], options=ExplainOptions(methods=["occlusion"]))
+    ),
+    "explanations for an unknown label": lambda either: list(either.explain_all(iter(["good", "bad"]), label="nice")),
+    "explanations of one string": lambda either: either.explain_all("good"),
+    "an explanation of two texts": lambda either: either.explain(["a", "b"]),  # type: ignore[arg-type]  # what is tested
+    "an explanation of a number": lambda either: either.explain(5),  # type: ignore[arg-type]  # as above
+    "an explanation with a number": lambda either: either.explain("good", 5),  # type: ignore[arg-type]  # as above
     "an explanation of nothing": lambda either: either.explain(" "),
     "an explanation of an unknown label": lambda either: either.explain("good", label="nice"),
     "an unknown truncation": lambda either: either.classify("good", truncation="most"),

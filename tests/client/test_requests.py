@@ -1,10 +1,12 @@
-"""Texts that are not valid Unicode, which protobuf cannot encode: each fails alone, with the message that the server would give."""
+"""What the clients refuse themselves, with the message that the server would give: texts that protobuf cannot encode, each alone."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import grpc
 import pytest
 
+from sentiment import Local
 from sentiment.client import AsyncClient, CallFailed, Classification, Client, Result
 from tests.conftest import RunningServer
 
@@ -75,3 +77,34 @@ async def test_an_error_of_the_items_ends_the_stream_and_reaches_the_caller(
         with pytest.raises(error, match=message):
             async for _ in client.classify_stream(items(), timeout_s=10):
                 pass
+
+
+@pytest.mark.parametrize(
+    ("item", "error"), [(7, "text: must be a string, got int"), (["a", "b", "c"], "text: must be a string, got list")], ids=str
+)
+async def test_what_is_no_text_is_refused_in_feedback_and_streams(item: object, error: str, client: Client, server: RunningServer) -> None:
+    error = f"text: must be a string, got {type(item).__name__}"
+
+    async def items() -> AsyncIterator[tuple[str, object]]:
+        yield "1", item
+
+    with pytest.raises(CallFailed, match=error):
+        client.feedback("positive", item)  # type: ignore[arg-type]  # what is tested
+    async with AsyncClient(server.target) as asyncio_client:
+        with pytest.raises(CallFailed, match=error):
+            async for _ in asyncio_client.classify_stream(items(), timeout_s=10):  # type: ignore[arg-type]  # as above
+                pass
+
+
+@pytest.mark.parametrize("request_id", ["caf\u00e9", "x" * 129, "two\nlines"], ids=["not ASCII", "too long", "not printable"])
+async def test_a_request_id_that_no_server_keeps_is_refused(request_id: str, client: Client, server: RunningServer, bundles: Path) -> None:
+    wrong = pytest.raises(ValueError, match=f"request_id must have 1 to 128 printable ASCII characters, got {len(request_id)} characters")
+    with Local("tiny", bundles=bundles) as local:
+        for either in (client, local):
+            with wrong:
+                either.classify("good", request_id=request_id)
+            with wrong:
+                either.classify_batch(["good"], request_id=request_id)
+    async with AsyncClient(server.target) as asyncio_client:
+        with wrong:
+            await asyncio_client.classify("good", request_id=request_id)

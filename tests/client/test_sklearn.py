@@ -17,7 +17,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from sklearn.base import clone
+from sklearn.ensemble import StackingClassifier, VotingClassifier
 from sklearn.exceptions import SkipTestWarning
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -105,6 +108,63 @@ def test_it_works_in_pipelines_and_cross_validation(classifier: SentimentClassif
     assert np.isfinite(cross_val_score(classifier, TEXTS, LABELS, cv=2)).all()
     search = GridSearchCV(pipeline, {"sentimentclassifier__truncation": ["head", "windows"]}, cv=2).fit(frame["text"], frame["label"])
     assert search.best_score_ == pytest.approx(0.9)
+
+
+NUMBERS = {0: "negative", 1: "positive"}
+
+
+def test_labels_may_have_the_names_of_the_file(classifier: SentimentClassifier) -> None:
+    stars = clone(classifier).set_params(labels={"down": "positive", "up": "negative"})  # the other way round than sorted
+
+    assert stars.classes_.tolist() == ["down", "up"]
+    assert stars.predict(TEXTS[:2]).tolist() == ["down", "up"]
+    assert (stars.predict_proba(TEXTS) == classifier.predict_proba(TEXTS)[:, ::-1]).all()
+    assert stars.classes_[stars.predict_proba(TEXTS).argmax(1)].tolist() == stars.predict(TEXTS).tolist()
+
+
+def test_labels_may_be_numbers_as_in_most_files(classifier: SentimentClassifier) -> None:
+    numbers = [NUMBERS[1] == label for label in LABELS]
+
+    for kind in (int, bool, float):
+        mapped = clone(classifier).set_params(labels={kind(number): label for number, label in NUMBERS.items()})
+        y = pd.Series(numbers).astype(kind)
+        assert mapped.fit(TEXTS, y).predict(TEXTS).dtype == y.dtype
+        assert mapped.score(TEXTS, y) == 0.9
+        assert cross_val_score(mapped, TEXTS, y, cv=2, scoring="roc_auc").mean() > 0.8
+    mapped = clone(classifier).set_params(labels=NUMBERS)
+    search = GridSearchCV(mapped, {"truncation": ["head", "windows"]}, scoring="f1", cv=2).fit(TEXTS, np.array(numbers, int))
+    assert search.best_estimator_.labels == NUMBERS
+    assert search.predict(["good"]).tolist() == [1]
+    assert pickle.loads(pickle.dumps(mapped)).predict(["bad"]).tolist() == [0]
+    with pytest.raises(ValueError, match="y has 1 labels that the model does not have, such as 2; it has 0, 1"):
+        mapped.fit(TEXTS, [0, 2] * 5)
+
+
+@pytest.mark.parametrize("voting", ["hard", "soft"])
+def test_it_votes_beside_other_classifiers(voting: str, classifier: SentimentClassifier) -> None:
+    bag = make_pipeline(CountVectorizer(), LogisticRegression())
+    ours = clone(classifier).set_params(labels=NUMBERS)
+
+    vote = VotingClassifier([("bag", bag), ("ours", ours), ("again", clone(ours))], voting=voting).fit(TEXTS, LABELS)
+
+    assert vote.predict(["good film", "bad film"]).tolist() == ["positive", "negative"]
+    stacked = StackingClassifier([("bag", bag), ("ours", ours)], cv=2).fit(TEXTS, [label == "positive" for label in LABELS])
+    assert stacked.predict(["great good film", "awful bad"]).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("labels", "wrong"),
+    [
+        ({0: "negative"}, "labels gives positive 0 names"),
+        ({0: "negative", 1: "positive", 2: "positive"}, "labels gives positive 2 names"),
+        ({0: "neg", 1: "pos"}, "labels names 'neg', which the model does not have"),
+        ({0: "negative", "1": "positive"}, "labels has names of several kinds"),
+    ],
+)
+def test_names_that_are_not_one_for_each_label_are_refused(labels: dict[Any, str], wrong: str, classifier: SentimentClassifier) -> None:
+    for call in (lambda one: one.fit(TEXTS), lambda one: one.predict(TEXTS), lambda one: one.predict_proba(TEXTS)):
+        with pytest.raises(ValueError, match=f"{wrong}.*; the model's labels are negative, positive"):
+            call(clone(classifier).set_params(labels=labels))
 
 
 def test_clones_and_copies_share_a_loaded_bundle(classifier: SentimentClassifier) -> None:

@@ -6,23 +6,23 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast, overload
+from typing import Any, NoReturn, Self, TypeVar, cast, overload
 
 import grpc
 
-from sentiment.client import requests
+from sentiment.client import greenlets, requests
 from sentiment.client.chunks import CALL_TIMEOUT_S, CALLS_AHEAD, SENT_MAX, Chunks, again, pause_s
-from sentiment.client.columns import AsyncColumn, AsyncTexts, Item, TextOrPair, Texts, column_of
+from sentiment.client.columns import AsyncColumn, AsyncTexts, Item, TextOrPair, Texts, column_of, item_of_value
 from sentiment.client.connecting import Connecting
 from sentiment.client.explain_options import ExplainOptions
 from sentiment.client.explained import explained_of, reader_of
 from sentiment.client.explanations import Explanation
+from sentiment.client.forks import FORKS
 from sentiment.client.frames import Results
 from sentiment.client.notebook import shown
 from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, backoff_s
 from sentiment.client.progress import counting
 from sentiment.client.results import (
-    REQUEST_ID,
     CallFailed,
     Classification,
     FeedbackTaken,
@@ -30,7 +30,9 @@ from sentiment.client.results import (
     feedback_of,
     of_every_text,
     result_of,
+    retryable,
 )
+from sentiment.client.unpicklable import unpicklable
 from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
@@ -41,7 +43,9 @@ ENDED_WHILE_WRITING = "Internal error from Core"
 
 
 class AsyncClient:
-    """Like ``Client``, for asyncio. Create and use it in one event loop.
+    """Like ``Client``, for asyncio. It belongs to the event loop of its first call; a call in another loop raises RuntimeError.
+
+    Nothing that uses gRPC works in a process forked while one is open.
 
     >>> async with AsyncClient("127.0.0.1:50051") as client:
     ...     print((await client.classify("a good film")).label)
@@ -58,19 +62,45 @@ class AsyncClient:
         options: Sequence[tuple[str, Any]] = (),
     ) -> None:
         """Connect lazily; arguments as in ``Client``."""
-        self._connecting = to = Connecting(target, credentials, options)
-        self._channel = (
-            grpc.aio.secure_channel(to.target, to.credentials, to.arguments)
-            if to.credentials
-            else grpc.aio.insecure_channel(to.target, to.arguments)
-        )
-        # The stub class is typed for both kinds of channel.
-        self._stub = cast(Any, pb_grpc.SentimentServiceStub(self._channel))
+        self._connecting = Connecting(target, credentials, options)
+        self._channel: grpc.aio.Channel | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._timeout_s = timeout_s
         self._wait_s, self._reached = wait_s, False
 
+    def _opened(self) -> grpc.aio.Channel:
+        """The channel, in the event loop of the first call.
+
+        Raises:
+            RuntimeError: this is another loop, gevent runs it, or gRPC does not work in this process, which was forked.
+        """
+        FORKS.check()
+        loop = asyncio.get_running_loop()
+        if self._channel is None:
+            if greenlets.patched():
+                raise RuntimeError("an AsyncClient would wait forever where gevent has replaced Python's threads; use Client")
+            FORKS.asynchronous(self)
+            to, self._loop = self._connecting, loop
+            self._channel = (
+                grpc.aio.secure_channel(to.target, to.credentials, to.arguments)
+                if to.credentials
+                else grpc.aio.insecure_channel(to.target, to.arguments)
+            )
+            self._calls = pb_grpc.SentimentServiceStub(self._channel)
+        if self._loop is not loop:
+            raise RuntimeError(f"{self!r} was first used in another event loop; make one in each loop")
+        return self._channel
+
+    @property
+    def _stub(self) -> Any:  # the stub class is typed for both kinds of channel
+        self._opened()
+        return self._calls
+
     def __repr__(self) -> str:
         return f"AsyncClient({self._connecting.target!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise unpicklable(self, repr(self._connecting.target))
 
     async def __aenter__(self) -> Self:
         return self
@@ -80,7 +110,9 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connections. Calls in progress fail."""
-        await self._channel.close()
+        if self._channel is not None:
+            await self._channel.close()
+        FORKS.closed(self)
 
     @overload
     async def classify(  # type: ignore[overload-overlap]  # a string is an iterable of strings; the first overload takes it
@@ -167,14 +199,41 @@ class AsyncClient:
         Raises:
             CallFailed: the explanation is not complete; ``code`` says why.
             ModuleNotFoundError: NumPy is not installed.
+            TypeError: the text or the pair is no string.
         """
-        item = text if text_pair is None else (text, text_pair)
+        item, second = requests.single(text, text_pair)
         request = requests.explanation(item, requests.Options(model, truncation), label, options)
-        reader = reader_of(text, text_pair)
-        async with aclosing(self._explained(request, timeout_s)) as messages:
-            async for message in messages:
-                reader.take(message)
-        return reader.explanation()
+        return await self._explanation(request, text, second, timeout_s)
+
+    def explain_all(
+        self,
+        texts: AsyncTexts,
+        *,
+        model: str = "",
+        label: str = "",
+        options: ExplainOptions | None = None,
+        truncation: str = "",
+        timeout_s: float = EXPLAIN_TIMEOUT_S,
+        attempts_max: int = SENT_MAX,
+        progress: bool | None = False,
+    ) -> AsyncGenerator[Explanation | CallFailed, None]:
+        """Explain any number of texts or pairs, lazily, in input order, one at a time, as ``Client.explain_all`` does.
+
+        >>> [found.label async for found in client.explain_all(["a good film", "awful"])]
+        ['positive', 'negative']
+
+        ``texts`` may also be an asynchronous iterable. Close the iterator (``contextlib.aclosing``) if you leave it early.
+        """
+        column, call_options = AsyncColumn(texts), requests.Options(model, truncation)
+
+        async def one(item: Item) -> Explanation | CallFailed:
+            try:
+                request = requests.explanation(item, call_options, label, options)
+                return await self._explanation(request, *requests.texts_of(item), timeout_s)
+            except CallFailed as error:
+                return error
+
+        return self._each(column, one, attempts_max, progress)
 
     async def classify_batch(
         self,
@@ -270,7 +329,7 @@ class AsyncClient:
             try:
                 async for item_id, text in items:
                     sent += 1
-                    request = pb.ClassifyStreamRequest(id=item_id, item=requests.item_of(text), options=options)
+                    request = pb.ClassifyStreamRequest(id=item_id, item=requests.item_of(item_of_value(text)), options=options)
                     if item_timeout_s is not None:
                         request.timeout.FromNanoseconds(int(item_timeout_s * 1e9))
                     yield request
@@ -298,6 +357,21 @@ class AsyncClient:
             raise
         finally:
             call.cancel()
+
+    async def _each(
+        self, column: AsyncColumn, explain: Callable[[Item], Awaitable[Explanation | CallFailed]], attempts_max: int, progress: bool | None
+    ) -> AsyncGenerator[Explanation | CallFailed, None]:
+        with counting(column.count, progress, "explain") as count:
+            async with aclosing(column.items) as items:
+                async for item in items:
+                    found = await explain(item)
+                    for attempt in range(1, attempts_max):
+                        if not (isinstance(found, CallFailed) and retryable(found)):
+                            break
+                        await asyncio.sleep(pause_s([found], attempt))
+                        found = await explain(item)
+                    count(found)
+                    yield found
 
     async def list_models(self, *, timeout_s: float | None = None) -> pb.ListModelsResponse:
         """List the loaded models.
@@ -403,12 +477,20 @@ class AsyncClient:
             return [self._failure(error)] * batch.sent
         return [requests.alone(result_of(result)) for result in response.results]
 
+    async def _explanation(self, request: pb.ExplainRequest, text: str, text_pair: str | None, timeout_s: float) -> Explanation:
+        reader = reader_of(text, text_pair)
+        async with aclosing(self._explained(request, timeout_s)) as messages:
+            async for message in messages:
+                reader.take(message)
+        return reader.explanation()
+
     async def _wait(self) -> None:
         # As in Client.
         if self._wait_s and not self._reached:
+            channel = self._opened()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._wait_s):
-                    await self._channel.channel_ready()
+                    await channel.channel_ready()
                     self._reached = True
 
     def _failure(self, error: grpc.aio.AioRpcError) -> CallFailed:
@@ -440,7 +522,7 @@ class AsyncClient:
 
     async def _call(self, method: Callable[..., Awaitable[R]], request: object, timeout_s: float | None, request_id: str = "") -> R:
         await self._wait()
-        headers = {"metadata": ((REQUEST_ID, request_id),)} if request_id else {}
+        headers = requests.headers(request_id)
         deadline_at = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:

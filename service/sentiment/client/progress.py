@@ -14,15 +14,16 @@ AFTER_S = 2.0
 
 
 @contextmanager
-def counting(count: int | None, progress: bool | None) -> Iterator[Callable[[object], None]]:
+def counting(count: int | None, progress: bool | None, what: str = "classify") -> Iterator[Callable[[object], None]]:
     """Show how many results there are and how many of them failed. Gives a function that counts a result.
 
     ``count``: of all; None: unknown. ``progress``: None: on a terminal or in a notebook, if tqdm is installed, after AFTER_S seconds.
+    ``what``: the bar's name.
 
     Raises:
         ModuleNotFoundError: ``progress`` is True and tqdm is not installed.
     """
-    bar = _bar(count, progress)
+    bar = _bar(count, progress, what)
     if bar is None:
         yield lambda _: None
         return
@@ -39,7 +40,7 @@ def counting(count: int | None, progress: bool | None) -> Iterator[Callable[[obj
         yield add
 
 
-def _bar(count: int | None, progress: bool | None) -> Any:  # a bar of tqdm, or None
+def _bar(count: int | None, progress: bool | None, what: str) -> Any:  # a bar of tqdm, or None
     if progress is False or (progress is None and not _watched()):
         return None
     try:
@@ -51,7 +52,7 @@ def _bar(count: int | None, progress: bool | None) -> Any:  # a bar of tqdm, or 
         if progress:
             raise
         return None
-    return tqdm(total=count, desc="classify", unit=" texts", delay=0 if progress else AFTER_S)
+    return tqdm(total=count, desc=what, unit=" texts", delay=0 if progress else AFTER_S)
 
 
 def _watched() -> bool:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import grpc
 
-from sentiment.client.columns import Item, TextOrPair, Unusable
+from sentiment.client.columns import Item, TextOrPair, Unusable, item_of_value
 from sentiment.client.explain_options import ExplainOptions
 from sentiment.client.explained import need_numpy
-from sentiment.client.results import CallFailed, Result, Violation
+from sentiment.client.results import REQUEST_ID, CallFailed, Result, Violation
 from sentiment.v1 import sentiment_pb2 as pb
 
 TRUNCATIONS = {
@@ -19,6 +19,8 @@ TRUNCATIONS = {
     "head_tail": pb.TRUNCATION_HEAD_TAIL,
     "windows": pb.TRUNCATION_WINDOWS,
 }
+# As servers keep them.
+REQUEST_ID_MAX = 128
 _PLACE = re.compile(r"^items\[\d+\]\.")
 PRIORITIES = {"": pb.PRIORITY_UNSPECIFIED, "interactive": pb.PRIORITY_INTERACTIVE, "bulk": pb.PRIORITY_BULK}
 
@@ -93,13 +95,23 @@ def single(text: str, text_pair: object) -> tuple[TextOrPair, str | None]:
     """One text with what may be its pair: the item, and the pair.
 
     Raises:
-        TypeError: the pair is no string.
+        TypeError: the text or the pair is no string.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"text must be a string, got {type(text).__name__}; for several texts call explain_all")
     if text_pair is None:
         return text, None
     if not isinstance(text_pair, str):
         raise TypeError(f"text_pair must be a string, as text is, got {type(text_pair).__name__}")
     return (text, text_pair), text_pair
+
+
+def texts_of(item: Item) -> tuple[str, str | None]:
+    """The texts of an item that was sent."""
+    if isinstance(item, str):
+        return item, None
+    assert not isinstance(item, Unusable), "it is refused before"
+    return item
 
 
 def check_options_of_many(explain: ExplainOptions | None, request_id: str) -> None:
@@ -113,7 +125,27 @@ def check_options_of_many(explain: ExplainOptions | None, request_id: str) -> No
             raise ValueError(f"{name} is for one text; for many, call classify for each")
 
 
-def explanation(text: TextOrPair, options: Options, label: str, explain: ExplainOptions | None) -> pb.ExplainRequest:
+def headers(request_id: str) -> dict[str, tuple[tuple[str, str], ...]]:
+    """The arguments of a call that give it this id; empty: none.
+
+    Raises:
+        ValueError: the server would not keep the id.
+    """
+    check_request_id(request_id)
+    return {"metadata": ((REQUEST_ID, request_id),)} if request_id else {}
+
+
+def check_request_id(request_id: str) -> None:
+    """Refuse an id that the server would not keep.
+
+    Raises:
+        ValueError: it is not empty, and has other characters than printable ASCII, or more than REQUEST_ID_MAX.
+    """
+    if not (request_id.isascii() and request_id.isprintable() and len(request_id) <= REQUEST_ID_MAX):
+        raise ValueError(f"request_id must have 1 to {REQUEST_ID_MAX} printable ASCII characters, got {len(request_id)} characters")
+
+
+def explanation(text: Item, options: Options, label: str, explain: ExplainOptions | None) -> pb.ExplainRequest:
     """An Explain request.
 
     Raises:
@@ -148,7 +180,7 @@ def feedback(label: str, text: TextOrPair | None, request_id: str, item: int, mo
         raise ValueError("give either the text or the request_id of an answer")
     request = pb.FeedbackRequest(request_id=request_id, item=item, model=model)
     if text is not None:
-        named = item_of(text)
+        named = item_of(item_of_value(text))
         request.text = named.text
         if named.HasField("text_pair"):
             request.text_pair = named.text_pair

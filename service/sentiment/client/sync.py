@@ -5,23 +5,23 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast, overload
+from typing import Any, NoReturn, Self, TypeVar, cast, overload
 
 import grpc
 
-from sentiment.client import requests
+from sentiment.client import greenlets, requests
 from sentiment.client.chunks import CALL_TIMEOUT_S, CALLS_AHEAD, SENT_MAX, again, chunks, pause_s
 from sentiment.client.columns import Column, Item, TextOrPair, Texts, column_of
 from sentiment.client.connecting import Connecting
 from sentiment.client.explain_options import ExplainOptions
 from sentiment.client.explained import explained_of, explanation_of
 from sentiment.client.explanations import Explanation
+from sentiment.client.forks import FORKS
 from sentiment.client.frames import Results
 from sentiment.client.notebook import shown
 from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, backoff_s
 from sentiment.client.progress import counting
 from sentiment.client.results import (
-    REQUEST_ID,
     CallFailed,
     Classification,
     FeedbackTaken,
@@ -29,7 +29,9 @@ from sentiment.client.results import (
     feedback_of,
     of_every_text,
     result_of,
+    retryable,
 )
+from sentiment.client.unpicklable import unpicklable
 from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
@@ -41,6 +43,8 @@ _Call = tuple[Sequence[Item], requests.Batch, Any]
 
 class Client:
     """Client with deadlines, retries, round-robin load balancing and keepalive. Safe to share between threads.
+
+    Also works in a process forked while it is idle. A fork waits for its calls in other threads, at most 5 s.
 
     Use it as a context manager, or call ``close``.
 
@@ -72,7 +76,10 @@ class Client:
 
         Raises:
             BadSettings: the target is a URL or has no valid port, or a credentials file cannot be used.
+            RuntimeError: gRPC does not work in this process, which was forked; so do all calls.
         """
+        FORKS.check()
+        greenlets.prepare()
         self._connecting = to = Connecting(target, credentials, options)
         self._channel = (
             grpc.secure_channel(to.target, to.credentials, to.arguments)
@@ -86,6 +93,9 @@ class Client:
 
     def __repr__(self) -> str:
         return f"Client({self._connecting.target!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise unpicklable(self, repr(self._connecting.target))
 
     def __enter__(self) -> Self:
         return self
@@ -167,7 +177,7 @@ class Client:
             CallFailed: one text has no answer; ``code`` says why. For many texts: the server or the model is not there at the beginning.
             ModuleNotFoundError: ``progress`` is True and tqdm is not installed, or ``explain`` is given and NumPy is not.
             TypeError: ``text`` is bytes, a mapping or a whole table.
-            ValueError: there are not as many second texts as texts, or an option for one text is given with many.
+            ValueError: there are not as many second texts as texts, an option for one text is given with many, or ``request_id`` is none.
         """
         options = requests.Options(model, truncation, priority)
         if not isinstance(text, str):
@@ -203,11 +213,48 @@ class Client:
         Raises:
             CallFailed: the explanation is not complete; ``code`` says why.
             ModuleNotFoundError: NumPy is not installed.
+            TypeError: the text or the pair is no string.
         """
-        item = text if text_pair is None else (text, text_pair)
+        item, second = requests.single(text, text_pair)
         request = requests.explanation(item, requests.Options(model, truncation), label, options)
-        with closing(self._explained(request, timeout_s)) as messages:
-            return explanation_of(messages, text, text_pair)
+        return self._explanation(request, text, second, timeout_s)
+
+    def explain_all(
+        self,
+        texts: Texts,
+        *,
+        model: str = "",
+        label: str = "",
+        options: ExplainOptions | None = None,
+        truncation: str = "",
+        timeout_s: float = EXPLAIN_TIMEOUT_S,
+        attempts_max: int = SENT_MAX,
+        progress: bool | None = False,
+    ) -> Generator[Explanation | CallFailed, None, None]:
+        """Explain any number of texts or pairs, lazily, in input order, one at a time.
+
+        >>> for found in client.explain_all(["a good film", ""]):
+        ...     print(found.message if isinstance(found, CallFailed) else found.label)
+        positive
+        text: has 0 characters and none but white space; at least one other is needed
+
+        ``texts`` and ``progress``: as in ``classify``. A text that is refused for lack of capacity or time is sent again, up to
+        ``attempts_max`` times. The result of a text that still fails is a CallFailed. ``timeout_s``: of each attempt. Others: as in
+        ``explain``.
+
+        Raises:
+            TypeError: as in ``classify``.
+        """
+        column, call_options = column_of(texts), requests.Options(model, truncation)
+
+        def one(item: Item) -> Explanation | CallFailed:
+            try:
+                request = requests.explanation(item, call_options, label, options)
+                return self._explanation(request, *requests.texts_of(item), timeout_s)
+            except CallFailed as error:
+                return error
+
+        return self._each(column, one, attempts_max, progress)
 
     def classify_batch(
         self,
@@ -304,7 +351,7 @@ class Client:
             while len(under_way) < CALLS_AHEAD and (taken := next(source, None)):
                 batch = requests.Batch(taken, options)
                 # A call without texts would be refused.
-                future = self._stub.ClassifyBatch.future(batch.request, timeout=timeout_s) if batch.sent else None
+                future = self._begun(batch.request, timeout_s) if batch.sent else None
                 under_way.append((taken, batch, future))
             if not under_way:
                 return
@@ -321,10 +368,27 @@ class Client:
                 break
             time.sleep(pause_s([results[place] for place in places], attempt))
             request = requests.Batch([chunk[place] for place in places], options).request
-            answers = self._results(lambda request=request: self._stub.ClassifyBatch(request, timeout=timeout_s), len(places))  # type: ignore[misc]  # default binds the loop's value
+            answers = self._results(
+                lambda request=request: _once(self._stub.ClassifyBatch, request, time.monotonic() + timeout_s),  # type: ignore[misc]  # default binds the loop's value
+                len(places),
+            )
             for place, answer in zip(places, answers, strict=True):
                 results[place] = answer
         return results
+
+    def _each(
+        self, column: Column, explain: Callable[[Item], Explanation | CallFailed], attempts_max: int, progress: bool | None
+    ) -> Generator[Explanation | CallFailed, None, None]:
+        with counting(column.count, progress, "explain") as count:
+            for item in column.items:
+                found = explain(item)
+                for attempt in range(1, attempts_max):
+                    if not (isinstance(found, CallFailed) and retryable(found)):
+                        break
+                    time.sleep(pause_s([found], attempt))
+                    found = explain(item)
+                count(found)
+                yield found
 
     def list_models(self, *, timeout_s: float | None = None) -> pb.ListModelsResponse:
         """List the loaded models.
@@ -370,14 +434,20 @@ class Client:
         request = requests.feedback(label, text, request_id, item, model)
         return feedback_of(cast(pb.FeedbackResponse, self._call(self._stub.Feedback, request, timeout_s)))
 
+    def _explanation(self, request: pb.ExplainRequest, text: str, text_pair: str | None, timeout_s: float) -> Explanation:
+        with closing(self._explained(request, timeout_s)) as messages:
+            return explanation_of(messages, text, text_pair)
+
     def _wait(self) -> None:
         """Wait for a ready server, if there has been none. If none comes, the call that follows says why."""
         if self._wait_s and not self._reached:
-            ready = grpc.channel_ready_future(self._channel)
-            with suppress(grpc.FutureTimeoutError):
-                ready.result(self._wait_s)
-                self._reached = True
-            ready.cancel()
+            # The wait has a thread of its own in gRPC, which a fork has to wait for.
+            with FORKS:
+                ready = grpc.channel_ready_future(self._channel)
+                with suppress(grpc.FutureTimeoutError):
+                    ready.result(self._wait_s)
+                    self._reached = True
+                ready.cancel()
 
     def _failure(self, error: grpc.RpcError) -> CallFailed:
         # At run time the error is the call itself, with its status.
@@ -395,29 +465,31 @@ class Client:
         self._wait()
         deadline_at = time.monotonic() + timeout_s
         for attempt in range(1, ATTEMPTS_MAX + 1):
-            call = self._stub.Explain(request, timeout=max(0.0, deadline_at - time.monotonic()))
             begun = False
             try:
-                for message in call:
-                    begun = True
-                    yield message
-                return
+                with FORKS:
+                    call = self._stub.Explain(request, timeout=max(0.0, deadline_at - time.monotonic()))
+                    try:
+                        for message in call:
+                            begun = True
+                            yield message
+                        return
+                    finally:
+                        call.cancel()
             except grpc.RpcError as error:
                 # As in ``_call``, but an explanation that has begun to arrive is not repeated.
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
                 if begun or not stopped:
                     raise self._failure(error) from error
                 time.sleep(backoff_s(attempt, deadline_at - time.monotonic()))
-            finally:
-                call.cancel()
 
     def _call(self, method: Callable[..., R], request: object, timeout_s: float | None, request_id: str = "") -> R:
         self._wait()
-        headers = {"metadata": ((REQUEST_ID, request_id),)} if request_id else {}
+        headers = requests.headers(request_id)
         deadline_at = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
-                return method(request, timeout=max(0.0, deadline_at - time.monotonic()), **headers)
+                return _once(method, request, deadline_at, **headers)
             except grpc.RpcError as error:
                 # A stopping or overloaded grpc.aio server can drop a new call with CANCELLED. Nothing here cancels calls.
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
@@ -425,3 +497,18 @@ class Client:
                     raise self._failure(error) from error
                 time.sleep(backoff_s(attempt, deadline_at - time.monotonic()))
         raise AssertionError("the last attempt returns or raises")
+
+    def _begun(self, request: pb.ClassifyBatchRequest, timeout_s: float) -> Any:  # a grpc.Future, which its stubs do not type
+        FORKS.enter()
+        try:
+            future = self._stub.ClassifyBatch.future(request, timeout=timeout_s)
+        except BaseException:
+            FORKS.leave()
+            raise
+        future.add_done_callback(lambda _: FORKS.leave())
+        return future
+
+
+def _once(method: Callable[..., R], request: object, deadline_at: float, **options: Any) -> R:  # options: those of gRPC's calls
+    with FORKS:
+        return method(request, timeout=max(0.0, deadline_at - time.monotonic()), **options)

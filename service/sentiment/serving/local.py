@@ -5,23 +5,24 @@
 import os
 import re
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self, overload
+from typing import NoReturn, Self, overload
 
 from sentiment.api.grpc import convert
 from sentiment.api.grpc.explain_request import explanation_request, in_classify
 from sentiment.api.grpc.explain_response import Messages
 from sentiment.api.grpc.status import status_of
 from sentiment.client import CallFailed, Classification, ExplainOptions, Explanation, Result, Results, requests
-from sentiment.client.columns import Column, Texts, column_of
+from sentiment.client.columns import Column, Item, Texts, column_of
 from sentiment.client.explanation_reader import Reader
 from sentiment.client.notebook import shown
 from sentiment.client.policy import EXPLAIN_TIMEOUT_S
 from sentiment.client.progress import counting
 from sentiment.client.results import failure_of_status
+from sentiment.client.unpicklable import unpicklable
 from sentiment.errors import BadBundle, InvalidInput, ModelNotFound, RequestError
 from sentiment.explain.engine import Explainer
 from sentiment.explain.queue import not_computed
@@ -43,6 +44,8 @@ class Local:
     It has the calls of ``Client`` but for ``feedback``, and the same results and errors. On a CPU the answers are those of a server, bit
     for bit. What only a server has (``priority``, ``request_id``, ``timeout_s`` but for explanations, ``attempts_max``) is accepted
     and changes nothing.
+
+    On CPUs it also works in a forked process, which shares the model's memory.
 
     Use it as a context manager, or call ``close``.
 
@@ -74,6 +77,9 @@ class Local:
         self._given = str(model)
         self._offline = OfflineClassifier(name, _roots(bundles), folder=folder, device=device, threads=threads)
         self._explainer = Explainer(self._offline.explained)
+
+    def __reduce__(self) -> NoReturn:
+        raise unpicklable(self, repr(self._given or self.classifier.bundle.id))
 
     def __enter__(self) -> Self:
         return self
@@ -144,7 +150,7 @@ class Local:
             truncation: refuse, head, head_tail or windows. Empty: the model's default.
             priority: checked, and without effect.
             explain: for one text: explanation to add to the answer.
-            request_id: for one text: without effect.
+            request_id: for one text: checked, and without effect.
             timeout_s: with ``explain``: of the explanation, 30 s by default. Else without effect.
             progress: for many: whether to show a progress bar. None: on a terminal or in a notebook, if tqdm is installed and the work
                 takes over 2 s.
@@ -162,6 +168,7 @@ class Local:
             column = column_of(text, text_pair)
             results = self._shown(column, truncation, progress)
             return Results(results, labels=self.classifier.manifest.labels, index=column.index)
+        requests.check_request_id(request_id)
         item, second = requests.single(text, text_pair)
         # Before the explanation, which takes longer: a text without an answer has none.
         (answer,) = self._offline.classify_all([item], truncation=truncation)
@@ -190,12 +197,45 @@ class Local:
 
         Raises:
             CallFailed: there is no explanation; the codes are the server's.
+            TypeError: the text or the pair is no string.
             ValueError: ``close`` was called.
         """
+        item, second = requests.single(text, text_pair)
         self._check_model(model)
-        item = text if text_pair is None else (text, text_pair)
         request = requests.explanation(item, requests.Options(model, truncation), label, options)
-        return self._explanation(request, text, text_pair, timeout_s)
+        return self._explanation(request, text, second, timeout_s)
+
+    def explain_all(
+        self,
+        texts: Texts,
+        *,
+        model: str = "",
+        label: str = "",
+        options: ExplainOptions | None = None,
+        truncation: str = "",
+        timeout_s: float = EXPLAIN_TIMEOUT_S,
+        attempts_max: int = 0,
+        progress: bool | None = False,
+    ) -> Generator[Explanation | CallFailed, None, None]:
+        """Explain any number of texts or pairs, lazily, in input order, one at a time, as ``Client.explain_all`` does.
+
+        The result of a text that fails is a CallFailed.
+
+        Raises:
+            CallFailed: this is another model.
+            TypeError: as in ``classify``.
+            ValueError: ``close`` was called.
+        """
+        call_options = requests.Options(model, truncation)
+        self._check_model(model)
+
+        def one(item: Item) -> Explanation | CallFailed:
+            try:
+                return self._explanation(requests.explanation(item, call_options, label, options), *requests.texts_of(item), timeout_s)
+            except CallFailed as error:
+                return error
+
+        return _each(column_of(texts), one, progress)
 
     def classify_batch(
         self,
@@ -213,6 +253,7 @@ class Local:
             CallFailed: this is another model, or there are no texts or too many.
         """
         options = requests.Options(model, truncation, priority)
+        requests.check_request_id(request_id)
         items = list(column_of(texts).items)
         self._check_model(options.model)
         limit = self._offline.batch_items_max
@@ -293,6 +334,16 @@ class Local:
         except Exception as error:  # ONNX Runtime's exceptions share no base class
             raise _failure(not_computed(error)) from error
         return reader.explanation()
+
+
+def _each(
+    column: Column, explain: Callable[[Item], Explanation | CallFailed], progress: bool | None
+) -> Generator[Explanation | CallFailed, None, None]:
+    with counting(column.count, progress, "explain") as count:
+        for item in column.items:
+            found = explain(item)
+            count(found)
+            yield found
 
 
 def _failure(error: RequestError) -> CallFailed:

@@ -5,9 +5,11 @@ a tenth of the throughput of short texts.
 """
 
 import itertools
+import os
 import queue
 import threading
 import time
+import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -115,6 +117,12 @@ class OfflineClassifier:
         self.threads = threads or cores_granted()
         manifest = self.classifier.manifest
         self.model = ModelId(manifest.name, manifest.version, self.classifier.bundle.digest)
+        self._closed = False
+        self._forked = False
+        self._begin_threads()
+        _OPENED.add(self)
+
+    def _begin_threads(self) -> None:
         # Each entry is the right to run one batch. A device lays out a second batch while one runs.
         rights: list[Runner | None] = [*self._runners, *self._runners] or [None] * self.threads
         self._rights: queue.SimpleQueue[Runner | None] = queue.SimpleQueue()
@@ -123,7 +131,12 @@ class OfflineClassifier:
         self._pool = ThreadPoolExecutor(len(rights), "sentiment") if len(rights) > 1 else None
         # Each explanation needs memory of its own.
         self._turns = threading.BoundedSemaphore(self.threads)
-        self._closed = False
+
+    def forked(self) -> None:
+        """Begin anew in a forked process, which has no threads of its parent, and no devices either."""
+        self._forked = bool(self._runners)
+        if not self._forked:
+            self._begin_threads()
 
     def close(self) -> None:
         """Wait for the batches and turns that run, and release the memory. Whoever waits fails with Closed. May be repeated."""
@@ -150,7 +163,10 @@ class OfflineClassifier:
 
         Raises:
             Closed: always then.
+            RuntimeError: in a process forked after a GPU was opened.
         """
+        if self._forked:
+            raise RuntimeError("this process was forked after a GPU was opened, which works in no other process: start processes by spawn")
         if self._closed:
             raise Closed(f"the classifier of {self.classifier.bundle.id} is closed")
 
@@ -341,6 +357,19 @@ class OfflineClassifier:
             truncated=reading.truncated,
             timing=timing,
         )
+
+
+_OPENED: weakref.WeakSet[OfflineClassifier] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for classifier in _OPENED:
+        classifier.forked()
+
+
+# Windows has no fork.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _load(settings: Settings, folder: Path | None) -> tuple[Classifier, Classifier, BatchLimits, list[Runner]]:
