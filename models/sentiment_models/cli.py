@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from sentiment.errors import BadBundle
 from sentiment.files.visible import visible
-from sentiment_models.errors import ModelsError, OtherRun, disk_full
+from sentiment_models.errors import ModelsError, OtherRun, disk_full, to_install
 
 DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3
 """Exit codes. argparse also exits with 2 on wrong usage."""
@@ -36,13 +36,16 @@ COMMANDS = {
     "pack": "make a wheel of a bundle, for pip",
 }
 """Name and help text of each command. Its module has the same name, with _ for -."""
+TRAINING = {"pretrain", "import-tf", "train", "scratch", "label", "edit", "resize", "average", "export", "attention-tests"}
+"""The commands that need the extra ``models``, whichever of its packages is missed first."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 3 bad bundle."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    command = next(iter(argv), "")
     try:
-        arguments = _parser(next(iter(argv), "")).parse_args(argv)
+        arguments = _parser(command).parse_args(argv)
     except SystemExit as exiting:  # argparse has printed the reason
         return int(exiting.code or 0)
     run: Callable[[argparse.Namespace], int | None] = arguments.run
@@ -51,6 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ModelsError, BadBundle) as error:
         print(f"error: {visible(str(error))}", file=sys.stderr)
         return BAD_BUNDLE if isinstance(error, BadBundle) else WRONG_USAGE if isinstance(error, OtherRun) else FAILED
+    except ModuleNotFoundError as error:
+        if not (message := to_install(error, "models" if command in TRAINING else "")):
+            raise
+        print(f"error: {message}", file=sys.stderr)
+        return WRONG_USAGE
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         return FAILED
@@ -66,7 +74,7 @@ def _parser(used: str) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, help_text in COMMANDS.items():
         command = commands.add_parser(name, help=help_text)
-        # Import only the command in use: most import torch.
+        # Import only the command in use. Its work, such as torch, is imported when it runs.
         if name == used:
             module = importlib.import_module(f"sentiment_models.commands.{name.replace('-', '_')}")
             command.description = module.DESCRIPTION

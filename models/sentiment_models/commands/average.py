@@ -3,8 +3,6 @@
 import argparse
 from pathlib import Path
 
-from sentiment_models.training.average import average
-
 DESCRIPTION = (
     "Average the weights of checkpoints or bundles of one model into OUT. One that is named twice counts twice. OUT/training.json holds "
     "the record of the last one, and the names of the others under averaged_with."
@@ -20,5 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.training.average import average
+
     average(arguments.checkpoints, arguments.out, force=arguments.force)
     print(f"{arguments.out}: the average of {len(arguments.checkpoints)} checkpoints")

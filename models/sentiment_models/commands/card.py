@@ -3,12 +3,6 @@
 import argparse
 from pathlib import Path
 
-from sentiment_models.evaluation.findings import read_evaluation
-from sentiment_models.explanations.findings import Findings
-from sentiment_models.explanations.stored import stored
-from sentiment_models.explanations.training_findings import TrainingFindings
-from sentiment_models.reports.card import AuthorFacts, write_card
-
 DESCRIPTION = (
     "Write MODEL_CARD.md into a bundle, from its manifest and the results of evaluate and attention-tests, and list it in the manifest, "
     "whose digest changes."
@@ -27,6 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.evaluation.findings import read_evaluation
+    from sentiment_models.explanations.findings import Findings
+    from sentiment_models.explanations.stored import stored
+    from sentiment_models.explanations.training_findings import TrainingFindings
+    from sentiment_models.reports.card import AuthorFacts, write_card
+
     findings, training = arguments.explanations, arguments.attention_tests
     path = write_card(
         arguments.bundle,

@@ -4,8 +4,6 @@ import argparse
 from pathlib import Path
 
 from sentiment_models.commands.arguments import DATA_HELP, positive
-from sentiment_models.evaluation.compare import as_page, as_text, compare
-from sentiment_models.evaluation.evaluate import Dataset
 from sentiment_models.evaluation.resample import SEED
 from sentiment_models.reports.report import check_writable, write_text
 
@@ -34,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.evaluation.compare import as_page, as_text, compare
+    from sentiment_models.evaluation.evaluate import Dataset
+
     check_writable(arguments.json, arguments.html)
     datasets = [Dataset.parse(spec) for spec in arguments.files]
     precisions = arguments.precision_a, arguments.precision_b

@@ -3,8 +3,6 @@
 import argparse
 from pathlib import Path
 
-from sentiment_models.export.difference import difference, table
-
 DESCRIPTION = (
     "Show what differs between two bundles: manifest, files, labels, calibration, accuracy, golden answers, operators of the graphs, "
     "weights, vocabulary and tokenizer. Exit code 0 if nothing differs, 1 otherwise."
@@ -21,6 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command."""
+    from sentiment_models.export.difference import difference, table
+
     found = difference(arguments.a, arguments.b)
     print(found.json() if arguments.json else table(found))
     return 0 if found.same else DIFFERENT

@@ -4,8 +4,6 @@ import argparse
 from pathlib import Path
 
 from sentiment_models.commands.arguments import positive
-from sentiment_models.training.distributed import usable_device
-from sentiment_models.training.edit import edit
 
 DESCRIPTION = (
     "Edit labelled English texts so that their label turns: words of praise and blame become their opposites, in the last sentence or in "
@@ -31,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.training.distributed import usable_device
+    from sentiment_models.training.edit import edit
+
     device = usable_device(arguments.device)
     given = (arguments.teacher, arguments.files, arguments.out, device, arguments.sure, arguments.max_tokens, arguments.seed)
     pairs, tried = edit(*given)

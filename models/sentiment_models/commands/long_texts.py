@@ -5,7 +5,6 @@ from pathlib import Path
 
 from sentiment_models.commands.arguments import DATA_HELP, positive
 from sentiment_models.errors import ModelsError
-from sentiment_models.evaluation.long_texts import Choice, measure_long_texts, record_long_texts
 from sentiment_models.reports.report import check_writable, write_text
 
 BEST = "best"
@@ -51,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.evaluation.long_texts import Choice, measure_long_texts, record_long_texts
+
     if arguments.default and not arguments.record:
         raise ModelsError("--default needs --record")
     check_writable(arguments.json)

@@ -2,11 +2,8 @@
 
 import argparse
 
-import torch
-
 from sentiment_models.commands.arguments import add_run
-from sentiment_models.training.distributed import is_first_process
-from sentiment_models.training.pretrain import Pretraining, pretrain
+from sentiment_models.training.recipe import Pretraining
 
 DESCRIPTION = (
     "Pre-train an encoder on whole documents into OUT/best, for train --base. Objectives: BERT's masked tokens (15 %: 80 % of them "
@@ -59,6 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    import torch
+
+    from sentiment_models.training.distributed import is_first_process
+    from sentiment_models.training.pretrain import pretrain
+
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     recipe = Pretraining(

@@ -3,8 +3,6 @@
 import argparse
 from pathlib import Path
 
-from sentiment_models.export.signature import sign
-
 DESCRIPTION = (
     "Sign a bundle's manifest, and so every file that it lists, like cosign sign-blob with a key: ECDSA P-256 over SHA-256. "
     "Check it with cosign verify-blob or sentiment-models verify --signature."
@@ -22,6 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.export.signature import sign
+
     out = sign(arguments.bundle, arguments.key, arguments.out)
     print(out)
     manifest = arguments.bundle / "manifest.json"

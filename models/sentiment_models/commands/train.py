@@ -2,12 +2,8 @@
 
 import argparse
 
-import torch
-
 from sentiment_models.commands.arguments import DATA_HELP, add_run
-from sentiment_models.training.distributed import is_first_process
 from sentiment_models.training.recipe import Recipe
-from sentiment_models.training.train import train
 
 DESCRIPTION = (
     "Fine-tune a classifier into OUT/best. Repeat the command to continue after an interruption. OUT/dev.jsonl is the "
@@ -77,6 +73,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    import torch
+
+    from sentiment_models.training.distributed import is_first_process
+    from sentiment_models.training.train import train
+
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     given = {name: getattr(arguments, name) for name in RECIPE_HELP}
