@@ -43,7 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     begins = parser.add_mutually_exclusive_group()
     begins.add_argument(
-        "--base", default="", metavar="DIR", help="encoder to continue from, with its tokenizer (default: an untrained BERT)"
+        "--base",
+        default="",
+        metavar="DIR",
+        help="encoder to continue from, a folder or hub:NAME, with its tokenizer (default: an untrained BERT)",
     )
     begins.add_argument(
         "--tokenizer", default="", metavar="DIR", help="tokenizer of the untrained BERT (default: learned from the documents)"

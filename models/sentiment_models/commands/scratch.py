@@ -21,7 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--test", required=True, metavar="PATH", help="test reviews, in the same formats")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the experiment; continues one found there")
     parser.add_argument(
-        "--base", default=[], action="append", type=_named, metavar="NAME=DIR", help="pre-trained model to fine-tune; repeatable"
+        "--base",
+        default=[],
+        action="append",
+        type=_named,
+        metavar="NAME=DIR",
+        help="pre-trained model to fine-tune: a folder, or hub:NAME; repeatable",
     )
     parser.add_argument(
         "--grid",

@@ -43,7 +43,7 @@ RECIPE_HELP = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     begins = parser.add_mutually_exclusive_group(required=True)
-    begins.add_argument("--base", metavar="DIR", help="pre-trained model: a folder, or a name known to transformers")
+    begins.add_argument("--base", metavar="DIR", help="pre-trained model: a folder, or hub:NAME for a model of the Hugging Face hub")
     begins.add_argument(
         "--from-scratch",
         dest="base",

@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from sentiment_models.data.corpus import read_corpus
 from sentiment_models.data.labelled import Example, read_examples
 from sentiment_models.errors import BadData, ModelsError, OtherRun
-from sentiment_models.training.bases import TRAINING_FILE, content_of, name_of
+from sentiment_models.training.bases import TRAINING_FILE, content_of, folder_of, name_of
 from sentiment_models.training.precision import mixed_precision
 from sentiment_models.training.recipe import Experiment, Recipe
 from sentiment_models.training.resume import fingerprint_of, locked, write_atomically
@@ -69,9 +69,10 @@ def conduct(experiment: Experiment, out: Path, device: str, say: Callable[[str],
         OtherRun: ``out`` holds another experiment.
         ModelsError: another process uses ``out``.
     """
+    # First, because a folder that does not exist cannot be a base.
+    bases = [content_of(folder_of(folder)) for _, folder in experiment.bases]
     reviews = sample(Path(experiment.data), experiment.labels, experiment.reviews, experiment.seed)
     test = sample(Path(experiment.test), experiment.labels, experiment.test_reviews, experiment.seed)
-    bases = [content_of(folder) for _, folder in experiment.bases]
     texts = [sorted((one.label, one.text) for one in rows) for rows in (reviews, test)]
     fingerprint = fingerprint_of([asdict(experiment), bases, texts])
     # After the files are read, so that unusable files leave no folder behind.

@@ -5,7 +5,7 @@ import json
 import random
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from sentiment_models.data.documents import Documents, Frame, Row, pairs, read_d
 from sentiment_models.data.labelled import Example, Source, batches, evaluation_steps
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.export.provenance import Json, distinct_names
-from sentiment_models.training.bases import TRAINING_FILE, content_of, name_of, training_of
+from sentiment_models.training.bases import TRAINING_FILE, content_of, folder_of, name_of, training_of
 from sentiment_models.training.distributed import Processes, join
 from sentiment_models.training.language_model import LanguageModel, fresh, load, load_tokenizer
 from sentiment_models.training.masking import IGNORED, Ids, Vocabulary, mask
@@ -57,7 +57,9 @@ def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_ste
         ModelsError: another process uses ``out``, the processes do not see the same files, or the loss was never a finite number.
     """
     processes = join(device)
-    base, base_training = name_of(recipe.base), training_of(recipe.base)
+    base, tokenizer = name_of(recipe.base), name_of(recipe.tokenizer)
+    recipe = replace(recipe, base=folder_of(recipe.base), tokenizer=folder_of(recipe.tokenizer))
+    base_training = training_of(recipe.base)
     sources = [Source.parse(spec) for spec in recipe.sources]
     texts = [[Example(text, 0) for text in read_documents(source.path)] for source in sources]
     hashes = [hashlib.sha256(source.path.read_bytes()).hexdigest() for source in sources]
@@ -83,7 +85,7 @@ def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_ste
                     f"{out}: the loss on held-out documents was never a finite number; lower --learning-rate ({recipe.learning_rate})"
                 )
             record = {
-                "recipe": {**asdict(recipe), "base": base, "tokenizer": name_of(recipe.tokenizer), "sources": names},
+                "recipe": {**asdict(recipe), "base": base, "tokenizer": tokenizer, "sources": names},
                 "base_training": base_training,
                 "files": [
                     {"file": name, "documents": len(rows), "times": source.times, "sha256": digest}

@@ -36,7 +36,7 @@ class Shape:
 class Recipe:
     """The settings of a run. Runs with the same recipe, files and machine give the same result."""
 
-    # A folder, or a name known to transformers. Empty: an untrained BERT with the layers, heads, width and vocabulary below.
+    # A folder, or hub:NAME. Empty: an untrained BERT with the layers, heads, width and vocabulary below.
     base: str
     sources: tuple[str, ...]
     # Files of long texts whose last sentences are additional training texts.
