@@ -300,7 +300,7 @@ def _fast_tokenizer(folder: Path, **settings: Any) -> Any:  # transformers has n
     if isinstance(further, list):
         settings = {"extra_special_tokens": {}, "additional_special_tokens": further, **settings}
     kind = PreTrainedTokenizerFast if saved.get("tokenizer_class") == BACKEND else AutoTokenizer
-    return kind.from_pretrained(folder, local_files_only=True, **settings)  # type: ignore[no-untyped-call]  # untyped there
+    return kind.from_pretrained(folder, local_files_only=True, **settings)
 
 
 def _tokenizer(path: Path) -> tokenizers.Tokenizer:
