@@ -9,7 +9,7 @@ from sentiment.errors import BadBundle, BadSettings
 from sentiment.files.errors import BadFile
 from sentiment.files.standard_streams import ReaderGone, standard_streams
 from sentiment.files.visible import visible
-from sentiment_models.errors import ModelsError, OtherRun, disk_full
+from sentiment_models.errors import ModelsError, OtherRun, disk_full, to_install
 
 DONE, FAILED, WRONG_USAGE, BAD_BUNDLE, BROKEN_PIPE = 0, 1, 2, 3, 141
 """Exit codes. argparse also exits with 2 on wrong usage. A shell has 141 of a process that SIGPIPE ended."""
@@ -38,14 +38,17 @@ COMMANDS = {
     "pack": "make a wheel of a bundle, for pip",
 }
 """Name and help text of each command. Its module has the same name, with _ for -."""
+TRAINING = {"pretrain", "import-tf", "train", "scratch", "label", "edit", "resize", "average", "export", "attention-tests"}
+"""The commands that need the extra ``models``, whichever of its packages is missed first."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 3 bad bundle."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    command = next(iter(argv), "")
     try:
         with standard_streams():
-            return _run(argv)
+            return _run(command, argv)
     except SystemExit as exiting:  # argparse has printed the reason
         return int(exiting.code or 0)
     except ReaderGone:
@@ -53,13 +56,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ModelsError, BadBundle, BadSettings, BadFile) as error:
         print(f"error: {visible(str(error))}", file=sys.stderr)
         return BAD_BUNDLE if isinstance(error, BadBundle) else WRONG_USAGE if isinstance(error, (OtherRun, BadSettings)) else FAILED
+    except ModuleNotFoundError as error:
+        if not (message := to_install(error, "models" if command in TRAINING else "")):
+            raise
+        print(f"error: {message}", file=sys.stderr)
+        return WRONG_USAGE
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         return FAILED
 
 
-def _run(argv: Sequence[str]) -> int:
-    arguments = _parser(next(iter(argv), "")).parse_args(argv)
+def _run(command: str, argv: Sequence[str]) -> int:
+    arguments = _parser(command).parse_args(argv)
     run: Callable[[argparse.Namespace], int | None] = arguments.run
     try:
         return run(arguments) or DONE
@@ -74,7 +82,7 @@ def _parser(used: str) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, help_text in COMMANDS.items():
         command = commands.add_parser(name, help=help_text)
-        # Import only the command in use: most import torch.
+        # Import only the command in use. Its work, such as torch, is imported when it runs.
         if name == used:
             module = importlib.import_module(f"sentiment_models.commands.{name.replace('-', '_')}")
             command.description = module.DESCRIPTION

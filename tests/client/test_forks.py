@@ -269,7 +269,7 @@ async def test_where_gevent_has_replaced_threads_grpc_is_prepared_and_asyncio_re
 
 @pytest.mark.parametrize("attempt", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_what_holds_connections_or_a_model_says_how_to_share_it(attempt: Any, local: Local, client: Client) -> None:
-    target = client._target
+    target = client._connecting.target
     for one, remedy in ((client, f"Client('{target}')"), (AsyncClient(target), f"AsyncClient('{target}')"), (local, "Local('tiny')")):
         with pytest.raises(TypeError, match="cannot be pickled or copied; make one in each process: ") as caught:
             attempt(one)

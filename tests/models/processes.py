@@ -20,9 +20,7 @@ from sentiment_models.training import pretrain, train
 TIMEOUT_S = 300
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
-    ["sentiment_models.commands.train", "sentiment_models.commands.pretrain", "sentiment_models.commands.export"]
-)
+CONTEXT.set_forkserver_preload(["sentiment_models.training.train", "sentiment_models.training.pretrain", "sentiment_models.export.export"])
 
 
 def run(function: Callable[..., object], *calls: Sequence[Any]) -> list[int | None]:

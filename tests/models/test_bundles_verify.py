@@ -25,6 +25,7 @@ from sentiment_models.export.graphs.quantize import quantize
 from sentiment_models.export.inference import Graph
 from sentiment_models.export.manifest import MANIFEST_FILE, read_object, write_object
 from sentiment_models.export.weights import refer
+from sentiment_models.reports.card import record_path
 from tests.models.tampered import change_graph, change_json, copy, reseal
 
 
@@ -83,7 +84,7 @@ def test_a_bundle_of_0_1_0_which_has_its_weights_in_fp16_and_in_int8_onnx_is_ser
     reseal(bundle, change)
 
     assert _failed(bundle) == {}
-    assert "has the weights in fp16" in (bundle / "MODEL_CARD.md").read_text()
+    assert "has the weights in fp16" in record_path(bundle).read_text()
     assert load_classifier(bundle).graph.precision == "int8"
 
 

@@ -1,6 +1,7 @@
 """The model card: every figure in it was measured."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -8,13 +9,14 @@ import pytest
 
 from sentiment.errors import BadBundle
 from sentiment.model.bundle import load_bundle
-from sentiment_models.errors import ModelsError
+from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.evaluate import Dataset, evaluate
 from sentiment_models.evaluation.findings import Evaluation
 from sentiment_models.export.export import Exported
 from sentiment_models.export.golden import MEANT
 from sentiment_models.export.manifest import MANIFEST_FILE, digest_without_card, read_object
-from sentiment_models.reports.card import AuthorFacts, write_card
+from sentiment_models.reports.about import Earlier, Source, read_about
+from sentiment_models.reports.card import record_path, write_card
 from tests.models.tiny_bert import sentences, write_tsv
 
 
@@ -22,6 +24,11 @@ from tests.models.tiny_bert import sentences, write_tsv
 def bundle(exported: tuple[Path, Exported], tmp_path: Path) -> Path:
     """A copy that a test may change."""
     return Path(shutil.copytree(exported[0], tmp_path / "tiny" / "1"))
+
+
+def recorded(card: Path) -> str:
+    """The record beside the bundle of a card."""
+    return record_path(card.parent).read_text(encoding="utf-8")
 
 
 def _record(bundle: Path, **provenance: object) -> None:
@@ -50,15 +57,19 @@ def test_the_card_holds_the_measured_figures_and_the_bundle_stays_valid(bundle: 
     digest = load_bundle(bundle).digest
     assert digest == digest_without_card(read_object(bundle / MANIFEST_FILE))
 
-    text = write_card(bundle, [evaluation]).read_text(encoding="utf-8")
+    path = write_card(bundle, [evaluation])
+    text, record = path.read_text(encoding="utf-8"), recorded(path)
 
     found = evaluation.datasets["made/up"]
     low, high = found.accuracy_interval
     figures = f"{found.accuracy:.4f} | {low:.4f} to {high:.4f} | {found.macro_f1:.4f} | {found.ece:.4f} |"
-    assert f"| int8 | made/up | 100 | {figures}" in text
+    assert f"| int8 | made/up | 100 | {figures}" in record
+    largest = max(one.rows for one in found.classes.values()) / 100
+    assert f"| made/up | 100 | {largest:.3f} | {found.accuracy:.4f} ({low:.3f} to {high:.3f}) |" in text
     assert "1.0% of the texts of made/up are longer than 64 tokens" in text
     assert "The checkpoint has no record of its training." in text
     assert digest in text
+    assert digest in record
     assert load_bundle(bundle).card == text
     assert "MODEL_CARD.md" in load_bundle(bundle).manifest.files
     assert digest == digest_without_card(read_object(bundle / MANIFEST_FILE)) != load_bundle(bundle).digest
@@ -74,25 +85,26 @@ def test_a_card_that_was_lost_or_changed_can_be_written_again(bundle: Path) -> N
         assert write_card(bundle, []).read_text(encoding="utf-8") == load_bundle(bundle).card == written
 
 
-def test_the_card_names_what_the_model_was_trained_on(bundle: Path) -> None:
+def test_the_record_has_each_stage_of_training_and_what_its_development_set_chose(bundle: Path) -> None:
     file = {"file": "sst2/train.tsv.gz", "rows": 58404, "times": 3, "sha256": "ab" * 32}
     tails = {"file": "imdb/train.tsv.gz", "rows": 22422, "times": 1, "tails": True, "sha256": "cd" * 32}
     read = {"file": "unlabelled.txt.gz", "documents": 50000, "times": 1, "sha256": "ef" * 32}
+    looks = [{"step": step, "dev_accuracy": accuracy} for step, accuracy in ((100, 0.8), (200, 0.875), (300, 0.85))]
     adapted = {"files": [read], "train_documents": 49500, "dev_documents": 500, "steps": 7, "recipe": {"base": "", "layers": 6}}
     first = {"files": [tails], "steps": 10, "recipe": {"base": "minilm", "layers": 9, "seed": 2}, "base_training": adapted}
-    _record(bundle, training={"files": [file], "steps": 4314, "recipe": {"base": "best", "seed": 1}, "base_training": first})
+    first |= {"history": looks, "dev_accuracy": 0.875}
+    last = {"files": [file], "steps": 4314, "recipe": {"base": "best", "seed": 1}, "base_training": first}
+    _record(bundle, training={**last, "history": looks[-1:], "dev_accuracy": 0.85})
 
-    author = AuthorFacts("English", "None of the sources states one.")
-    text = write_card(bundle, [], author=author).read_text(encoding="utf-8")
+    text = recorded(write_card(bundle, []))
 
     assert "| sst2/train.tsv.gz | 58,404 | 3 | `abababababababab` |" in text
-    assert "Licences of the training texts: None of the sources states one. No training text is in this bundle." in text
-    assert "Classifies one English text as negative or positive: a bert encoder" in text
-    assert "Not for texts in languages other than English." in text
     assert "| unlabelled.txt.gz | 50,000 | 1 | `efefefefefefefef` |" in text
     assert "Pre-training on 49,500 documents without labels, 7 optimizer steps; 500 held-out documents selected" in text
     assert "Recipe: layers 6." in text
     assert "Recipe: base minilm, seed 2." in text
+    assert "The best of 3 looks at it was kept, after 200 steps: accuracy 0.8750 in training precision." in text
+    assert "It was looked at once, after 300 steps, and chose nothing: accuracy 0.8500 in training precision." in text
     assert "4,314 optimizer steps" in text
     assert (
         text.index("Stage 1 of 3")
@@ -105,19 +117,71 @@ def test_the_card_names_what_the_model_was_trained_on(bundle: Path) -> None:
     assert "Not evaluated." in text
 
 
+def test_the_card_has_what_its_author_knows_and_no_measurement_tells(bundle: Path, evaluation: Evaluation, tmp_path: Path) -> None:
+    (tmp_path / "about.toml").write_text(
+        """language = "English"
+licences = "None of the sources states one."
+limits = "Not for poems."
+selection = "The best of 3."
+[names]
+"made/up" = "Made Up (2020)"
+[earlier]
+name = "1"
+accuracy = {"Made Up (2020)" = 0.25}
+[[sources]]
+name = "Reviews"
+use = "all of them"
+"""
+    )
+    author = read_about(tmp_path / "about.toml")
+
+    text = write_card(bundle, [evaluation], author=author).read_text(encoding="utf-8")
+
+    assert author.sources == (Source(name="Reviews", use="all of them"),)
+    assert author.earlier == Earlier(name="1", accuracy={"Made Up (2020)": 0.25})
+    assert "Classifies one English text as negative or positive: a bert encoder" in text
+    assert "Not for texts in languages other than English. Not for poems." in text
+    assert "## What chose it\n\nThe best of 3." in text
+    assert re.search(r"\| Made Up \(2020\) \| 100 \| 0\.\d{3} \| 0\.25 \| ", text)
+    assert "made/up" not in text
+    assert "- **Reviews**: all of them\n\nLicences: None of the sources states one. No training text is in this bundle." in text
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"langage = 'English'", "langage: Extra inputs are not permitted; the keys are language, licences, "),
+        (b"language = English", "not TOML in UTF-8: "),
+        (b"\xff", "not TOML in UTF-8: "),
+    ],
+)
+def test_a_file_about_a_bundle_that_cannot_be_used_is_named(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "about.toml").write_bytes(content)
+
+    with pytest.raises(BadData, match=re.escape(f"{tmp_path}/about.toml: {said}")):
+        read_about(tmp_path / "about.toml")
+
+
+def test_without_what_its_author_knows_the_card_names_the_files_of_training(bundle: Path) -> None:
+    first = {"files": [{"file": "a.tsv"}, {"file": "b.tsv"}], "recipe": {}}
+    _record(bundle, training={"files": [{"file": "a.tsv"}], "recipe": {}, "base_training": first})
+
+    assert "The files of all stages: `a.tsv`, `b.tsv`." in write_card(bundle, []).read_text(encoding="utf-8")
+
+
 def test_a_resized_base_is_a_stage_of_its_own(bundle: Path) -> None:
     resized = {"resized": {"base": "english", "layers": 12, "width": 384, "seed": 0}}
     _record(bundle, training={"base_training": resized, "steps": 7})
 
-    text = write_card(bundle, []).read_text(encoding="utf-8")
+    text = recorded(write_card(bundle, []))
 
     assert "### Stage 1 of 2\n\nNot trained: resized to 12 layers of 384 dimensions (seed 0)." in text
 
 
-def test_the_card_names_the_texts_that_spellings_come_from(bundle: Path) -> None:
+def test_the_record_names_the_texts_that_spellings_come_from(bundle: Path) -> None:
     _record(bundle, spellings={"count": 140692, "files": [{"file": "reviews.txt.gz", "sha256": "ab" * 32}]})
 
-    text = write_card(bundle, []).read_text(encoding="utf-8")
+    text = recorded(write_card(bundle, []))
 
     assert "The tokenizer corrects 140,692 misspelled words, each with one swapped or omitted letter." in text
     assert "by word counts in reviews.txt.gz (`abababababababab`)." in text
@@ -154,11 +218,12 @@ def test_the_card_refuses_figures_of_another_bundle(bundle: Path, evaluation: Ev
             write_card(bundle, [other])
 
 
-def test_the_card_has_a_table_of_every_measurement_of_the_served_graph(bundle: Path, evaluation: Evaluation) -> None:
-    text = write_card(bundle, [evaluation]).read_text(encoding="utf-8")
+def test_the_record_has_a_table_of_every_measurement_of_the_served_graph(bundle: Path, evaluation: Evaluation) -> None:
+    path = write_card(bundle, [evaluation])
+    text = path.read_text(encoding="utf-8")
 
     for heading in ("Labels", "By length", "Robustness", "Behaviours", "Texts without an answer"):
-        assert f"### {heading}" in text
+        assert f"### {heading}" in recorded(path)
     worst = max(evaluation.behaviours, key=lambda one: one.failures / one.cases)
     weaknesses = text[text.index("## Weaknesses") :]
     assert f"| {worst.name} | {100 * worst.failures / worst.cases:.1f} % | {worst.examples[0].texts[0]}" in weaknesses
@@ -175,7 +240,7 @@ def test_undecided_texts_that_get_an_answer_are_a_weakness(bundle: Path, evaluat
 
 
 def test_a_graph_that_is_not_served_has_its_figures_and_no_tables(bundle: Path, dataset: Dataset) -> None:
-    text = write_card(bundle, [evaluate(bundle, [dataset], "fp32", threads=2)]).read_text(encoding="utf-8")
+    text = recorded(write_card(bundle, [evaluate(bundle, [dataset], "fp32", threads=2)]))
 
     assert "| fp32 | made/up | 100 |" in text
     assert "### Labels" not in text
@@ -185,7 +250,7 @@ def test_evaluations_of_several_files_are_put_together(bundle: Path, evaluation:
     datasets = {"another": evaluation.datasets["made/up"]}
     other = evaluation.model_copy(update={"datasets": datasets, "behaviours": (), "undecided": {}})
 
-    text = write_card(bundle, [evaluation, other]).read_text(encoding="utf-8")
+    text = recorded(write_card(bundle, [evaluation, other]))
 
     assert "| made/up | negative |" in text
     assert "| another | negative |" in text
@@ -203,9 +268,10 @@ def test_the_card_states_how_long_texts_are_read_and_the_accuracy_of_each_way(bu
     manifest["windows"] = {"size": 64, "stride": 31, "combine": "ends", "count_max": 4}
     (bundle / "manifest.json").write_text(json.dumps(manifest))
 
-    text = write_card(bundle, []).read_text(encoding="utf-8")
+    path = write_card(bundle, [])
+    text = recorded(path)
 
-    assert "is read in overlapping windows, whose answers are combined by the rule ends, unless the caller chooses" in text
+    assert "is read in overlapping windows, whose answers are combined by the rule ends, unless the caller chooses" in path.read_text()
     assert "on 120 texts of imdb.tsv." in text
     assert "| windows 64/31 ends | 0.9250 |" in text
 
@@ -219,13 +285,14 @@ def test_the_card_names_domains_and_teachers_if_there_are_any(bundle: Path, eval
         for name, share in (("food", 0.7), ("films", 0.9))
     }
 
-    text = write_card(bundle, [Evaluation.model_validate(content)]).read_text(encoding="utf-8")
+    path = write_card(bundle, [Evaluation.model_validate(content)])
+    text = recorded(path)
 
     assert "| told.jsonl, probabilities of `big@ab12`, `english/1@cd34` | 7 | 1 |" in text
     assert "### By domain" in text
     assert "| made/up | food | 40 | 0.7000 | 0.5000 to 0.9500 | 0.1000 |" in text
-    assert "- By domain, accuracy is lowest on made/up, food: 0.7000 on 40 texts." in text
-    assert "### By domain" not in write_card(bundle, [evaluation]).read_text(encoding="utf-8")
+    assert "- By domain, accuracy is lowest on made/up, food: 0.7000 on 40 texts." in path.read_text(encoding="utf-8")
+    assert "### By domain" not in recorded(write_card(bundle, [evaluation]))
 
 
 def test_the_length_with_the_lowest_accuracy_is_a_weakness_unless_it_has_few_texts(bundle: Path, evaluation: Evaluation) -> None:

@@ -12,8 +12,8 @@ from torch.distributed import TCPStore
 
 from sentiment_models.data.corpus import read_corpus
 from sentiment_models.training.distributed import Processes
-from sentiment_models.training.pretrain import Pretraining, pretrain
-from sentiment_models.training.recipe import Recipe
+from sentiment_models.training.pretrain import pretrain
+from sentiment_models.training.recipe import Pretraining, Recipe
 from sentiment_models.training.train import train
 from tests.models import processes
 from tests.models.events import SPEED, read_scalars

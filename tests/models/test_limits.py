@@ -6,10 +6,8 @@ from dataclasses import fields
 import pytest
 
 from sentiment_models.errors import ModelsError
-from sentiment_models.training.experiment import Experiment
 from sentiment_models.training.limits import LIMITS
-from sentiment_models.training.pretrain import Pretraining
-from sentiment_models.training.recipe import Recipe
+from sentiment_models.training.recipe import Experiment, Pretraining, Recipe
 
 KINDS = {
     "train": lambda **given: Recipe("base", ("data.tsv",), **given),

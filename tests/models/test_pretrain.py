@@ -22,8 +22,8 @@ from sentiment_models.training import pretrain as pretrain_module
 from sentiment_models.training.distributed import Processes
 from sentiment_models.training.language_model import HEADS, load
 from sentiment_models.training.masking import IGNORED, Vocabulary, mask
-from sentiment_models.training.pretrain import Masker, Pretraining, pretrain
-from sentiment_models.training.recipe import Recipe
+from sentiment_models.training.pretrain import Masker, pretrain
+from sentiment_models.training.recipe import Pretraining, Recipe
 from sentiment_models.training.train import train
 from tests.models import processes
 from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv

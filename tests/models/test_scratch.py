@@ -14,9 +14,9 @@ from sentiment_models.errors import BadData, ModelsError, OtherRun
 from sentiment_models.reports.experiment_page import curves_png, report, text_table
 from sentiment_models.reports.plots import panels
 from sentiment_models.training import experiment as module
-from sentiment_models.training.experiment import Experiment, Outcome, Point, accuracy, conduct, parameters, sample
-from sentiment_models.training.recipe import Recipe
-from sentiment_models.training.scratch import SPECIAL_TOKENS, Shape, train_tokenizer
+from sentiment_models.training.experiment import Outcome, Point, accuracy, conduct, parameters, sample
+from sentiment_models.training.recipe import Experiment, Recipe, Shape
+from sentiment_models.training.scratch import SPECIAL_TOKENS, train_tokenizer
 from sentiment_models.training.train import train
 from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
 

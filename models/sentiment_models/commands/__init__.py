@@ -1,4 +1,4 @@
 """The commands of ``sentiment-models``, one module each: ``DESCRIPTION``, ``add_arguments(parser)`` and ``run(arguments)``.
 
-The command line imports only the module of the command in use, because torch takes seconds to import.
+The modules import what they declare arguments with. ``run`` imports the work, which may need an extra: help works without.
 """

@@ -4,14 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-import torch
-
 from sentiment.cli.arguments import add_option
 from sentiment_models.commands.arguments import DATA_HELP, label_names, positive
-from sentiment_models.explanations.training_page import as_page, as_text, curve_png
-from sentiment_models.explanations.training_tests import RESULTS, Settings, attention_tests
-from sentiment_models.reports.report import write_text
-from sentiment_models.training.resume import write_atomically
+from sentiment_models.explanations.training_settings import Settings
 
 DESCRIPTION = (
     "Train small encoders to test what attention contributes (Wiegreffe and Pinter 2019): frozen to uniform, from other seeds, as word "
@@ -68,6 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    import torch
+
+    from sentiment_models.explanations.training_page import as_page, as_text, curve_png
+    from sentiment_models.explanations.training_tests import RESULTS, attention_tests
+    from sentiment_models.reports.report import write_text
+    from sentiment_models.training.resume import write_atomically
+
     torch.set_num_threads(arguments.threads)
     settings = Settings(**{name: getattr(arguments, name) for name in SETTINGS_HELP})
     out: Path = arguments.out

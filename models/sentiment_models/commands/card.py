@@ -3,15 +3,9 @@
 import argparse
 from pathlib import Path
 
-from sentiment_models.evaluation.findings import read_evaluation
-from sentiment_models.explanations.findings import Findings
-from sentiment_models.explanations.stored import stored
-from sentiment_models.explanations.training_findings import TrainingFindings
-from sentiment_models.reports.card import AuthorFacts, write_card
-
 DESCRIPTION = (
-    "Write MODEL_CARD.md into a bundle, from its manifest and the results of evaluate and attention-tests, and list it in the manifest, "
-    "whose digest changes."
+    "Write MODEL_CARD.md into a bundle, from its manifest and the results of evaluate, and list it in the manifest, whose digest changes. "
+    "Write the record of training and every table beside the bundle's folder, as BUNDLE.record.md."
 )
 
 
@@ -21,18 +15,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--evaluation", nargs="+", type=Path, default=[], metavar="JSON", help="files from evaluate --json")
     parser.add_argument("--explanations", type=Path, metavar="JSON", help="file from evaluate --explanations --json")
     parser.add_argument("--attention-tests", type=Path, metavar="JSON", help="results.json from attention-tests")
+    parser.add_argument(
+        "--about",
+        type=Path,
+        metavar="TOML",
+        help="what no measurement tells: language, licences, limits, selection, sources, names of data sets, figures of the bundle before",
+    )
     parser.add_argument("--language", default="", metavar="NAME", help="language of the texts, such as English")
     parser.add_argument("--licences", default="", metavar="TEXT", help="statement on the licences of the training texts")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.evaluation.findings import read_evaluation
+    from sentiment_models.explanations.findings import Findings
+    from sentiment_models.explanations.stored import stored
+    from sentiment_models.explanations.training_findings import TrainingFindings
+    from sentiment_models.reports.about import AuthorFacts, read_about
+    from sentiment_models.reports.card import write_card
+
     findings, training = arguments.explanations, arguments.attention_tests
+    about = read_about(arguments.about) if arguments.about else AuthorFacts()
+    given = {name: value for name in ("language", "licences") if (value := getattr(arguments, name))}
     path = write_card(
         arguments.bundle,
         [read_evaluation(path) for path in arguments.evaluation],
         stored(findings, Findings, "evaluate --explanations --json") if findings else None,
         stored(training, TrainingFindings, "attention-tests") if training else None,
-        AuthorFacts(arguments.language, arguments.licences),
+        about.model_copy(update=given),
     )
     print(path)

@@ -6,8 +6,6 @@ from pathlib import Path
 from sentiment.files.output import beside
 from sentiment.files.standard_streams import need_standard_output
 from sentiment_models.commands.arguments import DATA_HELP, positive
-from sentiment_models.evaluation.compare import as_page, as_text, compare
-from sentiment_models.evaluation.evaluate import Dataset
 from sentiment_models.evaluation.resample import SEED
 from sentiment_models.reports.report import check_writable, write_text
 
@@ -36,6 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.evaluation.compare import as_page, as_text, compare
+    from sentiment_models.evaluation.evaluate import Dataset
+
     need_standard_output(arguments.json, arguments.html)
     check_writable(json=arguments.json, html=arguments.html)
     datasets = [Dataset.parse(spec) for spec in arguments.files]

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from sentiment.cli.arguments import add_option
 from sentiment_models.commands.arguments import positive
-from sentiment_models.export.copying import copy
 
 DESCRIPTION = (
     "Copy a bundle under another version. Its answers are the same; its manifest, and so its digest, differ. Versions are immutable: to "
@@ -23,5 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.export.copying import copy
+
     out = arguments.out or arguments.bundle.resolve().parent / str(arguments.version)
     print(f"{out}: digest {copy(arguments.bundle, arguments.version, out)}")

@@ -6,8 +6,6 @@ from pathlib import Path
 from sentiment.cli.arguments import add_option
 from sentiment.files.output import beside
 from sentiment_models.commands.arguments import positive
-from sentiment_models.training.distributed import usable_device
-from sentiment_models.training.edit import edit
 
 DESCRIPTION = (
     "Edit labelled English texts so that their label turns: words of praise and blame become their opposites, in the last sentence or in "
@@ -35,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.training.distributed import usable_device
+    from sentiment_models.training.edit import edit
+
     device = usable_device(arguments.device)
     given = (arguments.teacher, arguments.files, arguments.out, device, arguments.sure, arguments.max_tokens, arguments.seed)
     pairs, tried = edit(*given)

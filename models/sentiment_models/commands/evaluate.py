@@ -5,12 +5,10 @@ from pathlib import Path
 
 from sentiment.files.output import beside
 from sentiment.files.standard_streams import need_standard_output
-from sentiment.model.classifier import READ_ON
+from sentiment.model.long_texts import READ_ON
 from sentiment_models.commands import explanation_arguments
 from sentiment_models.commands.arguments import DATA_HELP, positive
-from sentiment_models.evaluation.evaluate import Dataset, evaluate, record
 from sentiment_models.evaluation.resample import SEED
-from sentiment_models.reports.evaluation_page import as_page, as_text
 from sentiment_models.reports.report import check_writable, write_text
 
 DESCRIPTION = (
@@ -44,12 +42,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    if arguments.explanations:
+        import torch  # noqa: F401  # before its companions: the extra that has torch has them too
+    elif arguments.html:
+        import matplotlib  # noqa: F401  # before the work
+
+    from sentiment_models.evaluation.evaluate import Dataset, evaluate, record
+    from sentiment_models.reports.evaluation_page import as_page, as_text
+
     need_standard_output(arguments.json, arguments.html, arguments.record)
     check_writable(json=arguments.json, html=arguments.html, resume=arguments.resume)
     datasets = [Dataset.parse(spec) for spec in arguments.files]
     explanation_arguments.check(arguments)
     if arguments.explanations:
-        from sentiment_models.commands import explanations  # noqa: PLC0415  # imports torch, which only explanations need
+        from sentiment_models.commands import explanations
 
         explanations.run(arguments, datasets)
         return

@@ -6,10 +6,7 @@ from pathlib import Path
 
 from sentiment.cli.arguments import add_option
 from sentiment_models.commands.arguments import DATA_HELP, positive
-from sentiment_models.data.labelled import read_examples
 from sentiment_models.errors import ModelsError
-from sentiment_models.export.checkpoint import label_names
-from sentiment_models.export.export import export
 
 DESCRIPTION = (
     "Make a bundle from a checkpoint: weights in int8, an int8 and an fp32 graph, a manifest. Compares both graphs with torch, and single "
@@ -64,6 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.data.labelled import read_examples
+    from sentiment_models.export.checkpoint import label_names
+    from sentiment_models.export.export import export
+
     out = arguments.out.resolve()
     if arguments.version is None and not out.name.isdigit():
         raise ModelsError(f"{arguments.out}: the folder's name is not a version number; add --version N")

@@ -6,8 +6,6 @@ from pathlib import Path
 from sentiment.cli.arguments import add_option
 from sentiment.files.output import beside
 from sentiment_models.commands.arguments import positive
-from sentiment_models.training.distributed import usable_device
-from sentiment_models.training.label import label
 
 DESCRIPTION = (
     "Label texts with a fine-tuned classifier's probabilities: soft targets for train --data (distillation, Hinton et al. 2015). "
@@ -38,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.training.distributed import usable_device
+    from sentiment_models.training.label import label
+
     device = usable_device(arguments.device)
     count = label(arguments.teacher, arguments.files, arguments.out, device, arguments.max_tokens, arguments.sentences, arguments.seed)
     print(f"{arguments.out}: {count} texts", file=beside(arguments.out))

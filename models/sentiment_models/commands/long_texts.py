@@ -7,7 +7,6 @@ from sentiment.files.output import beside
 from sentiment.files.standard_streams import need_standard_output
 from sentiment_models.commands.arguments import DATA_HELP, positive
 from sentiment_models.errors import ModelsError
-from sentiment_models.evaluation.long_texts import Choice, measure_long_texts, record_long_texts
 from sentiment_models.reports.report import check_writable, write_text
 
 BEST = "best"
@@ -53,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.evaluation.long_texts import Choice, measure_long_texts, record_long_texts
+
     if arguments.default and not arguments.record:
         raise ModelsError("--default needs --record")
     need_standard_output(arguments.json, arguments.record)

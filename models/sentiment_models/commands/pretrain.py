@@ -2,11 +2,8 @@
 
 import argparse
 
-import torch
-
 from sentiment_models.commands.arguments import add_run
-from sentiment_models.training.distributed import is_first_process
-from sentiment_models.training.pretrain import Pretraining, pretrain
+from sentiment_models.training.recipe import Pretraining
 
 DESCRIPTION = (
     "Pre-train an encoder on whole documents into OUT/best, for train --base. Objectives: BERT's masked tokens (15 %: 80 % of them "
@@ -46,7 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     begins = parser.add_mutually_exclusive_group()
     begins.add_argument(
-        "--base", default="", metavar="DIR", help="encoder to continue from, with its tokenizer (default: an untrained BERT)"
+        "--base",
+        default="",
+        metavar="DIR",
+        help="encoder to continue from, a folder or hub:NAME, with its tokenizer (default: an untrained BERT)",
     )
     begins.add_argument(
         "--tokenizer", default="", metavar="DIR", help="tokenizer of the untrained BERT (default: learned from the documents)"
@@ -59,6 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    import torch
+
+    from sentiment_models.training.distributed import is_first_process
+    from sentiment_models.training.pretrain import pretrain
+
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     recipe = Pretraining(

@@ -6,12 +6,10 @@ from pathlib import Path
 
 from sentiment.files.standard_streams import need_standard_output
 from sentiment.model.bundle import NAME
-from sentiment.model.classifier import load_classifier
 from sentiment_models.commands.arguments import positive
 from sentiment_models.data.carving import carve
 from sentiment_models.data.labelled import TextOrPair, read_examples, read_texts
 from sentiment_models.errors import ModelsError
-from sentiment_models.evaluation.reference import hidden_of_others, measure_reference, record_reference, remove_reference, table
 
 DESCRIPTION = (
     "Count how a bundle answers texts that it knows: winning label, abstention, score, tokens, unknown tokens, fragments of words, and "
@@ -57,6 +55,9 @@ def _name(value: str) -> str:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment.model.classifier import load_classifier
+    from sentiment_models.evaluation.reference import hidden_of_others, measure_reference, record_reference, remove_reference, table
+
     if arguments.remove is not None:
         if arguments.files or arguments.record or arguments.name is not None:
             raise ModelsError("--remove goes without FILE, --name and --record")

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from sentiment.cli.arguments import add_option
 from sentiment_models.commands.arguments import positive
-from sentiment_models.training.resize import resize
 
 DESCRIPTION = (
     "Make a BERT classifier deeper, shallower or wider, as a base for train. Layers are repeated or skipped where they stand; a wider "
@@ -27,5 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.training.resize import resize
+
     resize(arguments.base, arguments.out, layers=arguments.layers, width=arguments.width, seed=arguments.seed, force=arguments.force)
     print(f"{arguments.out}: resized; go on with: sentiment-models train --base {arguments.out}")

@@ -5,13 +5,9 @@ import re
 import sys
 from pathlib import Path
 
-import torch
-
 from sentiment.cli.arguments import add_option
 from sentiment_models.commands.arguments import DATA_HELP, label_names, positive
-from sentiment_models.reports.experiment_page import curves_png, report, text_table
-from sentiment_models.training.experiment import Experiment, conduct
-from sentiment_models.training.resume import write_atomically
+from sentiment_models.training.recipe import Experiment
 
 DESCRIPTION = (
     "Train transformers from scratch and fine-tune others on the same few reviews. Prints the accuracies beside the published ones; "
@@ -35,7 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of the experiment; continues one found there",
     )
     parser.add_argument(
-        "--base", default=[], action="append", type=_named, metavar="NAME=DIR", help="pre-trained model to fine-tune; repeatable"
+        "--base",
+        default=[],
+        action="append",
+        type=_named,
+        metavar="NAME=DIR",
+        help="pre-trained model to fine-tune: a folder, or hub:NAME; repeatable",
     )
     parser.add_argument(
         "--grid",
@@ -67,6 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    import torch
+
+    from sentiment_models.reports.experiment_page import curves_png, report, text_table
+    from sentiment_models.training.experiment import conduct
+    from sentiment_models.training.resume import write_atomically
+
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     given = {name: getattr(arguments, name) for name in Experiment.__dataclass_fields__ if name != "bases"}

@@ -2,12 +2,8 @@
 
 import argparse
 
-import torch
-
 from sentiment_models.commands.arguments import DATA_HELP, add_run
-from sentiment_models.training.distributed import is_first_process
 from sentiment_models.training.recipe import Recipe
-from sentiment_models.training.train import train
 
 DESCRIPTION = (
     "Fine-tune a classifier into OUT/best. Repeat the command to continue after an interruption. OUT/dev.jsonl is the "
@@ -47,7 +43,7 @@ RECIPE_HELP = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     begins = parser.add_mutually_exclusive_group(required=True)
-    begins.add_argument("--base", metavar="DIR", help="pre-trained model: a folder, or a name known to transformers")
+    begins.add_argument("--base", metavar="DIR", help="pre-trained model: a folder, or hub:NAME for a model of the Hugging Face hub")
     begins.add_argument(
         "--from-scratch",
         dest="base",
@@ -77,6 +73,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    import torch
+
+    from sentiment_models.training.distributed import is_first_process
+    from sentiment_models.training.train import train
+
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     given = {name: getattr(arguments, name) for name in RECIPE_HELP}

@@ -7,12 +7,11 @@ from sentiment.errors import BadBundle
 from sentiment.files.standard_streams import need_standard_output
 from sentiment.files.visible import visible
 from sentiment_models.errors import ModelsError
-from sentiment_models.export.examine import examine
 
 DESCRIPTION = (
     "Check everything in a bundle, one line per check: hashes, missing or extra files, tokenizer and configuration against the manifest, "
     "operators and references of every graph, the golden set in every graph and in torch on the bundle's weights, the model card. "
-    "Exit code 3 if a check fails."
+    "Exit code 3 if a check fails. What needs torch is left out without it, in a line that says so."
 )
 
 
@@ -25,13 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.export.examine import examine
+
     if (arguments.signature is None) != (arguments.key is None):
         raise ModelsError("--signature needs --key" if arguments.signature else "--key needs --signature")
     need_standard_output()
     failed = []
     for check in examine(arguments.bundle, arguments.signature, arguments.key):
         print(visible(check.line), flush=True)
-        if not check.good:
+        if check.good is False:
             failed.append(check.name)
     if failed:
         raise BadBundle(f"{arguments.bundle}: {len(failed)} checks failed: {', '.join(failed)}")

@@ -18,7 +18,8 @@ from transformers import BertForSequenceClassification, BertTokenizerFast
 from sentiment_models.data.labelled import Example, batches
 from sentiment_models.evaluation.metrics import Labels
 from sentiment_models.training.optimizer import make_optimizer
-from sentiment_models.training.scratch import Shape
+from sentiment_models.training.recipe import Shape
+from sentiment_models.training.scratch import bert_config
 
 # Smaller weights are clipped before a logarithm or a division; padded words have exactly 0.
 WEIGHT_MIN = 1e-9
@@ -89,7 +90,7 @@ def encode(tokenizer: BertTokenizerFast, examples: Sequence[Example], tokens_max
 def make_encoder(shape: Shape, vocabulary: int, tokens_max: int, labels: int, dropout: float, seed: int) -> BertForSequenceClassification:
     """Create an untrained BERT that returns its attention; equal seeds give equal parameters."""
     torch.manual_seed(seed)
-    config = shape.config(vocabulary, tokens_max, dropout)
+    config = bert_config(shape, vocabulary, tokens_max, dropout)
     config.num_labels = labels
     # Fused attention does not return the weights.
     config._attn_implementation = "eager"

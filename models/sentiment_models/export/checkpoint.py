@@ -20,7 +20,14 @@ import torch
 from numpy.typing import NDArray
 from onnx import ModelProto
 from safetensors.numpy import load_file, save_file
-from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    AutoConfig,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from sentiment.model.tensors import Feeds
 from sentiment_models.errors import BadCheckpoint, ModelsError
@@ -34,9 +41,14 @@ from sentiment_models.export.spellings import without_spellings
 from sentiment_models.export.verify import Explained
 from sentiment_models.export.weights import Weights, check_weights, name_after, real, stored_tensors
 
-# transformers 4.57.3 to 4.57.6 warn of Mistral's regular expression in any large vocabulary, such as one with spellings, that they saved.
-logging.getLogger("transformers.tokenization_utils_base").addFilter(lambda record: "fix_mistral_regex" not in record.getMessage())
+# transformers 4.57.3 to 4.57.6 warn of Mistral's regular expression in any large vocabulary, such as one with spellings, that they saved,
+# and of the class that transformers 5 has instead of PreTrainedTokenizerFast.
+BACKEND = "TokenizersBackend"
+logging.getLogger("transformers.tokenization_utils_base").addFilter(
+    lambda record: not any(words in record.getMessage() for words in ("fix_mistral_regex", BACKEND))
+)
 
+TOKENIZER_CONFIG = "tokenizer_config.json"
 # The service's minimum for a manifest.
 TOKENS_MIN = 8
 # How transformers names labels without a name.
@@ -165,6 +177,8 @@ class Checkpoint:
 
 
 def _config(path: Path) -> dict[str, Json]:
+    if not path.is_dir():
+        raise BadCheckpoint(f"{path}: no such folder")
     if not (path / CONFIG_FILE).is_file():
         raise BadCheckpoint(f"{path}: not a checkpoint directory: it has no {CONFIG_FILE}")
     try:
@@ -234,7 +248,7 @@ def from_pretrained(path: str | Path, config: PretrainedConfig | None = None, ki
     """Call ``from_pretrained`` of transformers, also for a bundle, whose weights are in int8.
 
     Args:
-        path: a folder, or a name known to transformers.
+        path: a folder.
         config: instead of that of ``path``.
         kind: a class of transformers; None: the classifier of the config's family.
         settings: further arguments.
@@ -263,7 +277,7 @@ def load_classifier(path: Path) -> tuple[PreTrainedModel, Any]:  # transformers 
     _family(str(_config(path).get("model_type")), path / CONFIG_FILE)
     model = _classifier(path)
     try:
-        return model, AutoTokenizer.from_pretrained(path, local_files_only=True)  # type: ignore[no-untyped-call]  # untyped there
+        return model, _fast_tokenizer(path)
     except Exception as error:  # the Rust side raises bare Exception
         raise BadCheckpoint(f"{path}: the tokenizer cannot be loaded: {error}") from error
 
@@ -275,7 +289,18 @@ def base_tokenizer(base: str) -> Any:  # transformers has no one type for its to
     """
     file = Path(base) / TOKENIZER_FILE
     known = {"tokenizer_object": without_spellings(file)} if file.is_file() else {}
-    return AutoTokenizer.from_pretrained(base, use_fast=True, **known)  # type: ignore[no-untyped-call]  # untyped there
+    return _fast_tokenizer(Path(base), **known)
+
+
+def _fast_tokenizer(folder: Path, **settings: Any) -> Any:  # transformers has no one type for its tokenizers
+    """Load a tokenizer, also as transformers 5 saves it: the class that belongs to no family and further tokens have other names there."""
+    file = folder / TOKENIZER_CONFIG
+    saved = read_object(file) if file.is_file() else {}
+    further = saved.get("extra_special_tokens")
+    if isinstance(further, list):
+        settings = {"extra_special_tokens": {}, "additional_special_tokens": further, **settings}
+    kind = PreTrainedTokenizerFast if saved.get("tokenizer_class") == BACKEND else AutoTokenizer
+    return kind.from_pretrained(folder, local_files_only=True, **settings)
 
 
 def _tokenizer(path: Path) -> tokenizers.Tokenizer:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tokenizers
@@ -17,8 +18,7 @@ from sentiment.model.classifier import Classifier, golden_error
 from sentiment.model.session import RUNTIME_VERSION, ExplainSession, Session
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row, Tokenizer
-from sentiment_models.errors import ModelsError
-from sentiment_models.export.checkpoint import Checkpoint
+from sentiment_models.errors import ModelsError, to_install
 from sentiment_models.export.golden import PARAGRAPH
 from sentiment_models.export.graphs.graph_rules import graph_faults, read_graph, shape_faults
 from sentiment_models.export.inference import Graph
@@ -31,9 +31,11 @@ from sentiment_models.export.manifest import (
     digest_without_card,
     read_object,
 )
-from sentiment_models.export.signature import check_signature
 from sentiment_models.export.verify import check_explain_parity, check_parity, explain_parity, interleave, movement, parity
 from sentiment_models.export.weights import Stored, stored_tensors
+
+if TYPE_CHECKING:
+    from sentiment_models.export.checkpoint import Checkpoint
 
 # How transformers names the labels of a configuration without names.
 _NAMELESS = {"0": "LABEL_0", "1": "LABEL_1"}
@@ -41,20 +43,22 @@ _NAMELESS = {"0": "LABEL_0", "1": "LABEL_1"}
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The name of a check, whether it passed, and what it found."""
+    """The name of a check, whether it passed (None: left out, for want of a package), and what it found."""
 
     name: str
-    good: bool
+    good: bool | None
     found: str
 
     @property
     def line(self) -> str:
         """The line for the terminal, in the format of ``sentiment check``."""
-        return f"{'ok' if self.good else 'BAD':5} {self.name}: {self.found}"
+        return f"{'skip' if self.good is None else 'ok' if self.good else 'BAD':5} {self.name}: {self.found}"
 
 
 def examine(path: Path, signature: Path | None = None, key: Path | None = None) -> Iterator[Check]:
     """Run all checks of a bundle, one by one. If its files are damaged, the other checks are skipped.
+
+    Without torch, the comparison with the weights is left out, and with it those of the graphs that need it.
 
     Args:
         path: the bundle's folder.
@@ -77,7 +81,10 @@ def examine(path: Path, signature: Path | None = None, key: Path | None = None) 
         check = _check(f"{file} content", partial(_content, subject, file))
         safe[file] = check.good
         yield check
-    weights = _check("weights", partial(_weights, subject))
+    try:
+        weights = _check("weights", partial(_weights, subject))
+    except ModuleNotFoundError as error:
+        weights = Check("weights", None, f"not compared with torch, nor are the graphs: {to_install(error, 'models') or error}")
     yield weights
     for spec in manifest.graphs.classify:
         if not safe.get(spec.file):
@@ -95,6 +102,8 @@ def examine(path: Path, signature: Path | None = None, key: Path | None = None) 
 def _check(name: str, look: Callable[[], str]) -> Check:
     try:
         return Check(name, True, look())
+    except ModuleNotFoundError:
+        raise
     except Exception as error:  # ONNX Runtime's exceptions share no base class, and torch's are many
         ours = isinstance(error, BadBundle | ModelsError)
         return Check(name, False, str(error) if ours else f"{type(error).__name__}: {error}")
@@ -134,8 +143,10 @@ class _Subject:
         return self._graphs[spec.file]
 
     @cached_property
-    def checkpoint(self) -> Checkpoint:
+    def checkpoint(self) -> "Checkpoint":
         """The bundle's own weights in torch."""
+        from sentiment_models.export.checkpoint import Checkpoint  # noqa: PLC0415  # imports torch, which the other checks do not need
+
         return Checkpoint.of_bundle(self.path)
 
     @cached_property
@@ -148,6 +159,8 @@ class _Subject:
 
 
 def _signed(path: Path, signature: Path, key: Path) -> str:
+    from sentiment_models.export.signature import check_signature  # noqa: PLC0415  # only signatures need cryptography
+
     check_signature(path, signature, key)
     return f"{signature.name} matches the key {key.name}"
 

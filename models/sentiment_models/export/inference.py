@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from sentiment.model.classifier import READ_ON, Classifier
+from sentiment.model.classifier import Classifier
 from sentiment.model.cores import cores_granted
+from sentiment.model.long_texts import READ_ON
 from sentiment.model.scores import Scored
 from sentiment.model.session import Session
 from sentiment.model.tensors import Feeds, pad

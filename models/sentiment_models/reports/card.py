@@ -1,12 +1,12 @@
-"""The model card. Every figure comes from a measurement; none is written by hand."""
+"""The model card: two pages for people. Figures come from measurements, the rest from the manifest and from what its author wrote.
+
+How the model was trained, and every table, are in the record beside the bundle, see ``card_record``.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from sentiment.files.html_report import markdown
-from sentiment.model.bundle import Bundle, GraphSpec, Manifest, WindowsSpec, load_bundle
+from sentiment.model.bundle import Bundle, Manifest, WindowsSpec, load_bundle
 from sentiment_models.errors import ModelsError
 from sentiment_models.evaluation.findings import Evaluation
 from sentiment_models.explanations.findings import Findings
@@ -15,7 +15,6 @@ from sentiment_models.explanations.training_findings import TrainingFindings
 from sentiment_models.export.manifest import (
     CARD_FILE,
     MANIFEST_FILE,
-    WEIGHTS_FILE,
     digest_without_card,
     file_entry,
     read_object,
@@ -24,24 +23,19 @@ from sentiment_models.export.manifest import (
 )
 from sentiment_models.export.provenance import Json
 from sentiment_models.reports import card_figures
-from sentiment_models.reports.card_explanations import explanations
+from sentiment_models.reports.about import AuthorFacts
+from sentiment_models.reports.card_explanations import explanations_in_short
+from sentiment_models.reports.card_record import record
+from sentiment_models.reports.report import write_text
 
 Facts = Mapping[str, Json]
-# Recipe settings that shape an untrained model and have no effect with a base.
-UNTRAINED = {"layers", "heads", "width", "vocabulary"}
-
-
-@dataclass(frozen=True, slots=True)
-class AuthorFacts:
-    """Facts that cannot be measured and that the author of the card gives. Empty ones are left out of the card."""
-
-    # The language of the texts that the bundle is for, such as English.
-    language: str = ""
-    # One or more sentences on the licences of the training texts.
-    licences: str = ""
-
-
 NO_FACTS = AuthorFacts()
+
+
+def record_path(bundle: Path) -> Path:
+    """Return the path of a bundle's record: next to its folder, never in it."""
+    whole = bundle.resolve()
+    return whole.with_name(whole.name + ".record.md")
 
 
 def write_card(
@@ -51,7 +45,7 @@ def write_card(
     training: TrainingFindings | None = None,
     author: AuthorFacts = NO_FACTS,
 ) -> Path:
-    """Write MODEL_CARD.md into a bundle and list it in the manifest, whose digest changes.
+    """Write MODEL_CARD.md into a bundle, list it in the manifest, whose digest changes, and write the record beside the bundle.
 
     Args:
         bundle: the bundle's directory.
@@ -79,8 +73,9 @@ def write_card(
             )
     path = bundle / CARD_FILE
     described = digest_without_card(manifest)
-    text = card(loaded, described, _facts(manifest.get("provenance")), evaluations, findings, training, author)
-    replace_file(path, text.encode())
+    provenance = _facts(manifest.get("provenance"))
+    replace_file(path, card(loaded, described, provenance, evaluations, findings, author).encode())
+    write_text(record_path(bundle), record(loaded, described, provenance, evaluations, findings, training))
     write_manifest(bundle, {**manifest, "files": {**_facts(manifest["files"]), CARD_FILE: file_entry(path)}})
     return path
 
@@ -91,23 +86,19 @@ def card(
     provenance: Facts,
     evaluations: Sequence[Evaluation],
     findings: Findings | None = None,
-    training: TrainingFindings | None = None,
     author: AuthorFacts = NO_FACTS,
 ) -> str:
     """Compose the card's text. ``digest``: of the manifest without the card."""
     manifest = bundle.manifest
-    measured = manifest.explanations
-    default = measured.default_method if measured else findings.default_method if findings else ""
+    named = [one.model_copy(update={"datasets": {author.name(name): found for name, found in one.datasets.items()}}) for one in evaluations]
     sections = (
         _head(bundle, digest, provenance, author),
         _use(manifest, author),
-        _training(provenance, author),
-        card_figures.figures(manifest, evaluations),
-        *_long_texts(provenance),
-        _calibration(manifest),
-        _graphs(manifest, provenance),
-        explanations(findings, default, training),
-        card_figures.weaknesses(manifest, evaluations),
+        card_figures.summary(manifest, named, author.earlier),
+        *([f"## What chose it\n\n{author.selection.strip()}"] if author.selection else ()),
+        card_figures.weaknesses(manifest, named),
+        explanations_in_short(manifest, findings, author),
+        _data(provenance, author),
     )
     return "\n\n".join(sections) + "\n"
 
@@ -120,8 +111,9 @@ def _head(bundle: Bundle, digest: str, provenance: Facts, author: AuthorFacts) -
         f"Classifies {_text(manifest, author)} as {' or '.join(manifest.labels)}: "
         f"a {manifest.architecture} encoder with a classification head"
         f"{f', fine-tuned from `{base}`' if base else ''}. It reads at most {manifest.max_tokens} tokens at once.\n\n"
+        f'```\nSENTIMENT_MODEL={manifest.name} sentiment serve\nsentiment classify "TEXT"\n```\n\n'
         f"Generated by `sentiment-models card` from the manifest, whose SHA-256 without this card is `{digest}`, and from evaluations of "
-        "its graphs."
+        f"its graphs. The record of training and all tables are in `{record_path(bundle.path).name}` beside the bundle's folder."
     )
 
 
@@ -132,9 +124,10 @@ def _text(manifest: Manifest, author: AuthorFacts) -> str:
 
 def _use(manifest: Manifest, author: AuthorFacts) -> str:
     language = f"Not for texts in languages other than {author.language}. " if author.language else ""
+    limits = f"{author.limits.strip()} " if author.limits else ""
     return (
         "## Intended use and limits\n\n"
-        f"For texts like those that it was trained and measured on; see below. Not for decisions about people. {language}"
+        f"For texts like those that it was trained and measured on; see below. Not for decisions about people. {language}{limits}"
         f"Every text gets one of the labels {', '.join(manifest.labels)}, even if none of them fits; the probability is then often low. "
         f"A text of more than {manifest.max_tokens} tokens {_long_text(manifest)} unless the caller chooses another truncation."
     )
@@ -151,157 +144,23 @@ def _long_text(manifest: Manifest) -> str:
     }[manifest.default_truncation]
 
 
-def _long_texts(provenance: Facts) -> list[str]:
-    """Return the section on long texts: the accuracies that the way of reading them was chosen by."""
-    found = _facts(provenance.get("long_texts"))
-    if not found:
-        return []
-    rows = [(way, accuracy) for way, accuracy in _facts(found.get("accuracy")).items()]
-    note = f"Accuracy by way of reading, on {_number(found.get('texts'))} texts of {', '.join(_facts(found.get('files')))}."
-    return [f"## Texts longer than the limit\n\n{note}\n\n{markdown(('truncation', 'accuracy'), rows)}"]
+def _data(provenance: Facts, author: AuthorFacts) -> str:
+    lines = [f"- **{source.name}**: {source.use}" for source in author.sources] or _files(provenance.get("training"))
+    lines = lines or ["The checkpoint has no record of its training."]
+    licences = f"Licences: {author.licences.strip()} " if author.licences else ""
+    return "\n".join(["## Training data and licences", "", *lines, "", f"{licences}No training text is in this bundle."])
 
 
-def _training(provenance: Facts, author: AuthorFacts) -> str:
-    stages = _stages(provenance.get("training"))
-    lines = ["## Training", ""]
-    if not stages:
-        return "\n".join([*lines, "The checkpoint has no record of its training."])
-    for number, stage in enumerate(stages, 1):
-        if len(stages) > 1:
-            lines += [f"### Stage {number} of {len(stages)}", ""]
-        lines += [*_stage(stage), ""]
-    libraries = ", ".join(f"{name} {version}" for name, version in sorted(_facts(provenance.get("libraries")).items()))
-    licences = f"Licences of the training texts: {author.licences} " if author.licences else ""
-    return "\n".join([*lines, f"{licences}No training text is in this bundle.", "", f"Exported with {libraries}."])
-
-
-def _stages(training: Json) -> list[Facts]:
-    """Return the stages of training, the first one first: a model may be fine-tuned from one with a record of its own."""
-    facts = _facts(training)
-    return [*_stages(facts.get("base_training")), facts] if facts else []
-
-
-def _stage(training: Facts) -> list[str]:
-    lines = []
-    resized = _facts(training.get("resized"))
-    if resized:
-        size = f"{resized.get('layers')} layers of {resized.get('width')} dimensions"
-        return [f"Not trained: resized to {size} (seed {resized.get('seed')})."]
-    rows = [_facts(file) for file in _items(training.get("files"))]
-    if rows:
-        lines += ["| file | texts | times per epoch | SHA-256 |", "|---|---:|---:|---|"]
-        for row in rows:
-            teachers = ", ".join(f"`{teacher}`" for teacher in _items(row.get("teachers")))
-            more = ", last sentences" * bool(row.get("tails")) + f", probabilities of {teachers}" * bool(teachers)
-            texts = _number(row.get("rows", row.get("documents")))
-            lines.append(f"| {row.get('file')}{more} | {texts} | {row.get('times')} | `{str(row.get('sha256'))[:16]}` |")
-        lines.append("")
-    others = _items(training.get("averaged_with"))
-    if others:
-        # Earlier versions recorded the others' training instead of their names.
-        names = ", ".join(other if isinstance(other, str) else "an earlier stage" for other in others)
-        lines += [f"The bundle's weights are the mean of those of this stage and of: {names}.", ""]
-    settings = _facts(training.get("recipe"))
-    idle = UNTRAINED if settings.get("base") else set()
-    said = {name: value for name, value in sorted(settings.items()) if name not in idle and value != "" and not isinstance(value, list)}
-    recipe = ", ".join(f"{name} {value}" for name, value in said.items())
-    return [*lines, _course(training), "", f"Recipe: {recipe}."]
-
-
-def _course(training: Facts) -> str:
-    steps = f"{_number(training.get('steps'))} optimizer steps"
-    if "train_documents" in training:
-        return (
-            f"Pre-training on {_number(training.get('train_documents'))} documents without labels, {steps}; "
-            f"{_number(training.get('dev_documents'))} held-out documents selected the checkpoint."
-        )
-    return (
-        f"{_number(training.get('train_examples'))} examples, {steps}. The development set has "
-        f"{_number(training.get('dev_examples'))} texts; no text of it, nor a copy of one, is in the training set. It selected the "
-        f"checkpoint (accuracy {_share(training.get('dev_accuracy'))} in training precision) and the calibration."
-    )
-
-
-def _calibration(manifest: Manifest) -> str:
-    calibration = manifest.calibration
-    dev = manifest.accuracy.get("dev")
-    held = f" On that set: accuracy {dev.accuracy:.4f}, ECE {dev.ece:.4f} ({dev.rows:,} texts)." if dev else ""
-    how = "is fitted on the development set with the served graph" if dev else "is not fitted: there was no development set"
-    return (
-        "## Calibration\n\n"
-        f"Probability is softmax(logits / {calibration.temperature}). The temperature {how}.{held} Answers with a probability below "
-        f"{calibration.abstain_below} are marked `abstain`."
-    )
-
-
-def _graphs(manifest: Manifest, provenance: Facts) -> str:
-    lines = [
-        "## Graphs",
-        "",
-        _stored(manifest, provenance) + f" Embeddings in int8.onnx: {provenance.get('embeddings')}. It uses operators that only ONNX "
-        "Runtime has. *Batch mates* is the largest change of a probability between a row alone and the row in shuffled, longer padded "
-        "batches.",
-        "",
-        "| graph | size | largest logit error | mean probability error | batch mates, largest move | bound | tolerance at loading |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    lines += [_graph_row(manifest, graph, provenance) for graph in manifest.graphs.classify]
-    total = sum(file.bytes for name, file in manifest.files.items() if name != CARD_FILE) / 1e6
-    return "\n".join([*lines, "", f"All files together: {total:.1f} MB.", *_spellings(provenance)])
-
-
-def _stored(manifest: Manifest, provenance: Facts) -> str:
-    size, in_int8 = _megabytes(manifest, WEIGHTS_FILE), provenance.get("weights_in_int8")
-    if in_int8 is None:  # made by 0.1.0
-        return (
-            f"`{WEIGHTS_FILE}` has the weights in fp16 ({size}); fp32.onnx reads them from there. int8.onnx has its own weights with one "
-            "scale per column, and one activation scale per row. Errors are relative to torch with the same fp16 weights."
-        )
-    return (
-        f"`{WEIGHTS_FILE}` has the weights ({size}), {in_int8} of them in int8 with a scale for each output of a layer or entry of a "
-        "table, the others in fp16; the graphs read them from there. int8.onnx multiplies in int8, with one activation scale per row; "
-        "fp32.onnx computes with what the int8 weights stand for. Errors of fp32.onnx are relative to torch with the stored weights, those "
-        "of int8.onnx to torch with the weights before they were rounded to int8."
-    )
-
-
-def _spellings(provenance: Facts) -> list[str]:
-    found: Any = provenance.get("spellings")  # plain JSON; absent in bundles of earlier versions
-    if not found:
-        return []
-    files = ", ".join(f"{file['file']} (`{file['sha256'][:16]}`)" for file in found["files"])
-    return [
-        "",
-        f"The tokenizer corrects {found['count']:,} misspelled words, each with one swapped or omitted letter. "
-        f"They were chosen by word counts in {files}.",
-    ]
-
-
-def _graph_row(manifest: Manifest, graph: GraphSpec, provenance: Facts) -> str:
-    parity = _facts(_facts(provenance.get("parity")).get(graph.precision))
-    moved = _facts(_facts(provenance.get("batch_mates")).get(graph.precision))
-    return (
-        f"| {graph.file} | {_megabytes(manifest, graph.file)} | {parity.get('logit_error_max')} | {parity.get('probability_error_mean')} "
-        f"| {moved.get('probability_max')} | {graph.invariance} | {graph.tolerance} |"
-    )
-
-
-def _megabytes(manifest: Manifest, file: str) -> str:
-    size = manifest.files[file].bytes
-    return f"{size / 1e6:.1f} MB"
-
-
-def _number(value: Json) -> str:
-    return f"{value:,}" if isinstance(value, int) else "an unknown number of"
-
-
-def _share(value: Json) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else "unknown"
+def _files(training: Json) -> list[str]:
+    """Return a line that names the files of all stages of training; none without a record."""
+    names: dict[str, None] = {}
+    stage = _facts(training)
+    while stage:
+        files = stage.get("files")
+        names |= {f"`{_facts(file).get('file')}`": None for file in (files if isinstance(files, list) else [])}
+        stage = _facts(stage.get("base_training"))
+    return [f"The files of all stages: {', '.join(names)}."] if names else []
 
 
 def _facts(value: Json) -> Facts:
     return value if isinstance(value, Mapping) else {}
-
-
-def _items(value: Json) -> Sequence[Json]:
-    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()

@@ -1,4 +1,4 @@
-"""The model card's section on explanations: how far each ranking of words can be trusted, in a table and in sentences.
+"""What card and record say on explanations: how far each ranking of words can be trusted, in a sentence, and in tables.
 
 All statements follow from measurements, unfavourable ones included.
 """
@@ -6,6 +6,7 @@ All statements follow from measurements, unfavourable ones included.
 from collections.abc import Iterator, Sequence
 
 from sentiment.files.html_report import markdown
+from sentiment.model.bundle import Manifest
 from sentiment_models.explanations.conclusions import BETTER_AIM, SIGN, VERDICT_ERASES, against, aim, by_status, status
 from sentiment_models.explanations.findings import (
     ATTENTION,
@@ -19,13 +20,29 @@ from sentiment_models.explanations.findings import (
     Findings,
 )
 from sentiment_models.explanations.training_findings import TrainingFindings
+from sentiment_models.reports.about import AuthorFacts
 
 # Operators in words.
 ERASED = {"attention_mask": "by the attention mask", "mask_token": "by [MASK]", "deletion": "by deletion"}
 
 
+def explanations_in_short(manifest: Manifest, findings: Findings | None, author: AuthorFacts) -> str:
+    """Compose the card's section: the default method, and whether its evidence confirms it."""
+    title, measured = "## How far explanations can be trusted", manifest.explanations
+    if measured is None:
+        what = "were studied; the record has the figures" if findings else "were not measured"
+        return f"{title}\n\nThe bundle's explanations {what}. Each explanation still has evidence measured on its own text."
+    said = f"On {measured.texts:,} texts of {author.name(measured.dataset)}, the default method, `{measured.default_method}`, "
+    for one in measured.trust:
+        if one.method == measured.default_method:
+            said += f"is {'better' if one.better_than_random else '**not** shown to be better'} than random word order in the mean"
+            if one.better_of_tested is not None:
+                said += f"; on single texts its evidence confirms it on {one.better_of_tested:.1%} of the {one.tested:,} that can be tested"
+    return f"{title}\n\n{said}. Where heads look is no reason for an answer. Each explanation has evidence measured on its own text."
+
+
 def explanations(findings: Findings | None, default: str, training: TrainingFindings | None = None) -> str:
-    """Compose the section.
+    """Compose the record's section.
 
     Args:
         findings: the study of this bundle, or None.

@@ -7,16 +7,45 @@ from sentiment.model.bundle import Manifest
 from sentiment_models.evaluation import tables
 from sentiment_models.evaluation.findings import Evaluation
 from sentiment_models.export.golden import MEANT
+from sentiment_models.reports.about import Earlier
 
 # Characters of a quoted text, and behaviours whose failures are quoted.
 QUOTED_MAX = 90
-BEHAVIOURS_QUOTED_MAX = 8
+BEHAVIOURS_QUOTED_MAX = 3
 # Slices with fewer texts say little.
 SLICE_ROWS_MIN = 30
 
 
+def summary(manifest: Manifest, evaluations: Sequence[Evaluation], earlier: Earlier | None) -> str:
+    """Compose the card's table: the served graph beside the largest class, and beside the bundle before."""
+    served, calibration = served_evaluation(manifest, evaluations), manifest.calibration
+    said = f"Probability is softmax(logits / {calibration.temperature}); below {calibration.abstain_below} an answer is marked `abstain`. "
+    if served is None:
+        return f"## Figures\n\n{said}Not evaluated."
+    before = (earlier.name,) if earlier else ()
+    rows = []
+    for name, one in served.datasets.items():
+        majority = max(found.rows for found in one.classes.values()) / one.rows
+        low, high = one.accuracy_interval
+        was = [f"{earlier.accuracy[name]:g}" if name in earlier.accuracy else "" for earlier in ([earlier] if earlier else [])]
+        rows.append(
+            (
+                *(name, one.rows, f"{majority:.3f}", *was, f"{one.accuracy:.4f} ({low:.3f} to {high:.3f})"),
+                *(f"{one.expected.expected_accuracy:.3f}", f"{one.ece:.3f}", tables.share(one.abstained, one.rows)),
+            )
+        )
+    caught, texts = (sum(getattr(one, what) for one in served.undecided.values()) for what in ("caught", "rows"))
+    undecided = f" Of {texts:,} texts without a correct label, {tables.share(caught, texts)} are marked `abstain`." if texts else ""
+    return (
+        "## Figures\n\n"
+        f"{said}*Largest class*: the accuracy of always answering the commonest label. *Accuracy*: with its 95 % interval. *Stated*: the "
+        f"mean of the answers' probabilities. *ECE*: calibration error over 15 bins.{undecided}\n\n"
+        + markdown(("data set", "texts", "largest class", *before, "accuracy", "stated", "ECE", "abstained"), rows)
+    )
+
+
 def figures(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
-    """Compose the section of figures: those of every graph, then the further tables of the served one."""
+    """Compose the record's section of figures: those of every graph, then the further tables of the served one."""
     if not evaluations:
         return "## Figures\n\nNot evaluated."
     header = (
@@ -73,8 +102,7 @@ def weaknesses(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
     lines = [*(_worst(manifest, served) if served else ()), *_golden(manifest)]
     lines += [
         "Other kinds of text than those in the tables above were not measured, nor was fairness towards groups of people.",
-        "int8 rounds: a text near the decision border may get another label from the fp32 graph. The table of graphs has the mean "
-        "probability error.",
+        "int8 rounds: a text near the decision border may get another label from the fp32 graph.",
     ]
     return "\n".join(["## Weaknesses", "", *(f"- {line}" for line in lines), *(_failing(served) if served else ())])
 
@@ -84,8 +112,6 @@ def _worst(manifest: Manifest, served: Evaluation) -> Iterator[str]:
     name, worst = min(figures, key=lambda pair: pair[1].accuracy)
     errors = round(worst.rows * (1 - worst.accuracy))
     yield f"The lowest accuracy measured is {worst.accuracy:.4f}, on {name}: {errors:,} wrong answers of {worst.rows:,}."
-    name, worst = max(figures, key=lambda pair: pair[1].ece)
-    yield f"Calibration is worst on {name}: probabilities are off by {worst.ece:.3f} on average."
     counted = [(name, one.expected_without_abstentions) for name, one in figures if one.expected_without_abstentions]
     if counted:
         name, furthest = max(counted, key=lambda pair: abs(pair[1].error))

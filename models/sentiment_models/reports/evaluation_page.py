@@ -4,7 +4,6 @@ from sentiment.files.html_report import Section, page, paragraph, plain, table
 from sentiment_models.evaluation import tables
 from sentiment_models.evaluation.findings import Evaluation
 from sentiment_models.evaluation.tables import Table
-from sentiment_models.reports import plots
 from sentiment_models.reports.report import picture
 
 
@@ -46,6 +45,8 @@ def as_page(evaluation: Evaluation) -> str:
 
 def _plots(title: str, evaluation: Evaluation) -> str:
     """Return the plots that belong below a table."""
+    from sentiment_models.reports import plots  # noqa: PLC0415  # the figures as text need no matplotlib
+
     found = ""
     for name, one in evaluation.datasets.items():
         if title == tables.CALIBRATION:

@@ -6,7 +6,8 @@ from sentiment.files.html_report import Section, page, paragraph, table
 from sentiment_models.export.provenance import Json
 from sentiment_models.reports.plots import panels
 from sentiment_models.reports.report import picture
-from sentiment_models.training.experiment import Experiment, Outcome
+from sentiment_models.training.experiment import Outcome
+from sentiment_models.training.recipe import Experiment
 
 PUBLISHED = {"8x6": 0.76, "8x12": 0.76, "16x6": 0.76, "16x12": 0.76}
 """Published test accuracy from scratch with 4,000 reviews, 128 tokens and 5 epochs, by heads x layers."""

@@ -3,10 +3,9 @@
 import json
 import math
 import random
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -17,89 +16,14 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from sentiment_models.data.corpus import read_corpus
 from sentiment_models.data.labelled import Example, read_examples
 from sentiment_models.errors import BadData, ModelsError, OtherRun
-from sentiment_models.export.provenance import Json, distinct_names
-from sentiment_models.training.bases import TRAINING_FILE, content_of, name_of
-from sentiment_models.training.limits import check_limits
+from sentiment_models.training.bases import TRAINING_FILE, content_of, folder_of, name_of
 from sentiment_models.training.precision import mixed_precision
-from sentiment_models.training.recipe import Recipe
+from sentiment_models.training.recipe import Experiment, Recipe
 from sentiment_models.training.resume import fingerprint_of, locked, write_atomically
-from sentiment_models.training.scratch import Shape
 from sentiment_models.training.train import train
 
 # Reviews have at most 128 tokens by default; larger batches are no faster on a GPU.
 MEASURED_ROWS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """The runs to compare and their settings.
-
-    ``grid`` holds (heads, layers) of the models from scratch, ``bases`` holds (name, folder) of the models to fine-tune.
-
-    Raises:
-        ModelsError: there is no run, two runs have the same name, a name cannot be a folder's, a shape is impossible, or a number is
-            outside its limits.
-    """
-
-    data: str
-    test: str
-    bases: tuple[tuple[str, str], ...] = ()
-    grid: tuple[tuple[int, int], ...] = ((8, 6), (8, 12), (16, 6), (16, 12))
-    reviews: int = 4000
-    # 0: all.
-    test_reviews: int = 0
-    max_tokens: int = 128
-    epochs: int = 5
-    width: int = 256
-    vocabulary: int = 8000
-    # With this rate and 16 rows, an 8x6 model has chance accuracy after one epoch and 0.78 after two.
-    learning_rate: float = 1e-4
-    base_learning_rate: float = 5e-5
-    batch_rows: int = 16
-    dev_fraction: float = 0.1
-    labels: tuple[str, ...] = ("negative", "positive")
-    seed: int = 1
-
-    def __post_init__(self) -> None:
-        names = [f"{heads}x{layers}" for heads, layers in self.grid] + [name for name, _ in self.bases]
-        double = sorted({name for name in names if names.count(name) > 1})
-        if double or not names:
-            raise ModelsError(f"two runs are called {double[0]}; give them different names" if double else "no run: give --grid or --base")
-        for name in names:
-            if not re.fullmatch(r"\w[\w.-]*", name):
-                raise ModelsError(f"run name must consist of letters, digits, dots and hyphens, got {name!r}")
-        for heads, layers in self.grid:
-            Shape(layers, heads, self.width)
-        check_limits(self)
-
-    def recipes(self, data: Path) -> dict[str, Recipe]:
-        """Return the recipe of each run by name. All use the same reviews and the same development set."""
-        common = Recipe(
-            base="",
-            sources=(str(data),),
-            labels=self.labels,
-            epochs=self.epochs,
-            learning_rate=self.learning_rate,
-            warmup_fraction=0.1,
-            batch_rows=self.batch_rows,
-            batch_tokens=self.batch_rows * self.max_tokens,
-            max_tokens=self.max_tokens,
-            dev_fraction=self.dev_fraction,
-            evaluations_per_epoch=1,
-            # No early stop: the curve needs a point for every epoch.
-            patience=self.epochs + 1,
-            width=self.width,
-            vocabulary=self.vocabulary,
-            seed=self.seed,
-        )
-        runs = {f"{heads}x{layers}": replace(common, heads=heads, layers=layers) for heads, layers in self.grid}
-        return runs | {name: replace(common, base=folder, learning_rate=self.base_learning_rate) for name, folder in self.bases}
-
-    def published(self) -> dict[str, Json]:
-        """Return the settings for records, without paths of this machine."""
-        data, test = distinct_names([Path(self.data), Path(self.test)])
-        bases = [f"{name} from {name_of(folder)}" for name, folder in self.bases]
-        return {**asdict(self), "data": data, "test": test, "bases": bases}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +69,10 @@ def conduct(experiment: Experiment, out: Path, device: str, say: Callable[[str],
         OtherRun: ``out`` holds another experiment.
         ModelsError: another process uses ``out``.
     """
+    # First, because a folder that does not exist cannot be a base.
+    bases = [content_of(folder_of(folder)) for _, folder in experiment.bases]
     reviews = sample(Path(experiment.data), experiment.labels, experiment.reviews, experiment.seed)
     test = sample(Path(experiment.test), experiment.labels, experiment.test_reviews, experiment.seed)
-    bases = [content_of(folder) for _, folder in experiment.bases]
     texts = [sorted((one.label, one.text) for one in rows) for rows in (reviews, test)]
     fingerprint = fingerprint_of([asdict(experiment), bases, texts])
     # After the files are read, so that unusable files leave no folder behind.

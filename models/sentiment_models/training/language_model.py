@@ -20,7 +20,8 @@ from sentiment_models.errors import BadCheckpoint
 from sentiment_models.export.checkpoint import base_tokenizer, from_pretrained
 from sentiment_models.export.families import FAMILIES, check_reads
 from sentiment_models.export.weights import check_weights
-from sentiment_models.training.scratch import Shape
+from sentiment_models.training.recipe import Shape
+from sentiment_models.training.scratch import bert_config
 
 Model = Any  # each family has its own class and its own names for the parts of its head
 
@@ -114,5 +115,5 @@ def load_tokenizer(folder: str) -> Any:  # transformers has no one type for its 
 
 def fresh(shape: Shape, tokenizer: Any, dropout: float, tokens_max: int, *, next_sentence: bool) -> LanguageModel:
     """Make an untrained BERT that reads at most ``tokens_max`` tokens."""
-    module = BertForPreTraining(shape.config(len(tokenizer), tokens_max, dropout))  # type: ignore[no-untyped-call]  # untyped there
+    module = BertForPreTraining(bert_config(shape, len(tokenizer), tokens_max, dropout))  # type: ignore[no-untyped-call]  # untyped there
     return LanguageModel(module, tokenizer, next_sentence)

@@ -5,7 +5,7 @@ import json
 import random
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,53 +19,16 @@ from sentiment_models.data.documents import Documents, Frame, Row, pairs, read_d
 from sentiment_models.data.labelled import Example, Source, batches, evaluation_steps
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.export.provenance import Json, distinct_names
-from sentiment_models.training.bases import TRAINING_FILE, content_of, name_of, training_of
+from sentiment_models.training.bases import TRAINING_FILE, content_of, folder_of, name_of, training_of
 from sentiment_models.training.distributed import Processes, join
 from sentiment_models.training.language_model import LanguageModel, fresh, load, load_tokenizer
-from sentiment_models.training.limits import check_limits
 from sentiment_models.training.masking import IGNORED, Ids, Vocabulary, mask
 from sentiment_models.training.optimizer import make_optimizer
 from sentiment_models.training.precision import mixed_precision
+from sentiment_models.training.recipe import Pretraining, Shape
 from sentiment_models.training.resume import fingerprint_of, load_state, locked, replace_folder, save_state, write_atomically
-from sentiment_models.training.scratch import Shape, train_tokenizer
+from sentiment_models.training.scratch import train_tokenizer
 from sentiment_models.training.tracking import Log
-
-
-@dataclass(frozen=True, slots=True)
-class Pretraining:
-    """The settings of pre-training. Runs with the same settings, files and machine give the same result.
-
-    Raises:
-        ModelsError: both a tokenizer and a base are given, or a number is outside its limits.
-    """
-
-    sources: tuple[str, ...]
-    # The encoder to continue from. Empty: an untrained BERT of the shape below.
-    base: str = ""
-    # Folder of a tokenizer for an untrained BERT. Empty: one is learned from the sources.
-    tokenizer: str = ""
-    layers: int = 6
-    heads: int = 8
-    width: int = 256
-    vocabulary: int = 8000
-    next_sentence: bool = True
-    epochs: int = 1
-    max_steps: int = 0
-    learning_rate: float = 1e-4
-    warmup_fraction: float = 0.06
-    weight_decay: float = 0.01
-    dropout: float = 0.1
-    batch_rows: int = 64
-    batch_tokens: int = 8192
-    max_tokens: int = 128
-    dev_fraction: float = 0.01
-    evaluations_per_epoch: int = 4
-    seed: int = 1
-
-    def __post_init__(self) -> None:
-        if self.base and self.tokenizer:
-            raise ModelsError(f"tokenizer {self.tokenizer} cannot be used with base {self.base}, which has its own tokenizer")
-        check_limits(self)
 
 
 @dataclass(slots=True)
@@ -94,7 +57,9 @@ def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_ste
         ModelsError: another process uses ``out``, the processes do not see the same files, or the loss was never a finite number.
     """
     processes = join(device)
-    base, base_training = name_of(recipe.base), training_of(recipe.base)
+    base, tokenizer = name_of(recipe.base), name_of(recipe.tokenizer)
+    recipe = replace(recipe, base=folder_of(recipe.base), tokenizer=folder_of(recipe.tokenizer))
+    base_training = training_of(recipe.base)
     sources = [Source.parse(spec) for spec in recipe.sources]
     texts = [[Example(text, 0) for text in read_documents(source.path)] for source in sources]
     hashes = [hashlib.sha256(source.path.read_bytes()).hexdigest() for source in sources]
@@ -120,7 +85,7 @@ def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_ste
                     f"{out}: the loss on held-out documents was never a finite number; lower --learning-rate ({recipe.learning_rate})"
                 )
             record = {
-                "recipe": {**asdict(recipe), "base": base, "tokenizer": name_of(recipe.tokenizer), "sources": names},
+                "recipe": {**asdict(recipe), "base": base, "tokenizer": tokenizer, "sources": names},
                 "base_training": base_training,
                 "files": [
                     {"file": name, "documents": len(rows), "times": source.times, "sha256": digest}

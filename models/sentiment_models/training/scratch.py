@@ -2,14 +2,13 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from tokenizers.implementations import BertWordPieceTokenizer
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
 
-from sentiment_models.errors import BadData, ModelsError
-from sentiment_models.training.recipe import Recipe
+from sentiment_models.errors import BadData
+from sentiment_models.training.recipe import Recipe, Shape
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # BERT's own limit: a script with thousands of characters must not fill the vocabulary.
@@ -18,39 +17,19 @@ CHARACTERS_MAX = 1000
 WORD_START = "\ue000"
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The size of an encoder. A head has width / heads dimensions; feed-forward layers are four times as wide.
-
-    Raises:
-        ModelsError: a number is below 1, or the width is not a multiple of the heads.
-    """
-
-    layers: int
-    heads: int
-    width: int
-
-    def __post_init__(self) -> None:
-        if min(self.layers, self.heads, self.width) < 1:
-            raise ModelsError(f"layers, heads and width must be at least 1, got {self.layers}, {self.heads} and {self.width}")
-        if self.width % self.heads:
-            lower = self.width - self.width % self.heads
-            nearest = " or ".join(str(width) for width in (lower, lower + self.heads) if width)
-            raise ModelsError(f"width must be a multiple of heads ({self.heads}), got {self.width}; use {nearest}")
-
-    def config(self, vocabulary: int, positions: int, dropout: float) -> BertConfig:
-        """Return the configuration of a BERT of this size that reads at most ``positions`` tokens."""
-        return BertConfig(  # type: ignore[no-untyped-call]  # transformers leaves it untyped
-            vocab_size=vocabulary,
-            hidden_size=self.width,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            intermediate_size=4 * self.width,
-            max_position_embeddings=positions,
-            hidden_dropout_prob=dropout,
-            # The fused attention kernel has no dropout on attention probabilities.
-            attention_probs_dropout_prob=0.0,
-        )
+def bert_config(shape: Shape, vocabulary: int, positions: int, dropout: float) -> BertConfig:
+    """Return the configuration of a BERT of this size that reads at most ``positions`` tokens."""
+    return BertConfig(  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+        vocab_size=vocabulary,
+        hidden_size=shape.width,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=4 * shape.width,
+        max_position_embeddings=positions,
+        hidden_dropout_prob=dropout,
+        # The fused attention kernel has no dropout on attention probabilities.
+        attention_probs_dropout_prob=0.0,
+    )
 
 
 def train_tokenizer(texts: Sequence[str], size: int, tokens_max: int) -> BertTokenizerFast:
@@ -103,7 +82,7 @@ def fresh_classifier(recipe: Recipe, texts: Sequence[str]) -> tuple[BertForSeque
     """
     shape = Shape(recipe.layers, recipe.heads, recipe.width)
     tokenizer = train_tokenizer(list(dict.fromkeys(texts)), recipe.vocabulary, recipe.max_tokens)
-    config = shape.config(len(tokenizer), recipe.max_tokens, recipe.dropout)
+    config = bert_config(shape, len(tokenizer), recipe.max_tokens, recipe.dropout)
     config.id2label = dict(enumerate(recipe.labels))
     config.label2id = {name: index for index, name in enumerate(recipe.labels)}
     return BertForSequenceClassification(config), tokenizer  # type: ignore[no-untyped-call]  # transformers leaves it untyped

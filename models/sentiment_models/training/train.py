@@ -5,7 +5,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,7 +24,7 @@ from sentiment_models.export.checkpoint import base_tokenizer, from_pretrained
 from sentiment_models.export.families import FAMILIES, check_reads
 from sentiment_models.export.provenance import Json
 from sentiment_models.export.weights import check_weights
-from sentiment_models.training.bases import TRAINING_FILE, content_of, name_of, training_of
+from sentiment_models.training.bases import TRAINING_FILE, content_of, folder_of, name_of, training_of
 from sentiment_models.training.distributed import Processes, join
 from sentiment_models.training.emoji import add_emoji
 from sentiment_models.training.optimizer import freeze_encoder, make_optimizer
@@ -73,15 +73,16 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
 
     Raises:
         BadData: a data file cannot be used.
-        BadCheckpoint: the base cannot be loaded, or ``out`` is damaged.
+        BadCheckpoint: the base does not exist or cannot be loaded, or ``out`` is damaged.
         OtherRun: ``out`` holds a run with another recipe, other data or another base.
         ModelsError: another process uses ``out``, the processes do not see the same files, the device does not exist, or the loss is no
             longer a finite number.
         sentiment.errors.BadBundle: the base is a damaged bundle.
     """
     processes = join(device)
-    # First, because a damaged bundle cannot be a base.
-    base, base_training = name_of(recipe.base), training_of(recipe.base)
+    # First, because a folder that does not exist or a damaged bundle cannot be a base.
+    base, recipe = name_of(recipe.base), replace(recipe, base=folder_of(recipe.base))
+    base_training = training_of(recipe.base)
     corpus = read_corpus(recipe)
     split = corpus.split
     # By content: the base's path may hold another model by now.

@@ -14,9 +14,6 @@ from sentiment.model.scores import Scored, score, score_windows
 from sentiment.model.session import Fed, Session
 from sentiment.model.tokenizer import Row, Tokenizer, Windows, tokenizer_of
 
-READ_ON = ("head_tail", "windows")
-"""Truncations that read more than the first tokens of a text longer than a row."""
-
 
 class Classifier:
     """Tokenizer, session and calibration of one bundle. Immutable, for any thread; the session may restrict ``feeds`` and ``run``."""

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 Words = Sequence[int | None]
 Span = tuple[int, int]
 
+READ_ON = ("head_tail", "windows")
+"""Truncations that read more than the first tokens of a text longer than a row."""
+
 
 def window_spans(words: Words, room: int, stride: int, count_max: int) -> list[Span]:
     """Cover a text's tokens with overlapping windows.

@@ -7,7 +7,8 @@ from typing import Protocol
 from sentiment.batching.row_queue import Reading
 from sentiment.batching.ticket import Priority
 from sentiment.errors import InvalidInput, Unsupported
-from sentiment.model.classifier import READ_ON, Classifier
+from sentiment.model.classifier import Classifier
+from sentiment.model.long_texts import READ_ON
 from sentiment.model.tokenizer import Row
 from sentiment.observability.tracing.trace import Trace
 

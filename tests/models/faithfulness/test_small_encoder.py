@@ -20,7 +20,8 @@ from sentiment_models.explanations.small_encoder import (
     padded,
     read,
 )
-from sentiment_models.training.scratch import Shape, train_tokenizer
+from sentiment_models.training.recipe import Shape
+from sentiment_models.training.scratch import train_tokenizer
 from tests.models.tiny_bert import BAD, GOOD, sentences
 
 TOKENS_MAX = 24

@@ -2,7 +2,8 @@
 
 from sentiment.errors import InvalidInput
 from sentiment.explain.parts import ExplanationRequest
-from sentiment.model.classifier import READ_ON, Classifier
+from sentiment.model.classifier import Classifier
+from sentiment.model.long_texts import READ_ON
 from sentiment.model.words import Encoded
 
 TRUNCATIONS = ("refuse", "head", "head_tail")
