@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from sentiment_models.commands.arguments import DATA_HELP, positive
+from sentiment_models.commands.arguments import DATA_HELP, add_reading, positive, reading_of
 from sentiment_models.evaluation.compare import as_page, as_text, compare
 from sentiment_models.evaluation.evaluate import Dataset
 from sentiment_models.evaluation.resample import SEED
@@ -30,12 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads per session (default: the available cores)")
     parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="seed of the bootstrap (default: %(default)s)")
+    add_reading(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     check_writable(arguments.json, arguments.html)
-    datasets = [Dataset.parse(spec) for spec in arguments.files]
+    datasets = [Dataset.parse(spec, reading_of(arguments)) for spec in arguments.files]
     precisions = arguments.precision_a, arguments.precision_b
     comparison = compare(arguments.first, arguments.second, datasets, precisions, arguments.threads, arguments.seed)
     print(as_text(comparison))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sentiment.model.classifier import READ_ON
 from sentiment_models.commands import explanation_arguments
-from sentiment_models.commands.arguments import DATA_HELP, positive
+from sentiment_models.commands.arguments import DATA_HELP, add_reading, positive, reading_of
 from sentiment_models.evaluation.evaluate import Dataset, evaluate, record
 from sentiment_models.evaluation.resample import SEED
 from sentiment_models.reports.evaluation_page import as_page, as_text
@@ -37,13 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads of the session (default: the available cores)")
     parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="random seed (default: %(default)s)")
     parser.add_argument("--record", action="store_true", help="also write the figures into the bundle's manifest, which changes its digest")
+    add_reading(parser)
     explanation_arguments.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     check_writable(arguments.json, arguments.html, arguments.resume)
-    datasets = [Dataset.parse(spec) for spec in arguments.files]
+    datasets = [Dataset.parse(spec, reading_of(arguments)) for spec in arguments.files]
     explanation_arguments.check(arguments)
     if arguments.explanations:
         from sentiment_models.commands import explanations  # noqa: PLC0415  # imports torch, which only explanations need

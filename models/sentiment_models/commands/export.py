@@ -4,11 +4,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from sentiment_models.commands.arguments import DATA_HELP, positive
+from sentiment_models.commands.arguments import DATA_HELP, add_reading, positive, reading_of
 from sentiment_models.data.labelled import read_examples
 from sentiment_models.errors import ModelsError
-from sentiment_models.export.checkpoint import label_names
 from sentiment_models.export.export import export
+from sentiment_models.export.labels import label_names
 
 DESCRIPTION = (
     "Make a bundle from a checkpoint: weights in int8, an int8 and an fp32 graph, a manifest. Compares both graphs with torch, and single "
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="texts, .txt with one per line or a labelled file: correct misspelled words to words that are frequent in them (default: no "
         "correction)",
     )
+    add_reading(parser)
     parser.add_argument("--force", action="store_true", help="replace DIR if it exists")
 
 
@@ -57,7 +58,8 @@ def run(arguments: argparse.Namespace) -> None:
     out = arguments.out.resolve()
     if arguments.version is None and not out.name.isdigit():
         raise ModelsError(f"{arguments.out}: the folder's name is not a version number; add --version N")
-    dev = list(read_examples(arguments.dev, label_names(arguments.checkpoint), pairs=arguments.pairs)) if arguments.dev else None
+    labels, reading = label_names(arguments.checkpoint), reading_of(arguments)
+    dev = list(read_examples(arguments.dev, labels, pairs=arguments.pairs, reading=reading)) if arguments.dev else None
     exported = export(
         arguments.checkpoint,
         out,

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from sentiment_models.commands.arguments import positive
+from sentiment_models.commands.arguments import add_reading, positive, reading_of
 from sentiment_models.training.distributed import usable_device
 from sentiment_models.training.label import label
 
@@ -30,10 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the drawn sentences (default: %(default)s)")
     parser.add_argument("--device", default="cpu", help="torch device, such as cpu or cuda (default: %(default)s)")
+    add_reading(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     device = usable_device(arguments.device)
-    count = label(arguments.teacher, arguments.files, arguments.out, device, arguments.max_tokens, arguments.sentences, arguments.seed)
+    given = (arguments.teacher, arguments.files, arguments.out, device, arguments.max_tokens, arguments.sentences, arguments.seed)
+    count = label(*given, reading_of(arguments))
     print(f"{arguments.out}: {count} texts")

@@ -4,13 +4,13 @@ Not by a server: its answers do not say how many tokens are unknown or fragments
 """
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sentiment.client import CallFailed
 from sentiment.errors import BadSettings
+from sentiment.files.labels import Labels, WrongLabel
 from sentiment.files.texts import BadFile, read_labels, read_texts
 from sentiment.serving.offline import ROWS, OfflineClassifier
 from sentiment.watch.counts import OF_ANSWERS, OF_TEXTS, Entry, Seen, Told
@@ -73,16 +73,9 @@ class TextSource:
 
     def _told(self, path: Path, column: str) -> Iterator[str]:
         """The right label of each text, a label's name or its number; empty for those without."""
+        labels = Labels(self.labels)
         for number, value in enumerate(read_labels(path, column), 1):
-            label = label_of(value, self.labels)
-            if label and label not in self.labels:
-                # Not quoted: a wrong column may hold texts.
-                known = ", ".join(self.labels)
-                raise BadFile(f"{path}: --labels {column}: the label of text {number} must be one of {known} or its number")
-            yield label
-
-
-def label_of(value: str, labels: Sequence[str]) -> str:
-    """The label that a value names, or else that it is the number of, from 0; the value itself if it is neither."""
-    named = value in labels or not re.fullmatch(r"[0-9]{1,3}", value) or int(value) >= len(labels)
-    return value if named else labels[int(value)]
+            try:
+                yield self.labels[labels.place(value, f"text {number}")] if value else ""
+            except WrongLabel as error:
+                raise BadFile(f"{path}: --labels {column}: the label of text {number} {error}") from error
