@@ -338,6 +338,17 @@ def test_a_column_without_labels_is_said(watch: Any, tmp_path: Path) -> None:
     assert any("has a label (--labels lable)" in note for note in found["notes"])
 
 
+def test_the_second_text_of_a_pair_is_read(watch: Any, tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "pairs", pairs=True)
+    file = written(tmp_path / "texts.tsv", ["text\tother", "good film\tbad", "good\ta bad film"])
+
+    def tokens(*more: str) -> int:
+        return watch("--input", file, "--model", "tiny", *more, bundles=bundle.parents[1])["whole"]["tokens"]
+
+    # Those of "bad" and "a bad film", with a separator each.
+    assert tokens("--pair", "other") - tokens() == 2 + 4
+
+
 def test_no_text_is_in_what_it_writes(start: Start, watch: Any, tmp_path: Path, capsys: Captured) -> None:
     server = start(journal=str(tmp_path / "journal"), journal_texts=True)
     with server.client() as client:
@@ -379,6 +390,8 @@ def test_the_report_is_a_page_with_plots_that_needs_no_network(watch: Any, tmp_p
     [
         (["--input", "plain.txt", "--fail-on-drift"], 2, "--fail-on-drift needs a reference"),
         (["--input", "plain.txt", "--labels", "label"], 2, "has no columns"),
+        (["--input", "plain.txt", "--pair", "other"], 2, "--pair other: plain.txt has no columns"),
+        (["--input", "journal.jsonl", "--pair", "other"], 2, "--pair other: no file of texts is read"),
         (
             ["--input", "bad.tsv", "--labels", "label"],
             1,

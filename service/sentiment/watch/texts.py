@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sentiment.client import CallFailed
+from sentiment.client.columns import TextOrPair
 from sentiment.errors import BadSettings
 from sentiment.files.labels import Labels, WrongLabel
 from sentiment.files.texts import BadFile, read_labels, read_texts
@@ -19,14 +20,14 @@ from sentiment.watch.counts import OF_ANSWERS, OF_TEXTS, Entry, Seen, Told
 class TextSource:
     """A bundle that answers texts. ``left_out``: texts without an answer, by the reason."""
 
-    def __init__(self, local: OfflineClassifier, column: str, labels_column: str, truncation: str) -> None:
-        """``column``: of the texts; ``labels_column``: of their right labels, empty for none."""
+    def __init__(self, local: OfflineClassifier, column: str, pair_column: str, labels_column: str, truncation: str) -> None:
+        """``column``: of the texts; ``pair_column``: of the second texts, and ``labels_column`` of right labels, empty for none."""
         bundle = local.classifier.bundle
         self.id, self.digest, self.labels, self.manifest = bundle.id, bundle.digest, bundle.manifest.labels, bundle.manifest
         self.signals = (*OF_ANSWERS, *(OF_TEXTS if local.classifier.tokenizer.has_fragments else OF_TEXTS[:1]))
         self.left_out: Counter[str] = Counter()
         self._local, self._truncation = local, truncation
-        self._column, self._labels_column = column, labels_column
+        self._column, self._pair_column, self._labels_column = column, pair_column, labels_column
 
     def entries(self, path: Path, labelled: bool = True) -> Iterator[Entry]:
         """The answers to a file's texts in order and, if they are ``labelled``, the right label before each.
@@ -37,7 +38,12 @@ class TextSource:
         column = self._labels_column if labelled else ""
         if column and path.suffix == ".txt":
             raise BadSettings(f"--labels {column}: {path} has no columns")
-        texts = read_texts(path, self._column)
+        first = read_texts(path, self._column)
+        texts: Iterator[TextOrPair] = first
+        if self._pair_column:
+            if path.suffix == ".txt":
+                raise BadSettings(f"--pair {self._pair_column}: {path} has no columns")
+            texts = zip(first, read_texts(path, self._pair_column), strict=True)
         told = self._told(path, column) if column else itertools.repeat("")
         number = 0
         while chunk := list(itertools.islice(texts, ROWS)):
@@ -49,7 +55,7 @@ class TextSource:
                         yield Told(number, label, label == seen.label, seen.abstained)
                     yield seen
 
-    def _seen(self, texts: Sequence[str]) -> Iterator[Seen | None]:
+    def _seen(self, texts: Sequence[TextOrPair]) -> Iterator[Seen | None]:
         """The answers; None where there is none."""
         results = list(self._local.classify_all(texts, truncation=self._truncation))
         answered = [text for text, result in zip(texts, results, strict=True) if not isinstance(result, CallFailed)]
