@@ -12,7 +12,9 @@ from sentiment.model.bundle import load_bundle
 from sentiment_models.cli import main
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.export.checkpoint import from_pretrained
+from sentiment_models.training.heads import head_of
 from sentiment_models.training.label import answers_of
+from sentiment_models.training.optimizer import FRESH_TIMES, make_optimizer
 from sentiment_models.training.recipe import Recipe
 from sentiment_models.training.train import load_base
 from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
@@ -144,6 +146,18 @@ def test_a_base_of_another_task_is_refused_by_name_and_its_encoder_is_taken_with
     model, _ = load_base(replace(recipe, new_head=True), [])
 
     assert model.config.problem_type is None
+
+
+def test_a_fresh_head_learns_faster_than_its_encoder(tmp_path: Path) -> None:
+    recipe = Recipe(str(save_tiny_bert(tmp_path / "base")), (), labels=OTHERS, new_head=True, learning_rate=1e-3, max_tokens=32)
+    model, _ = load_base(recipe, [])
+
+    optimizer, _ = make_optimizer(model, recipe, 10, head_of(model))
+
+    rates = {id(weight): group["initial_lr"] for group in optimizer.param_groups for weight in group["params"]}
+    found = {name: rates[id(weight)] for name, weight in model.named_parameters()}
+    assert {name for name, rate in found.items() if rate == pytest.approx(FRESH_TIMES * 1e-3)} == {"classifier.weight", "classifier.bias"}
+    assert sorted(set(found.values())) == pytest.approx([1e-3, FRESH_TIMES * 1e-3])
 
 
 def test_a_new_head_needs_a_base() -> None:
