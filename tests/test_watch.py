@@ -20,7 +20,6 @@ from sentiment.observability.journal_files import by_last_write, files_of
 from sentiment.watch import journal, report
 from sentiment.watch.counts import OF_ANSWERS, WINDOWS_MAX, Seen, Told, Watch
 from sentiment.watch.reference import without_reference
-from sentiment.watch.texts import label_of
 from tests.conftest import RunningServer
 from tests.tiny import make_bundle, read_manifest, write_manifest
 
@@ -302,9 +301,8 @@ LABELLED = [("a good film", 1), ("awful", 1), ("great film", None), ("bad film",
 
 def as_json_lines(path: Path) -> Path:
     rows: list[dict[str, object]] = [{"text": text, "label": label} for text, label in LABELLED]
-    # Without the key, and by name.
+    # Without the key.
     del rows[3]["label"]
-    rows[4]["label"] = "positive"
     return written(path.with_suffix(".jsonl"), [json.dumps(row) for row in rows])
 
 
@@ -321,7 +319,7 @@ def as_parquet(path: Path, labels: Sequence[object]) -> Path:
         lambda path: as_parquet(path, [label for _, label in LABELLED]),
         # As pandas writes them.
         lambda path: as_parquet(path, [1.0, 1.0, math.nan, None, 1.0]),
-        lambda path: as_parquet(path, ["1", "positive", None, "", "positive"]),
+        lambda path: as_parquet(path, ["positive", "positive", None, "", "positive"]),
     ],
     ids=["jsonl", "integers", "floats", "strings"],
 )
@@ -340,9 +338,15 @@ def test_a_column_without_labels_is_said(watch: Any, tmp_path: Path) -> None:
     assert any("has a label (--labels lable)" in note for note in found["notes"])
 
 
-def test_a_name_of_a_label_wins_over_a_number() -> None:
-    assert [label_of(value, ("1", "2", "3")) for value in ("1", "2", "3", "0", "03", "")] == ["1", "2", "3", "1", "03", ""]
-    assert [label_of(value, ("bad", "good")) for value in ("bad", "1", "01", "2", "\u0661")] == ["bad", "good", "good", "2", "\u0661"]
+def test_the_second_text_of_a_pair_is_read(watch: Any, tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "pairs", pairs=True)
+    file = written(tmp_path / "texts.tsv", ["text\tother", "good film\tbad", "good\ta bad film"])
+
+    def tokens(*more: str) -> int:
+        return watch("--input", file, "--model", "tiny", *more, bundles=bundle.parents[1])["whole"]["tokens"]
+
+    # Those of "bad" and "a bad film", with a separator each.
+    assert tokens("--pair", "other") - tokens() == 2 + 4
 
 
 def test_no_text_is_in_what_it_writes(start: Start, watch: Any, tmp_path: Path, capsys: Captured) -> None:
@@ -386,10 +390,17 @@ def test_the_report_is_a_page_with_plots_that_needs_no_network(watch: Any, tmp_p
     [
         (["--input", "plain.txt", "--fail-on-drift"], 2, "--fail-on-drift needs a reference"),
         (["--input", "plain.txt", "--labels", "label"], 2, "has no other column"),
+        (["--input", "plain.txt", "--pair", "other"], 2, "--pair other: plain.txt has no other column"),
+        (["--input", "journal.jsonl", "--pair", "other"], 2, "--pair other: no file of texts is read"),
         (
             ["--input", "bad.tsv", "--labels", "label"],
             1,
-            "bad.tsv: --labels label: line 3: the label must be one of negative, positive or its number",
+            "bad.tsv: --labels label: line 3: the label must be 0 to 1 or one of negative, positive",
+        ),
+        (
+            ["--input", "both.tsv", "--labels", "label"],
+            1,
+            "both.tsv: --labels label: line 3: the label is a number, but line 2 has a name; use names or numbers throughout",
         ),
         (["--input", "bad.tsv", "--labels", "truth"], 1, "no column 'truth'; the header has text, label (choose with --labels)"),
         (
@@ -423,6 +434,7 @@ def test_what_cannot_be_watched_is_said(
     write_manifest(bundle, manifest)
     written(tmp_path / "plain.txt", texts(10))
     written(tmp_path / "bad.tsv", ["text\tlabel", "good\tpositive", "good\t2"])
+    written(tmp_path / "both.tsv", ["text\tlabel", "good\tpositive", "good\t1"])
     written(tmp_path / "odd.jsonl", ['{"text": "good", "label": 1}', '{"text": "good", "label": true}'])
     written(tmp_path / "blank.txt", ["", " "])
     (tmp_path / "journal.jsonl").write_bytes(answer(0))

@@ -7,7 +7,7 @@ import pytest
 
 from sentiment_models.data import corpus
 from sentiment_models.data.corpus import read_corpus, target_of, vary
-from sentiment_models.data.labelled import Example, read_examples, read_undecided
+from sentiment_models.data.labelled import Example, Reading, read_examples, read_texts, read_undecided
 from sentiment_models.errors import BadData
 from sentiment_models.training.recipe import Recipe
 from tests.models.tiny_bert import LABELS, sentences, write_tsv
@@ -68,6 +68,56 @@ def test_pairs_come_from_csv_and_jsonl(tmp_path: Path) -> None:
     assert list(read_examples(table, LABELS)) == [Example("a", 1, text_pair="b")]
     with pytest.raises(BadData, match=r"pairs\.csv:2: the text is empty"):
         list(read_examples(write_lines(tmp_path / "pairs.csv", "text_pair,label,text", ",1,a"), LABELS))
+
+
+SECOND = Reading(pair="second")
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("pairs.csv", ["second,label,text", "b,1,a"]),
+        ("pairs.csv", ["text_pair,label,text", "b,1,a"]),
+        ("pairs.jsonl", ['{"text": "a", "second": "b", "label": 1}']),
+        ("pairs.jsonl", ['{"text": "a", "text_pair": "b", "label": 1}']),
+    ],
+)
+def test_the_second_text_may_have_another_name(name: str, lines: list[str], tmp_path: Path) -> None:
+    assert list(read_examples(write_lines(tmp_path / name, *lines), LABELS, reading=SECOND)) == [Example("a", 1, text_pair="b")]
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "told"),
+    [
+        ("pairs.csv", ["other,label,text", "b,1,a"], r"csv:1: has neither second \(--pair\) nor text_pair; the header is"),
+        ("pairs.csv", ["second,text_pair,label,text", "b,c,1,a"], r"csv:1: has both second \(--pair\) and text_pair"),
+        ("pairs.jsonl", ['{"text": "a", "label": 1}'], r"jsonl:1: .*neither second \(--pair\) nor text_pair"),
+        ("pairs.tsv", ["1\ta"], r"tsv: --pair second: the file has no names of columns; use a \.csv or \.jsonl"),
+        ("pairs.txt", ["a"], r"txt: --pair second: the file has no names of columns"),
+    ],
+)
+def test_a_second_text_that_is_not_there_is_not_left_out_silently(name: str, lines: list[str], told: str, tmp_path: Path) -> None:
+    with pytest.raises(BadData, match=told):
+        list(read_texts(write_lines(tmp_path / name, *lines), LABELS, reading=SECOND))
+
+
+def test_probabilities_without_a_label_are_of_labels_whatever_their_names(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "soft.jsonl", {"text": "a", "label": None, "probabilities": [0.1, 0.7, 0.2]})
+
+    assert list(read_examples(path, ("1", "2", "3"))) == [Example("a", 1, (0.1, 0.7, 0.2), judged=False)]
+
+
+def test_a_label_without_a_text_is_said(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    read_corpus(recipe(whole, labels=("negative", "positive", "neutral"), dev_fraction=0.2))
+
+    assert capsys.readouterr().err == "no training text has the label neutral: the model learns not to answer it\n"
+
+
+def test_a_label_that_is_none_of_the_run_s_is_refused_with_the_way(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.tsv", "positive\tgood", "neutral\tso so")
+
+    with pytest.raises(BadData, match=r"a\.tsv:2: label must be .*, got 'neutral'; name the labels of the data with --labels"):
+        read_corpus(recipe(path))
 
 
 def test_a_target_mixes_the_label_with_the_teachers_answer() -> None:

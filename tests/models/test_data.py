@@ -21,6 +21,12 @@ def _read(path: Path, content: bytes) -> list[Example]:
     [
         ("a.tsv", b"1\tgood\n7\tbad\n", ":2:", "label must be 0 to 1 or one of negative, positive, got '7'"),
         ("a.tsv", b"1\tgood\n-1\tbad\n", ":2:", "got '-1'"),
+        (
+            "a.tsv",
+            b"1\tgood\nnegative\tbad\n",
+            ":2:",
+            "label is a name, but line 1 has a number; use names or numbers throughout",
+        ),
         ("a.tsv", b"1\tgood\n0 bad\n", ":2:", "no tab"),
         ("a.tsv", b"1\tgood\n0\t  \n", ":2:", "the text is empty"),
         ("a.tsv", b"", ":", "the file has no example"),
@@ -52,11 +58,11 @@ def test_a_missing_file_is_bad_data(tmp_path: Path) -> None:
 def test_every_kind_of_file_gives_the_same_examples(tmp_path: Path) -> None:
     wanted = [Example('a "quoted", text', 1), Example("naïve 😍", 0)]
 
-    tsv = _read(tmp_path / "a.tsv", '1\ta "quoted", text\nnegative\tnaïve 😍\n'.encode())
-    csv = _read(tmp_path / "a.csv", 'text,label\n"a ""quoted"", text",positive\nnaïve 😍,0\n'.encode())
+    tsv = _read(tmp_path / "a.tsv", 'positive\ta "quoted", text\nnegative\tnaïve 😍\n'.encode())
+    csv = _read(tmp_path / "a.csv", 'text,label\n"a ""quoted"", text",1\nnaïve 😍,0\n'.encode())
     jsonl = _read(
         tmp_path / "a.jsonl.gz",
-        gzip.compress('{"label":1,"text":"a \\"quoted\\", text"}\n{"label":"negative","text":"naïve 😍"}\n'.encode()),
+        gzip.compress('{"label":1,"text":"a \\"quoted\\", text"}\n{"label":"0","text":"naïve 😍"}\n'.encode()),
     )
 
     assert tsv == csv == jsonl == wanted

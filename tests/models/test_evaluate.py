@@ -13,7 +13,7 @@ from sentiment.model.bundle import load_bundle
 from sentiment.model.classifier import load_classifier
 from sentiment.model.tokenizer import Row, Windows
 from sentiment_models.cli import main
-from sentiment_models.errors import BadData, ModelsError
+from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
 from sentiment_models.evaluation.evaluate import Dataset, evaluate, record
 from sentiment_models.evaluation.findings import Evaluation, read_evaluation
 from sentiment_models.evaluation.probes import read_kinds
@@ -21,6 +21,7 @@ from sentiment_models.export.export import Exported
 from sentiment_models.export.inference import Graph, answer, by_length, serve
 from sentiment_models.reports import plots
 from sentiment_models.reports.evaluation_page import as_page, as_text
+from tests.models import tampered
 from tests.models.tiny_bert import sentences, write_tsv
 
 
@@ -337,3 +338,11 @@ def test_the_command_writes_json_and_a_page(
     assert (written.truncation, written.undecided["fr"].rows, list(written.datasets)) == ("windows", 1, ["up"])
     assert "<h2>Texts without an answer</h2>" in page.read_text(encoding="utf-8")
     assert "English without sentiment" in capsys.readouterr().out
+
+
+def test_a_bundle_of_another_task_is_not_measured(exported: tuple[Path, Exported], dataset: Dataset, tmp_path: Path) -> None:
+    bundle = tampered.copy(exported[0], tmp_path)
+    tampered.change_json(bundle, "config.json", lambda config: config.update(problem_type="multi_label_classification"))
+
+    with pytest.raises(BadCheckpoint, match=r"config\.json: problem_type is multi_label_classification"):
+        evaluate(bundle, [dataset])

@@ -274,7 +274,9 @@ NAMES = r'id2label must name two or more labels .*, such as \{"0": "negative", "
         ({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, rf"config\.json: {NAMES}, got .*LABEL_0"),
         ({"id2label": {"0": "bad", "2": "good"}}, NAMES),
         ({"id2label": {"0": "bad", "1": "bad"}}, NAMES),
-        ({"id2label": {"0": "sentiment"}}, NAMES),
+        ({"id2label": {"0": "sentiment"}}, r"config\.json: id2label has one label .*, so this is a regression, which answers a number"),
+        ({"problem_type": "regression"}, r"config\.json: problem_type is regression"),
+        ({"problem_type": "multi_label_classification"}, r"config\.json: problem_type is multi_label_classification, .* --new-head"),
         ({"vocab_size": "many"}, r"best: cannot be loaded as a classifier"),
     ],
 )

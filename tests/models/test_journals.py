@@ -7,7 +7,7 @@ import pytest
 
 from sentiment.observability.journal import line_of
 from sentiment_models.data.corpus import read_corpus
-from sentiment_models.data.labelled import Example, read_examples, read_texts
+from sentiment_models.data.labelled import Example, Reading, read_examples, read_texts
 from sentiment_models.errors import BadData
 from sentiment_models.training.recipe import Recipe
 from tests.models.tiny_bert import LABELS
@@ -113,6 +113,62 @@ def test_without_labels_a_journal_without_texts_is_refused_and_the_setting_is_na
 
     with pytest.raises(BadData, match=r"without a text \(1 labels, 1 answers without a text, .*; it needs texts \(.*journal_texts"):
         list(read_texts(path, LABELS))
+
+
+def of_models(path: Path) -> Path:
+    """Feedback of three versions of two models. The last line is not the latest."""
+    told = [("mine/1", "negative", 1), ("mine/2", "positive", 3), ("other/1", "negative", 4), ("mine/1", "positive", 2)]
+    lines = [
+        feedback(label, text=f"film {number}", model=model, time=f"2026-01-01T00:00:0{at}.000Z")
+        for number, (model, label, at) in enumerate(told)
+    ]
+    path.write_bytes(b"".join(lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("model", "texts", "said"),
+    [
+        (
+            "",
+            ["film 2"],
+            "1 labelled texts of other/1 of a journal; left out: {none}; of other models: 2 of mine/1, 1 of mine/2 ({choose})",
+        ),
+        ("mine/1", ["film 0", "film 3"], "2 labelled texts of mine/1 of a journal; left out: {none}; of other models: 1 of mine/2, "),
+        (
+            "mine",
+            ["film 0", "film 1", "film 3"],
+            "3 labelled texts of mine/1, mine/2 of a journal; left out: {none}; of other models: 1 of ",
+        ),
+    ],
+)
+def test_of_several_models_the_lines_of_one_count_and_it_is_named(
+    model: str, texts: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = of_models(tmp_path / "a.jsonl")
+
+    found = [example.text for example in read_examples(path, LABELS, reading=Reading(journal_model=model))]
+
+    none, choose = "0 answers, 0 labels without a text, 0 torn lines", "choose with --journal-model"
+    assert found == texts
+    assert capsys.readouterr().err.startswith(f"{path}: " + said.format(none=none, choose=choose))
+
+
+def test_of_a_text_that_two_versions_answered_the_latest_label_counts(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(
+        feedback("positive", text="good", model="mine/2", time="2026-01-02T00:00:00.000Z")
+        + feedback("negative", text="good", model="mine/1", time="2026-01-01T00:00:00.000Z")
+    )
+
+    assert list(read_examples(path, LABELS, reading=Reading(journal_model="mine"))) == [Example("good", 1)]
+
+
+def test_a_model_that_the_journal_lacks_is_refused_with_those_it_has(tmp_path: Path) -> None:
+    with pytest.raises(
+        BadData, match=r"the journal has no labelled text of min \(--journal-model\); it has 2 of mine/1, 1 of mine/2, 1 of ot"
+    ):
+        list(read_examples(of_models(tmp_path / "a.jsonl"), LABELS, reading=Reading(journal_model="min")))
 
 
 def test_a_run_trains_on_the_labels_of_a_journal(tmp_path: Path) -> None:

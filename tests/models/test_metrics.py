@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import sklearn.metrics
 
 from sentiment_models.evaluation.metrics import (
     abstain_threshold,
@@ -16,12 +17,22 @@ from sentiment_models.evaluation.metrics import (
 )
 
 
-def test_macro_f1_is_the_mean_over_all_classes_and_0_for_one_that_does_not_occur() -> None:
-    labels, answers = np.array([0, 0, 0, 1, 1]), np.array([0, 0, 1, 1, 0])
-
+def test_macro_f1_is_the_mean_over_the_classes_that_occur() -> None:
     # Class 0: precision 2/3, recall 2/3. Class 1: precision 1/2, recall 1/2.
-    assert macro_f1(answers, labels, 2) == pytest.approx((2 / 3 + 1 / 2) / 2)
-    assert macro_f1(np.array([0, 1]), np.array([0, 1]), 4) == pytest.approx(0.5)
+    assert macro_f1(np.array([[2, 1], [1, 1]])) == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert macro_f1(np.diag([1, 1, 0, 0])).tolist() == 1
+    assert macro_f1(np.zeros((2, 3, 3), np.int64)).tolist() == [0, 0]
+
+
+def test_macro_f1_is_that_of_scikit_learn_also_where_classes_are_missing() -> None:
+    seed = 7
+    rng = np.random.default_rng(seed)
+    for _ in range(50):
+        labels, answers = (rng.choice(rng.choice(5, size=3), size=12) for _ in range(2))
+        # Warns of classes that occur on one side only.
+        wanted = sklearn.metrics.f1_score(labels, answers, average="macro", zero_division=0.0)
+
+        assert macro_f1(confusion(answers, labels, 5)) == pytest.approx(wanted), f"seed {seed}: {labels}, {answers}"
 
 
 def test_confusion_counts_by_the_right_label_first() -> None:

@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from sentiment_models.cli import main
+from sentiment_models.commands.arguments import label_names
 from sentiment_models.commands.train import RECIPE_HELP
 from sentiment_models.export.export import Exported
+from sentiment_models.export.labels import as_argument
 from sentiment_models.training.recipe import Recipe
 from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
 
 
 def test_train_export_evaluate_card_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base, data = save_tiny_bert(tmp_path / "base"), write_tsv(tmp_path / "data.tsv", sentences(120, seed=4))
+    base, data = save_tiny_bert(tmp_path / "base", labels=("bad", "good")), write_tsv(tmp_path / "data.tsv", sentences(120, seed=4))
     run, bundle, figures = tmp_path / "run", tmp_path / "bundles" / "tiny" / "2", tmp_path / "figures.json"
     # Enough training that logits differ by more than int8's error, which the golden set needs.
     hyper = ["--epochs", "4", "--learning-rate", "1e-3", "--max-tokens", "32", "--batch-rows", "16", "--dev-fraction", "0.2", "--seed", "3"]
@@ -93,7 +95,9 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 
 
 def test_every_field_of_a_recipe_is_a_flag() -> None:
-    assert {field.name for field in fields(Recipe)} == {"base", "sources", "tails", "undecided"} | RECIPE_HELP.keys()
+    others = {"base", "sources", "tails", "undecided", "pair", "journal_model"}
+
+    assert {field.name for field in fields(Recipe)} == others | RECIPE_HELP.keys()
 
 
 def test_the_module_is_a_program_as_torchrun_starts_it() -> None:
@@ -111,3 +115,33 @@ def test_help_and_evaluating_import_no_torch(exported: tuple[Path, Exported], tm
     )
 
     assert subprocess.run([sys.executable, "-c", script], check=False, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        ("negative, positive", ("negative", "positive")),
+        ('"good, really",bad', ("good, really", "bad")),
+        ('bad, "good, really"', ("bad", "good, really")),
+        ('"say ""no""",yes', ('say "no"', "yes")),
+    ],
+)
+def test_names_of_labels_are_separated_by_commas_and_may_have_one_in_quotes(value: str, names: tuple[str, ...]) -> None:
+    assert label_names(value) == names
+    assert label_names(as_argument(names)) == names
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("positive", "must be at least two names separated by commas, got positive"),
+        ("", "must be at least two names"),
+        ("good,,bad", "must have a name each, got good,,bad; delete the comma that is too many"),
+        ("good,bad,good", "must differ, got good twice in good,bad,good"),
+        ('"good,bad', "got '\"good,bad'"),
+    ],
+)
+def test_names_that_cannot_be_labels_are_wrong_usage(value: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--base", "base", "--data", "a.tsv", "--out", "out", "--labels", value]) == 2
+
+    assert told in capsys.readouterr().err

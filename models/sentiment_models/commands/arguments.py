@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from sentiment.cli.arguments import add_option
+from sentiment_models.data.labelled import Reading
+from sentiment_models.errors import ModelsError
+from sentiment_models.export.labels import as_argument, parse_names
 
 DATA_HELP = "labelled texts: .tsv (label<TAB>text), .csv (columns label, text) or .jsonl, also .gz"
 
@@ -20,11 +23,29 @@ def positive(value: str) -> int:
 
 
 def label_names(value: str) -> tuple[str, ...]:
-    """Parse at least two names separated by commas."""
-    names = tuple(name.strip() for name in value.split(","))
-    if len(names) < 2 or not all(names):
-        raise argparse.ArgumentTypeError(f"must be at least two names separated by commas, got {value!r}")
-    return names
+    """Parse at least two names separated by commas; a name with a comma stands in double quotes."""
+    try:
+        return parse_names(value)
+    except ModelsError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``reading_of``."""
+    parser.add_argument(
+        "--pair", default="", metavar="COLUMN", help="column or key of the second text of a pair (default: text_pair, if a file has it)"
+    )
+    parser.add_argument(
+        "--journal-model",
+        default="",
+        metavar="NAME[/VERSION]",
+        help="whose lines of a server's journal count (default: those of the model of the last one)",
+    )
+
+
+def reading_of(arguments: argparse.Namespace) -> Reading:
+    """How the command's files are read."""
+    return Reading(arguments.pair, arguments.journal_model)
 
 
 def add_run(parser: argparse.ArgumentParser, recipe: type[Any], help_texts: Mapping[str, str]) -> None:
@@ -59,6 +80,6 @@ def add_run(parser: argparse.ArgumentParser, recipe: type[Any], help_texts: Mapp
             parser.add_argument(flag, action="store_true", help=help_texts[field.name])
         else:
             names = isinstance(field.default, tuple)
-            default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+            default = as_argument(field.default) if isinstance(field.default, tuple) else field.default
             kind = label_names if names else type(field.default)
             parser.add_argument(flag, type=kind, default=field.default, metavar="X", help=f"{help_texts[field.name]} (default: {default})")

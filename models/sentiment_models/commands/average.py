@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 
 from sentiment.cli.arguments import add_option
-from sentiment_models.training.average import average
 
 DESCRIPTION = (
     "Average the weights of checkpoints or bundles of one model into OUT. One that is named twice counts twice. OUT/training.json holds "
@@ -21,5 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.training.average import average
+
     average(arguments.checkpoints, arguments.out, force=arguments.force)
     print(f"{arguments.out}: the average of {len(arguments.checkpoints)} checkpoints")

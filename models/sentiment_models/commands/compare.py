@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sentiment.files.output import beside
 from sentiment.files.standard_streams import need_standard_output
-from sentiment_models.commands.arguments import DATA_HELP, positive
+from sentiment_models.commands.arguments import DATA_HELP, add_reading, positive, reading_of
 from sentiment_models.evaluation.resample import SEED
 from sentiment_models.reports.report import check_writable, write_text
 
@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads per session (default: the available cores)")
     parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="seed of the bootstrap (default: %(default)s)")
+    add_reading(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     need_standard_output(arguments.json, arguments.html)
     check_writable(json=arguments.json, html=arguments.html)
-    datasets = [Dataset.parse(spec) for spec in arguments.files]
+    datasets = [Dataset.parse(spec, reading_of(arguments)) for spec in arguments.files]
     precisions = arguments.precision_a, arguments.precision_b
     comparison = compare(arguments.first, arguments.second, datasets, precisions, arguments.threads, arguments.seed)
     print(as_text(comparison), file=beside(arguments.json, arguments.html))

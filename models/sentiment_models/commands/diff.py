@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 
 from sentiment.files.standard_streams import need_standard_output
-from sentiment_models.export.difference import difference, table
 
 DESCRIPTION = (
     "Show what differs between two bundles: manifest, files, labels, calibration, accuracy, golden answers, operators of the graphs, "
@@ -22,6 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command."""
+    from sentiment_models.export.difference import difference, table
+
     need_standard_output()
     found = difference(arguments.a, arguments.b)
     print(found.json() if arguments.json else table(found))

@@ -7,7 +7,7 @@ from sentiment.files.output import beside
 from sentiment.files.standard_streams import need_standard_output
 from sentiment.model.long_texts import READ_ON
 from sentiment_models.commands import explanation_arguments
-from sentiment_models.commands.arguments import DATA_HELP, positive
+from sentiment_models.commands.arguments import DATA_HELP, add_reading, positive, reading_of
 from sentiment_models.evaluation.resample import SEED
 from sentiment_models.reports.report import check_writable, write_text
 
@@ -37,22 +37,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads of the session (default: the available cores)")
     parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="random seed (default: %(default)s)")
     parser.add_argument("--record", action="store_true", help="also write the figures into the bundle's manifest, which changes its digest")
+    add_reading(parser)
     explanation_arguments.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.evaluation.evaluate import Dataset, evaluate, record
+
     if arguments.explanations:
         import torch  # noqa: F401  # before its companions: the extra that has torch has them too
     elif arguments.html:
         import matplotlib  # noqa: F401  # before the work
 
-    from sentiment_models.evaluation.evaluate import Dataset, evaluate, record
     from sentiment_models.reports.evaluation_page import as_page, as_text
 
     need_standard_output(arguments.json, arguments.html, arguments.record)
     check_writable(json=arguments.json, html=arguments.html, resume=arguments.resume)
-    datasets = [Dataset.parse(spec) for spec in arguments.files]
+    datasets = [Dataset.parse(spec, reading_of(arguments)) for spec in arguments.files]
     explanation_arguments.check(arguments)
     if arguments.explanations:
         from sentiment_models.commands import explanations

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from sentiment.cli.arguments import add_option
-from sentiment_models.commands.arguments import DATA_HELP, positive
+from sentiment_models.commands.arguments import DATA_HELP, add_reading, positive, reading_of
 from sentiment_models.errors import ModelsError
 
 DESCRIPTION = (
@@ -56,19 +56,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="texts, .txt with one per line or a labelled file: correct misspelled words to words that are frequent in them (default: no "
         "correction)",
     )
+    add_reading(parser)
     add_option(parser, "--overwrite", "--force", dest="force", action="store_true", help="replace the output if it exists")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     from sentiment_models.data.labelled import read_examples
-    from sentiment_models.export.checkpoint import label_names
     from sentiment_models.export.export import export
+    from sentiment_models.export.labels import label_names
 
     out = arguments.out.resolve()
     if arguments.version is None and not out.name.isdigit():
         raise ModelsError(f"{arguments.out}: the folder's name is not a version number; add --version N")
-    dev = list(read_examples(arguments.dev, label_names(arguments.checkpoint), pairs=arguments.pairs)) if arguments.dev else None
+    labels, reading = label_names(arguments.checkpoint), reading_of(arguments)
+    dev = list(read_examples(arguments.dev, labels, pairs=arguments.pairs, reading=reading)) if arguments.dev else None
     exported = export(
         arguments.checkpoint,
         out,

@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 
 from sentiment.cli.arguments import add_option
-from sentiment_models.training.tensorflow_bert import import_tf
 
 DESCRIPTION = (
     "Convert a checkpoint of the original TensorFlow BERT (bert_config.json, vocab.txt, bert_model.ckpt.*) to a base for train --base. "
@@ -30,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.training.tensorflow_bert import import_tf
+
     found = import_tf(arguments.folder, arguments.output, lower_case=arguments.lower_case, force=arguments.force)
     case = "lower-cases texts" if found.lower_case else "keeps the case of texts"
     lacks = [what for what, there in (("pooler", found.pooler), ("all heads of pre-training", found.heads)) if not there]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sentiment.cli.arguments import add_option
 from sentiment.files.output import beside
-from sentiment_models.commands.arguments import positive
+from sentiment_models.commands.arguments import add_reading, positive, reading_of
 
 DESCRIPTION = (
     "Label texts with a fine-tuned classifier's probabilities: soft targets for train --data (distillation, Hinton et al. 2015). "
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the drawn sentences (default: %(default)s)")
     parser.add_argument("--device", default="cpu", help="torch device, such as cpu or cuda (default: %(default)s)")
+    add_reading(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -40,5 +41,6 @@ def run(arguments: argparse.Namespace) -> None:
     from sentiment_models.training.label import label
 
     device = usable_device(arguments.device)
-    count = label(arguments.teacher, arguments.files, arguments.out, device, arguments.max_tokens, arguments.sentences, arguments.seed)
+    given = (arguments.teacher, arguments.files, arguments.out, device, arguments.max_tokens, arguments.sentences, arguments.seed)
+    count = label(*given, reading_of(arguments))
     print(f"{arguments.out}: {count} texts", file=beside(arguments.out))

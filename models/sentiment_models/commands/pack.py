@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 
 from sentiment.cli.arguments import add_option
-from sentiment_models.export.wheel import pack
 
 DESCRIPTION = (
     "Make a wheel of a bundle. Where it is installed with pip, the service finds the bundle by its name, without SENTIMENT_BUNDLES. "
@@ -29,4 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.export.wheel import pack
+
     print(pack(arguments.bundle, arguments.out))

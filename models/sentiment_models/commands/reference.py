@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sentiment.files.standard_streams import need_standard_output
 from sentiment.model.bundle import NAME
-from sentiment_models.commands.arguments import positive
+from sentiment_models.commands.arguments import add_reading, positive, reading_of
 from sentiment_models.data.carving import carve
 from sentiment_models.data.labelled import TextOrPair, read_examples, read_texts
 from sentiment_models.errors import ModelsError
@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --name: write the counts into the bundle's manifest, in the place of the reference of this name; changes the digest",
     )
+    add_reading(parser)
     parser.add_argument("--remove", metavar="NAME", help="remove this reference from the bundle's manifest, and do nothing else")
 
 
@@ -55,7 +56,6 @@ def _name(value: str) -> str:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    from sentiment.model.classifier import load_classifier
     from sentiment_models.evaluation.reference import hidden_of_others, measure_reference, record_reference, remove_reference, table
 
     if arguments.remove is not None:
@@ -68,13 +68,16 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.record and arguments.name is None:
         raise ModelsError("--record needs --name")
     need_standard_output(arguments.record)
+    from sentiment.model.classifier import load_classifier
+
     classifier = load_classifier(arguments.bundle)
-    manifest = classifier.manifest
+    manifest, reading = classifier.manifest, reading_of(arguments)
     texts: list[TextOrPair]
     if arguments.dev is None:
-        texts = [text for file in arguments.files for text in read_texts(file, manifest.labels, pairs=manifest.pairs)]
+        texts = [text for file in arguments.files for text in read_texts(file, manifest.labels, pairs=manifest.pairs, reading=reading)]
     else:
-        examples = [example for file in arguments.files for example in read_examples(file, manifest.labels, pairs=manifest.pairs)]
+        files = (read_examples(file, manifest.labels, pairs=manifest.pairs, reading=reading) for file in arguments.files)
+        examples = [example for file in files for example in file]
         texts = [example.whole for example in carve([(examples, 1)], arguments.dev, arguments.seed).dev]
     found = measure_reference(classifier, texts, arguments.files, arguments.threads, hidden_of_others(manifest, arguments.name))
     print(table(found))

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from sentiment.cli.arguments import add_option
 from sentiment.files.output import beside
-from sentiment_models.export.signature import sign
 
 DESCRIPTION = (
     "Sign a bundle's manifest, and so every file that it lists, like cosign sign-blob with a key: ECDSA P-256 over SHA-256. "
@@ -32,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.export.signature import sign
+
     out = sign(arguments.bundle, arguments.key, arguments.out)
     manifest = arguments.bundle / "manifest.json"
     check = f"cosign verify-blob --key PUBLIC_KEY --signature {out} --insecure-ignore-tlog {manifest}"

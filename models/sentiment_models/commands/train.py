@@ -2,7 +2,8 @@
 
 import argparse
 
-from sentiment_models.commands.arguments import DATA_HELP, add_run
+from sentiment_models.commands.arguments import DATA_HELP, add_reading, add_run
+from sentiment_models.export.labels import named_labels
 from sentiment_models.training.recipe import Recipe
 
 DESCRIPTION = (
@@ -13,7 +14,9 @@ DESCRIPTION = (
 
 # Help text of each field of Recipe. A test checks that none is missing. The fields for files are declared below.
 RECIPE_HELP = {
-    "labels": "label names in the order of their indices, separated by commas",
+    "labels": "label names in the order of their indices, separated by commas, a name with a comma in double quotes; those that the base "
+    "names, or else the default",
+    "new_head": "keep the base's encoder and learn a fresh classification head, for labels other than the base's",
     "epochs": "passes over the training files",
     "learning_rate": "peak learning rate; it rises linearly, then falls linearly to 0",
     "warmup_fraction": "share of the steps in which the learning rate rises",
@@ -69,6 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="texts without sentiment or in other languages, trained to equal label probabilities: a .tsv of kind<TAB>text; repeatable",
     )
     add_run(parser, Recipe, RECIPE_HELP)
+    # Which depends on the base.
+    parser.set_defaults(labels=None)
+    add_reading(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -81,8 +87,15 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     given = {name: getattr(arguments, name) for name in RECIPE_HELP}
+    given["labels"] = arguments.labels or named_labels(arguments.base) or Recipe("", ()).labels
     recipe = Recipe(
-        base=arguments.base, sources=tuple(arguments.data), tails=tuple(arguments.tails), undecided=tuple(arguments.undecided), **given
+        base=arguments.base,
+        sources=tuple(arguments.data),
+        tails=tuple(arguments.tails),
+        undecided=tuple(arguments.undecided),
+        pair=arguments.pair,
+        journal_model=arguments.journal_model,
+        **given,
     )
     best = train(recipe, arguments.out, arguments.device, arguments.checkpoint_steps, resume=not arguments.restart)
     if is_first_process():

@@ -7,6 +7,7 @@ import hashlib
 import multiprocessing
 import os
 import random
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from sentiment.model.cores import cores_granted
 from sentiment_models.data.carving import Split, carve, repeat, split_examples
-from sentiment_models.data.labelled import Example, Source, TextOrPair, read_examples, read_undecided
+from sentiment_models.data.labelled import Example, Source, TextOrPair, UnknownLabel, read_examples, read_undecided
 from sentiment_models.data.perturb import detokenize, recase, typos
 from sentiment_models.data.sentences import last_sentences
 from sentiment_models.errors import BadData
@@ -45,8 +46,7 @@ def read_corpus(recipe: Recipe) -> Corpus:
     """
     kinds = {"whole": recipe.sources, "tails": recipe.tails, "undecided": recipe.undecided}
     sources = [(kind, Source.parse(spec)) for kind, specs in kinds.items() for spec in specs]
-    readers = {"undecided": read_undecided}
-    examples = [list(readers.get(kind, read_examples)(source.path, recipe.labels)) for kind, source in sources]
+    examples = [_read(kind, source.path, recipe) for kind, source in sources]
     shown = {kind: [(rows, one.times) for rows, (its, one) in zip(examples, sources, strict=True) if its == kind] for kind in kinds}
     split = carve(shown["whole"], recipe.dev_fraction, recipe.seed)
     for rows, times in shown["tails"]:
@@ -75,15 +75,30 @@ def read_corpus(recipe: Recipe) -> Corpus:
     return Corpus(split, files, dict(zip(names, hashes, strict=True)))
 
 
+def _read(kind: str, path: Path, recipe: Recipe) -> list[Example]:
+    if kind == "undecided":
+        return list(read_undecided(path, recipe.labels))
+    try:
+        return list(read_examples(path, recipe.labels, reading=recipe.reading))
+    except UnknownLabel as error:
+        raise UnknownLabel(f"{error}; name the labels of the data with --labels (and add --new-head if the base has others)") from error
+
+
 def _check_classes(train: Sequence[Example], labels: Sequence[str], paths: Sequence[Path]) -> None:
-    """Refuse texts of a single class: the classifier would always answer it and look perfect on the development set."""
+    """Refuse texts of a single class: the classifier would always answer it and look perfect on the development set.
+
+    Labels without a text are written to standard error: the classifier learns not to answer them.
+    """
     found = {example.label for example in train}
+    missing = [name for place, name in enumerate(labels) if place not in found]
     if len(found) == 1:
         files = ", ".join(str(path) for path in paths)
         raise BadData(
             f"{files}: all {len(train)} training texts have the label {labels[found.pop()]}; add texts with the other labels of "
             f"{', '.join(labels)}"
         )
+    if missing:
+        sys.stderr.write(f"no training text has the label {' or '.join(missing)}: the model learns not to answer it\n")
 
 
 def target_of(example: Example, labels: int, teacher_weight: float) -> list[float]:

@@ -9,11 +9,13 @@ import json
 import random
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sentiment.files.labels import Labels, WrongLabel
 from sentiment.observability.journal import ANSWER, FEEDBACK
 from sentiment_models.data.text_files import UNREADABLE, bare, check_text, open_text, unreadable
 from sentiment_models.errors import BadData
@@ -23,6 +25,8 @@ FIELD_CHARACTERS_MAX = 2**24
 # Probabilities in a file are rounded.
 TARGET_ERROR_MAX = 1e-3
 
+# The column, or key, of the second text of a pair.
+PAIR = "text_pair"
 # Of each line of a journal.
 BEGINNING = '{"journal":"'
 
@@ -82,6 +86,32 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """How files are read.
+
+    ``pair``: the column or key of the second text, which every row must then have, or text_pair instead; empty: text_pair if it is there.
+    ``journal_model``: whose lines of a journal count, NAME/VERSION, or NAME for all versions; empty: those of the model of the last one.
+    """
+
+    pair: str = ""
+    journal_model: str = ""
+
+    def place_of_pair(self, names: Iterable[str]) -> str | None:
+        """Which of these columns or keys has the second text; None for none.
+
+        Raises:
+            ValueError: ``pair`` names one that is missing, or both are there.
+        """
+        found = {self.pair or PAIR, PAIR} & set(names)
+        if len(found) > 1 or (self.pair and not found):
+            raise ValueError(f"{'both' if found else 'neither'} {self.pair} (--pair) {'and' if found else 'nor'} {PAIR}")
+        return next(iter(found), None)
+
+
+PLAIN = Reading()
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """A data file and how many times an epoch reads it; 0.25 reads a random quarter, always the same one."""
 
@@ -104,15 +134,19 @@ class Source:
         return cls(Path(head), times)
 
 
-def read_examples(path: Path, labels: Sequence[str], *, pairs: bool = True) -> Iterator[Example]:
+class UnknownLabel(BadData):
+    """A label of a file is none of the model's."""
+
+
+def read_examples(path: Path, labels: Sequence[str], *, pairs: bool = True, reading: Reading = PLAIN) -> Iterator[Example]:
     """Read a .tsv, .csv or .jsonl file, optionally .gz, in UTF-8.
 
     .tsv: ``label<TAB>text`` without a header; .csv: a header with the columns label and text; .jsonl: one object per line with
     the keys label and text. An optional column or key text_pair is the second text of a pair; domain is the kind of text, such as
-    restaurants. A label is an index into ``labels`` or one of its names. An object may have ``probabilities``, one per label, with the
+    restaurants. What a label means is in ``sentiment.files.labels``. An object may have ``probabilities``, one per label, with the
     ``teacher`` that gave them, as ``sentiment-models label`` writes them. Its label may then be missing and is the likeliest one. An object
     with a ``phenomenon`` is a generated text, as ``sentiment-models cases`` writes them. In the journal of a server, lines of feedback with
-    a text are labelled texts; the others are left out, and their number is written to standard error.
+    a text are labelled texts; the others, and those of other models, are left out, and their number is written to standard error.
     Without ``pairs``, a second text is refused.
 
     Raises:
@@ -122,23 +156,25 @@ def read_examples(path: Path, labels: Sequence[str], *, pairs: bool = True) -> I
     readers = {".tsv": _tsv_lines, ".csv": _csv_lines, ".jsonl": _jsonl_lines}
     if kind not in readers:
         raise BadData(f"{path}: labelled texts must be in a .tsv, .csv or .jsonl file, optionally .gz; got {kind or 'no extension'}")
-    names = {name: index for index, name in enumerate(labels)}
-    for line, label, text, text_pair, target, domain, teacher, made in _checked(path, readers[kind], pairs):
-        judged = bool(label)
-        if target is not None:
-            _check_target(target, labels, f"{path}:{line}")
-            label = label or str(max(range(len(target)), key=target.__getitem__))  # noqa: PLW2901
-        index = names.get(label, int(label) if re.fullmatch(r"\d{1,3}", label) else -1)
-        if not 0 <= index < len(labels):
-            raise BadData(f"{path}:{line}: {_wrong_label(label, text, line, labels)}")
-        yield Example(text, index, target, judged, text_pair, domain, teacher, made)
+    places = Labels(labels)
+    for line in _checked(path, readers[kind], pairs, reading):
+        if line.target is not None:
+            _check_target(line.target, labels, f"{path}:{line.number}")
+        if line.target is not None and not line.label:
+            place = max(range(len(labels)), key=line.target.__getitem__)
+        else:
+            try:
+                place = places.place(line.label, f"line {line.number}")
+            except WrongLabel as error:
+                raise UnknownLabel(f"{path}:{line.number}: label {error}, got {line.label[:40]!r}{_header(line)}") from error
+        yield Example(line.text, place, line.target, bool(line.label), line.text_pair, line.domain, line.teacher, line.made)
 
 
-def read_texts(path: Path, labels: Sequence[str], *, pairs: bool = True) -> Iterator[TextOrPair]:
+def read_texts(path: Path, labels: Sequence[str], *, pairs: bool = True, reading: Reading = PLAIN) -> Iterator[TextOrPair]:
     """Read texts without their labels from a .txt, .tsv, .csv or .jsonl file, optionally .gz, in UTF-8.
 
     .txt: one text a line; empty lines are left out. .jsonl: one object a line with the key text and optionally text_pair; in the journal of
-    a server, the answers with a text. Other files: as for ``read_examples``, labels included.
+    a server, the answers of one model with a text. Other files: as for ``read_examples``, labels included.
 
     Raises:
         BadData: the file cannot be used. Names file and line.
@@ -146,18 +182,18 @@ def read_texts(path: Path, labels: Sequence[str], *, pairs: bool = True) -> Iter
     kind = Path(path.name.removesuffix(".gz")).suffix
     readers = {".txt": _txt_lines, ".jsonl": _text_lines}
     if kind not in readers:
-        yield from (example.whole for example in read_examples(path, labels, pairs=pairs))
+        yield from (example.whole for example in read_examples(path, labels, pairs=pairs, reading=reading))
         return
-    for line in _checked(path, readers[kind], pairs):
+    for line in _checked(path, readers[kind], pairs, reading):
         yield line.text if line.text_pair is None else (line.text, line.text_pair)
 
 
-def _checked(path: Path, reader: Callable[[io.TextIOWrapper, Path], Iterator[Line]], pairs: bool) -> Iterator[Line]:
+def _checked(path: Path, reader: "_Reader", pairs: bool, reading: Reading) -> Iterator[Line]:
     """The lines of a file, whose texts are fit for a tokenizer."""
     number = 0
     try:
         with open_text(path) as stream:
-            for line in reader(stream, path):
+            for line in reader(stream, path, reading):
                 number = line.number
                 if line.text_pair is not None and not pairs:
                     raise BadData(f"{path}:{number}: text_pair is not supported here (export --pairs makes a bundle that reads pairs)")
@@ -168,6 +204,9 @@ def _checked(path: Path, reader: Callable[[io.TextIOWrapper, Path], Iterator[Lin
         raise unreadable(path, number, error) from error
     if number == 0:
         raise BadData(f"{path}: the file has no example")
+
+
+_Reader = Callable[[io.TextIOWrapper, Path, Reading], Iterator[Line]]
 
 
 def read_undecided(path: Path, labels: Sequence[str]) -> Iterator[Example]:
@@ -184,17 +223,17 @@ def read_undecided(path: Path, labels: Sequence[str]) -> Iterator[Example]:
     line = 0
     try:
         with open_text(path) as stream:
-            for line, _, text, *_ in _tsv_lines(stream, path):
+            for line, _, text, *_ in _tsv_lines(stream, path, PLAIN):
                 check_text(text, f"{path}:{line}")
                 yield Example(text, 0, even, judged=False)
     except UNREADABLE as error:
         raise unreadable(path, line, error) from error
 
 
-def _wrong_label(label: str, text: str, line: int, labels: Sequence[str]) -> str:
-    header = (label, text) == ("label", "text")
-    fix = f"; {'a .tsv has no header' if line == 1 else 'the header is repeated'}: delete the line" if header else ""
-    return f"label must be 0 to {len(labels) - 1} or one of {', '.join(labels)}, got {label[:40]!r}{fix}"
+def _header(line: Line) -> str:
+    if (line.label, line.text) != ("label", "text"):
+        return ""
+    return f"; {'a .tsv has no header' if line.number == 1 else 'the header is repeated'}: delete the line"
 
 
 def _check_target(target: tuple[float, ...], labels: Sequence[str], where: str) -> None:
@@ -202,7 +241,13 @@ def _check_target(target: tuple[float, ...], labels: Sequence[str], where: str) 
         raise BadData(f"{where}: expected {len(labels)} probabilities that sum to 1, got {len(target)} that sum to {sum(target):.4f}")
 
 
-def _tsv_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
+def _refuse_pair(path: Path, reading: Reading) -> None:
+    if reading.pair:
+        raise BadData(f"{path}: --pair {reading.pair}: the file has no names of columns; use a .csv or .jsonl")
+
+
+def _tsv_lines(stream: io.TextIOWrapper, path: Path, reading: Reading) -> Iterator[Line]:
+    _refuse_pair(path, reading)
     for number, line in enumerate(stream, 1):
         label, tab, text = bare(line).partition("\t")
         if not tab:
@@ -211,7 +256,7 @@ def _tsv_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
         yield Line(number, label, text)
 
 
-def _csv_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
+def _csv_lines(stream: io.TextIOWrapper, path: Path, reading: Reading) -> Iterator[Line]:
     csv.field_size_limit(FIELD_CHARACTERS_MAX)
     # Strict, because otherwise an open quote makes the rest of the file one text.
     rows = csv.reader(stream, strict=True)
@@ -219,34 +264,49 @@ def _csv_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
     missing = {"label", "text"} - set(header)
     if missing:
         raise BadData(f"{path}:1: column {' and column '.join(sorted(missing))} missing; the header is {header}")
-    twice = sorted({name for name in header if header.count(name) > 1} & {"label", "text", "text_pair", "domain"})
+    try:
+        second = reading.place_of_pair(header)
+    except ValueError as error:
+        raise BadData(f"{path}:1: has {error}; the header is {header}") from error
+    twice = sorted({name for name in header if header.count(name) > 1} & {"label", "text", second, "domain"})
     if twice:
         raise BadData(f"{path}:1: more than one column {' and '.join(twice)}; the header is {header}; rename the others")
     label, text = header.index("label"), header.index("text")
-    pair, domain = (header.index(name) if name in header else None for name in ("text_pair", "domain"))
+    pair, domain = (header.index(name) if name in header else None for name in (second, "domain"))
     for row in rows:
         if row and len(row) != len(header):
             raise BadData(f"{path}:{rows.line_num}: expected {len(header)} fields, got {len(row)}; put texts that contain commas in quotes")
         if row:
-            second, kind = None if pair is None else row[pair], "" if domain is None else sys.intern(row[domain])
-            yield Line(rows.line_num, row[label], row[text], second, domain=kind)
+            other, kind = None if pair is None else row[pair], "" if domain is None else sys.intern(row[domain])
+            yield Line(rows.line_num, row[label], row[text], other, domain=kind)
 
 
-def _txt_lines(stream: io.TextIOWrapper, _path: Path) -> Iterator[Line]:
+def _txt_lines(stream: io.TextIOWrapper, path: Path, reading: Reading) -> Iterator[Line]:
+    _refuse_pair(path, reading)
     for number, line in enumerate(stream, 1):
         if line.strip():
             yield Line(number, "", bare(line))
 
 
-class _Journal:
-    """The lines of a file that a server's journal wrote: feedback with a text is a labelled text, and an answer with one is a text."""
+class _Kept(NamedTuple):
+    """A line of a journal with a text. ``at``: as RFC 3339 in UTC, to the millisecond; ``key``: of several, the latest counts."""
 
-    def __init__(self, kind: str) -> None:
-        """``kind``: of the lines to keep, ANSWER or FEEDBACK."""
-        self._kind = kind
-        # With their times. Answers by line: each is a text of its own. Feedback by text, and by request and place if it named them: the
-        # latest counts. By text too because callers may use a request id again.
-        self._kept: dict[tuple[object, ...], tuple[str, Line]] = {}
+    at: str
+    model: str
+    key: tuple[object, ...]
+    line: Line
+
+
+class _Journal:
+    """The lines of a file that a server's journal wrote: feedback with a text is a labelled text, and an answer with one is a text.
+
+    Those of one model count: others may have other labels, or answer other texts.
+    """
+
+    def __init__(self, kind: str, model: str) -> None:
+        """``kind``: of the lines to keep, ANSWER or FEEDBACK; ``model``: as in ``Reading``."""
+        self._kind, self._model = kind, model
+        self._kept: list[_Kept] = []
         self.lines = self._others = self._without_text = self._torn = 0
 
     def takes(self, number: int, row: dict[str, Any]) -> bool:  # Any: JSON
@@ -254,19 +314,17 @@ class _Journal:
         if row.get("journal") not in (ANSWER, FEEDBACK):
             return False
         self.lines += 1
-        text, pair = row.get("text"), row.get("text_pair")
+        text, pair, model = row.get("text"), row.get(PAIR), str(row.get("model", ""))
         if row["journal"] != self._kind:
             self._others += 1
         elif not isinstance(text, str):
             self._without_text += 1
-        elif self._kind == ANSWER:
-            self._kept[(number,)] = "", Line(number, "", text, pair)
         else:
-            key: tuple[object, ...] = (row.get("request_id"), row.get("item"), text, pair)
-            # As RFC 3339 in UTC, to the millisecond. Files that were put together need not be in the order of time.
-            at = str(row.get("time", ""))
-            if key not in self._kept or at >= self._kept[key][0]:
-                self._kept[key] = at, Line(number, str(row["label"]), text, pair)
+            # Answers by line: each is a text of its own. Feedback by text, and by request and place if it named them. By text too because
+            # callers may use a request id again.
+            key = (number,) if self._kind == ANSWER else (row.get("request_id"), row.get("item"), text, pair)
+            label = "" if self._kind == ANSWER else str(row["label"])
+            self._kept.append(_Kept(str(row.get("time", "")), model, key, Line(number, label, text, pair)))
         return True
 
     def tears(self, line: str) -> bool:
@@ -276,42 +334,56 @@ class _Journal:
         return torn
 
     def rows(self, path: Path) -> Iterator[Line]:
-        """The texts; says on standard error how many lines were left out.
+        """The texts of one model; says on standard error which that is, and how many lines were left out.
 
         Raises:
             BadData: there is none.
         """
+        if not self.lines:
+            return
         texts, others, kept, needs = (
             ("text", "labels", "answers", "texts")
             if self._kind == ANSWER
             else ("labelled text", "answers", "labels", "feedback, and texts")
         )
         left_out = f"{self._others} {others}, {self._without_text} {kept} without a text, {self._torn} torn lines"
-        if self.lines and not self._kept:
+        if not self._kept:
             raise BadData(f"{path}: a journal without a {texts} ({left_out}); it needs {needs} (the server's setting journal_texts)")
-        if self.lines:
-            sys.stderr.write(f"{path}: {len(self._kept)} {texts}s of a journal; left out: {left_out}\n")
-        yield from (line for _, line in self._kept.values())
+        # Files that were put together need not be in the order of time. The sort keeps the order of lines of the same time.
+        by_time = sorted(self._kept, key=lambda one: one.at)
+        wanted = self._model or by_time[-1].model
+        counts = Counter(one.model for one in self._kept)
+        chosen = {name for name in counts if wanted in (name, name.partition("/")[0])}
+        unread = ", ".join(f"{counts[name]} of {name}" for name in sorted(counts.keys() - chosen))
+        if not chosen:
+            raise BadData(f"{path}: the journal has no {texts} of {wanted} (--journal-model); it has {unread}")
+        latest = {one.key: one.line for one in by_time if one.model in chosen}
+        rows = sorted(latest.values())
+        left_out += f"; of other models: {unread} (choose with --journal-model)" if unread else ""
+        model = f" of {', '.join(sorted(chosen))}" if any(chosen) else ""
+        sys.stderr.write(f"{path}: {len(rows)} {texts}s{model} of a journal; left out: {left_out}\n")
+        yield from rows
 
 
-def _text_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
-    return _jsonl_lines(stream, path, labelled=False)
+def _text_lines(stream: io.TextIOWrapper, path: Path, reading: Reading) -> Iterator[Line]:
+    return _jsonl_lines(stream, path, reading, labelled=False)
 
 
-def _jsonl_lines(stream: io.TextIOWrapper, path: Path, labelled: bool = True) -> Iterator[Line]:
-    journal = _Journal(FEEDBACK if labelled else ANSWER)
+def _jsonl_lines(stream: io.TextIOWrapper, path: Path, reading: Reading, labelled: bool = True) -> Iterator[Line]:
+    journal = _Journal(FEEDBACK if labelled else ANSWER, reading.journal_model)
     for number, line in enumerate(stream, 1):
         try:
             row = json.loads(line)
             if journal.takes(number, row):
                 continue
             target = tuple(map(float, row["probabilities"])) if "probabilities" in row else None
-            label = row["label"] if labelled and target is None else row.get("label", "")
-            text, pair = row["text"], row.get("text_pair")
+            label = row["label"] if labelled and target is None else row.get("label")
+            second = reading.place_of_pair(row)
+            text, pair = row["text"], None if second is None else row[second]
             # Interned: a file has few different values.
             domain, teacher = (sys.intern("" if row.get(name) is None else str(row[name])) for name in ("domain", "teacher"))
             made = Made(*_made(row)) if row.get("phenomenon") else None
-            for name, each in (("text", text), ("text_pair", "" if pair is None else pair)):
+            for name, each in (("text", text), (second, "" if pair is None else pair)):
                 if not isinstance(each, str):
                     raise TypeError(f"{name} is {each!r:.40}")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -319,7 +391,7 @@ def _jsonl_lines(stream: io.TextIOWrapper, path: Path, labelled: bool = True) ->
                 continue
             found = repr(error) if line.strip() else "the line is empty; delete it"
             raise BadData(f"{path}:{number}: expected a JSON object with {'label and ' if labelled else ''}text: {found}") from error
-        yield Line(number, str(label), text, pair, target, domain, teacher, made)
+        yield Line(number, "" if label is None else str(label), text, pair, target, domain, teacher, made)
     yield from journal.rows(path)
 
 

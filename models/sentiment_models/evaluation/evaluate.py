@@ -14,7 +14,7 @@ from sentiment.model.bundle import load_bundle
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.cores import cores_granted
 from sentiment.observability.agreement import wilson
-from sentiment_models.data.labelled import Example, TextOrPair, read_examples
+from sentiment_models.data.labelled import PLAIN, Example, Reading, TextOrPair, read_examples
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.expected import Answers, expected, leave_one_out
 from sentiment_models.evaluation.findings import (
@@ -31,7 +31,8 @@ from sentiment_models.evaluation.metrics import Labels, calibration_error, class
 from sentiment_models.evaluation.probes import PERTURBATIONS, behave, catch, perturb, read_kinds
 from sentiment_models.evaluation.resample import SEED, accuracy_and_f1_intervals, calibration_test
 from sentiment_models.export.inference import Served, serve
-from sentiment_models.export.manifest import MANIFEST_FILE, WEIGHTS_FILE, read_object, sha256, write_manifest
+from sentiment_models.export.labels import read_config
+from sentiment_models.export.manifest import CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE, read_object, sha256, write_manifest
 from sentiment_models.export.provenance import Json
 
 # Upper ends of the length slices in tokens. 512 is the limit of most encoder families.
@@ -45,19 +46,20 @@ DOMAINS_MAX = 50
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A labelled file and the name its figures get."""
+    """A labelled file, the name its figures get, and how it is read."""
 
     name: str
     path: Path
+    reading: Reading = PLAIN
 
     @classmethod
-    def parse(cls, spec: str) -> "Dataset":
+    def parse(cls, spec: str, reading: Reading = PLAIN) -> "Dataset":
         """Parse ``FILE`` or ``NAME=FILE`` of the command line. The default name is folder and file, such as sst2/dev."""
         name, equals, path = spec.partition("=")
         if equals and not Path(spec).exists():
-            return cls(name, Path(path))
+            return cls(name, Path(path), reading)
         whole = Path(spec).resolve()
-        return cls(f"{whole.parent.name}/{whole.name.split('.')[0]}", Path(spec))
+        return cls(f"{whole.parent.name}/{whole.name.split('.')[0]}", Path(spec), reading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ def evaluate(
         seed: of the intervals and the perturbations.
 
     Raises:
+        BadCheckpoint: the bundle's config is of a model that is no classifier with one label a text.
         BadData: a file cannot be used, or two data sets have the same name.
         sentiment.errors.BadBundle: the bundle cannot be served on this machine.
     """
@@ -99,6 +102,9 @@ def evaluate(
     threads = threads or cores_granted()
     kinds = read_kinds(undecided) if undecided else {}
     classifier = load_classifier(bundle, precision)
+    # Bundles of before the export refused other tasks, or made by hand.
+    if (bundle / CONFIG_FILE).is_file():
+        read_config(bundle)
     measured = {dataset.name: measure(classifier, dataset, threads, truncation, seed) for dataset in datasets}
     return Evaluation(
         bundle=classifier.bundle.id,
@@ -152,7 +158,7 @@ def run_file(classifier: Classifier, dataset: Dataset, threads: int, truncation:
 
 
 def _read(classifier: Classifier, dataset: Dataset) -> list[Example]:
-    return list(read_examples(dataset.path, classifier.manifest.labels, pairs=classifier.manifest.pairs))
+    return list(read_examples(dataset.path, classifier.manifest.labels, pairs=classifier.manifest.pairs, reading=dataset.reading))
 
 
 def _run(classifier: Classifier, dataset: Dataset, examples: Sequence[Example], threads: int, truncation: str | None) -> Measured:

@@ -46,7 +46,7 @@ def figures_of(stated: Probabilities, labels: Labels) -> Figures:
     right = answers == labels
     return Figures(
         accuracy=float(right.mean()),
-        macro_f1=macro_f1(answers, labels, stated.shape[1]),
+        macro_f1=float(macro_f1(confusion(answers, labels, stated.shape[1]))),
         ece=calibration_error(stated.max(axis=1), right),
         rows=len(labels),
     )
@@ -72,9 +72,14 @@ def class_scores(counts: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDAr
     return hits / np.maximum(answered, 1), hits / np.maximum(correct, 1), 2 * hits / np.maximum(correct + answered, 1)
 
 
-def macro_f1(answers: Labels, labels: Labels, classes: int) -> float:
-    """Mean F1 over the classes; a class that is neither a correct label nor an answer counts as 0."""
-    return float(class_scores(confusion(answers, labels, classes))[2].mean())
+def macro_f1(counts: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Mean F1, [...], of confusion counts [..., classes, classes].
+
+    Over the classes that are a correct label or an answer, as scikit-learn does it: one that occurs nowhere says nothing of the answers.
+    """
+    occur = (counts.sum(axis=-1) + counts.sum(axis=-2)) > 0
+    found: NDArray[np.float64] = class_scores(counts)[2].sum(axis=-1) / np.maximum(occur.sum(axis=-1), 1)
+    return found
 
 
 def calibration_error(confidence: NDArray[np.float64], right: NDArray[np.bool_], bins: int = ECE_BINS) -> float:

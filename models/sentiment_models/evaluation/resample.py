@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sentiment.observability.agreement import wilson
-from sentiment_models.evaluation.metrics import Labels, Probabilities, bins_of, calibration_error, class_scores, confusion
+from sentiment_models.evaluation.metrics import Labels, Probabilities, bins_of, calibration_error, confusion, macro_f1
 
 RESAMPLES = 2000
 SEED = 20
@@ -46,8 +46,8 @@ def accuracy_and_f1_intervals(answers: Labels, labels: Labels, classes: int, see
     share = np.trace(counts) / len(labels)
     # All resamples of all-correct rows are all-correct: the bootstrap interval would have width 0.
     if share in (0, 1):
-        return wilson(int(np.trace(counts)), len(labels)), _interval(class_scores(drawn)[2].mean(axis=1))
-    return _interval(accuracy), _interval(class_scores(drawn)[2].mean(axis=1))
+        return wilson(int(np.trace(counts)), len(labels)), _interval(macro_f1(drawn))
+    return _interval(accuracy), _interval(macro_f1(drawn))
 
 
 def calibration_test(stated: Probabilities, labels: Labels, seed: int = SEED) -> Consistency:

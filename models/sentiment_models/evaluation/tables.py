@@ -14,6 +14,10 @@ BEHAVIOURS_SKIPPED = "No behavioural tests: they need labels called negative and
 ENGLISH = "en"
 CALIBRATION, LABELS, BEHAVIOURS, UNDECIDED = "Calibration", "Labels", "Behaviours", "Texts without an answer"
 """Titles of tables that the page adds plots or further tables to."""
+ACCURACY_NOTE = (
+    "Intervals are bootstrapped. Macro F1: the mean over the labels that texts or answers have, as in scikit-learn. Abstained texts count "
+    "as answered."
+)
 EXPECTED = "expected"
 """The column that a terminal has no room for."""
 
@@ -68,7 +72,7 @@ def figures(evaluation: Evaluation) -> Table:
         for name, one in evaluation.datasets.items()
     )
     header = ("data set", "texts", "accuracy", "95 %", "macro F1", "95 %", "abstained", "truncated")
-    return Table("Accuracy", header, rows, "Intervals are bootstrapped. Abstained texts count as answered.")
+    return Table("Accuracy", header, rows, ACCURACY_NOTE)
 
 
 def calibration(evaluation: Evaluation) -> Table:

@@ -134,7 +134,7 @@ def balanced(examples: Sequence[Example], texts: int, labels: int, seed: int) ->
 
 
 def _drawn(subject: Subject, dataset: Dataset, texts: int, seed: int) -> _Sample:
-    examples = list(read_examples(dataset.path, subject.labels, pairs=subject.classifier.manifest.pairs))
+    examples = list(read_examples(dataset.path, subject.labels, pairs=subject.classifier.manifest.pairs, reading=dataset.reading))
     read = [example for example in balanced(examples, texts, len(subject.labels), seed) if subject.reads(example.whole)]
     if not read:
         raise BadData(f"{dataset.path}: none of the {texts} drawn texts has a word that the model reads")

@@ -5,10 +5,9 @@ Only this module and the adapters of the families use torch and transformers in 
 
 import copy
 import logging
-import re
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,16 +29,16 @@ from transformers import (
 )
 
 from sentiment.model.tensors import Feeds
-from sentiment_models.errors import BadCheckpoint, ModelsError
+from sentiment_models.errors import BadCheckpoint
 from sentiment_models.evaluation.metrics import Logits
 from sentiment_models.export.families import FAMILIES, Family
 from sentiment_models.export.graphs.graph import resolve_aliases, strip_varying
 from sentiment_models.export.graphs.quantize import INT8, OPSET_MIN
+from sentiment_models.export.labels import labels_of, read_config
 from sentiment_models.export.manifest import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object, write_object
-from sentiment_models.export.provenance import Json
 from sentiment_models.export.spellings import without_spellings
 from sentiment_models.export.verify import Explained
-from sentiment_models.export.weights import Weights, check_weights, name_after, real, stored_tensors
+from sentiment_models.export.weights import Weights, check_weights, dithered, name_after, real, stored_tensors
 
 # transformers 4.57.3 to 4.57.6 warn of Mistral's regular expression in any large vocabulary, such as one with spellings, that they saved,
 # and of the class that transformers 5 has instead of PreTrainedTokenizerFast.
@@ -51,8 +50,6 @@ logging.getLogger("transformers.tokenization_utils_base").addFilter(
 TOKENIZER_CONFIG = "tokenizer_config.json"
 # The service's minimum for a manifest.
 TOKENS_MIN = 8
-# How transformers names labels without a name.
-UNNAMED = re.compile(r"LABEL_\d+")
 
 
 class Checkpoint:
@@ -71,8 +68,8 @@ class Checkpoint:
                 tokenizer, or has weights outside of the range of fp16.
         """
         self.path = path
-        config = _config(path)
-        self.labels = _labels(config, path / CONFIG_FILE)
+        config = read_config(path)
+        self.labels = labels_of(config, path / CONFIG_FILE)
         self.architecture = str(config.get("model_type"))
         self.family = _family(self.architecture, path / CONFIG_FILE)
         self.tokenizer = _tokenizer(path / TOKENIZER_FILE)
@@ -176,29 +173,6 @@ class Checkpoint:
             )
 
 
-def _config(path: Path) -> dict[str, Json]:
-    if not path.is_dir():
-        raise BadCheckpoint(f"{path}: no such folder")
-    if not (path / CONFIG_FILE).is_file():
-        raise BadCheckpoint(f"{path}: not a checkpoint directory: it has no {CONFIG_FILE}")
-    try:
-        return read_object(path / CONFIG_FILE)
-    except ModelsError as error:
-        raise BadCheckpoint(str(error)) from error
-
-
-def _labels(config: Mapping[str, Json], path: Path) -> list[str]:
-    found = config.get("id2label")
-    names = {str(key): str(name) for key, name in found.items()} if isinstance(found, dict) else {}
-    labels = [names.get(str(index), "") for index in range(len(names))]
-    if len(labels) < 2 or not all(labels) or len(set(labels)) < len(labels) or any(map(UNNAMED.fullmatch, labels)):
-        raise BadCheckpoint(
-            f"{path}: id2label must name two or more labels in the order of the model's logits, "
-            f'such as {{"0": "negative", "1": "positive"}}, got {found}'
-        )
-    return labels
-
-
 def _family(name: str, path: Path) -> Family:
     if name not in FAMILIES:
         raise BadCheckpoint(f"{path}: model_type must be one of {', '.join(FAMILIES)}, got {name}")
@@ -233,24 +207,29 @@ def save_weights(stored: Weights, path: Path) -> None:
     path.chmod(0o644)  # safetensors makes it readable for its owner only; a container may run as another user
 
 
-def read_int8_weights(path: Path) -> dict[str, NDArray[np.float32]] | None:
+def read_int8_weights(path: Path, dither: int | None = None) -> dict[str, NDArray[np.float32]] | None:
     """Return the weights of a .safetensors file with ``real``, or None if it does not exist or has no weights in int8.
+
+    ``dither``: a seed, to return them with ``dithered``.
 
     Raises:
         BadCheckpoint: the file is not a .safetensors file.
     """
     if not path.is_file() or not any(name.endswith(INT8) for name in stored_tensors(path)):
         return None
-    return real(load_file(path))
+    return real(load_file(path)) if dither is None else dithered(load_file(path), dither)
 
 
-def from_pretrained(path: str | Path, config: PretrainedConfig | None = None, kind: Any = None, **settings: Any) -> Any:
+def from_pretrained(
+    path: str | Path, config: PretrainedConfig | None = None, kind: Any = None, dither: int | None = None, **settings: Any
+) -> Any:
     """Call ``from_pretrained`` of transformers, also for a bundle, whose weights are in int8.
 
     Args:
         path: a folder.
         config: instead of that of ``path``.
         kind: a class of transformers; None: the classifier of the config's family.
+        dither: of weights in int8, for training, see ``dithered``; None: as they are.
         settings: further arguments.
 
     Any: transformers has no one type for its models.
@@ -261,7 +240,7 @@ def from_pretrained(path: str | Path, config: PretrainedConfig | None = None, ki
     """
     config = config or AutoConfig.from_pretrained(path)
     kind = kind or MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
-    weights = read_int8_weights(Path(path) / WEIGHTS_FILE)
+    weights = read_int8_weights(Path(path) / WEIGHTS_FILE, dither)
     if weights is None:
         return kind.from_pretrained(path, config=config, **settings)
     state = {name: torch.from_numpy(array) for name, array in weights.items()}
@@ -274,7 +253,7 @@ def load_classifier(path: Path) -> tuple[PreTrainedModel, Any]:  # transformers 
     Raises:
         BadCheckpoint: the checkpoint does not exist, is damaged or of an unsupported family, or lacks its head or its tokenizer.
     """
-    _family(str(_config(path).get("model_type")), path / CONFIG_FILE)
+    _family(str(read_config(path).get("model_type")), path / CONFIG_FILE)
     model = _classifier(path)
     try:
         return model, _fast_tokenizer(path)
@@ -319,12 +298,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def label_names(path: Path) -> list[str]:
-    """Read the labels of a checkpoint in the order of their indices, without loading its weights.
-
-    Raises:
-        BadCheckpoint: there is no checkpoint, or it does not name its labels.
-    """
-    return _labels(_config(path), path / CONFIG_FILE)

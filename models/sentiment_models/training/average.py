@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from sentiment_models.errors import BadCheckpoint, ModelsError
-from sentiment_models.export.checkpoint import base_tokenizer, label_names, load_classifier
+from sentiment_models.export.checkpoint import base_tokenizer, load_classifier
+from sentiment_models.export.labels import label_names
 from sentiment_models.training.bases import TRAINING_FILE, teacher_name, training_of
 from sentiment_models.training.resume import replace_folder
 
@@ -32,11 +33,11 @@ def average(checkpoints: Sequence[Path], out: Path, *, force: bool = False) -> N
     if len(checkpoints) < 2:
         raise BadCheckpoint(f"average needs at least 2 checkpoints, got {len(checkpoints)}")
     models = [load_classifier(path)[0] for path in checkpoints]
-    labels = [", ".join(label_names(path)) for path in checkpoints]
+    labels = [label_names(path) for path in checkpoints]
     states = [model.state_dict() for model in models]
     for path, state, its in zip(checkpoints[1:], states[1:], labels[1:], strict=True):
         if its != labels[0]:
-            raise BadCheckpoint(f"{path}: labels are {its}, but those of {checkpoints[0]} are {labels[0]}")
+            raise BadCheckpoint(f"{path}: labels are {', '.join(its)}, but those of {checkpoints[0]} are {', '.join(labels[0])}")
         if {name: tensor.shape for name, tensor in state.items()} != {name: tensor.shape for name, tensor in states[0].items()}:
             raise BadCheckpoint(f"{path}: names or shapes of the weights differ from those of {checkpoints[0]}")
     mean = {

@@ -10,7 +10,7 @@ from sentiment_models.data.carving import repeat
 from sentiment_models.data.edits import edits
 from sentiment_models.data.labelled import Source, read_examples
 from sentiment_models.errors import ModelsError
-from sentiment_models.export.checkpoint import label_names
+from sentiment_models.export.labels import label_names
 from sentiment_models.reports.report import check_writable, write_text
 from sentiment_models.training.bases import temperature_of
 from sentiment_models.training.label import answers_of

@@ -10,11 +10,12 @@ import torch
 from tqdm import tqdm
 
 from sentiment_models.data.carving import repeat
-from sentiment_models.data.labelled import Example, Made, Source, TextOrPair, cut_sorted, read_examples, read_texts
+from sentiment_models.data.labelled import PLAIN, Example, Made, Reading, Source, TextOrPair, cut_sorted, read_examples, read_texts
 from sentiment_models.data.sentences import split_sentences
 from sentiment_models.errors import BadData
-from sentiment_models.export.checkpoint import label_names, load_classifier
+from sentiment_models.export.checkpoint import load_classifier
 from sentiment_models.export.families import FAMILIES
+from sentiment_models.export.labels import label_names
 from sentiment_models.reports.report import check_writable, write_text
 from sentiment_models.training.bases import teacher_name, temperature_of
 from sentiment_models.training.precision import mixed_precision
@@ -42,7 +43,14 @@ class TeacherInput:
 
 
 def label(
-    teacher: Path, files: Sequence[str], out: Path, device: torch.device, max_tokens: int = 512, sentences: int | None = None, seed: int = 1
+    teacher: Path,
+    files: Sequence[str],
+    out: Path,
+    device: torch.device,
+    max_tokens: int = 512,
+    sentences: int | None = None,
+    seed: int = 1,
+    reading: Reading = PLAIN,
 ) -> int:
     """Write one JSON line ``{"text", "text_pair"?, "label"?, "domain"?, "probabilities", "teacher"}`` per text; return their number.
 
@@ -58,6 +66,7 @@ def label(
         max_tokens: texts are cut to this many tokens, or to the teacher's limit if that is lower.
         sentences: label this many sentences, drawn by ``seed``, instead of whole texts.
         seed: seed of the draw.
+        reading: how the files are read.
 
     Raises:
         BadCheckpoint: the teacher cannot be loaded.
@@ -68,7 +77,7 @@ def label(
     check_writable(out=out)
     names = label_names(teacher)
     temperature, name = temperature_of(teacher), teacher_name(teacher)
-    inputs = [one for spec in files for one in read_inputs(Source.parse(spec), names, seed)]
+    inputs = [one for spec in files for one in read_inputs(Source.parse(spec), names, seed, reading)]
     if sentences:
         found = sorted({sentence for one in inputs for sentence in sentences_of(one.text)})
         if len(found) < sentences:
@@ -87,7 +96,7 @@ def label(
     return len(inputs)
 
 
-def read_inputs(source: Source, names: Sequence[str], seed: int) -> Iterator[TeacherInput]:
+def read_inputs(source: Source, names: Sequence[str], seed: int, reading: Reading = PLAIN) -> Iterator[TeacherInput]:
     """Read a .txt with one text per line, or a labelled file as ``train`` takes it; either optionally .gz.
 
     Raises:
@@ -95,12 +104,12 @@ def read_inputs(source: Source, names: Sequence[str], seed: int) -> Iterator[Tea
     """
     path = source.path
     if Path(path.name.removesuffix(".gz")).suffix != ".txt":
-        for example in repeat(list(read_examples(path, names)), source.times, seed):
+        for example in repeat(list(read_examples(path, names, reading=reading)), source.times, seed):
             yield TeacherInput(
                 example.text, names[example.label] if example.judged else None, example.text_pair, example.domain, example.made
             )
         return
-    for text in read_texts(path, names, pairs=False):
+    for text in read_texts(path, names, pairs=False, reading=reading):
         assert isinstance(text, str)
         yield from (TeacherInput(each.text, None) for each in repeat([Example(text, 0, judged=False)], source.times, seed))
 

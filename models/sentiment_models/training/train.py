@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -20,13 +21,14 @@ from sentiment_models.data.carving import Split
 from sentiment_models.data.corpus import Corpus, read_corpus, target_of, vary
 from sentiment_models.data.labelled import Example, TextOrPair, batches, cut_sorted, evaluation_steps
 from sentiment_models.errors import BadCheckpoint, ModelsError
-from sentiment_models.export.checkpoint import base_tokenizer, from_pretrained
+from sentiment_models.export.checkpoint import base_tokenizer
 from sentiment_models.export.families import FAMILIES, check_reads
 from sentiment_models.export.provenance import Json
 from sentiment_models.export.weights import check_weights
 from sentiment_models.training.bases import TRAINING_FILE, content_of, folder_of, name_of, training_of
-from sentiment_models.training.distributed import Processes, join
+from sentiment_models.training.distributed import Processes, is_first_process, join
 from sentiment_models.training.emoji import add_emoji
+from sentiment_models.training.heads import head_of, load_with_head
 from sentiment_models.training.optimizer import freeze_encoder, make_optimizer
 from sentiment_models.training.precision import mixed_precision
 from sentiment_models.training.recipe import Recipe
@@ -160,7 +162,8 @@ class _Run:
         ]
         self.plan = [(rows, batch) for rows, its in zip(self.epochs, planned, strict=True) for batch in its]
         self.evaluate_at = evaluation_steps([len(its) for its in planned], recipe.evaluations_per_epoch)
-        self.optimizer, self.schedule = make_optimizer(self.model, recipe, len(self.plan))
+        fresh = head_of(self.model) if recipe.new_head else ()
+        self.optimizer, self.schedule = make_optimizer(self.model, recipe, len(self.plan), fresh)
 
     def loop(self, checkpoint_steps: int) -> None:
         quiet = not self.processes.first
@@ -323,25 +326,22 @@ def _moving_average(model: PreTrainedModel, decay: float) -> AveragedModel:
 
 
 def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, Any]:  # transformers has no one type for its tokenizers
-    """Load the base with a new classification head for ``recipe.labels``, or make an untrained model if the base is empty.
+    """Load the base with a classification head for ``recipe.labels``, see ``heads``, or make an untrained model if the base is empty.
 
     The tokenizer of an untrained model is learned from ``texts``.
 
     Raises:
-        BadCheckpoint: the checkpoint does not exist, is damaged, or reads fewer tokens than the recipe has.
+        BadCheckpoint: the checkpoint does not exist, is damaged, has a head for other labels, or reads fewer tokens than the recipe has.
     """
     if not recipe.base:
         return fresh_classifier(recipe, texts)
-    names = dict(enumerate(recipe.labels))
     check_weights(recipe.base)
     try:
-        config = AutoConfig.from_pretrained(
-            recipe.base, num_labels=len(names), id2label=names, label2id={name: index for index, name in names.items()}
-        )
+        config = AutoConfig.from_pretrained(recipe.base)
         if config.model_type not in FAMILIES:
             raise BadCheckpoint(f"{recipe.base}: model_type must be one of {', '.join(FAMILIES)}, got {config.model_type}")
         config.update(FAMILIES[config.model_type].dropout(recipe.dropout))
-        model = from_pretrained(recipe.base, config)
+        model = load_with_head(recipe.base, config, recipe.labels, recipe.new_head, recipe.seed, _say)
         tokenizer = base_tokenizer(recipe.base)
     except BadCheckpoint:
         raise
@@ -349,6 +349,11 @@ def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, An
         raise BadCheckpoint(f"{recipe.base}: cannot be loaded as a classifier: {error}") from error
     check_reads(recipe.base, model.config, recipe.max_tokens)
     return model, tokenizer
+
+
+def _say(line: str) -> None:
+    if is_first_process():
+        sys.stderr.write(f"{line}\n")
 
 
 def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

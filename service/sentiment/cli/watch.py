@@ -34,6 +34,7 @@ def add_watch(commands: Any) -> None:  # Any: argparse names the type of its sub
         "--reference", type=Path, metavar="PATH", help="usual texts, or a journal of the same model (default: the bundle's references)"
     )
     add_reading(parser)
+    parser.add_argument("--pair", default="", metavar="NAME", help="column of a file that holds the second text of a pair")
     parser.add_argument("--labels", default="", metavar="NAME", help="column of --input that holds the right label, by name or number")
     parser.add_argument(
         "--model",
@@ -75,6 +76,7 @@ def _run(options: argparse.Namespace) -> int:
         Job(
             input=options.input,
             reading=reading_of(options),
+            pair=options.pair,
             labels=options.labels,
             reference=options.reference,
             model=options.model,

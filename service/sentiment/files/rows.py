@@ -1,7 +1,6 @@
 """A row of a table or of a list of texts. Pure."""
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -58,8 +57,7 @@ class Row:
         """
         value = self.values.get(column)
         if isinstance(value, str):
-            # A column of whole numbers with gaps is one of floats in pandas.
-            return re.sub(r"^([+-]?[0-9]+)\.0+$", r"\1", value)
+            return value
         if is_missing(value):
             return ""
         if isinstance(value, float) and value.is_integer():

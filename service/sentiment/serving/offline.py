@@ -23,7 +23,7 @@ from sentiment.api.grpc.status import status_of
 from sentiment.batching.plan import BatchLimits
 from sentiment.batching.row_queue import Reading
 from sentiment.client import Classification, ModelId, Result, Timing
-from sentiment.client.columns import Item, Unusable
+from sentiment.client.columns import Item, TextOrPair, Unusable
 from sentiment.client.results import failure_of_status
 from sentiment.errors import Expired, InvalidInput, ModelFailed, OutOfMemory, RequestError, RunnerLost, Unavailable
 from sentiment.model.bundle import bundle_roots, find_bundle
@@ -194,9 +194,9 @@ class OfflineClassifier:
         """
         self._reader.check(query)
 
-    def readings(self, texts: Iterable[str], *, truncation: str = "") -> list[Reading]:
-        """What the model reads of texts that it has answered, with the same truncation."""
-        return self._reader.read([Query(text, truncation=truncation or None) for text in texts])
+    def readings(self, items: Iterable[TextOrPair], *, truncation: str = "") -> list[Reading]:
+        """What the model reads of texts and pairs that it has answered, with the same truncation."""
+        return self._reader.read([_query_of(item, truncation or None) for item in items])
 
     def classify_all(self, items: Iterable[Item], *, truncation: str = "") -> Generator[Result, None, None]:
         """Classify texts and pairs lazily, in order and in bounded memory. The result of one that fails is a CallFailed.
@@ -247,7 +247,7 @@ class OfflineClassifier:
     def _query(self, item: Item, truncation: str | None) -> Query | RequestError:
         if isinstance(item, Unusable):
             return InvalidInput(item.field, item.reason)
-        query = Query(item, truncation=truncation) if isinstance(item, str) else Query(*item, truncation=truncation)
+        query = _query_of(item, truncation)
         try:
             self._reader.check(query)
         except RequestError as error:
@@ -370,6 +370,10 @@ def _forked() -> None:
 # Windows has no fork.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
+
+
+def _query_of(item: TextOrPair, truncation: str | None) -> Query:
+    return Query(item, truncation=truncation) if isinstance(item, str) else Query(*item, truncation=truncation)
 
 
 def _load(settings: Settings, folder: Path | None) -> tuple[Classifier, Classifier, BatchLimits, list[Runner]]:

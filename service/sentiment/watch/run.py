@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The arguments of the command. ``labels``: the column of right labels, empty for none."""
+    """The arguments of the command. ``pair``: the column of second texts, ``labels`` that of right labels; empty for none."""
 
     input: Path
     reading: Reading
+    pair: str
     labels: str
     reference: Path | None
     model: str
@@ -74,6 +75,8 @@ def _refuse_unused(job: Job) -> None:
         return
     if job.labels:
         raise BadSettings(f"--labels {job.labels}: {job.input} is a journal, whose right labels are its lines of feedback")
+    if job.pair and (not job.reference or is_journal(job.reference)):
+        raise BadSettings(f"--pair {job.pair}: no file of texts is read")
     if job.truncation and (not job.reference or is_journal(job.reference)):
         raise BadSettings(f"--truncation {job.truncation}: no file of texts is read, and the answers of a journal are as they are")
 
@@ -113,7 +116,7 @@ def _source(job: Job, path: Path, model: str, stack: ExitStack) -> "JournalSourc
     from sentiment.watch.texts import TextSource  # noqa: PLC0415  # as above
 
     local = stack.enter_context(closing(OfflineClassifier(model, job.bundles, device="auto")))
-    return TextSource(local, job.reading, job.labels, job.truncation)
+    return TextSource(local, job.reading, job.pair, job.labels, job.truncation)
 
 
 def _manifest(job: Job, source: "JournalSource | TextSource") -> tuple[Manifest | None, list[str]]:

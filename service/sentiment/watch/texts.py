@@ -4,15 +4,15 @@ Not by a server: its answers do not say how many tokens are unknown or fragments
 """
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sentiment.client import CallFailed
-from sentiment.client.columns import Unusable
+from sentiment.client.columns import TextOrPair, Unusable
 from sentiment.errors import BadSettings
 from sentiment.files.errors import BadFile
+from sentiment.files.labels import Labels, WrongLabel
 from sentiment.files.reading import Reading, Table
 from sentiment.files.rows import TEXT, BadLabel, Row, Unread
 from sentiment.serving.offline import ROWS, OfflineClassifier
@@ -22,14 +22,14 @@ from sentiment.watch.counts import OF_ANSWERS, OF_TEXTS, Entry, Seen, Told
 class TextSource:
     """A bundle that answers texts. ``left_out``: texts without an answer, by the reason."""
 
-    def __init__(self, local: OfflineClassifier, reading: Reading, labels_column: str, truncation: str) -> None:
-        """``reading``: how files are read; ``labels_column``: of the right labels, empty for none."""
+    def __init__(self, local: OfflineClassifier, reading: Reading, pair_column: str, labels_column: str, truncation: str) -> None:
+        """``reading``: how files are read; ``pair_column``: of second texts, and ``labels_column`` of right labels, empty for none."""
         bundle = local.classifier.bundle
         self.id, self.digest, self.labels, self.manifest = bundle.id, bundle.digest, bundle.manifest.labels, bundle.manifest
         self.signals = (*OF_ANSWERS, *(OF_TEXTS if local.classifier.tokenizer.has_fragments else OF_TEXTS[:1]))
         self.left_out: Counter[str] = Counter()
         self._local, self._truncation = local, truncation
-        self._reading, self._labels_column = reading, labels_column
+        self._reading, self._pair_column, self._labels_column = reading, pair_column, labels_column
 
     def entries(self, path: Path, labelled: bool = True) -> Iterator[Entry]:
         """The answers to a file's texts in order and, if they are ``labelled``, the right label before each.
@@ -39,27 +39,30 @@ class TextSource:
         """
         column = self._labels_column if labelled else ""
         with Table(path, self._reading) as table:
-            if column and table.columns == (TEXT,) and column != TEXT:
-                raise BadSettings(f"--labels {column}: {path} has no other column")
+            for option, name in (("--labels", column), ("--pair", self._pair_column)):
+                if name and table.columns == (TEXT,) and name != TEXT:
+                    raise BadSettings(f"{option} {name}: {path} has no other column")
             key = table.key(self._reading.column)
+            pair = table.key(self._pair_column, "--pair") if self._pair_column else ""
             # In JSON a row without a label may lack the key.
             told = table.key(column, "--labels") if column and table.columns else column
+            labels = Labels(self.labels)
             number = 0
             while chunk := list(itertools.islice(table, ROWS)):
-                labels = [self._told(path, row, column, told) for row in chunk]
-                for seen, label in zip(self._seen([row.text(key) for row in chunk]), labels, strict=True):
+                right = [self._told(path, row, column, told, labels) for row in chunk]
+                for seen, label in zip(self._seen([_asked(row, key, pair) for row in chunk]), right, strict=True):
                     number += 1
                     if seen is not None:
                         if label:
                             yield Told(number, label, label == seen.label, seen.abstained)
                         yield seen
 
-    def _seen(self, texts: Sequence[str | Unread]) -> Iterator[Seen | None]:
+    def _seen(self, texts: Sequence[TextOrPair | Unread]) -> Iterator[Seen | None]:
         """The answers; None where there is none."""
         asked = [Unusable(text.reason) if isinstance(text, Unread) else text for text in texts]
         results = list(self._local.classify_all(asked, truncation=self._truncation))
         answered = [
-            text for text, result in zip(texts, results, strict=True) if isinstance(text, str) and not isinstance(result, CallFailed)
+            text for text, result in zip(texts, results, strict=True) if not isinstance(text, Unread) and not isinstance(result, CallFailed)
         ]
         readings = iter(self._local.readings(answered, truncation=self._truncation))
         tokenizer = self._local.classifier.tokenizer
@@ -80,21 +83,20 @@ class TextSource:
                 fragments=tokenizer.fragments(reading),
             )
 
-    def _told(self, path: Path, row: Row, column: str, key: str) -> str:
+    def _told(self, path: Path, row: Row, column: str, key: str, labels: Labels) -> str:
         """The right label of a row, a label's name or its number; empty if it has none."""
-        if not key:
-            return ""
         try:
-            label = label_of(row.label(key), self.labels)
+            value = row.label(key) if key else ""
+            return self.labels[labels.place(value, row.place)] if value else ""
         except BadLabel as error:
             raise BadFile(f"{path}: --labels {column}: {error}") from error
-        if label and label not in self.labels:
-            # Not quoted: a wrong column may hold texts.
-            raise BadFile(f"{path}: --labels {column}: {row.place}: the label must be one of {', '.join(self.labels)} or its number")
-        return label
+        except WrongLabel as error:
+            raise BadFile(f"{path}: --labels {column}: {row.place}: the label {error}") from error
 
 
-def label_of(value: str, labels: Sequence[str]) -> str:
-    """The label that a value names, or else that it is the number of, from 0; the value itself if it is neither."""
-    named = value in labels or not re.fullmatch(r"[0-9]{1,3}", value) or int(value) >= len(labels)
-    return value if named else labels[int(value)]
+def _asked(row: Row, key: str, pair: str) -> TextOrPair | Unread:
+    """The text of a row, or its two texts; what is wrong with it if one cannot be read."""
+    text, second = row.text(key), row.text(pair) if pair else ""
+    if isinstance(text, Unread) or not pair:
+        return text
+    return second if isinstance(second, Unread) else (text, second)

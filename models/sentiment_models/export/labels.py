@@ -1,0 +1,112 @@
+"""The names of a classifier's labels: as an argument, and in a checkpoint's config.json. Needs no torch."""
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sentiment_models.errors import BadCheckpoint, ModelsError
+from sentiment_models.export.manifest import CONFIG_FILE, read_object
+from sentiment_models.export.provenance import Json
+
+# How transformers names labels without a name.
+UNNAMED = re.compile(r"LABEL_\d+")
+
+
+def parse_names(value: str) -> tuple[str, ...]:
+    """Parse names separated by commas; a name with a comma stands in double quotes."""
+    try:
+        rows = list(csv.reader([value], skipinitialspace=True, strict=True))
+    except csv.Error as error:
+        raise ModelsError(f"labels must be names separated by commas, got {value!r} ({error})") from error
+    names = tuple(name.strip() for row in rows for name in row)
+    check_names(names)
+    return names
+
+
+def as_argument(names: Sequence[str]) -> str:
+    """Return names as ``parse_names`` takes them."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return line.getvalue()
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Check that names can be those of a classifier's labels.
+
+    Raises:
+        ModelsError: there are fewer than two, one is empty, or two are equal.
+    """
+    got = as_argument(names)
+    if len(names) < 2:
+        raise ModelsError(f"labels must be at least two names separated by commas, got {got}")
+    if not all(name.strip() for name in names):
+        raise ModelsError(f"labels must have a name each, got {got}; delete the comma that is too many")
+    if len(set(names)) < len(names):
+        raise ModelsError(f"labels must differ, got {max(names, key=names.count)} twice in {got}")
+
+
+def label_names(path: Path) -> list[str]:
+    """Read the labels of a checkpoint in the order of their indices, without loading its weights.
+
+    Raises:
+        BadCheckpoint: there is no checkpoint, it does not name its labels, or it is no classifier with one label a text.
+    """
+    return labels_of(read_config(path), path / CONFIG_FILE)
+
+
+def named_labels(base: str) -> tuple[str, ...] | None:
+    """The labels that the config.json of a folder names; None if it names none, or ``base`` is no such folder."""
+    try:
+        return tuple(label_names(Path(base)))
+    except BadCheckpoint:
+        return None
+
+
+def read_config(path: Path) -> dict[str, Json]:
+    """Read the config.json of a classifier with one label a text.
+
+    Raises:
+        BadCheckpoint: there is none, it is damaged, or it is of another kind of model.
+    """
+    if not (path / CONFIG_FILE).is_file():
+        raise BadCheckpoint(f"{path}: not a checkpoint directory: it has no {CONFIG_FILE}")
+    try:
+        config = read_object(path / CONFIG_FILE)
+    except ModelsError as error:
+        raise BadCheckpoint(str(error)) from error
+    check_task(config, str(path / CONFIG_FILE))
+    return config
+
+
+def check_task(config: Mapping[str, object], where: str) -> None:
+    """Check that a config is of a classifier whose labels exclude each other.
+
+    Raises:
+        BadCheckpoint: it is not. Its logits would be turned into probabilities that mean nothing.
+    """
+    problem, labels = config.get("problem_type"), config.get("id2label")
+    advice = "the service answers one label of several; train --new-head makes such a classifier of its encoder"
+    if problem == "multi_label_classification":
+        raise BadCheckpoint(f"{where}: problem_type is multi_label_classification, in which a text may have several labels; {advice}")
+    if problem == "regression" or (isinstance(labels, Mapping) and len(labels) == 1):
+        found = "problem_type is regression" if problem == "regression" else f"id2label has one label ({labels}), so this is a regression"
+        raise BadCheckpoint(f"{where}: {found}, which answers a number; {advice}")
+
+
+def labels_of(config: Mapping[str, Json], path: Path) -> list[str]:
+    """Return the names in a config, in the order of their indices.
+
+    Raises:
+        BadCheckpoint: it does not name two or more. Names the file, which is ``path``.
+    """
+    found = config.get("id2label")
+    names = {str(key): str(name) for key, name in found.items()} if isinstance(found, dict) else {}
+    labels = [names.get(str(index), "") for index in range(len(names))]
+    if len(labels) < 2 or not all(labels) or len(set(labels)) < len(labels) or any(map(UNNAMED.fullmatch, labels)):
+        raise BadCheckpoint(
+            f"{path}: id2label must name two or more labels in the order of the model's logits, "
+            f'such as {{"0": "negative", "1": "positive"}}, got {found}'
+        )
+    return labels

@@ -1,0 +1,91 @@
+"""The classification head that a run starts with: the base's, in the order of the run's labels, or a fresh one on its encoder."""
+
+import copy
+from collections.abc import Callable, Sequence
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+from sentiment_models.errors import BadCheckpoint
+from sentiment_models.export.checkpoint import from_pretrained
+from sentiment_models.export.labels import UNNAMED, as_argument, check_task
+
+
+def load_with_head(
+    base: str, config: PretrainedConfig, labels: Sequence[str], new_head: bool, seed: int, say: Callable[[str], object]
+) -> PreTrainedModel:
+    """Load a classifier for ``labels``.
+
+    The base's head is kept if its labels have the same names, whatever their order and case: the rows of its last layer are put into the
+    order of ``labels``. A base without a head, such as an encoder, gets a fresh one.
+
+    Args:
+        base: a folder, or a name known to transformers.
+        config: the base's own.
+        labels: the run's.
+        new_head: make a fresh head though the base has one, and keep the encoder.
+        seed: of the weights that a bundle has in int8, see ``dithered``.
+        say: called with a line about what may not be expected.
+
+    Raises:
+        BadCheckpoint: the base has a head for other labels, or for several labels of a text.
+        Exception: whatever transformers raises for a damaged checkpoint.
+    """
+    own = [str(name) for _, name in sorted((config.id2label or {}).items())]
+    wanted = copy.deepcopy(config)
+    names = dict(enumerate(labels))
+    wanted.update({"id2label": names, "label2id": {name: place for place, name in names.items()}, "problem_type": None})
+    # A fresh head has the same weights whether the base's was loaded before or not.
+    with torch.random.fork_rng(devices=[]):
+        model, report = from_pretrained(base, config, dither=seed, output_loading_info=True)
+    encoder = f"{model.base_model_prefix}."
+    if new_head or any(not name.startswith(encoder) for name in report["missing_keys"]):
+        state = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(encoder)}
+        fresh: PreTrainedModel = type(model).from_pretrained(None, config=wanted, state_dict=state)
+        if new_head:
+            # Few texts follow: all labels begin equally likely. Random weights would answer by chance until enough steps outweigh them.
+            with torch.no_grad():
+                for parameter in _last(fresh).parameters():
+                    parameter.zero_()
+        return fresh
+    check_task({"problem_type": config.problem_type, "id2label": config.id2label}, base)
+    kept: PreTrainedModel = model
+    order = _order(base, own, labels, say)
+    kept.config = wanted
+    _put_in_order(kept, order)
+    return kept
+
+
+def _order(base: str, own: Sequence[str], labels: Sequence[str], say: Callable[[str], object]) -> list[int]:
+    """The place of each of ``labels`` among the base's own."""
+    before, after = ([name.casefold() for name in names] for names in (own, labels))
+    if len(own) == len(labels) and all(map(UNNAMED.fullmatch, own)):
+        say(f"{base}: does not name its labels; they are taken to be {as_argument(labels)}, in this order")
+        return list(range(len(own)))
+    if sorted(before) != sorted(after) or len(set(before)) < len(before):
+        raise BadCheckpoint(
+            f"{base}: has a head for the labels {as_argument(own)}, and the run is for {as_argument(labels)}; train these labels with "
+            f"--labels {as_argument(own)}, or add --new-head, which keeps the encoder and learns a fresh head"
+        )
+    if before != after:
+        say(f"{base}: its labels {as_argument(own)} are put in the order {as_argument(labels)}")
+    return [before.index(name) for name in after]
+
+
+def _put_in_order(model: PreTrainedModel, order: Sequence[int]) -> None:
+    """Put the outputs of a classifier in another order."""
+    for parameter in _last(model).parameters():
+        parameter.data = parameter.data[list(order)]
+
+
+def head_of(model: PreTrainedModel) -> list[torch.nn.Parameter]:
+    """The weights that are not the encoder's."""
+    encoder = {id(parameter) for parameter in model.base_model.parameters()}
+    return [parameter for parameter in model.parameters() if id(parameter) not in encoder]
+
+
+def _last(model: PreTrainedModel) -> torch.nn.Linear:
+    """The layer that gives the logits: in every family the last linear one."""
+    last = [module for module in model.modules() if isinstance(module, torch.nn.Linear)][-1]
+    assert last.out_features == model.config.num_labels
+    return last

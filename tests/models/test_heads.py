@@ -1,0 +1,177 @@
+"""The head that a run starts with: the base's for the same labels, whatever their order, and a fresh one if that is asked for."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from sentiment.model.bundle import load_bundle
+from sentiment_models.cli import main
+from sentiment_models.errors import BadCheckpoint, ModelsError
+from sentiment_models.export.checkpoint import from_pretrained
+from sentiment_models.training.heads import head_of
+from sentiment_models.training.label import answers_of
+from sentiment_models.training.optimizer import FRESH_TIMES, make_optimizer
+from sentiment_models.training.recipe import Recipe
+from sentiment_models.training.train import load_base
+from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
+from tests.models.tiny_families import TINY, save_tiny
+
+OTHERS = ("ham", "eggs", "spam")
+
+
+def change(folder: Path, **settings: object) -> Path:
+    config = json.loads((folder / "config.json").read_bytes())
+    (folder / "config.json").write_text(json.dumps({**config, **settings}))
+    return folder
+
+
+def without_head(folder: Path) -> Path:
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: one for name, one in weights.items() if "classifier" not in name}, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("name", [name for name in TINY if name != "bert-deep"])
+def test_labels_in_another_order_keep_their_answers_in_every_family(name: str, tmp_path: Path) -> None:
+    tiny = TINY[name]
+    base = save_tiny(tmp_path / "base", tiny)
+    ids = torch.tensor([tiny.tokens().encode("a good film").ids])
+
+    model, _ = load_base(Recipe(str(base), (), labels=tiny.labels[::-1], max_tokens=64), [])
+
+    with torch.no_grad():
+        found, before = model.eval()(input_ids=ids).logits, from_pretrained(base).eval()(input_ids=ids).logits
+    torch.testing.assert_close(found, before.flip(-1))
+    assert model.config.id2label == dict(enumerate(tiny.labels[::-1]))
+
+
+@pytest.mark.parametrize("name", [name for name in TINY if name != "bert-deep"])
+def test_a_new_head_keeps_the_encoder_of_every_family_and_begins_with_equally_likely_labels(name: str, tmp_path: Path) -> None:
+    tiny = TINY[name]
+    base = save_tiny(tmp_path / "base", tiny)
+    ids = torch.tensor([tiny.tokens().encode("a good film").ids])
+
+    model, _ = load_base(Recipe(str(base), (), labels=OTHERS, new_head=True, max_tokens=64), [])
+
+    before, after = from_pretrained(base).base_model.state_dict(), model.base_model.state_dict()
+    assert before.keys() == after.keys() and all(torch.equal(tensor, after[key]) for key, tensor in before.items())
+    with torch.no_grad():
+        assert model.eval()(input_ids=ids).logits.tolist() == [[0, 0, 0]]
+    assert model.config.id2label == dict(enumerate(OTHERS))
+
+
+def test_labels_in_another_order_are_said_and_answered_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, data = save_tiny_bert(tmp_path / "base"), tmp_path / "data.tsv"
+    texts = [text for _, text in sentences(120, seed=2)]
+    answers = answers_of(base, 1.0, texts, torch.device("cpu"), 32)
+    data.write_text("".join(f"{LABELS[answer[1] > answer[0]]}\t{text}\n" for text, answer in zip(texts, answers, strict=True)))
+
+    for labels in ("negative,positive", "positive,negative"):
+        out = tmp_path / labels
+        command = ["--labels", labels, "--learning-rate", "0", "--max-tokens", "32", "--dev-fraction", "0.5", "--out", str(out)]
+        assert main(["train", "--base", str(base), "--data", str(data), *command]) == 0
+        assert json.loads((out / "best" / "training.json").read_bytes())["dev_accuracy"] == 1
+    assert f"{base}: its labels negative,positive are put in the order positive,negative\n" in capsys.readouterr().err
+
+
+def test_without_labels_a_run_has_those_that_the_base_names(tmp_path: Path) -> None:
+    base = save_tiny_bert(tmp_path / "base", labels=("1", "2", "3"))
+    data = write_tsv(tmp_path / "data.tsv", [(1 + number % 3, text) for number, (_, text) in enumerate(sentences(60))])
+
+    command = ["--max-tokens", "32", "--dev-fraction", "0.2", "--out", str(tmp_path / "run")]
+    assert main(["train", "--base", str(base), "--data", str(data), *command]) == 0
+
+    assert json.loads((tmp_path / "run" / "best" / "config.json").read_bytes())["id2label"] == {"0": "1", "1": "2", "2": "3"}
+
+
+@pytest.mark.parametrize("labels", [("ham", "spam"), OTHERS, ("negative", "spam")])
+def test_a_head_for_other_labels_is_refused_with_both_sets_and_the_way(labels: tuple[str, ...], tmp_path: Path) -> None:
+    base = save_tiny_bert(tmp_path / "base")
+
+    with pytest.raises(BadCheckpoint) as caught:
+        load_base(Recipe(str(base), (), labels=labels, max_tokens=32), [])
+
+    assert str(caught.value) == (
+        f"{base}: has a head for the labels negative,positive, and the run is for {','.join(labels)}; train these labels with "
+        "--labels negative,positive, or add --new-head, which keeps the encoder and learns a fresh head"
+    )
+
+
+def test_names_that_differ_in_case_alone_are_the_same_labels(tmp_path: Path) -> None:
+    base = save_tiny_bert(tmp_path / "base", labels=("POSITIVE", "NEGATIVE"))
+
+    model, _ = load_base(Recipe(str(base), (), max_tokens=32), [])
+
+    assert torch.equal(model.classifier.weight, from_pretrained(base).classifier.weight.flip(0))
+    assert model.config.id2label == {0: "negative", 1: "positive"}
+
+
+def test_a_base_without_names_is_taken_in_the_order_given_and_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = save_tiny_bert(tmp_path / "base", labels=("LABEL_0", "LABEL_1"))
+
+    model, _ = load_base(Recipe(str(base), (), labels=("ham", "spam"), max_tokens=32), [])
+
+    assert torch.equal(model.classifier.weight, from_pretrained(base).classifier.weight)
+    assert capsys.readouterr().err == f"{base}: does not name its labels; they are taken to be ham,spam, in this order\n"
+
+
+def test_an_encoder_without_a_head_gets_one_for_any_labels(tmp_path: Path) -> None:
+    base = without_head(save_tiny_bert(tmp_path / "base"))
+
+    model, _ = load_base(Recipe(str(base), (), labels=OTHERS, max_tokens=32), [])
+
+    assert model.classifier.weight.shape[0] == 3
+    assert model.classifier.weight.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"problem_type": "multi_label_classification"}, "problem_type is multi_label_classification, in which a text may have several"),
+        ({"problem_type": "regression"}, "problem_type is regression, which answers a number"),
+    ],
+)
+def test_a_base_of_another_task_is_refused_by_name_and_its_encoder_is_taken_with_a_new_head(
+    settings: dict[str, object], told: str, tmp_path: Path
+) -> None:
+    base = change(save_tiny_bert(tmp_path / "base"), **settings)
+    recipe = Recipe(str(base), (), max_tokens=32)
+
+    with pytest.raises(BadCheckpoint, match=told):
+        load_base(recipe, [])
+    model, _ = load_base(replace(recipe, new_head=True), [])
+
+    assert model.config.problem_type is None
+
+
+def test_a_fresh_head_learns_faster_than_its_encoder(tmp_path: Path) -> None:
+    recipe = Recipe(str(save_tiny_bert(tmp_path / "base")), (), labels=OTHERS, new_head=True, learning_rate=1e-3, max_tokens=32)
+    model, _ = load_base(recipe, [])
+
+    optimizer, _ = make_optimizer(model, recipe, 10, head_of(model))
+
+    rates = {id(weight): group["initial_lr"] for group in optimizer.param_groups for weight in group["params"]}
+    found = {name: rates[id(weight)] for name, weight in model.named_parameters()}
+    assert {name for name, rate in found.items() if rate == pytest.approx(FRESH_TIMES * 1e-3)} == {"classifier.weight", "classifier.bias"}
+    assert sorted(set(found.values())) == pytest.approx([1e-3, FRESH_TIMES * 1e-3])
+
+
+def test_a_new_head_needs_a_base() -> None:
+    with pytest.raises(ModelsError, match="new_head needs a base"):
+        Recipe("", (), new_head=True)
+
+
+def test_a_bundle_with_a_new_head_serves_the_new_labels(tmp_path: Path) -> None:
+    base, data = save_tiny_bert(tmp_path / "base"), tmp_path / "data.tsv"
+    data.write_text("".join(f"{OTHERS[number % 3]}\t{text}\n" for number, (_, text) in enumerate(sentences(90))))
+    assert main(["export", str(base), "--out", str(tmp_path / "tiny" / "1")]) == 0
+
+    command = ["--labels", ",".join(OTHERS), "--new-head", "--max-tokens", "32", "--dev-fraction", "0.2", "--out", str(tmp_path / "run")]
+    assert main(["train", "--base", str(tmp_path / "tiny" / "1"), "--data", str(data), *command]) == 0
+    assert main(["export", str(tmp_path / "run" / "best"), "--out", str(tmp_path / "other" / "1")]) == 0
+
+    assert load_bundle(tmp_path / "other" / "1").manifest.labels == OTHERS
