@@ -46,7 +46,7 @@ def page(explanation: Explanation, *, colour: bool, width: int) -> str:
     if explanation.counterfactuals:
         blocks.append([line for found in explanation.counterfactuals for line in _wrapped(_counterfactual(explanation, found), width)])
     if explanation.heads is not None:
-        blocks.append([*_heads(explanation.heads, explanation.explained, width)])
+        blocks.append([*_heads(explanation.heads, _explained(explanation), width)])
     if explanation.attention is not None:
         blocks.append([*_attention(explanation, explanation.attention, width)])
     if explanation.neuron is not None:
@@ -63,12 +63,18 @@ def _answer(explanation: Explanation, width: int, colour: bool) -> list[str]:
     lines = [f"{answer}{undecided}  {visible(explanation.model.name)}/{explanation.model.version}"]
     others = [f"{visible(label)} {score:.4f}" for label, score in explanation.scores.items() if label != explanation.label]
     lines += _wrapped(f"other labels: {', '.join(others)}", width) if len(others) > 1 else []
-    lines += _wrapped(f"explained: the logit of {visible(explanation.explained)}, {explanation.logit:+.3f}", width)
+    lines += _wrapped(f"explained: {_explained(explanation)}, {explanation.logit:+.3f}", width)
     if not explanation.labels_agree:
         lines += _wrapped(
             "note: the explanation graph gives another answer to this text; gradients, attention and heads explain that one", width
         )
     return lines
+
+
+def _explained(explanation: Explanation) -> str:
+    """The name of what is explained."""
+    less = "" if explanation.against is None else f" minus that of {visible(explanation.against)}"
+    return f"the logit of {visible(explanation.explained)}{less}"
 
 
 def _atoms(explanation: Explanation, pair: bool, text: str, found: Attribution | None, colour: bool) -> Iterator[list[Piece]]:
@@ -113,7 +119,8 @@ def _directions(explanation: Explanation, width: int, colour: bool) -> Iterator[
     """The meaning of the colours, and their scale."""
     yield legend(colour)
     others = [label for label in explanation.scores if label != explanation.explained]
-    against = f"towards {visible(others[0])}" if len(others) == 1 else f"against {visible(explanation.explained)}"
+    other = others[0] if len(others) == 1 else explanation.against
+    against = f"against {visible(explanation.explained)}" if other is None else f"towards {visible(other)}"
     towards = f"towards {visible(explanation.explained)}"
     signs = ("blue and underlined: ", "orange: ") if colour else ("-: ", "+: ")
     yield from _wrapped(f"{signs[0]}{against}; {signs[1]}{towards}", width)
@@ -234,7 +241,7 @@ def _counterfactual(explanation: Explanation, found: Counterfactual) -> str:
 
 def _heads(found: Heads, explained: str, width: int) -> Iterator[str]:
     how = "measured" if found.exact else "estimated from the gradient, because time was short"
-    yield from _wrapped(f"heads: change of the logit of {visible(explained)} when a head is switched off, {how}; and where it looks", width)
+    yield from _wrapped(f"heads: change of {explained} when a head is switched off, {how}; and where it looks", width)
     order = np.argsort(-np.abs(found.gated), axis=None, kind="stable")
     for place in order[:HEADS_SHOWN].tolist():
         layer, head = (int(axis) for axis in np.unravel_index(place, found.gated.shape))

@@ -76,7 +76,7 @@ def one(text: TextOrPair, options: Options, explain: ExplainOptions | None = Non
 
     Raises:
         CallFailed: as in ``item_of``.
-        ValueError: an integer of ``explain`` does not fit 32 bits.
+        ValueError: as in ``ExplainOptions.message``.
     """
     item = item_of(text)
     pair = item.text_pair if item.HasField("text_pair") else None
@@ -114,8 +114,10 @@ def explanation(text: TextOrPair, options: Options, label: str, explain: Explain
 
     Raises:
         CallFailed: as in ``item_of``; also if the label is not valid Unicode.
-        ValueError: as in ``one``.
+        ValueError: as in ``one``, or the label is explained against itself.
     """
+    if label and explain is not None and label == explain.against:
+        raise ValueError(f"options.against must be another label than label, got {label!r} for both")
     item = item_of(text)
     pair = item.text_pair if item.HasField("text_pair") else None
     try:

@@ -190,7 +190,7 @@ class Local:
 
         Raises:
             CallFailed: there is no explanation; the codes are the server's.
-            ValueError: ``close`` was called.
+            ValueError: as in ``Client.explain``; also if ``close`` was called.
         """
         self._check_model(model)
         item = text if text_pair is None else (text, text_pair)
