@@ -1003,8 +1003,8 @@ Global___ExplanationStudy: _TypeAlias = ExplanationStudy  # noqa: Y015
 
 @_typing.final
 class MethodTrust(_message.Message):
-    """One word ranking, over all texts of the study. Differences are of the predicted label's calibrated probability, -1 to
-    1: means over erasing the first 1, 5, 10, 20 and 50 % of the words.
+    """One word ranking, over all texts of the study. Differences are of the predicted label's calibrated probability (of its
+    share beside the runner-up with three labels or more, in studies since 0.2.0), -1 to 1: means over erasing the first 1, 5, 10, 20 and 50 % of the words.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
