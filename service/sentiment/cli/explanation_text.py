@@ -42,7 +42,7 @@ def page(explanation: Explanation, *, colour: bool, width: int) -> str:
     for method, attribution in explanation.attributions.items():
         blocks.append([*_attribution(explanation, attribution, width, colour)])
         if method in explanation.evidence:
-            blocks.append(_evidence(explanation.evidence[method], len(explanation.words), width))
+            blocks.append(_evidence(explanation.evidence[method], len(explanation.words), width, _rather(explanation)))
     if explanation.counterfactuals:
         blocks.append([line for found in explanation.counterfactuals for line in _wrapped(_counterfactual(explanation, found), width)])
     if explanation.heads is not None:
@@ -199,7 +199,12 @@ def _totals(explanation: Explanation, found: Attribution, rest: npt.NDArray[np.i
         yield f"  {fitted(title, _WORD_WIDTH)} {value:+8.3f}  {remark}".rstrip()
 
 
-def _evidence(found: Evidence, words: int, width: int) -> list[str]:
+def _rather(explanation: Explanation) -> str:
+    """What the probabilities of evidence are of, after "probability"; empty: of the explained label."""
+    return "" if explanation.against is None else f" of {visible(explanation.explained)} rather than {visible(explanation.against)}"
+
+
+def _evidence(found: Evidence, words: int, width: int, rather: str = "") -> list[str]:
     first = f"the {found.words} words ranked first" if found.words > 1 else "the word ranked first"
     sets = f"{found.random_sets} random sets of as many" if found.random_sets != 1 else "another set of as many"
     p = f"(p = {found.p_value:.2g})"
@@ -215,7 +220,9 @@ def _evidence(found: Evidence, words: int, width: int) -> list[str]:
     }.get(found.verdict, "")
     agreement = "" if found.agreement is None else f"; agreement with an unrelated method {found.agreement:+.2f}"
     others = f" (random sets: median {found.random_median:+.3f})" if found.random_sets else ""
-    numbers = f"probability lost without them {found.comprehensiveness:+.3f}{others}, with them alone {found.sufficiency:+.3f}{agreement}"
+    numbers = (
+        f"probability{rather} lost without them {found.comprehensiveness:+.3f}{others}, with them alone {found.sufficiency:+.3f}{agreement}"
+    )
     return [*_wrapped(f"evidence: {found.verdict}: {plain}", width), *_wrapped(numbers, width, "  ")]
 
 
