@@ -279,7 +279,7 @@ def test_a_label_against_another_is_named_wherever_values_are() -> None:
     first.against = "neutral"
     first.prediction.scores.add(label="neutral", score=0.0)
     parts = [pb.ExplainResponse(attribution=attribution()), pb.ExplainResponse(evidence=evidence())]
-    all_parts = [pb.ExplainResponse(header=first), *parts, pb.ExplainResponse(summary=summary())]
+    all_parts = [pb.ExplainResponse(header=first), *parts, summary()]
 
     shown = page(explanation_of(all_parts, TEXT), colour=False, width=200)
 

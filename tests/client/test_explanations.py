@@ -61,7 +61,7 @@ def test_an_explanation_names_the_label_that_it_is_against() -> None:
     part = header()
     part.against = "negative"
 
-    found = explanation_of([pb.ExplainResponse(header=part), pb.ExplainResponse(summary=summary())], TEXT)
+    found = explanation_of([pb.ExplainResponse(header=part), summary()], TEXT)
 
     assert (explained().against, explained().to_json()["against"]) == (None, None)
     assert (found.against, found.to_json()["against"]) == ("negative", "negative")
