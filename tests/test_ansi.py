@@ -272,3 +272,17 @@ def test_a_long_text_shows_the_geometry_of_its_first_words() -> None:
 
     assert [line.split()[0] for line in drawn.splitlines() if "0.50 good" in line] == [f"w{number}" for number in range(20)]
     assert "  3 other words" in drawn.splitlines()
+
+
+def test_a_label_against_another_is_named_wherever_values_are() -> None:
+    first = header()
+    first.against = "neutral"
+    first.prediction.scores.add(label="neutral", score=0.0)
+    parts = [pb.ExplainResponse(attribution=attribution()), pb.ExplainResponse(evidence=evidence())]
+    all_parts = [pb.ExplainResponse(header=first), *parts, summary()]
+
+    shown = page(explanation_of(all_parts, TEXT), colour=False, width=200)
+
+    assert "explained: the logit of positive minus that of neutral, +1.250" in shown
+    assert "-: towards neutral; +: towards positive" in shown
+    assert "probability of positive rather than neutral lost without them" in shown

@@ -164,6 +164,7 @@ def test_a_pair_is_explained_with_both_texts(explaining: RunningServer) -> None:
     ("arguments", "message"),
     [
         ({"label": "meh"}, "label: is 'meh'"),
+        ({"options": ExplainOptions(against="meh")}, "options.against: is 'meh'"),
         ({"options": ExplainOptions(methods=["magic"])}, r"options.methods\[0\]: is 'magic'"),
         ({"options": ExplainOptions(attention=AttentionOptions(layers=[99]))}, "99"),
     ],
@@ -310,6 +311,8 @@ def test_a_text_cannot_control_the_terminal(capsys: Captured, where: list[str]) 
     ("flags", "code", "message"),
     [
         (["--label", "meh"], 2, "error: INVALID_ARGUMENT: label: is 'meh'"),
+        (["--against", "meh"], 2, "error: INVALID_ARGUMENT: options.against: is 'meh'"),
+        (["--label", "positive", "--against", "positive"], 2, "error: --against and --label are both 'positive'; name two labels"),
         (["--method", "magic"], 2, "error: INVALID_ARGUMENT: options.methods[0]: is 'magic'"),
         (["--steps", "257"], 2, "error: INVALID_ARGUMENT: options.attribution.steps: is 257"),
         (["--steps", str(2**40)], 2, f"error: --steps {2**40}: "),

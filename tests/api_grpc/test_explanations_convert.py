@@ -16,6 +16,7 @@ from sentiment.explain.methods.evidence import Evidence, Verdict
 from sentiment.explain.methods.geometry import locate, plane_of
 from sentiment.explain.methods.heads import PATTERNS, HeadEffects, HeadPattern, HeadPatterns
 from sentiment.explain.methods.neuron import neuron_view
+from sentiment.explain.methods.target import Target
 from sentiment.explain.parts import (
     Aggregation,
     AttentionRequest,
@@ -69,7 +70,7 @@ HEADER = Header(
     TEXTS,
     _encoded(),
     Scored("positive", 0.75, (0.25, 0.75), abstain=False),
-    0,
+    Target(0),
     -1.5,
     True,
     None,
@@ -193,7 +194,9 @@ def test_the_header_gives_the_answer_and_the_label_that_is_explained() -> None:
 
     assert (header.prediction.label, header.prediction.score) == ("positive", 0.75)
     assert [(score.label, score.score) for score in header.prediction.scores] == [("negative", 0.25), ("positive", 0.75)]
-    assert (header.label, header.logit, header.labels_agree, header.truncated) == ("negative", -1.5, True, True)
+    assert (header.label, header.against, header.logit) == ("negative", "", -1.5)
+    assert (header.labels_agree, header.truncated) == (True, True)
+    assert _messages(replace(HEADER, target=Target(0, 1)))[0].header.against == "positive"
     assert (header.graph.precision, header.graph.provider, header.explain_provider) == ("int8", "CPUExecutionProvider", "")
     assert header.model.name == "tiny"
     assert [word.sentence for word in header.words] == [0, 0, 0, 0, 1, 1]

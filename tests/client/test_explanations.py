@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
-from sentiment.client import AttentionOptions, CallFailed, ExplainOptions, Explanation, NeuronOptions
+from sentiment.client import AttentionOptions, CallFailed, ExplainOptions, Explanation, NeuronOptions, requests
 from sentiment.client.explained import explained_of, explanation_of
 from sentiment.client.explanations import with_notes
 from sentiment.explain.encoding import Encoding
@@ -55,6 +55,31 @@ def test_the_header_has_words_with_their_offsets_in_three_units() -> None:
     assert [part.text for part in found.unseen] == [", rest"]
     assert [(token.piece, token.word, token.span is None) for token in found.tokens][:2] == [("[CLS]", None, True), ("café", 0, False)]
     assert (found.summary.complete, found.summary.notes, found.summary.run_s) == (False, ("shapley drew 10 of 20 orders",), 1.5)
+
+
+def test_an_explanation_names_the_label_that_it_is_against() -> None:
+    part = header()
+    part.against = "negative"
+
+    found = explanation_of([pb.ExplainResponse(header=part), summary()], TEXT)
+
+    assert (explained().against, explained().to_json()["against"]) == (None, None)
+    assert (found.against, found.to_json()["against"]) == ("negative", "negative")
+    assert "explained='positive', against='negative', words" in repr(found)
+    assert "against" not in repr(explained())
+
+
+def test_against_is_sent_and_cannot_be_the_label_or_beside_label_alone() -> None:
+    options = ExplainOptions(against="neutral")
+
+    sent = requests.explanation("good", requests.Options(), "positive", options)
+
+    assert (sent.label, sent.options.against, sent.options.label_alone) == ("positive", "neutral", False)
+    assert ExplainOptions(label_alone=True).message().label_alone
+    with pytest.raises(ValueError, match=r"options\.against must be another label than label, got 'neutral' for both"):
+        requests.explanation("good", requests.Options(), "neutral", options)
+    with pytest.raises(ValueError, match="against must be empty with label_alone, got 'neutral'"):
+        ExplainOptions(against="neutral", label_alone=True)
 
 
 def test_an_attribution_has_read_only_arrays() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from sentiment.explain.methods.counterfactuals import Counterfactual, Words, flip, keep
 from sentiment.explain.methods.erasure import Answers, Enough, Floats, occlusion, run
+from sentiment.explain.methods.target import Target
 from tests.explain.test_erasure import Model, arbitrary, linear
 
 searches = pytest.mark.parametrize("search", [flip, keep])
@@ -197,7 +198,7 @@ def test_a_search_never_runs_more_masks_than_its_budget(search: Callable[..., ob
 def test_masks_with_known_logits_are_free(search: Callable[..., object]) -> None:
     model = Model(negation)
     answers = Answers()
-    scores = run(occlusion(6, 0, answers), model)
+    scores = run(occlusion(6, Target(0), answers), model)
 
     first = run(search(6, scores, 0, 1.0, answers), model)
     again = run(search(6, scores, 0, 1.0, answers, 1), model)

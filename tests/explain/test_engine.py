@@ -60,8 +60,8 @@ def test_the_header_has_the_served_answer_and_the_explained_label(explainer: Exp
     classifier = explainer.classifier
     row = classifier.tokenizer.encode(TEXT)
     assert header.scored == classifier.score(classifier.run([row])[0])
-    assert classifier.manifest.labels[header.label] == (label or header.scored.label)
-    assert header.logit == pytest.approx(logit(classifier, row, header.label))
+    assert classifier.manifest.labels[header.target.label] == (label or header.scored.label)
+    assert header.logit == pytest.approx(logit(classifier, row, header.target.label))
     assert header.agrees
     assert header.texts == (TEXT,)
     assert header.logit_error is not None
@@ -118,9 +118,9 @@ def test_occlusion_matches_the_served_graph_without_each_word(explainer: Explain
     header, parts, _ = explained(explainer, _text(methods=("occlusion",), evidence=False))
 
     row = explainer.classifier.tokenizer.encode(TEXT)
-    whole = logit(explainer.classifier, row, header.label)
+    whole = logit(explainer.classifier, row, header.target.label)
     for word, value in zip(header.encoded.words, one_of(parts, Attribution).words, strict=True):
-        assert whole - logit(explainer.classifier, row, header.label, word.tokens) == pytest.approx(value, abs=1e-5)
+        assert whole - logit(explainer.classifier, row, header.target.label, word.tokens) == pytest.approx(value, abs=1e-5)
 
 
 def test_shapley_values_sum_to_the_effect_of_all_words_and_depend_only_on_the_seed(explainer: Explainer) -> None:
@@ -157,7 +157,7 @@ def test_a_sentences_words_share_what_the_text_with_and_without_it_does(
         """The served logit of a text that has the tokens of these words and the special ones only."""
         places = [place for place, token in enumerate(encoded.tokens) if token.special or any(token.word in words for words in kept)]
         types = None if encoded.type_ids is None else [encoded.type_ids[place] for place in places]
-        return logit(classifier, Row([encoded.ids[place] for place in places], types, truncated=False), header.label)
+        return logit(classifier, Row([encoded.ids[place] for place in places], types, truncated=False), header.target.label)
 
     values = one_of(found, Attribution)
     parts = (range(first), range(first, len(encoded.words)))
@@ -191,7 +191,7 @@ def test_a_counterfactual_is_true_on_the_served_graph(explainer: Explainer) -> N
     kept = [header.encoded.words[word] for word in found.keep.words]
     for index, token in enumerate(header.encoded.tokens):
         feeds["attention_mask"][0, index] = token.special or any(index in word.tokens for word in kept)
-    assert int(explainer.classifier.session.run(feeds)[0].argmax()) == header.label == found.keep.label
+    assert int(explainer.classifier.session.run(feeds)[0].argmax()) == header.target.label == found.keep.label
 
 
 def test_the_answer_without_words_is_that_of_the_served_model(explainer: Explainer) -> None:

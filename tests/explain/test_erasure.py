@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sentiment.explain.methods.erasure import Answers, Enough, Floats, Masks, ShapleyValues, occlusion, ranked, run, shapley, without
+from sentiment.explain.methods.target import Target
 
 
 class Model:
@@ -67,7 +68,7 @@ def shapley_by_orders(n: int, label: int, logits: Callable[[Floats], list[float]
 
 
 def sampled(n: int, samples: int, model: Model, seed: int = 0, label: int = 1) -> ShapleyValues:
-    return run(shapley(n, label, samples, np.random.default_rng(seed), Answers()), model)
+    return run(shapley(n, Target(label), samples, np.random.default_rng(seed), Answers()), model)
 
 
 @pytest.mark.parametrize("n", range(7))
@@ -75,14 +76,14 @@ def sampled(n: int, samples: int, model: Model, seed: int = 0, label: int = 1) -
 def test_occlusion_is_the_logit_with_all_words_minus_that_without_one(n: int, label: int) -> None:
     logits = arbitrary(seed=n)
 
-    found = run(occlusion(n, label, Answers()), Model(logits))
+    found = run(occlusion(n, Target(label), Answers()), Model(logits))
 
     whole = logits(np.ones(n))[label]
     assert found.tolist() == [whole - logits(np.arange(n) != word)[label] for word in range(n)]
 
 
 def test_a_word_against_the_label_has_a_negative_value() -> None:
-    found = run(occlusion(3, 1, Answers()), Model(linear(np.array([2.0, -1.5, 0.0]))))
+    found = run(occlusion(3, Target(1), Answers()), Model(linear(np.array([2.0, -1.5, 0.0]))))
 
     assert found == pytest.approx([2.0, -1.5, 0.0])
 
@@ -116,7 +117,7 @@ def test_standard_errors_match_the_spread_of_the_values() -> None:
     answers = Answers()
     model = Model(arbitrary(seed=4))
 
-    found = [run(shapley(6, 1, 4, np.random.default_rng(seed), answers), model) for seed in range(600)]
+    found = [run(shapley(6, Target(1), 4, np.random.default_rng(seed), answers), model) for seed in range(600)]
 
     scatter = np.std([one.values for one in found], axis=0)
     stated = np.sqrt(np.mean([one.standard_errors**2 for one in found], axis=0))
@@ -165,7 +166,7 @@ def test_an_explanation_stopped_without_a_result_raises_enough() -> None:
     with pytest.raises(Enough):
         sampled(20, 100, Model(arbitrary(seed=7), batches_max=1))
     with pytest.raises(Enough):
-        run(occlusion(40, 1, Answers()), Model(arbitrary(seed=7), batches_max=1))
+        run(occlusion(40, Target(1), Answers()), Model(arbitrary(seed=7), batches_max=1))
 
 
 @pytest.mark.parametrize("rows_max", [1, 7, 32])
@@ -173,10 +174,10 @@ def test_no_mask_runs_twice_and_no_batch_is_too_large(rows_max: int) -> None:
     model = Model(arbitrary(seed=8))
     answers = Answers(rows_max)
 
-    run(occlusion(20, 1, answers), model)
-    run(shapley(20, 1, 30, np.random.default_rng(0), answers), model)
+    run(occlusion(20, Target(1), answers), model)
+    run(shapley(20, Target(1), 30, np.random.default_rng(0), answers), model)
     asked = len(model.asked)
-    run(occlusion(20, 0, answers), model)
+    run(occlusion(20, Target(0), answers), model)
 
     assert len(set(model.asked)) == len(model.asked) == asked == answers.rows
     assert max(len(batch) for batch in model.batches) == rows_max
@@ -216,12 +217,12 @@ def test_only_new_masks_count_as_affordable_rows() -> None:
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
 def test_a_logit_that_is_not_finite_is_refused(wrong: float) -> None:
     with pytest.raises(ValueError, match="must be finite"):
-        run(occlusion(3, 1, Answers()), Model(lambda kept: [0.0, wrong if kept[0] else 1.0]))
+        run(occlusion(3, Target(1), Answers()), Model(lambda kept: [0.0, wrong if kept[0] else 1.0]))
 
 
 def test_too_few_rows_of_logits_are_refused() -> None:
     with pytest.raises(ValueError, match="expected 4 rows of logits, one per mask, got 3"):
-        run(occlusion(3, 1, Answers()), lambda masks: np.zeros((3, 2)))
+        run(occlusion(3, Target(1), Answers()), lambda masks: np.zeros((3, 2)))
 
 
 def test_words_are_ranked_by_score_and_ties_by_place() -> None:

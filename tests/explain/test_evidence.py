@@ -11,6 +11,7 @@ import pytest
 
 from sentiment.explain.methods.erasure import Answers, Enough, Floats, run
 from sentiment.explain.methods.evidence import Evidence, Verdict, evidence, kendall_tau_b, other_word_sets
+from sentiment.explain.methods.target import Target
 from sentiment.v1 import sentiment_pb2
 from tests.explain.test_erasure import Model, arbitrary, linear
 
@@ -19,7 +20,7 @@ WEIGHTS = np.array([0.1, -0.1, 1.0, 0.05, 0.0, -0.3, 0.8, 0.15, 0.2, 0.12])
 
 
 def measured(model: Model, scores: Floats, label: int = 1, temperature: float = 1.0, seed: int = 0, rows_max: int = 32) -> Evidence:
-    return run(evidence(len(scores), scores, label, temperature, Answers(rows_max), method="m", seed=seed), model)
+    return run(evidence(len(scores), scores, Target(label), temperature, Answers(rows_max), method="m", seed=seed), model)
 
 
 def sigmoid(difference: float) -> float:
@@ -295,7 +296,7 @@ def test_evidence_gives_the_agreement_with_another_attribution() -> None:
     alone = measured(Model(linear(WEIGHTS)), WEIGHTS)
     other = np.random.default_rng(0).normal(size=len(WEIGHTS))
 
-    found = run(evidence(10, WEIGHTS, 1, 1.0, Answers(), method="m", seed=0, other=other), Model(linear(WEIGHTS)))
+    found = run(evidence(10, WEIGHTS, Target(1), 1.0, Answers(), method="m", seed=0, other=other), Model(linear(WEIGHTS)))
 
     assert alone.agreement is None
     assert found == replace(alone, agreement=kendall_tau_b(WEIGHTS, other))

@@ -21,6 +21,7 @@ from sentiment.explain.methods.heads import (
     head_patterns,
     rank_heads,
 )
+from sentiment.explain.methods.target import Target
 from sentiment.model.words import Encoded, Piece, group
 
 Floats = npt.NDArray[np.float32]
@@ -440,7 +441,7 @@ def test_effects_match_switching_one_head_off_at_a_time(seed: int, rows_max: int
     batches = list(plan)
     logits = np.array([model.logits(gate, uniform) for batch in batches for gate, uniform in zip(*batch, strict=True)], np.float32)
 
-    effects = effects_from(plan, logits, 1)
+    effects = effects_from(plan, logits, Target(1))
 
     whole = model.logits(switches(1), switches(0))
     for layer, head in product(range(2), range(2)):
@@ -471,8 +472,8 @@ def test_a_plan_respects_rows_max_and_can_be_iterated_again(layers: int, heads: 
 def test_a_changed_label_is_that_of_the_row_with_all_heads_uniform() -> None:
     plan = gate_plan(1, 1, 4)
 
-    assert effects_from(plan, np.array([[1, 0], [0, 1], [1, 0], [1, 0]], np.float32), 0).label_changed is True
-    assert effects_from(plan, np.array([[1, 0], [1, 0], [0, 1], [0, 1]], np.float32), 0).label_changed is False
+    assert effects_from(plan, np.array([[1, 0], [0, 1], [1, 0], [1, 0]], np.float32), Target(0)).label_changed is True
+    assert effects_from(plan, np.array([[1, 0], [1, 0], [0, 1], [0, 1]], np.float32), Target(0)).label_changed is False
 
 
 def test_heads_are_ranked_by_absolute_effect() -> None:
@@ -508,11 +509,8 @@ def test_logits_that_do_not_match_the_plan_are_refused() -> None:
     broken[4, 1] = np.nan
 
     with pytest.raises(ValueError, match=r"logits must be \[6, labels\] for this plan, got \[5, 3\]"):
-        effects_from(plan, logits[1:], 0)
-    for label in (-1, 3):
-        with pytest.raises(ValueError, match=f"label must be from 0 to 2, got {label}"):
-            effects_from(plan, logits, label)
+        effects_from(plan, logits[1:], Target(0))
     with pytest.raises(ValueError, match="logits must be finite, but 1 of 6 rows are not"):
-        effects_from(plan, broken, 0)
+        effects_from(plan, broken, Target(0))
     with pytest.raises(ValueError, match=r"got \[1, 2, 3, 3\] and \[1, 2, 3, 4\]"):
         first_order_effects(np.zeros((1, 2, 3, 3), np.float32), np.zeros((1, 2, 3, 4), np.float32))

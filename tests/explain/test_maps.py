@@ -56,7 +56,7 @@ def _given(explainer: Explainer, asked: AttentionRequest, text: str = TEXT) -> t
 def test_maps_are_in_the_requested_order_of_layers_and_heads(plain: Explainer) -> None:
     header, found = _given(plain, AttentionRequest((1, 0), (3, 1), Encoding.FP32))
 
-    attention = _graph(plain, TEXT, header.label)["attention"]
+    attention = _graph(plain, TEXT, header.target.label)["attention"]
     assert list(found) == [(1, 3), (1, 1), (0, 3), (0, 1)]
     for (layer, head), weights in found.items():
         np.testing.assert_allclose(weights, attention[layer, head], atol=1e-6)
@@ -66,7 +66,7 @@ def test_maps_are_in_the_requested_order_of_layers_and_heads(plain: Explainer) -
 def test_every_encoding_stays_within_its_stated_error(plain: Explainer, encoding: Encoding) -> None:
     header, parts, _ = explained(plain, ExplanationRequest(TEXT, attributions=False, attention=AttentionRequest(encoding=encoding)))
 
-    attention = _graph(plain, TEXT, header.label)["attention"]
+    attention = _graph(plain, TEXT, header.target.label)["attention"]
     tiles = all_of(parts, AttentionTile)
     assert len(tiles) == 8
     for part in tiles:
@@ -82,7 +82,7 @@ def test_words_cls_rows_and_head_means_use_the_requested_heads(plain: Explainer)
     _, rows = _given(plain, AttentionRequest((1,), heads, Encoding.FP32, Aggregation.CLS_ROWS), text)
     _, means = _given(plain, AttentionRequest((), heads, Encoding.FP32, Aggregation.HEAD_MEAN), text)
 
-    attention = _graph(plain, text, header.label)["attention"]
+    attention = _graph(plain, text, header.target.label)["attention"]
     assert list(words) == [(1, 2), (1, 0)]
     np.testing.assert_allclose(words[1, 0], to_words(attention[1, 0], header.encoded), atol=1e-6)
     assert list(rows) == [(1, -1)]
@@ -101,7 +101,7 @@ def test_rollouts_use_all_layers_and_the_requested_heads(plain: Explainer, heads
         assert list(found) == [(-1, -1)]
         maps[kind] = found[-1, -1]
 
-    whole = {name: array[:, chosen] for name, array in _graph(plain, TEXT, header.label).items()}
+    whole = {name: array[:, chosen] for name, array in _graph(plain, TEXT, header.target.label).items()}
     attention = whole["attention"]
     expected = (
         rollout(attention),
@@ -124,7 +124,7 @@ def test_the_neuron_view_explains_the_attention_that_the_model_used(plain: Expla
     header, parts, _ = explained(plain, ExplanationRequest(TEXT, attributions=False, neuron=NeuronRequest(1, 2, 3)))
 
     found = one_of(parts, Neuron)
-    attention = _graph(plain, TEXT, header.label)["attention"]
+    attention = _graph(plain, TEXT, header.target.label)["attention"]
     assert (found.layer, found.head, found.view.token) == (1, 2, 3)
     np.testing.assert_allclose(found.view.attention, attention[1, 2, 3], atol=1e-6)
     assert found.view.scale == pytest.approx(8**-0.5)
@@ -145,7 +145,7 @@ def test_heads_cover_all_layers(plain: Explainer) -> None:
     header, parts, _ = explained(plain, ExplanationRequest(TWO, attributions=False, heads=True))
 
     found = one_of(parts, Heads)
-    whole = _graph(plain, TWO, header.label)
+    whole = _graph(plain, TWO, header.target.label)
     expected = head_patterns(whole["attention"], header.encoded, [TWO], sentence_numbers(header.encoded, [TWO]))
     assert found.patterns.labels == expected.labels
     for part, wanted in zip(found.patterns.patterns, expected.patterns, strict=True):
@@ -168,6 +168,6 @@ def test_measured_effects_match_switching_heads_off(plain: Explainer) -> None:
 
     effects = one_of(parts, Heads).effects
     assert isinstance(effects, HeadEffects)
-    change = (off["logits"] - whole["logits"])[0, header.label]
+    change = (off["logits"] - whole["logits"])[0, header.target.label]
     assert effects.gated[1, 2] == pytest.approx(change, abs=1e-5)
     assert abs(change) > 1e-4

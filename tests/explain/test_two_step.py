@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sentiment.explain.methods.erasure import Answers, Enough, Floats, Masks, run, shapley
+from sentiment.explain.methods.target import Target
 from sentiment.explain.methods.two_step import SENTENCE_WORDS_MAX, TwoStepValues, cut, tokens_run, two_step_shapley
 
 Value = Callable[[Masks], float]
@@ -33,7 +34,7 @@ def driven(value: Value, batches_max: float = math.inf) -> Callable[[Masks], Flo
 
 
 def found(sentences: Sequence[range], value: Value, samples: int = 2, seed: int = 0, batches_max: float = math.inf) -> TwoStepValues:
-    steps = two_step_shapley(sentences, 1, samples, np.random.default_rng(seed), Answers())
+    steps = two_step_shapley(sentences, Target(1), samples, np.random.default_rng(seed), Answers())
     return run(steps, driven(value, batches_max))
 
 
@@ -78,7 +79,7 @@ def test_a_single_sentence_gets_shapley_values() -> None:
 
     values = found([range(9)], value, samples=6, seed=3)
 
-    same = run(shapley(9, 1, 6, np.random.default_rng(3), Answers()), driven(value))
+    same = run(shapley(9, Target(1), 6, np.random.default_rng(3), Answers()), driven(value))
     assert values.values == pytest.approx(same.values, abs=1e-12)
     assert values.standard_errors == pytest.approx(same.standard_errors)
     assert (values.permutations, values.valued) == (same.permutations, 1)

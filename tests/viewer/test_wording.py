@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from sentiment.cli.explanation_text import _counterfactual, _evidence
+from sentiment.cli.explanation_text import _counterfactual, _directions, _evidence, _explained, _rather
 from sentiment.viewer.page import assets
 
 pytestmark = pytest.mark.needs_tool("chromium")
@@ -15,6 +15,7 @@ pytestmark = pytest.mark.needs_tool("chromium")
 WORDS = ["The", "loved", "جيد", "a\u202eb", "x\ny", "film"]
 HEADER = {
     "label": "positive",
+    "against": None,
     "prediction": {"label": "positive", "score": 0.76, "scores": [{"label": "negative"}, {"label": "positive"}]},
     "words": [{"text": word, "pair": False} for word in WORDS],
 }
@@ -61,6 +62,28 @@ def test_a_verdict_reads_as_in_the_terminal(browser: Browser, verdict: str, word
 
     wanted = [_evidence(SimpleNamespace(**case), words, WIDE)[0] for case in cases]  # type: ignore[arg-type]  # its fields
     assert [f"evidence: {verdict}: {sentence}" for sentence in sentences] == wanted
+
+
+def test_what_is_explained_against_another_label_reads_as_in_the_terminal(browser: Browser) -> None:
+    scores = [{"label": name, "score": share} for name, share in (("negative", 0.1), ("neutral", 0.3), ("positive", 0.6))]
+    shown = {**HEADER, "against": "neutral", "logit": 0.7, "logitError": None, "prediction": {**HEADER["prediction"], "scores": scores}}  # type: ignore[dict-item]  # a dictionary
+    explanation: Any = SimpleNamespace(explained="positive", against="neutral", scores={one["label"]: one["score"] for one in scores})
+
+    (sentence,) = said(browser, "explainedSentence(found)", [shown])
+    (towards,) = said(browser, "directionNames(found).against", [shown])
+    (title,) = said(browser, "evidenceNumbers(found, {comprehensiveness: 0, sufficiency: 0, agreement: null})[0].title", [shown])
+
+    assert sentence == f"explained: {_explained(explanation)}, +0.700" == "explained: the logit of positive minus that of neutral, +0.700"
+    assert f"-: {towards}" in "".join(_directions(explanation, WIDE, colour=False))
+    assert title == f"probability{_rather(explanation)} lost without them"
+
+
+def test_the_page_names_words_for_the_explained_label_where_it_beats_the_other(browser: Browser) -> None:
+    cases = [{**HEADER, "against": "neutral", "logit": logit} for logit in (0.7, -0.7)]
+
+    found = said(browser, "String(evidenceWords(found, {words: [0.1, -2, 1, 0, 0, 0]}, {words: 1}))", cases)
+
+    assert found == ["2", "1"]
 
 
 def test_a_number_has_a_minus_sign_and_zero_has_none(browser: Browser) -> None:

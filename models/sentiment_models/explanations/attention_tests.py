@@ -115,7 +115,7 @@ def _accuracies(subject: Subject, readings: Sequence[Reading], right: Sequence[i
     """Return the accuracy with learned attention, and those with each layer's and then all attention made uniform."""
 
     def answers(reading: Reading) -> npt.NDArray[np.int64]:
-        own = subject.explained(reading, ["logits"], reading.label)["logits"]
+        own = subject.explained(reading, ["logits"], reading.target())["logits"]
         found: npt.NDArray[np.int64] = np.concatenate([own, subject.uniform(reading)]).argmax(axis=1)
         return found
 

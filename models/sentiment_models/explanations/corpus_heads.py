@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 def heads_found(subject: Subject, readings: Sequence[Reading]) -> HeadsFound:
     """Measure the heads on texts as the service does on one text, with a progress bar.
 
-    The effect is the absolute first-order estimate of what switching the head off does to the logit of each text's answer (Michel et
+    The effect is the absolute first-order estimate of what switching the head off does to the explained logit of each text (Michel et
     al. 2019, "Are Sixteen Heads Really Better than One?"). Patterns are those of ``sentiment.explain.methods.heads``; of equally
     frequent ones, the first wins. At most TEXTS_MAX texts and TOKENS_MAX tokens are drawn.
 
@@ -50,7 +50,7 @@ def heads_found(subject: Subject, readings: Sequence[Reading]) -> HeadsFound:
     labels: list[tuple[tuple[str, ...], ...]] = []
     lifts: dict[str, list[Floats]] = {name: [] for name in PATTERNS}
     for reading in tqdm(chosen, desc="heads", unit="text", mininterval=5):
-        arrays = subject.explained(reading, names, reading.label)
+        arrays = subject.explained(reading, names, reading.target())
         patterns, effects = heads_seen(arrays, session.layers, reading.encoded, reading.texts)
         effect += np.abs(effects)
         labels.append(patterns.labels)

@@ -1,6 +1,7 @@
 """The results of a study of explanations, as ``evaluate --explanations --json`` writes them. Tables, page, card and manifest read them.
 
-Values are in calibrated probability of the predicted label unless stated otherwise. Intervals are 95 %, by paired bootstrap over texts.
+Values are in calibrated probability of the predicted label unless stated otherwise; see ``Findings.against_runner_up``. Intervals are 95 %,
+by paired bootstrap over texts.
 """
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -229,7 +230,11 @@ class DatasetFound(_Part):
 
 
 class Findings(_Part):
-    """A study of one bundle. ``default_method``: the attribution that the bundle serves, or will serve, by default."""
+    """A study of one bundle. ``default_method``: the attribution that the bundle serves, or will serve, by default.
+
+    ``against_runner_up``: whether answers were explained against the runner-up, as the service does with three labels or more. Then the
+    probability is the share of the predicted label in what both have together. Studies before 0.2.0 never did.
+    """
 
     bundle: str
     digest: str
@@ -240,3 +245,4 @@ class Findings(_Part):
     seed: int
     datasets: dict[str, DatasetFound] = Field(min_length=1)
     plausibility: PlausibilityFound | None = None
+    against_runner_up: bool = False

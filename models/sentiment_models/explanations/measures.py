@@ -1,7 +1,7 @@
 """The effect of erasing words in a given order, and bounds on how good an order can be. Pure.
 
 As in ``sentiment.explain``, functions that need the model are generators that yield masks and receive logits. An order is the indices of
-the words of a text, [n], the most important first. f is the calibrated probability of one label.
+the words of a text, [n], the most important first. f is the calibrated probability of one label, or its share in that of two.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from sentiment.explain.methods.erasure import Answers, Floats, Masks, Steps, without
 from sentiment.explain.methods.evidence import kendall_tau_b
+from sentiment.explain.methods.target import Target
 from sentiment_models.explanations.findings import FRACTIONS
 
 # Random orders per text, whose mean is chance level. Fewer for long texts: each order takes about ten rows.
@@ -31,16 +32,17 @@ Order = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The measured quantity f: the calibrated probability of ``label``."""
+    """The measured quantity f: the calibrated probability of the target, as of the service's evidence."""
 
-    label: int
+    target: Target
     temperature: float
 
     def probability(self, logits: Floats) -> Floats:
         """Return f, [...], of logits [..., labels]."""
-        scaled = logits / self.temperature
+        label, against = self.target.label, self.target.against
+        scaled = (logits if against is None else logits[..., [label, against]]) / self.temperature
         weights = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
-        values: Floats = weights[..., self.label] / weights.sum(axis=-1)
+        values: Floats = weights[..., label if against is None else 0] / weights.sum(axis=-1)
         return values
 
 
@@ -88,7 +90,7 @@ def erase_in_order(orders: npt.NDArray[np.int64], flips: int, points: int, model
     rest = found[0] - found[1:]
     erased, kept = (rest[start : start + count * len(some)].reshape(count, -1) for start in (0, count * len(some)))
     aopc = rest[2 * count * len(some) :].reshape(flips, n).mean(axis=1) if len(paths) else None
-    flip = yield from _flips(places[:flips], points, model.label, answers)
+    flip = yield from _flips(places[:flips], points, model.target.label, answers)
     return Erasures(erased, kept, flip, aopc)
 
 

@@ -105,7 +105,7 @@ class UnsignedText(_Part):
 def study_unsigned(subject: Subject, reading: Reading, values: Sequence[float], seed: tuple[int, int]) -> UnsignedText:
     """Erase a text's words in order of a method's absolute scores [n]; ``seed`` as in ``study_text``."""
     begun = time.thread_time()
-    model = Model(reading.label, subject.temperature)
+    model = Model(reading.target(), subject.temperature)
     points = FLIP_POINTS_LONG if reading.tokens > LONG_TOKENS else FLIP_POINTS
     sizes, orders = np.abs(np.array(values)), {}
     for number, name in enumerate(subject.operators):
@@ -138,10 +138,10 @@ def study_text(
         closely: also measure stability and the bounds of orders, which takes as long as everything else.
     """
     begun = time.thread_time()
-    label = reading.label
-    found = scores(subject, reading, label, frequencies, lexicon, right if own else None, seed[0])
+    target = reading.target()
+    found = scores(subject, reading, target, frequencies, lexicon, right if own else None, seed[0])
     operators = {}
-    model = Model(label, subject.temperature)
+    model = Model(target, subject.temperature)
     for number, name in enumerate(subject.operators):
         operators[name] = _operator(reading.answers(name), reading, found, model, np.random.default_rng((*seed, number)), closely)
     shifts, unseen = stability(subject, reading, found, seed[0]) if closely else ({}, ())
@@ -164,7 +164,7 @@ def study_text(
     return TextFound(
         words=reading.count,
         tokens=reading.tokens,
-        label=label,
+        label=target.label,
         right=right,
         seconds=seconds,
         operators=operators,
@@ -176,7 +176,7 @@ def study_text(
 def _evidence(subject: Subject, reading: Reading, method: str, values: Floats, seed: int) -> tuple[int, int]:
     """Return the verdict that the service would give, and its number of random sets."""
     erased = reading.answers(OPERATOR)
-    found = erased.drive(evidence(reading.count, values, reading.label, subject.temperature, erased.answers, method=method, seed=seed))
+    found = erased.drive(evidence(reading.count, values, reading.target(), subject.temperature, erased.answers, method=method, seed=seed))
     return int(found.verdict), found.random_sets
 
 

@@ -12,10 +12,13 @@ from sentiment_models.explanations.pictures import Row
 from sentiment_models.explanations.training_findings import TrainingFindings
 from sentiment_models.reports.report import picture
 
+AGAINST_RUNNER_UP = "the logit of the predicted label minus that of the runner-up; probability: its share in what both have together"
+
 
 def as_text(found: Findings, training: TrainingFindings | None = None) -> str:
     """Format the figures for a terminal, conclusions first."""
     parts = [f"{found.bundle}, {found.graph}: how far its explanations can be trusted"]
+    parts += [f"explained: {AGAINST_RUNNER_UP}"] if found.against_runner_up else []
     for name, one in found.datasets.items():
         parts.append("\n".join([_drawn(name, one), *(f"- {line}" for line in in_words(one, found.default_method, found.operators))]))
         for operator in found.operators:
@@ -49,6 +52,7 @@ def as_page(found: Findings, training: TrainingFindings | None = None) -> str:
     facts = (
         ("bundle", f"{found.bundle}, digest {found.digest}"),
         ("graph", f"{found.graph}, SHA-256 {found.graph_sha256}"),
+        *((("explained", AGAINST_RUNNER_UP),) if found.against_runner_up else ()),
         ("operators that erase words", ", ".join(found.operators)),
         ("seed", str(found.seed)),
         *((f"texts of {name}", f"{one.texts:,} of {one.rows:,}, SHA-256 {one.sha256}") for name, one in found.datasets.items()),

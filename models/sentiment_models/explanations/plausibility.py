@@ -205,9 +205,10 @@ def _chosen(subject: Subject, everything: Sequence[tuple[Document, int]], docume
 def _scores(subject: Subject, one: _Marked, lexicon: WordCounts | None) -> dict[str, Floats]:
     reading, n = one.reading, one.reading.count
     methods = [name for name in METHODS if name in subject.explainer.methods]
-    scored = attributions(subject, reading, one.label, methods)
+    target = reading.target(one.label)
+    scored = attributions(subject, reading, target, methods)
     if subject.session is not None:
-        scored |= attention_scores(subject, reading, one.label)
+        scored |= attention_scores(subject, reading, target)
     found = {name: scores.values for name, scores in scored.items()}
     found |= {"position_first": np.arange(n, 0, -1).astype(np.float64), "position_last": np.arange(n).astype(np.float64)}
     return found | ({} if lexicon is None else {"lexicon": lexicon.log_odds(reading.words, one.label)})

@@ -15,6 +15,7 @@ import torch
 
 from sentiment.explain.methods.evidence import kendall_tau_b
 from sentiment.explain.methods.gradients import Path, gradient_times_input, integrated_gradients, word_values
+from sentiment.explain.methods.target import Target, target_of
 from sentiment.model.words import Encoded
 from sentiment_models.export.families import FAMILIES
 
@@ -64,11 +65,11 @@ def agreement(model: Any, texts: Sequence[Encoded], pad_id: int, seed: int) -> t
         the words but flip the sign of half the texts; the other is not.
     """
     chosen = [text for text in texts if len(text.words) > 1]
-    labels, own = _attributed(model, chosen, pad_id, None)
+    targets, own = _attributed(model, chosen, pad_id, None)
     signed: dict[str, list[float]] = {method: [] for method in METHODS}
     sizes: dict[str, list[float]] = {method: [] for method in METHODS}
     for draw in range(DRAWS):
-        _, other = _attributed(randomised(model, seed + draw), chosen, pad_id, labels)
+        _, other = _attributed(randomised(model, seed + draw), chosen, pad_id, targets)
         for first, second in zip(own, other, strict=True):
             for method in METHODS:
                 signed[method].append(kendall_tau_b(first[method], second[method]))
@@ -77,17 +78,17 @@ def agreement(model: Any, texts: Sequence[Encoded], pad_id: int, seed: int) -> t
     return means[0], means[1]
 
 
-def attribute(model: Any, text: Encoded, label: int | None, pad_id: int) -> tuple[int, dict[str, Floats]]:
+def attribute(model: Any, text: Encoded, target: Target | None, pad_id: int) -> tuple[Target, dict[str, Floats]]:
     """Compute word values [n] of METHODS in torch, as the service computes them from its explain graph.
 
     Args:
         model: a classifier.
         text: the text.
-        label: the label whose logit is explained; None: the answer.
+        target: what is explained; None: the answer, as by default.
         pad_id: the baseline token.
 
     Returns:
-        The label, and the values by method.
+        The target, and the values by method.
     """
     path = Path.of(STEPS)
     alpha = np.concatenate([[1.0], path.alpha, [0.0]]).astype(np.float32)
@@ -99,31 +100,31 @@ def attribute(model: Any, text: Encoded, label: int | None, pad_id: int) -> tupl
     step = max(1, BATCH_TOKENS_MAX // len(text.ids))
     dots, logits = [], []
     for start in range(0, len(alpha), step):
-        some, answers, label = _dots(model, inputs, baseline, torch.from_numpy(alpha[start : start + step]), label)
+        some, answers, target = _dots(model, inputs, baseline, torch.from_numpy(alpha[start : start + step]), target)
         dots.append(some)
         logits.append(answers)
     products, answer = np.concatenate(dots), np.concatenate(logits)
-    assert label is not None
+    assert target is not None
     # The explain graph's embedding_dots has further columns for segment and position, which neither method needs here.
     at_text = np.concatenate([products[0], np.zeros_like(products[0])], axis=-1)
     values = {
         "gradient_x_input": gradient_times_input(at_text).values,
         "integrated_gradients": integrated_gradients(products[1:-1], path, float(answer[0] - answer[-1])).values,
     }
-    return label, {method: word_values(found, text.tokens, len(text.words)) for method, found in values.items()}
+    return target, {method: word_values(found, text.tokens, len(text.words)) for method, found in values.items()}
 
 
 def _attributed(
-    model: Any, texts: Sequence[Encoded], pad_id: int, labels: Sequence[int] | None
-) -> tuple[list[int], list[dict[str, Floats]]]:
-    found = [attribute(model, text, None if labels is None else labels[place], pad_id) for place, text in enumerate(texts)]
-    return [label for label, _ in found], [values for _, values in found]
+    model: Any, texts: Sequence[Encoded], pad_id: int, targets: Sequence[Target] | None
+) -> tuple[list[Target], list[dict[str, Floats]]]:
+    found = [attribute(model, text, None if targets is None else targets[place], pad_id) for place, text in enumerate(texts)]
+    return [target for target, _ in found], [values for _, values in found]
 
 
 def _dots(
-    model: Any, inputs: dict[str, torch.Tensor], baseline: torch.Tensor, alpha: torch.Tensor, label: int | None
-) -> tuple[Floats, Floats, int]:
-    """Return, at places from baseline (0) to text (1), gradient times each embedding [places, tokens, 2], and logits [places]."""
+    model: Any, inputs: dict[str, torch.Tensor], baseline: torch.Tensor, alpha: torch.Tensor, target: Target | None
+) -> tuple[Floats, Floats, Target]:
+    """Return, at places from baseline (0) to text (1), gradient times each embedding [places, tokens, 2], and explained logits [places]."""
     table = model.get_input_embeddings()
     words, base = (table(ids).detach() for ids in (inputs["input_ids"], baseline))
     between = (base + alpha[:, None, None] * (words - base)).requires_grad_()
@@ -133,7 +134,10 @@ def _dots(
         logits = model(**{name: array.expand(len(alpha), -1) for name, array in inputs.items()}).logits
     finally:
         handle.remove()
-    label = int(logits[0].argmax()) if label is None else label
-    (slopes,) = torch.autograd.grad(logits[:, label].sum(), between)
+    if target is None:
+        answers = logits[0].detach().numpy()
+        target = target_of(answers, int(answers.argmax()), None)
+    explained = logits[:, target.label] - (0 if target.against is None else logits[:, target.against])
+    (slopes,) = torch.autograd.grad(explained.sum(), between)
     dots = torch.stack([(slopes * embedding).sum(-1) for embedding in (words, base)], -1)
-    return dots.numpy().astype(np.float64), logits[:, label].detach().numpy().astype(np.float64), label
+    return dots.numpy().astype(np.float64), explained.detach().numpy().astype(np.float64), target

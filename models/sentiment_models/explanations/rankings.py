@@ -1,6 +1,6 @@
 """Word scores of a text: the service's attributions, five attention methods, and baselines.
 
-A larger score means stronger support for the label. ``random`` has no scores: its orders are drawn in ``one_text``.
+A larger score means stronger support for the explained label. ``random`` has no scores: its orders are drawn in ``one_text``.
 """
 
 import math
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from sentiment.explain.methods.attention import rollout, rollout_gradient, rollout_value_norms
 from sentiment.explain.methods.erasure import Floats
 from sentiment.explain.methods.gradients import RESIDUAL_FLOOR
+from sentiment.explain.methods.target import Target
 from sentiment.explain.parts import Attribution
 from sentiment_models.data.carving import without_overlap
 from sentiment_models.data.labelled import Example, TextOrPair, read_examples
@@ -109,7 +110,7 @@ def lexicon_of(train: Sequence[Path], labels: Sequence[str], drawn: Sequence[Exa
 def scores(
     subject: Subject,
     reading: Reading,
-    label: int,
+    target: Target,
     frequencies: WordCounts | None = None,
     lexicon: WordCounts | None = None,
     own: int | None = None,
@@ -120,15 +121,15 @@ def scores(
     Args:
         subject: the bundle; without an explain graph, gradient and attention methods are left out.
         reading: the text.
-        label: the label to explain.
+        target: what is explained.
         frequencies: word counts of the run's texts; None: no inverse_frequency.
         lexicon: word counts of labelled texts; None: no lexicon.
         own: the correct label of the text if ``lexicon`` includes it.
         seed: of the orders of Shapley values.
     """
-    found = attributions(subject, reading, label, seed=seed)
+    found = attributions(subject, reading, target, seed=seed)
     if subject.session is not None:
-        found |= attention_scores(subject, reading, label)
+        found |= attention_scores(subject, reading, target)
     n = reading.count
     found |= {
         "uniform": Scores(np.zeros(n), 0, 0.0),
@@ -138,17 +139,19 @@ def scores(
     if frequencies is not None:
         found["inverse_frequency"] = Scores(frequencies.inverse_frequency(reading.words), 0, 0.0)
     if lexicon is not None:
-        found["lexicon"] = Scores(lexicon.log_odds(reading.words, label, own), 0, 0.0)
+        found["lexicon"] = Scores(lexicon.log_odds(reading.words, target.label, own), 0, 0.0)
     return found
 
 
-def attributions(subject: Subject, reading: Reading, label: int, methods: Sequence[str] | None = None, seed: int = 0) -> dict[str, Scores]:
+def attributions(
+    subject: Subject, reading: Reading, target: Target, methods: Sequence[str] | None = None, seed: int = 0
+) -> dict[str, Scores]:
     """Score by the service's attributions, each in a separate explanation: ``methods``, or all that the bundle offers."""
     long = reading.tokens > LONG_TOKENS
     found = {}
     for method in methods or [name for name, kind in KINDS.items() if kind == ATTRIBUTION and name in subject.explainer.methods]:
         steps = SHAPLEY_ORDERS_LONG if method == "shapley" and long else 0
-        attribution, summary = subject.attribute(reading, method, label, steps, seed)
+        attribution, summary = subject.attribute(reading, method, target, steps, seed)
         # The explain graph runs once for every explanation, even if the method does not need it.
         explained = summary.explained_rows if method in ("integrated_gradients", "gradient_x_input") else 0
         residual = _relative(attribution) if method == "integrated_gradients" else None
@@ -156,13 +159,13 @@ def attributions(subject: Subject, reading: Reading, label: int, methods: Sequen
     return found
 
 
-def attention_scores(subject: Subject, reading: Reading, label: int) -> dict[str, Scores]:
+def attention_scores(subject: Subject, reading: Reading, target: Target) -> dict[str, Scores]:
     """Score by attention from the token that the classifier reads, summed over a word's tokens.
 
     The cost of each method includes the run of the explain graph, which they share.
     """
     begun = time.thread_time()
-    arrays = subject.attention(reading, label)
+    arrays = subject.attention(reading, target)
     run_s = time.thread_time() - begun
     attention, token = arrays["attention"], token_read(arrays)
     ways: dict[str, Callable[[], npt.NDArray[np.float32]]] = {

@@ -59,9 +59,9 @@ def stability(
         count = min(reading.count, after.count)
         if [word.lower() for word in reading.words[:count]] != [word.lower() for word in after.words[:count]]:
             continue
-        again = attributions(subject, after, reading.label, [name for name in named if KINDS[name] == ATTRIBUTION], seed)
+        again = attributions(subject, after, reading.target(), [name for name in named if KINDS[name] == ATTRIBUTION], seed)
         if subject.session is not None:
-            again |= attention_scores(subject, after, reading.label)
+            again |= attention_scores(subject, after, reading.target())
         for name in named:
             value = spearman(scores[name].values[:count], again[name].values[:count])
             if value is not None:

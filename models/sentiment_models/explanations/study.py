@@ -13,6 +13,7 @@ from typing import NoReturn
 import numpy as np
 from tqdm import tqdm
 
+from sentiment.explain.methods.target import compares
 from sentiment.model.cores import cores_granted
 from sentiment_models.data.labelled import Example, read_examples
 from sentiment_models.errors import BadData, ModelsError
@@ -119,6 +120,7 @@ def study(
         default_method=default,
         seed=seed,
         datasets={one.dataset.name: _dataset(run, one) for one in samples},
+        against_runner_up=compares(len(subject.labels), None, alone=False),
     )
 
 

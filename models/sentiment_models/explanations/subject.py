@@ -16,7 +16,9 @@ import tokenizers
 from sentiment.errors import InvalidInput
 from sentiment.explain.engine import Explainer
 from sentiment.explain.engine.reading import read
+from sentiment.explain.engine.runs import differentiated
 from sentiment.explain.methods.erasure import Answers, Floats, Masks, Result, Steps, run
+from sentiment.explain.methods.target import Target, target_of
 from sentiment.explain.parts import Attribution, ExplanationRequest, Summary
 from sentiment.model.classifier import load_classifier
 from sentiment.model.session import ExplainSession
@@ -75,6 +77,10 @@ class Reading:
         self._erased: dict[str, Erased] = {}
         self.logits: Floats = self.answers(subject.operators[0]).logits(np.ones((1, len(self.words)), np.bool_))[0]
         self.label = int(self.logits.argmax())
+
+    def target(self, label: int | None = None) -> Target:
+        """Return what the service explains of this text by default: ``label``, or the answer; of three labels or more against another."""
+        return target_of(self.logits, self.label if label is None else label, None)
 
     @property
     def count(self) -> int:
@@ -160,13 +166,19 @@ class Subject:
             "truncation": manifest.default_truncation,
         }
 
-    def attribute(self, reading: Reading, method: str, label: int, steps: int = 0, seed: int = 0) -> tuple[Attribution, Summary]:
+    def attribute(self, reading: Reading, method: str, target: Target, steps: int = 0, seed: int = 0) -> tuple[Attribution, Summary]:
         """Explain a text by one method as the service does, without evidence; ``steps``: 0 for the method's default.
 
         Raises:
             sentiment.errors.Unsupported: the method needs an explain graph and there is none.
         """
-        request = replace(self._request(reading.texts), label=self.labels[label], methods=(method,), steps=steps, seed=seed)
+        asked = replace(
+            self._request(reading.texts),
+            label=self.labels[target.label],
+            against=None if target.against is None else self.labels[target.against],
+            label_alone=target.against is None,
+        )
+        request = replace(asked, methods=(method,), steps=steps, seed=seed)
         _, *parts, summary = self.explainer.explain(request)
         (found,) = (part for part in parts if isinstance(part, Attribution))
         assert isinstance(summary, Summary)
@@ -176,25 +188,31 @@ class Subject:
         self,
         reading: Reading,
         outputs: Sequence[str],
-        label: int,
+        target: Target,
         rows: int = 1,
         head_gate: npt.NDArray[np.float32] | None = None,
         head_uniform: npt.NDArray[np.float32] | None = None,
     ) -> Arrays:
         """Run the explain graph on ``rows`` copies of a text in one batch; gates [rows, layers, heads] as in ``ExplainSession.run``.
 
+        Gradients are those of the explained logit.
+
         Raises:
             ModelsError: there is no explain graph.
         """
         session = self._explains()
         feeds = self._pad([_row(reading.encoded)] * rows, session.inputs)
-        return session.run(feeds, outputs, np.full(rows, label), head_gate=head_gate, head_uniform=head_uniform)
 
-    def attention(self, reading: Reading, label: int) -> Arrays:
-        """Run the explain graph once for the attention of a text.
+        def run_for(label: int, names: Sequence[str]) -> Arrays:
+            return session.run(feeds, names, np.full(rows, label), head_gate=head_gate, head_uniform=head_uniform)
+
+        return differentiated(target, outputs, run_for)
+
+    def attention(self, reading: Reading, target: Target) -> Arrays:
+        """Run the explain graph for the attention of a text.
 
         Returns:
-            ``attention`` [layers, heads, tokens, tokens]; ``gradients`` of the label's logit by it, of the same shape; ``value_norms``
+            ``attention`` [layers, heads, tokens, tokens]; ``gradients`` of the explained logit by it, of the same shape; ``value_norms``
             [layers, heads, tokens]; ``logits`` [labels].
 
         Raises:
@@ -203,7 +221,7 @@ class Subject:
         session = self._explains()
         kinds = {"attention": "attention", "attention_gradient": "gradients", "value_norm": "value_norms"}
         names = [f"{kind}.{layer}" for kind in kinds for layer in range(session.layers)]
-        found = self.explained(reading, [*names, "logits"], label)
+        found = self.explained(reading, [*names, "logits"], target)
         arrays = {name: np.concatenate([found.pop(f"{kind}.{layer}") for layer in range(session.layers)]) for kind, name in kinds.items()}
         return {**arrays, "logits": found["logits"][0]}
 
@@ -219,7 +237,7 @@ class Subject:
         uniform = np.repeat(switches[:, :, None], session.heads, axis=2)
         step = rows_of(reading.tokens)
         parts = [uniform[start : start + step] for start in range(0, layers + 1, step)]
-        found = [self.explained(reading, ["logits"], reading.label, len(part), head_uniform=part)["logits"] for part in parts]
+        found = [self.explained(reading, ["logits"], reading.target(), len(part), head_uniform=part)["logits"] for part in parts]
         return np.concatenate(found)
 
     def erase(self, encoded: Encoded, masks: Masks, operator: str) -> Feeds:

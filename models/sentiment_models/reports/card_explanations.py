@@ -56,7 +56,7 @@ def explanations(findings: Findings | None, default: str, training: TrainingFind
         ways = " and ".join(ERASED.get(operator, operator) for operator in findings.operators)
         parts.append(
             "Each method ranks the words of a text; then the first 1, 5, 10, 20 and 50 % of them are erased. *Over random* is the drop in "
-            "the predicted label's calibrated probability, minus the drop when as many random words are erased, with its 95 % interval "
+            f"{_probability(findings)}, minus the drop when as many random words are erased, with its 95 % interval "
             f"over texts. Words are erased in {len(findings.operators)} ways, {ways}: a method is called better only if it is better in "
             "each. *Evidence* is the share of texts whose own evidence rates the ranking better than random, of the texts that are not "
             "flat and have 19 random sets. *Rows* are forward passes per text. Times are medians on one core and depend on the machine."
@@ -72,6 +72,12 @@ def explanations(findings: Findings | None, default: str, training: TrainingFind
     if training is not None:
         parts += ["### Tests of attention on small encoders", _listed(_trained(training))]
     return "\n\n".join(parts)
+
+
+def _probability(findings: Findings) -> str:
+    """Name the measured quantity."""
+    whole = "the predicted label's calibrated probability"
+    return f"{whole}, as its share in what it and the runner-up have together" if findings.against_runner_up else whole
 
 
 def _table(findings: Findings, found: DatasetFound, default: str) -> str:

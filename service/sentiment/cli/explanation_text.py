@@ -42,11 +42,11 @@ def page(explanation: Explanation, *, colour: bool, width: int) -> str:
     for method, attribution in explanation.attributions.items():
         blocks.append([*_attribution(explanation, attribution, width, colour)])
         if method in explanation.evidence:
-            blocks.append(_evidence(explanation.evidence[method], len(explanation.words), width))
+            blocks.append(_evidence(explanation.evidence[method], len(explanation.words), width, _rather(explanation)))
     if explanation.counterfactuals:
         blocks.append([line for found in explanation.counterfactuals for line in _wrapped(_counterfactual(explanation, found), width)])
     if explanation.heads is not None:
-        blocks.append([*_heads(explanation.heads, explanation.explained, width)])
+        blocks.append([*_heads(explanation.heads, _explained(explanation), width)])
     if explanation.attention is not None:
         blocks.append([*_attention(explanation, explanation.attention, width)])
     if explanation.neuron is not None:
@@ -63,12 +63,18 @@ def _answer(explanation: Explanation, width: int, colour: bool) -> list[str]:
     lines = [f"{answer}{undecided}  {visible(explanation.model.name)}/{explanation.model.version}"]
     others = [f"{visible(label)} {score:.4f}" for label, score in explanation.scores.items() if label != explanation.label]
     lines += _wrapped(f"other labels: {', '.join(others)}", width) if len(others) > 1 else []
-    lines += _wrapped(f"explained: the logit of {visible(explanation.explained)}, {explanation.logit:+.3f}", width)
+    lines += _wrapped(f"explained: {_explained(explanation)}, {explanation.logit:+.3f}", width)
     if not explanation.labels_agree:
         lines += _wrapped(
             "note: the explanation graph gives another answer to this text; gradients, attention and heads explain that one", width
         )
     return lines
+
+
+def _explained(explanation: Explanation) -> str:
+    """The name of what is explained."""
+    less = "" if explanation.against is None else f" minus that of {visible(explanation.against)}"
+    return f"the logit of {visible(explanation.explained)}{less}"
 
 
 def _atoms(explanation: Explanation, pair: bool, text: str, found: Attribution | None, colour: bool) -> Iterator[list[Piece]]:
@@ -113,7 +119,8 @@ def _directions(explanation: Explanation, width: int, colour: bool) -> Iterator[
     """The meaning of the colours, and their scale."""
     yield legend(colour)
     others = [label for label in explanation.scores if label != explanation.explained]
-    against = f"towards {visible(others[0])}" if len(others) == 1 else f"against {visible(explanation.explained)}"
+    other = others[0] if len(others) == 1 else explanation.against
+    against = f"against {visible(explanation.explained)}" if other is None else f"towards {visible(other)}"
     towards = f"towards {visible(explanation.explained)}"
     signs = ("blue and underlined: ", "orange: ") if colour else ("-: ", "+: ")
     yield from _wrapped(f"{signs[0]}{against}; {signs[1]}{towards}", width)
@@ -192,7 +199,12 @@ def _totals(explanation: Explanation, found: Attribution, rest: npt.NDArray[np.i
         yield f"  {fitted(title, _WORD_WIDTH)} {value:+8.3f}  {remark}".rstrip()
 
 
-def _evidence(found: Evidence, words: int, width: int) -> list[str]:
+def _rather(explanation: Explanation) -> str:
+    """What the probabilities of evidence are of, after "probability"; empty: of the explained label."""
+    return "" if explanation.against is None else f" of {visible(explanation.explained)} rather than {visible(explanation.against)}"
+
+
+def _evidence(found: Evidence, words: int, width: int, rather: str = "") -> list[str]:
     first = f"the {found.words} words ranked first" if found.words > 1 else "the word ranked first"
     sets = f"{found.random_sets} random sets of as many" if found.random_sets != 1 else "another set of as many"
     p = f"(p = {found.p_value:.2g})"
@@ -208,7 +220,9 @@ def _evidence(found: Evidence, words: int, width: int) -> list[str]:
     }.get(found.verdict, "")
     agreement = "" if found.agreement is None else f"; agreement with an unrelated method {found.agreement:+.2f}"
     others = f" (random sets: median {found.random_median:+.3f})" if found.random_sets else ""
-    numbers = f"probability lost without them {found.comprehensiveness:+.3f}{others}, with them alone {found.sufficiency:+.3f}{agreement}"
+    numbers = (
+        f"probability{rather} lost without them {found.comprehensiveness:+.3f}{others}, with them alone {found.sufficiency:+.3f}{agreement}"
+    )
     return [*_wrapped(f"evidence: {found.verdict}: {plain}", width), *_wrapped(numbers, width, "  ")]
 
 
@@ -234,7 +248,7 @@ def _counterfactual(explanation: Explanation, found: Counterfactual) -> str:
 
 def _heads(found: Heads, explained: str, width: int) -> Iterator[str]:
     how = "measured" if found.exact else "estimated from the gradient, because time was short"
-    yield from _wrapped(f"heads: change of the logit of {visible(explained)} when a head is switched off, {how}; and where it looks", width)
+    yield from _wrapped(f"heads: change of {explained} when a head is switched off, {how}; and where it looks", width)
     order = np.argsort(-np.abs(found.gated), axis=None, kind="stable")
     for place in order[:HEADS_SHOWN].tolist():
         layer, head = (int(axis) for axis in np.unravel_index(place, found.gated.shape))

@@ -187,6 +187,14 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--pair", default=None, metavar="TEXT", help="the second text of a pair")
     parser.add_argument("--label", default="", help="the label to explain (default: the answer)")
+    compared = parser.add_mutually_exclusive_group()
+    compared.add_argument(
+        "--against",
+        default="",
+        metavar="LABEL",
+        help="explain what speaks for the label rather than for this one (default: none of two labels, of more the likeliest other one)",
+    )
+    compared.add_argument("--label-alone", action="store_true", help="explain the label's own logit, against no other")
     parser.add_argument(
         "--method",
         action="append",
@@ -347,9 +355,15 @@ def _explain(options: argparse.Namespace) -> int:
         attention=attention,
         neuron=NeuronOptions(*options.neuron) if options.neuron else None,
         geometry=options.geometry,
+        against=options.against,
+        label_alone=options.label_alone,
     )
+    if options.against and options.against == options.label:
+        raise BadSettings(f"--against and --label are both {options.label!r}; name two labels")
     try:
         requested.message()
+    except UnicodeEncodeError as error:
+        raise BadSettings("--method and --against must be valid UTF-8") from error
     except ValueError as error:
         raise BadSettings(f"--steps {options.steps}: {error}") from error
     failed = explain(

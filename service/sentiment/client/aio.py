@@ -192,7 +192,7 @@ class AsyncClient:
         >>> explanation.attributions["occlusion"].words.tolist()
         [0.0, 1.0, 0.0]
 
-        ``label``: the label whose logit is explained; empty: the predicted label. ``options``: what to explain; None: an attribution with
+        ``label``: the label that is explained; empty: the predicted label. ``options``: what to explain; None: an attribution with
         evidence. Parts that do not fit into the timeout are left out, and ``Explanation.summary`` says so. ``truncation``: refuse, head or
         head_tail; empty: the model's default.
 
@@ -200,6 +200,7 @@ class AsyncClient:
             CallFailed: the explanation is not complete; ``code`` says why.
             ModuleNotFoundError: NumPy is not installed.
             TypeError: the text or the pair is no string.
+            ValueError: a number of ``options`` does not fit 32 bits, or ``options.against`` is the label.
         """
         item, second = requests.single(text, text_pair)
         request = requests.explanation(item, requests.Options(model, truncation), label, options)

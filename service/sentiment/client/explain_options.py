@@ -75,10 +75,12 @@ class ExplainOptions:
     the method's default. ``by_embedding``: also split values by token, segment and position embedding. ``bytes_max``: limit on the whole
     explanation; 0: the server's limit. ``without``: sets of word indices in ``Explanation.words``; ``Explanation.counterfactuals`` then
     has the answer without each set. ``geometry``: where the words lie among those of the bundle's golden texts, by layer; needs an explain
-    graph with hidden states.
+    graph with hidden states. ``against``: the label whose logit is subtracted from that of the explained one; empty: with two labels none,
+    with more the likeliest other label of the text. ``label_alone``: subtract none, whatever the number of labels.
 
     Raises:
-        ValueError: ``methods`` is not a sequence of strings, or ``without`` is not a sequence of sequences of 32-bit integers.
+        ValueError: ``methods`` is not a sequence of strings, ``without`` is not a sequence of sequences of 32-bit integers, or ``against``
+            and ``label_alone`` are both given.
     """
 
     methods: Sequence[str] = ()
@@ -93,18 +95,22 @@ class ExplainOptions:
     bytes_max: int = 0
     without: Sequence[Sequence[int]] = ()
     geometry: bool = False
+    against: str = ""
+    label_alone: bool = False
 
     def __post_init__(self) -> None:
         _check_all("methods", self.methods, str)
         _check_all("without", self.without, Sequence)
         for number, words in enumerate(self.without):
             _check_all(f"without[{number}]", words, int)
+        if self.against and self.label_alone:
+            raise ValueError(f"against must be empty with label_alone, got {self.against!r}")
 
     def message(self) -> pb.ExplainOptions:
         """Convert the options to protobuf.
 
         Raises:
-            ValueError: an integer does not fit 32 bits.
+            ValueError: an integer does not fit 32 bits, or a string is not valid Unicode.
         """
         message = pb.ExplainOptions(
             methods=self.methods,
@@ -114,6 +120,8 @@ class ExplainOptions:
             bytes_max=self.bytes_max,
             without=[pb.WordSet(words=words) for words in self.without],
             geometry=self.geometry,
+            against=self.against,
+            label_alone=self.label_alone,
         )
         if self.attribution or self.steps or self.by_embedding:
             message.attribution.CopyFrom(pb.AttributionOptions(steps=self.steps, by_embedding=self.by_embedding))

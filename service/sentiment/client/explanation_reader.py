@@ -103,6 +103,7 @@ class Reader:
             abstain=prediction.abstain,
             model=ModelId(model.name, model.version, model.digest),
             explained=header.label,
+            against=header.against or None,
             logit=header.logit,
             labels_agree=header.labels_agree,
             logit_error=header.logit_error if header.HasField("logit_error") else None,

@@ -1,7 +1,8 @@
 """Explanations as the clients return them: frozen dataclasses with read-only NumPy arrays, without protobuf.
 
-Values are logits of the explained label; nothing is normalised per text. Attention shows where heads look; attributions show what moved the
-answer. This module itself needs no NumPy: the client reads explanations only where it is installed.
+Values are logits: of the explained label, less those of the label that it is explained against (``Explanation.against``). Nothing is
+normalised per text. Attention shows where heads look; attributions show what moved the answer. This module itself needs no NumPy: the
+client reads explanations only where it is installed.
 """
 
 from __future__ import annotations  # the arrays' types are NumPy's
@@ -81,7 +82,7 @@ class Unseen:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attribution:
-    """How much each word moved the explained label's logit, signed.
+    """How much each word moved the explained logit, signed.
 
     ``words`` [words]. ``standard_errors`` [words]: 0 where exact, nan where unknown. ``tokens`` [tokens] and ``by_embedding`` [tokens, 3]
     (by token, segment and position embedding): None if the method does not compute them or they are not requested. ``residual``: the sum
@@ -105,6 +106,8 @@ class Attribution:
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """Whether one attribution can be trusted. Values are calibrated probabilities of the explained label.
+
+    If it is explained against another label, they are its share in what both have together.
 
     ``verdict``: BETTER_THAN_RANDOM, INCONCLUSIVE, NOT_FAITHFUL or FLAT. ``words``: how many words were erased at a time. ``agreement``:
     Kendall's tau-b with an unrelated method; None without one. Other fields: see the proto's Evidence.
@@ -160,7 +163,7 @@ class HeadPattern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Heads:
-    """The effect and the pattern of each head on this text, in logits of the explained label.
+    """The effect and the pattern of each head on this text, in logits as of attributions.
 
     ``gated`` and ``uniform`` [layers, heads]: change of the logit when the head is switched off, or gets uniform attention. If ``exact`` is
     false, ``gated`` is an estimate (a slope), and ``uniform``, ``all_uniform`` and ``all_uniform_changes_label`` are None.
@@ -266,7 +269,8 @@ class Explanation:
     >>> dict(zip((word.text for word in explanation.words), explanation.attributions["occlusion"].words.tolist()))
     {'a': 0.0, 'good': 1.0, 'film': 0.0}
 
-    ``label`` to ``model``: the answer, as in Classification. ``explained``: the label whose ``logit`` is explained. ``labels_agree``:
+    ``label`` to ``model``: the answer, as in Classification. ``explained``: the label that is explained. ``against``: the label whose logit
+    is subtracted, None if none is. ``logit``: what is explained, the logit of the former less that of the latter. ``labels_agree``:
     whether the explain graph predicts the same label for this text. ``logit_error``: the largest difference between the logits of both
     graphs; None without an explain graph. ``precision`` and ``provider``: of the graph that gave the answer and the evidence, on a GPU
     server the fp32 graph on the CPU. ``explain_provider``: what ran the explain graph, empty without one. ``attributions`` and
@@ -282,6 +286,7 @@ class Explanation:
     abstain: bool
     model: ModelId
     explained: str
+    against: str | None
     logit: float
     labels_agree: bool
     logit_error: float | None
@@ -303,7 +308,8 @@ class Explanation:
     messages: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
 
     def __repr__(self) -> str:
-        fields = f"label={self.label!r}, score={self.score:.4f}, explained={self.explained!r}, words={len(self.words)}"
+        explained = f"{self.explained!r}" if self.against is None else f"{self.explained!r}, against={self.against!r}"
+        fields = f"label={self.label!r}, score={self.score:.4f}, explained={explained}, words={len(self.words)}"
         return f"Explanation({fields}, attributions={list(self.attributions)}, complete={self.summary.complete})"
 
     @property

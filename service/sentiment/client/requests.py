@@ -80,7 +80,7 @@ def one(text: TextOrPair, options: Options, explain: ExplainOptions | None = Non
     Raises:
         CallFailed: as in ``item_of``.
         ModuleNotFoundError: ``explain`` is given and NumPy, which reads explanations, is not installed.
-        ValueError: an integer of ``explain`` does not fit 32 bits.
+        ValueError: as in ``ExplainOptions.message``.
     """
     if explain is not None:
         need_numpy()
@@ -150,9 +150,12 @@ def explanation(text: Item, options: Options, label: str, explain: ExplainOption
 
     Raises:
         CallFailed: as in ``item_of``; also if the label is not valid Unicode.
-        ModuleNotFoundError, ValueError: as in ``one``.
+        ModuleNotFoundError: as in ``one``.
+        ValueError: as in ``one``, or the label is explained against itself.
     """
     need_numpy()
+    if label and explain is not None and label == explain.against:
+        raise ValueError(f"options.against must be another label than label, got {label!r} for both")
     item = item_of(text)
     pair = item.text_pair if item.HasField("text_pair") else None
     try:

@@ -12,6 +12,7 @@ from sentiment.explain.methods.evidence import Evidence
 from sentiment.explain.methods.geometry import Geometry, Plane
 from sentiment.explain.methods.heads import HeadEffects, HeadPatterns
 from sentiment.explain.methods.neuron import NeuronView
+from sentiment.explain.methods.target import Target
 from sentiment.model.bundle import GraphSpec
 from sentiment.model.scores import Scored
 from sentiment.model.words import Encoded
@@ -58,15 +59,18 @@ class NeuronRequest:
 class ExplanationRequest:
     """What to explain, and how.
 
-    ``truncation``: refuse, head or head_tail; None: the model's default. ``label``: None: the predicted label. ``methods``: empty: the
-    default method. ``attributions``: whether to return any. ``steps``: 0: the method's default. ``seed``: of random samples.
-    ``bytes_max``: limit on all messages together; None: no limit. ``without``: sets of words to erase, by word index.
+    ``truncation``: refuse, head or head_tail; None: the model's default. ``label``: None: the predicted label. ``against`` and
+    ``label_alone``: as for ``target_of``. ``methods``: empty: the default method. ``attributions``: whether to return any. ``steps``: 0:
+    the method's default. ``seed``: of random samples. ``bytes_max``: limit on all messages together; None: no limit. ``without``: sets of
+    words to erase, by word index.
     """
 
     text: str
     text_pair: str | None = None
     truncation: str | None = None
     label: str | None = None
+    against: str | None = None
+    label_alone: bool = False
     methods: tuple[str, ...] = ()
     attributions: bool = True
     evidence: bool = True
@@ -91,7 +95,7 @@ class ExplanationRequest:
 class Header:
     """The answer that is explained.
 
-    ``texts``: the texts that ``encoded`` holds. ``logit``: the explained label's logit from the served graph. ``agrees``: whether the
+    ``texts``: the texts that ``encoded`` holds. ``logit``: the explained logit of the served graph. ``agrees``: whether the
     explain graph predicts the same label; true without an explain graph. ``logit_error``: the largest difference between the logits of both
     graphs; None without an explain graph. ``unseen``: ranges that the model did not read, as (source, start, end): code points [start, end)
     of text ``source`` (0, or 1 for the second text of a pair). ``graph`` on ``provider`` gives the answer and all evidence;
@@ -101,7 +105,7 @@ class Header:
     texts: tuple[str, ...]
     encoded: Encoded
     scored: Scored
-    label: int
+    target: Target
     logit: float
     agrees: bool
     logit_error: float | None
@@ -113,7 +117,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attribution:
-    """How much each word moved the explained label's logit: signed, not normalised.
+    """How much each word moved the explained logit: signed, not normalised.
 
     ``words`` [n]. ``tokens`` [tokens] and ``by_embedding`` [tokens, 3]: None if the method does not compute them. ``standard_errors`` [n]:
     0 where values are exact, infinite where unknown. ``residual``: the sum of the values minus the sum that they should have; nan if that

@@ -198,7 +198,7 @@ class Local:
         Raises:
             CallFailed: there is no explanation; the codes are the server's.
             TypeError: the text or the pair is no string.
-            ValueError: ``close`` was called.
+            ValueError: as in ``Client.explain``; also if ``close`` was called.
         """
         item, second = requests.single(text, text_pair)
         self._check_model(model)

@@ -185,7 +185,7 @@ class _AttentionAggregationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_
     ATTENTION_AGGREGATION_ROLLOUT_VALUE_NORMS: _AttentionAggregation.ValueType  # 5
     """One map: as ROLLOUT, with each weight times the norm of the value it carries (Kobayashi et al. 2020)."""
     ATTENTION_AGGREGATION_ROLLOUT_GRADIENT: _AttentionAggregation.ValueType  # 6
-    """One map: what attention contributes to the explained label (Chefer et al. 2021). Rows do not sum to 1."""
+    """One map: what attention contributes to the explained logit (Chefer et al. 2021). Rows do not sum to 1."""
 
 class AttentionAggregation(_AttentionAggregation, metaclass=_AttentionAggregationEnumTypeWrapper):
     """What an attention map shows."""
@@ -207,7 +207,7 @@ ATTENTION_AGGREGATION_ROLLOUT: AttentionAggregation.ValueType  # 4
 ATTENTION_AGGREGATION_ROLLOUT_VALUE_NORMS: AttentionAggregation.ValueType  # 5
 """One map: as ROLLOUT, with each weight times the norm of the value it carries (Kobayashi et al. 2020)."""
 ATTENTION_AGGREGATION_ROLLOUT_GRADIENT: AttentionAggregation.ValueType  # 6
-"""One map: what attention contributes to the explained label (Chefer et al. 2021). Rows do not sum to 1."""
+"""One map: what attention contributes to the explained logit (Chefer et al. 2021). Rows do not sum to 1."""
 Global___AttentionAggregation: _TypeAlias = AttentionAggregation  # noqa: Y015
 
 class _Verdict:
@@ -263,7 +263,7 @@ class _CounterfactualKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Co
     """The answer without the words of ExplainOptions.without. Always found, in one row, without a search."""
 
 class CounterfactualKind(_CounterfactualKind, metaclass=_CounterfactualKindEnumTypeWrapper):
-    """What a word set is removed or kept for."""
+    """What a word set is removed or kept for. The answer is that among all labels, whatever against is."""
 
 COUNTERFACTUAL_KIND_UNSPECIFIED: CounterfactualKind.ValueType  # 0
 COUNTERFACTUAL_KIND_FLIP: CounterfactualKind.ValueType  # 1
@@ -1003,8 +1003,8 @@ Global___ExplanationStudy: _TypeAlias = ExplanationStudy  # noqa: Y015
 
 @_typing.final
 class MethodTrust(_message.Message):
-    """One word ranking, over all texts of the study. Differences are of the predicted label's calibrated probability, -1 to
-    1: means over erasing the first 1, 5, 10, 20 and 50 % of the words.
+    """One word ranking, over all texts of the study. Differences are of the predicted label's calibrated probability (of its
+    share beside the runner-up with three labels or more, in studies since 0.2.0), -1 to 1: means over erasing the first 1, 5, 10, 20 and 50 % of the words.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1252,8 +1252,14 @@ class ExplainRequest(_message.Message):
     """---- Explanations ----
 
     Attention says where heads look; attribution says what moved the answer. Do not use one for the other. Values are
-    logits of the explained label on an absolute scale, never normalised per text; probabilities are calibrated. The
-    effect of words is measured on the served graph, by erasing words from its attention mask; special tokens are never
+    logits on an absolute scale, never normalised per text; probabilities are calibrated.
+
+    What is explained is the explained logit: with two labels, the logit of the explained label; with more, that logit less
+    the logit of another label (ExplainOptions.against), because a word can raise the logit of a label and that of another
+    by more. ExplanationHeader.label and against name the two. Attributions, gradients, evidence and the effects of heads
+    are of the same explained logit.
+
+    The effect of words is measured on the served graph, by erasing words from its attention mask; special tokens are never
     erased. A server on a GPU explains on its CPU with the model's fp32 graph: below, "the served graph" and "the served
     answer" then mean that graph and its answer.
 
@@ -1278,7 +1284,7 @@ class ExplainRequest(_message.Message):
     header has that answer.
     """
     label: _builtins.str
-    """The label whose logit is explained. Unset: the predicted label."""
+    """The label that is explained. Unset: the predicted label."""
     @_builtins.property
     def options(self) -> Global___ExplainOptions: ...
     def __init__(
@@ -1317,6 +1323,8 @@ class ExplainOptions(_message.Message):
     NEURON_FIELD_NUMBER: _builtins.int
     WITHOUT_FIELD_NUMBER: _builtins.int
     GEOMETRY_FIELD_NUMBER: _builtins.int
+    AGAINST_FIELD_NUMBER: _builtins.int
+    LABEL_ALONE_FIELD_NUMBER: _builtins.int
     evidence: _builtins.bool
     """Unset: every attribution has evidence."""
     counterfactuals: _builtins.bool
@@ -1333,6 +1341,13 @@ class ExplainOptions(_message.Message):
     """Where the words lie among those of the bundle's golden texts: a WordGeometry for the embeddings and for each layer.
     FAILED_PRECONDITION if the bundle's explanation graph has no hidden states.
     """
+    against: _builtins.str
+    """The label whose logit is subtracted: what speaks for the explained label rather than for this one. Unset: with two
+    labels none; with more the runner-up, the likeliest label of this text other than the explained one. INVALID_ARGUMENT
+    if it is no label of the model, or the explained label.
+    """
+    label_alone: _builtins.bool
+    """Explain the logit of the label alone, whatever the number of labels. INVALID_ARGUMENT together with against."""
     @_builtins.property
     def attention(self) -> Global___AttentionOptions:
         """Unset: no attention maps."""
@@ -1370,10 +1385,12 @@ class ExplainOptions(_message.Message):
         neuron: Global___NeuronOptions | None = ...,
         without: _abc.Iterable[Global___WordSet] | None = ...,
         geometry: _builtins.bool = ...,
+        against: _builtins.str = ...,
+        label_alone: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_evidence", b"_evidence", "attention", b"attention", "attribution", b"attribution", "evidence", b"evidence", "neuron", b"neuron"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evidence", b"_evidence", "attention", b"attention", "attribution", b"attribution", "bytes_max", b"bytes_max", "counterfactuals", b"counterfactuals", "evidence", b"evidence", "geometry", b"geometry", "heads", b"heads", "methods", b"methods", "neuron", b"neuron", "without", b"without"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evidence", b"_evidence", "against", b"against", "attention", b"attention", "attribution", b"attribution", "bytes_max", b"bytes_max", "counterfactuals", b"counterfactuals", "evidence", b"evidence", "geometry", b"geometry", "heads", b"heads", "label_alone", b"label_alone", "methods", b"methods", "neuron", b"neuron", "without", b"without"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__evidence: _TypeAlias = _typing.Literal["evidence"]  # noqa: Y015
     _WhichOneofArgType__evidence: _TypeAlias = _typing.Literal["_evidence", b"_evidence"]  # noqa: Y015
@@ -1626,8 +1643,9 @@ class ExplanationHeader(_message.Message):
     LOGIT_ERROR_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
     EXPLAIN_PROVIDER_FIELD_NUMBER: _builtins.int
+    AGAINST_FIELD_NUMBER: _builtins.int
     label: _builtins.str
-    """The label whose logit is explained."""
+    """The label that is explained."""
     truncated: _builtins.bool
     """True if part of the text was not read."""
     labels_agree: _builtins.bool
@@ -1635,13 +1653,17 @@ class ExplanationHeader(_message.Message):
     heads explain another answer than the served one. True if there is no explanation graph.
     """
     logit: _builtins.float
-    """The explained label's logit on the served graph, not divided by the temperature."""
+    """The explained logit on the served graph, not divided by the temperature: that of label, less that of against if it is
+    set.
+    """
     logit_error: _builtins.float
     """Largest difference of a logit between the explanation graph and the served graph on this text; unset without the
     former.
     """
     explain_provider: _builtins.str
     """The ONNX Runtime execution provider of the explanation graph; empty without one."""
+    against: _builtins.str
+    """The label that the explained one is compared with: its logit is subtracted. Empty: none, the logit of label alone."""
     @_builtins.property
     def prediction(self) -> Global___Prediction:
         """The served answer, which is explained."""
@@ -1679,10 +1701,11 @@ class ExplanationHeader(_message.Message):
         logit_error: _builtins.float | None = ...,
         graph: Global___Graph | None = ...,
         explain_provider: _builtins.str = ...,
+        against: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error", "graph", b"graph", "logit_error", b"logit_error", "model", b"model", "prediction", b"prediction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error", "explain_provider", b"explain_provider", "graph", b"graph", "label", b"label", "labels_agree", b"labels_agree", "logit", b"logit", "logit_error", b"logit_error", "model", b"model", "prediction", b"prediction", "tokens", b"tokens", "truncated", b"truncated", "unseen", b"unseen", "words", b"words"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error", "against", b"against", "explain_provider", b"explain_provider", "graph", b"graph", "label", b"label", "labels_agree", b"labels_agree", "logit", b"logit", "logit_error", b"logit_error", "model", b"model", "prediction", b"prediction", "tokens", b"tokens", "truncated", b"truncated", "unseen", b"unseen", "words", b"words"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logit_error: _TypeAlias = _typing.Literal["logit_error"]  # noqa: Y015
     _WhichOneofArgType__logit_error: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error"]  # noqa: Y015
@@ -1888,7 +1911,7 @@ Global___AttentionTile: _TypeAlias = AttentionTile  # noqa: Y015
 
 @_typing.final
 class Attribution(_message.Message):
-    """How much each token or word moved the explained label's logit."""
+    """How much each token or word moved the explained logit."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2004,8 +2027,9 @@ Global___WordAttribution: _TypeAlias = WordAttribution  # noqa: Y015
 @_typing.final
 class Evidence(_message.Message):
     """Whether one attribution can be trusted, measured on this text and the served graph: by erasing the top fifth of the
-    words by value, and other sets of the same size. Differences are of the explained label's calibrated probability. If
-    that label is not the answer, they are of the probability that it is not, for the words that count most against it.
+    words by value, and other sets of the same size. Differences are of the explained label's calibrated probability; with
+    ExplanationHeader.against, of its share in what both labels have together. If that label is not the answer (with
+    against, not the likelier of the two), they are of 1 minus that, for the words that count most against it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -2035,7 +2059,7 @@ class Evidence(_message.Message):
     p_value: _builtins.float
     """rank / (random_sets + 1); ties count against the method."""
     empty_text_logit: _builtins.float
-    """The explained label's logit on the empty text, that is with all words erased."""
+    """The explained logit on the empty text, that is with all words erased."""
     agreement: _builtins.float
     """Kendall's tau-b with an unrelated method, in [-1, 1]: occlusion for gradients, integrated_gradients for erasure.
     Unset if there is none or time is short.

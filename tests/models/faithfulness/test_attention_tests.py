@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sentiment.explain.methods.target import Target
 from sentiment_models.errors import ModelsError
 from sentiment_models.explanations import adversarial, attention_tests
 from sentiment_models.explanations.attention_tests import attention_found
@@ -33,7 +34,7 @@ def readings(subject: Subject) -> list[Reading]:
 @pytest.fixture(scope="module")
 def scored(subject: Subject, readings: list[Reading]) -> Scored:
     return [
-        attributions(subject, one, one.label, ["gradient_x_input", "occlusion"]) | attention_scores(subject, one, one.label)
+        attributions(subject, one, one.target(), ["gradient_x_input", "occlusion"]) | attention_scores(subject, one, one.target())
         for one in readings
     ]
 
@@ -66,7 +67,9 @@ def test_uniform_accuracy_is_of_each_layer_and_of_all(subject: Subject, readings
     layers, heads = 2, 4
     switches = np.zeros((layers + 1, layers, heads), np.float32)
     switches[0, 0] = switches[1, 1] = switches[2] = 1
-    uniform = np.array([subject.explained(one, ["logits"], 0, 3, head_uniform=switches)["logits"].argmax(axis=1) for one in readings])
+    uniform = np.array(
+        [subject.explained(one, ["logits"], Target(0), 3, head_uniform=switches)["logits"].argmax(axis=1) for one in readings]
+    )
 
     for right in (uniform[:, 0], uniform[:, 2], 1 - uniform[:, 1]):
         found = attention_found(subject, readings, right, scored, seed=3)
@@ -130,7 +133,7 @@ def test_the_torch_model_answers_as_the_explain_graph_does(subject: Subject, rea
     found = layer.below(attention_tests._rows(readings))
 
     for reading, logits, attention in zip(readings, found.logits, found.attention, strict=True):
-        told = subject.attention(reading, reading.label)
+        told = subject.attention(reading, reading.target())
         np.testing.assert_allclose(logits, told["logits"], atol=1e-4)
         np.testing.assert_allclose(attention[:, : reading.tokens], told["attention"][-1, :, 0], atol=1e-4)
 

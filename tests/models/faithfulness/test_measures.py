@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from sentiment.explain.methods.erasure import Answers, Floats, Masks, Steps, run
+from sentiment.explain.methods.target import Target
 from sentiment_models.explanations.measures import BEAM, Erasures, Model, beam_search, erase_in_order, leave_one_out, sizes, tau
 
-MODEL = Model(label=1, temperature=1.0)
+MODEL = Model(Target(1), temperature=1.0)
 
 
 class Fake:

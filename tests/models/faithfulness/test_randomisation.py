@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from sentiment.explain.methods.target import Target
 from sentiment_models.explanations import randomisation
 from sentiment_models.explanations.last_layer import LastLayer, load_last_layer
 from sentiment_models.explanations.randomisation import METHODS, STEPS, agreement, attribute, randomised
@@ -28,21 +29,21 @@ def test_attributions_are_those_of_the_service(both: tuple[Subject, LastLayer]) 
     for text in (*TEXTS, ("the film", "was not good")):
         reading = subject.read(text)
 
-        label, found = attribute(layer.model, reading.encoded, None, subject.classifier.tokenizer.pad_id)
+        target, found = attribute(layer.model, reading.encoded, None, subject.classifier.tokenizer.pad_id)
 
-        assert label == reading.label
+        assert target == reading.target()
         for method in METHODS:
-            told, _ = subject.attribute(reading, method, label, STEPS if method == "integrated_gradients" else 0)
+            told, _ = subject.attribute(reading, method, target, STEPS if method == "integrated_gradients" else 0)
             np.testing.assert_allclose(found[method], told.words, atol=1e-3)
 
 
 def test_long_texts_are_attributed_in_several_batches(both: tuple[Subject, LastLayer], monkeypatch: pytest.MonkeyPatch) -> None:
     subject, layer = both
     encoded, pad_id = subject.read(TEXTS[0]).encoded, subject.classifier.tokenizer.pad_id
-    _, together = attribute(layer.model, encoded, 0, pad_id)
+    _, together = attribute(layer.model, encoded, Target(0), pad_id)
 
     monkeypatch.setattr(randomisation, "BATCH_TOKENS_MAX", 1)
-    _, apart = attribute(layer.model, encoded, 0, pad_id)
+    _, apart = attribute(layer.model, encoded, Target(0), pad_id)
 
     for method in METHODS:
         np.testing.assert_allclose(apart[method], together[method], atol=1e-5)

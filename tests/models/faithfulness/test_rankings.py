@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sentiment.explain.methods.attention import rollout
+from sentiment.explain.methods.target import Target
 from sentiment_models.data.labelled import Example
 from sentiment_models.errors import ModelsError
 from sentiment_models.explanations.findings import BASELINE, KINDS
@@ -21,7 +22,7 @@ COUNTED = [("a good film", 1), ("a good good end", 1), ("a bad film", 0), ("It's
 def test_every_method_scores_every_word_but_those_that_are_orders_alone(subject: Subject) -> None:
     reading, counts = subject.read(TEXT), WordCounts.of(COUNTED, 2)
 
-    found = scores(subject, reading, reading.label, counts, counts)
+    found = scores(subject, reading, reading.target(), counts, counts)
 
     assert list(found) == [name for name in KINDS if name not in ("random", "greedy", "default_unsigned")]
     for name, one in found.items():
@@ -35,7 +36,7 @@ def test_rows_are_those_that_a_method_needs(subject: Subject) -> None:
     reading = subject.read(TEXT)
     n = reading.count
 
-    found = attributions(subject, reading, reading.label, seed=1)
+    found = attributions(subject, reading, reading.target(), seed=1)
 
     # The whole text is served once each time.
     assert found["occlusion"].rows == 1 + n
@@ -48,7 +49,7 @@ def test_rows_are_those_that_a_method_needs(subject: Subject) -> None:
 def test_scores_depend_on_the_label(subject: Subject) -> None:
     reading = subject.read(TEXT)
 
-    both = [attributions(subject, reading, label, ["occlusion"])["occlusion"].values for label in (0, 1)]
+    both = [attributions(subject, reading, Target(label), ["occlusion"])["occlusion"].values for label in (0, 1)]
 
     assert not np.allclose(both[0], both[1])
 
@@ -58,15 +59,15 @@ def test_the_token_that_is_read_is_found_in_the_graph(make_subject: MakeSubject,
     subject = make_subject(family)
     reading = subject.read(TEXT)
 
-    assert token_read(subject.attention(reading, reading.label)) == 0
+    assert token_read(subject.attention(reading, reading.target())) == 0
 
 
 def test_attention_of_a_word_is_that_of_its_pieces(subject: Subject) -> None:
     reading = subject.read("unwatchable film")
     assert max(len(word.tokens) for word in reading.encoded.words) > 1
-    arrays = subject.attention(reading, reading.label)
+    arrays = subject.attention(reading, reading.target())
 
-    found = scores(subject, reading, reading.label)
+    found = scores(subject, reading, reading.target())
 
     last = arrays["attention"][-1, :, 0].mean(axis=0)
     rolled = rollout(arrays["attention"])[0]
@@ -79,19 +80,19 @@ def test_without_an_explain_graph_there_is_neither_gradient_nor_attention(make_s
     subject = make_subject("xlnet")
     reading = subject.read("good film")
 
-    found = scores(subject, reading, 0)
+    found = scores(subject, reading, Target(0))
 
     assert subject.session is None
     assert list(found) == ["occlusion", "shapley", "two_step_shapley", "uniform", "position_first", "position_last"]
     with pytest.raises(ModelsError, match="no explain graph"):
-        subject.attention(reading, 0)
+        subject.attention(reading, Target(0))
 
 
 def test_position_and_uniform_know_only_the_place_and_without_counts_there_is_no_lexicon(subject: Subject) -> None:
     reading = subject.read("good film , bad end")
     rng = np.random.default_rng(1)
 
-    found = scores(subject, reading, 0)
+    found = scores(subject, reading, Target(0))
 
     assert found.keys() & {"lexicon", "inverse_frequency"} == set()
     assert order(found["position_first"].values, rng).tolist() == [0, 1, 2, 3, 4]

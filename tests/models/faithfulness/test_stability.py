@@ -38,7 +38,7 @@ def test_spearman_averages_ranks_of_equal_values() -> None:
 
 def test_changes_that_the_tokenizer_removes_are_listed_and_not_measured(subject: Subject) -> None:
     reading = subject.read("the film was not good .")
-    found = scores(subject, reading, reading.label)
+    found = scores(subject, reading, reading.target())
 
     shifts, unseen = stability(subject, reading, found, seed=0)
 
@@ -55,7 +55,7 @@ def test_case_is_measured_if_the_tokenizer_keeps_it(make_subject: MakeSubject) -
     subject = make_subject("roberta")
     reading = subject.read("the film was not good")
 
-    shifts, unseen = stability(subject, reading, scores(subject, reading, reading.label), seed=0)
+    shifts, unseen = stability(subject, reading, scores(subject, reading, reading.target()), seed=0)
 
     assert "case" not in unseen
     assert any(shift.get("case", 1) < 1 for shift in shifts.values())
@@ -64,6 +64,6 @@ def test_case_is_measured_if_the_tokenizer_keeps_it(make_subject: MakeSubject) -
 def test_of_a_pair_the_last_text_is_changed(subject: Subject) -> None:
     reading = subject.read(("good film", "the end was bad ."))
 
-    shifts, unseen = stability(subject, reading, scores(subject, reading, reading.label), seed=0)
+    shifts, unseen = stability(subject, reading, scores(subject, reading, reading.target()), seed=0)
 
     assert {*shifts["occlusion"], *unseen} == {"case", "stop", "space"}

@@ -234,7 +234,7 @@ def test_the_size_of_scores_is_an_order_of_its_own(subject: Subject) -> None:
         masks = np.ones((2, 5), np.bool_)
         # A fifth of five words is one: the second, whatever it speaks for.
         masks[1, 1] = False
-        kept, erased = Model(reading.label, subject.temperature).probability(reading.answers(operator).logits(masks))
+        kept, erased = Model(reading.target(), subject.temperature).probability(reading.answers(operator).logits(masks))
         one = whole.operators[operator].orders["default_unsigned"]
         assert one.comprehensiveness[3] == pytest.approx(kept - erased, abs=1e-5)
     assert set(whole.operators["attention_mask"].orders) == set(KINDS) - {"greedy"}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sentiment.explain.methods.erasure import without
+from sentiment.explain.methods.target import Target
 from sentiment.model.scores import probabilities
 from sentiment.model.tokenizer import Row
 from sentiment_models.errors import ModelsError
@@ -78,7 +79,7 @@ def test_nothing_is_run_twice(subject: Subject, monkeypatch: pytest.MonkeyPatch)
 def test_a_probability_is_that_of_the_service(subject: Subject) -> None:
     rows = np.array([[1.0, -2.0], [400.0, 401.0]])
 
-    found = Model(1, subject.temperature).probability(rows)
+    found = Model(Target(1), subject.temperature).probability(rows)
 
     assert found == pytest.approx([probabilities(row, subject.temperature)[1] for row in rows.tolist()])
 
@@ -101,7 +102,7 @@ def test_a_pair_is_read_with_the_words_of_both(subject: Subject) -> None:
 def test_attention_is_shares_and_uniform_attention_changes_the_answer(subject: Subject) -> None:
     reading = subject.read(TEXT)
 
-    arrays, uniform = subject.attention(reading, reading.label), subject.uniform(reading)
+    arrays, uniform = subject.attention(reading, reading.target()), subject.uniform(reading)
 
     assert subject.session is not None
     layers, heads = subject.session.layers, subject.session.heads
@@ -112,8 +113,8 @@ def test_attention_is_shares_and_uniform_attention_changes_the_answer(subject: S
     assert uniform.shape == (layers + 1, len(subject.labels))
     alone = np.zeros((1, layers, heads), np.float32)
     alone[0, 1] = 1
-    assert uniform[1] == pytest.approx(subject.explained(reading, ["logits"], 0, head_uniform=alone)["logits"][0], abs=1e-5)
-    everywhere = subject.explained(reading, ["logits"], 0, head_uniform=np.ones((1, layers, heads), np.float32))["logits"][0]
+    assert uniform[1] == pytest.approx(subject.explained(reading, ["logits"], Target(0), head_uniform=alone)["logits"][0], abs=1e-5)
+    everywhere = subject.explained(reading, ["logits"], Target(0), head_uniform=np.ones((1, layers, heads), np.float32))["logits"][0]
     assert uniform[-1] == pytest.approx(everywhere, abs=1e-5)
     assert np.abs(uniform[-1] - reading.logits).max() > 1e-3
 
@@ -121,7 +122,7 @@ def test_attention_is_shares_and_uniform_attention_changes_the_answer(subject: S
 def test_an_attribution_is_the_service_s_own(subject: Subject) -> None:
     reading = subject.read(TEXT)
 
-    found, summary = subject.attribute(reading, "occlusion", 1)
+    found, summary = subject.attribute(reading, "occlusion", Target(1))
 
     erased = reading.answers("attention_mask").logits(without(reading.count, [(word,) for word in range(reading.count)]))
     assert found.words == pytest.approx(reading.logits[1] - erased[:, 1], abs=1e-4)

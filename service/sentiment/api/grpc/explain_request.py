@@ -42,6 +42,8 @@ def explanation_request(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_l
         text_pair=request.text_pair if request.HasField("text_pair") else None,
         truncation=truncation,
         label=label or None,
+        against=options.against or None,
+        label_alone=options.label_alone,
         methods=tuple(options.methods),
         attributions=bool(attributed) or not others,
         evidence=options.evidence if options.HasField("evidence") else True,

@@ -75,7 +75,8 @@ class Messages:
         encoded, spans = part.encoded, _Spans(part.texts)
         header = pb.ExplanationHeader(
             model=self._model,
-            label=self._labels[part.label],
+            label=self._labels[part.target.label],
+            against="" if part.target.against is None else self._labels[part.target.against],
             truncated=encoded.truncated,
             labels_agree=part.agrees,
             logit=part.logit,

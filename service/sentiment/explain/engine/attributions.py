@@ -19,6 +19,7 @@ from sentiment.explain.methods.gradients import (
     word_values,
 )
 from sentiment.explain.methods.sentences import sentence_words
+from sentiment.explain.methods.target import Target
 from sentiment.explain.methods.two_step import cut, tokens_least, tokens_run, two_step_shapley
 from sentiment.explain.parts import Attribution, ExplanationRequest
 
@@ -42,7 +43,7 @@ class Attributions:
         self,
         request: ExplanationRequest,
         runs: Runs,
-        label: int,
+        target: Target,
         temperature: float,
         pad_id: int,
         at_text: tuple[Floats, float] | None,
@@ -54,14 +55,14 @@ class Attributions:
         Args:
             request: what to explain.
             runs: runs of the text; the whole text has already been run through the served graph.
-            label: index of the explained label.
+            target: what is explained.
             temperature: of the calibration.
             pad_id: token id of the baseline.
             at_text: embedding_dots [tokens, 4] and the explained logit of the explain graph; None without one.
             notes: receives a sentence for each part that is left out or shortened.
             remarks: receives a sentence for each doubtful result.
         """
-        self._request, self._runs, self._label, self._temperature = request, runs, label, temperature
+        self._request, self._runs, self._target, self._temperature = request, runs, target, temperature
         self._at_text, self._notes, self._remarks = at_text, notes, remarks
         tokens = runs.encoded.tokens
         ids = [token_id if token.special else pad_id for token, token_id in zip(tokens, runs.encoded.ids, strict=True)]
@@ -100,12 +101,12 @@ class Attributions:
         return gradient_times_input(self._at_text[0])
 
     def _integrated(self, steps_wanted: int) -> Attribution | None:
-        method, pace, left_s = "integrated_gradients", self._runs.explained_pace, self._runs.left_s()
+        method, left_s = "integrated_gradients", self._runs.left_s()
         least = min(STEPS_MIN, steps_wanted)
         # One more row gives the baseline's logit. If there is no time for evidence as well, the attribution comes without it.
-        fit = [min(steps_wanted, pace.rows_in(left_s - kept_s) - 1) for kept_s in (self._evidence_s(), 0.0)]
+        fit = [min(steps_wanted, self._gradients_in(left_s - kept_s) - 1) for kept_s in (self._evidence_s(), 0.0)]
         steps = next((count for count in fit if count >= least), 0)
-        reason = self._time_reason(f"{steps_wanted + 1} rows", pace.seconds(steps_wanted + 1), left_s)
+        reason = self._gradients_reason(steps_wanted + 1, left_s)
         values = self._along_path(Path.of(steps)) if steps else None
         if values is None and steps > least:
             # The runs took longer than predicted.
@@ -127,7 +128,7 @@ class Attributions:
     def _refined(self, steps: int, values: TokenValues) -> tuple[int, int, TokenValues]:
         """Double the steps until the residual is small enough or the time is needed for evidence. Returns steps, steps wanted, values."""
         while values.relative_residual > RESIDUAL_MAX and steps < STEPS_REFINED_MAX:
-            if self._runs.explained_pace.rows_in(self._runs.left_s() - self._evidence_s()) <= 2 * steps:
+            if self._gradients_in(self._runs.left_s() - self._evidence_s()) <= 2 * steps:
                 break
             better = self._along_path(Path.of(2 * steps))
             if better is None:
@@ -143,11 +144,11 @@ class Attributions:
         baseline = 0.0
         for start in range(0, len(alpha), self._runs.rows_max):
             part = alpha[start : start + self._runs.rows_max]
-            if self._runs.explained_pace.seconds(len(part)) > self._runs.left_s():
+            if self._gradients_s(len(part)) > self._runs.left_s():
                 return None
-            found = self._runs.explained(["embedding_dots", "logits"], self._label, part, self._baseline)
+            found = self._runs.explained(["embedding_dots", "logits"], self._target, part, self._baseline)
             dots.append(found["embedding_dots"].astype(np.float64))
-            baseline = float(found["logits"][-1, self._label])
+            baseline = float(self._target.logit(found["logits"][-1]))
         return integrated_gradients(np.concatenate(dots)[:-1], path, self._at_text[1] - baseline)
 
     def _by_gradient(self, method: str, found: TokenValues, steps: int, steps_wanted: int) -> Attribution:
@@ -179,10 +180,20 @@ class Attributions:
         masks = without(n, [(word,) for word in range(n)])
         # Rows that another method has already run cost nothing.
         fits = runs.answers.affordable(masks, runs.served_pace.rows_in(left_s - kept_s)) == n
-        values = runs.drive(occlusion(n, self._label, runs.answers)) if fits else None
+        values = runs.drive(occlusion(n, self._target, runs.answers)) if fits else None
         if values is None:
             self._notes.append(f"{left_out}: {self._time_reason(f'{n} rows', runs.served_pace.seconds(n), left_s)}")
         return values
+
+    def _gradients_in(self, seconds: float) -> int:
+        """How many gradients of the explained logit fit into the time."""
+        return self._runs.explained_pace.rows_in(seconds) // self._target.gradients
+
+    def _gradients_s(self, count: int) -> float:
+        return self._runs.explained_pace.seconds(count * self._target.gradients)
+
+    def _gradients_reason(self, count: int, left_s: float) -> str:
+        return self._time_reason(f"{count * self._target.gradients} rows", self._gradients_s(count), left_s)
 
     def _time_reason(self, rows: str, seconds: float, left_s: float) -> str:
         """The reason in a note: the time needed and the time left."""
@@ -201,7 +212,7 @@ class Attributions:
         found: ShapleyValues | None = None
         if pairs > 0:
             rng = np.random.default_rng(self._request.seed)
-            found = runs.drive(shapley(n, self._label, 2 * min(pairs, pairs_wanted), rng, runs.answers))
+            found = runs.drive(shapley(n, self._target, 2 * min(pairs, pairs_wanted), rng, runs.answers))
         reason = self._time_reason(f"{rows} rows{'' if exact else ' for a pair of orders'}", pace.seconds(rows), left_s)
         if found is None:
             self._notes.append(f"shapley was left out: {reason}")
@@ -232,7 +243,7 @@ class Attributions:
         answers, whole = Answers(), np.ones((1, runs.count), np.bool_)
         answers.tell(whole, runs.answers.known(whole))
         rng = np.random.default_rng(self._request.seed)
-        found = runs.drive_shortened(two_step_shapley(sentences, self._label, orders, rng, answers), sentences, kept_s)
+        found = runs.drive_shortened(two_step_shapley(sentences, self._target, orders, rng, answers), sentences, kept_s)
         reason = self._time_reason(f"{orders_wanted} orders", seconds[orders_wanted], left_s)
         if found is None:
             self._notes.append(f"{method} was left out: {reason}")
@@ -257,7 +268,7 @@ class Attributions:
     def _shapley_residual(self, values: Floats, answers: Answers) -> float:
         """Sum of the values minus the difference of the explained logit between the text and the empty text, both already run."""
         ends = np.stack([np.ones(self._runs.count, np.bool_), np.zeros(self._runs.count, np.bool_)])
-        logits = answers.known(ends)[:, self._label]
+        logits = self._target.logit(answers.known(ends))
         return float(values.sum() - (logits[0] - logits[1]))
 
     def _by_erasure(self, method: str, values: Floats, errors: Floats, residual: float, steps: int, steps_wanted: int) -> Attribution:
@@ -280,12 +291,10 @@ class Attributions:
             return None
         if self._integrated_words is None:
             runs = self._runs
-            left_s, pace = runs.left_s(), runs.explained_pace
-            path = Path.of(AGREEMENT_STEPS)
-            values = self._along_path(path) if pace.rows_in(left_s - self._evidence_s()) > AGREEMENT_STEPS else None
+            left_s, path = runs.left_s(), Path.of(AGREEMENT_STEPS)
+            values = self._along_path(path) if self._gradients_in(left_s - self._evidence_s()) > AGREEMENT_STEPS else None
             if values is None:
-                rows = AGREEMENT_STEPS + 1
-                reason = self._time_reason(f"{rows} rows", pace.seconds(rows), left_s)
+                reason = self._gradients_reason(AGREEMENT_STEPS + 1, left_s)
                 self._notes.append(f"the agreement of {method} with integrated_gradients was left out: {reason}")
                 return None
             self._integrated_words = word_values(values.values, runs.encoded.tokens, runs.count)
@@ -300,7 +309,7 @@ class Attributions:
             evidence(
                 runs.count,
                 found.words,
-                self._label,
+                self._target,
                 self._temperature,
                 runs.answers,
                 method=method,

@@ -11,7 +11,7 @@ from threading import Lock
 
 import numpy as np
 
-from sentiment.errors import BadBundle, Unsupported
+from sentiment.errors import BadBundle, InvalidInput, Unsupported
 from sentiment.explain.budget import Sizes, check_bytes
 from sentiment.explain.engine.attributions import Attributions
 from sentiment.explain.engine.golden_words import hidden_states
@@ -33,6 +33,7 @@ from sentiment.explain.methods.counterfactuals import flip, keep
 from sentiment.explain.methods.erasure import without
 from sentiment.explain.methods.geometry import locate, word_states
 from sentiment.explain.methods.heads import HeadEffects, HeadPatterns, effects_from, gate_plan
+from sentiment.explain.methods.target import Target, compares, target_of
 from sentiment.explain.parts import AttentionTile, Counterfactuals, ExplanationRequest, Header, Heads, Part, Summary, Without, WordGeometry
 from sentiment.model.classifier import Classifier
 from sentiment.model.execute import Execute, here
@@ -145,7 +146,8 @@ class Explainer:
         unloaded = (0, 0) if self._spec is None or self.failure else LARGE
         layers, heads = unloaded if graph is None else (graph.session.layers, graph.session.heads)
         methods = request.methods or self.defaults(words_of(tokens))[:1]
-        return predict(replace(request, methods=methods), tokens, layers, heads, self._usual)
+        gradients = 1 + compares(len(self.classifier.manifest.labels), request.against, request.label_alone)
+        return predict(replace(request, methods=methods), tokens, layers, heads, self._usual, gradients)
 
     def explain(
         self,
@@ -220,19 +222,23 @@ class _Work:
         scored = self.classifier.score(logits.tolist())
         labels = self.classifier.manifest.labels
         label = labels.index(self.request.label if self.request.label is not None else scored.label)
-        arrays = self._explained(label)
+        if self.request.against == labels[label]:
+            raise InvalidInput("options.against", f"is {labels[label]!r}, the answer, which is explained; set label, or another against")
+        against = None if self.request.against is None else labels.index(self.request.against)
+        target = target_of(logits, label, against, self.request.label_alone)
+        arrays = self._explained(target)
         agrees, error, at_text = True, None, None
         if arrays:
             explained = arrays["logits"][0]
             agrees, error = int(explained.argmax()) == int(logits.argmax()), float(np.abs(explained - logits).max())
-            at_text = arrays["embedding_dots"][0].astype(np.float64), float(explained[label])
+            at_text = arrays["embedding_dots"][0].astype(np.float64), float(target.logit(explained))
         texts = self.request.texts
         yield Header(
             texts,
             self.encoded,
             scored,
-            label,
-            float(logits[label]),
+            target,
+            float(target.logit(logits)),
             agrees,
             error,
             self.encoded.unseen,
@@ -248,7 +254,7 @@ class _Work:
             yield view
         arrays.clear()
         temperature, pad_id = self.classifier.manifest.calibration.temperature, self.classifier.tokenizer.pad_id
-        attributions = Attributions(self.request, self.runs, label, temperature, pad_id, at_text, self.notes, self.remarks)
+        attributions = Attributions(self.request, self.runs, target, temperature, pad_id, at_text, self.notes, self.remarks)
         if self.request.attributions or self.request.counterfactuals:
             every = self.request.attributions and bool(self.request.methods)
             yield from attributions.parts(self.methods, len(self.methods) if every else 1)
@@ -259,14 +265,14 @@ class _Work:
         if self.request.geometry:
             yield from self._geometry(states)
         if seen is not None:
-            yield Heads(seen[0], self._effects(label), seen[1])
+            yield Heads(seen[0], self._effects(target), seen[1])
 
-    def _explained(self, label: int) -> Arrays:
-        """All requested outputs of the explain graph for the unchanged text, in one run; empty without an explain graph."""
+    def _explained(self, target: Target) -> Arrays:
+        """All requested outputs of the explain graph for the unchanged text; empty without an explain graph."""
         if self.graph is None:
             return {}
         names = ["logits", "embedding_dots", *outputs(self.request, self.graph.session.layers)]
-        return self.runs.explained(names, label, np.ones(1, np.float32))
+        return self.runs.explained(names, target, np.ones(1, np.float32))
 
     def _heads_seen(self, arrays: Arrays) -> tuple[HeadPatterns, Floats] | None:
         if not self.request.heads:
@@ -340,7 +346,7 @@ class _Work:
         if len(answers) < len(sets):
             self.notes.append(f"{len(sets) - len(answers)} of {len(sets)} answers without words were left out: no time was left")
 
-    def _effects(self, label: int) -> HeadEffects | None:
+    def _effects(self, target: Target) -> HeadEffects | None:
         """The measured effect of every head; None if there is no time for all of them."""
         assert self.graph is not None
         session, runs = self.graph.session, self.runs
@@ -351,9 +357,9 @@ class _Work:
             for gate, uniform in plan:
                 if runs.explained_pace.seconds(len(gate)) > runs.left_s():
                     break
-                logits.append(runs.explained(["logits"], label, np.ones(len(gate), np.float32), None, gate, uniform)["logits"])
+                logits.append(runs.explained(["logits"], target, np.ones(len(gate), np.float32), None, gate, uniform)["logits"])
         if sum(map(len, logits)) == plan.rows:
-            return effects_from(plan, np.concatenate(logits), label)
+            return effects_from(plan, np.concatenate(logits), target)
         reason = f"{plan.rows} rows take about {needed_s:.2f} s, and {max(0.0, left_s):.2f} s were left"
         self.notes.append(f"the effects of heads are estimated, not measured: {reason}")
         return None

@@ -41,7 +41,7 @@ def words_of(tokens: int) -> int:
     return max(0, tokens - SPECIAL_TOKENS)
 
 
-def predict(request: ExplanationRequest, tokens: int, layers: int, heads: int, paces: UsualPaces) -> Prediction:
+def predict(request: ExplanationRequest, tokens: int, layers: int, heads: int, paces: UsualPaces, gradients: int = 1) -> Prediction:
     """Predict an explanation.
 
     Args:
@@ -50,10 +50,11 @@ def predict(request: ExplanationRequest, tokens: int, layers: int, heads: int, p
         layers: of the explain graph; 0 without one.
         heads: of each layer.
         paces: of earlier texts.
+        gradients: rows of the explain graph that a gradient takes.
     """
 
     def seconds(asked: ExplanationRequest) -> float:
-        served, explained = _rows(asked, tokens, layers * heads)
+        served, explained = _rows(asked, tokens, layers * heads, gradients)
         return served * paces.expected_s(SERVED, tokens) + explained * paces.expected_s(EXPLAINED, tokens)
 
     steps = min(request.steps or STEPS_MIN, STEPS_MIN)
@@ -64,10 +65,10 @@ def predict(request: ExplanationRequest, tokens: int, layers: int, heads: int, p
     return Prediction(work_s, min(work_s, seconds(least)), tokens <= RUN_TOKENS_MAX and work_s <= SHORT_S and not heavy, heavy)
 
 
-def _rows(request: ExplanationRequest, tokens: int, heads: int) -> tuple[float, float]:
+def _rows(request: ExplanationRequest, tokens: int, heads: int, gradients: int) -> tuple[float, float]:
     """About how many rows the served graph and the explain graph run, in rows of the whole text. ``heads``: of all layers."""
     n = words_of(tokens)
-    served, explained = 1.0, float(heads > 0)
+    served, slopes = 1.0, float(heads > 0)
     for method in request.methods if request.attributions else request.methods[: request.counterfactuals]:
         steps = max(1, request.steps or STEPS_DEFAULT.get(method, 1))
         if method == "shapley":
@@ -75,17 +76,17 @@ def _rows(request: ExplanationRequest, tokens: int, heads: int) -> tuple[float, 
         elif method == "two_step_shapley":
             served += _rows_in_two_steps(request, tokens, steps)
         elif method == "integrated_gradients":
-            explained += steps + 1
+            slopes += steps + 1
         if request.evidence:
             served += EVIDENCE_ROWS
-            explained += (AGREEMENT_STEPS + 1) * (heads > 0 and method not in GRADIENT_METHODS)
+            slopes += (AGREEMENT_STEPS + 1) * (heads > 0 and method not in GRADIENT_METHODS)
         if method == "occlusion" or (request.evidence and method in GRADIENT_METHODS):
             served += n
     # The search for words that flip the answer tries prefixes and each word. That for words that keep it mostly ends at once.
     served += min(ROWS_BUDGET, PREFIXES + n) * request.counterfactuals
     # No set of words runs twice.
     served = min(served, 2.0 ** min(n, 64))
-    return served + len(request.without), explained + (2 * heads + 2) * request.heads
+    return served + len(request.without), gradients * slopes + (2 * heads + 2) * request.heads
 
 
 def _rows_in_two_steps(request: ExplanationRequest, tokens: int, steps: int) -> float:

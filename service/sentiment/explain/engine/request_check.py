@@ -31,8 +31,13 @@ def check_request(request: ExplanationRequest, classifier: Classifier, known: Se
         Unsupported: the request needs a model that reads pairs.
     """
     labels = classifier.manifest.labels
-    if request.label is not None and request.label not in labels:
-        raise InvalidInput("label", f"is {request.label[:64]!r}; the model's labels are {', '.join(labels)}")
+    for field, label in (("label", request.label), ("options.against", request.against)):
+        if label is not None and label not in labels:
+            raise InvalidInput(field, f"is {label[:64]!r}; the model's labels are {', '.join(labels)}")
+    if request.against is not None and request.against == request.label:
+        raise InvalidInput("options.against", f"is {request.against!r}, as label is; it must be another label")
+    if request.against is not None and request.label_alone:
+        raise InvalidInput("options.against", f"is {request.against!r}; with label_alone it must be unset")
     if len(request.methods) > len(known):
         raise InvalidInput("options.methods", f"has {len(request.methods)} entries; the methods are {', '.join(known)}")
     for number, method in enumerate(request.methods):

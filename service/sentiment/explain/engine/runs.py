@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from sentiment.explain.engine.golden_words import hidden_states
 from sentiment.explain.methods.erasure import Answers, Enough, Floats, Masks, Result, Steps, run
+from sentiment.explain.methods.target import Target
 from sentiment.model.classifier import Classifier
 from sentiment.model.execute import Execute, here, result_of
 from sentiment.model.session import ExplainSession, Stop
@@ -26,6 +27,9 @@ MARGIN = 1.2
 SLOW_MAX = 2.0
 # More rows than any request needs.
 _ROWS_ANY = 2**31
+
+# The outputs of an explain graph that depend on its label.
+GRADIENTS = ("embedding_dots", "attention_gradient.")
 
 SERVED, EXPLAINED = "served", "explained"
 # Seconds of a token before any run has told: about those of the default model on a core without VNNI.
@@ -95,6 +99,20 @@ class UsualPaces:
         """Add what rows of a text take."""
         place = graph, tokens.bit_length()
         self._token_s[place] = (self._token_s.get(place, row_s / tokens) + row_s / tokens) / 2
+
+
+def differentiated(target: Target, outputs: Sequence[str], run_for: Callable[[int, Sequence[str]], Arrays]) -> Arrays:
+    """The explain graph's ``outputs`` for the explained logit. ``run_for`` gives outputs for the logit of one label, whatever it is.
+
+    A gradient is linear: that of a difference is the difference of two.
+    """
+    found = run_for(target.label, outputs)
+    gradients = [name for name in outputs if name.startswith(GRADIENTS)]
+    if target.against is not None and gradients:
+        other = run_for(target.against, gradients)
+        for name in gradients:
+            found[name] = found[name] - other.pop(name)
+    return found
 
 
 def at_once() -> None:
@@ -239,23 +257,30 @@ class Runs:
     def explained(
         self,
         outputs: Sequence[str],
-        label: int,
+        target: Target,
         alpha: npt.NDArray[np.float32],
         baseline: npt.NDArray[np.int64] | None = None,
         gate: npt.NDArray[np.float32] | None = None,
         uniform: npt.NDArray[np.float32] | None = None,
     ) -> Arrays:
-        """The explain graph's ``outputs``, one row per ``alpha``. Arguments as in ``ExplainSession.run``; ``baseline`` is [tokens]."""
+        """The explain graph's ``outputs``, one row per ``alpha``; gradients are those of the explained logit, in ``target.gradients`` runs.
+
+        Other arguments as in ``ExplainSession.run``; ``baseline`` is [tokens].
+        """
         assert self._session is not None
-        rows = len(alpha)
+        session, rows = self._session, len(alpha)
         ids = None if baseline is None else np.repeat(baseline[None], rows, axis=0)
-        feeds = self._feeds(self._row, rows, self._session.inputs)
-        self._turn()
-        begun = self.clock()
-        found = self._session.run(feeds, outputs, np.full(rows, label), alpha, ids, gate, uniform, self._stop, self._execute)
-        self.explained_pace.record(rows, self.clock() - begun)
-        self._usual.tell(EXPLAINED, self._row.tokens, self.explained_pace.row_s)
-        return found
+        feeds = self._feeds(self._row, rows, session.inputs)
+
+        def run_for(label: int, names: Sequence[str]) -> Arrays:
+            self._turn()
+            begun = self.clock()
+            found = session.run(feeds, names, np.full(rows, label), alpha, ids, gate, uniform, self._stop, self._execute)
+            self.explained_pace.record(rows, self.clock() - begun)
+            self._usual.tell(EXPLAINED, self._row.tokens, self.explained_pace.row_s)
+            return found
+
+        return differentiated(target, outputs, run_for)
 
     def hidden(self, other: Encoded) -> Sequence[npt.NDArray[np.float32]] | None:
         """The hidden states [tokens, width] of another text, of the embeddings and each layer; None if there is no time left."""

@@ -13,6 +13,8 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from sentiment.explain.methods.target import Target
+
 Masks: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Result = TypeVar("Result")
@@ -126,24 +128,25 @@ def without(n: int, sets: Sequence[Sequence[int]]) -> Masks:
     return masks
 
 
-def occlusion(n: int, label: int, answers: Answers) -> Steps[Floats]:
+def occlusion(n: int, target: Target, answers: Answers) -> Steps[Floats]:
     """Erase each word alone: Li, Monroe and Jurafsky 2016, "Understanding Neural Networks through Representation Erasure".
 
     Runs n + 1 masks, and has no result before the last.
 
     Returns:
-        [n]: the label's logit for the whole text minus that without the word; signed.
+        [n]: the explained logit for the whole text minus that without the word; signed.
     """
     if n == 0:
         return np.zeros(0)
     logits = yield from answers.ask(without(n, [(), *((word,) for word in range(n))]))
-    values: Floats = logits[0, label] - logits[1:, label]
+    explained = target.logit(logits)
+    values: Floats = explained[0] - explained[1:]
     return values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShapleyValues:
-    """Shapley values [n] in logits. Up to rounding, they sum to the label's logit for the whole text minus that for the empty text.
+    """Shapley values [n] in logits. Up to rounding, they sum to the explained logit for the whole text minus that for the empty text.
 
     ``standard_errors`` [n]: of sampling; 0 if ``exact``, infinite after a single pair of ``permutations``.
     """
@@ -154,8 +157,8 @@ class ShapleyValues:
     exact: bool
 
 
-def shapley(n: int, label: int, samples: int, rng: np.random.Generator, answers: Answers) -> Steps[ShapleyValues]:
-    """Distribute the label's logit over the words: Shapley 1953, with orders sampled as in Castro, Gomez and Tejada 2009.
+def shapley(n: int, target: Target, samples: int, rng: np.random.Generator, answers: Answers) -> Steps[ShapleyValues]:
+    """Distribute the explained logit over the words: Shapley 1953, with orders sampled as in Castro, Gomez and Tejada 2009.
 
     Each order is followed by its reverse (antithetic sampling: Mitchell, Cooper, Frank and Holmes 2022, "Sampling Permutations for Shapley
     Value Estimation"), which makes the effects of single words and of pairs exact. A pair of orders runs at most 2 (n - 1) masks, besides
@@ -163,7 +166,7 @@ def shapley(n: int, label: int, samples: int, rng: np.random.Generator, answers:
 
     Args:
         n: number of words of the text.
-        label: index of the explained label.
+        target: what is explained.
         samples: number of orders, at least 1; rounded up to an even number.
         rng: samples the orders.
         answers: known logits of this text.
@@ -172,12 +175,12 @@ def shapley(n: int, label: int, samples: int, rng: np.random.Generator, answers:
         Enough: if thrown before the first pair of orders is complete. Later the result uses the pairs so far.
     """
     if n <= EXACT_WORDS_MAX:
-        values = yield from _exact(n, label, answers)
+        values = yield from _exact(n, target, answers)
         return ShapleyValues(values, np.zeros(n), permutations=0, exact=True)
     pairs: list[Floats] = []
     try:
         for _ in range(max(1, (samples + 1) // 2)):
-            pair = yield from _pair(rng.permutation(n), label, answers)
+            pair = yield from _pair(rng.permutation(n), target, answers)
             pairs.append(pair)
     except Enough:
         if not pairs:
@@ -192,19 +195,20 @@ def shapley_rows(n: int, samples: int) -> int:
     return int(2**n) if n <= EXACT_WORDS_MAX else 2 + 2 * (n - 1) * ((samples + 1) // 2)
 
 
-def _pair(order: npt.NDArray[np.int64], label: int, answers: Answers) -> Steps[Floats]:
+def _pair(order: npt.NDArray[np.int64], target: Target, answers: Answers) -> Steps[Floats]:
     """The contribution of each word to the words before it, averaged over an order and its reverse."""
     n = len(order)
     place = np.argsort(order)
     counts = np.arange(n + 1)[:, None]
     # Row i keeps the first i words of the order, row n + 1 + i its last i.
     logits = yield from answers.ask(np.concatenate([place < counts, place >= n - counts]))
-    forward, backward = np.diff(logits[: n + 1, label]), np.diff(logits[n + 1 :, label])
+    explained = target.logit(logits)
+    forward, backward = np.diff(explained[: n + 1]), np.diff(explained[n + 1 :])
     values: Floats = (forward[place] + backward[::-1][place]) / 2
     return values
 
 
-def _exact(n: int, label: int, answers: Answers) -> Steps[Floats]:
+def _exact(n: int, target: Target, answers: Answers) -> Steps[Floats]:
     """The sum over all sets: a word adds v(S + word) - v(S) with weight 1 / (n x (n - 1 over |S|))."""
     if n == 0:
         return np.zeros(0)
@@ -214,7 +218,7 @@ def _exact(n: int, label: int, answers: Answers) -> Steps[Floats]:
     sizes = masks.sum(axis=1)
     # A set that has the word counts as S + word, with |S| one smaller. Clipped sizes are never selected.
     signed = np.where(masks, weights[np.maximum(sizes - 1, 0), None], -weights[np.minimum(sizes, n - 1), None])
-    values: Floats = signed.T @ logits[:, label]
+    values: Floats = signed.T @ target.logit(logits)
     return values
 
 

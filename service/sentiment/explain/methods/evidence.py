@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sentiment.explain.methods.erasure import Answers, Enough, Floats, Steps, ranked, without
-from sentiment.model.scores import probabilities
+from sentiment.explain.methods.target import Target
 
 OPERATOR = "attention_mask"
 # Of 20 sets, one chosen by chance is the best in 5 % of texts. With fewer there is no verdict: that error would be larger.
@@ -43,8 +43,8 @@ class Evidence:
     """Measurements of one attribution on one text, in calibrated probability unless stated otherwise.
 
     ``words``: size of each set. ``rank``: 1 + the number of the ``random_sets`` that do at least as well. ``random_median``,
-    ``random_mean`` and ``random_max``: of the comprehensiveness of these sets; 0 without such sets. ``empty_text_logit``: logit of the
-    explained label. ``agreement``: Kendall's tau-b with an unrelated attribution; None without one.
+    ``random_mean`` and ``random_max``: of the comprehensiveness of these sets; 0 without such sets. ``empty_text_logit``: the
+    explained logit. ``agreement``: Kendall's tau-b with an unrelated attribution; None without one.
     """
 
     method: str
@@ -64,16 +64,16 @@ class Evidence:
 
 
 def evidence(
-    n: int, scores: Floats, label: int, temperature: float, answers: Answers, *, method: str, seed: int, other: Floats | None = None
+    n: int, scores: Floats, target: Target, temperature: float, answers: Answers, *, method: str, seed: int, other: Floats | None = None
 ) -> Steps[Evidence]:
     """Measure the word ranking of one attribution on the served model.
 
-    Let r be the top fifth of the words by score, and f the probability of the explained label. Comprehensiveness is f(text) - f(text
+    Let r be the top fifth of the words by score, and f the probability of the target. Comprehensiveness is f(text) - f(text
     without r); sufficiency is f(text) - f(r alone). Random sets of the same size are erased for comparison.
 
-    If the label is not the answer, removing words that support it has little effect. Then f is the probability that the label is *not* the
-    answer, and the ranking is reversed: r are the words that speak most against the label. With two labels and opposite scores, both labels
-    get the same evidence.
+    If the label does not win, removing words that support it has little effect. Then f is 1 minus that probability, and the ranking is
+    reversed: r are the words that speak most against the label. Two labels against each other with opposite scores get the same evidence,
+    and so do the labels of a model that has two.
 
     The verdict is FLAT if f(text) - f(empty text) < EFFECT_MIN; INCONCLUSIVE with fewer than RANDOM_SETS_MAX other sets, which a text
     of fewer than 7 words does not have; BETTER_THAN_RANDOM if comprehensiveness is above 0 and no other set does as well; NOT_FAITHFUL
@@ -82,7 +82,7 @@ def evidence(
     Args:
         n: number of words of the text.
         scores: [n]; a larger score means more support for the label.
-        label: index of the explained label.
+        target: what is explained.
         temperature: of the calibration.
         answers: known logits of this text.
         method: name of the attribution.
@@ -93,7 +93,7 @@ def evidence(
         Enough: if thrown before the logits of the ranking's own masks are known. Later the result uses the random sets so far.
     """
     whole = yield from answers.ask(np.ones((1, n), np.bool_))
-    wins = int(whole[0].argmax()) == label
+    wins = target.wins(whole[0])
     chosen = tuple(sorted(ranked(scores if wins else -scores)[: -(-n // 5)]))
     erased = without(n, [chosen, *other_word_sets(n, chosen, RANDOM_SETS_MAX, np.random.default_rng(seed))])
     masks = np.concatenate([np.zeros((1, n), np.bool_), ~erased[:1], erased])
@@ -103,7 +103,7 @@ def evidence(
         logits = answers.known(masks)
         if len(logits) < 3:
             raise
-    shares = [probabilities(row, temperature)[label] for row in [whole[0], *logits]]
+    shares = [target.probability(row, temperature) for row in [whole[0], *logits]]
     text, empty, alone, *rest = shares if wins else [1 - share for share in shares]
     own, *others = [text - value for value in rest]
     rank = 1 + sum(value >= own - TIE for value in others)
@@ -116,7 +116,7 @@ def evidence(
         random_sets=len(others),
         # Phipson and Smyth 2010, "Permutation P-values Should Never Be Zero".
         p_value=rank / (len(others) + 1),
-        empty_text_logit=float(logits[0, label]),
+        empty_text_logit=float(target.logit(logits[0])),
         # A single word has no order.
         agreement=None if other is None or n < 2 else kendall_tau_b(scores, other),
         words=len(chosen),

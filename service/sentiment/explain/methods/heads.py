@@ -7,6 +7,7 @@ from unicodedata import category
 import numpy as np
 import numpy.typing as npt
 
+from sentiment.explain.methods.target import Target
 from sentiment.model.words import Encoded
 
 Floats = npt.NDArray[np.float32]
@@ -174,19 +175,17 @@ def gate_plan(layers: int, heads: int, rows_max: int) -> GatePlan:
     return GatePlan(layers, heads, rows_max)
 
 
-def effects_from(plan: GatePlan, logits: Floats, label: int) -> HeadEffects:
+def effects_from(plan: GatePlan, logits: Floats, target: Target) -> HeadEffects:
     """Compute the measured changes from the logits of all rows of a plan, [rows, labels] in the plan's order.
 
     Raises:
-        ValueError: logits are missing or not finite, or ``label`` is out of range.
+        ValueError: logits are missing or not finite.
     """
     if logits.ndim != 2 or len(logits) != plan.rows:
         raise ValueError(f"logits must be [{plan.rows}, labels] for this plan, got {list(logits.shape)}")
-    if not 0 <= label < logits.shape[1]:
-        raise ValueError(f"label must be from 0 to {logits.shape[1] - 1}, got {label}")
     if not np.isfinite(logits).all():
         raise ValueError(f"logits must be finite, but {np.count_nonzero(~np.isfinite(logits).all(1))} of {plan.rows} rows are not")
-    explained = logits[:, label].astype(np.float64)
+    explained = target.logit(logits.astype(np.float64))
     changes = explained[1:] - explained[0]
     gated, uniform = changes[1:].reshape(2, plan.layers, plan.heads).astype(np.float32)
     changed = int(logits[0].argmax()) != int(logits[1].argmax())

@@ -21,6 +21,7 @@ from sentiment.explain.methods.erasure import (
     shapley,
     shapley_rows,
 )
+from sentiment.explain.methods.target import Target
 
 # Longer sentences are cut: the tokens to run grow with the square of a sentence's length. The longest studied sentence has 41 words.
 SENTENCE_WORDS_MAX = 40
@@ -28,7 +29,7 @@ SENTENCE_WORDS_MAX = 40
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TwoStepValues:
-    """Values [n] in logits. Up to rounding, they sum to the label's logit for the whole text minus that for the empty text.
+    """Values [n] in logits. Up to rounding, they sum to the explained logit for the whole text minus that for the empty text.
 
     ``standard_errors`` [n]: of sampling; 0 if exact, infinite where unknown. ``permutations``: the least number of orders, of the
     sentences or of the words of one, that values rest on; 0 if all are exact. ``valued``: sentences whose words have values of their own;
@@ -52,9 +53,9 @@ def cut(sentences: Sequence[range]) -> list[range]:
 
 
 def two_step_shapley(
-    sentences: Sequence[range], label: int, samples: int, rng: np.random.Generator, answers: Answers
+    sentences: Sequence[range], target: Target, samples: int, rng: np.random.Generator, answers: Answers
 ) -> Steps[TwoStepValues]:
-    """Distribute the label's logit over the sentences, and each sentence's share over its words.
+    """Distribute the explained logit over the sentences, and each sentence's share over its words.
 
     Kamijo 2009, "A Two-Step Shapley Value in a Cooperative Game with a Coalition Structure": a sentence gets its Shapley value among the
     sentences. Its words get their Shapley values in the sentence alone, and equal parts of the difference to the sentence's value. So a
@@ -63,7 +64,7 @@ def two_step_shapley(
 
     Args:
         sentences: the words of each sentence; together all words of the text, in order.
-        label: index of the explained label.
+        target: what is explained.
         samples: number of orders of the sentences, and of the words of each; at least 1, rounded up to an even number.
         rng: samples the orders.
         answers: known logits of this text.
@@ -74,14 +75,14 @@ def two_step_shapley(
     """
     n = sentences[-1].stop
     number = np.repeat(np.arange(len(sentences)), [len(words) for words in sentences])
-    among = yield from _part(shapley(len(sentences), label, samples, rng, Answers()), lambda masks: masks[:, number], answers)
+    among = yield from _part(shapley(len(sentences), target, samples, rng, Answers()), lambda masks: masks[:, number], answers)
     sizes = np.array([len(words) for words in sentences])
     values, errors = (among.values / sizes)[number], np.full(n, np.inf)
     sampled, valued = [among.permutations], 0
     for sentence in np.argsort(-np.abs(among.values), kind="stable").tolist():
         words = sentences[sentence]
         try:
-            alone = yield from _alone(words, n, label, samples, rng, answers)
+            alone = yield from _alone(words, n, target, samples, rng, answers)
         except Enough:
             if not valued:
                 raise
@@ -110,7 +111,7 @@ def tokens_among(lengths: Sequence[tuple[int, int]], samples: int) -> float:
     return shapley_rows(len(lengths), samples) * sum(tokens for _, tokens in lengths) / 2
 
 
-def _alone(words: range, n: int, label: int, samples: int, rng: np.random.Generator, answers: Answers) -> Steps[ShapleyValues]:
+def _alone(words: range, n: int, target: Target, samples: int, rng: np.random.Generator, answers: Answers) -> Steps[ShapleyValues]:
     """Shapley values of the words of one sentence, with all others erased."""
 
     def masks_of(masks: Masks) -> Masks:
@@ -118,7 +119,7 @@ def _alone(words: range, n: int, label: int, samples: int, rng: np.random.Genera
         lifted[:, words.start : words.stop] = masks
         return lifted
 
-    return (yield from _part(shapley(len(words), label, samples, rng, Answers()), masks_of, answers))
+    return (yield from _part(shapley(len(words), target, samples, rng, Answers()), masks_of, answers))
 
 
 def _part(steps: Steps[Result], masks_of: Callable[[Masks], Masks], answers: Answers) -> Steps[Result]:

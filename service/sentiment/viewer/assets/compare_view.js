@@ -9,7 +9,8 @@ import {WordsOfText} from "./text_words.js";
 import {isDark} from "./theme.js";
 import {alignedWords} from "./word_diff.js";
 import {
-  WORDS_FIRST, answerSentence, directionNames, largestFirst, methodSentence, plainNumber, quotedWords, shownWord, signedNumber, visibleText,
+  WORDS_FIRST, answerSentence, directionNames, explainedLogit, largestFirst, methodSentence, plainNumber, quotedWords, shownWord,
+  signedNumber, visibleText,
   wholeNumber,
 } from "./wording.js";
 
@@ -26,7 +27,7 @@ class OtherState extends EventTarget {
 
   get(key) {
     const {session} = this;
-    if (key === "label") return session.explanation?.header?.label ?? "";
+    if (key === "label" || key === "against") return session.explanation?.header?.[key] ?? "";
     if (key === "method") return session.shownMethod();
     return session.state.get(key === "text" ? "other" : key);
   }
@@ -155,7 +156,7 @@ function answersTable(first, second) {
     ...one.prediction.scores.map(({label, score}, place) => (
       numbers(`probability of ${visibleText(label)}`, score, two.prediction.scores[place].score, 4)
     )),
-    numbers(`logit of ${visibleText(one.label)}`, one.logit, two.logit, 3),
+    numbers(explainedLogit(one).replace(/^the /u, ""), one.logit, two.logit, 3),
     numbers("tokens", one.tokens.length, two.tokens.length, 0),
     ["undecided", decided(one), decided(two), ""],
     ["evidence", verdict(first), verdict(second), ""],

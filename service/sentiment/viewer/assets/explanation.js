@@ -74,6 +74,8 @@ export class Explanation {
       prediction: {...part.prediction, scores: part.prediction.scores ?? []},
       model: part.model,
       label: part.label,
+      // null: the logit of the label alone is explained.
+      against: part.against || null,
       logit: readNumber(part.logit),
       logitError: part.logit_error === undefined ? null : readNumber(part.logit_error),
       labelsAgree: part.labels_agree,
@@ -134,6 +136,8 @@ export class Explanation {
       found: part.found,
       words: part.words ?? [],
       label: part.label,
+      // null: the logit of the label alone is explained.
+      against: part.against || null,
       score: readNumber(part.score),
       minimal: part.minimal,
       exhaustiveBelow: part.exhaustive_below,

@@ -203,7 +203,7 @@ class FileView {
 
   #tableNode(part) {
     const {state} = this.context;
-    const none = {pair: null, label: null, view: null, without: null, lock: null, token: null};
+    const none = {pair: null, label: null, against: null, view: null, without: null, lock: null, token: null};
     const open = ({text}) => state.set({text, ...none}, {remember: true});
     const row = (found) => element(
       "tr",

@@ -1,5 +1,5 @@
 // Texts about a head: its pattern, and the effect of switching it off. Pure.
-import {largestFirst, signedNumber, visibleText} from "./wording.js";
+import {explainedLogit, largestFirst, signedNumber, visibleText} from "./wording.js";
 
 /** The sentence beside every picture of attention. */
 export const ATTENTION_CLAIM = "Attention says where heads look, not what moved the answer.";
@@ -42,7 +42,7 @@ export function headName(report, layer, head) {
 /** What the numbers beside heads are, and how they came about. */
 export function effectSentence(report, header) {
   const how = report.exact ? "measured" : "estimated from the gradient, because time was short";
-  return `Numbers: what switching the head off does to the logit of ${visibleText(header.label)}, ${how}.`;
+  return `Numbers: what switching the head off does to ${explainedLogit(header)}, ${how}.`;
 }
 
 /** What all heads together do: how far the answer needs learned attention at all; "" where it was not measured. */

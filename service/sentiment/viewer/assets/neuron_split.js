@@ -56,7 +56,8 @@ export class NeuronSplit {
     rows.push(["together", total(rows.map((row) => row[1])), total(rows.map((row) => row[2]))]);
     const names = ["of", `${quotedWord(piece)}, token ${token}`, `all ${header.tokens.length} tokens`];
     const lines = rows.map(([name, ...values]) => element("tr", {}, element("th", {scope: "row", text: name}), ...values.map(splitCell)));
-    const caption = `${method}: logits of ${quotedWord(header.label)}; a full bar is ${VALUE_FULL}`;
+    const less = header.against === null ? "" : ` minus those of ${quotedWord(header.against)}`;
+    const caption = `${method}: logits of ${quotedWord(header.label)}${less}; a full bar is ${VALUE_FULL}`;
     const region = {class: "scroll", tabIndex: 0, role: "region", aria: {label: `Split of ${method}`}};
     return element("div", {class: "neuron-split-method"}, element("div", region, neuronTable(caption, names, lines)),
       element("p", {class: "neuron-split-said", text: SPLIT_SAID[method] ?? ""}));

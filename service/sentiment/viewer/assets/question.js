@@ -58,8 +58,8 @@ export function questionForm({session, state, tell}) {
     const asked = ["text", "pair", "model", "truncation"].some((key) => (next[key] ?? "") !== state.get(key));
     // This changes the numbers of tokens and words.
     const numbered = asked ? {lock: null, without: null, token: null} : {};
-    // A link without a text may choose the label for the first one.
-    const label = said === state.get("text") || !state.get("text") ? {} : {label: null};
+    // A link without a text may choose the labels for the first one.
+    const label = said === state.get("text") || !state.get("text") ? {} : {label: null, against: null};
     state.set({...next, ...numbered, ...label}, {remember: true});
     if (!asked) session.submit();
   };

@@ -3,7 +3,7 @@ import {Explanation, ModelChanged} from "./explanation.js";
 import {askAnswer, askExplanation, askModel, askModels, sendFeedback} from "./server.js";
 
 // A change of these is a new request.
-const QUESTION_KEYS = ["text", "pair", "model", "label", "truncation"];
+const QUESTION_KEYS = ["text", "pair", "model", "label", "against", "truncation"];
 const NOT_SAVED = "This saved page does not hold it; a page from a running server can ask for it";
 // The Python option that requests a part for a saved page.
 const SAVED_BY = {
@@ -162,7 +162,8 @@ export class Session extends EventTarget {
 
   async #explain(part, detail, signal) {
     const {explanation} = this;
-    const request = this.#question({options: PART_OPTIONS[part](detail)});
+    const against = this.state.get("against") || undefined;
+    const request = this.#question({options: {...PART_OPTIONS[part](detail), against}});
     const source = statusKey(part, detail);
     explanation.begin(source);
     for await (const message of askExplanation(request, signal)) {

@@ -7,7 +7,7 @@ const TERMS = {
   "token": "A piece of a word, or a special sign, that the model reads as one number.",
   "truncated": "The text has more tokens than the model reads; a part was not read.",
   "logit": "The model's raw score of a label, before it becomes a probability. One more multiplies the label's odds by about 2.7.",
-  "attribution": "How much each word moved the logit of the explained label.",
+  "attribution": "How much each word moved the logit of the explained label; of three labels or more, how far that lies above another label's.",
   "Shapley value": "What a word changes on average when the words are put in one by one, in random orders.",
   "two-step Shapley": "Shapley values of the sentences, each shared among its words: the default of long texts.",
   "integrated gradients": "The gradient at each token, summed on the way from a text of padding to this text.",

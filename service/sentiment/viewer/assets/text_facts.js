@@ -42,7 +42,7 @@ function evidenceNodes(session, attribution, evidence) {
   if (!evidence) return [absentNote(session, "attribution", session.method(), "Evidence")];
   const {header} = session.explanation;
   const ranked = evidenceWords(header, attribution, evidence);
-  const rows = evidenceNumbers(evidence).map(({title, value, remark}) => element(
+  const rows = evidenceNumbers(header, evidence).map(({title, value, remark}) => element(
     "tr",
     {},
     element("th", {scope: "row", text: title}),

@@ -1,4 +1,4 @@
-// What the text view shows: the method, the label that is explained, numbers or none; and what the colours mean.
+// What the text view shows: the method, the label that is explained and against which, numbers or none; and what the colours mean.
 import {element} from "./dom.js";
 import {checkField, choiceField} from "./fields.js";
 import {redrawn} from "./redrawn.js";
@@ -8,7 +8,9 @@ import {directionNames, explainedSentence, signedNumber} from "./wording.js";
 /** Pickers over `session` and `state`: {element, update()}. */
 export function textPickers({session, state}) {
   const method = choiceField("Method", (name) => state.set({method: name === session.explanation?.byDefault ? null : name}));
-  const label = choiceField("Label that is explained", (name) => state.set({label: name}));
+  const label = choiceField("Label that is explained", (name) => state.set({label: name, against: null}));
+  // The explained label too: another text may have another answer.
+  const against = choiceField("Against", (name) => state.set({label: session.explanation?.header?.label ?? null, against: name}));
   const numbers = checkField("numbers under words", (shown) => state.set({numbers: shown ? null : "0"}));
   const reason = element("p", {class: "note", id: "text-label-reason", text: "A saved page explains one label."});
   label.select.setAttribute("aria-describedby", reason.id);
@@ -20,11 +22,15 @@ export function textPickers({session, state}) {
   const update = () => {
     fill(method, methodNames(session), session.shownMethod());
     fill(label, labelNames(session), session.explanation?.header?.label || state.get("label") || session.answer?.prediction.label || "");
-    label.select.disabled ||= !session.live;
+    const {header} = session.explanation ?? {};
+    // Two labels need none: one is against the other.
+    against.element.hidden = (header?.prediction.scores.length ?? 0) < 3;
+    fill(against, header ? againstNames(session) : [], header?.against ?? "");
+    for (const {select} of [label, against]) select.disabled ||= !session.live;
     reason.hidden = session.live;
     numbers.box.checked = state.get("numbers") !== "0";
   };
-  return {element: element("div", {class: "row fields"}, method.element, label.element, numbers.element, reason), update};
+  return {element: element("div", {class: "row fields"}, method.element, label.element, against.element, numbers.element, reason), update};
 }
 
 /** What the colours mean: {element, update()}. */
@@ -72,4 +78,8 @@ function methodNames({live, model, explanation}) {
 function labelNames({live, model, explanation}) {
   const scored = explanation?.header?.prediction.scores.map(({label}) => label) ?? [];
   return live ? (model?.labels ?? scored) : [explanation?.header?.label ?? ""];
+}
+
+function againstNames({live, explanation: {header}}) {
+  return live ? header.prediction.scores.map(({label}) => label).filter((label) => label !== header.label) : [header.against ?? ""];
 }

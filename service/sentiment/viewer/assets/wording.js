@@ -80,18 +80,23 @@ export function answerSentence(header) {
   return `${visibleText(label)} ${score.toFixed(4)}${abstain ? " (undecided)" : ""}, ${header.model.name}/${header.model.version}`;
 }
 
+/** The name of what is explained: "the logit of positive", or "the logit of positive minus that of neutral". */
+export function explainedLogit({label, against}) {
+  return `the logit of ${visibleText(label)}${against === null ? "" : ` minus that of ${visibleText(against)}`}`;
+}
+
 /** What is explained, and by how much at most the graph of explanations differs from the served one, in logits. */
 export function explainedSentence(header) {
   const differs = header.logitError === null ? "" : `; logits of the explanation graph differ by at most ${header.logitError.toFixed(3)}`;
-  return `explained: the logit of ${visibleText(header.label)}, ${signedNumber(header.logit, 3)}${differs}`;
+  return `explained: ${explainedLogit(header)}, ${signedNumber(header.logit, 3)}${differs}`;
 }
 
 /** Where values above and below zero point: {towards: "towards positive", against: "towards negative"}. */
 export function directionNames(header) {
   const explained = visibleText(header.label);
   const others = header.prediction.scores.filter(({label}) => label !== header.label);
-  const against = others.length === 1 ? `towards ${visibleText(others[0].label)}` : `against ${explained}`;
-  return {towards: `towards ${explained}`, against};
+  const other = others.length === 1 ? others[0].label : header.against;
+  return {towards: `towards ${explained}`, against: other === null ? `against ${explained}` : `towards ${visibleText(other)}`};
 }
 
 /** What follows a word of a pair's second text; "" for all others. */
@@ -190,15 +195,16 @@ export function evidenceSentence(evidence, words) {
 }
 
 /** The numbers of the evidence: [{title, value, remark}], value as text. */
-export function evidenceNumbers(evidence) {
-  const rows = [{title: "probability lost without them", value: signedNumber(evidence.comprehensiveness, 3), remark: "higher is better"}];
+export function evidenceNumbers(header, evidence) {
+  const of = header.against === null ? "" : ` of ${visibleText(header.label)} rather than ${visibleText(header.against)}`;
+  const rows = [{title: `probability${of} lost without them`, value: signedNumber(evidence.comprehensiveness, 3), remark: "higher is better"}];
   if (evidence.randomSets) {
     rows.push(
       {title: "random sets: median", value: signedNumber(evidence.randomMedian, 3), remark: ""},
       {title: "random sets: largest", value: signedNumber(evidence.randomMax, 3), remark: ""},
     );
   }
-  rows.push({title: "probability lost with them alone", value: signedNumber(evidence.sufficiency, 3), remark: "lower is better"});
+  rows.push({title: `probability${of} lost with them alone`, value: signedNumber(evidence.sufficiency, 3), remark: "lower is better"});
   if (evidence.randomSets) {
     const least = `${evidence.randomSets} sets cannot show less than ${probabilityOfChance(1 / (evidence.randomSets + 1))}`;
     const remark = `rank ${evidence.rank} of ${evidence.randomSets + 1}; ${least}`;
@@ -212,9 +218,10 @@ export function evidenceNumbers(evidence) {
   return rows;
 }
 
-/** The words that the evidence is about, by index: those that speak most for the answer's label, or against another that is explained. */
+/** The words that the evidence is about, by index: those that speak most for the explained label if it wins, or against it. */
 export function evidenceWords(header, attribution, evidence) {
-  const side = header.label === header.prediction.label ? -1 : 1;
+  const wins = header.against === null ? header.label === header.prediction.label : header.logit > 0;
+  const side = wins ? -1 : 1;
   const values = attribution.words;
   const order = Array.from(values.keys()).sort((one, other) => side * (values[one] - values[other]) || one - other);
   return order.slice(0, evidence.words).sort((one, other) => one - other);
@@ -249,7 +256,7 @@ export function withoutSentence(header, found) {
 export function occlusionSentence(header, index, value) {
   const moves = Math.abs(value) < 0.005 ? "hardly moves" : `${value > 0 ? "lowers" : "raises"}`;
   const by = Math.abs(value) < 0.005 ? "" : ` by ${Math.abs(value).toFixed(2)} logits`;
-  return `leaving ${quotedWord(header.words[index].text)} out ${moves} the logit of ${visibleText(header.label)}${by} (occlusion)`;
+  return `leaving ${quotedWord(header.words[index].text)} out ${moves} ${explainedLogit(header)}${by} (occlusion)`;
 }
 
 /** What to say of a part of the text that was not read: "not read, 1,234 characters". Characters are code points. */
