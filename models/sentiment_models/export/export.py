@@ -31,8 +31,9 @@ from sentiment_models.export.manifest import (
 from sentiment_models.export.provenance import Json, distinct_names, library_versions, three_digits, without_folders
 from sentiment_models.export.spellings import add_spellings, learn_spellings
 from sentiment_models.export.verify import (
-    EXPLAIN_ERROR_MAX,
+    EXPLAIN_TOLERANCE,
     INVARIANCE,
+    ExplainParity,
     Movement,
     Parity,
     check_explain_parity,
@@ -82,14 +83,14 @@ class Identity:
 class Exported:
     """Measurements of an export by precision.
 
-    ``explain`` is the largest error of the explain graph, None without one; ``weights_in_int8`` how many weights are stored in int8.
+    ``explain`` is that of the explain graph, None without one; ``weights_in_int8`` how many weights are stored in int8.
     """
 
     parity: dict[str, Parity]
     movement: dict[str, Movement]
     golden: GoldenSet
     calibration: Calibration
-    explain: float | None
+    explain: ExplainParity | None
     weights_in_int8: int
 
 
@@ -250,7 +251,7 @@ def _prove(graphs: Mapping[str, Graph], torch: Mapping[str, Checkpoint], rows: _
     return parities, movements
 
 
-def _prove_explain(part: Path, tokenizer: Tokenizer, checkpoint: Checkpoint, rows: _Rows) -> float | None:
+def _prove_explain(part: Path, tokenizer: Tokenizer, checkpoint: Checkpoint, rows: _Rows) -> ExplainParity | None:
     if not (part / EXPLAIN_FILE).exists():
         return None
     session = ExplainSession(part / EXPLAIN_FILE)
@@ -269,7 +270,7 @@ def _manifest(
 ) -> dict[str, Json]:
     calibration = exported.calibration
     # Only the fixed outputs: those of the layers are read from the graph itself.
-    explain = _entry(EXPLAIN_FILE, "fp32", checkpoint.family.inputs, ["logits", "embedding_dots"], EXPLAIN_ERROR_MAX)
+    explain = _entry(EXPLAIN_FILE, "fp32", checkpoint.family.inputs, ["logits", "embedding_dots"], EXPLAIN_TOLERANCE)
     return {
         "format": 1,
         "name": identity.name,
@@ -318,7 +319,7 @@ def _provenance(checkpoint: Path, base: str | None, embeddings: Embeddings, expo
         "embeddings": embeddings,
         "weights_in_int8": exported.weights_in_int8,
         "parity": {p: three_digits(asdict(measured)) for p, measured in exported.parity.items()},
-        "explain_parity": None if exported.explain is None else float(f"{exported.explain:.3g}"),
+        "explain_parity": None if exported.explain is None else three_digits(asdict(exported.explain)),
         "batch_mates": {p: three_digits(asdict(measured)) for p, measured in exported.movement.items()},
         "libraries": library_versions(),
     }
