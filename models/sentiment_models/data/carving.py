@@ -1,9 +1,9 @@
 """Split texts into a training set and a development set.
 
-Of each label, the texts with the lowest hashes of their letters and digits are the development set. So both sets have the labels in the same
-shares, copies that differ in case, spacing or punctuation are on the same side, whatever file they come from, and the split does not depend
-on the order of files. A phrase is on the side of the sentence that contains it. The texts of a generated pair and their copies are on one
-side. Texts that only a teacher labelled are for training.
+Of each label, the texts with the lowest hashes of their letters and digits are the development set. So both sets have the labels in the
+same shares, copies that differ in case, spacing or punctuation are on the same side, whatever file they come from, and the split does not
+depend on the order of files. A phrase is on the side of the sentence that contains it. The texts of a generated pair and their copies are
+on one side. Texts that only a teacher labelled are for training.
 Knows nothing of torch or of models.
 """
 

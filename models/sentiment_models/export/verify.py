@@ -40,9 +40,9 @@ ExplainReference = Callable[[Feeds, NDArray[np.int64], NDArray[np.float32], NDAr
 
 # fp32 differs from torch only by the order of sums.
 FP32_LOGIT_ERROR_MAX = 1e-4
-# A gradient is steep at one point in a hundred and magnifies that order tenfold, so a single point proves nothing. Nine of ten errors of the
-# default bundle and of a fine-tune are at most 1.6e-5 of the size of the output, and the largest of 800 is 7e-5. A constant that is 1 %
-# wrong in a node of the graph gives errors of 1e-3 and more at most points.
+# A gradient is steep at one point in a hundred and magnifies that order tenfold, so a single point proves nothing. Nine of ten errors of
+# the default bundle and of a fine-tune are at most 1.6e-5 of the size of the output, and the largest of 800 is 7e-5. A constant that is
+# 1 % wrong in a node of the graph gives errors of 1e-3 and more at most points.
 EXPLAIN_USUAL_ERROR_MAX = 1e-4
 EXPLAIN_ERROR_MAX = 1e-2
 # Of the logits of golden texts, where a bundle is served.
