@@ -38,7 +38,7 @@ def _texts(folder: Path) -> Path:
 def _served(bundles: Path, journal: Path) -> Iterator[Client]:
     listen = ("--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--drain-wait-s", "0")
     command = (sys.executable, "-m", "sentiment", "serve", *listen, "--bundles", str(bundles), "--model", "mine")
-    server = subprocess.Popen((*command, "--journal", str(journal), "--journal-texts", "true"), stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen((*command, "--journal", str(journal), "--journal-texts"), stderr=subprocess.PIPE, text=True)
     try:
         assert server.stderr
         lines = (json.loads(line) for line in server.stderr)

@@ -49,16 +49,6 @@ def carve(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: floa
     Raises:
         BadData: one of the two sets is empty.
     """
-    split = split_examples(sources, dev_fraction, seed)
-    for side, rows in (("train", split.train), ("dev", split.dev)):
-        if not rows:
-            count = len(split.train) + len(split.dev)
-            raise BadData(f"the {side} split is empty: dev_fraction is {dev_fraction} and there are {count} examples; change either")
-    return split
-
-
-def split_examples(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: float, seed: int) -> Split:
-    """Split as ``carve`` does, but allow empty sets."""
     every = [example for examples, _ in sources for example in examples]
     wholes = _sentences(every)
     pairs = {_key(example): pair for example in every if (pair := _pair(example))}
@@ -78,7 +68,12 @@ def split_examples(sources: Sequence[tuple[Sequence[Example], float]], dev_fract
             # Accuracy needs a label from people.
             elif example.judged and _words(example) not in wholes:
                 dev.setdefault(_key(example), example)
-    return Split(train, list(dev.values()))
+    split = Split(train, list(dev.values()))
+    for side, rows in (("train", split.train), ("dev", split.dev)):
+        if not rows:
+            count = len(split.train) + len(split.dev)
+            raise BadData(f"the {side} split is empty: dev_fraction is {dev_fraction} and there are {count} examples; change either")
+    return split
 
 
 def _held_out(labelled: Sequence[tuple[str, int]], dev_fraction: float, seed: int) -> set[str]:
