@@ -83,7 +83,8 @@ def test_a_model_learns_from_200_texts_and_again_from_the_feedback_on_it(tmp_pat
     for bundle in (first, second):
         _check_kept(bundle)
     assert first.manifest.references["training"].texts == TEXTS
-    assert second.manifest.references["training"].texts == TEXTS + 2
+    # The answer in the journal; the text that was only labelled is no answer.
+    assert second.manifest.references["training"].texts == TEXTS + 1
     assert study.dataset == "sst2/dev (by english/1, before fine-tuning)"
     assert "; the base's: 1.027)" in printed.out
     assert f"--texts {mine} --out ..." in printed.out
