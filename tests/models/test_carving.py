@@ -121,7 +121,32 @@ def test_texts_without_labels_from_people_and_long_texts_contain_no_phrase() -> 
     sentences = [Example(f"this is phrase number {n} of many", 0, (0.5, 0.5), judged=False) for n in range(100)]
     reviews = [Example(f"phrase number {n}" + " and so on" * 30, n % 2) for n in range(100)]
 
-    alone = carve([(phrases, 1)], 0.3, seed=1)
-    beside = carve([(phrases, 1), (sentences, 1), (reviews, 1)], 0.3, seed=1)
+    split = carve([(phrases, 1), (sentences, 1), (reviews, 1)], 0.3, seed=1)
 
-    assert alone.dev == [example for example in beside.dev if example in phrases]
+    assert Counter([*split.train, *split.dev]) == Counter([*phrases, *sentences, *reviews])
+
+
+def test_the_development_set_has_the_labels_in_their_shares() -> None:
+    rare = [Example(f"rare {n}", 0) for n in range(20)]
+    frequent = [Example(f"frequent {n}", 1) for n in range(980)]
+
+    split = carve([(rare, 1), (frequent, 1)], 0.1, seed=1)
+
+    assert Counter(example.label for example in split.dev) == {0: 2, 1: 98}
+
+
+@pytest.mark.parametrize(("texts", "held_out"), [(20, 4), (156, 31), (200, 40), (400, 50), (4000, 120)])
+def test_a_development_set_of_few_texts_is_at_least_50_or_a_fifth(texts: int, held_out: int) -> None:
+    split = carve([([Example(f"text {n}", n % 2) for n in range(texts)], 1)], 0.03, seed=1)
+
+    assert len(split.dev) == pytest.approx(held_out, abs=1)
+    assert len(split.train) + len(split.dev) == texts
+
+
+def test_no_text_that_only_a_teacher_labelled_is_lost_to_training() -> None:
+    told = [Example(f"told {n}", 0, (0.9, 0.1), judged=False) for n in range(100)]
+    judged = [Example(f"judged {n}", n % 2) for n in range(100)]
+
+    split = carve([(told, 1), (judged, 1)], 0.2, seed=1)
+
+    assert set(told) <= set(split.train)

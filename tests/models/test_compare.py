@@ -12,6 +12,7 @@ from sentiment_models.cli import main
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.compare import Comparison, as_page, as_text, compare
 from sentiment_models.evaluation.evaluate import Dataset
+from sentiment_models.evaluation.metrics import figures_of, probabilities
 from sentiment_models.evaluation.resample import mcnemar
 from sentiment_models.export.export import Exported, export
 from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
@@ -86,6 +87,29 @@ def test_several_files_are_pooled(comparison: Comparison) -> None:
     assert whole.rows == one.rows + two.rows == 120
     assert (whole.lost, whole.gained) == (one.lost + two.lost, one.gained + two.gained)
     assert whole.accuracy[1] - whole.accuracy[0] == pytest.approx((whole.gained - whole.lost) / 120, abs=2e-5)
+
+
+def test_a_bundle_is_called_better_only_where_mcnemars_test_says_so(comparison: Comparison) -> None:
+    one = comparison.datasets["one"]
+    cases = ((0.049, 1, 9, "B"), (0.049, 9, 1, "A"), (0.05, 1, 9, "not shown"), (1.0, 0, 0, "not shown"))
+
+    for p_value, lost, gained, verdict in cases:
+        assert one.model_copy(update={"p_value": p_value, "lost": lost, "gained": gained}).verdict == verdict
+
+
+def test_the_probabilities_that_each_bundle_states_are_held_against_the_truth(
+    exported: tuple[Path, Exported], datasets: list[Dataset], comparison: Comparison
+) -> None:
+    classifier = load_classifier(exported[0])
+    lines = [line.split("\t") for line in datasets[0].path.read_text().splitlines()]
+    logits = np.concatenate([classifier.run([classifier.tokenizer.encode(text)]) for _, text in lines])
+    stated = probabilities(logits, classifier.manifest.calibration.temperature)
+
+    found = comparison.datasets["one"]
+
+    assert found.ece[0] == pytest.approx(figures_of(stated, np.array([int(label) for label, _ in lines])).ece, abs=1e-3)
+    assert found.expected_accuracy[0] == pytest.approx(stated.max(axis=1).mean(), abs=1e-3)
+    assert all(shown in as_text(comparison) for shown in ("expected accuracy A", "ECE B"))
 
 
 def test_a_bundle_does_not_differ_from_itself(exported: tuple[Path, Exported], datasets: list[Dataset]) -> None:

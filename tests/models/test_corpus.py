@@ -176,7 +176,7 @@ def test_texts_labelled_only_by_a_teacher_are_never_in_dev(whole: Path, tmp_path
     split = read_corpus(recipe(whole, soft, dev_fraction=0.3)).split
 
     assert not any("Review" in example.text for example in split.dev)
-    assert 100 < sum("Review" in example.text for example in split.train) < 180
+    assert sum("Review" in example.text for example in split.train) == 200
 
 
 def test_a_small_file_of_tails_needs_no_dev_of_its_own_and_keeps_the_teacher_s_probabilities(whole: Path, tmp_path: Path) -> None:
@@ -187,3 +187,10 @@ def test_a_small_file_of_tails_needs_no_dev_of_its_own_and_keeps_the_teacher_s_p
     assert [example for example in split.train if example.target] == [
         Example("Much happens. The end is good.", 1, (0.1, 0.9), judged=False)
     ]
+
+
+def test_the_tail_of_a_development_text_is_not_trained_on(whole: Path) -> None:
+    split = read_corpus(recipe(whole, tails=(str(whole),), dev_fraction=0.3)).split
+
+    assert split.dev
+    assert not {example.text for example in split.dev} & {example.text for example in split.train}

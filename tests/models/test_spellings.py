@@ -10,6 +10,7 @@ import pytest
 import tokenizers
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from sentiment.model.bundle import load_bundle
 from sentiment.model.tokenizer import Tokenizer
 from sentiment_models.cli import main
 from sentiment_models.data.perturb import typos
@@ -148,14 +149,15 @@ def test_training_from_a_bundle_drops_spellings_and_every_word_keeps_its_id(spel
     assert AutoTokenizer.from_pretrained(spelled)(text)["input_ids"] == list(Tokenizer(spelled / "tokenizer.json", 32).encode(text).ids)
 
 
-def test_an_export_of_a_bundle_has_no_spellings_without_texts(spelled: Path, tmp_path: Path) -> None:
+def test_an_export_of_a_bundle_keeps_its_spellings(spelled: Path, tmp_path: Path) -> None:
     assert (
         main(["export", str(spelled), "--embeddings", "fp32", "--name", "plain", "--version", "1", "--out", str(tmp_path / "plain")]) == 0
     )
 
-    plain = _vocabulary(tmp_path / "plain")
-    assert len(set(plain.values())) == len(plain)
-    assert _provenance(tmp_path / "plain")["spellings"] is None
+    assert _vocabulary(tmp_path / "plain") == _vocabulary(spelled)
+    recorded = _provenance(tmp_path / "plain")["spellings"]
+    assert recorded["count"] == _provenance(spelled)["spellings"]["count"]
+    assert recorded["base"].startswith(load_bundle(spelled).id)
 
 
 def test_a_tokenizer_without_spellings_is_loaded_unchanged(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from sentiment_models.reports.report import check_writable, write_text
 
 DESCRIPTION = (
     "Compare two bundles on the same labelled texts: accuracy, texts whose answer flips, whether the difference may be chance "
-    "(McNemar's exact test, paired bootstrap), and cost."
+    "(McNemar's exact test, paired bootstrap), how sure the answers are (expected accuracy, ECE), and cost."
 )
 
 

@@ -53,8 +53,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=[],
         metavar="FILE",
-        help="texts, .txt with one per line or a labelled file: correct misspelled words to words that are frequent in them (default: no "
-        "correction)",
+        help="texts, .txt with one per line or a labelled file: correct misspelled words to words that are frequent in them (default: the "
+        "base bundle's corrections, if the checkpoint was trained from one)",
+    )
+    parser.add_argument(
+        "--texts",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="texts like those that will be served, such as the files of train --data: the server compares its own with them and reports "
+        "drift; of more than 2,000 so many are drawn",
     )
     add_reading(parser)
     add_option(parser, "--overwrite", "--force", dest="force", action="store_true", help="replace the output if it exists")
@@ -82,6 +91,7 @@ def run(arguments: argparse.Namespace) -> None:
         pairs=arguments.pairs,
         max_tokens=arguments.max_tokens,
         spellings=arguments.spellings,
+        texts=arguments.texts,
         force=arguments.force,
         say=lambda line: print(line, file=sys.stderr, flush=True),
     )
@@ -92,6 +102,8 @@ def run(arguments: argparse.Namespace) -> None:
             f"mean probability; batch mates change a probability by at most {moved:.2g}"
         )
     found, golden = exported.calibration, len(exported.golden.entries)
-    print(f"temperature {found.temperature:.3f}, abstain below {found.abstain_below:.3f}; {golden} golden texts")
+    low, high = found.interval or (found.temperature, found.temperature)
+    sure = f" (95 %: {low:.2f} to {high:.2f}; the base's: {exported.base_temperature:.3f})" if found.interval else ""
+    print(f"temperature {found.temperature:.3f}{sure}, abstain below {found.abstain_below:.3f}; {golden} golden texts")
     for path in sorted(out.iterdir()):
         print(f"{path.name:20} {path.stat().st_size / 1e6:8.2f} MB")

@@ -32,7 +32,7 @@ RECIPE_HELP = {
     "recase": "chance, 0 to 1, of changing a text to lower, upper or sentence case",
     "typos": "chance, 0 to 1, of adding one typo per ten words to a text",
     "emoji": "add a token for each emoji that the tokenizer cannot read",
-    "dev_fraction": "share of each file in the development set",
+    "dev_fraction": "share of the texts of each label in the development set; at least 50 texts, or a fifth if that is fewer",
     "evaluations_per_epoch": "evaluations per epoch on the development set",
     "patience": "stop after this many evaluations in a row without a better accuracy",
     "layers": "layers of an untrained model",
@@ -81,6 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     import torch
 
+    from sentiment_models.data.labelled import Source
     from sentiment_models.training.distributed import is_first_process
     from sentiment_models.training.train import train
 
@@ -99,4 +100,6 @@ def run(arguments: argparse.Namespace) -> None:
     )
     best = train(recipe, arguments.out, arguments.device, arguments.checkpoint_steps, resume=not arguments.restart)
     if is_first_process():
-        print(f"{best}: the best checkpoint; next: sentiment-models export {best} --dev {arguments.out / 'dev.jsonl'} --output ...")
+        texts = " ".join(str(Source.parse(spec).path) for spec in arguments.data)
+        print(f"{best}: the best checkpoint; next:")
+        print(f"sentiment-models export {best} --dev {arguments.out / 'dev.jsonl'} --texts {texts} --output ...")

@@ -1,8 +1,9 @@
 """Split texts into a training set and a development set.
 
-A hash of a text's letters and digits decides its side. So copies that differ in case, spacing or punctuation are on the same side, whatever
-file they come from, and the split does not depend on the order of files. A phrase is on the side of the sentence that contains it. The
-texts of a generated pair and their copies are on one side.
+Of each label, the texts with the lowest hashes of their letters and digits are the development set. So both sets have the labels in the
+same shares, copies that differ in case, spacing or punctuation are on the same side, whatever file they come from, and the split does not
+depend on the order of files. A phrase is on the side of the sentence that contains it. The texts of a generated pair and their copies are
+on one side. Texts that only a teacher labelled are for training.
 Knows nothing of torch or of models.
 """
 
@@ -17,6 +18,11 @@ from sentiment_models.errors import BadData
 
 # Phrases are searched in texts of at most this many words; the longest sentence of SST has 56.
 SENTENCE_WORDS_MAX = 60
+
+# The accuracy on 50 texts is off by about 0.04 by chance, and their temperature by a third. A larger share of few texts would leave too
+# few to learn from.
+DEV_TEXTS_MIN = 50
+DEV_SHARE_MAX = 0.2
 
 SEPARATORS = r"[\W_]+"
 
@@ -33,7 +39,9 @@ class Split:
 
 
 def carve(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: float, seed: int) -> Split:
-    """Split about ``dev_fraction`` of each source off as a development set.
+    """Split about ``dev_fraction`` of the texts of each label off as a development set.
+
+    If that is fewer than DEV_TEXTS_MIN texts, it is so many, but not more than DEV_SHARE_MAX of all.
 
     Phrases of a development sentence are in neither set. A treebank lists a sentence and its phrases as separate texts, and training on
     the phrases would make the accuracy on the sentence too high.
@@ -41,7 +49,26 @@ def carve(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: floa
     Raises:
         BadData: one of the two sets is empty.
     """
-    split = split_examples(sources, dev_fraction, seed)
+    every = [example for examples, _ in sources for example in examples]
+    wholes = _sentences(every)
+    pairs = {_key(example): pair for example in every if (pair := _pair(example))}
+
+    def unit(example: Example) -> str:
+        """What is on one side with the example."""
+        key = _key(example)
+        return pairs.get(key) or wholes.get(_words(example)) or key
+
+    held_out = _held_out([(unit(example), example.label) for example in every if example.judged], dev_fraction, seed)
+    train: list[Example] = []
+    dev: dict[str, Example] = {}
+    for examples, times in sources:
+        for example in examples:
+            if unit(example) not in held_out:
+                train.extend([example] * _times(example, times, seed))
+            # Accuracy needs a label from people.
+            elif example.judged and _words(example) not in wholes:
+                dev.setdefault(_key(example), example)
+    split = Split(train, list(dev.values()))
     for side, rows in (("train", split.train), ("dev", split.dev)):
         if not rows:
             count = len(split.train) + len(split.dev)
@@ -49,22 +76,16 @@ def carve(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: floa
     return split
 
 
-def split_examples(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: float, seed: int) -> Split:
-    """Split as ``carve`` does, but allow empty sets."""
-    wholes = _sentences(example for examples, _ in sources for example in examples)
-    pairs = {_key(example): pair for examples, _ in sources for example in examples if (pair := _pair(example))}
-    train: list[Example] = []
-    dev: dict[str, Example] = {}
-    for examples, times in sources:
-        for example in examples:
-            key = _key(example)
-            whole = wholes.get(_words(example))
-            if _draw(pairs.get(key) or whole or key, "dev", seed) >= dev_fraction:
-                train.extend([example] * _times(example, times, seed))
-            # Accuracy needs a label from people.
-            elif whole is None and example.judged:
-                dev.setdefault(key, example)
-    return Split(train, list(dev.values()))
+def _held_out(labelled: Sequence[tuple[str, int]], dev_fraction: float, seed: int) -> set[str]:
+    """Choose the units of the development set from units and their labels. One with several labels counts for the first of them."""
+    labels: dict[str, int] = {}
+    for unit, label in labelled:
+        labels[unit] = min(label, labels.get(unit, label))
+    share = max(dev_fraction, min(DEV_SHARE_MAX, DEV_TEXTS_MIN / max(1, len(labels))))
+    strata: defaultdict[int, list[str]] = defaultdict(list)
+    for unit in sorted(labels, key=lambda unit: _draw(unit, "dev", seed)):
+        strata[labels[unit]].append(unit)
+    return {unit for units in strata.values() for unit in units[: round(share * len(units))]}
 
 
 def without_overlap(examples: Sequence[Example], others: Sequence[Example]) -> list[Example]:

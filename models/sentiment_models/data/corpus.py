@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from sentiment.model.cores import cores_granted
-from sentiment_models.data.carving import Split, carve, repeat, split_examples
+from sentiment_models.data.carving import Split, carve, repeat, without_overlap
 from sentiment_models.data.labelled import Example, Source, TextOrPair, UnknownLabel, read_examples, read_undecided
 from sentiment_models.data.perturb import detokenize, recase, typos
 from sentiment_models.data.sentences import last_sentences
@@ -51,7 +51,7 @@ def read_corpus(recipe: Recipe) -> Corpus:
     split = carve(shown["whole"], recipe.dev_fraction, recipe.seed)
     for rows, times in shown["tails"]:
         # Texts of the development set are left out here, too.
-        train = split_examples([(rows, times)], recipe.dev_fraction, recipe.seed).train
+        train = repeat(without_overlap(rows, split.dev), times, recipe.seed)
         split.train.extend(replace(example, text=last_sentences(example.text, TAIL_WORDS_MAX)) for example in train)
     _check_classes(split.train, recipe.labels, [source.path for _, source in sources])
     for rows, times in shown["undecided"]:

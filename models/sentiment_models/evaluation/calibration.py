@@ -1,48 +1,100 @@
 """Calibration of a graph on a development set: the temperature and the abstain threshold."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sentiment_models.data.labelled import Example
 from sentiment_models.errors import BadData
-from sentiment_models.evaluation.metrics import Figures, abstain_threshold, figures, fit_temperature, probabilities
+from sentiment_models.evaluation.metrics import (
+    Figures,
+    Labels,
+    Logits,
+    abstain_threshold,
+    figures,
+    fit_temperature,
+    negative_log_likelihood,
+    probabilities,
+)
 from sentiment_models.export.inference import Graph, answer
+
+# Fewer texts say less than the base does.
+TEXTS_MIN = 20
+# How far the log of a fine-tune's temperature is from that of its base, as a standard deviation: what about 40 texts say, of which 200 fit
+# it to 15 %. 27 texts that are all answered correctly would otherwise fit the least temperature there is.
+PRIOR_SPREAD = 0.35
+# Of fewer texts, not even three lie below the threshold.
+ABSTAIN_TEXTS_MIN = 200
+# Of log(temperature), for the curvature of its likelihood.
+STEP = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Temperature and abstain threshold; ``dev`` holds the calibrated figures on the development set."""
+    """Temperature and abstain threshold; ``dev`` holds the calibrated figures on the development set.
+
+    ``interval``: where the temperature lies with 95 % probability, by the development set and its base; None: it was not fitted.
+    """
 
     temperature: float = 1.0
     # Without a development set, no answer is marked ``abstain``.
     abstain_below: float = 0.0
     dev: Figures | None = None
+    interval: tuple[float, float] | None = None
 
 
-def calibrate(graph: Graph, dev: Sequence[Example], labels: int) -> Calibration:
+KEPT = "temperature and threshold are those of the base bundle, or 1 and 0 without one"
+UNKNOWN_BASE = Calibration()
+
+
+def calibrate(graph: Graph, dev: Sequence[Example], labels: int, base: Calibration = UNKNOWN_BASE) -> Calibration:
     """Fit the temperature and the abstain threshold on a development set.
+
+    The temperature is the likeliest one of which the base's is a first guess. With few texts it is near the base's. With fewer than
+    TEXTS_MIN both are the base's.
 
     Raises:
         BadData: the set has a label that the model lacks, or texts of one label only.
     """
     if not dev:
-        return Calibration()
+        return base
     wanted = np.array([example.label for example in dev], np.int64)
     if wanted.max() >= labels:
         raise BadData(f"the development set has label {wanted.max()}; the model has labels 0 to {labels - 1}")
+    logits = answer(graph, [example.whole for example in dev], "calibrating").logits
+    if len(dev) < TEXTS_MIN:
+        return replace(base, dev=figures(logits, wanted, base.temperature))
     if wanted.min() == wanted.max():
         raise BadData(f"all {len(dev)} texts of the development set have label {wanted[0]}; calibration needs at least two labels")
-    logits = answer(graph, [example.whole for example in dev], "calibrating").logits
-    temperature = fit_temperature(logits, wanted)
+    temperature, interval = fit_near(logits, wanted, base.temperature)
     threshold = abstain_threshold(probabilities(logits, temperature).max(axis=1))
-    return Calibration(temperature, threshold, figures(logits, wanted, temperature))
+    if len(dev) < ABSTAIN_TEXTS_MIN and base is not UNKNOWN_BASE:
+        threshold = base.abstain_below
+    return Calibration(temperature, threshold, figures(logits, wanted, temperature), interval)
+
+
+def fit_near(logits: Logits, labels: Labels, base: float) -> tuple[float, tuple[float, float]]:
+    """Return the likeliest temperature near the base's, and where it lies with 95 % probability (by the curvature at the peak)."""
+
+    def prior(log: float) -> float:
+        return float((log - np.log(base)) ** 2 / (2 * PRIOR_SPREAD**2) / len(labels))
+
+    temperature = fit_temperature(logits, labels, prior=prior)
+    left, peak, right = (
+        negative_log_likelihood(logits, labels, float(temperature * np.exp(step))) * len(labels) for step in (-STEP, 0, STEP)
+    )
+    # The likelihood of very large temperatures curves the other way; the prior alone remains.
+    curvature = max(0.0, (left - 2 * peak + right) / STEP**2) + PRIOR_SPREAD**-2
+    factor = float(np.exp(1.96 / np.sqrt(curvature)))
+    return temperature, (temperature / factor, temperature * factor)
 
 
 def calibrated_on(dev: Sequence[Example], *, pairs: bool) -> str:
     """Describe the input of ``calibrate`` in one line."""
     if not dev:
-        return "no development set: not calibrated"
+        return f"no development set: not calibrated; {KEPT}"
+    if len(dev) < TEXTS_MIN:
+        return f"calibration needs {TEXTS_MIN} texts, the development set has {len(dev)}: not calibrated; {KEPT}"
     singles = pairs and all(example.text_pair is None for example in dev)
     return "calibration on single texts: the development set has no pairs" if singles else "calibration"

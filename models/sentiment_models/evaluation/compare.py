@@ -12,6 +12,7 @@ from sentiment.model.cores import cores_granted
 from sentiment_models.errors import ModelsError
 from sentiment_models.evaluation.evaluate import Dataset, Measured, graph_measured, refuse_equal_names, run_file
 from sentiment_models.evaluation.findings import GraphMeasured
+from sentiment_models.evaluation.metrics import figures_of
 from sentiment_models.evaluation.resample import SEED, difference_interval, mcnemar
 from sentiment_models.evaluation.tables import P_VALUE_MIN, Table, interval, shortened
 
@@ -49,7 +50,7 @@ class Difference(_Part):
 
     ``lost``: texts that only the first bundle answers correctly. ``gained``: texts that only the second does. ``changed``: texts
     whose label differs. ``interval``: the paired 95 % interval of the accuracy difference, second minus first. ``p_value``:
-    McNemar's exact test.
+    McNemar's exact test. ``expected_accuracy``: the mean probability that each states of its answers. ``ece``: expected calibration error.
     """
 
     rows: int = Field(gt=0)
@@ -59,9 +60,18 @@ class Difference(_Part):
     changed: int
     interval: tuple[float, float]
     p_value: float
+    expected_accuracy: tuple[float, float]
+    ece: tuple[float, float]
     core_ms_per_text: tuple[float, float]
     lost_examples: tuple[Flip, ...] = ()
     gained_examples: tuple[Flip, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """Which bundle is better, by McNemar's test alone."""
+        if self.p_value >= P_VALUE_MIN:
+            return "not shown"
+        return "B" if self.gained > self.lost else "A"
 
 
 class Comparison(_Part):
@@ -130,6 +140,7 @@ def _difference(before: Measured, after: Measured, labels: Sequence[str], seed: 
         )
 
     lost, gained = right[0] & ~right[1], ~right[0] & right[1]
+    first, second = (figures_of(one, before.labels) for one in stated)
     counts = int(lost.sum()), int(gained.sum())
     low, high = difference_interval(*counts, rows, seed)
     return Difference(
@@ -140,6 +151,8 @@ def _difference(before: Measured, after: Measured, labels: Sequence[str], seed: 
         changed=int((answers[0] != answers[1]).sum()),
         interval=(round(low, 5), round(high, 5)),
         p_value=mcnemar(*counts),
+        expected_accuracy=(round(float(stated[0].max(axis=1).mean()), 5), round(float(stated[1].max(axis=1).mean()), 5)),
+        ece=(round(first.ece, 5), round(second.ece, 5)),
         core_ms_per_text=(round(1e3 * before.core_s / rows, 3), round(1e3 * after.core_s / rows, 3)),
         lost_examples=examples(lost),
         gained_examples=examples(gained),
@@ -147,7 +160,7 @@ def _difference(before: Measured, after: Measured, labels: Sequence[str], seed: 
 
 
 def _pooled(parts: Sequence[Difference], seed: int) -> Difference:
-    """Combine all files, each text counted once; without examples."""
+    """Combine all files, each text counted once; without examples. ``ece`` is the mean of those of the files."""
     rows, lost, gained = (sum(getattr(part, name) for part in parts) for name in ("rows", "lost", "gained"))
     low, high = difference_interval(lost, gained, rows, seed)
 
@@ -162,24 +175,39 @@ def _pooled(parts: Sequence[Difference], seed: int) -> Difference:
         changed=sum(part.changed for part in parts),
         interval=(round(low, 5), round(high, 5)),
         p_value=mcnemar(lost, gained),
+        expected_accuracy=(round(mean("expected_accuracy", 0), 5), round(mean("expected_accuracy", 1), 5)),
+        ece=(round(mean("ece", 0), 5), round(mean("ece", 1), 5)),
         core_ms_per_text=(round(mean("core_ms_per_text", 0), 3), round(mean("core_ms_per_text", 1), 3)),
     )
 
 
-def tables(comparison: Comparison) -> tuple[Table, Table]:
-    """Return the accuracy table and the cost table."""
+def tables(comparison: Comparison) -> tuple[Table, Table, Table]:
+    """Return the tables of accuracy, of stated probabilities, and of cost."""
     accuracy = Table(
         "Accuracy",
-        ("data set", "texts", "A", "B", "B - A", "95 %", "p", "A only right", "B only right", "labels changed"),
+        ("data set", "texts", "A", "B", "B - A", "95 %", "p", "better", "A only right", "B only right", "labels changed"),
         tuple(
             (
                 *(name, one.rows, *one.accuracy, f"{one.accuracy[1] - one.accuracy[0]:+.4f}", interval(one.interval)),
-                *(f"{one.p_value:.4f}", one.lost, one.gained, one.changed),
+                *(f"{one.p_value:.4f}", one.verdict, one.lost, one.gained, one.changed),
             )
             for name, one in comparison.datasets.items()
         ),
         "95 %: paired bootstrap interval of the difference. p: McNemar's exact test on the texts that only one bundle answers correctly. "
-        f"At {P_VALUE_MIN} or more, the difference may be chance.",
+        f"At {P_VALUE_MIN} or more, the difference may be chance, and neither is shown to be better.",
+    )
+    stated = Table(
+        "Stated probabilities",
+        ("data set", "expected accuracy A", "true", "expected accuracy B", "true", "ECE A", "ECE B"),
+        tuple(
+            (
+                *(name, one.expected_accuracy[0], one.accuracy[0], one.expected_accuracy[1], one.accuracy[1]),
+                *(f"{one.ece[0]:.4f}", f"{one.ece[1]:.4f}"),
+            )
+            for name, one in comparison.datasets.items()
+        ),
+        "Expected accuracy: the mean probability that the answers state. Above the true one, they are too sure. ECE: expected calibration "
+        "error; 0 is perfect.",
     )
     first, second = comparison.first.graph, comparison.second.graph
     cost = [
@@ -188,7 +216,7 @@ def tables(comparison: Comparison) -> tuple[Table, Table]:
     ]
     for name, a, b in (("graph, MB", first.bytes, second.bytes), ("bundle, MB", first.bundle_bytes, second.bundle_bytes)):
         cost.append((name, f"{a / 1e6:.1f}", f"{b / 1e6:.1f}", _ratio(a, b)))
-    return accuracy, Table("Cost", ("", "A", "B", "B / A"), tuple(cost), "Times depend on the machine.")
+    return accuracy, stated, Table("Cost", ("", "A", "B", "B / A"), tuple(cost), "Times depend on the machine.")
 
 
 def as_text(comparison: Comparison) -> str:

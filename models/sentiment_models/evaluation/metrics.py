@@ -1,5 +1,6 @@
 """Accuracy, macro F1, calibration error, temperature fit and abstain threshold. Pure functions of arrays."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -130,18 +131,25 @@ def negative_log_likelihood(logits: Logits, labels: Labels, temperature: float =
     return float(np.average(log_total - scaled[np.arange(len(labels)), labels], weights=weights))
 
 
-def fit_temperature(logits: Logits, labels: Labels, weights: NDArray[np.float64] | None = None) -> float:
+def fit_temperature(
+    logits: Logits, labels: Labels, weights: NDArray[np.float64] | None = None, prior: Callable[[float], float] = lambda _: 0.0
+) -> float:
     """Return the temperature from 0.05 to 20 that maximises the likelihood of the correct labels.
 
     Guo et al. 2017, "On Calibration of Modern Neural Networks". The likelihood has a single peak in 1/temperature, so a
-    golden-section search over log(temperature) finds it. ``weights``: of each row, [rows]; None: equal.
+    golden-section search over log(temperature) finds it. ``weights``: of each row, [rows]; None: equal. ``prior``: added to the mean
+    negative log-likelihood of a row, of a log(temperature).
     """
+
+    def loss(log: float) -> float:
+        return negative_log_likelihood(logits, labels, float(np.exp(log)), weights) + prior(log)
+
     ratio = (np.sqrt(5.0) - 1) / 2
     low, high = np.log(TEMPERATURE_MIN), np.log(TEMPERATURE_MAX)
     for _ in range(SEARCH_STEPS):
         width = ratio * (high - low)
         left, right = high - width, low + width
-        if negative_log_likelihood(logits, labels, np.exp(left), weights) < negative_log_likelihood(logits, labels, np.exp(right), weights):
+        if loss(left) < loss(right):
             high = right
         else:
             low = left

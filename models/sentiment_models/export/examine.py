@@ -291,7 +291,8 @@ def _explain(subject: _Subject, spec: GraphSpec) -> str:
     measured = explain_parity(session, subject.tokenizer, subject.checkpoint.explained, rows)
     check_explain_parity(measured)
     return (
-        f"{len(rows)} rows in mixed batches, {session.layers} layers of {session.heads} heads, differs from torch by at most {measured:.2g}"
+        f"{measured.points} rows in mixed batches, {session.layers} layers of {session.heads} heads, differs from torch by at most "
+        f"{measured.largest:.2g} of the size of an output"
     )
 
 

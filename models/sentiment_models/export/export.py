@@ -1,17 +1,20 @@
 """Export a checkpoint to a bundle: its weights once, an int8 and an fp32 graph, and a manifest with golden answers for both."""
 
+import random
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sentiment.model.bundle import Manifest
 from sentiment.model.classifier import load_classifier
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tokenizer import Row, Tokenizer
-from sentiment_models.data.labelled import Example, Source
+from sentiment_models.data.labelled import Example, Source, TextOrPair, read_texts
 from sentiment_models.errors import ModelsError, NotExplainable, disk_full
-from sentiment_models.evaluation.calibration import Calibration, calibrate, calibrated_on
+from sentiment_models.evaluation.calibration import UNKNOWN_BASE, Calibration, calibrate, calibrated_on
+from sentiment_models.evaluation.reference import measure_reference, record_reference
 from sentiment_models.export.checkpoint import Checkpoint, one_thread, save_weights
 from sentiment_models.export.golden import GOLDEN_PAIRS, GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
 from sentiment_models.export.graphs.explain_graph import explain_graph
@@ -19,6 +22,7 @@ from sentiment_models.export.graphs.flatten import flatten
 from sentiment_models.export.graphs.graph import serialize
 from sentiment_models.export.graphs.quantize import INT8, Embeddings, quantize
 from sentiment_models.export.inference import Graph, encode_all
+from sentiment_models.export.inherited import Inherited, inherited_of
 from sentiment_models.export.manifest import (
     EXPLAIN_FILE,
     TOKENIZER_FILE,
@@ -31,8 +35,9 @@ from sentiment_models.export.manifest import (
 from sentiment_models.export.provenance import Json, distinct_names, library_versions, three_digits, without_folders
 from sentiment_models.export.spellings import add_spellings, learn_spellings
 from sentiment_models.export.verify import (
-    EXPLAIN_ERROR_MAX,
+    EXPLAIN_TOLERANCE,
     INVARIANCE,
+    ExplainParity,
     Movement,
     Parity,
     check_explain_parity,
@@ -55,6 +60,14 @@ PRECISIONS = ("int8", "fp32")
 PARITY_DEV_ROWS = 48
 INVARIANCE_DEV_ROWS = 48
 EXPLAIN_DEV_ROWS = 16
+
+# The name of the reference that an export counts. A window of the server has as many texts.
+REFERENCE = "training"
+REFERENCE_TEXTS_MAX = 2000
+NO_REFERENCE = (
+    "no drift reference: {names} of {base} count its answers, not those of this model; give the training files with --texts, or add one "
+    "later with sentiment-models reference"
+)
 
 FLATTENED = "int8.onnx is flattened: its last layer is computed only for the first token"
 NOT_FLATTENED = (
@@ -82,14 +95,16 @@ class Identity:
 class Exported:
     """Measurements of an export by precision.
 
-    ``explain`` is the largest error of the explain graph, None without one; ``weights_in_int8`` how many weights are stored in int8.
+    ``base_temperature`` is the one that the calibration started from, ``explain`` the parity of the explain graph, None without one;
+    ``weights_in_int8`` how many weights are stored in int8.
     """
 
     parity: dict[str, Parity]
     movement: dict[str, Movement]
     golden: GoldenSet
     calibration: Calibration
-    explain: float | None
+    base_temperature: float
+    explain: ExplainParity | None
     weights_in_int8: int
 
 
@@ -105,10 +120,14 @@ def export(
     pairs: bool = False,
     max_tokens: int | None = None,
     spellings: Sequence[Path] = (),
+    texts: Sequence[Path] = (),
     force: bool = False,
     say: Say = lambda _: None,
 ) -> Exported:
     """Make ``bundle`` from a checkpoint directory that transformers saved. Repeated exports on one machine give the same bytes.
+
+    Of a checkpoint that was trained from a bundle, the result keeps how that reads long texts, its spellings, and its study of
+    explanations, marked as the base's.
 
     The bundle is built in ``<bundle>.part`` and renamed after all checks. A failed export leaves nothing behind and does not change an
     existing bundle. The remains of a killed export are removed by the next one.
@@ -125,7 +144,9 @@ def export(
         max_tokens: maximum tokens of a text, special tokens included; None: the number of the model's positions
             (XLNet has none and gets 512).
         spellings: files of texts, .txt with one text per line or labelled files. The tokenizer reads misspelled words as words that are
-            frequent in them. None: it reads misspelled words in pieces.
+            frequent in them. None: those of the base, if that is a bundle; else it reads misspelled words in pieces.
+        texts: files of texts like those that will be served, with labels or without, such as the training files. They are the drift
+            reference of the server. None: there is no reference, because those of a base count the base's answers.
         force: replace ``bundle`` if it exists.
         say: called with a line of progress at each step.
 
@@ -140,16 +161,22 @@ def export(
         raise ModelsError(f"{bundle}: exists; use --overwrite to replace it")
     part = bundle.with_name(bundle.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
-    loaded = Checkpoint(checkpoint, max_tokens)
+    inherited = inherited_of(checkpoint)
+    loaded = Checkpoint(checkpoint, max_tokens or (inherited.max_tokens if inherited else None))
+    pairs = pairs or (inherited is not None and inherited.pairs)
     if pairs:
         loaded.check_pairs()
     try:
         with temporary_folder(part):
             with one_thread():
-                exported = _build(loaded, part, Identity(name, version, base, pairs), dev or (), embeddings, spellings, say)
+                exported = _build(loaded, part, Identity(name, version, base, pairs), inherited, dev or (), embeddings, spellings, say)
             say("loading the bundle with the service's code")
-            for precision in PRECISIONS:
-                load_classifier(part, precision)
+            served, *_ = [load_classifier(part, precision) for precision in PRECISIONS]
+            if texts:
+                say("counting the answers to the texts, as the drift reference")
+                record_reference(part, REFERENCE, measure_reference(served, _sample(texts, served.manifest), texts))
+            elif inherited and inherited.references:
+                say(NO_REFERENCE.format(base=inherited.bundle, names=", ".join(inherited.references)))
             _put_in_place(part, bundle)
     except Exception as error:  # each library that writes has its own exceptions
         if message := disk_full(error, f"{part} or {tempfile.gettempdir()}"):
@@ -162,12 +189,15 @@ def _build(
     checkpoint: Checkpoint,
     part: Path,
     identity: Identity,
+    inherited: Inherited | None,
     dev: Sequence[Example],
     embeddings: Embeddings,
     spellings: Sequence[Path],
     say: Say,
 ) -> Exported:
-    learned = _learned(checkpoint, spellings, say) if spellings else {}
+    # Temperature and explanations are of one head: a new one, or another order of labels, has neither of the base.
+    same = inherited if inherited and list(inherited.labels) == checkpoint.labels else None
+    learned = _learned(checkpoint, spellings, say) if spellings else inherited.spellings if inherited else {}
     stored = _write_graphs(checkpoint, part, embeddings, say)
     if learned:
         add_spellings(part / TOKENIZER_FILE, learned)
@@ -180,10 +210,18 @@ def _build(
     explain = _prove_explain(part, tokenizer, stored, rows)
     golden = golden_set(graphs, checkpoint.labels, identity.pairs)
     say(calibrated_on(dev, pairs=identity.pairs))
+    known = Calibration(same.calibration.temperature, same.calibration.abstain_below) if same else UNKNOWN_BASE
+    calibration = calibrate(graphs[PRECISIONS[0]], dev, len(checkpoint.labels), known)
     in_int8 = sum(name.endswith(INT8) for name in stored_tensors(part / WEIGHTS_FILE))
-    exported = Exported(parities, movements, golden, calibrate(graphs[PRECISIONS[0]], dev, len(checkpoint.labels)), explain, in_int8)
-    provenance = {**_provenance(checkpoint.path, identity.base, embeddings, exported), "spellings": _spelled(learned, spellings)}
-    write_manifest(part, _manifest(checkpoint, identity, graphs, exported, provenance, file_entries(part)))
+    exported = Exported(parities, movements, golden, calibration, known.temperature, explain, in_int8)
+    provenance = {
+        **_provenance(checkpoint.path, identity.base, embeddings, exported),
+        "spellings": _spelled(learned, spellings, inherited),
+        "kept_of": inherited.bundle if inherited else None,
+    }
+    manifest = _manifest(checkpoint, identity, graphs, exported, provenance, file_entries(part))
+    kept = {**(inherited.truncation(checkpoint.max_tokens) if inherited else {}), **(same.study() if same else {})}
+    write_manifest(part, {**manifest, **kept})
     return exported
 
 
@@ -215,9 +253,17 @@ def _learned(checkpoint: Checkpoint, files: Sequence[Path], say: Say) -> dict[st
     return learn_spellings(checkpoint.tokenizer, texts, ", ".join(map(str, files)))
 
 
-def _spelled(learned: Mapping[str, str], files: Sequence[Path]) -> dict[str, Json] | None:
+def _spelled(learned: Mapping[str, str], files: Sequence[Path], inherited: Inherited | None) -> dict[str, Json] | None:
+    if not learned:
+        return None
     named = zip(distinct_names(files), files, strict=True)
-    return {"count": len(learned), "files": [{"file": name, "sha256": sha256(path)} for name, path in named]} if learned else None
+    base = {"base": inherited.bundle} if inherited and not files else {}
+    return {"count": len(learned), "files": [{"file": name, "sha256": sha256(path)} for name, path in named], **base}
+
+
+def _sample(files: Sequence[Path], manifest: Manifest) -> list[TextOrPair]:
+    every = [text for file in files for text in read_texts(file, manifest.labels, pairs=manifest.pairs)]
+    return every if len(every) <= REFERENCE_TEXTS_MAX else random.Random(1).sample(every, REFERENCE_TEXTS_MAX)  # noqa: S311 - a sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +296,7 @@ def _prove(graphs: Mapping[str, Graph], torch: Mapping[str, Checkpoint], rows: _
     return parities, movements
 
 
-def _prove_explain(part: Path, tokenizer: Tokenizer, checkpoint: Checkpoint, rows: _Rows) -> float | None:
+def _prove_explain(part: Path, tokenizer: Tokenizer, checkpoint: Checkpoint, rows: _Rows) -> ExplainParity | None:
     if not (part / EXPLAIN_FILE).exists():
         return None
     session = ExplainSession(part / EXPLAIN_FILE)
@@ -269,7 +315,7 @@ def _manifest(
 ) -> dict[str, Json]:
     calibration = exported.calibration
     # Only the fixed outputs: those of the layers are read from the graph itself.
-    explain = _entry(EXPLAIN_FILE, "fp32", checkpoint.family.inputs, ["logits", "embedding_dots"], EXPLAIN_ERROR_MAX)
+    explain = _entry(EXPLAIN_FILE, "fp32", checkpoint.family.inputs, ["logits", "embedding_dots"], EXPLAIN_TOLERANCE)
     return {
         "format": 1,
         "name": identity.name,
@@ -318,7 +364,12 @@ def _provenance(checkpoint: Path, base: str | None, embeddings: Embeddings, expo
         "embeddings": embeddings,
         "weights_in_int8": exported.weights_in_int8,
         "parity": {p: three_digits(asdict(measured)) for p, measured in exported.parity.items()},
-        "explain_parity": None if exported.explain is None else float(f"{exported.explain:.3g}"),
+        "explain_parity": None if exported.explain is None else three_digits(asdict(exported.explain)),
+        "calibration": {
+            "texts": exported.calibration.dev.rows if exported.calibration.dev else 0,
+            "base_temperature": exported.base_temperature,
+            "temperature_95": [round(one, 3) for one in exported.calibration.interval or ()],
+        },
         "batch_mates": {p: three_digits(asdict(measured)) for p, measured in exported.movement.items()},
         "libraries": library_versions(),
     }

@@ -132,8 +132,18 @@ def add_spellings(file: Path, spellings: Mapping[str, str]) -> None:
     # An added token that the model's vocabulary lacks would get a new id at loading, counted from the number of entries.
     for added in content["added_tokens"]:
         vocabulary.setdefault(added["content"], added["id"])
-    vocabulary.update({spelling: vocabulary[word] for spelling, word in spellings.items()})
+    # A word of its own, such as one added in training, is no longer a spelling of another.
+    vocabulary.update({spelling: vocabulary[word] for spelling, word in spellings.items() if spelling not in vocabulary})
     file.write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
+
+
+def spellings_of(file: Path) -> dict[str, str]:
+    """Read the spellings of a tokenizer.json: spelling -> word. Empty without any, and for another kind of tokenizer."""
+    model = _content(file)["model"]
+    if model.get("type") != "WordPiece":
+        return {}
+    words: dict[int, str] = {}
+    return {name: words[number] for name, number in model["vocab"].items() if words.setdefault(number, name) != name}
 
 
 def without_spellings(file: Path) -> tokenizers.Tokenizer:

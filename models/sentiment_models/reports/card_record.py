@@ -175,7 +175,7 @@ def _spellings(provenance: Facts) -> list[str]:
     found: Any = provenance.get("spellings")  # plain JSON; absent in bundles of earlier versions
     if not found:
         return []
-    files = ", ".join(f"{file['file']} (`{file['sha256'][:16]}`)" for file in found["files"])
+    files = ", ".join(f"{file['file']} (`{file['sha256'][:16]}`)" for file in found["files"]) or f"the files of {found['base']}"
     return [
         "",
         f"The tokenizer corrects {found['count']:,} misspelled words, each with one swapped or omitted letter. "

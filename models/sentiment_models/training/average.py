@@ -11,6 +11,7 @@ import torch
 
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.export.checkpoint import base_tokenizer, load_classifier
+from sentiment_models.export.inherited import hand_on, inherited_of
 from sentiment_models.export.labels import label_names
 from sentiment_models.training.bases import TRAINING_FILE, teacher_name, training_of
 from sentiment_models.training.resume import replace_folder
@@ -53,6 +54,7 @@ def average(checkpoints: Sequence[Path], out: Path, *, force: bool = False) -> N
     def fill(part: Path) -> None:
         models[0].save_pretrained(part)
         base_tokenizer(str(checkpoints[0])).save_pretrained(part)
+        hand_on(inherited_of(last), part)
         (part / TRAINING_FILE).write_text(json.dumps({**record, "averaged_with": names}, indent=1), encoding="utf-8")
 
     replace_folder(out, fill)

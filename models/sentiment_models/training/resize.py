@@ -14,6 +14,7 @@ from transformers import AutoModelForSequenceClassification, PretrainedConfig
 
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.export.checkpoint import base_tokenizer, load_classifier
+from sentiment_models.export.inherited import hand_on, inherited_of
 from sentiment_models.training.bases import TRAINING_FILE, name_of, training_of
 from sentiment_models.training.resume import replace_folder
 
@@ -58,6 +59,7 @@ def resize(base: Path, out: Path, *, layers: int | None = None, width: int | Non
     def fill(part: Path) -> None:
         other.save_pretrained(part)
         base_tokenizer(str(base)).save_pretrained(part)
+        hand_on(inherited_of(base), part)
         record = {"resized": resized, "base_training": training_of(str(base))}
         (part / TRAINING_FILE).write_text(json.dumps(record, indent=1), encoding="utf-8")
 

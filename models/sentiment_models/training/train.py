@@ -23,6 +23,7 @@ from sentiment_models.data.labelled import Example, TextOrPair, batches, cut_sor
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.export.checkpoint import base_tokenizer
 from sentiment_models.export.families import FAMILIES, check_reads
+from sentiment_models.export.inherited import hand_on, inherited_of
 from sentiment_models.export.provenance import Json
 from sentiment_models.export.weights import check_weights
 from sentiment_models.training.bases import TRAINING_FILE, content_of, folder_of, name_of, training_of
@@ -147,6 +148,10 @@ class _Run:
         added = add_emoji(self.model, self.tokenizer) if recipe.emoji else None
         if added is not None and processes.first:
             tqdm.write(f"added {added} emoji to the vocabulary")
+        # Of a folder; an untrained model and a name known to transformers have nothing to hand on.
+        inherited = inherited_of(Path(recipe.base)) if recipe.base else None
+        # A fresh head is none that the base's calibration and study were made with, whatever its labels.
+        self.inherited = inherited.model_copy(update={"labels": ()}) if inherited and recipe.new_head else inherited
         self.family = FAMILIES[self.model.config.model_type]
         if recipe.head_only:
             freeze_encoder(self.model)
@@ -281,6 +286,7 @@ class _Run:
         def fill(folder: Path) -> None:
             self._result.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
+            hand_on(self.inherited, folder)
 
         replace_folder(self.out / "best", fill)
 

@@ -76,6 +76,7 @@ class ExplanationsMeasured(_Part):
 
     ``default_method``: the attribution method for requests that name none. A service uses its own first method instead if it does not
     know this one or lacks the graph for it, and two_step_shapley for a text of more than ``words_max`` words, the longest of the study.
+    ``bundle``: the bundle that was studied, if it was not this one but the one that this one was fine-tuned from.
     """
 
     default_method: _Name
@@ -85,6 +86,12 @@ class ExplanationsMeasured(_Part):
     # Ways of erasing words. A method counts as better than random only if it is with all of them.
     operators: tuple[_Name, ...] = Field(min_length=1, max_length=OPERATORS_MAX, strict=False)
     trust: tuple[MethodTrust, ...] = Field(min_length=1, max_length=METHODS_MAX, strict=False)
+    bundle: Shown | None = None
+
+    @property
+    def studied(self) -> str:
+        """The data set, and the bundle if it was another: for people."""
+        return self.dataset if self.bundle is None else f"{self.dataset} (by {self.bundle}, before fine-tuning)"
 
     @model_validator(mode="after")
     def _agree(self) -> "ExplanationsMeasured":

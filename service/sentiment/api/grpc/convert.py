@@ -182,7 +182,7 @@ def graph_of(graph: GraphSpec, provider: str) -> pb.Graph:
 
 def _study_of(measured: ExplanationsMeasured) -> pb.ExplanationStudy:
     return pb.ExplanationStudy(
-        dataset=measured.dataset,
+        dataset=measured.studied,
         texts=measured.texts,
         operators=measured.operators,
         default_method=measured.default_method,
