@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 
+from sentiment.extras import COMMANDS
 from sentiment.files.errors import DISK_FULL, reason
 
 
@@ -36,6 +37,8 @@ class NotExplainable(ModelsError):
 
 # The smallest extra of the distribution that has a package. ``models`` has all of them.
 EXTRAS: Mapping[str, str] = {
+    # With the runtime, which most commands need too.
+    **dict.fromkeys(COMMANDS, "cpu"),
     "onnxruntime": "cpu",
     "matplotlib": "plots",
     **dict.fromkeys(("cryptography", "onnx", "safetensors", "tqdm", "wheel"), "bundles"),

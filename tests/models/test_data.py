@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sentiment_models.data.labelled import Example, Source, batches, cut_sorted, read_examples
+from sentiment_models.data.labelled import Example, Reading, Source, batches, cut_sorted, read_examples
 from sentiment_models.errors import BadData
 from tests.models.tiny_bert import LABELS
 
@@ -117,3 +117,10 @@ def test_rows_sorted_either_way_fill_batches_within_both_limits(longest_first: b
     assert all(len(group) <= 4 and (len(group) == 1 or len(group) * max(lengths[i] for i in group) <= 100) for group in groups)
     assert len(groups) == 5
     assert list(cut_sorted([], [], 4, 100)) == []
+
+
+def test_a_second_text_that_is_asked_for_is_in_every_row(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"label": 1, "text": "a", "reply": "b"}\n{"label": 0, "text": "c", "reply": null}\n')
+
+    with pytest.raises(BadData, match=r"a\.jsonl:2: .*reply is None"):
+        list(read_examples(tmp_path / "a.jsonl", LABELS, reading=Reading("reply")))

@@ -14,9 +14,11 @@ from sentiment.model.classifier import load_classifier
 from sentiment.model.tokenizer import Row, Windows
 from sentiment_models.cli import main
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
+from sentiment_models.evaluation.compare import compare
 from sentiment_models.evaluation.evaluate import Dataset, evaluate, record
 from sentiment_models.evaluation.findings import Evaluation, read_evaluation
 from sentiment_models.evaluation.probes import read_kinds
+from sentiment_models.explanations.subject import Subject
 from sentiment_models.export.export import Exported
 from sentiment_models.export.inference import Graph, answer, by_length, serve
 from sentiment_models.reports import plots
@@ -344,5 +346,6 @@ def test_a_bundle_of_another_task_is_not_measured(exported: tuple[Path, Exported
     bundle = tampered.copy(exported[0], tmp_path)
     tampered.change_json(bundle, "config.json", lambda config: config.update(problem_type="multi_label_classification"))
 
-    with pytest.raises(BadCheckpoint, match=r"config\.json: problem_type is multi_label_classification"):
-        evaluate(bundle, [dataset])
+    for measure in (lambda: evaluate(bundle, [dataset]), lambda: compare(bundle, bundle, [dataset]), lambda: Subject(bundle)):
+        with pytest.raises(BadCheckpoint, match=r"config\.json: problem_type is multi_label_classification"):
+            measure()

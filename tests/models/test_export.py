@@ -6,6 +6,8 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,6 +27,7 @@ from sentiment_models.errors import BadCheckpoint, BadData, ModelsError, ParityF
 from sentiment_models.export.checkpoint import from_pretrained
 from sentiment_models.export.export import Exported, export
 from sentiment_models.export.graphs.quantize import Embeddings, quantize
+from sentiment_models.export.verify import check_parity, parity
 from tests.models import processes
 from tests.models.tiny_bert import save_tiny_bert, sentences
 
@@ -228,6 +231,48 @@ def test_a_failed_export_leaves_nothing_and_keeps_what_was_there(checkpoint: Pat
 
     assert {path.name for path in tmp_path.iterdir()} == {"1"}
     assert {path.name for path in (tmp_path / "1").iterdir()} == {"mine.txt"}
+
+
+@pytest.mark.parametrize(("wrong", "texts", "sure"), [(10, 66, 0.97), (3, 19, 0.97), (1, 60, 0.97), (1, 29, 0.74)])
+def test_int8_may_turn_texts_between_two_labels_alone(wrong: int, texts: int, sure: float) -> None:
+    """Each label of torch is as probable as ``sure``; int8 gives ``wrong`` texts the other label, as probable."""
+    half = np.log(sure / (1 - sure)) / 2
+    rows: list[Any] = [SimpleNamespace(tokens=3, number=number) for number in range(texts)]
+    graph: Any = SimpleNamespace(feeds=lambda batch: batch, logits=lambda batch: np.array([[half, -half]] * len(batch)))
+
+    def torch_says(batch: Any) -> Any:
+        return np.array([[-half, half] if row.number < wrong else [half, -half] for row in batch])
+
+    measured = parity(graph, torch_says, rows)
+
+    assert (measured.labels_changed, measured.sure_labels_changed) == (wrong, wrong * (sure > 0.9))
+    if sure > 0.9:
+        with pytest.raises(ParityFailed, match=f"the int8 graph gives {wrong} of {texts} texts another label than torch"):
+            check_parity("int8", measured)
+    else:
+        check_parity("int8", measured)
+
+
+def test_a_flip_of_one_text_among_many_labels_is_an_error_of_the_whole_text() -> None:
+    one, other = (np.where(np.arange(28) == place, 12.0, 0.0)[None] for place in (0, 1))
+    graph: Any = SimpleNamespace(feeds=lambda batch: batch, logits=lambda _: one)
+
+    measured = parity(graph, lambda _: other, [SimpleNamespace(tokens=3)])  # type: ignore[list-item]  # all that is read of a row
+
+    assert measured.probability_error_mean > 0.99
+    assert measured.probability_error_counted == pytest.approx(0.1)
+
+
+def test_a_graph_that_a_server_would_drop_makes_no_bundle(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drop(*_: object) -> None:
+        raise BadBundle("explain.onnx: the sum of an attention row differs from 1")
+
+    monkeypatch.setattr("sentiment_models.export.export.load_graph", drop)
+
+    with pytest.raises(BadBundle, match="attention row"):
+        export(checkpoint, tmp_path / "1", name="tiny", version=1)
+
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_name_that_the_service_refuses_makes_no_bundle(checkpoint: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from sentiment.client import Client
 from sentiment.model.bundle import CHECKOUT_BUNDLES, Bundle, load_bundle
 from sentiment_models.cli import main
 from sentiment_models.export.inherited import inherited_of
+from tests.models.tiny_bert import save_tiny_bert, sentences
 
 BASE = CHECKOUT_BUNDLES / "english" / "1"
 TEXTS = 200
@@ -86,8 +88,31 @@ def test_a_model_learns_from_200_texts_and_again_from_the_feedback_on_it(tmp_pat
     # The answer in the journal; the text that was only labelled is no answer.
     assert second.manifest.references["training"].texts == TEXTS + 1
     assert study.dataset == "sst2/dev (by english/1, before fine-tuning)"
-    assert "; the base's: 1.027)" in printed.out
-    assert f"--texts {mine} --out ..." in printed.out
+    assert " (with the base's: 1.027, 95 % sure: " in printed.out
+    assert f"--texts {mine} --output ..." in printed.out
+
+
+def test_the_command_that_train_prints_exports_a_model_of_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, out = tmp_path / "my data", tmp_path / "tiny" / "2"
+    base, rows = save_tiny_bert(folder / "base"), sentences(120)
+    files = {}
+    for column in ("reply", "answer"):
+        files[column] = folder / f"{column}.csv"
+        lines = (f'{label},"{text}","{other}"' for (label, text), (_, other) in zip(rows, reversed(rows), strict=True))
+        files[column].write_text("\n".join([f"label,text,{column}", *lines]))
+    assert main(["export", str(base), "--pairs", "--output", str(tmp_path / "tiny" / "1")]) == 0
+    train = ["train", "--base", str(tmp_path / "tiny" / "1"), "--data", str(files["reply"]), "--pair", "reply", "--max-tokens", "32"]
+    assert main([*train, "--output", str(folder / "run")]) == 0
+
+    _, *command = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    command[-1] = str(out)
+
+    assert command[-5:-2] == ["--pairs", "--pair", "reply"]
+    assert main([one for one in command if one != "--pairs"]) == 0
+    manifest = load_bundle(out).manifest
+    assert (manifest.pairs, manifest.references["training"].texts) == (True, 120)
+    assert main([str(files["answer"]) if one == str(files["reply"]) else one for one in command] + ["--overwrite"]) == 1
+    assert "neither reply (--pair) nor text_pair" in capsys.readouterr().err
 
 
 def _check_kept(bundle: Bundle) -> None:

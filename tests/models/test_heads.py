@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -12,11 +13,15 @@ from sentiment.model.bundle import load_bundle
 from sentiment_models.cli import main
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.export.checkpoint import from_pretrained
+from sentiment_models.export.graphs.quantize import INT8, columns_int8, factor_int8
+from sentiment_models.export.manifest import MANIFEST_FILE, WEIGHTS_FILE
+from sentiment_models.export.weights import dithered
 from sentiment_models.training.heads import head_of
 from sentiment_models.training.label import answers_of
 from sentiment_models.training.optimizer import FRESH_TIMES, make_optimizer
 from sentiment_models.training.recipe import Recipe
 from sentiment_models.training.train import load_base
+from tests.models import tampered
 from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
 from tests.models.tiny_families import TINY, save_tiny
 
@@ -158,6 +163,46 @@ def test_a_fresh_head_learns_faster_than_its_encoder(tmp_path: Path) -> None:
     found = {name: rates[id(weight)] for name, weight in model.named_parameters()}
     assert {name for name, rate in found.items() if rate == pytest.approx(FRESH_TIMES * 1e-3)} == {"classifier.weight", "classifier.bias"}
     assert sorted(set(found.values())) == pytest.approx([1e-3, FRESH_TIMES * 1e-3])
+
+
+def test_what_is_not_trained_keeps_its_steps_and_the_calibration_of_a_base_in_any_order(tmp_path: Path) -> None:
+    base, data = tmp_path / "tiny" / "1", tmp_path / "data.tsv"
+    data.write_text("".join(f"{LABELS[label]}\t{text}\n" for label, text in sentences(60)))
+    assert main(["export", str(save_tiny_bert(tmp_path / "base")), "--out", str(base)]) == 0
+    tampered.change_json(base, MANIFEST_FILE, lambda manifest: manifest.update(calibration={"temperature": 2.5, "abstain_below": 0.6}))
+    steps = {name: one for name, one in load_file(base / WEIGHTS_FILE).items() if name.endswith(INT8)}
+
+    for version, labels in (("2", "negative,positive"), ("3", "positive,negative")):
+        run, bundle = tmp_path / f"run{version}", tmp_path / "tiny" / version
+        command = ["--labels", labels, "--head-only", "--learning-rate", "0", "--max-tokens", "32", "--dev-fraction", "0.2"]
+        assert main(["train", "--base", str(base), "--data", str(data), *command, "--out", str(run)]) == 0
+        assert main(["export", str(run / "best"), "--dev", str(run / "dev.jsonl"), "--out", str(bundle)]) == 0
+
+        again = load_file(bundle / WEIGHTS_FILE)
+        # fp16 rounds a few over a border.
+        assert all((again[name] != one).float().mean() < 2e-3 for name, one in steps.items())
+        manifest = load_bundle(bundle).manifest
+        assert ",".join(manifest.labels) == labels
+        # Of twelve texts, which say less than the base.
+        assert (manifest.calibration.temperature, manifest.calibration.abstain_below) == (2.5, 0.6)
+
+
+def test_a_random_start_rounds_to_the_steps_that_it_was_drawn_from() -> None:
+    factor = np.random.default_rng(1).normal(size=(64, 40)).astype(np.float32)
+    table = np.random.default_rng(2).normal(size=(30, 64)).astype(np.float32)
+    steps, scale = factor_int8(factor)
+    rows, row_scale = columns_int8(table.T)
+    # As ``rounded`` stores them: a factor transposed. Some of its columns have their scales from two neighbours.
+    assert 0 < (np.abs(steps).max(axis=0) < 127).sum() < 40
+    stored = {"factor.int8": steps.T, "factor.scale": scale[:, None], "table.int8": rows.T, "table.scale": row_scale[:, None]}
+
+    found = dithered(stored, seed=1)
+
+    for name, again, before in (("factor", factor_int8, (steps, scale)), ("table", columns_int8, (rows, row_scale))):
+        whole, scales = again(found[name].T)
+        np.testing.assert_allclose(scales, before[1], rtol=1e-6)
+        assert (whole != before[0]).mean() < 1e-3
+        assert (before[0] * before[1] != found[name].T).mean() > 0.9
 
 
 def test_a_new_head_needs_a_base() -> None:

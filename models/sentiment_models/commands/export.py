@@ -62,8 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=[],
         metavar="FILE",
-        help="texts like those that will be served, such as the files of train --data: the server compares its own with them and reports "
-        "drift; of more than 2,000 so many are drawn",
+        help="texts like those that will be served: the server compares its own with them and reports drift. Of the files of train --data "
+        "the answers are surer than of new texts; where you have others, give those. Of more than 2,000 so many are drawn",
     )
     add_reading(parser)
     add_option(parser, "--overwrite", "--force", dest="force", action="store_true", help="replace the output if it exists")
@@ -73,13 +73,15 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     from sentiment_models.data.labelled import read_examples
     from sentiment_models.export.export import export
+    from sentiment_models.export.inherited import inherited_of
     from sentiment_models.export.labels import label_names
 
     out = arguments.out.resolve()
     if arguments.version is None and not out.name.isdigit():
         raise ModelsError(f"{arguments.out}: the folder's name is not a version number; add --version N")
-    labels, reading = label_names(arguments.checkpoint), reading_of(arguments)
-    dev = list(read_examples(arguments.dev, labels, pairs=arguments.pairs, reading=reading)) if arguments.dev else None
+    labels, reading, inherited = label_names(arguments.checkpoint), reading_of(arguments), inherited_of(arguments.checkpoint)
+    pairs = arguments.pairs or (inherited is not None and inherited.pairs)
+    dev = list(read_examples(arguments.dev, labels, pairs=pairs, reading=reading)) if arguments.dev else None
     exported = export(
         arguments.checkpoint,
         out,
@@ -88,10 +90,11 @@ def run(arguments: argparse.Namespace) -> None:
         dev=dev,
         base=arguments.base,
         embeddings=arguments.embeddings,
-        pairs=arguments.pairs,
+        pairs=pairs,
         max_tokens=arguments.max_tokens,
         spellings=arguments.spellings,
         texts=arguments.texts,
+        reading=reading,
         force=arguments.force,
         say=lambda line: print(line, file=sys.stderr, flush=True),
     )
@@ -103,7 +106,8 @@ def run(arguments: argparse.Namespace) -> None:
         )
     found, golden = exported.calibration, len(exported.golden.entries)
     low, high = found.interval or (found.temperature, found.temperature)
-    sure = f" (95 %: {low:.2f} to {high:.2f}; the base's: {exported.base_temperature:.3f})" if found.interval else ""
+    guess = "no base" if exported.base_temperature is None else f"the base's: {exported.base_temperature:.3f}"
+    sure = f" (with {guess}, 95 % sure: {low:.2f} to {high:.2f})" if found.interval else ""
     print(f"temperature {found.temperature:.3f}{sure}, abstain below {found.abstain_below:.3f}; {golden} golden texts")
     for path in sorted(out.iterdir()):
         print(f"{path.name:20} {path.stat().st_size / 1e6:8.2f} MB")

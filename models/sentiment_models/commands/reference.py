@@ -68,9 +68,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.record and arguments.name is None:
         raise ModelsError("--record needs --name")
     need_standard_output(arguments.record)
-    from sentiment.model.classifier import load_classifier
+    from sentiment_models.export.inference import load_served
 
-    classifier = load_classifier(arguments.bundle)
+    classifier = load_served(arguments.bundle)
     manifest, reading = classifier.manifest, reading_of(arguments)
     texts: list[TextOrPair]
     if arguments.dev is None:

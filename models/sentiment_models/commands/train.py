@@ -1,6 +1,8 @@
 """``sentiment-models train``."""
 
 import argparse
+import json
+import shlex
 
 from sentiment_models.commands.arguments import DATA_HELP, add_reading, add_run
 from sentiment_models.export.labels import named_labels
@@ -81,7 +83,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     import torch
 
-    from sentiment_models.data.labelled import Source
+    from sentiment_models.data.labelled import PAIR, Source
     from sentiment_models.training.distributed import is_first_process
     from sentiment_models.training.train import train
 
@@ -100,6 +102,11 @@ def run(arguments: argparse.Namespace) -> None:
     )
     best = train(recipe, arguments.out, arguments.device, arguments.checkpoint_steps, resume=not arguments.restart)
     if is_first_process():
-        texts = " ".join(str(Source.parse(spec).path) for spec in arguments.data)
+        dev = arguments.out / "dev.jsonl"
+        texts = [str(Source.parse(spec).path) for spec in arguments.data]
+        with dev.open(encoding="utf-8") as stream:
+            pairs = ["--pairs"] * any(PAIR in json.loads(line) for line in stream)
+        given = [("--pair", arguments.pair), ("--journal-model", arguments.journal_model)]
+        further = [*pairs, *(part for option, value in given if value for part in (option, value))]
         print(f"{best}: the best checkpoint; next:")
-        print(f"sentiment-models export {best} --dev {arguments.out / 'dev.jsonl'} --texts {texts} --output ...")
+        print(shlex.join(["sentiment-models", "export", str(best), "--dev", str(dev), "--texts", *texts, *further]), "--output ...")

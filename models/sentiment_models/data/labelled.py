@@ -383,7 +383,7 @@ def _jsonl_lines(stream: io.TextIOWrapper, path: Path, reading: Reading, labelle
             # Interned: a file has few different values.
             domain, teacher = (sys.intern("" if row.get(name) is None else str(row[name])) for name in ("domain", "teacher"))
             made = Made(*_made(row)) if row.get("phenomenon") else None
-            for name, each in (("text", text), (second, "" if pair is None else pair)):
+            for name, each in (("text", text), (second, "" if pair is None and not reading.pair else pair)):
                 if not isinstance(each, str):
                     raise TypeError(f"{name} is {each!r:.40}")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -23,7 +23,9 @@ from sentiment_models.export.inference import Graph, answer
 TEXTS_MIN = 20
 # How far the log of a fine-tune's temperature is from that of its base, as a standard deviation: what about 40 texts say, of which 200 fit
 # it to 15 %. 27 texts that are all answered correctly would otherwise fit the least temperature there is.
-PRIOR_SPREAD = 0.35
+FINE_TUNE_SPREAD = 0.35
+# The same from 1, of a model without a base whose head it keeps. Two of three are from 0.4 to 2.7.
+UNKNOWN_SPREAD = 1.0
 # Of fewer texts, not even three lie below the threshold.
 ABSTAIN_TEXTS_MIN = 200
 # Of log(temperature), for the curvature of its likelihood.
@@ -34,7 +36,7 @@ STEP = 0.05
 class Calibration:
     """Temperature and abstain threshold; ``dev`` holds the calibrated figures on the development set.
 
-    ``interval``: where the temperature lies with 95 % probability, by the development set and its base; None: it was not fitted.
+    ``interval``: where the temperature lies with 95 % probability, by the development set and the first guess; None: it was not fitted.
     """
 
     temperature: float = 1.0
@@ -44,57 +46,58 @@ class Calibration:
     interval: tuple[float, float] | None = None
 
 
-KEPT = "temperature and threshold are those of the base bundle, or 1 and 0 without one"
-UNKNOWN_BASE = Calibration()
-
-
-def calibrate(graph: Graph, dev: Sequence[Example], labels: int, base: Calibration = UNKNOWN_BASE) -> Calibration:
+def calibrate(graph: Graph, dev: Sequence[Example], labels: int, base: Calibration | None) -> Calibration:
     """Fit the temperature and the abstain threshold on a development set.
 
-    The temperature is the likeliest one of which the base's is a first guess. With few texts it is near the base's. With fewer than
-    TEXTS_MIN both are the base's.
+    The temperature is the likeliest one of which the base's, or 1 without a base, is a first guess. With few texts it is near that. With
+    fewer than TEXTS_MIN both are the base's, or 1 and 0.
 
     Raises:
         BadData: the set has a label that the model lacks, or texts of one label only.
     """
+    known = base or Calibration()
     if not dev:
-        return base
+        return known
     wanted = np.array([example.label for example in dev], np.int64)
     if wanted.max() >= labels:
         raise BadData(f"the development set has label {wanted.max()}; the model has labels 0 to {labels - 1}")
     logits = answer(graph, [example.whole for example in dev], "calibrating").logits
     if len(dev) < TEXTS_MIN:
-        return replace(base, dev=figures(logits, wanted, base.temperature))
+        return replace(known, dev=figures(logits, wanted, known.temperature))
     if wanted.min() == wanted.max():
         raise BadData(f"all {len(dev)} texts of the development set have label {wanted[0]}; calibration needs at least two labels")
-    temperature, interval = fit_near(logits, wanted, base.temperature)
+    temperature, interval = fit_near(logits, wanted, known.temperature, FINE_TUNE_SPREAD if base else UNKNOWN_SPREAD)
     threshold = abstain_threshold(probabilities(logits, temperature).max(axis=1))
-    if len(dev) < ABSTAIN_TEXTS_MIN and base is not UNKNOWN_BASE:
+    if base and len(dev) < ABSTAIN_TEXTS_MIN:
         threshold = base.abstain_below
     return Calibration(temperature, threshold, figures(logits, wanted, temperature), interval)
 
 
-def fit_near(logits: Logits, labels: Labels, base: float) -> tuple[float, tuple[float, float]]:
-    """Return the likeliest temperature near the base's, and where it lies with 95 % probability (by the curvature at the peak)."""
+def fit_near(logits: Logits, labels: Labels, guess: float, spread: float) -> tuple[float, tuple[float, float]]:
+    """Return the likeliest temperature, and where it lies with 95 % probability (by the curvature at the peak).
+
+    Both if, before any text, its log is spread around that of ``guess`` with the standard deviation ``spread``.
+    """
 
     def prior(log: float) -> float:
-        return float((log - np.log(base)) ** 2 / (2 * PRIOR_SPREAD**2) / len(labels))
+        return float((log - np.log(guess)) ** 2 / (2 * spread**2) / len(labels))
 
     temperature = fit_temperature(logits, labels, prior=prior)
     left, peak, right = (
         negative_log_likelihood(logits, labels, float(temperature * np.exp(step))) * len(labels) for step in (-STEP, 0, STEP)
     )
     # The likelihood of very large temperatures curves the other way; the prior alone remains.
-    curvature = max(0.0, (left - 2 * peak + right) / STEP**2) + PRIOR_SPREAD**-2
+    curvature = max(0.0, (left - 2 * peak + right) / STEP**2) + spread**-2
     factor = float(np.exp(1.96 / np.sqrt(curvature)))
     return temperature, (temperature / factor, temperature * factor)
 
 
-def calibrated_on(dev: Sequence[Example], *, pairs: bool) -> str:
+def calibrated_on(dev: Sequence[Example], base: Calibration | None, *, pairs: bool) -> str:
     """Describe the input of ``calibrate`` in one line."""
+    kept = "temperature and threshold are those of the base bundle" if base else "temperature 1 and threshold 0"
     if not dev:
-        return f"no development set: not calibrated; {KEPT}"
+        return f"no development set: not calibrated; {kept}"
     if len(dev) < TEXTS_MIN:
-        return f"calibration needs {TEXTS_MIN} texts, the development set has {len(dev)}: not calibrated; {KEPT}"
+        return f"calibration needs {TEXTS_MIN} texts, the development set has {len(dev)}: not calibrated; {kept}"
     singles = pairs and all(example.text_pair is None for example in dev)
     return "calibration on single texts: the development set has no pairs" if singles else "calibration"

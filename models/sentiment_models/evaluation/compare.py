@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from sentiment.files.html_report import Section, page, paragraph, plain, table
-from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.classifier import Classifier
 from sentiment.model.cores import cores_granted
 from sentiment_models.errors import ModelsError
 from sentiment_models.evaluation.evaluate import Dataset, Measured, graph_measured, refuse_equal_names, run_file
@@ -15,6 +15,7 @@ from sentiment_models.evaluation.findings import GraphMeasured
 from sentiment_models.evaluation.metrics import figures_of
 from sentiment_models.evaluation.resample import SEED, difference_interval, mcnemar
 from sentiment_models.evaluation.tables import P_VALUE_MIN, Table, interval, shortened
+from sentiment_models.export.inference import load_served
 
 # Flips shown per file and direction, those where the second bundle is most confident first.
 EXAMPLES_MAX = 12
@@ -104,7 +105,7 @@ def compare(
     """
     refuse_equal_names(datasets)
     threads = threads or cores_granted()
-    sides = [load_classifier(bundle, precision) for bundle, precision in zip((first, second), precisions, strict=True)]
+    sides = [load_served(bundle, precision) for bundle, precision in zip((first, second), precisions, strict=True)]
     labels, others = (side.manifest.labels for side in sides)
     if labels != others:
         raise ModelsError(f"{second} has labels {', '.join(others)}; {first} has {', '.join(labels)}; compare needs equal labels")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sentiment.model.bundle import load_bundle
-from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.classifier import Classifier
 from sentiment.model.cores import cores_granted
 from sentiment.observability.agreement import wilson
 from sentiment_models.data.labelled import PLAIN, Example, Reading, TextOrPair, read_examples
@@ -30,9 +30,8 @@ from sentiment_models.evaluation.findings import (
 from sentiment_models.evaluation.metrics import Labels, calibration_error, class_scores, confusion, figures_of, reliability_bins
 from sentiment_models.evaluation.probes import PERTURBATIONS, behave, catch, perturb, read_kinds
 from sentiment_models.evaluation.resample import SEED, accuracy_and_f1_intervals, calibration_test
-from sentiment_models.export.inference import Served, serve
-from sentiment_models.export.labels import read_config
-from sentiment_models.export.manifest import CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE, read_object, sha256, write_manifest
+from sentiment_models.export.inference import Served, load_served, serve
+from sentiment_models.export.manifest import MANIFEST_FILE, WEIGHTS_FILE, read_object, sha256, write_manifest
 from sentiment_models.export.provenance import Json
 
 # Upper ends of the length slices in tokens. 512 is the limit of most encoder families.
@@ -101,10 +100,7 @@ def evaluate(
     refuse_equal_names(datasets)
     threads = threads or cores_granted()
     kinds = read_kinds(undecided) if undecided else {}
-    classifier = load_classifier(bundle, precision)
-    # Bundles of before the export refused other tasks, or made by hand.
-    if (bundle / CONFIG_FILE).is_file():
-        read_config(bundle)
+    classifier = load_served(bundle, precision)
     measured = {dataset.name: measure(classifier, dataset, threads, truncation, seed) for dataset in datasets}
     return Evaluation(
         bundle=classifier.bundle.id,

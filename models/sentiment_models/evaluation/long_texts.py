@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tqdm import tqdm
 
 from sentiment.model.bundle import HeadTail, WindowsSpec, load_bundle
-from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.classifier import Classifier
 from sentiment.model.cores import cores_granted
 from sentiment.model.scores import COMBINATIONS, combine
 from sentiment.model.tokenizer import Row, Windows
@@ -25,7 +25,7 @@ from sentiment_models.data.carving import carve
 from sentiment_models.data.labelled import Example, read_examples
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.metrics import Labels, calibration_error
-from sentiment_models.export.inference import by_length
+from sentiment_models.export.inference import by_length, load_served
 from sentiment_models.export.manifest import MANIFEST_FILE, read_object, sha256, write_manifest
 from sentiment_models.export.provenance import Json, distinct_names
 
@@ -150,7 +150,7 @@ def measure_long_texts(bundle: Path, files: Sequence[Path], choice: Choice, thre
         ModelsError: a stride is longer than a window.
         sentiment.errors.BadBundle: the bundle cannot be served on this machine.
     """
-    classifier = load_classifier(bundle)
+    classifier = load_served(bundle)
     room = classifier.windows.size - classifier.tokenizer.special_tokens
     strides = choice.strides or tuple(sorted({max(1, room * quarters // 4) for quarters in (2, 3, 4)}))
     if max(strides) > room:

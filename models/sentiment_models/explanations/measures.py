@@ -51,7 +51,8 @@ class Erasures:
     """The results for orders.
 
     ``comprehensiveness`` [orders, FRACTIONS]: f(text) - f(text without the first words). ``sufficiency`` [orders, FRACTIONS]: f(text) -
-    f(the first words alone). ``flip`` [leading orders]: the share of words to erase until the answer changes, 1 if it never does.
+    f(the first words alone). ``flip`` [leading orders]: the share of words to erase until the label no longer wins, see ``Target.wins``, 1
+    if it always does.
     ``aopc`` [leading orders]: the mean of f(text) - f(rest) over all numbers of erased words, None for more than BEAM_WORDS_MAX words.
     """
 
@@ -90,12 +91,12 @@ def erase_in_order(orders: npt.NDArray[np.int64], flips: int, points: int, model
     rest = found[0] - found[1:]
     erased, kept = (rest[start : start + count * len(some)].reshape(count, -1) for start in (0, count * len(some)))
     aopc = rest[2 * count * len(some) :].reshape(flips, n).mean(axis=1) if len(paths) else None
-    flip = yield from _flips(places[:flips], points, model.target.label, answers)
+    flip = yield from _flips(places[:flips], points, model.target, answers)
     return Erasures(erased, kept, flip, aopc)
 
 
-def _flips(places: npt.NDArray[np.int64], points: int, label: int, answers: Answers) -> Steps[Floats]:
-    """Return the smallest erased share at which the answer changes, [orders]; orders that have flipped are not run again."""
+def _flips(places: npt.NDArray[np.int64], points: int, target: Target, answers: Answers) -> Steps[Floats]:
+    """Return the smallest erased share at which the label no longer wins, [orders]; orders that have flipped are not run again."""
     count, n = places.shape
     found = np.ones(count)
     left = np.arange(count)
@@ -104,7 +105,7 @@ def _flips(places: npt.NDArray[np.int64], points: int, label: int, answers: Answ
         if not len(left):
             break
         logits = yield from answers.ask(places[left] >= size)
-        flipped = logits.argmax(axis=1) != label
+        flipped = np.array([not target.wins(one) for one in logits])
         found[left[flipped]] = size / n
         left = left[~flipped]
     return found

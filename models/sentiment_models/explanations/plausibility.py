@@ -211,7 +211,7 @@ def _scores(subject: Subject, one: _Marked, lexicon: WordCounts | None) -> dict[
         scored |= attention_scores(subject, reading, target)
     found = {name: scores.values for name, scores in scored.items()}
     found |= {"position_first": np.arange(n, 0, -1).astype(np.float64), "position_last": np.arange(n).astype(np.float64)}
-    return found | ({} if lexicon is None else {"lexicon": lexicon.log_odds(reading.words, one.label)})
+    return found | ({} if lexicon is None else {"lexicon": lexicon.log_odds(reading.words, target)})
 
 
 def _agreement(scores: dict[str, Floats], marks: Marks, rng: np.random.Generator) -> dict[str, Json]:

@@ -71,19 +71,22 @@ class WordCounts:
         total = int(self.texts.sum()) + 1
         return np.array([math.log(total / (int(self._count(word).sum()) + 1)) for word in words])
 
-    def log_odds(self, words: Sequence[str], label: int, own: int | None = None) -> Floats:
+    def log_odds(self, words: Sequence[str], target: Target, own: int | None = None) -> Floats:
         """Return the log ratio of the share of the label's texts with the word to that of other texts, with add-one smoothing, [n].
+
+        Of a target against another label, the other texts are those of that label.
 
         Args:
             words: the words of the text.
-            label: the label to score for.
+            target: what is explained.
             own: the correct label of the text if it is among the counted texts; its own words are then subtracted.
         """
         texts, mine = self.texts.copy(), np.zeros_like(self.texts)
         if own is not None:
             texts[own] -= 1
             mine[own] = 1
-        others = np.arange(len(texts)) != label
+        label, labels = target.label, np.arange(len(texts))
+        others = labels != label if target.against is None else labels == target.against
         found = []
         for word in words:
             # At least 0: the tokenizer may split words differently from ``of``.
@@ -139,7 +142,7 @@ def scores(
     if frequencies is not None:
         found["inverse_frequency"] = Scores(frequencies.inverse_frequency(reading.words), 0, 0.0)
     if lexicon is not None:
-        found["lexicon"] = Scores(lexicon.log_odds(reading.words, target.label, own), 0, 0.0)
+        found["lexicon"] = Scores(lexicon.log_odds(reading.words, target, own), 0, 0.0)
     return found
 
 

@@ -20,7 +20,6 @@ from sentiment.explain.engine.runs import differentiated
 from sentiment.explain.methods.erasure import Answers, Floats, Masks, Result, Steps, run
 from sentiment.explain.methods.target import Target, target_of
 from sentiment.explain.parts import Attribution, ExplanationRequest, Summary
-from sentiment.model.classifier import load_classifier
 from sentiment.model.session import ExplainSession
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Row
@@ -28,6 +27,7 @@ from sentiment.model.words import Encoded
 from sentiment_models.data.labelled import TextOrPair
 from sentiment_models.errors import ModelsError
 from sentiment_models.explanations.findings import OPERATORS
+from sentiment_models.export.inference import load_served
 from sentiment_models.export.manifest import TOKENIZER_FILE
 from sentiment_models.export.provenance import Json
 
@@ -124,7 +124,7 @@ class Subject:
             ModelsError: the bundle's explain graph cannot be used.
             sentiment.errors.BadBundle: the bundle cannot be served on this machine.
         """
-        self.classifier = load_classifier(bundle, precision)
+        self.classifier = load_served(bundle, precision)
         # The thread's CPU clock: other load on the machine does not affect the costs.
         self.explainer = Explainer(self.classifier, time.thread_time)
         graph = self.explainer.load()

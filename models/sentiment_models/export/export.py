@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sentiment.explain.engine.graph_check import load_graph
 from sentiment.model.bundle import Manifest
 from sentiment.model.classifier import load_classifier
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tokenizer import Row, Tokenizer
-from sentiment_models.data.labelled import Example, Source, TextOrPair, read_texts
+from sentiment_models.data.labelled import PLAIN, Example, Reading, Source, TextOrPair, read_texts
 from sentiment_models.errors import ModelsError, NotExplainable, disk_full
-from sentiment_models.evaluation.calibration import UNKNOWN_BASE, Calibration, calibrate, calibrated_on
+from sentiment_models.evaluation.calibration import Calibration, calibrate, calibrated_on
 from sentiment_models.evaluation.reference import measure_reference, record_reference
 from sentiment_models.export.checkpoint import Checkpoint, one_thread, save_weights
 from sentiment_models.export.golden import GOLDEN_PAIRS, GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
@@ -95,15 +96,15 @@ class Identity:
 class Exported:
     """Measurements of an export by precision.
 
-    ``base_temperature`` is the one that the calibration started from, ``explain`` the parity of the explain graph, None without one;
-    ``weights_in_int8`` how many weights are stored in int8.
+    ``base_temperature`` is the one that the calibration started from, None without a base whose head it has; ``explain`` the parity of the
+    explain graph, None without one; ``weights_in_int8`` how many weights are stored in int8.
     """
 
     parity: dict[str, Parity]
     movement: dict[str, Movement]
     golden: GoldenSet
     calibration: Calibration
-    base_temperature: float
+    base_temperature: float | None
     explain: ExplainParity | None
     weights_in_int8: int
 
@@ -121,6 +122,7 @@ def export(
     max_tokens: int | None = None,
     spellings: Sequence[Path] = (),
     texts: Sequence[Path] = (),
+    reading: Reading = PLAIN,
     force: bool = False,
     say: Say = lambda _: None,
 ) -> Exported:
@@ -146,7 +148,9 @@ def export(
         spellings: files of texts, .txt with one text per line or labelled files. The tokenizer reads misspelled words as words that are
             frequent in them. None: those of the base, if that is a bundle; else it reads misspelled words in pieces.
         texts: files of texts like those that will be served, with labels or without, such as the training files. They are the drift
-            reference of the server. None: there is no reference, because those of a base count the base's answers.
+            reference of the server. None: there is no reference, because those of a base count the base's answers. A model is surer of
+            texts that it was trained on than of new ones, so texts that were held out make the better reference.
+        reading: how ``spellings`` and ``texts`` are read.
         force: replace ``bundle`` if it exists.
         say: called with a line of progress at each step.
 
@@ -169,12 +173,16 @@ def export(
     try:
         with temporary_folder(part):
             with one_thread():
-                exported = _build(loaded, part, Identity(name, version, base, pairs), inherited, dev or (), embeddings, spellings, say)
+                exported = _build(
+                    loaded, part, Identity(name, version, base, pairs), inherited, dev or (), embeddings, spellings, reading, say
+                )
             say("loading the bundle with the service's code")
             served, *_ = [load_classifier(part, precision) for precision in PRECISIONS]
+            if served.manifest.graphs.explain:
+                load_graph(served, served.manifest.graphs.explain)
             if texts:
                 say("counting the answers to the texts, as the drift reference")
-                record_reference(part, REFERENCE, measure_reference(served, _sample(texts, served.manifest), texts))
+                record_reference(part, REFERENCE, measure_reference(served, _sample(texts, served.manifest, reading), texts))
             elif inherited and inherited.references:
                 say(NO_REFERENCE.format(base=inherited.bundle, names=", ".join(inherited.references)))
             _put_in_place(part, bundle)
@@ -193,11 +201,12 @@ def _build(
     dev: Sequence[Example],
     embeddings: Embeddings,
     spellings: Sequence[Path],
+    reading: Reading,
     say: Say,
 ) -> Exported:
-    # Temperature and explanations are of one head: a new one, or another order of labels, has neither of the base.
-    same = inherited if inherited and list(inherited.labels) == checkpoint.labels else None
-    learned = _learned(checkpoint, spellings, say) if spellings else inherited.spellings if inherited else {}
+    # Temperature and explanations are of one head, which a new one has not of the base. Neither depends on the order of labels.
+    same = inherited if inherited and _names(inherited.labels) == _names(checkpoint.labels) else None
+    learned = _learned(checkpoint, spellings, reading, say) if spellings else inherited.spellings if inherited else {}
     stored = _write_graphs(checkpoint, part, embeddings, say)
     if learned:
         add_spellings(part / TOKENIZER_FILE, learned)
@@ -209,11 +218,11 @@ def _build(
     parities, movements = _prove(graphs, {"int8": checkpoint, "fp32": stored}, rows)
     explain = _prove_explain(part, tokenizer, stored, rows)
     golden = golden_set(graphs, checkpoint.labels, identity.pairs)
-    say(calibrated_on(dev, pairs=identity.pairs))
-    known = Calibration(same.calibration.temperature, same.calibration.abstain_below) if same else UNKNOWN_BASE
+    known = Calibration(same.calibration.temperature, same.calibration.abstain_below) if same else None
+    say(calibrated_on(dev, known, pairs=identity.pairs))
     calibration = calibrate(graphs[PRECISIONS[0]], dev, len(checkpoint.labels), known)
     in_int8 = sum(name.endswith(INT8) for name in stored_tensors(part / WEIGHTS_FILE))
-    exported = Exported(parities, movements, golden, calibration, known.temperature, explain, in_int8)
+    exported = Exported(parities, movements, golden, calibration, known.temperature if known else None, explain, in_int8)
     provenance = {
         **_provenance(checkpoint.path, identity.base, embeddings, exported),
         "spellings": _spelled(learned, spellings, inherited),
@@ -246,9 +255,14 @@ def _write_graphs(checkpoint: Checkpoint, part: Path, embeddings: Embeddings, sa
     return checkpoint.with_weights(stored)
 
 
-def _learned(checkpoint: Checkpoint, files: Sequence[Path], say: Say) -> dict[str, str]:
+def _names(labels: Sequence[str]) -> list[str]:
+    """The labels as training compares them: in any order and case."""
+    return sorted(label.casefold() for label in labels)
+
+
+def _learned(checkpoint: Checkpoint, files: Sequence[Path], reading: Reading, say: Say) -> dict[str, str]:
     say("learning spellings")
-    inputs = (one for path in files for one in read_inputs(Source(path), checkpoint.labels, seed=0))
+    inputs = (one for path in files for one in read_inputs(Source(path), checkpoint.labels, 0, reading))
     texts = (text for one in inputs for text in (one.text, one.text_pair) if text)
     return learn_spellings(checkpoint.tokenizer, texts, ", ".join(map(str, files)))
 
@@ -261,8 +275,8 @@ def _spelled(learned: Mapping[str, str], files: Sequence[Path], inherited: Inher
     return {"count": len(learned), "files": [{"file": name, "sha256": sha256(path)} for name, path in named], **base}
 
 
-def _sample(files: Sequence[Path], manifest: Manifest) -> list[TextOrPair]:
-    every = [text for file in files for text in read_texts(file, manifest.labels, pairs=manifest.pairs)]
+def _sample(files: Sequence[Path], manifest: Manifest, reading: Reading) -> list[TextOrPair]:
+    every = [text for file in files for text in read_texts(file, manifest.labels, pairs=manifest.pairs, reading=reading)]
     return every if len(every) <= REFERENCE_TEXTS_MAX else random.Random(1).sample(every, REFERENCE_TEXTS_MAX)  # noqa: S311 - a sample
 
 

@@ -6,12 +6,13 @@ It uses the service's modules, so that measurements here hold for the service.
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from sentiment.model.classifier import Classifier
+from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.cores import cores_granted
 from sentiment.model.long_texts import READ_ON
 from sentiment.model.scores import Scored
@@ -21,12 +22,28 @@ from sentiment.model.tokenizer import Row, Tokenizer, Windows
 from sentiment.observability.drift import values_of
 from sentiment_models.data.labelled import TextOrPair, cut_sorted
 from sentiment_models.evaluation.metrics import Labels, Logits, Probabilities
+from sentiment_models.export.labels import read_config
+from sentiment_models.export.manifest import CONFIG_FILE
 
 # Larger batches are no faster on a CPU, and 4 rows of 512 tokens already take 200 MB of attention scores.
 BATCH_ROWS_MAX = 16
 BATCH_TOKENS_MAX = 2048
 # Texts are tokenized and sorted by length in pools of this size, which bounds memory and leaves many batches of each length.
 POOL_TEXTS = 2048
+
+
+def load_served(bundle: Path, precision: str | None = None) -> Classifier:
+    """Load a bundle to measure it. ``precision``: of the graph; None: the one that would be served on this machine.
+
+    Raises:
+        BadCheckpoint: the bundle's config is of a model that is no classifier with one label a text.
+        sentiment.errors.BadBundle: the bundle cannot be served on this machine.
+    """
+    classifier = load_classifier(bundle, precision)
+    # Bundles of before the export refused other tasks, or made by hand.
+    if (bundle / CONFIG_FILE).is_file():
+        read_config(bundle)
+    return classifier
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def label_names(path: Path) -> list[str]:
 def named_labels(base: str) -> tuple[str, ...] | None:
     """The labels that the config.json of a folder names; None if it names none, or ``base`` is no such folder."""
     try:
-        return tuple(label_names(Path(base)))
+        return tuple(label_names(Path(base))) if base else None
     except BadCheckpoint:
         return None
 

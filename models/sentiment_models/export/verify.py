@@ -40,6 +40,8 @@ ExplainReference = Callable[[Feeds, NDArray[np.int64], NDArray[np.float32], NDAr
 
 # fp32 differs from torch only by the order of sums.
 FP32_LOGIT_ERROR_MAX = 1e-4
+# So does what the explain graph computes forwards, at every point: of logits as they are, of attention and states relative to their size.
+EXPLAIN_FORWARD_ERROR_MAX = 1e-4
 # A gradient is steep at one point in a hundred and magnifies that order tenfold, so a single point proves nothing. Nine of ten errors of
 # the default bundle and of a fine-tune are at most 1.6e-5 of the size of the output, and the largest of 800 is 7e-5. A constant that is
 # 1 % wrong in a node of the graph gives errors of 1e-3 and more at most points.
@@ -53,6 +55,8 @@ EXPLAIN_SIZE_MIN = 1e-6
 # labels turns over by rounding alone, and one of them counts at most so much: 0.48 of one text in 29 was the whole error of a fine-tune.
 INT8_PROBABILITY_ERROR_MEAN_MAX = 0.02
 INT8_PROBABILITY_ERROR_COUNTED_MAX = 0.1
+# A text whose label has more than this probability in torch is not between two labels.
+SURE = 0.9
 # Maximum change of a probability by the row's batch mates, in fp32 and int8 on a CPU.
 INVARIANCE = 1e-4
 MIXED_ROWS = (1, 3, 8)
@@ -68,7 +72,9 @@ EXTRA_TOKENS_MAX = 32
 class Parity:
     """The difference between a graph and torch on the same weights.
 
-    ``probability_error_counted``: the mean in which no text counts more than INT8_PROBABILITY_ERROR_COUNTED_MAX.
+    The error of a text's probabilities is half the sum of their absolute differences, so 1 for another label with certainty.
+    ``probability_error_counted``: the mean in which no text counts more than INT8_PROBABILITY_ERROR_COUNTED_MAX. ``sure_labels_changed``:
+    of texts whose label has a probability over SURE in torch.
     """
 
     rows: int
@@ -76,6 +82,7 @@ class Parity:
     probability_error_mean: float
     probability_error_counted: float
     labels_changed: int
+    sure_labels_changed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +102,16 @@ def parity(graph: Graph, reference: Reference, rows: Sequence[Row]) -> Parity:
         found.append(graph.logits(batch))
         wanted.append(reference(graph.feeds(batch)))
     ours, theirs = np.concatenate(found), np.concatenate(wanted)
-    errors = np.abs(probabilities(ours) - probabilities(theirs)).mean(axis=1)
+    right = probabilities(theirs)
+    errors = np.abs(probabilities(ours) - right).sum(axis=1) / 2
+    changed = ours.argmax(1) != theirs.argmax(1)
     return Parity(
         rows=len(rows),
         logit_error_max=float(np.abs(ours - theirs).max()),
         probability_error_mean=float(errors.mean()),
         probability_error_counted=float(np.minimum(errors, INT8_PROBABILITY_ERROR_COUNTED_MAX).mean()),
-        labels_changed=int((ours.argmax(1) != theirs.argmax(1)).sum()),
+        labels_changed=int(changed.sum()),
+        sure_labels_changed=int((changed & (right.max(1) > SURE)).sum()),
     )
 
 
@@ -120,6 +130,11 @@ def check_parity(precision: str, measured: Parity) -> None:
         raise ParityFailed(
             f"probabilities of the {precision} graph differ from torch by {measured.probability_error_counted:.4f} on average, counting at "
             f"most {INT8_PROBABILITY_ERROR_COUNTED_MAX} of a text; the limit is {INT8_PROBABILITY_ERROR_MEAN_MAX}"
+        )
+    if measured.sure_labels_changed:
+        raise ParityFailed(
+            f"the {precision} graph gives {measured.sure_labels_changed} of {measured.rows} texts another label than torch, which gives "
+            f"its own more than {SURE}"
         )
 
 
@@ -154,9 +169,14 @@ def check_movement(precision: str, measured: Movement) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ExplainParity:
-    """The errors of an explain graph at ``points``, relative to the size of what torch gives: of nine in ten points, and of all."""
+    """The errors of an explain graph at ``points``.
+
+    ``forward``: the largest of logits, attention and hidden states. Of gradients, relative to the size of what torch gives: ``usual``, of
+    nine in ten points, and ``largest``.
+    """
 
     points: int
+    forward: float
     usual: float
     largest: float
 
@@ -167,49 +187,55 @@ def explain_parity(
     """Compare an explain graph with torch, in batches of up to 8 rows.
 
     Each row is at a point of its own: a random label and alpha, and a baseline of mostly [PAD]. The error of a point is the largest of any
-    output, relative to the output's largest absolute value in this row.
+    output, but for logits relative to the output's largest absolute value in this row.
     """
     rng = np.random.default_rng(seed)
     errors = [
-        error
+        _explain_errors(session, tokenizer, reference, batch, rng)
         for batch in _mixed(rows, EXPLAIN_NUMBERS_MAX / (session.layers * session.heads))
-        for error in _explain_errors(session, tokenizer, reference, batch, rng)
     ]
-    return ExplainParity(len(errors), float(np.quantile(errors, 0.9, method="higher")), float(np.max(errors)))
+    forward, gradients = np.concatenate(errors, axis=1)
+    # Unlike Python's max, numpy's keeps NaN.
+    return ExplainParity(
+        len(gradients), float(np.max(forward)), float(np.quantile(gradients, 0.9, method="higher")), float(np.max(gradients))
+    )
 
 
 def _explain_errors(
     session: ExplainSession, tokenizer: Tokenizer, reference: ExplainReference, batch: Sequence[Row], rng: np.random.Generator
-) -> list[float]:
-    names = [f"{kind}.{layer}" for kind in ("attention", "attention_gradient") for layer in range(session.layers)]
+) -> NDArray[np.floating]:
+    """Return the errors of what is computed forwards, and those of gradients, [2, rows]."""
+    attentions, slopes = ([f"{kind}.{layer}" for layer in range(session.layers)] for kind in ("attention", "attention_gradient"))
     states = [f"hidden.{index}" for index in range(session.layers + 1)] if session.hidden else []
     feeds = pad(batch, session.inputs, tokenizer.pad_id, left=False)
     baseline = np.where(rng.random(feeds["input_ids"].shape) < 0.1, feeds["input_ids"], tokenizer.pad_id)
     label, alpha = rng.integers(0, session.labels, len(batch)), rng.random(len(batch), np.float32)
-    found = session.run(feeds, ["logits", "embedding_dots", *names, *states], label, alpha, baseline)
+    found = session.run(feeds, ["logits", "embedding_dots", *attentions, *slopes, *states], label, alpha, baseline)
     wanted = reference(feeds, label, alpha, baseline)
     read = feeds["attention_mask"].astype(bool)
-    layers = zip(names, [*wanted.attentions, *wanted.attention_gradients], strict=True)
-    pairs = [(found[name].swapaxes(1, 2), one.swapaxes(1, 2)) for name, one in layers]
-    pairs += [(found[name], one) for name, one in zip(states, wanted.hidden, strict=session.hidden)]
-    pairs.append((found["embedding_dots"][..., :2], wanted.dots))
-    # Rows of padding are ignored: nothing reads their attention.
-    by_output = [_relative([(ours[row][read[row]], theirs[row][read[row]]) for row in range(len(batch))]) for ours, theirs in pairs]
-    by_output.append(_relative(list(zip(found["logits"], wanted.logits, strict=True))))
-    return [float(worst) for worst in np.max(by_output, axis=0)]  # unlike Python's max, numpy's keeps NaN
 
+    def relative(ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> list[np.floating]:
+        # Rows of padding are ignored: nothing reads their attention.
+        pairs = [(ours[row][read[row]], theirs[row][read[row]]) for row in range(len(batch))]
+        return [np.abs(one - other).max() / np.maximum(EXPLAIN_SIZE_MIN, np.abs(other).max()) for one, other in pairs]
 
-def _relative(pairs: Sequence[tuple[NDArray[np.float32], NDArray[np.float32]]]) -> list[np.floating]:
-    return [np.abs(ours - theirs).max() / np.maximum(EXPLAIN_SIZE_MIN, np.abs(theirs).max()) for ours, theirs in pairs]
+    def by_layer(names: Sequence[str], theirs: Sequence[NDArray[np.float32]]) -> list[list[np.floating]]:
+        return [relative(found[name].swapaxes(1, 2), one.swapaxes(1, 2)) for name, one in zip(names, theirs, strict=True)]
+
+    forward = [list(np.abs(found["logits"] - wanted.logits).max(axis=1)), *by_layer(attentions, wanted.attentions)]
+    forward += [relative(found[name], one) for name, one in zip(states, wanted.hidden, strict=session.hidden)]
+    gradients = [relative(found["embedding_dots"][..., :2], wanted.dots), *by_layer(slopes, wanted.attention_gradients)]
+    return np.stack([np.max(forward, axis=0), np.max(gradients, axis=0)])
 
 
 def check_explain_parity(measured: ExplainParity) -> None:
-    """Check that an explain graph computes what torch computes: nearly so at nine of ten points, and roughly at each.
+    """Check that an explain graph computes what torch computes: gradients nearly so at nine of ten points, and roughly at each.
 
     Raises:
         ParityFailed: it does not. Names the measured error and the limit.
     """
     for error, limit, where in (
+        (measured.forward, EXPLAIN_FORWARD_ERROR_MAX, "in logits, attention or hidden states at one point"),
         (measured.usual, EXPLAIN_USUAL_ERROR_MAX, "at one point in ten"),
         (measured.largest, EXPLAIN_ERROR_MAX, "at one point"),
     ):

@@ -17,7 +17,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.export.graphs.graph import initializers, replace_initializers, replace_nodes
-from sentiment_models.export.graphs.quantize import FP16, INT8, SCALE
+from sentiment_models.export.graphs.quantize import FP16, INT8, LEVELS, SCALE
 
 Weights = Mapping[str, NDArray[Any]]
 """By name: fp16, int8, or the fp32 scales of int8."""
@@ -147,7 +147,8 @@ def dithered(stored: Weights, seed: int) -> dict[str, NDArray[np.float32]]:
 
     Fine-tuning moves most weights by less than a tenth of a step of int8. From the steps themselves, rounding at the export would undo each
     such move: after 3 steps on 200 tweets, logits changed by 0.22 on average. From a random place it keeps the sum of the moves: 0.03.
-    (Non-subtractive dither, Gray and Stockham 1993.) The largest of a row stays as it is, so that the row keeps its scale.
+    (Non-subtractive dither, Gray and Stockham 1993.) What the scale of a row comes from stays as it is, see ``factor_int8``: its largest
+    number, and neighbours with a sum as large. So an export without training changes only steps that fp16 rounds over a border, 0.4 %.
     """
     rng = np.random.default_rng(seed)
     weights = real(stored)
@@ -155,8 +156,17 @@ def dithered(stored: Weights, seed: int) -> dict[str, NDArray[np.float32]]:
         if name + INT8 in stored:
             steps = stored[name + INT8]
             within = rng.random(steps.shape, np.float32) - 0.5
-            weights[name] += np.where(np.abs(steps) < np.abs(steps).max(-1, keepdims=True), within, 0) * stored[name + SCALE]
+            weights[name] += np.where(_sets_scale(steps), 0, within) * stored[name + SCALE]
     return weights
+
+
+def _sets_scale(steps: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """Which numbers of a matrix its rows may have their scales from; of some rows also others, as large as these."""
+    found: NDArray[np.bool_] = np.abs(steps) == np.abs(steps).max(-1, keepdims=True)
+    even = steps.shape[-1] // 2 * 2
+    sums = steps[:, :even].astype(np.int16).reshape(len(steps), -1, 2).sum(axis=2)
+    found[:, :even] |= np.repeat(np.abs(sums) >= LEVELS, 2, axis=1)
+    return found
 
 
 def put_real(model: ModelProto, stored: Weights) -> None:

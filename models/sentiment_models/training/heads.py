@@ -12,7 +12,7 @@ from sentiment_models.export.labels import UNNAMED, as_argument, check_task
 
 
 def load_with_head(
-    base: str, config: PretrainedConfig, labels: Sequence[str], new_head: bool, seed: int, say: Callable[[str], object]
+    base: str, config: PretrainedConfig, labels: Sequence[str], new_head: bool, dither: int | None, say: Callable[[str], object]
 ) -> PreTrainedModel:
     """Load a classifier for ``labels``.
 
@@ -24,7 +24,7 @@ def load_with_head(
         config: the base's own.
         labels: the run's.
         new_head: make a fresh head though the base has one, and keep the encoder.
-        seed: of the weights that a bundle has in int8, see ``dithered``.
+        dither: seed of the weights that a bundle has in int8, see ``dithered``; None: as they are, for an encoder that is not trained.
         say: called with a line about what may not be expected.
 
     Raises:
@@ -37,7 +37,7 @@ def load_with_head(
     wanted.update({"id2label": names, "label2id": {name: place for place, name in names.items()}, "problem_type": None})
     # A fresh head has the same weights whether the base's was loaded before or not.
     with torch.random.fork_rng(devices=[]):
-        model, report = from_pretrained(base, config, dither=seed, output_loading_info=True)
+        model, report = from_pretrained(base, config, dither=dither, output_loading_info=True)
     encoder = f"{model.base_model_prefix}."
     if new_head or any(not name.startswith(encoder) for name in report["missing_keys"]):
         state = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(encoder)}

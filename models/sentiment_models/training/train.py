@@ -347,7 +347,8 @@ def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, An
         if config.model_type not in FAMILIES:
             raise BadCheckpoint(f"{recipe.base}: model_type must be one of {', '.join(FAMILIES)}, got {config.model_type}")
         config.update(FAMILIES[config.model_type].dropout(recipe.dropout))
-        model = load_with_head(recipe.base, config, recipe.labels, recipe.new_head, recipe.seed, _say)
+        dither = None if recipe.head_only else recipe.seed
+        model = load_with_head(recipe.base, config, recipe.labels, recipe.new_head, dither, _say)
         tokenizer = base_tokenizer(recipe.base)
     except BadCheckpoint:
         raise

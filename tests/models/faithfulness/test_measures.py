@@ -82,6 +82,19 @@ def test_the_flip_is_where_the_answer_first_changes_and_1_where_it_never_does() 
     assert found.flip.tolist() == [0.2, 0.2, 1.0]
 
 
+def test_against_another_label_the_flip_is_where_that_wins_whatever_a_third_does() -> None:
+    model = Model(Target(1, against=0), temperature=1.0)
+    fake = Fake([3.0, 1.0, -2.0])
+
+    def with_a_third(masks: Masks) -> Floats:
+        return np.column_stack([fake(masks), np.full(len(masks), 9.0)])
+
+    found = run(erase_in_order(np.array([[1, 0, 2]]), 1, 40, model, Answers()), with_a_third)
+
+    # 2 with all words, 1 without the second.
+    assert found.flip.tolist() == [pytest.approx(2 / 3)]
+
+
 def test_the_flip_of_a_long_text_is_sought_on_a_grid_and_no_further_than_it_is() -> None:
     fake = Fake([0.0] * 99 + [1.0])
     order = [*range(60), 99, *range(60, 99)]

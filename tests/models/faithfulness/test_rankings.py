@@ -123,16 +123,17 @@ def test_words_are_counted_once_a_text_and_in_lower_case() -> None:
 def test_the_lexicon_is_the_smoothed_log_odds_without_the_text_itself() -> None:
     counts = WordCounts.of(COUNTED, 2)
 
-    found = counts.log_odds(["good", "bad", "unheard"], 1)
-    own = counts.log_odds(["good"], 1, own=1)
+    found = counts.log_odds(["good", "bad", "unheard"], Target(1))
+    own = counts.log_odds(["good"], Target(1), own=1)
 
     assert found == pytest.approx([math.log((3 / 4) / (1 / 4)), -math.log((3 / 4) / (1 / 4)), 0])
-    assert counts.log_odds(["good"], 0) == pytest.approx(-found[:1])
+    assert counts.log_odds(["good"], Target(0)) == pytest.approx(-found[:1])
     # Of texts of the label one is left, which has the word.
     assert own == pytest.approx([math.log((2 / 3) / (1 / 4))])
-    # Of three labels, one is compared with both others.
+    # Of three labels, one is compared with the label that it is explained against, or with both others.
     three = WordCounts.of([("good", 2), ("so so", 1), ("bad", 0), (("bad", "end"), 0)], 3)
-    assert three.log_odds(["good"], 2) == pytest.approx([math.log((2 / 3) / (1 / 5))])
+    assert three.log_odds(["good"], Target(2)) == pytest.approx([math.log((2 / 3) / (1 / 5))])
+    assert three.log_odds(["good"], Target(2, against=1)) == pytest.approx([math.log((2 / 3) / (1 / 3))])
     assert three.log_odds(["end"], 0) == pytest.approx([math.log((2 / 4) / (1 / 4))])
 
 
