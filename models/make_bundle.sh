@@ -15,7 +15,9 @@
 #   that have no answer. Judge it by plain_test.tsv and hard_test.tsv in sentiment_models/texts, and by cases/held_out.jsonl in RUN.
 # head: 12 minutes on 2 cores. The existing bundle gets a new head that keeps its answers and learns from more undecided texts.
 # BASE and TEACHER: folders of local models, for machines without a package index. EVAL: labelled files to evaluate the bundle on.
-# STUDY: a labelled file to study the bundle's explanations on. Without it the bundle has no study and serves another method by default.
+# STUDY: a labelled file to study the bundle's explanations on. Without it a bundle of taught and head keeps the study of the bundle that it
+# was made of, marked as that one's; one of quick has none, and serves integrated gradients by default.
+# The card says what models/about_english.toml has, which is true of the committed bundle: change it first where it is not of yours.
 set -euo pipefail
 data=${1:?give the folder of the training files}
 run=${2:?give a folder for checkpoints}
@@ -221,7 +223,6 @@ if [ -n "${STUDY:-}" ]; then
   "$models" evaluate --explanations "$bundle" "$STUDY" --train "$data/sst2/train.tsv.gz" --resume "$run/study.jsonl" --json "$run/study.json" \
     --record --default shapley
 else
-  echo "note: explanations were not studied; set STUDY=FILE to study them. The default method is integrated gradients" >&2
+  echo "note: explanations were not studied; set STUDY=FILE to study them. A study of the bundle that this one was made of is kept" >&2
 fi
-"$models" card "$bundle" ${EVAL:+--evaluation "$run/evaluation.json"} ${STUDY:+--explanations "$run/study.json"} --language English \
-  --licences "None of the sources states one; all are research releases."
+"$models" card "$bundle" ${EVAL:+--evaluation "$run/evaluation.json"} ${STUDY:+--explanations "$run/study.json"} --about models/about_english.toml

@@ -66,7 +66,7 @@ def test_the_card_holds_the_measured_figures_and_the_bundle_stays_valid(bundle: 
     assert f"| int8 | made/up | 100 | {figures}" in record
     largest = max(one.rows for one in found.classes.values()) / 100
     assert f"| made/up | 100 | {largest:.3f} | {found.accuracy:.4f} ({low:.3f} to {high:.3f}) |" in text
-    assert "1.0% of the texts of made/up are longer than 64 tokens" in text
+    assert "1.0 % of the texts of made/up are longer than 64 tokens" in text
     assert "The checkpoint has no record of its training." in text
     assert digest in text
     assert digest in record
@@ -123,6 +123,7 @@ def test_the_card_has_what_its_author_knows_and_no_measurement_tells(bundle: Pat
 licences = "None of the sources states one."
 limits = "Not for poems."
 selection = "The best of 3."
+omit = ["in/training"]
 [names]
 "made/up" = "Made Up (2020)"
 [earlier]
@@ -135,13 +136,19 @@ use = "all of them"
     )
     author = read_about(tmp_path / "about.toml")
 
-    text = write_card(bundle, [evaluation], author=author).read_text(encoding="utf-8")
+    (one,) = evaluation.datasets.values()
+    both = evaluation.model_copy(update={"datasets": {**evaluation.datasets, "in/training": one}})
 
+    path = write_card(bundle, [both], author=author)
+    text = path.read_text(encoding="utf-8")
+
+    assert "in/training" not in text
+    assert "| in/training |" in recorded(path)
     assert author.sources == (Source(name="Reviews", use="all of them"),)
     assert author.earlier == Earlier(name="1", accuracy={"Made Up (2020)": 0.25})
     assert "Classifies one English text as negative or positive: a bert encoder" in text
     assert "Not for texts in languages other than English. Not for poems." in text
-    assert "## What chose it\n\nThe best of 3." in text
+    assert "## How it was chosen\n\nThe best of 3." in text
     assert re.search(r"\| Made Up \(2020\) \| 100 \| 0\.\d{3} \| 0\.25 \| ", text)
     assert "made/up" not in text
     assert "- **Reviews**: all of them\n\nLicences: None of the sources states one. No training text is in this bundle." in text

@@ -33,7 +33,7 @@ for argv in calls:
 print(json.dumps(found))
 """
 # What the environment of make serve lacks: tokenizers brings tqdm.
-NOT_SERVED = [name for name in EXTRAS if name not in ("onnxruntime", "tqdm")]
+NOT_SERVED = [name for name, extra in EXTRAS.items() if extra != "cpu" and name != "tqdm"]
 WORK = {
     "pretrain": ["--data", "x.txt", "--out", "OUT"],
     "import-tf": ["x", "--output", "OUT"],
@@ -60,8 +60,8 @@ def without(refused: list[str], *calls: list[str]) -> list[tuple[int, str, str]]
     return [tuple(one) for one in json.loads(subprocess.run(given, check=True, capture_output=True).stdout)]
 
 
-def test_every_command_has_help_without_any_extra() -> None:
-    found = without([*EXTRAS], ["--help"], *([name, "--help"] for name in COMMANDS))
+def test_every_command_has_help_without_any_extra_but_that_of_commands() -> None:
+    found = without([*NOT_SERVED, "onnxruntime", "tqdm"], ["--help"], *([name, "--help"] for name in COMMANDS))
 
     assert [(name, code) for name, (code, _, _) in zip(["", *COMMANDS], found, strict=True) if code] == []
     assert all(f"sentiment-models {name}" in out for name, (_, out, _) in zip(COMMANDS, found[1:], strict=True))
@@ -77,6 +77,15 @@ def test_a_command_names_the_extra_that_its_work_needs(tmp_path: Path) -> None:
         extra = "models" if name in WORK else "bundles"
         assert (name, code, out) == (name, 2, "")
         assert re.fullmatch(rf"error: module \w+ is missing: run pip install 'sentiment-service\[{extra}\]'\n", said), (name, said)
+
+
+def test_the_client_alone_lists_the_commands_and_each_names_an_extra() -> None:
+    whole, *found = without([*EXTRAS], ["--help"], ["verify", "x"], ["compare", "x", "y", "z.tsv"], ["train", "--base", "x"])
+
+    assert whole[0] == 0
+    for (code, _, said), extra in zip(found, ("cpu", "cpu", "models"), strict=True):
+        assert code == 2
+        assert re.fullmatch(rf"error: module \w+ is missing: run pip install 'sentiment-service\[{extra}\]'\n", said), said
 
 
 def test_bundles_are_checked_compared_and_packed_without_torch(exported: tuple[Path, Exported], tmp_path: Path) -> None:

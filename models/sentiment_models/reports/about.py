@@ -39,6 +39,8 @@ class AuthorFacts(_Part):
     # What chose the checkpoints, the calibration and between trials, and so flatters which figures.
     selection: str = ""
     sources: tuple[Source, ...] = Field((), strict=False)
+    # Data sets in evaluations that only the record shows, such as texts that were in training.
+    omit: tuple[str, ...] = Field((), strict=False)
     # Public names by the names of data sets in evaluations.
     names: Mapping[str, str] = {}
     earlier: Earlier | None = None

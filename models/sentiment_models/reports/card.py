@@ -90,12 +90,13 @@ def card(
 ) -> str:
     """Compose the card's text. ``digest``: of the manifest without the card."""
     manifest = bundle.manifest
-    named = [one.model_copy(update={"datasets": {author.name(name): found for name, found in one.datasets.items()}}) for one in evaluations]
+    shown = [{author.name(name): found for name, found in one.datasets.items() if name not in author.omit} for one in evaluations]
+    named = [one.model_copy(update={"datasets": datasets}) for one, datasets in zip(evaluations, shown, strict=True) if datasets]
     sections = (
         _head(bundle, digest, provenance, author),
         _use(manifest, author),
         card_figures.summary(manifest, named, author.earlier),
-        *([f"## What chose it\n\n{author.selection.strip()}"] if author.selection else ()),
+        *([f"## How it was chosen\n\n{author.selection.strip()}"] if author.selection else ()),
         card_figures.weaknesses(manifest, named),
         explanations_in_short(manifest, findings, author),
         _data(provenance, author),

@@ -37,7 +37,8 @@ def explanations_in_short(manifest: Manifest, findings: Findings | None, author:
         if one.method == measured.default_method:
             said += f"is {'better' if one.better_than_random else '**not** shown to be better'} than random word order in the mean"
             if one.better_of_tested is not None:
-                said += f"; on single texts its evidence confirms it on {one.better_of_tested:.1%} of the {one.tested:,} that can be tested"
+                share = f"{100 * one.better_of_tested:.1f} %"
+                said += f"; on single texts its evidence confirms it on {share} of the {one.tested:,} that can be tested"
     return f"{title}\n\n{said}. Where heads look is no reason for an answer. Each explanation has evidence measured on its own text."
 
 

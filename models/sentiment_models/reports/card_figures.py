@@ -23,6 +23,7 @@ def summary(manifest: Manifest, evaluations: Sequence[Evaluation], earlier: Earl
     if served is None:
         return f"## Figures\n\n{said}Not evaluated."
     before = (earlier.name,) if earlier else ()
+    explained = f" *{earlier.name}*: the accuracy of the bundle before this one." if earlier else ""
     rows = []
     for name, one in served.datasets.items():
         majority = max(found.rows for found in one.classes.values()) / one.rows
@@ -38,7 +39,7 @@ def summary(manifest: Manifest, evaluations: Sequence[Evaluation], earlier: Earl
     undecided = f" Of {texts:,} texts without a correct label, {tables.share(caught, texts)} are marked `abstain`." if texts else ""
     return (
         "## Figures\n\n"
-        f"{said}*Largest class*: the accuracy of always answering the commonest label. *Accuracy*: with its 95 % interval. *Stated*: the "
+        f"{said}*Largest class*: the accuracy of always answering the commonest label.{explained} *Accuracy*: with its 95 % interval. *Stated*: the "
         f"mean of the answers' probabilities. *ECE*: calibration error over 15 bins.{undecided}\n\n"
         + markdown(("data set", "texts", "largest class", *before, "accuracy", "stated", "ECE", "abstained"), rows)
     )
@@ -111,7 +112,7 @@ def _worst(manifest: Manifest, served: Evaluation) -> Iterator[str]:
     figures = list(served.datasets.items())
     name, worst = min(figures, key=lambda pair: pair[1].accuracy)
     errors = round(worst.rows * (1 - worst.accuracy))
-    yield f"The lowest accuracy measured is {worst.accuracy:.4f}, on {name}: {errors:,} wrong answers of {worst.rows:,}."
+    yield f"The lowest accuracy of a data set is {worst.accuracy:.4f}, on {name}: {errors:,} wrong answers of {worst.rows:,}."
     counted = [(name, one.expected_without_abstentions) for name, one in figures if one.expected_without_abstentions]
     if counted:
         name, furthest = max(counted, key=lambda pair: abs(pair[1].error))
@@ -121,8 +122,8 @@ def _worst(manifest: Manifest, served: Evaluation) -> Iterator[str]:
         )
     name, worst = max(figures, key=lambda pair: pair[1].truncated / pair[1].rows)
     if worst.truncated:
-        share = f"{worst.truncated / worst.rows:.1%}"
-        yield f"{share} of the texts of {name} are longer than {manifest.max_tokens} tokens; the rest of them was not read."
+        share = tables.share(worst.truncated, worst.rows)
+        yield f"{share} of the texts of {name} are longer than {manifest.max_tokens} tokens, and were read in part."
     for by, part_of in (("length", "lengths"), ("domain", "domains"), ("phenomenon", "phenomena")):
         cut = {name: getattr(one, part_of) for name, one in figures}
         slices = [(name, key, part) for name, parts in cut.items() for key, part in parts.items() if part.rows >= SLICE_ROWS_MIN]
@@ -132,12 +133,13 @@ def _worst(manifest: Manifest, served: Evaluation) -> Iterator[str]:
     changes = [(name, kind, found) for name, one in figures for kind, found in one.robustness.items()]
     name, kind, found = max(changes, key=lambda change: change[2].changed / change[2].rows)
     if found.changed:
-        yield f"Of the perturbations, {kind} changes most labels: {tables.share(found.changed, found.rows)} of those of {name}."
-    missed = {kind: one for kind, one in served.undecided.items() if one.caught < one.rows}
+        yield f"The perturbation that changes most labels is {kind}: {tables.share(found.changed, found.rows)} of those of {name}."
+    missed = {kind: one for kind, one in served.undecided.items() if one.rows >= SLICE_ROWS_MIN and one.caught < one.rows}
     if missed:
         kind = min(missed, key=lambda kind: missed[kind].caught / missed[kind].rows)
         rows, through = missed[kind].rows, missed[kind].rows - missed[kind].caught
-        yield f"Texts without a correct label get one: {through:,} of {rows:,} texts of kind {kind} were not marked `abstain`."
+        named = "English texts without sentiment" if kind == tables.ENGLISH else f"texts of kind {kind}"
+        yield f"Texts without a correct label get one: {through:,} of {rows:,} {named} were not marked `abstain`."
 
 
 def _golden(manifest: Manifest) -> Iterator[str]:

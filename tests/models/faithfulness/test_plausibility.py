@@ -166,7 +166,7 @@ def _marks() -> list[list[bool]]:
 def test_scores_are_towards_the_right_label_whatever_is_answered(subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     real = module.attributions
-    monkeypatch.setattr(module, "attributions", lambda *given: asked.append(given[2]) or real(*given))
+    monkeypatch.setattr(module, "attributions", lambda *given: asked.append(given[2].label) or real(*given))
 
     for label in (0, 1):
         plausibility_found(subject, write(tmp_path / f"{label}.jsonl.gz", [line("a very good film", (1, 3), label=label)]))

@@ -134,7 +134,7 @@ def test_the_lexicon_is_the_smoothed_log_odds_without_the_text_itself() -> None:
     three = WordCounts.of([("good", 2), ("so so", 1), ("bad", 0), (("bad", "end"), 0)], 3)
     assert three.log_odds(["good"], Target(2)) == pytest.approx([math.log((2 / 3) / (1 / 5))])
     assert three.log_odds(["good"], Target(2, against=1)) == pytest.approx([math.log((2 / 3) / (1 / 3))])
-    assert three.log_odds(["end"], 0) == pytest.approx([math.log((2 / 4) / (1 / 4))])
+    assert three.log_odds(["end"], Target(0)) == pytest.approx([math.log((2 / 4) / (1 / 4))])
 
 
 def test_the_lexicon_is_counted_without_what_is_drawn_its_phrases_and_its_sentence(tmp_path: Path) -> None:
