@@ -9,11 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sentiment.model.bundle import load_bundle
+from sentiment.model.bundle import CHECKOUT_BUNDLES, load_bundle
 from sentiment_models.cli import main
 from sentiment_models.errors import BadCheckpoint, ModelsError
-from sentiment_models.export.checkpoint import from_pretrained
+from sentiment_models.export.checkpoint import base_tokenizer, from_pretrained
 from sentiment_models.export.graphs.quantize import INT8, columns_int8, factor_int8
+from sentiment_models.export.labels import named_labels
 from sentiment_models.export.manifest import MANIFEST_FILE, WEIGHTS_FILE
 from sentiment_models.export.weights import dithered
 from sentiment_models.training.heads import head_of
@@ -22,7 +23,7 @@ from sentiment_models.training.optimizer import FRESH_TIMES, make_optimizer
 from sentiment_models.training.recipe import Recipe
 from sentiment_models.training.train import load_base
 from tests.models import tampered
-from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
+from tests.models.tiny_bert import BAD, GOOD, LABELS, save_tiny_bert, sentences, write_tsv
 from tests.models.tiny_families import TINY, save_tiny
 
 OTHERS = ("ham", "eggs", "spam")
@@ -203,6 +204,26 @@ def test_a_random_start_rounds_to_the_steps_that_it_was_drawn_from() -> None:
         np.testing.assert_allclose(scales, before[1], rtol=1e-6)
         assert (whole != before[0]).mean() < 1e-3
         assert (before[0] * before[1] != found[name].T).mean() > 0.9
+
+
+def test_a_random_start_of_the_default_bundle_answers_nearly_as_it_does() -> None:
+    bundle = CHECKOUT_BUNDLES / "english" / "1"
+    ids = torch.tensor([base_tokenizer(str(bundle))(f"The film was {word}.")["input_ids"] for word in (*GOOD, *BAD)])
+
+    with torch.no_grad():
+        before, found = (from_pretrained(bundle, dither=dither).eval()(input_ids=ids).logits for dither in (None, 1))
+
+    moved = (found - before).abs()
+    assert moved.max() > 0
+    # On 200 hard and plain texts 0.03 in the mean.
+    assert moved.mean() < 0.1
+
+
+def test_from_scratch_no_folder_names_the_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(save_tiny_bert(tmp_path / "base", labels=OTHERS))
+
+    assert named_labels(".") == OTHERS
+    assert named_labels("") is None
 
 
 def test_a_new_head_needs_a_base() -> None:

@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> None:
         texts = [str(Source.parse(spec).path) for spec in arguments.data]
         with dev.open(encoding="utf-8") as stream:
             pairs = ["--pairs"] * any(PAIR in json.loads(line) for line in stream)
-        given = [("--pair", arguments.pair), ("--journal-model", arguments.journal_model)]
-        further = [*pairs, *(part for option, value in given if value for part in (option, value))]
+        options = [("--pair", arguments.pair), ("--journal-model", arguments.journal_model)]
+        further = [*pairs, *(part for option, value in options if value for part in (option, value))]
         print(f"{best}: the best checkpoint; next:")
         print(shlex.join(["sentiment-models", "export", str(best), "--dev", str(dev), "--texts", *texts, *further]), "--output ...")

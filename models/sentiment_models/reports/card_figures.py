@@ -39,8 +39,8 @@ def summary(manifest: Manifest, evaluations: Sequence[Evaluation], earlier: Earl
     undecided = f" Of {texts:,} texts without a correct label, {tables.share(caught, texts)} are marked `abstain`." if texts else ""
     return (
         "## Figures\n\n"
-        f"{said}*Largest class*: the accuracy of always answering the commonest label.{explained} *Accuracy*: with its 95 % interval. *Stated*: the "
-        f"mean of the answers' probabilities. *ECE*: calibration error over 15 bins.{undecided}\n\n"
+        f"{said}*Largest class*: the accuracy of always answering the commonest label.{explained} *Accuracy*: with its 95 % "
+        f"interval. *Stated*: the mean of the answers' probabilities. *ECE*: calibration error over 15 bins.{undecided}\n\n"
         + markdown(("data set", "texts", "largest class", *before, "accuracy", "stated", "ECE", "abstained"), rows)
     )
 
