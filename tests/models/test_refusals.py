@@ -115,7 +115,7 @@ def test_an_unusable_path_for_the_report_is_refused_before_the_work(
     folder = refused(*given, "--json", tmp_path / "folder")
 
     assert nowhere == "error: /none/found.json: the folder does not exist; create it first"
-    assert folder == "error: /folder: is a folder; expected a file name"
+    assert folder == "error: /folder: expected a file, got a folder"
 
 
 @pytest.mark.parametrize(

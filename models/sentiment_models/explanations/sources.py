@@ -15,7 +15,7 @@ OF_STUDY = (
     *("attention_tests", "adversarial", "weight_erasure", "last_layer", "randomisation"),
 )
 OF_RATIONALES = (*OF_SCORES, "plausibility")
-OF_TRAINING = ("training_tests", "small_encoder", "bag", "distances", "intervals")
+OF_TRAINING = ("training_tests", "training_settings", "small_encoder", "bag", "distances", "intervals")
 
 
 def code_of(modules: Sequence[str]) -> str:

@@ -70,6 +70,8 @@ def read_config(path: Path) -> dict[str, Json]:
     Raises:
         BadCheckpoint: there is none, it is damaged, or it is of another kind of model.
     """
+    if not path.is_dir():
+        raise BadCheckpoint(f"{path}: no such folder")
     if not (path / CONFIG_FILE).is_file():
         raise BadCheckpoint(f"{path}: not a checkpoint directory: it has no {CONFIG_FILE}")
     try:
