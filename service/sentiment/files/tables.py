@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from sentiment.errors import BadSettings
 from sentiment.files.errors import BadFile
-from sentiment.files.formats import EXTRA
+from sentiment.files.formats import EXTRA, SHEET_ROWS_MAX
 from sentiment.files.visible import visible
 from sentiment.files.xlsx_strings import CELL_CHARACTERS_MAX, escaped
 
@@ -21,15 +21,13 @@ Rows = Callable[[], Iterable[Row]]
 Columns = Mapping[str, type | None]
 # Writes a table to a stream.
 Write = Callable[[Rows, Columns, IO[bytes]], None]
-# Those that are made of the rows at the end; .jsonl is written row by row.
-MADE = (".csv", ".tsv", ".json", ".parquet", ".xlsx")
-WRITABLE = (".jsonl", *MADE)
+WRITABLE = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".xlsx")
+SHEET_COLUMNS_MAX = 2**14
 # A Parquet row group: large enough to read efficiently, small enough to hold in memory.
 GROUP_CHARACTERS = 2**24
 GROUP_ROWS = 2**16
-SHEET_ROWS_MAX = 2**20
-# Programs for spreadsheets run cells that begin so as formulas (OWASP, CSV injection).
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# Programs for spreadsheets run cells that begin so as formulas (OWASP, CSV injection).
 _FORMULA = re.compile("\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
 
 
@@ -176,6 +174,8 @@ def _write_xlsx(rows: Rows, columns: Columns, stream: IO[bytes]) -> None:
         made.data_type = "s"
         return made
 
+    if len(columns) > SHEET_COLUMNS_MAX:
+        raise BadFile(f"{len(columns):,} columns; a sheet of .xlsx holds {SHEET_COLUMNS_MAX:,}: use .csv or --drop")
     try:
         sheet.append([cell(visible(name), 0) for name in columns])
         for number, row in enumerate(rows(), 1):
