@@ -324,7 +324,7 @@ def test_formulas_are_escaped_unless_it_is_switched_off(visit: Visit, server: Ru
     says(page, "Done: 2 texts answered.")
 
     first, second = saved(page, tmp_path)
-    expect(page.get_by_text("2 rows are saved. Cells that have an apostrophe now: 3.")).to_be_attached()
+    expect(page.locator("#toast")).to_have_text("2 rows are saved. Cells that have an apostrophe now: 3.")
     assert [first["text"], first["'=id"], second["'=id"]] == ["'=1+1 good", "'-5", "5"]
 
     page.get_by_label("Escape formulas").uncheck()

@@ -15,7 +15,7 @@ const REDRAW_MS = 250;
 const FILE_HINT = "Or drop a file anywhere on this page: .txt (a text a line), .csv, .tsv, .jsonl or .json, also with .gz. "
   + "The file stays here; its texts go to the server, a few at a time.";
 const ENDINGS = ".txt,.csv,.tsv,.jsonl,.ndjson,.json,.gz";
-const DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"};
+const DELIMITER_NAMES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"};
 // A .csv or .tsv read as a text a line.
 const NO_DELIMITER = "none";
 const ENCODINGS = {
@@ -137,8 +137,8 @@ class FileView {
     this.encoding.choose(chosen.encoding ?? "");
     this.quotes.choose(chosen.quotes === false ? "text" : "fields");
     const delimiter = head?.delimiter || chosen.delimiter || "";
-    const other = delimiter && !DELIMITERS[delimiter] ? {[delimiter]: `"${visibleText(delimiter)}"`} : {};
-    this.delimiter.offer([delimiter], () => Object.entries({...DELIMITERS, ...other, [NO_DELIMITER]: "none: a text a line"}));
+    const other = delimiter && !DELIMITER_NAMES[delimiter] ? {[delimiter]: `"${visibleText(delimiter)}"`} : {};
+    this.delimiter.offer([delimiter], () => Object.entries({...DELIMITER_NAMES, ...other, [NO_DELIMITER]: "none: a text a line"}));
     this.delimiter.choose(table ? delimiter : NO_DELIMITER);
     this.first.hidden = !head;
     if (!head) return;
