@@ -237,11 +237,11 @@ def test_how_a_file_is_read_can_be_changed_and_its_first_text_is_shown(visit: Vi
     page.get_by_label("Delimiter").select_option("semicolon")
     expect(first).to_have_text("First text: good, caf\u00e9")
     expect(page.get_by_label("First row")).to_have_value("data")
-    page.get_by_label("First row").select_option("names the columns")
+    page.get_by_label("First row").select_option("column names")
     expect(first).to_have_text("First text: bad")
     page.get_by_label("Column with the text").select_option("pos")
     expect(first).to_have_text("First text: neg")
-    page.get_by_label("Delimiter").select_option("none: a text a line")
+    page.get_by_label("Delimiter").select_option("none, a text a line")
     expect(first).to_have_text("First text: good, caf\u00e9;pos")
     expect(page.get_by_label("First row")).to_be_hidden()
     page.get_by_role("button", name="Classify").click()
@@ -257,21 +257,48 @@ def test_a_file_that_cannot_be_read_can_be_read_in_another_way(visit: Visit, ser
 
     page.get_by_label("Encoding").select_option("UTF-16")
     expect(page.locator(".file-first")).to_contain_text("The quote that opens in line 2 is not closed")
-    page.get_by_label("Quotes").select_option("are part of texts")
+    page.get_by_label("Quotes").select_option("part of texts")
 
     expect(page.locator(".file-first")).to_have_text('First text: "good')
 
 
-def test_a_quote_that_is_not_closed_ends_the_run_and_the_rows_before_it_are_answered(
+def test_a_quote_that_is_not_closed_ends_the_run_after_the_rows_before_it_are_answered(
     visit: Visit, server: RunningServer, tmp_path: Path
 ) -> None:
     file = tmp_path / "open.csv"
-    file.write_text('text\ngood\n"' + "x" * (5 * 2**20))
-    page = visit(address(server.url, "file"))
+    file.write_text('text\ngood\nbad\n"good\nbad\n')
+    page = visit(address(server.url, "file"), refused=True)
+    refused: list[Route] = []
 
+    def full_at_first(route: Route) -> None:
+        if len(refused) == 2:
+            route.continue_()
+            return
+        refused.append(route)
+        body = json.dumps({"error": {"status": "RESOURCE_EXHAUSTED", "code": 8, "message": "the queue is full"}})
+        route.fulfill(status=429, headers={"Retry-After": "1", "Content-Type": "application/json"}, body=body)
+
+    page.route("**/v1/classify", full_at_first)
     classify(page, file)
 
-    says(page, "Ended early: 1 texts answered. Line 3 has more than 4,194,304 bytes.")
+    says(page, "Ended early: 2 texts answered, refusals sent again: 2. The quote that opens in line 4 is not closed")
+
+
+def test_a_run_ends_before_its_rows_need_more_memory_than_it_may_have(modules: Page) -> None:
+    run: list[Any] = modules.evaluate(
+        """async () => {
+          const {FileRun} = await import("/viewer/file_run.js");
+          async function* texts() {
+            for (let row = 1; ; row += 1) yield {row, values: new Map(), chars: 2 ** 24, error: "UNREADABLE: row"};
+          }
+          const run = new FileRun(texts(), null);
+          await run.run();
+          return [run.rows.length, run.limited];
+        }"""
+    )
+
+    assert run[0] == 2
+    assert run[1].startswith("This page takes 20,000 rows and 32 million characters of a file; the rest was not read.")
 
 
 def test_saved_rows_are_those_of_the_command_line(visit: Visit, server: RunningServer, tmp_path: Path) -> None:

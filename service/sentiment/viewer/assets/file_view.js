@@ -68,13 +68,13 @@ class FileView {
     input.addEventListener("change", () => input.files[0] && this.#take(input.files[0]));
     this.column = choiceField("Column with the text", (place) => this.#choose({column: Number(place)}));
     this.header = choiceField("First row", (said) => this.#choose({header: said === "names"}));
-    this.header.offer([], () => [["names", "names the columns"], ["data", "is data"]]);
+    this.header.offer([], () => [["names", "column names"], ["data", "data"]]);
     this.delimiter = choiceField("Delimiter", (sign) => (
       // Places of columns are others then.
       this.#choose({...(sign === NO_DELIMITER ? {kind: "txt"} : {kind: "csv", delimiter: sign}), column: undefined, header: undefined})
     ));
     this.quotes = choiceField("Quotes", (said) => this.#choose({quotes: said === "fields"}));
-    this.quotes.offer([], () => [["fields", "around fields"], ["text", "are part of texts"]]);
+    this.quotes.offer([], () => [["fields", "around fields"], ["text", "part of texts"]]);
     this.encoding = choiceField("Encoding", (encoding) => this.#choose({encoding}));
     this.encoding.offer([], () => Object.entries(ENCODINGS));
     this.choices = [this.column, this.header, this.delimiter, this.quotes, this.encoding];
@@ -138,7 +138,7 @@ class FileView {
     this.quotes.choose(chosen.quotes === false ? "text" : "fields");
     const delimiter = head?.delimiter || chosen.delimiter || "";
     const other = delimiter && !DELIMITER_NAMES[delimiter] ? {[delimiter]: `"${visibleText(delimiter)}"`} : {};
-    this.delimiter.offer([delimiter], () => Object.entries({...DELIMITER_NAMES, ...other, [NO_DELIMITER]: "none: a text a line"}));
+    this.delimiter.offer([delimiter], () => Object.entries({...DELIMITER_NAMES, ...other, [NO_DELIMITER]: "none, a text a line"}));
     this.delimiter.choose(table ? delimiter : NO_DELIMITER);
     this.first.hidden = !head;
     if (!head) return;
@@ -228,8 +228,9 @@ class FileView {
     [this.before, this.next] = [quietButton("‹ Previous", turn(-1)), quietButton("Next ›", turn(1))];
     const fields = [this.label.element, certainty.element, bound("Score from", "from"), bound("to", "to"), order.element];
     return [
-      element("div", {class: "row fields"}, ...fields, element("span", {class: "grow"}), this.escapes.element, save),
-      this.counted, this.table, element("div", {class: "row"}, this.before, this.next),
+      element("div", {class: "row fields"}, ...fields),
+      element("div", {class: "row"}, this.counted, element("span", {class: "grow"}), this.escapes.element, save),
+      this.table, element("div", {class: "row"}, this.before, this.next),
     ];
   }
 
