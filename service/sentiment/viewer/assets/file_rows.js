@@ -36,7 +36,7 @@ export async function fileHead(file, chosen = {}) {
   const given = {kind: kindOf(file), delimiter: /\.tsv(\.gz)?$/i.test(file.name) ? "\t" : "", encoding: "", quotes: true, ...chosen};
   const {rows, first, delimiter} = await sampleOf(file, {...given, header: false});
   const header = given.kind === "csv" && (given.header ?? namesColumns(first, rows.slice(1)));
-  const keys = [...new Set(rows.flatMap(({values}) => [...values.keys()]))];
+  const keys = first?.map(numberAt) ?? [...new Set(rows.flatMap(({values}) => [...values.keys()]))];
   const columns = given.kind === "txt" ? [] : header ? uniqueNames(first) : keys;
   const known = knownColumn(columns);
   const column = given.column ?? (known >= 0 ? known : wordiest(keys, header ? rows.slice(1) : rows));
@@ -190,7 +190,7 @@ async function delimitedRows(lines, {delimiter, header, quotes}) {
   const records = recordsOf(after(first, lines), found, quotes);
   const {value: head = {lines: 0, fields: []}} = await records.next();
   if (!head.fields?.length) throw new BadFile(`Its first row ${head.error ?? "is empty"}.`);
-  const columns = header ? uniqueNames(head.fields) : head.fields.map((_, place) => String(place + 1));
+  const columns = header ? uniqueNames(head.fields) : head.fields.map(numberAt);
   async function* rows() {
     for await (const record of header ? records : after(head, records)) {
       const row = recordRow(record, columns);
@@ -258,6 +258,11 @@ function wordiest(keys, rows) {
   const length = (value) => (typeof value === "string" ? value.length : 0);
   const chars = keys.map((key) => rows.reduce((sum, {values}) => sum + length(values.get(key)), 0));
   return Math.max(0, chars.indexOf(Math.max(...chars)));
+}
+
+/** The name of a column that has none. */
+function numberAt(_, place) {
+  return String(place + 1);
 }
 
 function uniqueNames(names) {
