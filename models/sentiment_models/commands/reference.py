@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> None:
     manifest, reading = classifier.manifest, reading_of(arguments)
     texts: list[TextOrPair]
     if arguments.dev is None:
-        texts = [text for file in arguments.files for text in read_texts(file, manifest.labels, pairs=manifest.pairs, reading=reading)]
+        texts = [text for file in arguments.files for text in read_texts(file, pairs=manifest.pairs, reading=reading)]
     else:
         files = (read_examples(file, manifest.labels, pairs=manifest.pairs, reading=reading) for file in arguments.files)
         examples = [example for file in files for example in file]

@@ -152,7 +152,7 @@ class Table:
 
         Args:
             column: as ``Reading.column``.
-            option: the option of a command line that chooses it, for messages.
+            option: the option of a command line that chooses it, for messages; empty if there is none.
 
         Raises:
             BadFile: there is no such column, or there are two of the name. Where each row has its own keys, the first row is looked at.
@@ -239,7 +239,9 @@ class Table:
 
 
 def key_of(header: Sequence[str], column: str, name: str, option: str) -> str:
-    """The name of the column that ``column`` names or numbers, as ``unique_names`` has it. ``name``, ``option``: for messages.
+    """The name of the column that ``column`` names or numbers, as ``unique_names`` has it.
+
+    ``name`` of the file and ``option`` of the command line are for messages; an empty option if none chooses the column.
 
     Raises:
         BadFile: there is no such column, or there are two of the name.
@@ -247,12 +249,14 @@ def key_of(header: Sequence[str], column: str, name: str, option: str) -> str:
     places = [place for place, found in enumerate(header, 1) if found == column]
     if len(places) > 1:
         shown = ", ".join(map(str, places))
-        raise BadFile(f"{name}: the columns {shown} are all called {column!r}; rename them, or give {option} the number of one")
+        number = f", or give {option} the number of one" if option else ""
+        raise BadFile(f"{name}: the columns {shown} are all called {column!r}; rename all but one{number}")
     if places:
         return column
     if re.fullmatch(r"[1-9][0-9]{0,5}", column) and int(column) <= len(header):
         return formats.unique_names(header)[int(column) - 1]
-    raise BadFile(f"{name}:1: no column {column!r}; the header has {', '.join(header) or 'none'} (choose with {option})")
+    choose = f" (choose with {option})" if option else ""
+    raise BadFile(f"{name}:1: no column {column!r}; the header has {', '.join(header) or 'none'}{choose}")
 
 
 def read_texts(path: Path, column: str = TEXT) -> Iterator[str]:
