@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         type=Path,
         metavar="FILE",
-        help="texts: .txt (one a line), .jsonl (key text) or a server's journal of answers with their texts; "
+        help="texts: .txt (one a line), a table with the column text, .jsonl (key text) or a server's journal of answers with their texts; "
         "or labelled texts as for train, whose labels are not used; also .gz",
     )
     parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads of the session (default: the available cores)")

@@ -285,16 +285,16 @@ def _target(values: Mapping[str, Any], where: str) -> tuple[float, ...] | None: 
     # An empty cell of a table is an empty string.
     if is_missing(found) or found == "":
         return None
-    if not isinstance(found, list) or not all(isinstance(one, int | float) for one in found):
-        raise BadData(f"{where}: probabilities must be an array of numbers; write them to a .jsonl")
+    if not isinstance(found, list) or not all(isinstance(one, float) or one in (0, 1) for one in found):
+        raise BadData(f"{where}: probabilities must be an array of numbers from 0 to 1; write them to a .jsonl")
     return tuple(map(float, found))
 
 
 def _made(values: Mapping[str, Any]) -> Made | None:  # Any: JSON
     if not values.get("phenomenon"):
         return None
-    held_out = values.get("held_out") or ""
-    parts = held_out if isinstance(held_out, str) else ", ".join(map(str, held_out))
+    held_out = values.get("held_out")
+    parts = ", ".join(map(str, held_out)) if isinstance(held_out, list) else _string(held_out)
     phenomenon, register = (sys.intern(_string(values.get(name))) for name in ("phenomenon", "register"))
     return Made(phenomenon, sys.intern(parts), _string(values.get("pair")), register)
 

@@ -100,7 +100,7 @@ def evaluate(
     """
     refuse_equal_names(datasets)
     threads = threads or cores_granted()
-    kinds = read_kinds(undecided) if undecided else {}
+    kinds = read_kinds(undecided, datasets[0].reading) if undecided else {}
     classifier = load_classifier(bundle, precision)
     # Bundles of before the export refused other tasks, or made by hand.
     if (bundle / CONFIG_FILE).is_file():

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sentiment.model.classifier import Classifier
-from sentiment_models.data.labelled import PLAIN, TextOrPair
+from sentiment_models.data.labelled import PLAIN, LabelledReading, TextOrPair
 from sentiment_models.data.perturb import recase, typos
 from sentiment_models.data.text_files import check_text, tabbed
 from sentiment_models.errors import BadData
@@ -39,14 +39,14 @@ def catch(classifier: Classifier, kinds: Mapping[str, Sequence[str]], threads: i
     return {kind: Undecided(rows=len(texts), caught=sum(bool(next(abstain)) for _ in texts)) for kind, texts in kinds.items()}
 
 
-def read_kinds(path: Path) -> dict[str, list[str]]:
+def read_kinds(path: Path, reading: LabelledReading = PLAIN) -> dict[str, list[str]]:
     """Read texts by kind from a .tsv file of kind<TAB>text, compressed or not.
 
     Raises:
         BadData: the file cannot be read; names the file and the line.
     """
     kinds: dict[str, list[str]] = {}
-    for place, kind, text in tabbed(path, "kind", PLAIN):
+    for place, kind, text in tabbed(path, "kind", reading):
         if not kind:
             raise BadData(f"{path}: {place}: expected kind<TAB>text, such as fr<TAB>Bonjour, but the kind is empty")
         check_text(text, f"{path}: {place}")
