@@ -774,11 +774,14 @@ def test_where_no_row_can_be_read_the_end_says_why(capsys: Captured, local: list
     assert "--delimiter, or read each line as a text with --format txt" in errors
 
 
+@pytest.mark.parametrize(
+    ("ending", "content"), [("csv", "text,text_pair\ngood,bad\n"), ("jsonl", '{"text": "good", "text_pair": "bad"}\n')]
+)
 def test_a_column_of_second_texts_is_read_if_it_is_chosen_and_named_if_it_is_not(
-    capsys: Captured, local: list[str], tmp_path: Path
+    ending: str, content: str, capsys: Captured, local: list[str], tmp_path: Path
 ) -> None:
-    source = tmp_path / "in.csv"
-    source.write_text("text,text_pair\ngood,bad\n")
+    source = tmp_path / f"in.{ending}"
+    source.write_text(content)
 
     alone = run("classify", *local, "--input", source, "--json")
     shown_alone, note = capsys.readouterr()

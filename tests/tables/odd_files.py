@@ -178,6 +178,8 @@ ODD_FILES = [
         "a\u2028b\nc\x0bd\ne\x85f\ng\rh\n".encode(),
         ["a\u2028b", "c\x0bd", "e\x85f", "g\rh"],
     ),
+    OddFile("line ends of an old Macintosh", ".csv", b"text,id\rgood,1\rbad,2\r", [], stops="has carriage returns but no line feeds"),
+    OddFile("lines of an old Macintosh", ".txt", b"good\rbad\r", [], stops="has carriage returns but no line feeds"),
     # JSON.
     OddFile(
         "rows of a jsonl that are none",

@@ -151,7 +151,7 @@ class _Source(Iterator[Row]):
         self.text = self._table.key(job.reading.column)
         if job.pair:
             self.pair = self._table.key(job.pair, "--pair")
-        elif PAIR in (self._table.columns or ()) and self.text != PAIR:
+        elif self.text != PAIR and self._table.has(PAIR):
             print(f"{self.name}: the column {PAIR} is not read; choose it with --pair {PAIR}", file=sys.stderr)
 
     def __enter__(self) -> "_Source":

@@ -15,7 +15,7 @@ from io import BufferedReader
 import pyarrow
 from pyarrow import parquet
 
-from sentiment.corpus.reading import TEXTS, check_columns, record_starts
+from sentiment.corpus.reading import LINE_BYTES_MAX, TEXTS, check_columns, record_starts
 from sentiment.corpus.sources import Part, Source, open_buffered
 from sentiment.files.errors import BadFile
 from sentiment.files.reading import Reading
@@ -75,9 +75,10 @@ def _is_cut(source: Source, reading: Reading, stream: BufferedReader) -> bool:
     """Whether a line of a file can be found from any byte: it is of lines, not compressed, and UTF-8."""
     if source.kind not in OF_LINES or source.compressed or reading.encoding.lower() not in ("", "utf-8"):
         return False
-    head = stream.read(4)
+    head = stream.readline(LINE_BYTES_MAX)
     stream.seek(0)
-    return not head.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) and b"\0" not in head and not head.startswith(b"sep=")
+    lines = head.endswith(b"\n") or b"\r" not in head.rstrip(b"\r")
+    return lines and not head.startswith((BOM_UTF16_LE, BOM_UTF16_BE, b"sep=")) and b"\0" not in head[:4]
 
 
 def _edges(stream: BufferedReader, whole: Part, reading: Reading, step: int) -> list[int]:

@@ -143,12 +143,15 @@ class Lines(Iterator[str]):
 
         Raises:
             LongLine: it has more than LINE_CHARACTERS_MAX characters.
+            ValueError: the text has carriage returns but no line feeds, so that its lines are not told apart.
         """
         while not self._ready:
             piece = next(self._pieces, None)
             if piece is None:
                 if not self._begun:
                     raise StopIteration
+                if not self._number and "\r" in "".join(self._begun).rstrip("\r"):
+                    raise ValueError("has carriage returns but no line feeds; convert its line ends to LF or CR LF")
                 self._ready.append("".join(self._begun))
                 self._begun = []
                 break

@@ -2,19 +2,17 @@
 
 import itertools
 import json
-import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import date, time
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from sentiment.files.decoding import Lines, is_decoded
 from sentiment.files.errors import BadFile
 from sentiment.files.records import Record, bare, delimiter_of, records
-from sentiment.files.rows import NOT_DECODED, TEXT, Row, type_of
+from sentiment.files.rows import NOT_DECODED, TEXT, Row, plain, type_of
 from sentiment.files.xlsx_strings import unescaped
 
 EXTRA = "needs the extra files: pip install 'sentiment-service[files]'"
@@ -25,11 +23,16 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 def _constant(name: str) -> object:
-    """NaN and the like, which are no JSON, as ``_plain`` has them."""
-    return _plain(float(name))
+    """NaN and the like, which are no JSON, as ``plain`` has them."""
+    return plain(float(name))
 
 
-_DECODER = json.JSONDecoder(parse_constant=_constant)
+def _number(digits: str) -> object:
+    """A number, also one that no float holds."""
+    return plain(float(digits))
+
+
+_DECODER = json.JSONDecoder(parse_constant=_constant, parse_float=_number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ def json_row(place: str, line: str) -> Row:
     if not line.strip():
         return Row(place, {}, "the line is empty")
     try:
-        return _object_row(place, json.loads(line, parse_constant=_constant))
+        return _object_row(place, json.loads(line, parse_constant=_constant, parse_float=_number))
     except (ValueError, RecursionError) as error:
         return Row(place, {}, f"is no JSON: {type(error).__name__}")
 
@@ -251,24 +254,9 @@ def arrow_values(column: Any) -> Sequence[object]:  # Any: pyarrow has no types
     if pyarrow.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if column.type not in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
-        return [_plain(value) for value in column.to_pylist()]
+        return [plain(value) for value in column.to_pylist()]
     raw = column.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
     return [None if value is None else value.decode(errors="surrogateescape") for value in raw]
-
-
-def _plain(value: object) -> object:
-    """A value as JSON has it: dates and times as ISO 8601 writes them, NaN as null, other values that JSON lacks as Python's strings."""
-    if isinstance(value, float):
-        return None if math.isnan(value) else str(value) if math.isinf(value) else value
-    if value is None or isinstance(value, str | int):
-        return value
-    if isinstance(value, date | time):
-        return value.isoformat()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return str(value)
 
 
 def of_xlsx(source: Path | BinaryIO, name: str, sheet: str, *, header: bool, stack: ExitStack) -> Opened:
@@ -326,4 +314,4 @@ def _sheet_row(number: int, values: Sequence[object], columns: Sequence[str]) ->
 
 def _cell(value: object) -> object:
     # An empty cell is an empty text, as in CSV.
-    return "" if value is None else unescaped(value) if isinstance(value, str) else _plain(value)
+    return "" if value is None else unescaped(value) if isinstance(value, str) else plain(value)

@@ -164,14 +164,22 @@ class Table:
             return column
         return key_of(self._header, column, self.name, option)
 
+    def has(self, column: str) -> bool:
+        """Whether there is a column of this name; where each row has its own keys, whether the first row has it."""
+        return column in (self._header if self._header is not None else self._first().values)
+
     def _look_for(self, column: str, option: str) -> None:
+        first = self._first()
+        if first.values and column not in first.values:
+            raise BadFile(f"{self.name}: {first.place}: no key {column!r}; the object has {', '.join(first.values)} (choose with {option})")
+
+    def _first(self) -> Row:
+        """The first row, which stays to be read; one without values if there is none."""
         first = next(self._rows, None)
         if first is None:
-            return
+            return Row("", {})
         self._rows = itertools.chain([first], self._rows)
-        if not first.error and column not in first.values:
-            keys = ", ".join(first.values) or "none"
-            raise BadFile(f"{self.name}: {first.place}: no key {column!r}; the object has {keys} (choose with {option})")
+        return first
 
     def _by_name(self, source: Path | BufferedReader) -> str:
         if isinstance(source, Path):

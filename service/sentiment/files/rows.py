@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date, time
 
 # The column of a list of texts.
 TEXT = "text"
@@ -76,3 +77,18 @@ def type_of(value: object) -> str:
     """The type of a value, in the words of JSON where it has one."""
     words: dict[type, str] = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array", dict: "an object"}
     return "null" if value is None else words.get(type(value), f"a {type(value).__name__}")
+
+
+def plain(value: object) -> object:
+    """A value as JSON has it: dates and times as ISO 8601 writes them, NaN as null, other values that JSON lacks as Python's strings."""
+    if isinstance(value, float):
+        return None if math.isnan(value) else str(value) if math.isinf(value) else value
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return str(value)
