@@ -30,11 +30,13 @@ def label_names(value: str) -> tuple[str, ...]:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def add_reading(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of ``reading_of``."""
-    parser.add_argument(
-        "--pair", default="", metavar="COLUMN", help="column or key of the second text of a pair (default: text_pair, if a file has it)"
-    )
+def add_reading(parser: argparse.ArgumentParser, *, pairs: bool = True) -> None:
+    """Declare the flags of ``reading_of``. ``pairs``: whether the command reads pairs of texts."""
+    parser.set_defaults(pair="")
+    if pairs:
+        parser.add_argument(
+            "--pair", metavar="COLUMN", help="column or key of the second text of a pair (default: text_pair, if a file has it)"
+        )
     parser.add_argument(
         "--journal-model",
         default="",

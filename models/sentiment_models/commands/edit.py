@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of what PATH:TIMES draws (default: %(default)s)")
     parser.add_argument("--device", default="cpu", help="torch device, such as cpu or cuda (default: %(default)s)")
-    add_reading(parser)
+    add_reading(parser, pairs=False)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=(BEST, "head", "head_tail", "windows"),
         help="with --record: make this truncation the bundle's default (without a name: the best one)",
     )
-    add_reading(parser)
+    add_reading(parser, pairs=False)
 
 
 def run(arguments: argparse.Namespace) -> None:
