@@ -215,9 +215,9 @@ ODD_FILES = [
     OddFile("csv in gzip", ".csv.gz", gzip.compress(b"text,id\ngood,1\n"), ["good"]),
     OddFile("json lines in zstd", ".jsonl.zst", zstd.compress(b'{"text": "good"}\n'), ["good"]),
     OddFile("an ending in capitals", ".CSV", b"text,id\ngood,1\n", ["good"]),
-    OddFile("gzip that was cut", ".txt.gz", gzip.compress(b"good\n")[:-4], [], stops="damaged or incomplete"),
-    OddFile("gzip that is none", ".txt.gz", b"good\n", [], stops="damaged or incomplete"),
-    OddFile("zstd that is none", ".txt.zst", b"good\n", [], stops="damaged or incomplete"),
+    OddFile("gzip that was cut", ".txt.gz", gzip.compress(b"good\n")[:-4], [], stops="cannot be decompressed"),
+    OddFile("gzip that is none", ".txt.gz", b"good\n", [], stops="cannot be decompressed"),
+    OddFile("zstd that is none", ".txt.zst", b"good\n", [], stops="cannot be decompressed"),
     # Parquet and spreadsheets.
     OddFile(
         "gaps of a parquet",

@@ -6,7 +6,7 @@ from typing import Any
 
 from sentiment.client import CallFailed, Classification, Result
 from sentiment.client.frames import SCORE
-from sentiment.files.rows import TEXT, Row, Unread
+from sentiment.files.rows import TEXT, Row, Unread, plain
 from sentiment.files.tables import Columns
 
 PAIR = "text_pair"
@@ -52,7 +52,7 @@ class Names:
 
     def asked(self, row: Row) -> Asked:
         """What is asked about a row."""
-        kept = {name: row.values[column] for column, name in self.kept(row.values).items()}
+        kept = {name: plain(row.values[column]) for column, name in self.kept(row.values).items()}
         return Asked(row.text(self.text), row.text(self.pair) if self.pair else None, kept)
 
 

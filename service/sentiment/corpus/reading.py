@@ -14,7 +14,7 @@ from sentiment.files.errors import BadFile
 from sentiment.files.formats import arrow_values, json_row, record_row, text_row, unique_names
 from sentiment.files.reading import Reading, Table, key_of
 from sentiment.files.records import OpenQuote, Record, bare, delimiter_of, records
-from sentiment.files.rows import TEXT, Row, Unread
+from sentiment.files.rows import TEXT, Row, Unread, plain
 
 # Rows that the scorer plans together.
 CHUNK = 1024
@@ -213,7 +213,7 @@ def _skip_line(stream: io.BufferedReader) -> None:
 
 def _kept(value: object) -> str | None:
     """A value of a column to keep. Lone surrogates, which have no UTF-8, are replaced."""
-    text = value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if value is None or isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
     return text if text is None or text.isascii() else text.encode(errors="replace").decode()
 
 

@@ -65,7 +65,7 @@ def _zstd(stream: IO[bytes], name: str) -> IO[bytes]:
 def damage(error: BaseException) -> str:
     """What is wrong with a file whose bytes cannot be decompressed; empty if the error is another."""
     if isinstance(error, gzip.BadGzipFile | zlib.error | EOFError) or type(error).__name__ == "ZstdError":
-        return f"damaged or incomplete: {error}"
+        return f"cannot be decompressed: {error}"
     return ""
 
 

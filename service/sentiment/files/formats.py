@@ -17,6 +17,8 @@ from sentiment.files.xlsx_strings import unescaped
 
 EXTRA = "needs the extra files: pip install 'sentiment-service[files]'"
 PARQUET_ROWS = 1024
+# What spreadsheets show in the place of a formula's result (ECMA-376, ST_CellType e).
+CELL_ERRORS = ("#N/A", "#REF!", "#NAME?", "#DIV/0!", "#NULL!", "#NUM!", "#VALUE!")
 # An element of a JSON array may hold a whole document.
 ELEMENT_CHARACTERS_MAX = 2**26
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -32,7 +34,15 @@ def _number(digits: str) -> object:
     return plain(float(digits))
 
 
-_DECODER = json.JSONDecoder(parse_constant=_constant, parse_float=_number)
+def _whole(digits: str) -> object:
+    """A whole number; its digits if Python refuses so many (4,300)."""
+    try:
+        return int(digits)
+    except ValueError:
+        return digits
+
+
+_DECODER = json.JSONDecoder(parse_constant=_constant, parse_float=_number, parse_int=_whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +75,7 @@ def json_row(place: str, line: str) -> Row:
     if not line.strip():
         return Row(place, {}, "the line is empty")
     try:
-        return _object_row(place, json.loads(line, parse_constant=_constant, parse_float=_number))
+        return _object_row(place, json.loads(line, parse_constant=_constant, parse_float=_number, parse_int=_whole))
     except (ValueError, RecursionError) as error:
         return Row(place, {}, f"is no JSON: {type(error).__name__}")
 
@@ -253,10 +263,18 @@ def arrow_values(column: Any) -> Sequence[object]:  # Any: pyarrow has no types
 
     if pyarrow.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if column.type not in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
-        return [plain(value) for value in column.to_pylist()]
-    raw = column.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
-    return [None if value is None else value.decode(errors="surrogateescape") for value in raw]
+    if column.type in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
+        raw = column.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
+        return [None if value is None else value.decode(errors="surrogateescape") for value in raw]
+    return [_decoded(value) if isinstance(value, bytes) else value for value in column.to_pylist()]
+
+
+def _decoded(value: bytes) -> str | bytes:
+    """Bytes that are UTF-8 as a string: some programs do not mark their strings as such."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
 
 
 def of_xlsx(source: Path | BinaryIO, name: str, sheet: str, *, header: bool, stack: ExitStack) -> Opened:
@@ -269,8 +287,9 @@ def of_xlsx(source: Path | BinaryIO, name: str, sheet: str, *, header: bool, sta
         import openpyxl  # noqa: PLC0415  # an extra, loaded only if needed
     except ImportError as error:
         raise BadFile(f"{name}: .xlsx {EXTRA}") from error
+    stream = stack.enter_context(source.open("rb")) if isinstance(source, Path) else source
     try:
-        book = openpyxl.load_workbook(source, read_only=True, data_only=True)
+        book = openpyxl.load_workbook(stream, read_only=True, data_only=True)
     except Exception as error:  # whatever zipfile, expat and openpyxl raise of a damaged file
         raise BadFile(f"{name}: not an .xlsx workbook: {type(error).__name__}") from error
     stack.callback(book.close)
@@ -281,28 +300,23 @@ def of_xlsx(source: Path | BinaryIO, name: str, sheet: str, *, header: bool, sta
         raise BadFile(f"{name}: has no sheet {sheet!r}; it has {', '.join(names)}")
     found = book[sheet] if sheet else book.worksheets[0]
     rows = _filled(found.iter_rows(values_only=True))
-    first = next(rows, ())
+    number, first = next(rows, (0, ()))
     width = max((place for place, value in enumerate(first, 1) if value is not None), default=0)
-    if header:
-        columns = [str(_cell(value)) for value in first[:width]]
-        numbered = enumerate(rows, 2)
-    else:
-        columns = [str(number) for number in range(1, width + 1)]
-        numbered = enumerate(itertools.chain([first] if width else [], rows), 1)
+    columns = [str(_cell(value)) for value in first[:width]] if header else [str(place) for place in range(1, width + 1)]
+    if not header and width:
+        rows = itertools.chain([(number, first)], rows)
     unique = unique_names(columns)
-    return Opened((_sheet_row(number, values, unique) for number, values in numbered), columns)
+    return Opened((_sheet_row(number, values, unique) for number, values in rows), columns)
 
 
-def _filled(rows: Iterable[tuple[object, ...]]) -> Iterator[tuple[object, ...]]:
-    """The rows without the empty ones at the end."""
-    empty = 0
-    for values in rows:
-        if all(value is None for value in values):
-            empty += 1
-            continue
-        yield from itertools.repeat((), empty)
-        empty = 0
-        yield values
+def _filled(rows: Iterable[tuple[object, ...]]) -> Iterator[tuple[int, tuple[object, ...]]]:
+    """The rows, with their numbers, from the first to the last that is not empty."""
+    before: int | None = None
+    for number, values in enumerate(rows, 1):
+        if any(value is not None for value in values):
+            yield from ((empty, ()) for empty in range(number if before is None else before + 1, number))
+            yield number, values
+            before = number
 
 
 def _sheet_row(number: int, values: Sequence[object], columns: Sequence[str]) -> Row:
@@ -313,5 +327,8 @@ def _sheet_row(number: int, values: Sequence[object], columns: Sequence[str]) ->
 
 
 def _cell(value: object) -> object:
+    if isinstance(value, str):
+        # The result of a formula that has none is no text.
+        return None if value in CELL_ERRORS else unescaped(value)
     # An empty cell is an empty text, as in CSV.
-    return "" if value is None else unescaped(value) if isinstance(value, str) else plain(value)
+    return "" if value is None else value

@@ -1,6 +1,7 @@
 """A row of a table or of a list of texts. Pure."""
 
 import math
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, time
@@ -41,7 +42,7 @@ class Row:
         value = self.values.get(column)
         if isinstance(value, str):
             return value
-        if not self.typed and isinstance(value, int | float):
+        if not self.typed and isinstance(value, int | float) and not isinstance(value, bool):
             return str(value)
         if column not in self.values:
             return self._unread(f"has no {column!r}")
@@ -80,15 +81,15 @@ def type_of(value: object) -> str:
 
 
 def plain(value: object) -> object:
-    """A value as JSON has it: dates and times as ISO 8601 writes them, NaN as null, other values that JSON lacks as Python's strings."""
+    """A value as JSON has it: dates and times as ISO 8601 writes them, bytes as base64, NaN as null, others as Python's strings."""
     if isinstance(value, float):
         return None if math.isnan(value) else str(value) if math.isinf(value) else value
-    if value is None or isinstance(value, str | int):
-        return value
-    if isinstance(value, date | time):
-        return value.isoformat()
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
-    return str(value)
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    return value if value is None or isinstance(value, str | int) else str(value)

@@ -134,7 +134,8 @@ def _types(rows: Rows, columns: Columns) -> dict[str, type]:
     for row in rows() if unknown else ():
         for name in unknown:
             if (value := row.get(name)) is not None:
-                seen[name].add(type(value))
+                # An integer that Parquet's largest type does not hold is kept as its digits.
+                seen[name].add(str if isinstance(value, int) and not -(2**63) <= value < 2**63 else type(value))
     return {name: _common(seen[name]) if kind is None else kind for name, kind in columns.items()}
 
 
