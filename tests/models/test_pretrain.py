@@ -211,7 +211,7 @@ def test_documents_are_read_from_lines_and_from_labelled_files(tmp_path: Path) -
         ("a.tsv", b"0\tone\ntwo\n", r"a\.tsv: line 2: expected label<TAB>text, but the line has no tab"),
         ("a.jsonl", b'{"text": "x"}\n[]\n', r"a\.jsonl: line 2: expected a JSON object, got an array"),
         ("a.pdf", b"x", r"texts must be in a file of \.txt, .*, got '\.pdf'"),
-        ("a.txt.gz", b"x", r"a\.txt\.gz: damaged or incomplete"),
+        ("a.txt.gz", b"x", r"a\.txt\.gz: cannot be decompressed"),
     ],
 )
 def test_a_bad_file_of_documents_is_refused_by_name(tmp_path: Path, name: str, content: bytes, told: str) -> None:

@@ -128,7 +128,7 @@ def test_the_error_of_a_bad_document_has_its_line(tmp_path: Path, broken: dict[s
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(gzip.compress(b"", mtime=0), "has no documents"), (b"{}\n", "damaged or incomplete: Not a gzipped file")]
+    ("content", "said"), [(gzip.compress(b"", mtime=0), "has no documents"), (b"{}\n", "cannot be decompressed: Not a gzipped file")]
 )
 def test_an_empty_file_and_one_that_is_no_gzip_are_refused(tmp_path: Path, content: bytes, said: str) -> None:
     (tmp_path / "d.jsonl.gz").write_bytes(content)
