@@ -562,7 +562,7 @@ def test_wrong_usage_exits_2_and_says_what_is_wrong(capsys: Captured, arguments:
         (["classify", "-", "--input", "in.txt"], "give either texts or --input FILE"),
         (
             ["classify", "--input", "in.txt", "--output", "out.doc"],
-            "--output out.doc: the ending must be one of .jsonl, .csv, .tsv, .json, .parquet, .xlsx",
+            "--output out.doc: the ending must be one of .jsonl, .json, .csv, .tsv, .parquet, .xlsx",
         ),
         (["classify", "good", "--input", "in.txt"], "give either texts or --input FILE"),
         (["classify", "good", "--output", "out.jsonl"], "--output needs --input, or - for texts from standard input"),
@@ -593,7 +593,7 @@ def test_an_unknown_variable_stops_the_server_with_2(capsys: Captured, monkeypat
             "good",
             ".txt, .csv, .tsv, .jsonl, .ndjson, .json, .parquet, .xlsx (text also with .gz or .zst), got '.doc'",
         ),
-        ("in.csv", "id,review\n1,good\n", "no column 'text'; the header has id, review (choose with --column)"),
+        ("in.csv", "id,review\n1,good\n", "no column 'text'; the header has id, review (choose with --column, or --no-header"),
         ("in.jsonl", '{"review": "good"}\n', "no key 'text'; the object has review (choose with --column)"),
         ("in.parquet", "good", "not a Parquet file"),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sentiment_models.data.labelled import Example, Reading, Source, batches, cut_sorted, read_examples
+from sentiment_models.data.labelled import Example, LabelledReading, Source, batches, cut_sorted, read_examples
 from sentiment_models.errors import BadData
 from tests.models.tiny_bert import LABELS
 
@@ -19,21 +19,21 @@ def _read(path: Path, content: bytes) -> list[Example]:
 @pytest.mark.parametrize(
     ("name", "content", "where", "what"),
     [
-        ("a.tsv", b"1\tgood\n7\tbad\n", ":2:", "label must be 0 to 1 or one of negative, positive, got '7'"),
-        ("a.tsv", b"1\tgood\n-1\tbad\n", ":2:", "got '-1'"),
+        ("a.tsv", b"1\tgood\n7\tbad\n", ": line 2:", "label must be 0 to 1 or one of negative, positive, got '7'"),
+        ("a.tsv", b"1\tgood\n-1\tbad\n", ": line 2:", "got '-1'"),
         (
             "a.tsv",
             b"1\tgood\nnegative\tbad\n",
-            ":2:",
+            ": line 2:",
             "label is a name, but line 1 has a number; use names or numbers throughout",
         ),
-        ("a.tsv", b"1\tgood\n0 bad\n", ":2:", "no tab"),
-        ("a.tsv", b"1\tgood\n0\t  \n", ":2:", "the text is empty"),
+        ("a.tsv", b"1\tgood\n0 bad\n", ": line 2:", "no tab"),
+        ("a.tsv", b"1\tgood\n0\t  \n", ": line 2:", "the text is empty"),
         ("a.tsv", b"", ":", "the file has no example"),
-        ("a.csv", b"label,body\n1,good\n", ":1:", "column text missing; the header is ['label', 'body']"),
-        ("a.jsonl", b'{"label": 1, "text": "good"}\n{"label": 1}\n', ":2:", "expected a JSON object with label and text"),
-        ("a.jsonl", b'{"label": 1, "text": "good"}\n[1]\n', ":2:", "expected a JSON object with label and text"),
-        ("a.txt", b"good\n", ":", "must be in a .tsv, .csv or .jsonl file"),
+        ("a.csv", b"label,body\n1,good\n", ":1:", "no column 'text'; the header has label, body"),
+        ("a.jsonl", b'{"label": 1, "text": "good"}\n{"label": 1}\n', ": line 2:", "has no 'text'"),
+        ("a.jsonl", b'{"label": 1, "text": "good"}\n[1]\n', ": line 2:", "expected a JSON object, got an array"),
+        ("a.txt", b"good\n", ":", "labelled texts must be in a file of .csv, .tsv, "),
     ],
 )
 def test_an_error_in_a_file_names_file_line_and_what_is_expected(tmp_path: Path, name: str, content: bytes, where: str, what: str) -> None:
@@ -122,5 +122,5 @@ def test_rows_sorted_either_way_fill_batches_within_both_limits(longest_first: b
 def test_a_second_text_that_is_asked_for_is_in_every_row(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"label": 1, "text": "a", "reply": "b"}\n{"label": 0, "text": "c", "reply": null}\n')
 
-    with pytest.raises(BadData, match=r"a\.jsonl:2: .*reply is None"):
-        list(read_examples(tmp_path / "a.jsonl", LABELS, reading=Reading("reply")))
+    with pytest.raises(BadData, match=r"a\.jsonl: line 2: 'reply' is missing"):
+        list(read_examples(tmp_path / "a.jsonl", LABELS, reading=LabelledReading(pair="reply")))

@@ -67,7 +67,8 @@ def test_axe_finds_nothing_on_two_texts_a_file_feedback_or_terms(
 ) -> None:
     server = start(journal=str(tmp_path / "journal"))
     state = {"text": "a good film", "other": "a bad film", "terms": 1}
-    page = visit(address(server.url, "compare", **state), color_scheme=scheme, viewport=size, has_touch=size is PHONE_LARGE)
+    # A blank text of the file is refused.
+    page = visit(address(server.url, "compare", **state), refused=True, color_scheme=scheme, viewport=size, has_touch=size is PHONE_LARGE)
     expect(page.locator(".compare-body")).to_be_visible()
     settled(page)
     found = violations(page, "compare, feedback and terms")

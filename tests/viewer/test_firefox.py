@@ -57,8 +57,7 @@ def test_a_text_is_typed_and_a_file_classified(browser: Firefox, english: Runnin
     browser.wait('document.querySelector("#file")')
     browser.choose_file("#file", file)
     browser.wait(
-        '[...document.querySelectorAll(".file-view .button")].some(({textContent, parentNode}) => '
-        'textContent === "Classify" && !parentNode.hidden)'
+        '[...document.querySelectorAll(".file-view .button")].some(({textContent, disabled}) => textContent === "Classify" && !disabled)'
     )
     browser.evaluate('[...document.querySelectorAll(".file-view .button")].find(({textContent}) => textContent === "Classify").click()')
 

@@ -104,7 +104,8 @@ def test_a_view_that_asks_a_server_matches_its_approved_picture(
     visit: Visit, start: Callable[..., RunningServer], tmp_path: Path, name: str
 ) -> None:
     view, state, settings = ASKED[name]
-    page = visit(address(start().url, view, **{"text": "good", **state}), **{"viewport": DESK, **settings})
+    # An empty text of the file is refused.
+    page = visit(address(start().url, view, **{"text": "good", **state}), refused=view == "file", **{"viewport": DESK, **settings})
     settled(page)
     if view == "file":
         file = tmp_path / "texts.csv"

@@ -8,11 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sentiment.explain.engine.graph_check import load_graph
-from sentiment.model.bundle import Manifest
 from sentiment.model.classifier import load_classifier
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tokenizer import Row, Tokenizer
-from sentiment_models.data.labelled import PLAIN, Example, Reading, Source, TextOrPair, read_texts
+from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, Source, TextOrPair, read_texts
 from sentiment_models.errors import ModelsError, NotExplainable, disk_full
 from sentiment_models.evaluation.calibration import Calibration, calibrate, calibrated_on
 from sentiment_models.evaluation.reference import measure_reference, record_reference
@@ -122,7 +121,7 @@ def export(
     max_tokens: int | None = None,
     spellings: Sequence[Path] = (),
     texts: Sequence[Path] = (),
-    reading: Reading = PLAIN,
+    reading: LabelledReading = PLAIN,
     force: bool = False,
     say: Say = lambda _: None,
 ) -> Exported:
@@ -173,16 +172,15 @@ def export(
     try:
         with temporary_folder(part):
             with one_thread():
-                exported = _build(
-                    loaded, part, Identity(name, version, base, pairs), inherited, dev or (), embeddings, spellings, reading, say
-                )
+                identity = Identity(name, version, base, pairs)
+                exported = _build(loaded, part, identity, inherited, dev or (), embeddings, spellings, reading, say)
             say("loading the bundle with the service's code")
             served, *_ = [load_classifier(part, precision) for precision in PRECISIONS]
             if served.manifest.graphs.explain:
                 load_graph(served, served.manifest.graphs.explain)
             if texts:
                 say("counting the answers to the texts, as the drift reference")
-                record_reference(part, REFERENCE, measure_reference(served, _sample(texts, served.manifest, reading), texts))
+                record_reference(part, REFERENCE, measure_reference(served, _sample(texts, served.manifest.pairs, reading), texts))
             elif inherited and inherited.references:
                 say(NO_REFERENCE.format(base=inherited.bundle, names=", ".join(inherited.references)))
             _put_in_place(part, bundle)
@@ -201,7 +199,7 @@ def _build(
     dev: Sequence[Example],
     embeddings: Embeddings,
     spellings: Sequence[Path],
-    reading: Reading,
+    reading: LabelledReading,
     say: Say,
 ) -> Exported:
     # Temperature and explanations are of one head, which a new one has not of the base. Neither depends on the order of labels.
@@ -260,7 +258,7 @@ def _names(labels: Sequence[str]) -> list[str]:
     return sorted(label.casefold() for label in labels)
 
 
-def _learned(checkpoint: Checkpoint, files: Sequence[Path], reading: Reading, say: Say) -> dict[str, str]:
+def _learned(checkpoint: Checkpoint, files: Sequence[Path], reading: LabelledReading, say: Say) -> dict[str, str]:
     say("learning spellings")
     inputs = (one for path in files for one in read_inputs(Source(path), checkpoint.labels, 0, reading))
     texts = (text for one in inputs for text in (one.text, one.text_pair) if text)
@@ -275,8 +273,8 @@ def _spelled(learned: Mapping[str, str], files: Sequence[Path], inherited: Inher
     return {"count": len(learned), "files": [{"file": name, "sha256": sha256(path)} for name, path in named], **base}
 
 
-def _sample(files: Sequence[Path], manifest: Manifest, reading: Reading) -> list[TextOrPair]:
-    every = [text for file in files for text in read_texts(file, manifest.labels, pairs=manifest.pairs, reading=reading)]
+def _sample(files: Sequence[Path], pairs: bool, reading: LabelledReading) -> list[TextOrPair]:
+    every = [text for file in files for text in read_texts(file, pairs=pairs, reading=reading)]
     return every if len(every) <= REFERENCE_TEXTS_MAX else random.Random(1).sample(every, REFERENCE_TEXTS_MAX)  # noqa: S311 - a sample
 
 

@@ -1,7 +1,7 @@
 """The answer to a row of input, as ``sentiment classify`` writes it: a JSON object, or the columns of a table. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sentiment.client import CallFailed, Classification, Result
@@ -37,18 +37,28 @@ class Names:
     pair: str
     keeps: bool
     labels: Sequence[str]
+    _names: dict[str, str] = field(default_factory=dict)
 
-    def kept(self, columns: Iterable[str]) -> dict[str, str]:
-        """The columns of the input that are kept beside the answer, with the names under which they are. The texts are in the answer."""
-        answer = {*KEYS, *(f"{SCORE}{label}" for label in self.labels)} - ({PAIR} if not self.pair else set())
-        others = [name for name in columns if self.keeps and not (name == self.text == TEXT or name == self.pair == PAIR)]
-        found: dict[str, str] = {}
-        for name in others:
-            new = name
-            while new in answer or (new != name and new in others):
-                new = f"input_{new}"
-            found[name] = new
-        return found
+    @property
+    def of_answer(self) -> frozenset[str]:
+        """The keys of the object, and the columns of a table, that are the answer's."""
+        return frozenset({*KEYS, *(f"{SCORE}{label}" for label in self.labels)} - ({PAIR} if not self.pair else set()))
+
+    def kept(self, columns: Collection[str]) -> dict[str, str]:
+        """The columns of the input that are kept beside the answer, with their names there, the same for all rows."""
+        for name in columns:
+            if name not in self._names:
+                self._names[name] = self._name(name, columns)
+        return {name: new for name in columns if (new := self._names[name])}
+
+    def _name(self, name: str, columns: Collection[str]) -> str:
+        """Empty if the answer has the column itself."""
+        if not self.keeps or name == self.text == TEXT or name == self.pair == PAIR:
+            return ""
+        taken = {*self.of_answer, *self._names.values(), *(other for other in columns if other != name)}
+        while name in taken:
+            name = f"input_{name}"
+        return name
 
     def asked(self, row: Row) -> Asked:
         """What is asked about a row."""
@@ -103,5 +113,5 @@ def table_columns(answers: Iterable[Mapping[str, Any]], columns: Iterable[str], 
             "model": str, "model_digest": str, "error": str}  # fmt: skip
     kept: dict[str, type | None] = dict.fromkeys(columns)
     for answer in answers:
-        kept.update(dict.fromkeys(name for name in answer if name not in KEYS))
+        kept.update(dict.fromkeys(name for name in answer if name not in names.of_answer))
     return {**kept, **first, **last}

@@ -30,6 +30,7 @@ from sentiment.cli.version import ShowVersions
 from sentiment.cli.watch import add_watch
 from sentiment.errors import BadBundle, BadSettings, SentimentError
 from sentiment.extras import to_install
+from sentiment.files.output import STANDARD_OUTPUT
 from sentiment.files.reading import format_of
 from sentiment.files.standard_streams import ReaderGone, need_standard_output, standard_streams
 from sentiment.files.visible import visible
@@ -294,7 +295,7 @@ def _classify(options: argparse.Namespace) -> int:
     texts = [STANDARD_INPUT] if options.input == STANDARD_INPUT else options.texts
     file = Path(options.input) if options.input and options.input != STANDARD_INPUT else None
     piped = not file and reads_standard_input(texts, "one or more TEXT, or --input FILE")
-    printed = options.output in (None, STANDARD_INPUT)
+    printed = options.output in (None, str(STANDARD_OUTPUT))
     output = None if printed else Path(options.output)
     if output and not (file or piped):
         raise BadSettings("--output needs --input, or - for texts from standard input")
@@ -312,7 +313,7 @@ def _classify(options: argparse.Namespace) -> int:
         output=output,
         overwrite=options.overwrite,
         escape_formulas=options.escape_formulas,
-        json=options.json or options.output == STANDARD_INPUT,
+        json=options.json or options.output == str(STANDARD_OUTPUT),
         target=options.target,
         model=options.model,
         truncation=options.truncation,
@@ -329,7 +330,7 @@ def _classify(options: argparse.Namespace) -> int:
 def _refuse_file_names(texts: Sequence[str]) -> None:
     """Refuse texts that are names of files, which would be classified themselves."""
     for text in texts:
-        if format_of(text) and " " not in text:
+        if (format_of(text) and " " not in text) or (Path(text).suffix and os.path.isfile(text)):
             raise BadSettings(f"{text} looks like a file; use --input {text}, or pipe it in to classify its name")
 
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,7 +17,12 @@ from sentiment.files.rows import NOT_DECODED, TEXT, Row, plain, type_of
 from sentiment.files.xlsx_strings import unescaped
 
 EXTRA = "needs the extra files: pip install 'sentiment-service[files]'"
+# Rows of Parquet, and their bytes, that are held at a time.
 PARQUET_ROWS = 1024
+PARQUET_BYTES = 2**25
+# What a workbook may open to, which is held in part; a sheet has no more rows.
+WORKBOOK_BYTES_MAX = 2**29
+SHEET_ROWS_MAX = 2**20
 # What spreadsheets show in the place of a formula's result (ECMA-376, ST_CellType e).
 CELL_ERRORS = ("#N/A", "#REF!", "#NAME?", "#DIV/0!", "#NULL!", "#NUM!", "#VALUE!")
 # An element of a JSON array may hold a whole document.
@@ -166,25 +172,24 @@ def of_delimited(lines: Lines, delimiter: str, column: str, *, header: bool, quo
         OpenQuote: as ``records``.
     """
     first = next(lines, "")
-    before = 0
+    number = 1
     # A spreadsheet's first line may name the delimiter.
     if named := re.fullmatch(r"sep=(.)", bare(first)):
-        delimiter, first, before = delimiter or named[1], next(lines, ""), 1
+        delimiter, first, number = delimiter or named[1], next(lines, ""), 2
     delimiter = delimiter or delimiter_of(first, column)
-    found = records(itertools.chain([first] if first else [], lines), delimiter, quotes=quotes)
+    found = records(itertools.chain([first] if first else [], lines), delimiter, quotes=quotes, first=number)
     head = next(found, Record(1, 0, []))
     if head.error:
-        raise BadFile(f"{name}:{head.line + before}: {head.error}")
+        raise BadFile(f"{name}:{head.line}: {head.error}")
     columns = head.fields if header else [str(number) for number in range(1, len(head.fields) + 1)]
     if not header and head.lines:
         found = itertools.chain([head], found)
     unique = unique_names(columns)
-    return Opened((row for record in found if (row := record_row(record, unique, _place(record, before)))), columns)
+    return Opened((row for record in found if (row := record_row(record, unique, _place(record)))), columns)
 
 
-def _place(record: Record, before: int) -> str:
-    first = record.line + before
-    return f"line {first}" if record.lines == 1 else f"lines {first} to {first + record.lines - 1}"
+def _place(record: Record) -> str:
+    return f"line {record.line}" if record.lines == 1 else f"lines {record.line} to {record.line + record.lines - 1}"
 
 
 def unique_names(header: Iterable[str]) -> list[str]:
@@ -238,7 +243,7 @@ def of_parquet(source: Path | BinaryIO, name: str, needed: Callable[[str], bool]
     def rows(file: Any, columns: Sequence[str]) -> Iterator[Row]:  # Any: pyarrow has no types
         number = 0
         try:
-            for batch in file.iter_batches(PARQUET_ROWS, columns=columns):
+            for batch in file.iter_batches(_rows_at_once(file.metadata), columns=columns):
                 for values in zip(*map(arrow_values, batch.columns), strict=True):
                     number += 1
                     bad = any(isinstance(value, str) and not is_decoded(value) for value in values)
@@ -255,6 +260,13 @@ def of_parquet(source: Path | BinaryIO, name: str, needed: Callable[[str], bool]
     if len(set(wanted)) < len(wanted):
         raise BadFile(f"{name}: has two columns of one name; rename one")
     return Opened(rows(file, wanted), names)
+
+
+def _rows_at_once(metadata: Any) -> int:  # Any: pyarrow has no types
+    """How many rows to hold in memory, by the bytes that the fattest row group says that it has."""
+    groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
+    fattest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
+    return max(1, min(PARQUET_ROWS, PARQUET_BYTES // max(1, fattest)))
 
 
 def arrow_values(column: Any) -> Sequence[object]:  # Any: pyarrow has no types
@@ -289,7 +301,12 @@ def of_xlsx(source: Path | BinaryIO, name: str, sheet: str, *, header: bool, sta
         raise BadFile(f"{name}: .xlsx {EXTRA}") from error
     stream = stack.enter_context(source.open("rb")) if isinstance(source, Path) else source
     try:
+        size = sum(part.file_size for part in zipfile.ZipFile(stream).infolist())
+        if size > WORKBOOK_BYTES_MAX:
+            raise BadFile(f"{name}: opens to {size:,} bytes; the limit is {WORKBOOK_BYTES_MAX:,}: save it as .csv")
         book = openpyxl.load_workbook(stream, read_only=True, data_only=True)
+    except BadFile:
+        raise
     except Exception as error:  # whatever zipfile, expat and openpyxl raise of a damaged file
         raise BadFile(f"{name}: not an .xlsx workbook: {type(error).__name__}") from error
     stack.callback(book.close)
@@ -313,6 +330,8 @@ def _filled(rows: Iterable[tuple[object, ...]]) -> Iterator[tuple[int, tuple[obj
     """The rows, with their numbers, from the first to the last that is not empty."""
     before: int | None = None
     for number, values in enumerate(rows, 1):
+        if number > SHEET_ROWS_MAX:
+            raise ValueError(f"a sheet has at most {SHEET_ROWS_MAX:,} rows, and this one has more")
         if any(value is not None for value in values):
             yield from ((empty, ()) for empty in range(number if before is None else before + 1, number))
             yield number, values

@@ -4,9 +4,10 @@ A row of the file is one row here, in order: with its values, or with the reason
 such as a quote that is not closed, ends the reading with a BadFile that names the line.
 """
 
+import codecs
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from io import BufferedReader
@@ -35,6 +36,8 @@ FORMATS = {
 # Formats that have to be read from a file, as they begin at its end.
 OF_FILES = ("parquet", "xlsx")
 READABLE = ", ".join(FORMATS)
+# Of a message about columns.
+NAMES_SHOWN, NAME_CHARACTERS_SHOWN = 10, 30
 # The name of a stream that is of no file; its rows are read as they come.
 STREAM = "standard input"
 
@@ -72,7 +75,10 @@ class Reading:
         if self.delimiter and (len(self.delimiter) > 1 or self.delimiter in '"\r\n'):
             raise BadSettings(f"--delimiter {self.delimiter!r}: must be one character, neither a quote nor a line end")
         try:
-            known = not self.encoding or "".encode(self.encoding) is not None
+            codecs.getincrementaldecoder(self.encoding or "utf-8")("surrogateescape").decode(b" " * 8)
+            known = True
+        except UnicodeDecodeError:
+            known = True
         except (LookupError, ValueError):
             known = False
         if not known:
@@ -87,6 +93,10 @@ def format_of(name: str) -> str:
         if FORMATS.get(path.suffix) in OF_FILES:
             return ""
     return FORMATS.get(path.suffix, "")
+
+
+class RowsUnsure(BadFile):
+    """Nothing tells where the rows after this place begin; those before it are right."""
 
 
 class Table:
@@ -152,7 +162,7 @@ class Table:
 
         Args:
             column: as ``Reading.column``.
-            option: the option of a command line that chooses it, for messages.
+            option: the option of a command line that chooses it, for messages; empty if there is none.
 
         Raises:
             BadFile: there is no such column, or there are two of the name. Where each row has its own keys, the first row is looked at.
@@ -171,7 +181,7 @@ class Table:
     def _look_for(self, column: str, option: str) -> None:
         first = self._first()
         if first.values and column not in first.values:
-            raise BadFile(f"{self.name}: {first.place}: no key {column!r}; the object has {', '.join(first.values)} (choose with {option})")
+            raise BadFile(f"{self.name}: {first.place}: no key {column!r}; the object has {_shown(first.values)} (choose with {option})")
 
     def _first(self) -> Row:
         """The first row, which stays to be read; one without values if there is none."""
@@ -230,12 +240,12 @@ class Table:
         """The error with the file's name, if it is one of the file."""
         after = f" after row {self._number}" if self._number else ""
         if isinstance(error, OpenQuote):
-            return BadFile(
+            return RowsUnsure(
                 f"{self.name}:{error.line}: {error}, so nothing tells where the rows after line {error.begun} begin; close it, or choose "
                 "--no-quotes if no field is quoted"
             )
         if isinstance(error, LongLine):
-            return BadFile(f"{self.name}:{error.line}: {error}")
+            return RowsUnsure(f"{self.name}:{error.line}: {error}")
         if wrong := damage(error):
             return BadFile(f"{self.name}: {wrong}{after}")
         if isinstance(error, OSError):
@@ -247,7 +257,9 @@ class Table:
 
 
 def key_of(header: Sequence[str], column: str, name: str, option: str) -> str:
-    """The name of the column that ``column`` names or numbers, as ``unique_names`` has it. ``name``, ``option``: for messages.
+    """The name of the column that ``column`` names or numbers, as ``unique_names`` has it.
+
+    ``name`` of the file and ``option`` of the command line are for messages; an empty option if none chooses the column.
 
     Raises:
         BadFile: there is no such column, or there are two of the name.
@@ -255,12 +267,22 @@ def key_of(header: Sequence[str], column: str, name: str, option: str) -> str:
     places = [place for place, found in enumerate(header, 1) if found == column]
     if len(places) > 1:
         shown = ", ".join(map(str, places))
-        raise BadFile(f"{name}: the columns {shown} are all called {column!r}; rename them, or give {option} the number of one")
+        number = f", or give {option} the number of one" if option else ""
+        raise BadFile(f"{name}: the columns {shown} are all called {column!r}; rename all but one{number}")
     if places:
         return column
     if re.fullmatch(r"[1-9][0-9]{0,5}", column) and int(column) <= len(header):
         return formats.unique_names(header)[int(column) - 1]
-    raise BadFile(f"{name}:1: no column {column!r}; the header has {', '.join(header) or 'none'} (choose with {option})")
+    choose = f" (choose with {option}, or --no-header if it is data)" if option else ""
+    raise BadFile(f"{name}:1: no column {column!r}; the header has {_shown(header)}{choose}")
+
+
+def _shown(names: Iterable[str]) -> str:
+    """Names for a message, which must not show the texts of a file without a header."""
+    found = list(names)
+    short = [name if len(name) <= NAME_CHARACTERS_SHOWN else f"{name[:NAME_CHARACTERS_SHOWN]}..." for name in found[:NAMES_SHOWN]]
+    more = [f"and {len(found) - NAMES_SHOWN:,} more"] if len(found) > NAMES_SHOWN else []
+    return ", ".join([*short, *more]) or "none"
 
 
 def read_texts(path: Path, column: str = TEXT) -> Iterator[str]:

@@ -40,7 +40,7 @@ def bare(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
 
 
-def records(lines: Iterable[str], delimiter: str = ",", *, quotes: bool = True) -> Iterator[Record]:
+def records(lines: Iterable[str], delimiter: str = ",", *, quotes: bool = True, first: int = 1) -> Iterator[Record]:
     """The records of lines, which have their line ends. Takes only the lines that a record needs.
 
     A field is quoted if it begins with a quote; elsewhere a quote is a character like any other. What stands after a closing quote is an
@@ -51,30 +51,30 @@ def records(lines: Iterable[str], delimiter: str = ",", *, quotes: bool = True) 
         lines: of the text, without a byte order mark.
         delimiter: one character.
         quotes: False if no field is quoted.
+        first: the number of the first line.
 
     Raises:
         OpenQuote: a quote is not closed before the text ends, within RECORD_CHARACTERS_MAX, or before a field ends.
     """
     source = iter(lines)
-    number = 0
+    number = first
     for line in source:
-        number += 1
         if not quotes or QUOTE not in line:
             text = bare(line)
             yield Record(number, 1, text.split(delimiter) if text else [])
+            number += 1
         else:
             record = _quoted(line, source, delimiter, number)
-            number += record.lines - 1
+            number += record.lines
             yield record
 
 
 def _quoted(line: str, following: Iterator[str], delimiter: str, begun: int) -> Record:
     """The record that begins with a line that has a quote."""
     fields: list[str] = []
-    number, opened, place, characters = begun, begun, 0, 0
+    text, number, opened, place, characters = bare(line), begun, begun, 0, len(line)
     while place >= 0:
         if not line.startswith(QUOTE, place):
-            text = bare(line)
             end = text.find(delimiter, place)
             fields.append(text[place:] if end < 0 else text[place:end])
             place = -1 if end < 0 else end + 1
@@ -86,18 +86,19 @@ def _quoted(line: str, following: Iterator[str], delimiter: str, begun: int) -> 
             parts.append(line[place:] if end < 0 else line[place : end + 1])
             place = end + 2
             if end < 0:
+                line = next(following, "")
                 characters += len(line)
-                following_line = next(following, "")
-                if not following_line or characters > RECORD_CHARACTERS_MAX:
+                if not line or characters > RECORD_CHARACTERS_MAX:
                     raise OpenQuote(opened, begun)
-                line, place, number = following_line, 0, number + 1
+                text, place, number = bare(line), 0, number + 1
         fields.append("".join([*parts, line[place:end]]))
-        rest = bare(line)[end + 1 :]
-        if rest and not rest.startswith(delimiter):
+        place = end + 2
+        if end + 1 < len(text) and not text.startswith(delimiter, end + 1):
             if number > begun or line.count(QUOTE) % 2:
                 raise OpenQuote(opened, begun)
             return Record(begun, 1, [], AFTER_QUOTE)
-        place = end + 2 if rest else -1
+        if end + 1 >= len(text):
+            place = -1
     return Record(begun, number - begun + 1, fields)
 
 

@@ -83,6 +83,8 @@ class LineOutput:
         try:
             # Another process may have completed the part since it was opened. The stream is then that of PATH, or of a new part.
             self._refuse_existing()
+            if not (self._part.exists() and os.path.samestat(os.fstat(self._stream.fileno()), self._part.stat())):
+                raise BadFile(f"{self._part}: another process has just completed it; repeat the command to replace {self.path}")
         except BadFile:
             self._part.unlink(missing_ok=True)
             raise

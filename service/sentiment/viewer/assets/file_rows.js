@@ -1,210 +1,283 @@
-// Texts out of a file, and answers into a CSV file. Does not use the page or the server.
+// Texts out of a file, row by row, as `sentiment classify --input` reads them (files/reading.py). Does not use the page or the server.
+import {BadFile, linesOf, NOT_DECODED, openBytes, piecesOf} from "./file_bytes.js";
+import {cellText} from "./file_csv.js";
+import {bareLine, elementsOf, notWhole, recordsOf} from "./file_records.js";
 
-// A longer record is that of a file with a quote that is not closed, or of no text file.
-const RECORD_CHARS_MAX = 4 * 2 ** 20;
-// What is read to find the columns of a file.
-const HEAD_BYTES = 2 ** 18;
 const DELIMITERS = [",", ";", "\t"];
 // Columns that usually hold the text, the likeliest first.
 const TEXT_COLUMNS = ["text", "review", "sentence", "comment", "content", "body", "message"];
-const KINDS = {txt: "txt", csv: "csv", tsv: "tsv", jsonl: "jsonl", ndjson: "jsonl"};
-const MODEL = ["model", "model digest"];
-// Spreadsheets run cells that begin so as formulas (OWASP, CSV injection).
-const FORMULA = /^\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]/;
+const KINDS = new Map([["txt", "txt"], ["csv", "csv"], ["tsv", "csv"], ["jsonl", "jsonl"], ["ndjson", "jsonl"], ["json", "json"]]);
+// Rows by which the header and the column are guessed.
+const SAMPLE_ROWS = 20;
+const UNREADABLE = "UNREADABLE";
+const BAD_BYTES = "has bytes that are not of the file's encoding; choose it";
+const NUMBER = /^(?=.*\d)[\d\s.,:/+\-%$€£]+$/;
 
-/** The file cannot be read as what it is said to be; the message is for the page. */
-export class BadFile extends Error {}
+/** What a file's name says it is: "txt", "csv" (of any delimiter), "jsonl" or "json"; "" for none that a page reads. */
+export function kindOf({name}) {
+  return KINDS.get(endingOf(name).toLowerCase()) ?? "";
+}
 
-/**
- * What a file holds: {kind: "txt" | "csv" | "tsv" | "jsonl", delimiter, columns: names, column: the place of the one that likely has the
- * text}.
- *
- * @throws {BadFile} it has another ending, no text, or is not UTF-8.
- */
-export async function fileHead(file) {
-  const kind = KINDS[/\.([a-z]+)$/i.exec(file.name)?.[1].toLowerCase()];
-  if (!kind) throw new BadFile("Its name must end in .txt, .csv, .tsv or .jsonl.");
-  const whole = file.size <= HEAD_BYTES;
-  // A character may be cut at the end of the slice; `stream` leaves it out.
-  const bytes = await file.slice(0, HEAD_BYTES).arrayBuffer();
-  const text = decoded(() => new TextDecoder("utf-8", {fatal: true}).decode(bytes, {stream: !whole}));
-  if (!text.trim()) throw new BadFile("It has no text.");
-  if (kind === "txt") return {kind, delimiter: "", columns: [], column: 0};
-  const [line] = text.split("\n", 1);
-  if (kind === "jsonl") return {kind, delimiter: "", ...likelyColumn(jsonColumns(line))};
-  if (kind === "tsv") return {kind, delimiter: "", ...likelyColumn(tabCells(line))};
-  const delimiter = DELIMITERS.toSorted((one, other) => line.split(other).length - line.split(one).length)[0];
-  const reader = new DelimitedReader(delimiter);
-  const [first] = [...reader.read(text), ...(whole ? reader.end() : [])];
-  if (!first) throw new BadFile(`Its first record has more than ${HEAD_BYTES} bytes.`);
-  return {kind, delimiter, ...likelyColumn(first)};
+function endingOf(name) {
+  return /\.([^.]*?)(?:\.gz)?$/i.exec(name)?.[1] ?? "";
 }
 
 /**
- * The texts of a file in their order, each {text}, or {error} for a record without one. Reads on only as far as it is asked for.
+ * How a file is read: what `chosen` leaves open is found by its first rows.
  *
- * @param {object} head what `fileHead` found, with the chosen `column`.
+ * @param {object} chosen any of {kind: "txt" for a text a line, delimiter, encoding, header: whether the first row names the columns,
+ *   quotes: whether fields may be quoted, column: its place}.
+ * @returns all of these, `columns` (their names, the second of equal ones with _2; [] where there is but the text), and `first`: the
+ *   first row as `fileTexts` gives it, {error} where the reading stops before it, or null.
+ * @throws {BadFile} it is of another kind, or stops before its first row.
+ */
+export async function fileHead(file, chosen = {}) {
+  if (!kindOf(file)) throw refused(endingOf(file.name));
+  const given = {kind: kindOf(file), delimiter: /\.tsv(\.gz)?$/i.test(file.name) ? "\t" : "", encoding: "", quotes: true, ...chosen};
+  const {rows, first, delimiter} = await sampleOf(file, {...given, header: false});
+  const header = given.kind === "csv" && (given.header ?? namesColumns(first, rows.slice(1)));
+  const keys = first?.map(numberAt) ?? [...new Set(rows.flatMap(({values}) => [...values.keys()]))];
+  const columns = given.kind === "txt" ? [] : header ? uniqueNames(first) : keys;
+  const known = knownColumn(columns);
+  const column = given.column ?? (known >= 0 ? known : wordiest(keys, header ? rows.slice(1) : rows));
+  const head = {...given, delimiter, header, columns, column};
+  return {...head, first: await firstOf(file, head)};
+}
+
+/**
+ * The rows of a file in their order: {row: from 1, values: a Map by column, chars: how many they have, text}, or with `error` in the
+ * place of the text. Reads on only as far as it is asked for.
+ *
+ * @param {object} head what `fileHead` found.
  * @param {function} reads called with how many bytes have been read.
- * @throws {BadFile} it is not UTF-8, or a record is too long.
+ * @throws {BadFile} nothing tells where the next rows are, or the file cannot be read on.
  */
-export async function* fileTexts(file, {kind, delimiter, columns, column}, reads) {
-  const reader = kind === "csv" ? new DelimitedReader(delimiter) : new LineReader();
-  const taken = {txt: ofLine, csv: ofCells(column), tsv: ofTabs(column), jsonl: ofJson(columns[column])}[kind];
-  let number = 0;
-  const texts = function* (records) {
-    for (const record of records) {
-      number += 1;
-      // The first record of a table names the columns.
-      const found = number > 1 || !["csv", "tsv"].includes(kind) ? taken(record) : null;
-      if (found) yield {row: number, ...found};
-    }
-  };
-  const decoder = new TextDecoder("utf-8", {fatal: true});
-  const bytes = file.stream().getReader();
-  let read = 0;
+export async function* fileTexts(file, head, reads) {
+  const {rows, close} = await openRows(file, head, reads);
+  const key = head.kind === "txt" ? "text" : head.columns[head.column] ?? "text";
+  let row = 0;
   try {
-    for (;;) {
-      const {done, value} = await bytes.read();
-      if (done) break;
-      read += value.length;
-      reads(read);
-      yield* texts(reader.read(decoded(() => decoder.decode(value, {stream: true}))));
+    for await (const {place, values, error} of rows) {
+      row += 1;
+      const found = error ? {error} : textOf(values, key);
+      const told = found.error ? {error: `${UNREADABLE}: ${place}: ${found.error}`} : found;
+      const chars = [...values.values()].reduce((sum, value) => sum + cellText(value).length, 0);
+      yield {row, values, chars, ...told};
     }
-    yield* texts(reader.read(decoded(() => decoder.decode())));
-    yield* texts(reader.end());
   } finally {
-    bytes.cancel().catch(() => {});
+    close();
   }
 }
 
-/** Records and cells of delimited text (RFC 4180), which comes in pieces. */
-class DelimitedReader {
-  constructor(delimiter) {
-    Object.assign(this, {delimiter, cells: [], cell: "", quoted: false, closed: false, chars: 0});
-  }
+function refused(ending) {
+  const readable = [...KINDS.keys()].map((one) => `.${one}`).join(", ");
+  const others = "sentiment classify --input, which reads .parquet, .xlsx and .zst too";
+  return new BadFile(`A page does not read ${ending ? `.${ending}` : "it"}: export it as ${readable} (also with .gz), or use ${others}.`);
+}
 
-  /** The records that end in this piece, each a list of cells. */
-  * read(piece) {
-    for (const sign of piece) {
-      this.chars += 1;
-      if (this.chars > RECORD_CHARS_MAX) throw tooLong();
-      if (this.quoted) {
-        if (sign === '"') [this.quoted, this.closed] = [false, true];
-        else this.cell += sign;
-      } else if (sign === '"' && (this.closed || !this.cell)) {
-        // The second of two quotes stands for one.
-        if (this.closed) this.cell += sign;
-        [this.quoted, this.closed] = [true, false];
-      } else if (sign === this.delimiter) this.#endCell();
-      else if (sign === "\n") yield* this.end();
-      else if (sign !== "\r") this.cell += sign;
+/** {rows, first, delimiter}: the first rows, and what `openRows` found. A file that stops after a row has those before it. */
+async function sampleOf(file, reading) {
+  const {rows, close, ...opened} = await openRows(file, reading);
+  const found = [];
+  try {
+    for await (const row of rows) {
+      if (found.push(row) === SAMPLE_ROWS) break;
+    }
+  } catch (error) {
+    if (!(error instanceof BadFile && found.length)) throw error;
+  } finally {
+    close();
+  }
+  return {...opened, rows: found};
+}
+
+async function firstOf(file, head) {
+  const texts = fileTexts(file, head, () => {});
+  try {
+    return (await texts.next()).value ?? null;
+  } catch (error) {
+    if (!(error instanceof BadFile)) throw error;
+    return {error: error.message};
+  } finally {
+    await texts.return();
+  }
+}
+
+/**
+ * {rows, close} and, of a table, {delimiter, first: the cells of its first row}. Each row is {place, values: a Map by column}, or has an
+ * `error` and no values. `close` has to be called.
+ */
+async function openRows(file, reading, reads = () => {}) {
+  const {kind, encoding} = reading;
+  const {chunks, close} = openBytes(file, reads);
+  try {
+    if (kind === "json") return {rows: arrayRows(elementsOf(piecesOf(chunks, encoding))), close};
+    const lines = linesOf(chunks, encoding);
+    if (kind === "csv") return {...await delimitedRows(lines, reading), close};
+    return {rows: lineRows(lines, kind === "txt" ? textRow : jsonRow), close};
+  } catch (error) {
+    close();
+    throw error;
+  }
+}
+
+async function* lineRows(lines, rowOf) {
+  let number = 0;
+  for await (const line of lines) {
+    number += 1;
+    const text = bareLine(line);
+    yield {place: `line ${number}`, ...(text.includes(NOT_DECODED) ? errorRow(BAD_BYTES) : rowOf(text))};
+  }
+}
+
+function errorRow(error) {
+  return {values: new Map(), error};
+}
+
+function textRow(text) {
+  return {values: new Map([["text", text]])};
+}
+
+function jsonRow(line) {
+  if (!line.trim()) return errorRow("the line is empty");
+  try {
+    return objectRow(parsedJson(line));
+  } catch {
+    return errorRow("is no JSON");
+  }
+}
+
+function objectRow(value) {
+  const kind = typeOf(value);
+  return kind === "an object" ? {values: new Map(Object.entries(value))} : errorRow(`expected a JSON object, got ${kind}`);
+}
+
+async function* arrayRows(elements) {
+  let number = 0;
+  for await (const element of elements) {
+    let value = null;
+    try {
+      value = parsedJson(element);
+    } catch {
+      throw notWhole(number);
+    }
+    number += 1;
+    yield {place: `row ${number}`, ...(typeof value === "string" ? textRow(value) : objectRow(value))};
+  }
+}
+
+/** The value of JSON. A number that would be another one here, such as a long identifier, keeps its digits. */
+function parsedJson(text) {
+  return JSON.parse(text, (_, value, context) => (
+    typeof value === "number" && context && String(value) !== context.source ? JSON.rawJSON(context.source) : value
+  ));
+}
+
+function typeOf(value) {
+  if (value === null) return "null";
+  if (Array.isArray(value)) return "an array";
+  if (typeof value === "number" || JSON.isRawJSON?.(value)) return "a number";
+  return typeof value === "object" ? "an object" : `a ${typeof value}`;
+}
+
+async function delimitedRows(lines, {delimiter, header, quotes}) {
+  const next = async () => (await lines.next()).value ?? "";
+  let first = await next();
+  // A spreadsheet's first line may name the delimiter.
+  const named = /^sep=(.)$/.exec(bareLine(first))?.[1];
+  if (named) first = await next();
+  const found = delimiter || named || await delimiterOf(first, quotes);
+  const records = recordsOf(after(first, lines), found, quotes);
+  const {value: head = {lines: 0, fields: []}} = await records.next();
+  if (!head.fields?.length) throw new BadFile(`Its first row ${head.error ?? "is empty"}.`);
+  const columns = header ? uniqueNames(head.fields) : head.fields.map(numberAt);
+  async function* rows() {
+    for await (const record of header ? records : after(head, records)) {
+      const row = recordRow(record, columns);
+      const begun = record.line + (named ? 1 : 0);
+      if (row) yield {place: record.lines === 1 ? `line ${begun}` : `lines ${begun} to ${begun + record.lines - 1}`, ...row};
     }
   }
+  return {rows: rows(), delimiter: found, first: head.fields};
+}
 
-  /** The record at the end of the file, if it has one. */
-  * end() {
-    if (!this.cells.length && !this.cell && !this.closed) return;
-    this.#endCell();
-    const {cells} = this;
-    [this.cells, this.quoted, this.chars] = [[], false, 0];
-    yield cells;
+async function* after(first, others) {
+  yield first;
+  yield* others;
+}
+
+/** The row of a record; null for an empty line, which is a row only of a table with one column. */
+function recordRow({fields, error}, columns) {
+  if (error) return errorRow(error);
+  if (!fields.length && columns.length !== 1) return null;
+  const found = fields.length ? fields : [""];
+  if (found.length !== columns.length) return errorRow(misfit(found.length, columns.length));
+  if (found.some((field) => field.includes(NOT_DECODED))) return errorRow(BAD_BYTES);
+  return {values: new Map(columns.map((name, place) => [name, found[place]]))};
+}
+
+function misfit(found, wanted) {
+  const count = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`;
+  const lines = wanted === 1 ? ", or read each line as a text" : "";
+  const advice = found > wanted ? `quote fields that contain the delimiter, choose another one${lines}` : "add the others";
+  return `has ${count(found, "field")}, but the header has ${count(wanted, "field")}; ${advice}`;
+}
+
+/** The delimiter that gives a column with a known name, else the one with most fields, else a comma. */
+async function delimiterOf(line, quotes) {
+  let best = {delimiter: DELIMITERS[0], known: false, fields: 0};
+  for (const delimiter of DELIMITERS) {
+    // A header over several lines has no delimiter that can be told from one.
+    const {value} = await recordsOf([line].values(), delimiter, quotes).next().catch(() => ({}));
+    const fields = value?.fields ?? [];
+    const known = fields.length > 1 && knownColumn(fields) >= 0;
+    if (known > best.known || (known === best.known && fields.length > best.fields)) best = {delimiter, known, fields: fields.length};
   }
-
-  #endCell() {
-    this.cells.push(this.cell);
-    [this.cell, this.closed] = ["", false];
-  }
+  return best.delimiter;
 }
 
-/** Lines of text that comes in pieces. */
-class LineReader {
-  constructor() {
-    this.begun = "";
-  }
-
-  * read(piece) {
-    const lines = (this.begun + piece).split("\n");
-    this.begun = lines.pop();
-    if (this.begun.length > RECORD_CHARS_MAX) throw tooLong();
-    yield* lines;
-  }
-
-  * end() {
-    if (this.begun) yield this.begun;
-  }
-}
-
-function tooLong() {
-  return new BadFile(`A record has more than ${RECORD_CHARS_MAX.toLocaleString("en-US")} characters. Is a quote not closed?`);
-}
-
-function decoded(decode) {
-  try {
-    return decode();
-  } catch (error) {
-    throw error instanceof TypeError ? new BadFile("It is not UTF-8.") : error;
-  }
-}
-
-function likelyColumn(columns) {
-  const names = columns.map((name) => name.trim().toLowerCase());
-  return {columns, column: Math.max(0, names.indexOf(TEXT_COLUMNS.find((name) => names.includes(name))))};
-}
-
-function jsonColumns(line) {
-  const found = jsonOf(line);
-  const columns = found && typeof found === "object" ? Object.keys(found).filter((name) => typeof found[name] === "string") : [];
-  if (!columns.length) throw new BadFile("Its first line is no JSON object with a text.");
-  return columns;
-}
-
-function jsonOf(line) {
-  try {
-    return JSON.parse(line);
-  } catch {
-    return null;
-  }
-}
-
-function ofLine(line) {
-  return line.trim() ? {text: line.trim()} : null;
-}
-
-function ofCells(column) {
-  return (cells) => (cells[column]?.trim() ? {text: cells[column]} : {error: "The column is empty."});
-}
-
-/** The cells of a line. Nothing is quoted, as in the .tsv files of `sentiment classify`. */
-function tabCells(line) {
-  return line.replace(/\r$/, "").split("\t");
-}
-
-function ofTabs(column) {
-  const taken = ofCells(column);
-  return (line) => (line.replace(/\r$/, "") ? taken(tabCells(line)) : null);
-}
-
-function ofJson(column) {
-  return (line) => {
-    if (!line.trim()) return null;
-    const text = jsonOf(line)?.[column];
-    return typeof text === "string" && text.trim() ? {text} : {error: `The line is no JSON object with a text as "${column}".`};
+/** Whether the first row names the columns: it has a known name, or no number where those of the rows after it all are. */
+function namesColumns(first, rows) {
+  const cells = rows.map(({values}) => [...values.values()]);
+  const isNumber = (cell) => NUMBER.test(cell.trim());
+  const overNumbers = (name, place) => {
+    const filled = cells.map((row) => row[place] ?? "").filter((cell) => cell.trim());
+    return name.trim() && filled.length && filled.every(isNumber);
   };
+  // What is not sure is data, so that no text is lost.
+  return knownColumn(first) >= 0 || (!first.some(isNumber) && first.some(overNumbers));
 }
 
-/** A cell of a CSV file; one that a spreadsheet would run as a formula gets an apostrophe before it. */
-export function csvCell(value) {
-  const text = String(value ?? "");
-  const safe = typeof value === "string" && FORMULA.test(text) ? `'${text}` : text;
-  return /[",\r\n']/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+function knownColumn(names) {
+  const plain = names.map((name) => name.trim().toLowerCase());
+  return plain.indexOf(TEXT_COLUMNS.find((name) => plain.includes(name)));
 }
 
-/** Answers as the parts of a CSV file: a row each, with a column for each label's probability. */
-export function* csvParts(rows, labels) {
-  const line = (cells) => `${cells.map(csvCell).join(",")}\r\n`;
-  yield line(["row", "text", "label", "score", ...labels.map((label) => `score ${label}`), "abstain", "tokens", "truncated", ...MODEL, "error"]);
-  for (const {row, text, label, score, scores, abstain, tokens, truncated, model, error} of rows) {
-    const by = model ? [`${model.name}/${model.version}`, model.digest] : ["", ""];
-    yield line([row, text, label, score, ...labels.map((name) => scores?.get(name)), abstain, tokens, truncated, ...by, error]);
+/** The place of the column with most text. */
+function wordiest(keys, rows) {
+  const length = (value) => (typeof value === "string" ? value.length : 0);
+  const chars = keys.map((key) => rows.reduce((sum, {values}) => sum + length(values.get(key)), 0));
+  return Math.max(0, chars.indexOf(Math.max(...chars)));
+}
+
+/** The name of a column that has none. */
+function numberAt(_, place) {
+  return String(place + 1);
+}
+
+function uniqueNames(names) {
+  const found = new Set();
+  for (const name of names) {
+    let unique = name;
+    for (let number = 2; found.has(unique); number += 1) unique = `${name}_${number}`;
+    found.add(unique);
   }
+  return [...found];
+}
+
+function textOf(values, key) {
+  const value = values.get(key);
+  if (typeof value === "string") return {text: value};
+  if (!values.has(key)) return {error: `has no '${key}'`};
+  return {error: `'${key}' ${value === null ? "is missing" : `must be a string, got ${typeOf(value)}`}`};
 }

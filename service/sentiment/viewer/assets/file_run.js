@@ -1,7 +1,7 @@
 // Classifies the texts of a file: several at a time, sent again where the server refuses for a while. Does not use the page.
 
-// What a page keeps: each text, and what was answered.
-export const TEXTS_MAX = 20_000;
+// What a page keeps: each row with its columns, and what was answered.
+export const ROWS_MAX = 20_000;
 const CHARS_MAX = 32 * 2 ** 20;
 // Browsers open six connections to a server; two are left for the rest of the page.
 const IN_FLIGHT_MAX = 4;
@@ -11,12 +11,15 @@ const AGAIN_S_MAX = 8;
 const RETRY_AFTER_S_MAX = 60;
 // Another text would be refused in the same way. "": no answer came.
 const OF_ALL = ["", "NOT_FOUND", "UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED"];
+// Of a row that was read: without it, rows would be missing between others.
+const ENDED = {error: "CANCELLED: the run ended before there was an answer"};
 const FOR_A_WHILE = ["", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"];
 
 /**
  * A run over texts. Fires "change". `state`: running, done, stopped (by the user), failed; `message` says why it ended early.
- * `limited`: why not all of the file was read. `rows`, as they are answered: [{row, text, label, score, scores: Map, abstain, tokens,
- * truncated, model, error}]. `models`: those that answered, by digest; more than one if the server's has changed.
+ * `limited`: why not all of the file was read. `rows`, as they are answered: what `fileTexts` gives with {label, score, scores: Map,
+ * abstain, tokens, truncated, model} or {error: "CODE: message"}. `models`: those that answered, by digest; more than one if the server's
+ * has changed.
  */
 export class FileRun extends EventTarget {
   /**
@@ -35,7 +38,7 @@ export class FileRun extends EventTarget {
     await Promise.all(Array.from({length: IN_FLIGHT_MAX}, () => this.#work()));
     // Ends the reading of the file.
     await this.texts.return?.().catch(() => {});
-    if (this.state === "running") this.state = "done";
+    if (this.state === "running") this.state = this.message ? "failed" : "done";
     this.#changed();
   }
 
@@ -53,28 +56,32 @@ export class FileRun extends EventTarget {
   }
 
   async #work() {
-    try {
-      while (this.state === "running") {
-        const {done, value} = await this.texts.next();
-        if (done || this.state !== "running") return;
-        if (this.#full(value)) return;
-        const answer = value.error ? value : await this.#answer(value.text);
-        if (!answer) return;
-        this.failures += answer.error ? 1 : 0;
-        this.rows.push({...value, ...answer});
-        this.#changed();
-      }
-    } catch (error) {
-      this.#end("failed", error.message);
+    while (this.state === "running") {
+      const {done, value} = await this.#next();
+      if (done || this.state !== "running" || this.#full(value)) return;
+      const answer = value.error ? value : await this.#answer(value.text) ?? ENDED;
+      this.failures += answer.error ? 1 : 0;
+      this.rows.push({...value, ...answer});
+      this.#changed();
     }
   }
 
-  #full({text = ""}) {
+  /** The next row of the file. Where it cannot be read on, the rows before are still answered. */
+  async #next() {
+    try {
+      return await this.texts.next();
+    } catch (error) {
+      this.message = error.message;
+      return {done: true};
+    }
+  }
+
+  #full({chars}) {
     this.begun += 1;
-    this.chars += text.length;
-    const full = this.begun > TEXTS_MAX || this.chars > CHARS_MAX;
-    const limits = `${TEXTS_MAX.toLocaleString("en-US")} texts and ${(CHARS_MAX / 2 ** 20)} million characters`;
-    if (full) this.limited = `This page takes ${limits} of a file; the rest was not read. sentiment classify --input takes a file of any size.`;
+    this.chars += chars;
+    const full = this.begun > ROWS_MAX || this.chars > CHARS_MAX;
+    const limits = `${ROWS_MAX.toLocaleString("en-US")} rows and ${(CHARS_MAX / 2 ** 20)} million characters`;
+    if (full) this.limited = `This page takes ${limits} of a file; the rest was not read. sentiment classify --input reads any size.`;
     return full;
   }
 
@@ -94,8 +101,11 @@ export class FileRun extends EventTarget {
         if (this.state !== "running") return null;
         const {status = ""} = error;
         if (!FOR_A_WHILE.includes(status) || tries === TRIES_MAX) {
-          if (OF_ALL.includes(status)) throw error;
-          return {error: error.message};
+          if (OF_ALL.includes(status)) {
+            this.#end("failed", error.message);
+            return null;
+          }
+          return {error: `${status}: ${error.said}`};
         }
         this.resent += 1;
         const againS = error.retryAfterS ?? Math.min(AGAIN_S_MAX, AGAIN_S * 2 ** (tries - 1));

@@ -1,8 +1,9 @@
 // The view that classifies a file: progress, and the answers sorted, filtered and saved as CSV.
 import {element} from "./dom.js";
 import {saveBlob} from "./exporting.js";
-import {choiceField, quietButton} from "./fields.js";
-import {csvParts, fileHead, fileTexts} from "./file_rows.js";
+import {checkField, choiceField, quietButton} from "./fields.js";
+import {csvOf} from "./file_csv.js";
+import {fileHead, fileTexts, kindOf} from "./file_rows.js";
 import {FileRun} from "./file_run.js";
 import {redrawn} from "./redrawn.js";
 import {tableIn} from "./text_facts.js";
@@ -11,8 +12,19 @@ import {visibleText, wholeNumber} from "./wording.js";
 const ROWS_SHOWN = 25;
 const TEXT_SHOWN = 200;
 const REDRAW_MS = 250;
-const FILE_HINT = "Or drop a file anywhere on this page: .txt (a text a line), .csv or .tsv (the first row names the columns), or .jsonl. "
+const FILE_HINT = "Or drop a file anywhere on this page: .txt (a text a line), .csv, .tsv, .jsonl or .json, also with .gz. "
   + "The file stays here; its texts go to the server, a few at a time.";
+const ENDINGS = ".txt,.csv,.tsv,.jsonl,.ndjson,.json,.gz";
+const DELIMITER_NAMES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"};
+// A .csv or .tsv read as a text a line.
+const NO_DELIMITER = "none";
+const ENCODINGS = {
+  "": "automatic", "windows-1252": "Western (windows-1252)", "windows-1250": "Central European (windows-1250)",
+  "windows-1251": "Cyrillic (windows-1251)", "windows-1253": "Greek (windows-1253)", "windows-1254": "Turkish (windows-1254)",
+  "windows-1255": "Hebrew (windows-1255)", "windows-1256": "Arabic (windows-1256)", "shift_jis": "Japanese (Shift JIS)",
+  "euc-kr": "Korean (EUC-KR)", "gb18030": "Chinese (GB 18030)", "big5": "Chinese (Big5)",
+  "utf-16le": "UTF-16", "utf-16be": "UTF-16 big-endian",
+};
 const ORDERS = {
   file: ["order of the file", (one, other) => one.row - other.row],
   low: ["lowest score first", (one, other) => (one.score ?? 0) - (other.score ?? 0)],
@@ -49,16 +61,29 @@ export function fileView(context) {
 
 class FileView {
   constructor(context) {
-    Object.assign(this, {context, file: null, head: null, run: null, error: "", read: 0});
+    Object.assign(this, {context, file: null, kind: "", chosen: null, settled: null, head: null, error: ""});
+    Object.assign(this, {run: null, asked: null, read: 0});
     Object.assign(this, {page: 0, filter: {label: "", certainty: "all"}, order: "file"});
-    const input = element("input", {id: "file", type: "file", accept: ".txt,.csv,.tsv,.jsonl,.ndjson"});
+    const input = element("input", {id: "file", type: "file", accept: ENDINGS});
     input.addEventListener("change", () => input.files[0] && this.#take(input.files[0]));
-    this.column = choiceField("Column with the text", (place) => { this.head.column = Number(place); });
+    this.column = choiceField("Column with the text", (place) => this.#choose({column: Number(place)}));
+    this.header = choiceField("First row", (said) => this.#choose({header: said === "names"}));
+    this.header.offer([], () => [["names", "column names"], ["data", "data"]]);
+    this.delimiter = choiceField("Delimiter", (sign) => (
+      // Places of columns are others then.
+      this.#choose({...(sign === NO_DELIMITER ? {kind: "txt"} : {kind: "csv", delimiter: sign}), column: undefined, header: undefined})
+    ));
+    this.quotes = choiceField("Quotes", (said) => this.#choose({quotes: said === "fields"}));
+    this.quotes.offer([], () => [["fields", "around fields"], ["text", "part of texts"]]);
+    this.encoding = choiceField("Encoding", (encoding) => this.#choose({encoding}));
+    this.encoding.offer([], () => Object.entries(ENCODINGS));
+    this.choices = [this.column, this.header, this.delimiter, this.quotes, this.encoding];
     this.start = element("button", {type: "button", class: "button", text: "Classify", on: {click: () => this.#begin()}});
     this.stop = quietButton("Cancel", () => this.run.stop());
     this.named = element("p", {class: "file-named"});
     this.failed = element("p", {class: "failed", role: "alert"});
-    this.chosen = element("div", {class: "row fields"}, this.column.element, this.start, this.stop);
+    this.first = element("p", {class: "note file-first"});
+    this.reading = element("div", {class: "row fields"}, ...this.choices.map((choice) => choice.element), this.start, this.stop);
     this.bar = element("progress", {max: 1, aria: {label: "Share of the file that is read"}});
     this.told = element("p", {class: "note"});
     this.results = element("div", {class: "file-results"});
@@ -67,10 +92,11 @@ class FileView {
       {class: "file-view"},
       element("div", {class: "field"}, element("label", {htmlFor: input.id, text: "A file of texts"}), input),
       element("p", {class: "note", text: FILE_HINT}),
-      this.named, this.failed, this.chosen, element("div", {class: "file-progress"}, this.bar, this.told), this.results,
+      this.named, this.failed, this.reading, this.first, element("div", {class: "file-progress"}, this.bar, this.told), this.results,
     );
     this.results.append(...this.#resultNodes());
     this.drawTable = redrawn(this.table);
+    this.drawFirst = redrawn(this.first);
   }
 
   update() {
@@ -85,10 +111,10 @@ class FileView {
     this.named.textContent = file ? `${visibleText(file.name)}, ${sizeText(file.size)}` : "";
     this.failed.hidden = !this.error;
     if (this.failed.textContent !== this.error) this.failed.textContent = this.error;
-    this.chosen.hidden = !head;
-    this.column.element.hidden = !head?.columns.length;
     const running = run?.state === "running";
-    this.start.disabled = this.column.select.disabled = running;
+    this.#updateReading();
+    this.start.disabled = running || !head || this.settled !== this.chosen;
+    for (const {select} of this.choices) select.disabled = running;
     this.stop.hidden = !running;
     this.bar.parentNode.hidden = !run;
     this.results.hidden = !run?.rows.length;
@@ -98,30 +124,64 @@ class FileView {
     this.#updateResults();
   }
 
-  async #take(file) {
+  /** The fields that say how the file is read, and its first text as a proof. */
+  #updateReading() {
+    const {kind, head} = this;
+    const chosen = this.chosen ?? {};
+    const table = (chosen.kind ?? kind) === "csv";
+    this.reading.hidden = !kind;
+    this.column.element.hidden = !head?.columns.length;
+    this.header.element.hidden = !table || !head;
+    this.quotes.element.hidden = !table;
+    this.delimiter.element.hidden = kind !== "csv";
+    this.encoding.choose(chosen.encoding ?? "");
+    this.quotes.choose(chosen.quotes === false ? "text" : "fields");
+    const delimiter = head?.delimiter || chosen.delimiter || "";
+    const other = delimiter && !DELIMITER_NAMES[delimiter] ? {[delimiter]: `"${visibleText(delimiter)}"`} : {};
+    this.delimiter.offer([delimiter], () => Object.entries({...DELIMITER_NAMES, ...other, [NO_DELIMITER]: "none, a text a line"}));
+    this.delimiter.choose(table ? delimiter : NO_DELIMITER);
+    this.first.hidden = !head;
+    if (!head) return;
+    const {columns, column, header, first} = head;
+    const named = (name, place) => (table && !header ? "" : visibleText(name)) || `column ${place + 1}`;
+    this.column.offer([header, ...columns], () => columns.map((name, place) => [String(place), named(name, place)]));
+    this.column.choose(String(column));
+    this.header.choose(header ? "names" : "data");
+    const text = () => element("bdi", {text: shortText(first.text) || "(empty)"});
+    this.drawFirst([head], () => (first ? first.error ? [visibleText(first.error)] : ["First text: ", text()] : ["It has no rows."]));
+  }
+
+  #take(file) {
     this.run?.stop();
-    Object.assign(this, {file, head: null, run: null, error: "", page: 0});
+    Object.assign(this, {file, kind: kindOf(file), chosen: {}, head: null, run: null, error: "", page: 0});
     this.update();
+    this.#choose({});
+  }
+
+  /** Read the first rows of the file as it is now chosen to be read. */
+  async #choose(changes) {
+    const {file} = this;
+    const chosen = {...this.chosen, ...changes};
+    this.chosen = chosen;
+    this.start.disabled = true;
+    let [head, error] = [null, ""];
     try {
-      const head = await fileHead(file);
-      if (this.file !== file) return;
-      this.head = head;
-      this.column.offer([file], () => head.columns.map((name, place) => [String(place), visibleText(name) || `column ${place + 1}`]));
-      this.column.choose(String(head.column));
-    } catch (error) {
-      if (this.file !== file) return;
-      this.error = `${visibleText(file.name)} cannot be read. ${error.message}`;
+      head = await fileHead(file, chosen);
+    } catch ({message}) {
+      error = `${visibleText(file.name)} cannot be read. ${message}`;
     }
+    if (this.chosen !== chosen) return;
+    Object.assign(this, {head, error, settled: chosen});
     this.update();
   }
 
   #begin() {
     const {session, announce} = this.context;
-    const {file} = this;
+    const {file, head} = this;
     this.read = 0;
-    const texts = fileTexts(file, this.head, (read) => { this.read = read; });
+    const texts = fileTexts(file, head, (read) => { this.read = read; });
     const run = new FileRun(texts, session.classifier());
-    Object.assign(this, {run, page: 0});
+    Object.assign(this, {run, page: 0, asked: {head, labels: session.model?.labels ?? []}});
     let timer = 0;
     const redraw = () => {
       timer = 0;
@@ -156,6 +216,9 @@ class FileView {
     });
     order.offer([], () => Object.entries(ORDERS).map(([key, [said]]) => [key, said]));
     const save = element("button", {type: "button", class: "button", text: "Save CSV", on: {click: () => this.#save()}});
+    // What others wrote is likely to be opened in a spreadsheet from here.
+    this.escapes = checkField("Escape formulas", () => {});
+    this.escapes.box.checked = true;
     this.counted = element("p", {class: "note", role: "status"});
     this.table = element("div");
     const turn = (by) => () => {
@@ -165,14 +228,15 @@ class FileView {
     [this.before, this.next] = [quietButton("‹ Previous", turn(-1)), quietButton("Next ›", turn(1))];
     const fields = [this.label.element, certainty.element, bound("Score from", "from"), bound("to", "to"), order.element];
     return [
-      element("div", {class: "row fields"}, ...fields, element("span", {class: "grow"}), save),
-      this.counted, this.table, element("div", {class: "row"}, this.before, this.next),
+      element("div", {class: "row fields"}, ...fields),
+      element("div", {class: "row"}, this.counted, element("span", {class: "grow"}), this.escapes.element, save),
+      this.table, element("div", {class: "row"}, this.before, this.next),
     ];
   }
 
   #updateResults() {
     const {rows} = this.run;
-    const labels = labelsOf(rows);
+    const labels = this.#labels();
     this.label.offer([String(labels), this.run.failures > 0], () => [
       ["", "all"], ...labels.map((label) => [`=${label}`, visibleText(label)]), ...(this.run.failures ? [["!", NOT_ANSWERED]] : []),
     ]);
@@ -213,7 +277,7 @@ class FileView {
         found.abstain ? element("span", {class: "undecided", text: "undecided"}) : null),
       element("td", {class: "number", text: found.error ? "" : found.score.toFixed(4)}),
       element("td", {class: "file-text"}, element("bdi", {text: shortText(found.text ?? "")}),
-        found.error ? element("p", {class: "failed", text: found.error}) : null),
+        found.error ? element("p", {class: "failed", text: visibleText(found.error)}) : null),
       element("td", {}, found.text ? explainButton(found, open) : null),
     );
     const heads = ["row", "label", "score", "text"].map((text, column) => (
@@ -225,9 +289,18 @@ class FileView {
 
   #save() {
     const rows = this.#shown();
-    const parts = [...csvParts(rows, labelsOf(this.run.rows))];
-    saveBlob(new Blob(parts, {type: "text/csv"}), `${this.file.name.replace(/\.[^.]*$/, "")}-answers.csv`);
-    this.context.tell(`${wholeNumber(rows.length)} rows are saved.`);
+    const {head} = this.asked;
+    const columns = [...new Set([...head.columns, ...this.run.rows.flatMap(({values}) => [...values.keys()])])];
+    const text = head.columns[head.column] ?? "text";
+    const {parts, escaped} = csvOf(rows, {columns, text, labels: this.#labels(), escapes: this.escapes.box.checked});
+    saveBlob(new Blob(parts, {type: "text/csv"}), `${this.file.name.replace(/(\.[^.]*?)(\.gz)?$/i, "")}-answers.csv`);
+    const apostrophes = escaped ? ` Cells that have an apostrophe now: ${wholeNumber(escaped)}.` : "";
+    this.context.tell(`${wholeNumber(rows.length)} rows are saved.${apostrophes}`);
+  }
+
+  /** Those of the model that was asked, and of all that answered. */
+  #labels() {
+    return [...new Set([...this.asked.labels, ...this.run.rows.flatMap(({scores}) => [...(scores?.keys() ?? [])])])];
   }
 }
 
@@ -235,10 +308,6 @@ function explainButton(found, open) {
   const button = quietButton("Explain", () => open(found));
   button.setAttribute("aria-label", `Explain row ${found.row}`);
   return button;
-}
-
-function labelsOf(rows) {
-  return [...(rows.find(({scores}) => scores)?.scores.keys() ?? [])];
 }
 
 function shortText(text) {

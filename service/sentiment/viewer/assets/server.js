@@ -6,13 +6,13 @@ const ANSWER_LIMIT_S = 10;
 const FINAL = ["INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND"];
 
 /**
- * Why there is no answer, in words for the page. `final`: a retry cannot help. `status`: the gRPC status, "" where none came.
- * `retryAfterS`: when to try again, or null.
+ * Why there is no answer, in words for the page. `final`: a retry cannot help. `status`: the gRPC status, "" where none came; `said`: the
+ * server's own words. `retryAfterS`: when to try again, or null.
  */
 export class ServerError extends Error {
-  constructor(message, {final = false, status = "", retryAfterS = null} = {}) {
+  constructor(message, {final = false, status = "", said = "", retryAfterS = null} = {}) {
     super(message);
-    Object.assign(this, {final, status, retryAfterS});
+    Object.assign(this, {final, status, said, retryAfterS});
   }
 }
 
@@ -101,8 +101,9 @@ function errorOf(error, retryAfterS = null) {
     INTERNAL: "The server failed",
   }[error.status];
   const again = wait ? ` Try again in ${Math.max(1, Math.ceil(wait))} s.` : "";
-  const {status} = error;
-  return new ServerError(`${said ?? status}: ${error.message}.${again}`, {final: FINAL.includes(status), status, retryAfterS: wait});
+  const {status, message} = error;
+  const final = FINAL.includes(status);
+  return new ServerError(`${said ?? status}: ${message}.${again}`, {final, status, said: message, retryAfterS: wait});
 }
 
 function spoken(error, signal) {
