@@ -199,8 +199,8 @@ def test_what_a_page_can_do_without_is_left_out_one_after_the_other(droppable: l
     ("flags", "code", "message"),
     [
         (["--json"], 2, "error: --html and --json cannot both be given"),
-        (["--label", "meh"], 1, "error: INVALID_ARGUMENT: label: is 'meh'"),
-        (["--neuron", "9,0,0"], 1, "error: INVALID_ARGUMENT: options.neuron.layer: is 9"),
+        (["--label", "meh"], 2, "error: INVALID_ARGUMENT: label: is 'meh'"),
+        (["--neuron", "9,0,0"], 2, "error: INVALID_ARGUMENT: options.neuron.layer: is 9"),
     ],
 )
 def test_a_failure_leaves_no_file(capsys: Captured, where: list[str], tmp_path: Path, flags: list[str], code: int, message: str) -> None:

@@ -30,6 +30,8 @@ TOKEN = "an-example-s-token"
 # What a block needs beside the server that all tests share.
 TRITON, SECURED, EXPLAINED, JOURNALLED = "import tritonclient", "Credentials(", ".explain(", ".feedback("
 TABLED = ".to_pandas("
+# Run by tests/client/test_guide.py, which runs that whole page.
+GUIDED = "import AsyncClient"
 # What runs the model in the process.
 UNSERVED = ("import Local", "sentiment.sklearn")
 
@@ -37,7 +39,7 @@ UNSERVED = ("import Local", "sentiment.sklearn")
 def python_examples(*needs: str) -> list[str]:
     """The blocks in Python with one of these words; without any, those that need nothing."""
     python = [text for _, language, text in BLOCKS if language == "python"]
-    special = (TRITON, SECURED, EXPLAINED, JOURNALLED, TABLED)
+    special = (TRITON, SECURED, EXPLAINED, JOURNALLED, TABLED, GUIDED)
     if needs != UNSERVED:
         python = [text for text in python if not any(word in text for word in UNSERVED)]
     return [text for text in python if (any(need in text for need in needs) if needs else not any(need in text for need in special))]

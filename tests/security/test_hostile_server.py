@@ -64,7 +64,7 @@ def test_a_table_has_no_control_character_in_its_header(target: str, tmp_path: P
 
     with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as stream:
         header = next(csv.reader(stream))
-    assert r"scores.\x1b[2J\x9b2J" in " ".join(header)
+    assert r"score_\x1b[2J\x9b2J" in " ".join(header)
     assert not (ACTED_ON | {"\n"}) & set("".join(header))
     assert not ACTED_ON & set(capsys.readouterr().err)
 
