@@ -199,6 +199,6 @@ def test_the_command_line_takes_every_command(text: str) -> None:
 
 
 def test_every_example_in_python_is_run() -> None:
-    run_here = python_examples() + python_examples(EXPLAINED, SECURED, TRITON, JOURNALLED, TABLED) + python_examples(*UNSERVED)
+    run_here = python_examples() + python_examples(EXPLAINED, SECURED, TRITON, JOURNALLED, TABLED, GUIDED) + python_examples(*UNSERVED)
 
     assert sorted(run_here) == sorted(text for _, language, text in BLOCKS if language == "python")
