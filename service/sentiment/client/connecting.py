@@ -12,6 +12,9 @@ from sentiment.client.results import CallFailed, failure_of_rpc
 from sentiment.security.client_credentials import Credentials
 from sentiment.signs import is_starting
 
+# No answer comes sooner, even from a small model on the same machine.
+ANSWER_S_MIN = 0.001
+
 
 class Connecting:
     """What a channel is opened with, and the errors of its calls."""
@@ -30,8 +33,10 @@ class Connecting:
         ours = channel_options() + channel_arguments(self.target, self._token_in_clear)
         self.arguments = list({**dict(ours), **dict(options)}.items())
 
-    def failure(self, code: grpc.StatusCode, details: str, trailers: Sequence[tuple[str, str | bytes]]) -> CallFailed:
-        """The error of a call that ended with this status."""
+    def failure(self, code: grpc.StatusCode, details: str, trailers: Sequence[tuple[str, str | bytes]], timeout_s: float) -> CallFailed:
+        """The error of a call that had ``timeout_s`` and ended with this status."""
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED and timeout_s < ANSWER_S_MIN:
+            return CallFailed(code, f"the timeout of {timeout_s:g} s is too short for any answer; give the call more time")
         # Without trailers no server has answered.
         if code is grpc.StatusCode.UNAVAILABLE and not trailers:
             if is_starting(self.target):
