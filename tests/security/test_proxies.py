@@ -130,7 +130,9 @@ def test_a_call_to_another_machine_takes_the_proxy_unless_no_proxy_names_it(star
     assert (by_proxy, between.asked) == ([target], [target])
 
 
-def test_a_token_without_tls_never_passes_a_proxy_of_this_machine(start: Start, environment: pytest.MonkeyPatch) -> None:
+def test_a_token_without_tls_never_passes_a_proxy_of_this_machine(
+    start: Start, environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     server = start(grpc_listen="0.0.0.0:0")
     target = f"{far_address()}:{server.app.grpc_port}"
 
@@ -139,8 +141,12 @@ def test_a_token_without_tls_never_passes_a_proxy_of_this_machine(start: Start, 
             client.classify("good")
         with AdminClient(target, token=TOKEN) as admin, pytest.raises(CallFailed):
             admin.index()
+        environment.setenv("SENTIMENT_CLIENT_TOKEN", TOKEN)
+        assert main(["classify", "--target", target, "good"]) == 2
 
-    assert failed.value.message.startswith(f"no server answers at {target}: to another machine a token is sent over TLS only")
+    withheld = f"the token is not sent to {target}: to another machine a token is sent over TLS only"
+    assert failed.value.message.startswith(withheld)
+    assert withheld in capsys.readouterr().err
     assert between.asked == []
     assert TOKEN.encode() not in between.passed
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from sentiment.addresses import channel_arguments, checked_target, default_target, proxy_variable, why_unanswered
+from sentiment.addresses import channel_arguments, checked_target, default_target, proxy_variable, why_token_not_sent, why_unanswered
 from sentiment.client.policy import channel_options
 from sentiment.client.results import CallFailed, failure_of_rpc
 from sentiment.security.client_credentials import Credentials
@@ -26,7 +26,10 @@ class Connecting:
 
         Raises:
             BadSettings: the target is none, or a credentials file cannot be used.
+            TypeError: the target is no string.
         """
+        if not isinstance(target, str | None):
+            raise TypeError(f"target must be a string such as HOST:PORT, got {type(target).__name__}")
         self.target = checked_target(default_target() if target is None else target)
         self._token_in_clear = isinstance(credentials, Credentials) and credentials.token_in_clear
         self.credentials = credentials.for_grpc() if isinstance(credentials, Credentials) else credentials
@@ -41,7 +44,9 @@ class Connecting:
         if code is grpc.StatusCode.UNAVAILABLE and not trailers:
             if is_starting(self.target):
                 return CallFailed(code, f"the server at {self.target} is starting")
-            if why := why_unanswered(self.target, details, os.environ, self._token_in_clear):
+            if self._token_in_clear and (why := why_token_not_sent(self.target)):
+                return CallFailed(code, why)
+            if why := why_unanswered(self.target, details, os.environ):
                 return CallFailed(code, f"no server answers at {self.target}: {why}")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED and not trailers:
             variable = proxy_variable(self.target, os.environ)
