@@ -143,6 +143,9 @@ def test_a_token_without_tls_never_passes_a_proxy_of_this_machine(
             admin.index()
         environment.setenv("SENTIMENT_CLIENT_TOKEN", TOKEN)
         assert main(["classify", "--target", target, "good"]) == 2
+        driver = open_driver(Target(target, credentials=Credentials(token=TOKEN)), stream=False)
+        with pytest.raises(LoadFailed, match=r"^the token is not sent to "):
+            asyncio.run(driver.connect())
 
     withheld = f"the token is not sent to {target}: to another machine a token is sent over TLS only"
     assert failed.value.message.startswith(withheld)
