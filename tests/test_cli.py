@@ -593,7 +593,7 @@ def test_an_unknown_variable_stops_the_server_with_2(capsys: Captured, monkeypat
             "good",
             ".txt, .csv, .tsv, .jsonl, .ndjson, .json, .parquet, .xlsx (text also with .gz or .zst), got '.doc'",
         ),
-        ("in.csv", "id,review\n1,good\n", "no column 'text'; the header has id, review (choose with --column, or --no-header if it is data)"),
+        ("in.csv", "id,review\n1,good\n", "no column 'text'; the header has id, review (choose with --column, or --no-header"),
         ("in.jsonl", '{"review": "good"}\n', "no key 'text'; the object has review (choose with --column)"),
         ("in.parquet", "good", "not a Parquet file"),
     ],

@@ -53,7 +53,7 @@ def main() -> None:
     signals = manifest.hidden_signals if arguments.hidden else manifest.signals
     kinds: dict[Path, Kind] = {}
     for file in (*arguments.known, *arguments.other):
-        texts = list(read_texts(file, manifest.labels, pairs=manifest.pairs))
+        texts = list(read_texts(file, pairs=manifest.pairs))
         served = serve(classifier, rng.sample(texts, min(TEXTS, len(texts))), str(file))
         answers: Sequence[Sequence[Hashable]] = hidden_states(classifier, served.rows) if arguments.hidden else served.signals
         kinds[file] = [placed(signals, one) for one in answers]

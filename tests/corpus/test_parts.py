@@ -162,7 +162,12 @@ def test_a_line_of_csv_without_end_is_a_bad_row_and_not_held_in_memory(begin: by
         stream.write(b"\n3,bad\n4,good\n")
 
     for step in (2**30, 2**20):
-        assert read(path, step) == ["good", Unread(f"the line has more than {LINE_BYTES_MAX} bytes"), "bad", "good"]
+        good, long, *others = read(path, step)
+
+        assert good == "good"
+        assert isinstance(long, Unread)
+        # In a quoted field, nothing tells where the next row begins.
+        assert others == ([] if b'"' in begin else ["bad", "good"])
 
 
 def test_too_many_parts_are_refused_before_they_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

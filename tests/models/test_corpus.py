@@ -7,7 +7,7 @@ import pytest
 
 from sentiment_models.data import corpus
 from sentiment_models.data.corpus import read_corpus, target_of, vary
-from sentiment_models.data.labelled import Example, Reading, read_examples, read_texts, read_undecided
+from sentiment_models.data.labelled import Example, LabelledReading, read_examples, read_texts, read_undecided
 from sentiment_models.errors import BadData
 from sentiment_models.training.recipe import Recipe
 from tests.models.tiny_bert import LABELS, sentences, write_tsv
@@ -66,11 +66,11 @@ def test_pairs_come_from_csv_and_jsonl(tmp_path: Path) -> None:
 
     assert list(read_examples(jsonl, LABELS)) == [Example("a", 1, text_pair="b"), Example("c", 0)]
     assert list(read_examples(table, LABELS)) == [Example("a", 1, text_pair="b")]
-    with pytest.raises(BadData, match=r"pairs\.csv:2: the text is empty"):
+    with pytest.raises(BadData, match=r"pairs\.csv: line 2: the text is empty"):
         list(read_examples(write_lines(tmp_path / "pairs.csv", "text_pair,label,text", ",1,a"), LABELS))
 
 
-SECOND = Reading(pair="second")
+SECOND = LabelledReading(pair="second")
 
 
 @pytest.mark.parametrize(
@@ -89,16 +89,20 @@ def test_the_second_text_may_have_another_name(name: str, lines: list[str], tmp_
 @pytest.mark.parametrize(
     ("name", "lines", "told"),
     [
-        ("pairs.csv", ["other,label,text", "b,1,a"], r"csv:1: has neither second \(--pair\) nor text_pair; the header is"),
-        ("pairs.csv", ["second,text_pair,label,text", "b,c,1,a"], r"csv:1: has both second \(--pair\) and text_pair"),
-        ("pairs.jsonl", ['{"text": "a", "label": 1}'], r"jsonl:1: .*neither second \(--pair\) nor text_pair"),
+        (
+            "pairs.csv",
+            ["other,label,text", "b,1,a"],
+            r"csv: line 2: has neither second \(--pair\) nor text_pair; it has other, label, text",
+        ),
+        ("pairs.csv", ["second,text_pair,label,text", "b,c,1,a"], r"csv: line 2: has both second \(--pair\) and text_pair"),
+        ("pairs.jsonl", ['{"text": "a", "label": 1}'], r"jsonl: line 1: .*neither second \(--pair\) nor text_pair"),
         ("pairs.tsv", ["1\ta"], r"tsv: --pair second: the file has no names of columns; use a \.csv or \.jsonl"),
         ("pairs.txt", ["a"], r"txt: --pair second: the file has no names of columns"),
     ],
 )
 def test_a_second_text_that_is_not_there_is_not_left_out_silently(name: str, lines: list[str], told: str, tmp_path: Path) -> None:
     with pytest.raises(BadData, match=told):
-        list(read_texts(write_lines(tmp_path / name, *lines), LABELS, reading=SECOND))
+        list(read_texts(write_lines(tmp_path / name, *lines), reading=SECOND))
 
 
 def test_probabilities_without_a_label_are_of_labels_whatever_their_names(tmp_path: Path) -> None:
@@ -116,7 +120,7 @@ def test_a_label_without_a_text_is_said(whole: Path, capsys: pytest.CaptureFixtu
 def test_a_label_that_is_none_of_the_run_s_is_refused_with_the_way(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.tsv", "positive\tgood", "neutral\tso so")
 
-    with pytest.raises(BadData, match=r"a\.tsv:2: label must be .*, got 'neutral'; name the labels of the data with --labels"):
+    with pytest.raises(BadData, match=r"a\.tsv: line 2: label must be .*, got 'neutral'; name the labels of the data with --labels"):
         read_corpus(recipe(path))
 
 
@@ -141,7 +145,7 @@ def test_probabilities_come_with_a_label_or_make_one(tmp_path: Path) -> None:
 def test_probabilities_that_are_none_are_refused_with_their_line(tmp_path: Path, given: list[float]) -> None:
     path = write_lines(tmp_path / "soft.jsonl", {"text": "a", "label": 1}, {"text": "b", "probabilities": given})
 
-    with pytest.raises(BadData, match=r"soft\.jsonl:2: expected 2 probabilities that sum to 1"):
+    with pytest.raises(BadData, match=r"soft\.jsonl: line 2: expected 2 probabilities that sum to 1"):
         list(read_examples(path, LABELS))
 
 
@@ -163,7 +167,7 @@ def test_texts_without_sentiment_make_all_labels_equally_likely_and_are_never_in
 
 
 def test_a_file_of_texts_without_sentiment_has_a_kind_a_line(tmp_path: Path) -> None:
-    with pytest.raises(BadData, match=r"plain\.tsv:1: expected label<TAB>text"):
+    with pytest.raises(BadData, match=r"plain\.tsv: line 1: expected kind<TAB>text"):
         list(read_undecided(write_lines(tmp_path / "plain.tsv", "The bus leaves at noon."), LABELS))
     with pytest.raises(BadData, match=r"plain\.txt: .*\.tsv"):
         list(read_undecided(write_lines(tmp_path / "plain.txt", "The bus leaves at noon."), LABELS))

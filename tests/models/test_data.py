@@ -19,21 +19,21 @@ def _read(path: Path, content: bytes) -> list[Example]:
 @pytest.mark.parametrize(
     ("name", "content", "where", "what"),
     [
-        ("a.tsv", b"1\tgood\n7\tbad\n", ":2:", "label must be 0 to 1 or one of negative, positive, got '7'"),
-        ("a.tsv", b"1\tgood\n-1\tbad\n", ":2:", "got '-1'"),
+        ("a.tsv", b"1\tgood\n7\tbad\n", ": line 2:", "label must be 0 to 1 or one of negative, positive, got '7'"),
+        ("a.tsv", b"1\tgood\n-1\tbad\n", ": line 2:", "got '-1'"),
         (
             "a.tsv",
             b"1\tgood\nnegative\tbad\n",
-            ":2:",
+            ": line 2:",
             "label is a name, but line 1 has a number; use names or numbers throughout",
         ),
-        ("a.tsv", b"1\tgood\n0 bad\n", ":2:", "no tab"),
-        ("a.tsv", b"1\tgood\n0\t  \n", ":2:", "the text is empty"),
+        ("a.tsv", b"1\tgood\n0 bad\n", ": line 2:", "no tab"),
+        ("a.tsv", b"1\tgood\n0\t  \n", ": line 2:", "the text is empty"),
         ("a.tsv", b"", ":", "the file has no example"),
-        ("a.csv", b"label,body\n1,good\n", ":1:", "column text missing; the header is ['label', 'body']"),
-        ("a.jsonl", b'{"label": 1, "text": "good"}\n{"label": 1}\n', ":2:", "expected a JSON object with label and text"),
-        ("a.jsonl", b'{"label": 1, "text": "good"}\n[1]\n', ":2:", "expected a JSON object with label and text"),
-        ("a.txt", b"good\n", ":", "must be in a .tsv, .csv or .jsonl file"),
+        ("a.csv", b"label,body\n1,good\n", ":1:", "no column 'text'; the header has label, body"),
+        ("a.jsonl", b'{"label": 1, "text": "good"}\n{"label": 1}\n', ": line 2:", "has no 'text'"),
+        ("a.jsonl", b'{"label": 1, "text": "good"}\n[1]\n', ": line 2:", "expected a JSON object, got an array"),
+        ("a.txt", b"good\n", ":", "labelled texts must be in a file of .csv, .tsv, "),
     ],
 )
 def test_an_error_in_a_file_names_file_line_and_what_is_expected(tmp_path: Path, name: str, content: bytes, where: str, what: str) -> None:

@@ -186,9 +186,9 @@ def test_texts_without_an_answer_are_counted_by_kind(exported: tuple[Path, Expor
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"fr\tbon\nbon\n", r":2: expected kind<TAB>text, such as fr<TAB>Bonjour, got 'bon\\n'"),
-        (b"fr\tbon\nen\t \n", ":2: the text is empty"),
-        (b"fr\tcaf\xe9\n", ":1: not UTF-8"),
+        (b"fr\tbon\nbon\n", r": line 2: expected kind<TAB>text, but the line has no tab"),
+        (b"fr\tbon\nen\t \n", ": line 2: the text is empty"),
+        (b"fr\tcaf\xe9\n", ": line 1: has bytes"),
         (b"", ": has no texts"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from sentiment.observability.journal import line_of
 from sentiment_models.data.corpus import read_corpus
-from sentiment_models.data.labelled import Example, Reading, read_examples, read_texts
+from sentiment_models.data.labelled import Example, LabelledReading, read_examples, read_texts
 from sentiment_models.errors import BadData
 from sentiment_models.training.recipe import Recipe
 from tests.models.tiny_bert import LABELS
@@ -73,7 +73,7 @@ def test_a_torn_first_line_is_left_out_and_a_line_that_is_not_torn_is_refused(tm
 
     assert read(tmp_path / "a.jsonl", answer("one")[:-20] + b"\n", whole, whole[:5] + b"\n", whole) == [Example("bad", 0)]
     for wrong in (b"\n", b"so so\n", b'{"label": 1, "te\n'):
-        with pytest.raises(BadData, match=r"a\.jsonl:2: "):
+        with pytest.raises(BadData, match=r"a\.jsonl: line 2: "):
             read(tmp_path / "a.jsonl", whole, wrong)
 
 
@@ -88,12 +88,12 @@ def test_a_journal_without_a_labelled_text_is_refused_and_the_setting_is_named(t
 
 
 def test_a_file_of_labelled_texts_that_is_no_journal_is_as_strict_as_before(tmp_path: Path) -> None:
-    with pytest.raises(BadData, match=r"a\.jsonl:2: expected a JSON object"):
+    with pytest.raises(BadData, match=r"a\.jsonl: line 2: is no JSON"):
         read(tmp_path / "a.jsonl", line_of({"label": 1, "text": "good", "journal": "Nature"}), b'{"label": 1, "te\n')
 
 
 def test_a_label_of_another_model_is_refused_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(BadData, match=r"a\.jsonl:2: label must be 0 to 1 or one of negative, positive, got 'neutral'"):
+    with pytest.raises(BadData, match=r"a\.jsonl: line 2: label must be 0 to 1 or one of negative, positive, got 'neutral'"):
         read(tmp_path / "a.jsonl", answer("one"), feedback("neutral", text="so so"))
 
 
@@ -103,7 +103,7 @@ def test_without_labels_every_answer_with_a_text_is_a_text_and_feedback_is_none(
         b"".join([answer("one", "good"), answer("one", "good"), feedback("negative", "one", text="good"), answer("two"), answer("x")[:-9]])
     )
 
-    assert list(read_texts(path, LABELS)) == ["good", "good"]
+    assert list(read_texts(path)) == ["good", "good"]
     assert capsys.readouterr().err == f"{path}: 2 texts of a journal; left out: 1 labels, 1 answers without a text, 1 torn lines\n"
 
 
@@ -112,7 +112,7 @@ def test_without_labels_a_journal_without_texts_is_refused_and_the_setting_is_na
     path.write_bytes(answer("one") + feedback("negative", text="good"))
 
     with pytest.raises(BadData, match=r"without a text \(1 labels, 1 answers without a text, .*; it needs texts \(.*journal_texts"):
-        list(read_texts(path, LABELS))
+        list(read_texts(path))
 
 
 def of_models(path: Path) -> Path:
@@ -147,7 +147,7 @@ def test_of_several_models_the_lines_of_one_count_and_it_is_named(
 ) -> None:
     path = of_models(tmp_path / "a.jsonl")
 
-    found = [example.text for example in read_examples(path, LABELS, reading=Reading(journal_model=model))]
+    found = [example.text for example in read_examples(path, LABELS, reading=LabelledReading(journal_model=model))]
 
     none, choose = "0 answers, 0 labels without a text, 0 torn lines", "choose with --journal-model"
     assert found == texts
@@ -161,14 +161,14 @@ def test_of_a_text_that_two_versions_answered_the_latest_label_counts(tmp_path: 
         + feedback("negative", text="good", model="mine/1", time="2026-01-01T00:00:00.000Z")
     )
 
-    assert list(read_examples(path, LABELS, reading=Reading(journal_model="mine"))) == [Example("good", 1)]
+    assert list(read_examples(path, LABELS, reading=LabelledReading(journal_model="mine"))) == [Example("good", 1)]
 
 
 def test_a_model_that_the_journal_lacks_is_refused_with_those_it_has(tmp_path: Path) -> None:
     with pytest.raises(
         BadData, match=r"the journal has no labelled text of min \(--journal-model\); it has 2 of mine/1, 1 of mine/2, 1 of ot"
     ):
-        list(read_examples(of_models(tmp_path / "a.jsonl"), LABELS, reading=Reading(journal_model="min")))
+        list(read_examples(of_models(tmp_path / "a.jsonl"), LABELS, reading=LabelledReading(journal_model="min")))
 
 
 def test_a_run_trains_on_the_labels_of_a_journal(tmp_path: Path) -> None:

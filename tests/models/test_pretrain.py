@@ -206,12 +206,12 @@ def test_documents_are_read_from_lines_and_from_labelled_files(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("a.txt", b"\n\n", "the file has no document"),
-        ("a.txt", b"one\n\xff\n", r"a\.txt:2: not UTF-8"),
-        ("a.tsv", b"0\tone\ntwo\n", r"a\.tsv:2: expected label<TAB>text, but the line has no tab"),
-        ("a.jsonl", b'{"text": "x"}\n[]\n', r"a\.jsonl:2: expected a JSON object with the key text"),
-        ("a.pdf", b"x", r"must be in a \.txt, \.tsv or \.jsonl file, optionally \.gz; got \.pdf"),
-        ("a.txt.gz", b"x", r"a\.txt\.gz: cannot be read"),
+        ("a.txt", b"\n\n", "the file has no example"),
+        ("a.txt", b"one\n\xff\n", r"a\.txt: line 2: has bytes that are not"),
+        ("a.tsv", b"0\tone\ntwo\n", r"a\.tsv: line 2: expected label<TAB>text, but the line has no tab"),
+        ("a.jsonl", b'{"text": "x"}\n[]\n', r"a\.jsonl: line 2: expected a JSON object, got an array"),
+        ("a.pdf", b"x", r"texts must be in a file of \.txt, .*, got '\.pdf'"),
+        ("a.txt.gz", b"x", r"a\.txt\.gz: cannot be decompressed"),
     ],
 )
 def test_a_bad_file_of_documents_is_refused_by_name(tmp_path: Path, name: str, content: bytes, told: str) -> None:

@@ -138,4 +138,4 @@ def test_pairs_are_refused_where_one_text_is_read(
 
     said = refused(*given)
 
-    assert said == "error: /pairs.jsonl:2: text_pair is not supported here (export --pairs makes a bundle that reads pairs)"
+    assert said == "error: /pairs.jsonl: line 2: text_pair is not supported here (export --pairs makes a bundle that reads pairs)"

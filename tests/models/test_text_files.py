@@ -48,44 +48,59 @@ def _damaged(content: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("a.tsv", "1\tgut\n".encode("utf-16"), ":1: not UTF-8, UTF-16; convert it: iconv -f UTF-16 -t UTF-8"),
-        (
-            "a.tsv",
-            "1\tgut\n".encode("utf-16-le"),
-            ":1: the text has a NUL character; delete it, or if the file is UTF-16, convert it: iconv",
-        ),
-        ("a.tsv", b"1\tgood\n0\tcaf\xe9\n", ":2: not UTF-8, perhaps Latin-1 or Windows-1252; convert it: iconv -f WINDOWS-1252 -t UTF-8"),
-        ("a.csv", b"label,text\n1,good\n0,caf\xe9\n", ":3: not UTF-8"),
-        ("a.tsv", gzip.compress(LINES, mtime=0), ":1: gzip-compressed, not UTF-8 text; rename the file to .gz"),
-        ("a.tsv.gz", LINES, ": cannot be read: Not a gzipped file (b'1\\t'); if the file is not compressed, rename it without .gz"),
-        ("a.tsv.gz", gzip.compress(LINES * 1000, mtime=0)[:-12], "damaged or truncated (Compressed file ended"),
-        ("a.tsv.gz", _damaged(b"".join(b"1\tgood %d\n" % n for n in range(9999))), "damaged or truncated (Error -3"),
-        ("a.tsv", LINES + b"1\tgo\0od\n", ":3: the text has a NUL character"),
-        ("a.tsv", LINES + b"1\t" + b"good " * 2_000_000, f":3: the text must have at most {TEXT_CHARACTERS_MAX} characters, got 10000000"),
-        ("a.csv", CSV + b"1," + b"good " * 2_000_000, f":4: the text must have at most {TEXT_CHARACTERS_MAX} characters, got 10000000"),
-        ("a.csv", CSV + b"1," + b"good " * 4_000_000, ":4: not valid CSV: field larger than field limit"),
-        ("a.tsv", LINES + b"\n" + LINES, ":3: expected label<TAB>text, but the line is empty; delete it"),
-        ("a.jsonl", JSONL + b"\n" + JSONL, ":3: expected a JSON object with label and text: the line is empty; delete it"),
-        (
-            "a.tsv",
-            b"label\ttext\n" + LINES,
-            ":1: label must be 0 to 1 or one of negative, positive, got 'label'; a .tsv has no header",
-        ),
-        ("a.csv", CSV + CSV, ":4: label must be 0 to 1 or one of negative, positive, got 'label'; the header is repeated: delete the line"),
-        ("a.csv", b"label,text,text\n1,a,b\n", ":1: more than one column text; the header is ['label', 'text', 'text']; rename the others"),
-        ("a.csv", b"label;text\n1;good\n", ":1: column label and column text missing; the header is ['label;text']"),
-        ("a.csv", CSV + b"1,good, really\n", ":4: expected 2 fields, got 3; put texts that contain commas in quotes"),
-        ("a.csv", CSV + b"1\n", ":4: expected 2 fields, got 1"),
-        ("a.csv", CSV + b'1,"good\n0,bad\n', ":4: not valid CSV: unexpected end of data; look for an open quote"),
-        ("a.csv", b"label,text\n1,\n", ":2: the text is empty; delete the line"),
-        ("a.jsonl", JSONL + b'{"label": 1, "text": null}\n', ":3: expected a JSON object with label and text: TypeError('text is None')"),
-        ("a.jsonl", JSONL + b'{"label": 1, "text": "\\ud83d"}\n', ":3: the text has half of a surrogate pair"),
+        ("a.tsv", "1\tgut\n".encode("utf-16-le"), ": has NUL characters at its beginning; if it is UTF-16, choose --encoding utf-16-le"),
+        ("a.tsv", LINES.decode().encode("utf-16")[:-1], "truncated data after row 1; choose another with --encoding"),
+        ("a.tsv", b"1\tgood\n0\tcaf\xe9\n", ": line 2: has bytes that are not of the file's encoding; choose it with --encoding, such as"),
+        ("a.csv", b"label,text\n1,good\n0,caf\xe9\n", ": line 3: has bytes that are not of the file's encoding"),
         (
             "a.jsonl",
-            JSONL + b'{"probabilities": [NaN, 1], "text": "x"}\n',
-            ":3: expected 2 probabilities that sum to 1, got 2 that sum to nan",
+            JSONL + b'{"label": 1, "text": "caf\xe9"}\n',
+            ": line 3: is not UTF-8; convert the file, as with iconv -f WINDOWS-1252",
         ),
-        ("a.jsonl", JSONL + b"[" * 100_000 + b"\n", ":3: expected a JSON object with label and text"),
+        ("a.tsv", gzip.compress(LINES, mtime=0), ": is compressed with gzip; rename it to .gz"),
+        ("a.tsv.gz", LINES, ": cannot be decompressed: Not a gzipped file (b'1\\t')"),
+        ("a.tsv.gz", gzip.compress(LINES * 1000, mtime=0)[:-12], "cannot be decompressed: Compressed file ended"),
+        ("a.tsv.gz", _damaged(b"".join(b"1\tgood %d\n" % n for n in range(9999))), "cannot be decompressed: Error -3"),
+        ("a.tsv", LINES + b"1\tgo\0od\n", ": line 3: the text has a NUL character"),
+        (
+            "a.tsv",
+            LINES + b"1\t" + b"good " * 2_000_000,
+            f": line 3: the text must have at most {TEXT_CHARACTERS_MAX} characters, got 10000000",
+        ),
+        (
+            "a.csv",
+            CSV + b"1," + b"good " * 2_000_000,
+            f": line 4: the text must have at most {TEXT_CHARACTERS_MAX} characters, got 10000000",
+        ),
+        ("a.tsv", LINES + b"\n" + LINES, ": line 3: expected label<TAB>text, but the line is empty; delete it"),
+        ("a.jsonl", JSONL + b"\n" + JSONL, ": line 3: the line is empty; correct the row or delete it"),
+        (
+            "a.tsv",
+            b"class\ttext\n" + LINES,
+            ": line 1: label must be 0 to 1 or one of negative, positive, got 'class'; if the line is a header, ",
+        ),
+        (
+            "a.csv",
+            CSV + CSV,
+            ": line 4: label must be 0 to 1 or one of negative, positive, got 'label'; the header is repeated: delete the",
+        ),
+        ("a.csv", b"label,text\n1,good\n,bad\n", ": line 3: has no label; add it or delete the row"),
+        ("a.csv", b"label,text,text\n1,a,b\n", ": the columns 2, 3 are all called 'text'; rename all but one"),
+        ("a.csv", b"label,text,domain,domain\n1,a,b,c\n", ": the columns 3, 4 are all called 'domain'; rename all but one"),
+        (
+            "a.csv",
+            CSV + b"1,good, really\n",
+            ": line 4: has 3 fields, but the header has 2 fields; quote fields that contain the delimiter",
+        ),
+        ("a.csv", CSV + b"1\n", ": line 4: has 1 field, but the header has 2 fields"),
+        ("a.csv", CSV + b'1,"good\n0,bad\n', ":4: the quote that opens in line 4 is not closed"),
+        ("a.csv", b"label,text\n1,\n", ": line 2: the text is empty; delete the row"),
+        ("a.csv", b'label,text,probabilities\n1,good,"[0.2, 0.8]"\n', ": line 2: probabilities must be an array of numbers"),
+        ("a.jsonl", JSONL + b'{"label": 1, "text": null}\n', ": line 3: 'text' is missing; correct the row or delete it"),
+        ("a.jsonl", JSONL + b'{"label": true, "text": "good"}\n', ": line 3: 'label' must be a string or a whole number, got a boolean"),
+        ("a.jsonl", JSONL + b'{"label": 1, "text": "\\ud83d"}\n', ": line 3: the text has half of a surrogate pair"),
+        ("a.jsonl", JSONL + b'{"probabilities": [NaN, 1], "text": "x"}\n', ": line 3: probabilities must be an array of numbers"),
+        ("a.jsonl", JSONL + b"[" * 100_000 + b"\n", ": line 3: is no JSON: RecursionError"),
     ],
 )
 def test_the_error_of_an_unreadable_file_has_the_line_and_the_remedy(tmp_path: Path, name: str, content: bytes, told: str) -> None:
@@ -103,7 +118,7 @@ def test_the_error_of_an_unreadable_file_has_the_line_and_the_remedy(tmp_path: P
 def test_a_file_of_texts_without_sentiment_has_the_same_errors(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_bytes(b"plain\tno opinion\nplain\tcaf\xe9\n")
 
-    with pytest.raises(BadData, match=r"a\.tsv:2: not UTF-8, perhaps Latin-1"):
+    with pytest.raises(BadData, match=r"a\.tsv: line 2: has bytes that are not of the file\'s encoding"):
         list(read_undecided(tmp_path / "a.tsv", LABELS))
 
 

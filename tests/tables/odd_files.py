@@ -61,6 +61,12 @@ def _parquet(**columns: object) -> bytes:
     return stream.getvalue()
 
 
+def _parquet_of(names: Sequence[str]) -> bytes:
+    stream = io.BytesIO()
+    parquet.write_table(pyarrow.Table.from_arrays([pyarrow.array(["good"])] * len(names), list(names)), stream)
+    return stream.getvalue()
+
+
 TABBED = ["a\tb", 'he said "yes"', "two\nlines", "plain"]
 LINES = "the quote that opens in line"
 
@@ -218,6 +224,16 @@ ODD_FILES = [
     OddFile("gzip that was cut", ".txt.gz", gzip.compress(b"good\n")[:-4], [], stops="cannot be decompressed"),
     OddFile("gzip that is none", ".txt.gz", b"good\n", [], stops="cannot be decompressed"),
     OddFile("zstd that is none", ".txt.zst", b"good\n", [], stops="cannot be decompressed"),
+    OddFile(
+        "an open quote in gzip",
+        ".csv.gz",
+        gzip.compress(b'id,text\n1,good\n2,"open\n3,bad\n'),
+        ["good"],
+        stops=f":3: {LINES} 3 is not closed",
+    ),
+    OddFile("an open quote in utf-16", ".csv", 'id,text\n1,good\n2,"open\n'.encode("utf-16"), ["good"], stops=f":3: {LINES} 3"),
+    OddFile("an open quote after a named delimiter", ".csv", b'sep=;\nid;text\n1;good\n2;"open\n', ["good"], stops=f":4: {LINES} 4"),
+    OddFile("text in gzip whose name does not say it", ".txt", gzip.compress(b"good\n"), [], stops="is compressed; rename it to .gz"),
     # Parquet and spreadsheets.
     OddFile(
         "gaps of a parquet",
@@ -232,6 +248,16 @@ ODD_FILES = [
         _parquet(text=[1, 2]),
         [ERROR, ERROR],
         places=("row 1: 'text' must be a string, got a number", "row 2"),
+    ),
+    OddFile(
+        "two columns of the name in a parquet",
+        ".parquet",
+        _parquet_of(["text", "text"]),
+        [],
+        stops="has two columns of one name",
+    ),
+    OddFile(
+        "bytes for texts in a parquet", ".parquet", _parquet(text=[b"good", b"\xff"]), ["good", ERROR], places=("row 2: 'text' must be",)
     ),
     OddFile(
         "a dictionary in a parquet",

@@ -6,12 +6,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from sentiment.cli.arguments import add_option
-from sentiment_models.data.labelled import Reading
+from sentiment.cli.arguments import add_option, add_parsing, parsing_of
+from sentiment_models.data.labelled import LabelledReading
 from sentiment_models.errors import ModelsError
 from sentiment_models.export.labels import as_argument, parse_names
 
-DATA_HELP = "labelled texts: .tsv (label<TAB>text), .csv (columns label, text) or .jsonl, also .gz"
+DATA_HELP = "labelled texts: .csv, .tsv or another table (columns label, text), .tsv without a header (label<TAB>text), .jsonl; also .gz"
 
 
 def positive(value: str) -> int:
@@ -30,22 +30,29 @@ def label_names(value: str) -> tuple[str, ...]:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def add_reading(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of ``reading_of``."""
-    parser.add_argument(
-        "--pair", default="", metavar="COLUMN", help="column or key of the second text of a pair (default: text_pair, if a file has it)"
-    )
+def add_reading(parser: argparse.ArgumentParser, *, pairs: bool = True) -> None:
+    """Declare the flags of ``reading_of``. ``pairs``: whether the command reads pairs of texts."""
+    parser.set_defaults(pair="")
+    if pairs:
+        parser.add_argument(
+            "--pair", metavar="COLUMN", help="column or key of the second text of a pair (default: text_pair, if a file has it)"
+        )
     parser.add_argument(
         "--journal-model",
         default="",
         metavar="NAME[/VERSION]",
         help="whose lines of a server's journal count (default: those of the model of the last one)",
     )
+    add_parsing(parser)
 
 
-def reading_of(arguments: argparse.Namespace) -> Reading:
-    """How the command's files are read."""
-    return Reading(arguments.pair, arguments.journal_model)
+def reading_of(arguments: argparse.Namespace) -> LabelledReading:
+    """How the command's files are read.
+
+    Raises:
+        sentiment.errors.BadSettings: an option has no such value.
+    """
+    return LabelledReading(pair=arguments.pair, journal_model=arguments.journal_model, **parsing_of(arguments))
 
 
 def add_run(parser: argparse.ArgumentParser, recipe: type[Any], help_texts: Mapping[str, str]) -> None:

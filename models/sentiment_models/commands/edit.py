@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sentiment.cli.arguments import add_option
 from sentiment.files.output import beside
-from sentiment_models.commands.arguments import positive
+from sentiment_models.commands.arguments import add_reading, positive, reading_of
 
 DESCRIPTION = (
     "Edit labelled English texts so that their label turns: words of praise and blame become their opposites, in the last sentence or in "
@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of what PATH:TIMES draws (default: %(default)s)")
     parser.add_argument("--device", default="cpu", help="torch device, such as cpu or cuda (default: %(default)s)")
+    add_reading(parser, pairs=False)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     device = usable_device(arguments.device)
     given = (arguments.teacher, arguments.files, arguments.out, device, arguments.sure, arguments.max_tokens, arguments.seed)
-    pairs, tried = edit(*given)
+    pairs, tried = edit(*given, reading_of(arguments))
     print(f"{arguments.out}: {pairs:,} pairs of {tried:,} texts that have an edit", file=beside(arguments.out))
 
 

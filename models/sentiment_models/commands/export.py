@@ -92,6 +92,7 @@ def run(arguments: argparse.Namespace) -> None:
         max_tokens=arguments.max_tokens,
         spellings=arguments.spellings,
         texts=arguments.texts,
+        reading=reading,
         force=arguments.force,
         say=lambda line: print(line, file=sys.stderr, flush=True),
     )

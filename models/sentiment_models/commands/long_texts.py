@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sentiment.files.output import beside
 from sentiment.files.standard_streams import need_standard_output
-from sentiment_models.commands.arguments import DATA_HELP, positive
+from sentiment_models.commands.arguments import DATA_HELP, add_reading, positive, reading_of
 from sentiment_models.errors import ModelsError
 from sentiment_models.reports.report import check_writable, write_text
 
@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=(BEST, "head", "head_tail", "windows"),
         help="with --record: make this truncation the bundle's default (without a name: the best one)",
     )
+    add_reading(parser, pairs=False)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise ModelsError("--default needs --record")
     need_standard_output(arguments.json, arguments.record)
     check_writable(json=arguments.json)
-    choice = Choice(arguments.dev, arguments.seed, arguments.texts, tuple(arguments.stride))
+    choice = Choice(arguments.dev, arguments.seed, arguments.texts, tuple(arguments.stride), reading_of(arguments))
     found = measure_long_texts(arguments.bundle, arguments.files, choice, arguments.threads)
     print(found.table(), file=beside(arguments.json))
     if arguments.json:

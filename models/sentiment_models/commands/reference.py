@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         type=Path,
         metavar="FILE",
-        help="texts: .txt (one a line), .jsonl (key text) or a server's journal of answers with their texts; "
+        help="texts: .txt (one a line), a table with the column text, .jsonl (key text) or a server's journal of answers with their texts; "
         "or labelled texts as for train, whose labels are not used; also .gz",
     )
     parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads of the session (default: the available cores)")
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> None:
     manifest, reading = classifier.manifest, reading_of(arguments)
     texts: list[TextOrPair]
     if arguments.dev is None:
-        texts = [text for file in arguments.files for text in read_texts(file, manifest.labels, pairs=manifest.pairs, reading=reading)]
+        texts = [text for file in arguments.files for text in read_texts(file, pairs=manifest.pairs, reading=reading)]
     else:
         files = (read_examples(file, manifest.labels, pairs=manifest.pairs, reading=reading) for file in arguments.files)
         examples = [example for file in files for example in file]

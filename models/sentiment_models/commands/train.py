@@ -2,7 +2,7 @@
 
 import argparse
 
-from sentiment_models.commands.arguments import DATA_HELP, add_reading, add_run
+from sentiment_models.commands.arguments import DATA_HELP, add_reading, add_run, reading_of
 from sentiment_models.export.labels import named_labels
 from sentiment_models.training.recipe import Recipe
 
@@ -94,8 +94,7 @@ def run(arguments: argparse.Namespace) -> None:
         sources=tuple(arguments.data),
         tails=tuple(arguments.tails),
         undecided=tuple(arguments.undecided),
-        pair=arguments.pair,
-        journal_model=arguments.journal_model,
+        reading=reading_of(arguments),
         **given,
     )
     best = train(recipe, arguments.out, arguments.device, arguments.checkpoint_steps, resume=not arguments.restart)

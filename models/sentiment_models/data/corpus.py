@@ -77,7 +77,7 @@ def read_corpus(recipe: Recipe) -> Corpus:
 
 def _read(kind: str, path: Path, recipe: Recipe) -> list[Example]:
     if kind == "undecided":
-        return list(read_undecided(path, recipe.labels))
+        return list(read_undecided(path, recipe.labels, recipe.reading))
     try:
         return list(read_examples(path, recipe.labels, reading=recipe.reading))
     except UnknownLabel as error:

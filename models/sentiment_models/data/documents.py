@@ -3,7 +3,6 @@
 Knows nothing of torch or of models.
 """
 
-import json
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from sentiment_models.data.labelled import read_texts
 from sentiment_models.data.sentences import split_sentences
-from sentiment_models.data.text_files import UNREADABLE, bare, check_text, open_text, unreadable
 from sentiment_models.errors import BadData
 from sentiment_models.training.masking import Ids
 
@@ -28,48 +27,13 @@ SENTENCES_AT_ONCE = 10_000
 
 
 def read_documents(path: Path) -> Iterator[str]:
-    """Read the documents of a .txt (one per line), .tsv (``label<TAB>document``) or .jsonl (key text), optionally .gz, in UTF-8.
-
-    Labels are ignored; empty lines are skipped.
+    """Read the documents of a file, as ``read_texts`` does. Labels are ignored; a second text is a document of its own.
 
     Raises:
         BadData: the file cannot be used. Names file and line.
     """
-    kind = Path(path.name.removesuffix(".gz")).suffix
-    parts: dict[str, Callable[[str, str], str]] = {".txt": _line, ".tsv": _after_tab, ".jsonl": _text_of}
-    if kind not in parts:
-        raise BadData(f"{path}: documents must be in a .txt, .tsv or .jsonl file, optionally .gz; got {kind or 'no extension'}")
-    number, found = 0, False
-    try:
-        with open_text(path) as stream:
-            for number, line in enumerate(stream, 1):
-                text = parts[kind](bare(line), f"{path}:{number}") if line.strip() else ""
-                if text.strip():
-                    check_text(text, f"{path}:{number}")
-                    found = True
-                    yield text
-    except UNREADABLE as error:
-        raise unreadable(path, number, error) from error
-    if not found:
-        raise BadData(f"{path}: the file has no document")
-
-
-def _line(line: str, _: str) -> str:
-    return line
-
-
-def _after_tab(line: str, where: str) -> str:
-    _, tab, text = line.partition("\t")
-    if not tab:
-        raise BadData(f"{where}: expected label<TAB>text, but the line has no tab")
-    return text
-
-
-def _text_of(line: str, where: str) -> str:
-    try:
-        return str(json.loads(line)["text"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadData(f"{where}: expected a JSON object with the key text: {error!r}") from error
+    for text in read_texts(path):
+        yield from (text,) if isinstance(text, str) else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,30 +3,33 @@
 Knows nothing of torch or of models.
 """
 
-import csv
-import io
-import json
 import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sentiment.files.decoding import COMPRESSED
+from sentiment.files.formats import json_row
 from sentiment.files.labels import Labels, WrongLabel
+from sentiment.files.reading import FORMATS, Reading, format_of
+from sentiment.files.records import OpenQuote, records
+from sentiment.files.rows import TEXT, BadLabel, Row, is_missing
 from sentiment.observability.journal import ANSWER, FEEDBACK
-from sentiment_models.data.text_files import UNREADABLE, bare, check_text, open_text, unreadable
+from sentiment_models.data.text_files import check_text, lines, tabbed, table_of, text_of
 from sentiment_models.errors import BadData
 
-# A field of a .csv may hold a long review; the csv module's default limit is 128 KiB.
-FIELD_CHARACTERS_MAX = 2**24
 # Probabilities in a file are rounded.
 TARGET_ERROR_MAX = 1e-3
 
-# The column, or key, of the second text of a pair.
+# The columns, or keys, of a label, of the second text of a pair, and of the kind of text.
+LABEL = "label"
 PAIR = "text_pair"
+DOMAIN = "domain"
+EXTRAS = frozenset((DOMAIN, "teacher", "probabilities", "phenomenon"))
 # Of each line of a journal.
 BEGINNING = '{"journal":"'
 
@@ -48,9 +51,9 @@ class Made(NamedTuple):
 
 
 class Line(NamedTuple):
-    """The content of a line and its number."""
+    """The content of a row, and where it stands in the file."""
 
-    number: int
+    place: str
     label: str
     text: str
     text_pair: str | None = None
@@ -86,8 +89,8 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How files are read.
+class LabelledReading(Reading):
+    """How files of labelled texts are read. Their columns are fixed, and their formats are told by their names.
 
     ``pair``: the column or key of the second text, which every row must then have, or text_pair instead; empty: text_pair if it is there.
     ``journal_model``: whose lines of a journal count, NAME/VERSION, or NAME for all versions; empty: those of the model of the last one.
@@ -96,19 +99,20 @@ class Reading:
     pair: str = ""
     journal_model: str = ""
 
-    def place_of_pair(self, names: Iterable[str]) -> str | None:
-        """Which of these columns or keys has the second text; None for none.
+    def place_of_pair(self, names: Iterable[str], where: str) -> str:
+        """Which of these columns or keys has the second text.
 
         Raises:
-            ValueError: ``pair`` names one that is missing, or both are there.
+            BadData: none, or two of them.
         """
-        found = {self.pair or PAIR, PAIR} & set(names)
-        if len(found) > 1 or (self.pair and not found):
-            raise ValueError(f"{'both' if found else 'neither'} {self.pair} (--pair) {'and' if found else 'nor'} {PAIR}")
-        return next(iter(found), None)
+        found = {self.pair or PAIR, PAIR}.intersection(names)
+        if len(found) != 1:
+            both = f"both {self.pair} (--pair) and" if found else f"neither {self.pair} (--pair) nor"
+            raise BadData(f"{where}: has {both} {PAIR}; it has {', '.join(names)}")
+        return found.pop()
 
 
-PLAIN = Reading()
+PLAIN = LabelledReading()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,102 +142,88 @@ class UnknownLabel(BadData):
     """A label of a file is none of the model's."""
 
 
-def read_examples(path: Path, labels: Sequence[str], *, pairs: bool = True, reading: Reading = PLAIN) -> Iterator[Example]:
-    """Read a .tsv, .csv or .jsonl file, optionally .gz, in UTF-8.
+def read_examples(path: Path, labels: Sequence[str], *, pairs: bool = True, reading: LabelledReading = PLAIN) -> Iterator[Example]:
+    """Read labelled texts from a file of any format of ``sentiment.files`` but .txt.
 
-    .tsv: ``label<TAB>text`` without a header; .csv: a header with the columns label and text; .jsonl: one object per line with
-    the keys label and text. An optional column or key text_pair is the second text of a pair; domain is the kind of text, such as
-    restaurants. What a label means is in ``sentiment.files.labels``. An object may have ``probabilities``, one per label, with the
-    ``teacher`` that gave them, as ``sentiment-models label`` writes them. Its label may then be missing and is the likeliest one. An object
-    with a ``phenomenon`` is a generated text, as ``sentiment-models cases`` writes them. In the journal of a server, lines of feedback with
-    a text are labelled texts; the others, and those of other models, are left out, and their number is written to standard error.
-    Without ``pairs``, a second text is refused.
+    A table has the columns label and text, and each object of a .jsonl or .json these keys. A .tsv without these in its first line has no
+    header: each line is ``label<TAB>text``, and a quote is a part of the text. An optional column or key text_pair is the second text of a
+    pair; domain is the kind of text, such as restaurants. What a label means is in ``sentiment.files.labels``. A row may have
+    ``probabilities``, one per label, with the ``teacher`` that gave them, as ``sentiment-models label`` writes them. Its label may then be
+    missing and is the likeliest one. A row with a ``phenomenon`` is a generated text, as ``sentiment-models cases`` writes them. In the
+    journal of a server, lines of feedback with a text are labelled texts; the others, and those of other models, are left out, and their
+    number is written to standard error. Without ``pairs``, a second text is refused.
 
     Raises:
         BadData: the file cannot be used. Names file and line.
     """
-    kind = Path(path.name.removesuffix(".gz")).suffix
-    readers = {".tsv": _tsv_lines, ".csv": _csv_lines, ".jsonl": _jsonl_lines}
-    if kind not in readers:
-        raise BadData(f"{path}: labelled texts must be in a .tsv, .csv or .jsonl file, optionally .gz; got {kind or 'no extension'}")
     places = Labels(labels)
-    for line in _checked(path, readers[kind], pairs, reading):
+    for line in _checked(path, pairs, reading, labelled=True):
+        where = f"{path}: {line.place}"
         if line.target is not None:
-            _check_target(line.target, labels, f"{path}:{line.number}")
+            _check_target(line.target, labels, where)
         if line.target is not None and not line.label:
             place = max(range(len(labels)), key=line.target.__getitem__)
+        elif not line.label:
+            raise BadData(f"{where}: has no label; add it or delete the row")
         else:
             try:
-                place = places.place(line.label, f"line {line.number}")
+                place = places.place(line.label, line.place)
             except WrongLabel as error:
-                raise UnknownLabel(f"{path}:{line.number}: label {error}, got {line.label[:40]!r}{_header(line)}") from error
+                raise UnknownLabel(f"{where}: label {error}, got {line.label[:40]!r}{_hint(path, line)}") from error
         yield Example(line.text, place, line.target, bool(line.label), line.text_pair, line.domain, line.teacher, line.made)
 
 
-def read_texts(path: Path, labels: Sequence[str], *, pairs: bool = True, reading: Reading = PLAIN) -> Iterator[TextOrPair]:
-    """Read texts without their labels from a .txt, .tsv, .csv or .jsonl file, optionally .gz, in UTF-8.
+def read_texts(path: Path, *, pairs: bool = True, reading: LabelledReading = PLAIN) -> Iterator[TextOrPair]:
+    """Read texts without their labels from a file of any format of ``sentiment.files``.
 
-    .txt: one text a line; empty lines are left out. .jsonl: one object a line with the key text and optionally text_pair; in the journal of
-    a server, the answers of one model with a text. Other files: as for ``read_examples``, labels included.
+    .txt: one text a line; empty lines are left out. .tsv: as for ``read_examples``. Other files need no labels. In the journal of a server,
+    the answers of one model with a text are texts.
 
     Raises:
         BadData: the file cannot be used. Names file and line.
     """
-    kind = Path(path.name.removesuffix(".gz")).suffix
-    readers = {".txt": _txt_lines, ".jsonl": _text_lines}
-    if kind not in readers:
-        yield from (example.whole for example in read_examples(path, labels, pairs=pairs, reading=reading))
-        return
-    for line in _checked(path, readers[kind], pairs, reading):
+    for line in _checked(path, pairs, reading, labelled=False):
         yield line.text if line.text_pair is None else (line.text, line.text_pair)
 
 
-def _checked(path: Path, reader: "_Reader", pairs: bool, reading: Reading) -> Iterator[Line]:
-    """The lines of a file, whose texts are fit for a tokenizer."""
-    number = 0
-    try:
-        with open_text(path) as stream:
-            for line in reader(stream, path, reading):
-                number = line.number
-                if line.text_pair is not None and not pairs:
-                    raise BadData(f"{path}:{number}: text_pair is not supported here (export --pairs makes a bundle that reads pairs)")
-                for each in (line.text,) if line.text_pair is None else (line.text, line.text_pair):
-                    check_text(each, f"{path}:{number}")
-                yield line
-    except UNREADABLE as error:
-        raise unreadable(path, number, error) from error
-    if number == 0:
+def _checked(path: Path, pairs: bool, reading: LabelledReading, labelled: bool) -> Iterator[Line]:
+    """The rows of a file, whose texts are fit for a tokenizer."""
+    line = None
+    for line in _lines(path, reading, labelled):
+        where = f"{path}: {line.place}"
+        check_text(line.text, where)
+        if line.text_pair is not None:
+            if not pairs:
+                raise BadData(f"{where}: text_pair is not supported here (export --pairs makes a bundle that reads pairs)")
+            check_text(line.text_pair, where)
+        yield line
+    if line is None:
         raise BadData(f"{path}: the file has no example")
 
 
-_Reader = Callable[[io.TextIOWrapper, Path, Reading], Iterator[Line]]
-
-
-def read_undecided(path: Path, labels: Sequence[str]) -> Iterator[Example]:
+def read_undecided(path: Path, labels: Sequence[str], reading: LabelledReading = PLAIN) -> Iterator[Example]:
     """Read texts without sentiment or in other languages, with equal probabilities of all labels.
 
-    The file is a .tsv, optionally .gz, with one ``kind<TAB>text`` per line.
+    The file is a .tsv, compressed or not, with one ``kind<TAB>text`` per line.
 
     Raises:
         BadData: the file cannot be used. Names file and line.
     """
     even = (1 / len(labels),) * len(labels)
-    if Path(path.name.removesuffix(".gz")).suffix != ".tsv":
-        raise BadData(f"{path}: undecided texts must be in a .tsv of kind<TAB>text, optionally .gz")
-    line = 0
-    try:
-        with open_text(path) as stream:
-            for line, _, text, *_ in _tsv_lines(stream, path, PLAIN):
-                check_text(text, f"{path}:{line}")
-                yield Example(text, 0, even, judged=False)
-    except UNREADABLE as error:
-        raise unreadable(path, line, error) from error
+    if format_of(path.name) != "tsv":
+        raise BadData(f"{path}: undecided texts must be in a .tsv of kind<TAB>text, optionally {' or '.join(COMPRESSED)}")
+    for place, _, text in tabbed(path, "kind", reading):
+        check_text(text, f"{path}: {place}")
+        yield Example(text, 0, even, judged=False)
 
 
-def _header(line: Line) -> str:
-    if (line.label, line.text) != ("label", "text"):
-        return ""
-    return f"; {'a .tsv has no header' if line.number == 1 else 'the header is repeated'}: delete the line"
+def _hint(path: Path, line: Line) -> str:
+    """What the wrong label of a line may come from."""
+    if (line.label, line.text) == (LABEL, TEXT):
+        return "; the header is repeated: delete the line"
+    # A header is no row.
+    header = format_of(path.name) == "tsv" and line.place == "line 1"
+    return f"; if the line is a header, call its columns {LABEL} and {TEXT}" if header else ""
 
 
 def _check_target(target: tuple[float, ...], labels: Sequence[str], where: str) -> None:
@@ -241,56 +231,85 @@ def _check_target(target: tuple[float, ...], labels: Sequence[str], where: str) 
         raise BadData(f"{where}: expected {len(labels)} probabilities that sum to 1, got {len(target)} that sum to {sum(target):.4f}")
 
 
-def _refuse_pair(path: Path, reading: Reading) -> None:
-    if reading.pair:
-        raise BadData(f"{path}: --pair {reading.pair}: the file has no names of columns; use a .csv or .jsonl")
+def _lines(path: Path, reading: LabelledReading, labelled: bool) -> Iterator[Line]:
+    kind = format_of(path.name)
+    if not kind or (labelled and kind == "txt"):
+        kinds = ", ".join(ending for ending, found in FORMATS.items() if not labelled or found != "txt")
+        what = "labelled texts" if labelled else "texts"
+        raise BadData(f"{path}: {what} must be in a file of {kinds} (text also with {' or '.join(COMPRESSED)}), got {path.suffix!r}")
+    if kind == "jsonl":
+        yield from _of_json_lines(path, reading, labelled)
+    elif kind == "txt" or (kind == "tsv" and not _has_header(path, reading)):
+        if reading.pair:
+            raise BadData(f"{path}: --pair {reading.pair}: the file has no names of columns; use a .csv or .jsonl")
+        if kind == "txt":
+            yield from (Line(place, "", text) for place, text in lines(path, reading) if text.strip())
+        else:
+            yield from (Line(*found) for found in tabbed(path, LABEL, reading))
+    else:
+        with table_of(path, reading) as table:
+            if table.columns is not None:
+                for name in (TEXT, *([LABEL] if labelled else []), *{reading.pair, PAIR, DOMAIN}.intersection(table.columns)):
+                    table.key(name, "")
+            yield from (_line(path, row, reading, labelled) for row in table)
 
 
-def _tsv_lines(stream: io.TextIOWrapper, path: Path, reading: Reading) -> Iterator[Line]:
-    _refuse_pair(path, reading)
-    for number, line in enumerate(stream, 1):
-        label, tab, text = bare(line).partition("\t")
-        if not tab:
-            found = "the line has no tab" if label.strip() else "the line is empty; delete it"
-            raise BadData(f"{path}:{number}: expected label<TAB>text, but {found}")
-        yield Line(number, label, text)
-
-
-def _csv_lines(stream: io.TextIOWrapper, path: Path, reading: Reading) -> Iterator[Line]:
-    csv.field_size_limit(FIELD_CHARACTERS_MAX)
-    # Strict, because otherwise an open quote makes the rest of the file one text.
-    rows = csv.reader(stream, strict=True)
-    header = next(rows, [])
-    missing = {"label", "text"} - set(header)
-    if missing:
-        raise BadData(f"{path}:1: column {' and column '.join(sorted(missing))} missing; the header is {header}")
+def _has_header(path: Path, reading: LabelledReading) -> bool:
+    """Whether the first line of a .tsv names the columns of labels and texts."""
+    _, first = next(lines(path, reading), ("", ""))
     try:
-        second = reading.place_of_pair(header)
-    except ValueError as error:
-        raise BadData(f"{path}:1: has {error}; the header is {header}") from error
-    twice = sorted({name for name in header if header.count(name) > 1} & {"label", "text", second, "domain"})
-    if twice:
-        raise BadData(f"{path}:1: more than one column {' and '.join(twice)}; the header is {header}; rename the others")
-    label, text = header.index("label"), header.index("text")
-    pair, domain = (header.index(name) if name in header else None for name in (second, "domain"))
-    for row in rows:
-        if row and len(row) != len(header):
-            raise BadData(f"{path}:{rows.line_num}: expected {len(header)} fields, got {len(row)}; put texts that contain commas in quotes")
-        if row:
-            other, kind = None if pair is None else row[pair], "" if domain is None else sys.intern(row[domain])
-            yield Line(rows.line_num, row[label], row[text], other, domain=kind)
+        header = next(records([first], reading.delimiter or "\t", quotes=reading.quotes))
+    except OpenQuote:
+        return False
+    return {LABEL, TEXT} <= set(header.fields)
 
 
-def _txt_lines(stream: io.TextIOWrapper, path: Path, reading: Reading) -> Iterator[Line]:
-    _refuse_pair(path, reading)
-    for number, line in enumerate(stream, 1):
-        if line.strip():
-            yield Line(number, "", bare(line))
+def _line(path: Path, row: Row, reading: LabelledReading, labelled: bool) -> Line:
+    text, values = text_of(row, TEXT, path), row.values
+    pair = None
+    if reading.pair or not is_missing(values.get(PAIR)):
+        pair = text_of(row, reading.place_of_pair(values, f"{path}: {row.place}"), path)
+    try:
+        label = row.label(LABEL) if labelled else ""
+    except BadLabel as error:
+        raise BadData(f"{path}: {error}") from error
+    if EXTRAS.isdisjoint(values):
+        return Line(row.place, label, text, pair)
+    # Interned: a file has few different values.
+    domain, teacher = (sys.intern(_string(values.get(name))) for name in (DOMAIN, "teacher"))
+    return Line(row.place, label, text, pair, _target(values, f"{path}: {row.place}"), domain, teacher, _made(values))
+
+
+def _target(values: Mapping[str, Any], where: str) -> tuple[float, ...] | None:  # Any: JSON
+    found = values.get("probabilities")
+    # An empty cell of a table is an empty string.
+    if is_missing(found) or found == "":
+        return None
+    if not isinstance(found, list) or not all(isinstance(one, float) or one in (0, 1) for one in found):
+        raise BadData(f"{where}: probabilities must be an array of numbers from 0 to 1; write them to a .jsonl")
+    return tuple(map(float, found))
+
+
+def _made(values: Mapping[str, Any]) -> Made | None:  # Any: JSON
+    if not values.get("phenomenon"):
+        return None
+    held_out = values.get("held_out")
+    parts = ", ".join(map(str, held_out)) if isinstance(held_out, list) else _string(held_out)
+    phenomenon, register = (sys.intern(_string(values.get(name))) for name in ("phenomenon", "register"))
+    return Made(phenomenon, sys.intern(parts), _string(values.get("pair")), register)
+
+
+def _string(value: object) -> str:
+    return "" if is_missing(value) else str(value)
 
 
 class _Kept(NamedTuple):
-    """A line of a journal with a text. ``at``: as RFC 3339 in UTC, to the millisecond; ``key``: of several, the latest counts."""
+    """A line of a journal with a text.
 
+    ``number``: among the lines; ``at``: as RFC 3339 in UTC, to the millisecond; ``key``: of several, the latest counts.
+    """
+
+    number: int
     at: str
     model: str
     key: tuple[object, ...]
@@ -303,28 +322,33 @@ class _Journal:
     Those of one model count: others may have other labels, or answer other texts.
     """
 
-    def __init__(self, kind: str, model: str) -> None:
-        """``kind``: of the lines to keep, ANSWER or FEEDBACK; ``model``: as in ``Reading``."""
-        self._kind, self._model = kind, model
+    def __init__(self, path: Path, kind: str, model: str) -> None:
+        """``kind``: of the lines to keep, ANSWER or FEEDBACK; ``model``: as in ``LabelledReading``."""
+        self._path, self._kind, self._model = path, kind, model
         self._kept: list[_Kept] = []
         self.lines = self._others = self._without_text = self._torn = 0
 
-    def takes(self, number: int, row: dict[str, Any]) -> bool:  # Any: JSON
-        """Read a line; False if it is not a journal's."""
-        if row.get("journal") not in (ANSWER, FEEDBACK):
+    def takes(self, row: Row) -> bool:
+        """Read a line; False if it is not a journal's.
+
+        Raises:
+            BadData: its text or label is none.
+        """
+        found: Mapping[str, Any] = row.values  # Any: JSON
+        if found.get("journal") not in (ANSWER, FEEDBACK):
             return False
         self.lines += 1
-        text, pair, model = row.get("text"), row.get(PAIR), str(row.get("model", ""))
-        if row["journal"] != self._kind:
+        if found["journal"] != self._kind:
             self._others += 1
-        elif not isinstance(text, str):
+        elif not isinstance(found.get(TEXT), str):
             self._without_text += 1
         else:
             # Answers by line: each is a text of its own. Feedback by text, and by request and place if it named them. By text too because
             # callers may use a request id again.
-            key = (number,) if self._kind == ANSWER else (row.get("request_id"), row.get("item"), text, pair)
-            label = "" if self._kind == ANSWER else str(row["label"])
-            self._kept.append(_Kept(str(row.get("time", "")), model, key, Line(number, label, text, pair)))
+            line = _line(self._path, row, PLAIN, self._kind == FEEDBACK)
+            asked = (found.get("request_id"), found.get("item"), line.text, line.text_pair)
+            key = (self.lines,) if self._kind == ANSWER else asked
+            self._kept.append(_Kept(self.lines, str(found.get("time", "")), str(found.get("model", "")), key, line))
         return True
 
     def tears(self, line: str) -> bool:
@@ -333,7 +357,7 @@ class _Journal:
         self._torn += torn
         return torn
 
-    def rows(self, path: Path) -> Iterator[Line]:
+    def rows(self) -> Iterator[Line]:
         """The texts of one model; says on standard error which that is, and how many lines were left out.
 
         Raises:
@@ -348,7 +372,7 @@ class _Journal:
         )
         left_out = f"{self._others} {others}, {self._without_text} {kept} without a text, {self._torn} torn lines"
         if not self._kept:
-            raise BadData(f"{path}: a journal without a {texts} ({left_out}); it needs {needs} (the server's setting journal_texts)")
+            raise BadData(f"{self._path}: a journal without a {texts} ({left_out}); it needs {needs} (the server's setting journal_texts)")
         # Files that were put together need not be in the order of time. The sort keeps the order of lines of the same time.
         by_time = sorted(self._kept, key=lambda one: one.at)
         wanted = self._model or by_time[-1].model
@@ -356,50 +380,22 @@ class _Journal:
         chosen = {name for name in counts if wanted in (name, name.partition("/")[0])}
         unread = ", ".join(f"{counts[name]} of {name}" for name in sorted(counts.keys() - chosen))
         if not chosen:
-            raise BadData(f"{path}: the journal has no {texts} of {wanted} (--journal-model); it has {unread}")
-        latest = {one.key: one.line for one in by_time if one.model in chosen}
-        rows = sorted(latest.values())
+            raise BadData(f"{self._path}: the journal has no {texts} of {wanted} (--journal-model); it has {unread}")
+        latest = {one.key: one for one in by_time if one.model in chosen}
+        rows = [one.line for one in sorted(latest.values(), key=lambda one: one.number)]
         left_out += f"; of other models: {unread} (choose with --journal-model)" if unread else ""
         model = f" of {', '.join(sorted(chosen))}" if any(chosen) else ""
-        sys.stderr.write(f"{path}: {len(rows)} {texts}s{model} of a journal; left out: {left_out}\n")
+        sys.stderr.write(f"{self._path}: {len(rows)} {texts}s{model} of a journal; left out: {left_out}\n")
         yield from rows
 
 
-def _text_lines(stream: io.TextIOWrapper, path: Path, reading: Reading) -> Iterator[Line]:
-    return _jsonl_lines(stream, path, reading, labelled=False)
-
-
-def _jsonl_lines(stream: io.TextIOWrapper, path: Path, reading: Reading, labelled: bool = True) -> Iterator[Line]:
-    journal = _Journal(FEEDBACK if labelled else ANSWER, reading.journal_model)
-    for number, line in enumerate(stream, 1):
-        try:
-            row = json.loads(line)
-            if journal.takes(number, row):
-                continue
-            target = tuple(map(float, row["probabilities"])) if "probabilities" in row else None
-            label = row["label"] if labelled and target is None else row.get("label")
-            second = reading.place_of_pair(row)
-            text, pair = row["text"], None if second is None else row[second]
-            # Interned: a file has few different values.
-            domain, teacher = (sys.intern("" if row.get(name) is None else str(row[name])) for name in ("domain", "teacher"))
-            made = Made(*_made(row)) if row.get("phenomenon") else None
-            for name, each in (("text", text), (second, "" if pair is None else pair)):
-                if not isinstance(each, str):
-                    raise TypeError(f"{name} is {each!r:.40}")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            if isinstance(error, json.JSONDecodeError) and journal.tears(line.rstrip("\n")):
-                continue
-            found = repr(error) if line.strip() else "the line is empty; delete it"
-            raise BadData(f"{path}:{number}: expected a JSON object with {'label and ' if labelled else ''}text: {found}") from error
-        yield Line(number, "" if label is None else str(label), text, pair, target, domain, teacher, made)
-    yield from journal.rows(path)
-
-
-def _made(row: dict[str, Any]) -> Iterator[str]:  # Any: JSON
-    yield sys.intern(str(row["phenomenon"]))
-    yield sys.intern(", ".join(map(str, row.get("held_out") or ())))
-    yield str(row.get("pair", ""))
-    yield sys.intern(str(row.get("register") or ""))
+def _of_json_lines(path: Path, reading: LabelledReading, labelled: bool) -> Iterator[Line]:
+    journal = _Journal(path, FEEDBACK if labelled else ANSWER, reading.journal_model)
+    for place, content in lines(path, reading):
+        row = json_row(place, content)
+        if not (row.error and journal.tears(content)) and not journal.takes(row):
+            yield _line(path, row, reading, labelled)
+    yield from journal.rows()
 
 
 def batches(lengths: Sequence[int], rows_max: int, tokens_max: int, rng: random.Random) -> list[list[int]]:

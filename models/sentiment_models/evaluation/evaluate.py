@@ -14,7 +14,7 @@ from sentiment.model.bundle import load_bundle
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.cores import cores_granted
 from sentiment.observability.agreement import wilson
-from sentiment_models.data.labelled import PLAIN, Example, Reading, TextOrPair, read_examples
+from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, TextOrPair, read_examples
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.expected import Answers, expected, leave_one_out
 from sentiment_models.evaluation.findings import (
@@ -50,10 +50,10 @@ class Dataset:
 
     name: str
     path: Path
-    reading: Reading = PLAIN
+    reading: LabelledReading = PLAIN
 
     @classmethod
-    def parse(cls, spec: str, reading: Reading = PLAIN) -> "Dataset":
+    def parse(cls, spec: str, reading: LabelledReading = PLAIN) -> "Dataset":
         """Parse ``FILE`` or ``NAME=FILE`` of the command line. The default name is folder and file, such as sst2/dev."""
         name, equals, path = spec.partition("=")
         if equals and not Path(spec).exists():
@@ -100,7 +100,7 @@ def evaluate(
     """
     refuse_equal_names(datasets)
     threads = threads or cores_granted()
-    kinds = read_kinds(undecided) if undecided else {}
+    kinds = read_kinds(undecided, datasets[0].reading) if undecided else {}
     classifier = load_classifier(bundle, precision)
     # Bundles of before the export refused other tasks, or made by hand.
     if (bundle / CONFIG_FILE).is_file():

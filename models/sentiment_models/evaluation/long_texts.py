@@ -22,7 +22,7 @@ from sentiment.model.cores import cores_granted
 from sentiment.model.scores import COMBINATIONS, combine
 from sentiment.model.tokenizer import Row, Windows
 from sentiment_models.data.carving import carve
-from sentiment_models.data.labelled import Example, read_examples
+from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, read_examples
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.metrics import Labels, calibration_error
 from sentiment_models.export.inference import by_length
@@ -118,13 +118,15 @@ class Choice:
     """Which long texts to measure, and with which strides.
 
     ``dev_fraction``: only the texts that ``train`` holds out with this fraction and seed; None: all. ``texts_max``: the most
-    texts, drawn by the seed; 0: all. ``strides``: in tokens; empty: a half, three quarters and the whole of a window.
+    texts, drawn by the seed; 0: all. ``strides``: in tokens; empty: a half, three quarters and the whole of a window. ``reading``: how
+    the files are read.
     """
 
     dev_fraction: float | None = None
     seed: int = 1
     texts_max: int = 0
     strides: tuple[int, ...] = ()
+    reading: LabelledReading = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +186,8 @@ def long_examples(classifier: Classifier, files: Sequence[Path], choice: Choice)
     Raises:
         BadData: a file cannot be used, or no text is too long.
     """
-    examples = [example for file in files for example in read_examples(file, classifier.manifest.labels, pairs=False)]
+    labels, reading = classifier.manifest.labels, choice.reading
+    examples = [example for file in files for example in read_examples(file, labels, pairs=False, reading=reading)]
     if choice.dev_fraction is not None:
         examples = carve([(examples, 1)], choice.dev_fraction, choice.seed).dev
     long: list[Example] = []

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sentiment.model.classifier import Classifier
-from sentiment_models.data.labelled import TextOrPair
+from sentiment_models.data.labelled import PLAIN, LabelledReading, TextOrPair
 from sentiment_models.data.perturb import recase, typos
-from sentiment_models.data.text_files import UNREADABLE, bare, check_text, open_text, unreadable
+from sentiment_models.data.text_files import check_text, tabbed
 from sentiment_models.errors import BadData
 from sentiment_models.evaluation import behaviours
 from sentiment_models.evaluation.findings import BehaviourFound, Robustness, Undecided
@@ -39,24 +39,18 @@ def catch(classifier: Classifier, kinds: Mapping[str, Sequence[str]], threads: i
     return {kind: Undecided(rows=len(texts), caught=sum(bool(next(abstain)) for _ in texts)) for kind, texts in kinds.items()}
 
 
-def read_kinds(path: Path) -> dict[str, list[str]]:
-    """Read texts by kind from a .tsv file of kind<TAB>text, optionally .gz.
+def read_kinds(path: Path, reading: LabelledReading = PLAIN) -> dict[str, list[str]]:
+    """Read texts by kind from a .tsv file of kind<TAB>text, compressed or not.
 
     Raises:
         BadData: the file cannot be read; names the file and the line.
     """
     kinds: dict[str, list[str]] = {}
-    line = 0
-    try:
-        with open_text(path) as stream:
-            for line, content in enumerate(stream, 1):
-                kind, _, text = bare(content).partition("\t")
-                if not kind or not text:
-                    raise BadData(f"{path}:{line}: expected kind<TAB>text, such as fr<TAB>Bonjour, got {content[:40]!r}")
-                check_text(text, f"{path}:{line}")
-                kinds.setdefault(kind, []).append(text)
-    except UNREADABLE as error:
-        raise unreadable(path, line, error) from error
+    for place, kind, text in tabbed(path, "kind", reading):
+        if not kind:
+            raise BadData(f"{path}: {place}: expected kind<TAB>text, such as fr<TAB>Bonjour, but the kind is empty")
+        check_text(text, f"{path}: {place}")
+        kinds.setdefault(kind, []).append(text)
     if not kinds:
         raise BadData(f"{path}: has no texts")
     return kinds

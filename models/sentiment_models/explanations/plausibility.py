@@ -18,8 +18,8 @@ from sentiment.errors import InvalidInput
 from sentiment.explain.methods.erasure import Floats
 from sentiment.model.cores import cores_granted
 from sentiment.model.words import Word
-from sentiment_models.data.labelled import Example
-from sentiment_models.data.text_files import UNREADABLE, bare, check_text, open_text, unreadable
+from sentiment_models.data.labelled import PLAIN, Example
+from sentiment_models.data.text_files import check_text, lines
 from sentiment_models.errors import BadData
 from sentiment_models.explanations.findings import PlausibilityFound, Plausible
 from sentiment_models.explanations.intervals import paired_intervals
@@ -75,7 +75,7 @@ class _Marked:
 
 
 def read_documents(path: Path, labels: Sequence[str]) -> list[tuple[Document, int]]:
-    """Read a .jsonl or .jsonl.gz file of ERASER; each document comes with the index of its label.
+    """Read a .jsonl file of ERASER, compressed or not; each document comes with the index of its label.
 
     Raises:
         BadData: the file cannot be read, or is empty; names the file and the line.
@@ -88,23 +88,19 @@ def read_documents(path: Path, labels: Sequence[str]) -> list[tuple[Document, in
 
 def _documents(path: Path, labels: Sequence[str]) -> Iterator[tuple[Document, int]]:
     names: dict[int | str, int] = {name: index for index, name in enumerate(labels)} | {index: index for index in range(len(labels))}
-    number = 0
-    try:
-        with open_text(path) as stream:
-            for number, line in enumerate(stream, 1):
-                try:
-                    document = Document.model_validate_json(bare(line))
-                except ValidationError as error:
-                    first = error.errors()[0]
-                    where = ".".join(map(str, first["loc"])) or "the line"
-                    raise BadData(f"{path}:{number}: {where}: {first['msg']}; expected ERASER's tokens, rationales and label") from error
-                check_text(document.text, f"{path}:{number}")
-                _check(document, f"{path}:{number}")
-                if document.label not in names:
-                    raise BadData(f"{path}:{number}: unknown label {document.label!r}; the model has {', '.join(labels)}")
-                yield document, names[document.label]
-    except UNREADABLE as error:
-        raise unreadable(path, number, error) from error
+    for place, line in lines(path, PLAIN):
+        where = f"{path}: {place}"
+        try:
+            document = Document.model_validate_json(line)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(map(str, first["loc"])) or "the line"
+            raise BadData(f"{where}: {field}: {first['msg']}; expected ERASER's tokens, rationales and label") from error
+        check_text(document.text, where)
+        _check(document, where)
+        if document.label not in names:
+            raise BadData(f"{where}: unknown label {document.label!r}; the model has {', '.join(labels)}")
+        yield document, names[document.label]
 
 
 def _check(document: Document, where: str) -> None:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sentiment.model.bundle import Manifest
 from sentiment.model.classifier import load_classifier
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tokenizer import Row, Tokenizer
-from sentiment_models.data.labelled import Example, Source, TextOrPair, read_texts
+from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, Source, TextOrPair, read_texts
 from sentiment_models.errors import ModelsError, NotExplainable, disk_full
 from sentiment_models.evaluation.calibration import UNKNOWN_BASE, Calibration, calibrate, calibrated_on
 from sentiment_models.evaluation.reference import measure_reference, record_reference
@@ -121,6 +120,7 @@ def export(
     max_tokens: int | None = None,
     spellings: Sequence[Path] = (),
     texts: Sequence[Path] = (),
+    reading: LabelledReading = PLAIN,
     force: bool = False,
     say: Say = lambda _: None,
 ) -> Exported:
@@ -147,6 +147,7 @@ def export(
             frequent in them. None: those of the base, if that is a bundle; else it reads misspelled words in pieces.
         texts: files of texts like those that will be served, with labels or without, such as the training files. They are the drift
             reference of the server. None: there is no reference, because those of a base count the base's answers.
+        reading: how these files are read.
         force: replace ``bundle`` if it exists.
         say: called with a line of progress at each step.
 
@@ -169,12 +170,13 @@ def export(
     try:
         with temporary_folder(part):
             with one_thread():
-                exported = _build(loaded, part, Identity(name, version, base, pairs), inherited, dev or (), embeddings, spellings, say)
+                identity = Identity(name, version, base, pairs)
+                exported = _build(loaded, part, identity, inherited, dev or (), embeddings, spellings, reading, say)
             say("loading the bundle with the service's code")
             served, *_ = [load_classifier(part, precision) for precision in PRECISIONS]
             if texts:
                 say("counting the answers to the texts, as the drift reference")
-                record_reference(part, REFERENCE, measure_reference(served, _sample(texts, served.manifest), texts))
+                record_reference(part, REFERENCE, measure_reference(served, _sample(texts, served.manifest.pairs, reading), texts))
             elif inherited and inherited.references:
                 say(NO_REFERENCE.format(base=inherited.bundle, names=", ".join(inherited.references)))
             _put_in_place(part, bundle)
@@ -193,11 +195,12 @@ def _build(
     dev: Sequence[Example],
     embeddings: Embeddings,
     spellings: Sequence[Path],
+    reading: LabelledReading,
     say: Say,
 ) -> Exported:
     # Temperature and explanations are of one head: a new one, or another order of labels, has neither of the base.
     same = inherited if inherited and list(inherited.labels) == checkpoint.labels else None
-    learned = _learned(checkpoint, spellings, say) if spellings else inherited.spellings if inherited else {}
+    learned = _learned(checkpoint, spellings, reading, say) if spellings else inherited.spellings if inherited else {}
     stored = _write_graphs(checkpoint, part, embeddings, say)
     if learned:
         add_spellings(part / TOKENIZER_FILE, learned)
@@ -246,9 +249,9 @@ def _write_graphs(checkpoint: Checkpoint, part: Path, embeddings: Embeddings, sa
     return checkpoint.with_weights(stored)
 
 
-def _learned(checkpoint: Checkpoint, files: Sequence[Path], say: Say) -> dict[str, str]:
+def _learned(checkpoint: Checkpoint, files: Sequence[Path], reading: LabelledReading, say: Say) -> dict[str, str]:
     say("learning spellings")
-    inputs = (one for path in files for one in read_inputs(Source(path), checkpoint.labels, seed=0))
+    inputs = (one for path in files for one in read_inputs(Source(path), checkpoint.labels, 0, reading))
     texts = (text for one in inputs for text in (one.text, one.text_pair) if text)
     return learn_spellings(checkpoint.tokenizer, texts, ", ".join(map(str, files)))
 
@@ -261,8 +264,8 @@ def _spelled(learned: Mapping[str, str], files: Sequence[Path], inherited: Inher
     return {"count": len(learned), "files": [{"file": name, "sha256": sha256(path)} for name, path in named], **base}
 
 
-def _sample(files: Sequence[Path], manifest: Manifest) -> list[TextOrPair]:
-    every = [text for file in files for text in read_texts(file, manifest.labels, pairs=manifest.pairs)]
+def _sample(files: Sequence[Path], pairs: bool, reading: LabelledReading) -> list[TextOrPair]:
+    every = [text for file in files for text in read_texts(file, pairs=pairs, reading=reading)]
     return every if len(every) <= REFERENCE_TEXTS_MAX else random.Random(1).sample(every, REFERENCE_TEXTS_MAX)  # noqa: S311 - a sample
 
 

@@ -8,7 +8,7 @@ import torch
 
 from sentiment_models.data.carving import repeat
 from sentiment_models.data.edits import edits
-from sentiment_models.data.labelled import Source, read_examples
+from sentiment_models.data.labelled import PLAIN, LabelledReading, Source, read_examples
 from sentiment_models.errors import ModelsError
 from sentiment_models.export.labels import label_names
 from sentiment_models.reports.report import check_writable, write_text
@@ -20,7 +20,14 @@ LABELS = ["negative", "positive"]
 
 
 def edit(
-    teacher: Path, files: Sequence[str], out: Path, device: torch.device, sure: float = 0.9, max_tokens: int = 512, seed: int = 1
+    teacher: Path,
+    files: Sequence[str],
+    out: Path,
+    device: torch.device,
+    sure: float = 0.9,
+    max_tokens: int = 512,
+    seed: int = 1,
+    reading: LabelledReading = PLAIN,
 ) -> tuple[int, int]:
     """Write pairs of texts, as ``sentiment-models cases`` does: a text of the files, and its smallest edit that turns its label.
 
@@ -34,6 +41,7 @@ def edit(
         sure: the least probability that the teacher gives both labels.
         max_tokens: texts are cut to this many tokens for the teacher.
         seed: seed of what PATH:TIMES draws.
+        reading: how the files are read.
 
     Returns:
         The number of pairs, and of texts that have an edit.
@@ -49,7 +57,8 @@ def edit(
     if list(names) != LABELS:
         raise ModelsError(f"{teacher}: has the labels {', '.join(names)}; an edit needs negative and positive")
     sources = [Source.parse(spec) for spec in files]
-    read = [example for one in sources for example in repeat(list(read_examples(one.path, names, pairs=False)), one.times, seed)]
+    given = [(list(read_examples(one.path, names, pairs=False, reading=reading)), one.times) for one in sources]
+    read = [example for examples, times in given for example in repeat(examples, times, seed)]
     tried = [(example.text, example.label, list(edits(example.text))) for example in read if example.judged]
     tried = [one for one in tried if one[2]]
     texts = list(dict.fromkeys(text for whole, _, edited in tried for text in (whole, *edited)))

@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from sentiment.files.reading import format_of
 from sentiment_models.data.carving import repeat
-from sentiment_models.data.labelled import PLAIN, Example, Made, Reading, Source, TextOrPair, cut_sorted, read_examples, read_texts
+from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, Made, Source, TextOrPair, cut_sorted, read_examples, read_texts
 from sentiment_models.data.sentences import split_sentences
 from sentiment_models.errors import BadData
 from sentiment_models.export.checkpoint import load_classifier
@@ -50,7 +51,7 @@ def label(
     max_tokens: int = 512,
     sentences: int | None = None,
     seed: int = 1,
-    reading: Reading = PLAIN,
+    reading: LabelledReading = PLAIN,
 ) -> int:
     """Write one JSON line ``{"text", "text_pair"?, "label"?, "domain"?, "probabilities", "teacher"}`` per text; return their number.
 
@@ -96,20 +97,20 @@ def label(
     return len(inputs)
 
 
-def read_inputs(source: Source, names: Sequence[str], seed: int, reading: Reading = PLAIN) -> Iterator[TeacherInput]:
+def read_inputs(source: Source, names: Sequence[str], seed: int, reading: LabelledReading = PLAIN) -> Iterator[TeacherInput]:
     """Read a .txt with one text per line, or a labelled file as ``train`` takes it; either optionally .gz.
 
     Raises:
         BadData: the file cannot be used.
     """
     path = source.path
-    if Path(path.name.removesuffix(".gz")).suffix != ".txt":
+    if format_of(path.name) != "txt":
         for example in repeat(list(read_examples(path, names, reading=reading)), source.times, seed):
             yield TeacherInput(
                 example.text, names[example.label] if example.judged else None, example.text_pair, example.domain, example.made
             )
         return
-    for text in read_texts(path, names, pairs=False, reading=reading):
+    for text in read_texts(path, pairs=False, reading=reading):
         assert isinstance(text, str)
         yield from (TeacherInput(each.text, None) for each in repeat([Example(text, 0, judged=False)], source.times, seed))
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from sentiment_models.data.labelled import Reading
+from sentiment_models.data.labelled import PLAIN, LabelledReading
 from sentiment_models.errors import ModelsError
 from sentiment_models.export.labels import check_names
 from sentiment_models.export.provenance import Json, distinct_names
@@ -48,9 +48,8 @@ class Recipe:
     labels: tuple[str, ...] = ("negative", "positive")
     # Keep the base's encoder, and learn a fresh head.
     new_head: bool = False
-    # Of the data files, see ``Reading``.
-    pair: str = ""
-    journal_model: str = ""
+    # How the data files are read.
+    reading: LabelledReading = PLAIN
     epochs: int = 1
     learning_rate: float = 5e-5
     warmup_fraction: float = 0.06
@@ -87,11 +86,6 @@ class Recipe:
             raise ModelsError("head_only needs a base: the encoder of an untrained model gives a head nothing to learn from")
         if self.new_head and not self.base:
             raise ModelsError("new_head needs a base: the head of an untrained model is new")
-
-    @property
-    def reading(self) -> Reading:
-        """How the data files are read."""
-        return Reading(self.pair, self.journal_model)
 
     def dependencies(self, base: str, files: Mapping[str, str]) -> dict[str, Json]:
         """Return everything that determines the result of a run. A run is continued only if all of it is unchanged.

@@ -74,9 +74,14 @@ def add_reading(parser: Any, *, formats: bool = True) -> None:  # Any: as above
     if formats:
         kinds = tuple(dict.fromkeys(FORMATS.values()))
         parser.add_argument("--format", default="", choices=kinds, help="format of the input (default: by the ending of its name)")
+    parser.add_argument("--no-header", action="store_true", help="the first row of the input is data; columns are called 1, 2, 3 ...")
+    add_parsing(parser)
+
+
+def add_parsing(parser: Any) -> None:  # Any: as above
+    """Add the arguments that ``parsing_of`` reads."""
     parser.add_argument("--delimiter", default="", metavar="CHARACTER", help="between fields of the input (default: found by the header)")
     parser.add_argument("--encoding", default="", metavar="NAME", help="of the input (default: by the byte order mark, else utf-8)")
-    parser.add_argument("--no-header", action="store_true", help="the first row of the input is data; columns are called 1, 2, 3 ...")
     parser.add_argument("--no-quotes", action="store_true", help="a quote in a .csv or .tsv is part of the text; no field is quoted")
     parser.add_argument("--sheet", default="", metavar="NAME", help="sheet of an .xlsx (default: the only one)")
 
@@ -88,15 +93,13 @@ def reading_of(options: argparse.Namespace) -> Reading:
         BadSettings: an option has no such value.
     """
     column = "1" if options.no_header and options.column == "text" else options.column
-    return Reading(
-        column=column,
-        format=getattr(options, "format", ""),
-        delimiter={"tab": "\t", "\\t": "\t"}.get(options.delimiter, options.delimiter),
-        encoding=options.encoding,
-        header=not options.no_header,
-        quotes=not options.no_quotes,
-        sheet=options.sheet,
-    )
+    return Reading(column, getattr(options, "format", ""), header=not options.no_header, **parsing_of(options))
+
+
+def parsing_of(options: argparse.Namespace) -> dict[str, Any]:
+    """The keyword arguments for a Reading of delimited text, its encoding and spreadsheets."""
+    delimiter = {"tab": "\t", "\\t": "\t"}.get(options.delimiter, options.delimiter)
+    return {"delimiter": delimiter, "encoding": options.encoding, "quotes": not options.no_quotes, "sheet": options.sheet}
 
 
 def bundles_of(given: str | None = None) -> tuple[Path, ...]:

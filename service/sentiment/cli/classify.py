@@ -18,6 +18,7 @@ from sentiment.cli.connecting import connected
 from sentiment.cli.standard_input import standard_input
 from sentiment.client import CallFailed, Classification, Result
 from sentiment.client.columns import Unusable
+from sentiment.errors import BadSettings
 from sentiment.files.errors import BadFile
 from sentiment.files.reading import Reading, Table
 from sentiment.files.rows import TEXT, Row, Unread
@@ -73,6 +74,8 @@ def classify(job: Job) -> int:
         SentimentError: the output cannot be used, or no text can be classified.
     """
     with ExitStack() as stack:
+        if job.output and job.input and job.output.exists() and job.output.samefile(job.input):
+            raise BadSettings(f"--output {job.output}: is the input; choose another output")
         write = writer_of(job.output, escape_formulas=job.escape_formulas) if job.output else None
         source = stack.enter_context(_Source(job))
         output = stack.enter_context(LineOutput(job.output, overwrite=job.overwrite)) if job.output else None

@@ -18,7 +18,7 @@ from pyarrow import parquet
 from sentiment.corpus.reading import LINE_BYTES_MAX, TEXTS, check_columns, record_starts
 from sentiment.corpus.sources import Part, Source, open_buffered
 from sentiment.files.errors import BadFile
-from sentiment.files.reading import Reading
+from sentiment.files.reading import Reading, key_of
 from sentiment.files.rows import TEXT
 
 # Formats that are cut by bytes.
@@ -96,9 +96,9 @@ def _parquet(number: int, source: Source, column: str, keep: Sequence[str], step
     try:
         with open_buffered(source.uri) as stream, parquet.ParquetFile(stream) as file:
             names = file.schema_arrow.names
-            for name in (column, *keep):
-                if name not in names:
-                    raise BadFile(f"{source.shown}: no column {name!r}; it has {', '.join(names)}; choose one with --column")
+            for name, option in ((column, "--column"), *((name, "--keep") for name in keep)):
+                if key_of(names, name, source.shown, option) != name:
+                    raise BadFile(f"{source.shown}: a column of a Parquet file is chosen by its name, got {name!r}")
             kind = file.schema_arrow.field(column).type
             if not _is_text(kind):
                 raise BadFile(f"{source.shown}: column {column!r} must hold strings, got {kind}")

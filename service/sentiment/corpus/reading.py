@@ -12,7 +12,7 @@ from sentiment.corpus.sources import Part, open_buffered, shown
 from sentiment.files.decoding import is_decoded
 from sentiment.files.errors import BadFile
 from sentiment.files.formats import arrow_values, json_row, record_row, text_row, unique_names
-from sentiment.files.reading import Reading, Table, key_of
+from sentiment.files.reading import Reading, RowsUnsure, Table, key_of
 from sentiment.files.records import OpenQuote, Record, bare, delimiter_of, records
 from sentiment.files.rows import TEXT, Row, Unread, plain
 
@@ -88,8 +88,11 @@ def check_columns(stream: io.BufferedReader, part: Part, reading: Reading, keep:
 def _rows(stream: io.BufferedReader, part: Part, reading: Reading, keep: Sequence[str]) -> tuple[str, list[str], Iterator[Placed]]:
     """The names of the text's column and of those to keep in the rows of a part, and the rows."""
     if part.whole:
-        table = Table(stream, replace(reading, format=reading.format or part.kind), name=shown(part.uri))
-        return table.key(reading.column), [table.key(name, "--keep") for name in keep], enumerate(table)
+        table = Table(stream, replace(reading, format=part.kind), name=shown(part.uri))
+        if table.columns is None:
+            # The rows of JSON have keys of their own.
+            return reading.column, list(keep), _of_table(table)
+        return table.key(reading.column), [table.key(name, "--keep") for name in keep], _of_table(table)
     if part.kind == "jsonl":
         return reading.column, list(keep), ((position, _json(line)) for position, line in _lines(stream, part.start, part.end))
     if part.kind == "txt":
@@ -100,6 +103,18 @@ def _rows(stream: io.BufferedReader, part: Part, reading: Reading, keep: Sequenc
         for name, option in [(reading.column, "--column"), *((name, "--keep") for name in keep)]
     ]
     return keys[0], keys[1:], table_of.rows(max(part.start, table_of.begin), part.end)
+
+
+def _of_table(table: Table) -> Iterator[Placed]:
+    """The rows of a table with their numbers from 0. What follows an open quote is one row that cannot be read."""
+    number = 0
+    with table:
+        try:
+            for row in table:
+                yield number, row
+                number += 1
+        except RowsUnsure as error:
+            yield number, Row("", {}, f"{error}: covers the rest of the file")
 
 
 def _text(line: str | Unread) -> Row:
@@ -151,7 +166,11 @@ class _Delimited:
         while (position := stream.tell()) < end:
             try:
                 record = next(found, None)
-            except _LongLine:
+            except _LongLine as error:
+                if error.begun > position:
+                    # In a quoted field.
+                    yield position, Unread(_to_the_end(stream, position))
+                    return
                 _skip_line(stream)
                 # What has raised an exception gives no more records.
                 found = records(_decoded_lines(stream), self._delimiter, quotes=self._quotes)
@@ -179,13 +198,16 @@ def _to_the_end(stream: io.BufferedReader, position: int) -> str:
 
 
 class _LongLine(Exception):
-    """The line is too long to hold in memory; the stream is in the middle of it."""
+    """The line, which begins at a position, is too long to hold in memory; the stream is in the middle of it."""
+
+    def __init__(self, begun: int) -> None:
+        self.begun = begun
 
 
 def _decoded_lines(stream: io.BufferedReader) -> Iterator[str]:
     while line := stream.readline(LINE_BYTES_MAX):
         if len(line) == LINE_BYTES_MAX and not line.endswith(b"\n"):
-            raise _LongLine
+            raise _LongLine(stream.tell() - len(line))
         yield line.decode(errors="surrogateescape").removeprefix("\ufeff" if stream.tell() == len(line) else "")
 
 

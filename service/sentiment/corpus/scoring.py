@@ -13,10 +13,15 @@ from sentiment.corpus.reading import Chunk, Text, read_part
 from sentiment.corpus.sources import Part, shown
 from sentiment.files.reading import Reading
 from sentiment.files.rows import Unread
+from sentiment.files.tables import for_pandas
 from sentiment.serving.offline import OfflineClassifier
 
 # Columns that this command writes. Kept columns must have other names.
 COLUMNS = ("file", "position", "label", "score", "abstain", "tokens", "truncated", "model", "model_digest", "error")
+
+
+# Their gaps would make floats and objects of them.
+FOR_PANDAS = for_pandas({"abstain": bool, "tokens": int, "truncated": bool})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,4 +96,4 @@ def _batch(part: Part, chunk: Chunk, answers: Sequence[Classification | str], jo
         "model_digest": pyarrow.array([found and job.digest for found in good], pyarrow.string()),
         "error": pyarrow.array([answer if isinstance(answer, str) else None for answer in answers], pyarrow.string()),
     }
-    return pyarrow.RecordBatch.from_pydict(columns)
+    return pyarrow.RecordBatch.from_pydict(columns).replace_schema_metadata(FOR_PANDAS)

@@ -69,7 +69,8 @@ class Scorer:
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:  # columns of one row, as Ray Data hands them over
         """Score one part. An error is returned as its ``failure``."""
         row = {name: value[0] for name, value in batch.items()}
-        part = Part(int(row["number"]), str(row["uri"]), str(row["kind"]), int(row["start"]), int(row["end"]), int(row["bytes"]))
+        # NumPy's values become Python's.
+        part = Part(**{name: value.item() if hasattr(value, "item") else value for name, value in row.items()})
         try:
             count, failure = self._score(part), ""
         except (SentimentError, OSError) as error:

@@ -27,7 +27,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_PACKED = ((b"\x1f\x8b", "zcat"), (b"\x28\xb5\x2f\xfd", "zstdcat"))
+_PACKED = ((b"\x1f\x8b", ".gz, or pipe it through zcat"), (b"\x28\xb5\x2f\xfd", ".zst, or pipe it through zstdcat"))
 # Bytes that are not of the encoding are decoded to these (surrogateescape).
 _NOT_DECODED = re.compile("[\udc80-\udcff]")
 
@@ -85,8 +85,8 @@ def decoded(read: Read, encoding: str = "") -> Iterator[str]:
     head = b""
     while len(head) < 4 and (block := read()):
         head += block
-    if program := next((program for begin, program in _PACKED if head.startswith(begin)), ""):
-        raise ValueError(f"is compressed; name it .gz or .zst, or pipe it through {program}")
+    if to_do := next((to_do for begin, to_do in _PACKED if head.startswith(begin) and not encoding), ""):
+        raise ValueError(f"is compressed; rename it to {to_do}")
     # Text of other encodings has none. What lacks a mark and has them is UTF-16 or no text.
     if b"\0" in head[:4] and not encoding and not any(head.startswith(mark) for mark, _ in _MARKS):
         raise ValueError("has NUL characters at its beginning; if it is UTF-16, choose --encoding utf-16-le or utf-16-be")

@@ -4,6 +4,7 @@ A row of the file is one row here, in order: with its values, or with the reason
 such as a quote that is not closed, ends the reading with a BadFile that names the line.
 """
 
+import codecs
 import itertools
 import re
 import stat
@@ -75,7 +76,10 @@ class Reading:
         if self.delimiter and (len(self.delimiter) > 1 or self.delimiter in '"\r\n'):
             raise BadSettings(f"--delimiter {self.delimiter!r}: must be one character, neither a quote nor a line end")
         try:
-            known = not self.encoding or "".encode(self.encoding) is not None
+            codecs.getincrementaldecoder(self.encoding or "utf-8")("surrogateescape").decode(b" " * 8)
+            known = True
+        except UnicodeDecodeError:
+            known = True
         except (LookupError, ValueError):
             known = False
         if not known:
@@ -159,7 +163,7 @@ class Table:
 
         Args:
             column: as ``Reading.column``.
-            option: the option of a command line that chooses it, for messages.
+            option: the option of a command line that chooses it, for messages; empty if there is none.
 
         Raises:
             BadFile: there is no such column, or there are two of the name. Where each row has its own keys, the first row is looked at.
@@ -255,7 +259,9 @@ class Table:
 
 
 def key_of(header: Sequence[str], column: str, name: str, option: str) -> str:
-    """The name of the column that ``column`` names or numbers, as ``unique_names`` has it. ``name``, ``option``: for messages.
+    """The name of the column that ``column`` names or numbers, as ``unique_names`` has it.
+
+    ``name`` of the file and ``option`` of the command line are for messages; an empty option if none chooses the column.
 
     Raises:
         BadFile: there is no such column, or there are two of the name.
@@ -263,12 +269,14 @@ def key_of(header: Sequence[str], column: str, name: str, option: str) -> str:
     places = [place for place, found in enumerate(header, 1) if found == column]
     if len(places) > 1:
         shown = ", ".join(map(str, places))
-        raise BadFile(f"{name}: the columns {shown} are all called {column!r}; rename them, or give {option} the number of one")
+        number = f", or give {option} the number of one" if option else ""
+        raise BadFile(f"{name}: the columns {shown} are all called {column!r}; rename all but one{number}")
     if places:
         return column
     if re.fullmatch(r"[1-9][0-9]{0,5}", column) and int(column) <= len(header):
         return formats.unique_names(header)[int(column) - 1]
-    raise BadFile(f"{name}:1: no column {column!r}; the header has {_shown(header)} (choose with {option}, or --no-header if it is data)")
+    choose = f" (choose with {option}, or --no-header if it is data)" if option else ""
+    raise BadFile(f"{name}:1: no column {column!r}; the header has {_shown(header)}{choose}")
 
 
 def _shown(names: Iterable[str]) -> str:

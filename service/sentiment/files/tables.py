@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from sentiment.errors import BadSettings
 from sentiment.files.errors import BadFile
-from sentiment.files.formats import EXTRA, SHEET_ROWS_MAX
+from sentiment.files.formats import EXTRA, SHEET_ROWS_MAX, unique_names
 from sentiment.files.visible import visible
 from sentiment.files.xlsx_strings import CELL_CHARACTERS_MAX, escaped
 
@@ -26,6 +26,8 @@ SHEET_COLUMNS_MAX = 2**14
 # A Parquet row group: large enough to read efficiently, small enough to hold in memory.
 GROUP_CHARACTERS = 2**24
 GROUP_ROWS = 2**16
+# A float, and so a cell of .xlsx, holds integers up to this one exactly.
+EXACT_MAX = 2**53
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Programs for spreadsheets run cells that begin so as formulas (OWASP, CSV injection).
 _FORMULA = re.compile("\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
@@ -72,8 +74,7 @@ def _write_delimited(rows: Rows, columns: Columns, stream: IO[bytes], delimiter:
         shown = "" if value is None else valid(value) if isinstance(value, str) else json.dumps(valid(value), ensure_ascii=False)
         return f"'{shown}" if escape_formulas and isinstance(value, str) and _FORMULA.match(value) else shown
 
-    # A server may give any label, and what shows a table may act on it.
-    table.writerow([cell(visible(name)) for name in columns])
+    table.writerow([cell(name) for name in _shown(columns)])
     for row in rows():
         table.writerow([cell(row.get(name)) for name in columns])
     text.detach()
@@ -95,18 +96,24 @@ def _write_parquet(rows: Rows, columns: Columns, stream: IO[bytes]) -> None:
 
     types = {str: pyarrow.string(), float: pyarrow.float64(), int: pyarrow.int64(), bool: pyarrow.bool_()}
     found = _types(rows, columns)
-    schema = pyarrow.schema([(visible(name), types[kind]) for name, kind in found.items()], _for_pandas(found))
+    named = dict(zip(_shown(found), found.values(), strict=True))
+    schema = pyarrow.schema([(name, types[kind]) for name, kind in named.items()], for_pandas(named))
     with parquet.ParquetWriter(stream, schema, compression="zstd") as table:
         for group in _groups(rows()):
             arrays = [pyarrow.array([_typed(row.get(name), kind) for row in group], types[kind]) for name, kind in found.items()]
             table.write_table(pyarrow.table(arrays, schema=schema))
 
 
-def _for_pandas(kinds: Mapping[str, type]) -> dict[str, str]:
+def _shown(columns: Iterable[str]) -> list[str]:
+    """The names as a table has them. A server may give any label, and what shows a table may act on it."""
+    return unique_names(map(visible, columns))
+
+
+def for_pandas(kinds: Mapping[str, type]) -> dict[str, str]:
     """Metadata by which pandas reads whole numbers and booleans with gaps as such, and not as floats and objects."""
     numpy = {int: ("int64", "Int64"), bool: ("bool", "boolean"), float: ("float64", "float64"), str: ("unicode", "object")}
     columns = [
-        {"name": visible(name), "field_name": visible(name), "pandas_type": numpy[kind][0], "numpy_type": numpy[kind][1], "metadata": None}
+        {"name": name, "field_name": name, "pandas_type": numpy[kind][0], "numpy_type": numpy[kind][1], "metadata": None}
         for name, kind in kinds.items()
     ]
     return {"pandas": json.dumps({"columns": columns, "index_columns": [], "column_indexes": [], "pandas_version": "2.0.0"})}
@@ -132,14 +139,26 @@ def _types(rows: Rows, columns: Columns) -> dict[str, type]:
     for row in rows() if unknown else ():
         for name in unknown:
             if (value := row.get(name)) is not None:
-                # An integer that Parquet's largest type does not hold is kept as its digits.
-                seen[name].add(str if isinstance(value, int) and not -(2**63) <= value < 2**63 else type(value))
+                seen[name].add(_kind(value))
     return {name: _common(seen[name]) if kind is None else kind for name, kind in columns.items()}
+
+
+class _Wide(int):
+    """The type of integers that no float holds exactly."""
+
+
+def _kind(value: object) -> type:
+    """The type that a value needs. An integer that no type of Parquet holds is kept as its digits."""
+    if type(value) is not int or abs(value) <= EXACT_MAX:
+        return type(value)
+    return _Wide if -(2**63) <= value < 2**63 else str
 
 
 def _common(kinds: set[type]) -> type:
     if kinds == {int, float}:
         return float
+    if kinds <= {int, _Wide}:
+        return int
     return next(iter(kinds)) if len(kinds) == 1 and kinds <= {bool, int, float} else str
 
 
@@ -164,7 +183,7 @@ def _write_xlsx(rows: Rows, columns: Columns, stream: IO[bytes]) -> None:
     sheet = book.create_sheet("answers")
 
     def cell(value: object, number: int) -> object:
-        if value is None or isinstance(value, bool | int | float):
+        if value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) <= EXACT_MAX):
             return value
         text = escaped(valid(value) if isinstance(value, str) else json.dumps(valid(value), ensure_ascii=False))
         if len(text) > CELL_CHARACTERS_MAX:
@@ -177,7 +196,7 @@ def _write_xlsx(rows: Rows, columns: Columns, stream: IO[bytes]) -> None:
     if len(columns) > SHEET_COLUMNS_MAX:
         raise BadFile(f"{len(columns):,} columns; a sheet of .xlsx holds {SHEET_COLUMNS_MAX:,}: use .csv or --drop")
     try:
-        sheet.append([cell(visible(name), 0) for name in columns])
+        sheet.append([cell(name, 0) for name in _shown(columns)])
         for number, row in enumerate(rows(), 1):
             if number == SHEET_ROWS_MAX:
                 raise BadFile(f"more than {SHEET_ROWS_MAX - 1:,} rows; a sheet of .xlsx holds no more: use .csv")

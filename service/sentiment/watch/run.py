@@ -58,7 +58,7 @@ def run(job: Job, advance: Callable[[], None]) -> tuple[str, bool]:
     if job.html:
         svg_plots.need_plots()
     _refuse_unused(job)
-    refuse_same_file(json=job.json, html=job.html)
+    refuse_same_file(input=None if job.input.is_dir() else job.input, json=job.json, html=job.html)
     with ExitStack() as stack:
         # Opened first, so that an output that cannot be written is reported before a long run.
         write_json, write_html = (stack.enter_context(new_file(path)) if path else None for path in (job.json, job.html))

@@ -110,11 +110,14 @@ def test_a_file_of_rationales_is_read_with_labels_by_index_or_name(tmp_path: Pat
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ({"label": 1, "tokens": ["a"]}, r"d\.jsonl\.gz:2: rationales: Field required; expected ERASER's tokens, rationales and label"),
-        (line("a good film", (1, 4)), r":2: rationale \[1, 4\) is outside the document's 3 tokens"),
-        (line("a good film", (2, 2)), r":2: rationale \[2, 2\) is outside the document's 3 tokens"),
-        (line("a good film", (1, 2), label=2), r":2: unknown label 2; the model has negative, positive"),
-        (line(""), r":2: the text is empty"),
+        (
+            {"label": 1, "tokens": ["a"]},
+            r"d\.jsonl\.gz: line 2: rationales: Field required; expected ERASER's tokens, rationales",
+        ),
+        (line("a good film", (1, 4)), r": line 2: rationale \[1, 4\) is outside the document's 3 tokens"),
+        (line("a good film", (2, 2)), r": line 2: rationale \[2, 2\) is outside the document's 3 tokens"),
+        (line("a good film", (1, 2), label=2), r": line 2: unknown label 2; the model has negative, positive"),
+        (line(""), r": line 2: the text is empty"),
     ],
 )
 def test_the_error_of_a_bad_document_has_its_line(tmp_path: Path, broken: dict[str, object], said: str) -> None:
@@ -125,7 +128,7 @@ def test_the_error_of_a_bad_document_has_its_line(tmp_path: Path, broken: dict[s
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(gzip.compress(b"", mtime=0), "has no documents"), (b"{}\n", "cannot be read: Not a gzipped file")]
+    ("content", "said"), [(gzip.compress(b"", mtime=0), "has no documents"), (b"{}\n", "cannot be decompressed: Not a gzipped file")]
 )
 def test_an_empty_file_and_one_that_is_no_gzip_are_refused(tmp_path: Path, content: bytes, said: str) -> None:
     (tmp_path / "d.jsonl.gz").write_bytes(content)

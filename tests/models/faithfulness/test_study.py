@@ -168,7 +168,7 @@ def test_the_lexicon_is_of_the_training_files_where_there_are_some(
             "distilbert",
             "pairs.jsonl",
             '{"label": 1, "text": "good film", "text_pair": "bad film"}',
-            r"pairs\.jsonl:1: text_pair is not supported here",
+            r"pairs\.jsonl: line 1: text_pair is not supported here",
         ),
         ("bert", "dots.tsv", "1\t\u200b", "has a word that the model reads"),
     ],
