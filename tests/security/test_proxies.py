@@ -136,6 +136,9 @@ def test_a_token_without_tls_never_passes_a_proxy_of_this_machine(
     server = start(grpc_listen="0.0.0.0:0")
     target = f"{far_address()}:{server.app.grpc_port}"
 
+    async def load() -> None:
+        await open_driver(Target(target, credentials=Credentials(token=TOKEN)), stream=False).connect()
+
     with proxy(environment) as between:
         with Client(target, credentials=Credentials(token=TOKEN), options=NO_RETRIES) as client, pytest.raises(CallFailed) as failed:
             client.classify("good")
@@ -143,9 +146,8 @@ def test_a_token_without_tls_never_passes_a_proxy_of_this_machine(
             admin.index()
         environment.setenv("SENTIMENT_CLIENT_TOKEN", TOKEN)
         assert main(["classify", "--target", target, "good"]) == 2
-        driver = open_driver(Target(target, credentials=Credentials(token=TOKEN)), stream=False)
         with pytest.raises(LoadFailed, match=r"^the token is not sent to "):
-            asyncio.run(driver.connect())
+            asyncio.run(load())
 
     withheld = f"the token is not sent to {target}: to another machine a token is sent over TLS only"
     assert failed.value.message.startswith(withheld)
