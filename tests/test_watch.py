@@ -402,7 +402,11 @@ def test_the_report_is_a_page_with_plots_that_needs_no_network(watch: Any, tmp_p
             1,
             "both.tsv: --labels label: line 3: the label is a number, but line 2 has a name; use names or numbers throughout",
         ),
-        (["--input", "bad.tsv", "--labels", "truth"], 1, "no column 'truth'; the header has text, label (choose with --labels, or --no-header if it is data)"),
+        (
+            ["--input", "bad.tsv", "--labels", "truth"],
+            1,
+            "no column 'truth'; the header has text, label (choose with --labels, or --no-header if it is data)",
+        ),
         (
             ["--input", "odd.jsonl", "--labels", "label", "--model", "tiny"],
             1,
