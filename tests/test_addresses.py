@@ -37,6 +37,8 @@ REFUSED = "failed to connect to all addresses; last error: UNKNOWN: ipv4:192.0.2
         (":50051", "names no server"),
         ("a host:1", "names no server"),
         ("127.0.0.1:50051/", "has no port"),
+        ("::1:50051", "the target '::1:50051' is no HOST:PORT, such as [::1]:50051"),
+        ("host:1:2", "is no HOST:PORT, such as 127.0.0.1:50051"),
     ],
 )
 def test_a_target_that_grpc_would_take_for_something_else_is_refused(target: str, says: str) -> None:
@@ -75,7 +77,8 @@ def test_addresses_of_grpc_targets() -> None:
 
 def test_what_is_of_this_machine() -> None:
     here = ["127.0.0.1:1", "127.8.9.1", "localhost:1", "LocalHost:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "dns:///localhost:1", "unix:/a"]
-    elsewhere = ["192.0.2.1:1", "host:1", "localhost.example:1", "[::]:1", "ipv4:127.0.0.1:1,192.0.2.1:1", "xds:///localhost"]
+    here += ["0.0.0.0:1", "[::]:1", "localhost.localdomain:1", "a.LocalHost:1", "localhost.:1"]
+    elsewhere = ["192.0.2.1:1", "host:1", "localhost.example:1", "mylocalhost:1", "ipv4:127.0.0.1:1,192.0.2.1:1", "xds:///localhost"]
 
     assert [is_local(target) for target in here] == [True] * len(here)
     assert [is_local(target) for target in elsewhere] == [False] * len(elsewhere)
@@ -129,7 +132,7 @@ def test_why_no_server_answers() -> None:
     assert why_unanswered("host:1", unhealthy, {}) == "the server there is not ready: it starts, drains or hangs"
     assert "refuses health checks" in why_unanswered("host:1", "... health check call failed; will retry after backoff", {})
     assert why_unanswered("host:1", "Socket closed", {}) == ""
-    assert why_unanswered("host:1", REFUSED, {}, token_in_clear=True).startswith("to another machine a token is sent over TLS only")
+    assert why_unanswered("::1:8080", REFUSED, {}) == "nothing listens there (port 443, as the target names none; is it [::1]:8080?)"
     assert why_unanswered("host:1", REFUSED, proxy) == (
         f"through the proxy that https_proxy names: {REFUSED}; to call it without the proxy, add its host to no_proxy"
     )

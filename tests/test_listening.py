@@ -10,7 +10,7 @@ import pytest
 from sentiment.api.grpc.port import GrpcPort
 from sentiment.api.http.arriving import peer_of
 from sentiment.api.http.listening import listen
-from sentiment.errors import CannotServe
+from sentiment.errors import BadSettings, CannotServe
 from sentiment.serving.listening import bound, reserved, split
 from sentiment.signs import Sign, shown
 from tests.conftest import RunningServer
@@ -77,6 +77,12 @@ def test_a_port_that_another_server_has_is_told_so(start: Start) -> None:
             reserved("grpc_listen", f"127.0.0.1:{port}"),
         ):
             raise AssertionError("the port is in use")
+
+
+@pytest.mark.parametrize("address", ["nosuch.invalid:0", "192.0.2.1:0"])
+def test_an_address_of_no_machine_or_another_is_a_wrong_setting(address: str) -> None:
+    with pytest.raises(BadSettings, match=f"gRPC cannot listen on {address}: "), reserved("grpc_listen", address):
+        raise AssertionError("it is no address of this machine")
 
 
 async def test_what_grpc_does_not_say_of_a_port_is_found_out() -> None:

@@ -169,6 +169,43 @@ def test_an_unknown_variable_stops_and_the_nearest_is_named(variable: str, neare
     assert str(caught.value) == f"{variable} is not a setting; did you mean {nearest}?"
 
 
+def test_nothing_is_suggested_where_nothing_is_near() -> None:
+    with pytest.raises(BadSettings, match=r"^SENTIMENT_FOO is not a setting$"):
+        load_settings({}, {"SENTIMENT_FOO": "1"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (
+            {"http_listen": "127.0.0.1:50051"},
+            "grpc_listen is 127.0.0.1:50051 and http_listen is 127.0.0.1:50051: each needs a port of its own",
+        ),
+        ({"grpc_listen": "0.0.0.0:8080"}, "grpc_listen is 0.0.0.0:8080 and http_listen is 127.0.0.1:8080"),
+        ({"http_listen": "[::1]:7", "admin_listen": "[::1]:7"}, "http_listen is .* and admin_listen is "),
+        ({"http_listen": "127.0.0.1:50052", "tls_cert_file": "a", "tls_key_file": "b"}, "http_listen is .* and health_listen is "),
+    ],
+)
+def test_two_settings_of_one_port_are_refused(flags: dict[str, str], says: str) -> None:
+    with pytest.raises(BadSettings, match=says):
+        load_settings(flags, {})
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"grpc_listen": "127.0.0.1:0", "http_listen": "127.0.0.1:0"},
+        {"grpc_listen": "[::1]:8080"},
+        {"http_listen": ""},
+        {"http_listen": "127.0.0.1:50052"},
+        {"admin_listen": "unix:/a"},
+    ],
+    ids=["free ports", "two hosts", "off", "health is of TLS only", "socket"],
+)
+def test_settings_of_other_ports_are_taken(flags: dict[str, str]) -> None:
+    load_settings(flags, {})
+
+
 def test_an_unknown_key_stops_and_names_file_key_and_the_nearest(config: Callable[[str | bytes], Path]) -> None:
     path = config("runner = 1\n")
 

@@ -130,6 +130,17 @@ def test_help_whose_reader_has_ended_is_quiet(module: str) -> None:
     assert (ended.returncode, ended.stderr) == (141, "")
 
 
+def test_characters_that_the_output_has_not_are_escapes_and_json_keeps_its_value(bundles: Path) -> None:
+    text, environment = "a good caf\u00e9 \U0001f600", {**os.environ, "PYTHONIOENCODING": "ascii"}
+    of_model = ["--local", "--bundles", str(bundles), "--model", "tiny", text]
+
+    plain, as_json = (shell("sentiment", ["classify", *more, *of_model], "", env=environment) for more in ([], ["--json"]))
+
+    assert (plain.returncode, as_json.returncode) == (0, 0), plain.stderr
+    assert "a good caf\\u00e9 \\ud83d\\ude00" in plain.stdout
+    assert json.loads(as_json.stdout)["text"] == text
+
+
 def test_texts_of_a_closed_standard_input_are_an_error(bundles: Path) -> None:
     ended = shell("sentiment", ["classify", "--local", "--bundles", str(bundles), "-"], "<&-")
 

@@ -32,7 +32,6 @@ _FACTS = {
     "DNS resolution failed": NO_HOST,
     "No such file or directory": "there is no such socket",
 }
-TOKEN_IN_CLEAR = "to another machine a token is sent over TLS only"  # noqa: S105  # words, no token
 
 
 def is_loopback(host: str) -> bool:
@@ -42,6 +41,17 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(unmapped(host)).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+def _is_called_here(host: str) -> bool:
+    """Whether a call to a host stays on this machine: to any address of it, or to a name that is for it only (RFC 6761)."""
+    name = host.lower().removesuffix(".")
+    if name == "localhost.localdomain" or name.endswith(".localhost"):
+        return True
+    try:
+        return is_loopback(name) or ipaddress.ip_address(unmapped(host)).is_unspecified
+    except ValueError:
+        return False
 
 
 def unmapped(host: str) -> str:
@@ -72,6 +82,9 @@ def checked_target(target: str) -> str:
     if (parts := _host_and_port(target)) is None:
         return target
     host, port = parts
+    # A comma is of gRPC's lists of addresses.
+    if port is None and ":" in host and "," not in host and not _is_address(host):
+        raise BadSettings(f"the target {target!r:.80} is no HOST:PORT, such as {_in_brackets(host) or DEFAULT_TARGET}")
     if not host or re.search(r"[\s/@]", host):
         raise BadSettings(f"the target {target!r:.80} names no server; give HOST:PORT, such as {DEFAULT_TARGET}")
     if port is not None and _port(port) is None:
@@ -90,9 +103,9 @@ def address_of(target: str) -> tuple[str, int] | str | None:
 
 
 def is_local(target: str) -> bool:
-    """Whether a target is of this machine only, by its name: a loopback address or a socket of the file system."""
+    """Whether a target is of this machine only, by its name: an address that is called here or a socket of the file system."""
     address = address_of(target)
-    return is_loopback(address[0]) if isinstance(address, tuple) else target.startswith(("unix:", "unix-abstract:"))
+    return _is_called_here(address[0]) if isinstance(address, tuple) else target.startswith(("unix:", "unix-abstract:"))
 
 
 def proxy_variable(target: str, environment: Mapping[str, str]) -> str:
@@ -118,13 +131,21 @@ def channel_arguments(target: str, token_in_clear: bool = False) -> list[tuple[s
     return [("grpc.enable_http_proxy", 0)] if token_in_clear or is_local(target) else []
 
 
-def why_unanswered(target: str, details: str, environment: Mapping[str, str], token_in_clear: bool = False) -> str:
+def why_token_not_sent(target: str) -> str:
+    """Why a token is not sent to a target without TLS; empty if it is."""
+    if is_local(target):
+        return ""
+    return (
+        f"the token is not sent to {target}: to another machine a token is sent over TLS only; "
+        "use --tls or --ca, in Python credentials=Credentials(tls=True)"
+    )
+
+
+def why_unanswered(target: str, details: str, environment: Mapping[str, str]) -> str:
     """Why no server answers at a target, by what gRPC says of its last try; empty if that says nothing that we know.
 
     gRPC's words differ between its versions: what is not known is better shown as it is. They never have a proxy's URL, only its address.
     """
-    if token_in_clear and not is_local(target):
-        return f"{TOKEN_IN_CLEAR}: use --tls or --ca, in Python credentials=Credentials(tls=True)"
     if variable := proxy_variable(target, environment):
         return f"through the proxy that {variable} names: {details}; to call it without the proxy, add its host to no_proxy"
     fact = next((fact for words, fact in _FACTS.items() if words in details), "")
@@ -134,7 +155,10 @@ def why_unanswered(target: str, details: str, environment: Mapping[str, str], to
 def by_default_port(target: str) -> str:
     """A remark for a target without a port."""
     parts = _host_and_port(target)
-    return f" (port {GRPC_PORT}, as the target names none)" if parts and parts[1] is None else ""
+    if not parts or parts[1] is not None:
+        return ""
+    hint = "" if "]" in target else _in_brackets(parts[0])
+    return f" (port {GRPC_PORT}, as the target names none{f'; is it {hint}?' * bool(hint)})"
 
 
 def _host_and_port(target: str) -> tuple[str, str | None] | None:
@@ -147,6 +171,20 @@ def _host_and_port(target: str) -> tuple[str, str | None] | None:
         # No colon, or an IPv6 address without brackets.
         return place.strip("[]"), None
     return host.strip("[]"), port
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _in_brackets(host: str) -> str:
+    """The target that is meant by an IPv6 address with a port behind it; empty if it is none."""
+    address, _, port = host.rpartition(":")
+    return f"[{address}]:{port}" if ":" in address and _is_address(address) and _port(port) else ""
 
 
 def _port(written: str) -> int | None:

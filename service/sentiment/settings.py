@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import ipaddress
+import itertools
 import os
 import re
 import tomllib
@@ -406,7 +407,7 @@ def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
         The settings, and the names of ignored variables (those that look injected by Kubernetes).
 
     Raises:
-        BadSettings: an unknown name (the message suggests the nearest known one) or a value outside its limits.
+        BadSettings: an unknown name (the message suggests a known one that is near) or a value outside its limits.
     """
     values: dict[str, Any] = {}
     ignored: list[str] = []
@@ -433,6 +434,7 @@ def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
 
 def _check_together(settings: Settings) -> None:
     """Refuse combinations of settings that are invalid."""
+    _check_ports(settings)
     models = {settings.model, *settings.models}
     if len(models) > settings.models_max:
         raise BadSettings(f"model and models name {len(models)} models; the limit is {settings.models_max} (models_max)")
@@ -450,6 +452,18 @@ def _check_together(settings: Settings) -> None:
         )
 
 
+def _check_ports(settings: Settings) -> None:
+    """Refuse two settings of one port."""
+    # Without TLS there is no health port.
+    names = ("grpc_listen", "http_listen", "admin_listen", *(["health_listen"] if settings.tls_cert_file else []))
+    addresses = {name: value for name in names if (value := getattr(settings, name)) and not value.startswith("unix:")}
+    for (name, one), (other_name, other) in itertools.combinations(addresses.items(), 2):
+        hosts, ports = {_host_of(one), _host_of(other)}, {int(value.rpartition(":")[2]) for value in (one, other)}
+        # A wildcard is every address of both families.
+        if len(ports) == 1 and ports != {0} and (len(hosts) == 1 or hosts & {"0.0.0.0", "::"}):  # noqa: S104  # it is compared
+            raise BadSettings(f"{name} is {one} and {other_name} is {other}: each needs a port of its own")
+
+
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         # Editors of some systems write a byte order mark, which TOML does not take.
@@ -462,7 +476,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def _known(name: str, shown: str, spelled: Callable[[str], str]) -> str:
     if name in Settings.model_fields:
         return name
-    nearest = difflib.get_close_matches(name.lower().removeprefix(PREFIX.lower()), Settings.model_fields, 1, 0)
+    nearest = difflib.get_close_matches(name.lower().removeprefix(PREFIX.lower()), Settings.model_fields, 1)
     hint = f"; did you mean {spelled(nearest[0])}?" if nearest else ""
     raise BadSettings(f"{shown} is not a setting{hint}")
 

@@ -8,19 +8,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-import numpy.typing as npt
-
 from sentiment.client.columns import Texts, column_of
 from sentiment.client.results import CallFailed, Classification
 
 try:
+    import numpy as np
+    import numpy.typing as npt
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.utils.multiclass import unique_labels
 except ModuleNotFoundError as missing:
-    if (missing.name or "").partition(".")[0] != "sklearn":
+    if (package := {"sklearn": "scikit-learn", "numpy": "NumPy"}.get((missing.name or "").partition(".")[0])) is None:
         raise
-    what = "sentiment.sklearn needs scikit-learn, which is not installed: pip install 'sentiment-service[sklearn]'"
+    what = f"sentiment.sklearn needs {package}, which is not installed: pip install 'sentiment-service[sklearn]'"
     raise ModuleNotFoundError(what, name=missing.name) from missing
 
 if TYPE_CHECKING:
@@ -86,6 +85,7 @@ class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Raises:
             BadBundle, BadSettings: as in ``Local``.
+            TypeError: ``labels`` is no mapping.
             ValueError: ``labels`` does not give each of the model's labels one name, all of one kind.
         """
         return np.array(list(self._names.values()))
@@ -167,6 +167,10 @@ class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def _named(labels: Mapping[Any, str], own: Sequence[str]) -> dict[str, Any]:
     """The name of each of the model's ``own`` labels, sorted by name."""
+    if not isinstance(labels, Mapping):
+        raise TypeError(
+            f"labels must map names to the model's labels, such as {{0: 'negative', 1: 'positive'}}, got {type(labels).__name__}"
+        )
     counts = Counter(labels.values())
     unknown = [label for label in counts if label not in own]
     wrong = [f"gives {label} {counts[label]} names" for label in own if counts[label] != 1]

@@ -7,17 +7,19 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 from grpc.experimental import gevent
 
 from sentiment import Local
-from sentiment.client import AsyncClient, Client
+from sentiment.client import AsyncClient, CallFailed, Client
 from sentiment.client.forks import Forks
 from tests.conftest import RunningServer
 
@@ -153,13 +155,13 @@ def test_a_fork_waits_for_calls_and_calls_for_a_fork() -> None:
     entered, let_go = threading.Event(), threading.Event()
 
     def call() -> None:
-        with forks:
+        with forks.call(time.monotonic() + 60):
             entered.set()
             assert let_go.wait(30)
             order.append("the call has ended")
 
     def call_later() -> None:
-        with forks:
+        with forks.call(time.monotonic() + 60):
             order.append("a later call has begun")
 
     def fork() -> None:
@@ -185,12 +187,49 @@ def test_a_call_that_outlasts_a_fork_is_told_in_the_new_process(monkeypatch: pyt
     monkeypatch.setattr("sentiment.client.forks.WAIT_S", 0.0)
     forks = Forks()
 
-    with forks:
+    with forks.call(time.monotonic() + 60):
         forks.before()
         forks.in_child()
 
-    with pytest.raises(RuntimeError, match="forked while calls of other threads took longer than 0 s"), forks:
-        pass
+    with pytest.raises(RuntimeError, match="forked while calls of other threads took longer than 0 s"):
+        forks.enter(time.monotonic() + 60)
+
+
+def test_a_call_during_a_fork_ends_at_its_deadline() -> None:
+    forks = Forks()
+    forks.before()
+
+    with pytest.raises(CallFailed) as late:
+        forks.enter(deadline_at=0.0)
+    assert late.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+
+    forks.in_parent()
+    forks.enter(deadline_at=0.0)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.classify("good", timeout_s=0.01),
+        lambda client: client.explain("good", timeout_s=0.01),
+        lambda client: next(failed for failed in client.classify_all(["good"], timeout_s=0.01, attempts_max=1)),
+    ],
+    ids=["one", "explanation", "many"],
+)
+def test_calls_of_every_kind_that_a_fork_holds_back_fail_as_late_ones(
+    call: Callable[[Client], object], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forks = Forks()
+    forks.before()
+    monkeypatch.setattr("sentiment.client.sync.FORKS", forks)
+
+    try:
+        failed = call(client)
+    except CallFailed as error:
+        failed = error
+
+    assert isinstance(failed, CallFailed)
+    assert failed.message.startswith("the call did not begin within its timeout: the process forks")
 
 
 def test_a_process_that_never_had_a_client_may_fork_as_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:

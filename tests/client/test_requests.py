@@ -1,7 +1,8 @@
 """What the clients refuse themselves, with the message that the server would give: texts that protobuf cannot encode, each alone."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -46,6 +47,25 @@ async def test_an_invalid_text_of_a_batch_fails_in_its_place(
     assert kinds(client.classify_batch(texts)) == expected
     async with AsyncClient(server.target) as asyncio_client:
         assert kinds(await asyncio_client.classify_batch(texts)) == expected
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (
+            lambda client: client.classify("good", explain=True),
+            "explain must be ExplainOptions, such as explain=ExplainOptions(), got bool",
+        ),
+        (lambda client: client.explain("good", options={}), "options must be ExplainOptions, such as options=ExplainOptions(), got dict"),
+        (lambda client: Client(3), "target must be a string such as HOST:PORT, got int"),
+    ],
+    ids=["explain", "options", "target"],
+)
+def test_an_argument_of_another_type_is_told_what_is_expected(call: Callable[[Any], object], says: str, client: Client) -> None:
+    with pytest.raises(TypeError) as wrong:
+        call(client)
+
+    assert str(wrong.value) == says
 
 
 def test_an_empty_batch_is_sent_and_refused_by_the_server(client: Client) -> None:

@@ -167,6 +167,11 @@ def test_names_that_are_not_one_for_each_label_are_refused(labels: dict[Any, str
             call(clone(classifier).set_params(labels=labels))
 
 
+def test_names_that_are_no_mapping_are_refused(classifier: SentimentClassifier) -> None:
+    with pytest.raises(TypeError, match=r"labels must map names to the model's labels, such as \{0: .*, got list"):
+        clone(classifier).set_params(labels=["negative", "positive"]).predict(TEXTS)
+
+
 def test_clones_and_copies_share_a_loaded_bundle(classifier: SentimentClassifier) -> None:
     classifier.predict(["good"])
     missed = module._opened.cache_info().misses
@@ -255,16 +260,15 @@ def test_the_example_gives_what_it_shows(bundles: Path, monkeypatch: pytest.Monk
     assert not said, "".join(said)
 
 
-def test_a_missing_scikit_learn_is_said_by_name() -> None:
-    script = """
+@pytest.mark.parametrize(("module", "package"), [("sklearn", "scikit-learn"), ("numpy", "NumPy")])
+def test_a_missing_package_is_said_by_name(module: str, package: str) -> None:
+    script = f"""
 import sys
-sys.modules["sklearn"] = None
+sys.modules["{module}"] = None
 try:
     import sentiment.sklearn
 except ModuleNotFoundError as error:
     print(error)
 """
     found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
-    assert found.stdout.strip() == (
-        "sentiment.sklearn needs scikit-learn, which is not installed: pip install 'sentiment-service[sklearn]'"
-    )
+    assert found.stdout.strip() == (f"sentiment.sklearn needs {package}, which is not installed: pip install 'sentiment-service[sklearn]'")

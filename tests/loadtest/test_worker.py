@@ -3,6 +3,8 @@
 import asyncio
 import itertools
 import json
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -281,3 +283,17 @@ def test_calls_have_the_shares_and_deadlines_of_the_mix_and_a_share_changes_only
     both = zip(plain_calls, calls, strict=True)
     assert [call.timeout_s for call in judged] == [alone.timeout_s for alone, call in both if call.kind in (BULK, INTERACTIVE)]
     assert Mix.from_json(json.loads(json.dumps(mixed.to_json()))) == mixed
+
+
+def test_a_worker_whose_fleet_has_ended_ends_without_a_word() -> None:
+    script = "from sentiment.loadtest.worker import report; input(); report(ready=True); report(ready=True)"
+    worker = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert worker.stdout is not None
+    worker.stdout.close()
+    worker.stdout = None
+
+    said = worker.communicate("\n", timeout=120)
+
+    assert (worker.returncode, said) == (1, (None, ""))

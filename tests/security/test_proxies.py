@@ -130,17 +130,28 @@ def test_a_call_to_another_machine_takes_the_proxy_unless_no_proxy_names_it(star
     assert (by_proxy, between.asked) == ([target], [target])
 
 
-def test_a_token_without_tls_never_passes_a_proxy_of_this_machine(start: Start, environment: pytest.MonkeyPatch) -> None:
+def test_a_token_without_tls_never_passes_a_proxy_of_this_machine(
+    start: Start, environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     server = start(grpc_listen="0.0.0.0:0")
     target = f"{far_address()}:{server.app.grpc_port}"
+
+    async def load() -> None:
+        await open_driver(Target(target, credentials=Credentials(token=TOKEN)), stream=False).connect()
 
     with proxy(environment) as between:
         with Client(target, credentials=Credentials(token=TOKEN), options=NO_RETRIES) as client, pytest.raises(CallFailed) as failed:
             client.classify("good")
         with AdminClient(target, token=TOKEN) as admin, pytest.raises(CallFailed):
             admin.index()
+        environment.setenv("SENTIMENT_CLIENT_TOKEN", TOKEN)
+        assert main(["classify", "--target", target, "good"]) == 2
+        with pytest.raises(LoadFailed, match=r"^the token is not sent to "):
+            asyncio.run(load())
 
-    assert failed.value.message.startswith(f"no server answers at {target}: to another machine a token is sent over TLS only")
+    withheld = f"the token is not sent to {target}: to another machine a token is sent over TLS only"
+    assert failed.value.message.startswith(withheld)
+    assert withheld in capsys.readouterr().err
     assert between.asked == []
     assert TOKEN.encode() not in between.passed
 

@@ -187,6 +187,16 @@ def test_without_the_extra_the_view_names_it(capsys: Captured, monkeypatch: pyte
     assert "pip install 'sentiment-service[top]', or use --once" in capsys.readouterr().err
 
 
+# Ctrl-C is a key of the terminal that is the session's own. Not by preexec_fn: that forks, and gRPC in this process, which acts at a fork,
+# then writes to the terminal.
+_ON_ITS_TERMINAL = """
+import fcntl, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from sentiment.cli.main import main
+sys.exit(main())
+"""
+
+
 class Terminal:
     """``sentiment top`` on a terminal of its own, whose window can be resized."""
 
@@ -197,13 +207,12 @@ class Terminal:
         self.resize(columns, rows, tell=False)
         inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sentiment", "top", "--interval", "300ms", *arguments],
+            [sys.executable, "-c", _ON_ITS_TERMINAL, "top", "--interval", "300ms", *arguments],
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,
             env={**inherited, "TERM": "xterm-256color", **environment},
-            # Ctrl-C is a key of the terminal that is the session's own.
-            preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),  # noqa: PLW1509  # two system calls
+            start_new_session=True,
         )
         self.raw = ""
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from sentiment.addresses import DEFAULT_TARGET, TARGET_VARIABLE, checked_target, default_target
+from sentiment.durations import DURATION_S_MAX
 from sentiment.errors import BadSettings
 from sentiment.files.reading import FORMATS, Reading
 
 UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
 DURATION = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(us|ms|s|m|)")
-DURATION_S_MAX = 86_400.0
 
 # A variable, because other processes can read arguments. Its name must not look like a setting of the server.
 TOKEN_VARIABLE = "SENTIMENT_CLIENT_TOKEN"  # noqa: S105  # a name

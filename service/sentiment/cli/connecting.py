@@ -13,11 +13,11 @@ from typing import cast
 
 import grpc
 
-from sentiment.addresses import channel_arguments, is_local, proxy_variable, why_unanswered
+from sentiment.addresses import channel_arguments, proxy_variable, why_token_not_sent, why_unanswered
 from sentiment.cli.listener import Listener, look
 from sentiment.client import CallFailed, Client
 from sentiment.client.policy import SERVICE
-from sentiment.errors import SentimentError
+from sentiment.errors import BadSettings, SentimentError
 from sentiment.files.visible import visible
 from sentiment.health_check import DRAINING, STALLED, STARTING, WAITING, check
 from sentiment.security.client_credentials import Credentials
@@ -84,7 +84,7 @@ def connected(target: str, model: str, credentials: Credentials, wait_s: float |
     Raises:
         NoServer: no server is ready. The message says what is there instead.
         CallFailed: the server does not have the model, or rejects the credentials.
-        BadSettings: a file of the credentials cannot be used.
+        BadSettings: a file of the credentials cannot be used, or the token may not be sent there.
     """
     ends_at = time.monotonic() + (START_S if wait_s is None else wait_s)
     # A server that has become ready may end again.
@@ -136,11 +136,11 @@ def _find(target: str, credentials: Credentials, failed: grpc.StatusCode) -> Fou
         return Found(State.OTHER, f"no server answers at {target}: health checks are refused: {code.name}")
     if is_starting(target):
         return Found(State.STARTING, f"the server at {target} is starting", TO_DO)
-    why = why_unanswered(target, details, os.environ, credentials.token_in_clear) or details
+    why = why_unanswered(target, details, os.environ) or details
     # What is behind a proxy cannot be looked at.
     listener = Listener() if proxy_variable(target, os.environ) else look(target, credentials)
-    if not listener.fact and credentials.token_in_clear and not is_local(target):
-        return Found(State.OTHER, f"no server answers at {target}: {why}")
+    if not listener.fact and credentials.token_in_clear and (withheld := why_token_not_sent(target)):
+        raise BadSettings(withheld)
     said = f"no server answers at {target}: {listener.fact or why}"
     return Found(State.OTHER, said) if listener.other else Found(State.ABSENT, said, "; start one with 'sentiment serve', or use --local")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -90,7 +90,7 @@ def explain(job: ExplainJob) -> int:
                     raise
                 failed += 1
                 asked = Asked(text, None, {})
-                _show(
+                print(
                     visible_json(json_text(answer_of(asked, error)))
                     if job.json
                     else visible(f"text {number} has no explanation: {': '.join(reason_of(asked, error))}")
@@ -120,9 +120,9 @@ def _readable(text: str | Unread) -> str:
 
 def _print(job: ExplainJob, explanation: Explanation) -> None:
     if job.json:
-        _show(visible_json(json.dumps(explanation.to_json(), ensure_ascii=False, allow_nan=False)))
+        print(visible_json(json.dumps(explanation.to_json(), ensure_ascii=False, allow_nan=False)))
     else:
-        _show(page(explanation, colour=coloured(job.color), width=shutil.get_terminal_size().columns))
+        print(page(explanation, colour=coloured(job.color), width=shutil.get_terminal_size().columns))
 
 
 def coloured(color: str) -> bool:
@@ -139,7 +139,7 @@ def _write_page(job: ExplainJob, path: Path, asked: str) -> None:
             explanation = _for_page(job, model, partial(_ask(job, source), asked))
         text = explanation.to_html(model_json(model))
         write(text)
-    _show(f"{path}: {len(text.encode()):,} bytes", beside(path))
+    print(f"{path}: {len(text.encode()):,} bytes", file=beside(path))
 
 
 def _for_page(job: ExplainJob, model: pb.Model, ask: Callable[[ExplainOptions], Explanation]) -> Explanation:
@@ -184,10 +184,3 @@ def _ask(job: ExplainJob, source: "Client | Local") -> Ask:
         )
 
     return ask
-
-
-def _show(text: str, stream: TextIO | None = None) -> None:
-    """Print to a stream, by default standard output. Characters that it cannot encode are shown as escapes."""
-    stream = stream or sys.stdout
-    encoding = stream.encoding or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)

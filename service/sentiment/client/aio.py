@@ -33,6 +33,7 @@ from sentiment.client.results import (
     retryable,
 )
 from sentiment.client.unpicklable import unpicklable
+from sentiment.durations import DURATION_S_MAX, checked_s
 from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
@@ -62,11 +63,11 @@ class AsyncClient:
         options: Sequence[tuple[str, Any]] = (),
     ) -> None:
         """Connect lazily; arguments as in ``Client``."""
+        self._timeout_s, self._wait_s = checked_s("timeout_s", timeout_s), checked_s("wait_s", wait_s, least_s=0)
         self._connecting = Connecting(target, credentials, options)
         self._channel: grpc.aio.Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._timeout_s = timeout_s
-        self._wait_s, self._reached = wait_s, False
+        self._reached = False
 
     def _opened(self) -> grpc.aio.Channel:
         """The channel, in the event loop of the first call.
@@ -234,6 +235,7 @@ class AsyncClient:
             except CallFailed as error:
                 return error
 
+        checked_s("timeout_s", timeout_s)
         return self._each(column, one, attempts_max, progress)
 
     async def classify_batch(
@@ -284,6 +286,7 @@ class AsyncClient:
         """
         column = AsyncColumn(texts)
         options = requests.Options(model, truncation, priority)
+        checked_s("timeout_s", timeout_s)
         return self._shown(column, options, timeout_s, attempts_max, progress)
 
     async def classify_stream(
@@ -319,6 +322,9 @@ class AsyncClient:
         Raises:
             CallFailed: the stream ended early, or a text is not valid Unicode. Exceptions of ``items`` are passed on.
         """
+        for name, given_s in (("timeout_s", timeout_s), ("item_timeout_s", item_timeout_s)):
+            if given_s is not None:
+                checked_s(name, given_s)
         options = pb.StreamOptions()
         requests.Options(model, truncation, priority).write(options)
         failed: list[Exception] = []
@@ -350,7 +356,7 @@ class AsyncClient:
                     grpc.StatusCode.UNAVAILABLE, f"the server ended the stream after {received} answers to at least {sent} items"
                 )
         except grpc.aio.AioRpcError as error:
-            raise self._failure(error) from error
+            raise self._failure(error, DURATION_S_MAX if timeout_s is None else timeout_s) from error
         except asyncio.CancelledError:
             # grpc.aio cancels the call if its request iterator raises. Without this, the caller sees only a cancellation.
             if failed:
@@ -420,6 +426,7 @@ class AsyncClient:
 
     async def _classify_many(self, column: AsyncColumn, options: requests.Options, timeout_s: float, progress: bool | None) -> Results:
         # As in Client.
+        checked_s("timeout_s", timeout_s)
         labels = (await self.get_model(options.model)).labels
         found: list[Result] = []
         async with aclosing(column.items), aclosing(self._shown(column, options, timeout_s, SENT_MAX, progress)) as results:
@@ -475,12 +482,12 @@ class AsyncClient:
         try:
             response = await self._stub.ClassifyBatch(batch.request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
-            return [self._failure(error)] * batch.sent
+            return [self._failure(error, timeout_s)] * batch.sent
         return [requests.alone(result_of(result)) for result in response.results]
 
     async def _explanation(self, request: pb.ExplainRequest, text: str, text_pair: str | None, timeout_s: float) -> Explanation:
         reader = reader_of(text, text_pair)
-        async with aclosing(self._explained(request, timeout_s)) as messages:
+        async with aclosing(self._explained(request, checked_s("timeout_s", timeout_s))) as messages:
             async for message in messages:
                 reader.take(message)
         return reader.explanation()
@@ -494,12 +501,12 @@ class AsyncClient:
                     await channel.channel_ready()
                     self._reached = True
 
-    def _failure(self, error: grpc.aio.AioRpcError) -> CallFailed:
+    def _failure(self, error: grpc.aio.AioRpcError, timeout_s: float) -> CallFailed:
         code, message = error.code(), error.details() or ""
         self._reached = self._reached and code is not grpc.StatusCode.UNAVAILABLE
         if code is grpc.StatusCode.INTERNAL and message == ENDED_WHILE_WRITING:
             code, message = grpc.StatusCode.UNAVAILABLE, "the server ended the stream"
-        return self._connecting.failure(code, message, tuple(error.trailing_metadata() or ()))
+        return self._connecting.failure(code, message, tuple(error.trailing_metadata() or ()), timeout_s)
 
     async def _explained(self, request: pb.ExplainRequest, timeout_s: float) -> AsyncGenerator[pb.ExplainResponse, None]:
         await self._wait()
@@ -516,15 +523,16 @@ class AsyncClient:
                 # As in ``_call``, but an explanation that has begun to arrive is not repeated.
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
                 if begun or not stopped:
-                    raise self._failure(error) from error
+                    raise self._failure(error, timeout_s) from error
                 await asyncio.sleep(backoff_s(attempt, deadline_at - time.monotonic()))
             finally:
                 call.cancel()
 
     async def _call(self, method: Callable[..., Awaitable[R]], request: object, timeout_s: float | None, request_id: str = "") -> R:
-        await self._wait()
+        timeout_s = self._timeout_s if timeout_s is None else checked_s("timeout_s", timeout_s)
         headers = requests.headers(request_id)
-        deadline_at = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        await self._wait()
+        deadline_at = time.monotonic() + timeout_s
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 return await method(request, timeout=max(0.0, deadline_at - time.monotonic()), **headers)
@@ -533,7 +541,7 @@ class AsyncClient:
                 # asyncio.CancelledError instead.
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
                 if not stopped:
-                    raise self._failure(error) from error
+                    raise self._failure(error, timeout_s) from error
                 await asyncio.sleep(backoff_s(attempt, deadline_at - time.monotonic()))
         raise AssertionError("the last attempt returns or raises")
 

@@ -7,8 +7,14 @@ ended so (grpcio 1.85), and none with these hooks. What gRPC does by itself befo
 
 import os
 import threading
+import time
 import weakref
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+
+from sentiment.client.results import CallFailed
 
 # How long a fork waits for the calls of other threads: the default timeout of a call. gRPC waits as long for threads of its own.
 WAIT_S = 5.0
@@ -19,13 +25,7 @@ REMEDY = "start processes by multiprocessing's spawn or forkserver, or fork befo
 
 
 class Forks:
-    """Enter it for a call from its beginning to its end: a fork waits for calls under way, and a call waits for a fork.
-
-    For any thread. There is one for the process, FORKS.
-
-    Raises:
-        RuntimeError: on entering, in a process in which gRPC cannot work since the fork. The message says why.
-    """
+    """A fork waits for calls under way, and a call waits for a fork. For any thread. There is one for the process, FORKS."""
 
     def __init__(self) -> None:
         self._used = False
@@ -43,7 +43,7 @@ class Forks:
         """Refuse where gRPC cannot work. Call it before a channel is made, which a fork has to know.
 
         Raises:
-            RuntimeError: as on entering.
+            RuntimeError: gRPC cannot work in this process since the fork. The message says why.
         """
         if self._why:
             raise RuntimeError(f"{self._why}, and gRPC does not work in the new process: {REMEDY}")
@@ -57,18 +57,29 @@ class Forks:
         """Say that the channel of ``owner`` is closed."""
         self._poller_owners.discard(owner)
 
-    def __enter__(self) -> None:
-        self.enter()
+    @contextmanager
+    def call(self, deadline_at: float) -> Iterator[None]:
+        """Around a call. Raises as ``enter`` does."""
+        self.enter(deadline_at)
+        try:
+            yield
+        finally:
+            self.leave()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.leave()
+    def enter(self, deadline_at: float) -> None:
+        """Begin a call, which must be left.
 
-    def enter(self) -> None:
-        """Begin a call, which must be left."""
+        Raises:
+            CallFailed: DEADLINE_EXCEEDED: a fork waited for other calls until the deadline.
+            RuntimeError: as in ``check``.
+        """
         self.check()
         with self._changed:
-            while self._forks:
-                self._changed.wait()
+            if not self._changed.wait_for(lambda: not self._forks, max(0.0, deadline_at - time.monotonic())):
+                raise CallFailed(
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                    "the call did not begin within its timeout: the process forks, and waits for calls of other threads to end",
+                )
             self._calls += 1
 
     def leave(self) -> None:

@@ -80,15 +80,22 @@ def one(text: TextOrPair, options: Options, explain: ExplainOptions | None = Non
     Raises:
         CallFailed: as in ``item_of``.
         ModuleNotFoundError: ``explain`` is given and NumPy, which reads explanations, is not installed.
+        TypeError: ``explain`` is something else.
         ValueError: as in ``ExplainOptions.message``.
     """
     if explain is not None:
         need_numpy()
+        _check_options("explain", explain)
     item = item_of(text)
     pair = item.text_pair if item.HasField("text_pair") else None
     request = pb.ClassifyRequest(text=item.text, text_pair=pair, explain=None if explain is None else explain.message())
     options.write(request)
     return request
+
+
+def _check_options(name: str, options: object) -> None:
+    if not isinstance(options, ExplainOptions):
+        raise TypeError(f"{name} must be ExplainOptions, such as {name}=ExplainOptions(), got {type(options).__name__}")
 
 
 def single(text: str, text_pair: object) -> tuple[TextOrPair, str | None]:
@@ -154,6 +161,8 @@ def explanation(text: Item, options: Options, label: str, explain: ExplainOption
         ValueError: as in ``one``, or the label is explained against itself.
     """
     need_numpy()
+    if explain is not None:
+        _check_options("options", explain)
     if label and explain is not None and label == explain.against:
         raise ValueError(f"options.against must be another label than label, got {label!r} for both")
     item = item_of(text)

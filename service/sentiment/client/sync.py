@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import closing, suppress
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, cast, overload
@@ -32,6 +33,7 @@ from sentiment.client.results import (
     retryable,
 )
 from sentiment.client.unpicklable import unpicklable
+from sentiment.durations import checked_s
 from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
@@ -68,7 +70,7 @@ class Client:
             target: ``host:port`` or any gRPC target. If the name has several addresses, calls are balanced over all of them. None: the
                 variable ``SENTIMENT_TARGET``, or 127.0.0.1:50051. A target on this machine is called directly, another through the proxy
                 of ``grpc_proxy``, ``https_proxy`` or ``http_proxy``, if there is one and ``no_proxy`` does not name the host.
-            timeout_s: default timeout of a call.
+            timeout_s: default timeout of a call. As all times here, at most a day.
             wait_s: how long to wait for a ready server before the time of a call begins, while it starts or is not there; 0: not at all.
                 A server that has answered is waited for again only after a call has failed with UNAVAILABLE.
             credentials: ``Credentials`` (TLS and token) or gRPC's own, such as ``grpc.ssl_channel_credentials``; None: plaintext.
@@ -77,7 +79,9 @@ class Client:
         Raises:
             BadSettings: the target is a URL or has no valid port, or a credentials file cannot be used.
             RuntimeError: gRPC does not work in this process, which was forked; so do all calls.
+            TypeError, ValueError: a time is no number, or none that a call can take; so do all calls.
         """
+        self._timeout_s, self._wait_s = checked_s("timeout_s", timeout_s), checked_s("wait_s", wait_s, least_s=0)
         FORKS.check()
         greenlets.prepare()
         self._connecting = to = Connecting(target, credentials, options)
@@ -88,8 +92,7 @@ class Client:
         )
         # The stub class is typed for both kinds of channel.
         self._stub = cast(Any, pb_grpc.SentimentServiceStub(self._channel))
-        self._timeout_s = timeout_s
-        self._wait_s, self._reached = wait_s, False
+        self._reached = False
 
     def __repr__(self) -> str:
         return f"Client({self._connecting.target!r})"
@@ -255,6 +258,7 @@ class Client:
             except CallFailed as error:
                 return error
 
+        checked_s("timeout_s", timeout_s)
         return self._each(column, one, attempts_max, progress)
 
     def classify_batch(
@@ -308,9 +312,11 @@ class Client:
             TypeError: as in ``classify``.
         """
         column = column_of(texts)
+        checked_s("timeout_s", timeout_s)
         return self._shown(column, requests.Options(model, truncation, priority), timeout_s, attempts_max, progress)
 
     def _classify_many(self, column: Column, options: requests.Options, timeout_s: float, progress: bool | None) -> Results:
+        checked_s("timeout_s", timeout_s)
         # Finds out within the client's own timeout that a server, model or token is not there, and what labels there are.
         labels = self.get_model(options.model).labels
         return Results(self._while_there(column, options, timeout_s, progress), labels=labels, index=column.index)
@@ -357,7 +363,7 @@ class Client:
             if not under_way:
                 return
             chunk, batch, future = under_way.popleft()
-            results = batch.results([] if future is None else self._results(future.result, batch.sent))
+            results = batch.results([] if future is None else self._results(future.result, batch.sent, timeout_s))
             yield from self._finish(chunk, results, options, timeout_s, attempts_max)
 
     def _finish(
@@ -372,6 +378,7 @@ class Client:
             answers = self._results(
                 lambda request=request: _once(self._stub.ClassifyBatch, request, time.monotonic() + timeout_s),  # type: ignore[misc]  # default binds the loop's value
                 len(places),
+                timeout_s,
             )
             for place, answer in zip(places, answers, strict=True):
                 results[place] = answer
@@ -436,31 +443,35 @@ class Client:
         return feedback_of(cast(pb.FeedbackResponse, self._call(self._stub.Feedback, request, timeout_s)))
 
     def _explanation(self, request: pb.ExplainRequest, text: str, text_pair: str | None, timeout_s: float) -> Explanation:
-        with closing(self._explained(request, timeout_s)) as messages:
+        with closing(self._explained(request, checked_s("timeout_s", timeout_s))) as messages:
             return explanation_of(messages, text, text_pair)
 
     def _wait(self) -> None:
         """Wait for a ready server, if there has been none. If none comes, the call that follows says why."""
         if self._wait_s and not self._reached:
+            ends_at = time.monotonic() + self._wait_s
             # The wait has a thread of its own in gRPC, which a fork has to wait for.
-            with FORKS:
+            with suppress(grpc.FutureTimeoutError, CallFailed), FORKS.call(ends_at):
                 ready = grpc.channel_ready_future(self._channel)
-                with suppress(grpc.FutureTimeoutError):
-                    ready.result(self._wait_s)
+                try:
+                    ready.result(max(0.0, ends_at - time.monotonic()))
                     self._reached = True
-                ready.cancel()
+                finally:
+                    ready.cancel()
 
-    def _failure(self, error: grpc.RpcError) -> CallFailed:
+    def _failure(self, error: grpc.RpcError, timeout_s: float) -> CallFailed:
         # At run time the error is the call itself, with its status.
         call = cast(grpc.Call, error)
         self._reached = self._reached and call.code() is not grpc.StatusCode.UNAVAILABLE
-        return self._connecting.failure(call.code(), call.details() or "", tuple(call.trailing_metadata() or ()))
+        return self._connecting.failure(call.code(), call.details() or "", tuple(call.trailing_metadata() or ()), timeout_s)
 
-    def _results(self, call: Callable[[], pb.ClassifyBatchResponse], count: int) -> list[Result]:
+    def _results(self, call: Callable[[], pb.ClassifyBatchResponse], count: int, timeout_s: float) -> list[Result]:
         try:
             return [requests.alone(result_of(result)) for result in call().results]
         except grpc.RpcError as error:
-            return [self._failure(error)] * count
+            return [self._failure(error, timeout_s)] * count
+        except CallFailed as error:
+            return [error] * count
 
     def _explained(self, request: pb.ExplainRequest, timeout_s: float) -> Generator[pb.ExplainResponse, None, None]:
         self._wait()
@@ -468,7 +479,7 @@ class Client:
         for attempt in range(1, ATTEMPTS_MAX + 1):
             begun = False
             try:
-                with FORKS:
+                with FORKS.call(deadline_at):
                     call = self._stub.Explain(request, timeout=max(0.0, deadline_at - time.monotonic()))
                     try:
                         for message in call:
@@ -481,13 +492,14 @@ class Client:
                 # As in ``_call``, but an explanation that has begun to arrive is not repeated.
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
                 if begun or not stopped:
-                    raise self._failure(error) from error
+                    raise self._failure(error, timeout_s) from error
                 time.sleep(backoff_s(attempt, deadline_at - time.monotonic()))
 
     def _call(self, method: Callable[..., R], request: object, timeout_s: float | None, request_id: str = "") -> R:
-        self._wait()
+        timeout_s = self._timeout_s if timeout_s is None else checked_s("timeout_s", timeout_s)
         headers = requests.headers(request_id)
-        deadline_at = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        self._wait()
+        deadline_at = time.monotonic() + timeout_s
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 return _once(method, request, deadline_at, **headers)
@@ -495,14 +507,20 @@ class Client:
                 # A stopping or overloaded grpc.aio server can drop a new call with CANCELLED. Nothing here cancels calls.
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
                 if not stopped:
-                    raise self._failure(error) from error
+                    raise self._failure(error, timeout_s) from error
                 time.sleep(backoff_s(attempt, deadline_at - time.monotonic()))
         raise AssertionError("the last attempt returns or raises")
 
     def _begun(self, request: pb.ClassifyBatchRequest, timeout_s: float) -> Any:  # a grpc.Future, which its stubs do not type
-        FORKS.enter()
+        deadline_at = time.monotonic() + timeout_s
         try:
-            future = self._stub.ClassifyBatch.future(request, timeout=timeout_s)
+            FORKS.enter(deadline_at)
+        except CallFailed as error:
+            failed: Future[pb.ClassifyBatchResponse] = Future()
+            failed.set_exception(error)
+            return failed
+        try:
+            future = self._stub.ClassifyBatch.future(request, timeout=max(0.0, deadline_at - time.monotonic()))
         except BaseException:
             FORKS.leave()
             raise
@@ -511,5 +529,5 @@ class Client:
 
 
 def _once(method: Callable[..., R], request: object, deadline_at: float, **options: Any) -> R:  # options: those of gRPC's calls
-    with FORKS:
+    with FORKS.call(deadline_at):
         return method(request, timeout=max(0.0, deadline_at - time.monotonic()), **options)

@@ -7,6 +7,7 @@ such as a quote that is not closed, ends the reading with a BadFile that names t
 import codecs
 import itertools
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -194,7 +195,8 @@ class Table:
     def _by_name(self, source: Path | BufferedReader) -> str:
         if isinstance(source, Path):
             # First, as a wrong name may have a wrong ending.
-            source.stat()
+            if stat.S_ISDIR(source.stat().st_mode):
+                raise BadFile(f"{self.name}: is a folder; sentiment-batch reads folders")
         elif self.name == STREAM:
             return "txt"
         found = format_of(self.name)

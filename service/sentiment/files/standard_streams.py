@@ -1,6 +1,8 @@
 """Standard input, output and error of a command. The process that started it may have closed some, or they cannot be written."""
 
+import codecs
 import io
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -8,6 +10,17 @@ from contextlib import contextmanager, suppress
 
 from sentiment.errors import SentimentError
 from sentiment.files.errors import DISK_FULL, BadFile, reason
+
+# What the encoding of standard output does not have becomes an escape of JSON, which keeps the value where it is JSON.
+ESCAPES = "sentiment-escapes"
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError), "of output only"
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+codecs.register_error(ESCAPES, _escaped)
 
 
 class ReaderGone(SentimentError):
@@ -32,13 +45,16 @@ def standard_streams() -> Iterator[None]:
     """Runs a command with standard streams that it can use, and checks at the end that all it printed was written.
 
     Standard streams that are closed are opened on the null device, for child processes too. Otherwise the next file or socket would get
-    their number, and what others write to standard error would go there. ``is_closed`` remembers them.
+    their number, and what others write to standard error would go there. ``is_closed`` remembers them. Characters that the encoding of
+    standard output does not have are printed as escapes.
 
     Raises:
         BadFile: standard output cannot be written; or it is closed and --help or the like has printed to it.
         ReaderGone: standard output is a pipe that nobody reads any more.
     """
     _open_closed()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=ESCAPES)
     try:
         try:
             yield

@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self
 
 import grpc
 
-from sentiment.addresses import channel_arguments, proxy_variable
+from sentiment.addresses import channel_arguments, proxy_variable, why_token_not_sent
 from sentiment.errors import SentimentError
 from sentiment.loadtest.mix import Call
 from sentiment.security.client_credentials import Credentials
@@ -102,8 +102,8 @@ def failure(error: grpc.aio.AioRpcError) -> Answer:
     return Answer(error.code().name, error.details() or "")
 
 
-async def wait_ready(channel: grpc.aio.Channel, address: str) -> None:
-    """Wait until a channel is connected.
+async def wait_ready(channel: grpc.aio.Channel, target: Target) -> None:
+    """Wait until a channel to the target is connected.
 
     Raises:
         LoadFailed: it cannot connect within CONNECT_S_MAX.
@@ -112,12 +112,15 @@ async def wait_ready(channel: grpc.aio.Channel, address: str) -> None:
         async with asyncio.timeout(CONNECT_S_MAX):
             while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
                 if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                    raise LoadFailed(f"no gRPC server answers at {address}{_by_proxy(address)}")
+                    raise LoadFailed(_why_unanswered(target))
                 await channel.wait_for_state_change(state)
     except TimeoutError as error:
-        raise LoadFailed(f"no gRPC server answers at {address} within {CONNECT_S_MAX:g} s{_by_proxy(address)}") from error
+        raise LoadFailed(_why_unanswered(target, f" within {CONNECT_S_MAX:g} s")) from error
 
 
-def _by_proxy(address: str) -> str:
-    variable = proxy_variable(address, os.environ)
-    return f", through the proxy that {variable} names; to call it without the proxy, add its host to no_proxy" if variable else ""
+def _why_unanswered(target: Target, within: str = "") -> str:
+    if target.credentials.token_in_clear and (withheld := why_token_not_sent(target.address)):
+        return withheld
+    variable = proxy_variable(target.address, os.environ)
+    proxy = f", through the proxy that {variable} names; to call it without the proxy, add its host to no_proxy" if variable else ""
+    return f"no gRPC server answers at {target.address}{within}{proxy}"

@@ -34,7 +34,7 @@ class GrpcDriver:
     async def connect(self) -> dict[str, str]:
         """As in Driver."""
         for channel in self._channels:
-            await wait_ready(channel, self._target.address)
+            await wait_ready(channel, self._target)
         try:
             found = await next(self._stubs).GetModel(pb.GetModelRequest(model=self._target.model), timeout=CONNECT_S_MAX)
         except grpc.aio.AioRpcError as error:

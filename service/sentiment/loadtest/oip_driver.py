@@ -28,7 +28,7 @@ class OipDriver:
     async def connect(self) -> dict[str, str]:
         """As in Driver. Takes the name and shape of the model's first input: texts are a column ([n, 1]) or a row ([n])."""
         for channel in self._channels:
-            await wait_ready(channel, self._target.address)
+            await wait_ready(channel, self._target)
         name = self._target.model
         try:
             model = await next(self._stubs).ModelMetadata(oip.ModelMetadataRequest(name=name), timeout=CONNECT_S_MAX)

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import itertools
 import json
+import os
 import resource
 import signal
 import sys
@@ -252,9 +253,13 @@ class Run:
 
 
 def report(**line: Any) -> None:  # Any: JSON
-    """Send a line to the fleet."""
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
+    """Send a line to the fleet. If that has ended, end this process too."""
+    try:
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # At once: the rest of the buffer cannot be written either.
+        os._exit(1)
 
 
 async def serve() -> None:

@@ -100,7 +100,7 @@ class Credentials:
 
     def _check(self) -> None:
         if self.token and not TOKEN.fullmatch(self.token):
-            raise BadSettings(f"the client's token is none: {CHARACTERS}")
+            raise BadSettings(f"the client's token has other characters: {CHARACTERS}")
         if bool(self.cert_file) is not bool(self.key_file):
             raise BadSettings("a client's certificate needs its key, and a key its certificate; give both or neither")
 

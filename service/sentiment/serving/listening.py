@@ -6,7 +6,7 @@ import ipaddress
 import socket
 from collections.abc import Iterator
 
-from sentiment.errors import CannotServe
+from sentiment.errors import BadSettings, CannotServe
 from sentiment.settings import PREFIX, flag_of
 from sentiment.signs import Sign, is_shown
 
@@ -61,6 +61,7 @@ def reserved(setting: str, listen: str, shared: bool = False) -> Iterator[str]:
 
     Raises:
         CannotServe: another process uses it.
+        BadSettings: it is no address of this machine.
     """
     if not listen:
         yield ""
@@ -76,8 +77,11 @@ def reserved(setting: str, listen: str, shared: bool = False) -> Iterator[str]:
         yield f"{listen.rpartition(':')[0]}:{held.getsockname()[1]}"
 
 
-def cannot_listen(setting: str, listen: str, error: Exception) -> CannotServe:
-    """The error of a server that cannot listen on the address of a setting: why, and how to choose another."""
+def cannot_listen(setting: str, listen: str, error: Exception) -> CannotServe | BadSettings:
+    """The error of a server that cannot listen on the address of a setting: why, and how to choose another.
+
+    BadSettings: the address is none of this machine's.
+    """
     if isinstance(error, RuntimeError) and not listen.startswith("unix:"):
         # gRPC does not say why. Holding the port does.
         try:
@@ -89,4 +93,6 @@ def cannot_listen(setting: str, listen: str, error: Exception) -> CannotServe:
         ours = any(is_shown(sign, split(listen)[1]) for sign in Sign)
         why = f"the port is in use{' by another sentiment server' * ours}; stop what uses it, or choose another"
     transport = "HTTP" if setting == "http_listen" else "gRPC"
-    return CannotServe(f"{transport} cannot listen on {listen}: {why} ({flag_of(setting)} or {PREFIX}{setting.upper()})")
+    elsewhere = isinstance(error, socket.gaierror) or (isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL)
+    kind = BadSettings if elsewhere else CannotServe
+    return kind(f"{transport} cannot listen on {listen}: {why} ({flag_of(setting)} or {PREFIX}{setting.upper()})")

@@ -131,7 +131,7 @@ class Receiving:
         try:
             data = await self._read(context, _Wait(caller, self._message_bytes_max), min(deadline_at, begun + self._within_s))
         except TimeoutError as error:
-            raise Expired(f"the request's message did not arrive within {clock() - begun:.2f} s") from error
+            raise Expired(f"the request's message did not arrive within {clock() - begun:.3g} s") from error
         if data is None:
             await asyncio.sleep(EOF_GRACE_S)
             raise InvalidInput("", "the call has no message")
