@@ -41,7 +41,7 @@ def record(
         *_long_texts(provenance),
         _calibration(manifest),
         _graphs(manifest, provenance),
-        explanations(findings, default, training),
+        explanations(findings, default, training, measured),
     )
     return "\n\n".join(sections) + "\n"
 
