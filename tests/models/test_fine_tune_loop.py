@@ -87,7 +87,7 @@ def test_a_model_learns_from_200_texts_and_again_from_the_feedback_on_it(tmp_pat
     assert second.manifest.references["training"].texts == TEXTS + 1
     assert study.dataset == "sst2/dev (measured on english/1, before this fine-tuning)"
     assert "; the base's: 1.027)" in printed.out
-    assert f"--texts {mine} --out ..." in printed.out
+    assert f"--texts {mine} --output ..." in printed.out
 
 
 def _check_kept(bundle: Bundle) -> None:

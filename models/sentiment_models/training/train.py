@@ -24,7 +24,7 @@ from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.export.checkpoint import base_tokenizer
 from sentiment_models.export.families import FAMILIES, check_reads
 from sentiment_models.export.inherited import hand_on, inherited_of
-from sentiment_models.export.provenance import Json
+from sentiment_models.export.provenance import Json, files_trained_on
 from sentiment_models.export.weights import check_weights
 from sentiment_models.training.bases import TRAINING_FILE, content_of, folder_of, name_of, training_of
 from sentiment_models.training.distributed import Processes, is_first_process, join
@@ -86,8 +86,13 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
     # First, because a folder that does not exist or a damaged bundle cannot be a base.
     base, recipe = name_of(recipe.base), replace(recipe, base=folder_of(recipe.base))
     base_training = training_of(recipe.base)
-    corpus = read_corpus(recipe)
+    corpus = read_corpus(recipe, files_trained_on(base_training))
     split = corpus.split
+    if corpus.dev_of_base:
+        _say(
+            f"{corpus.dev_of_base:,} of {len(split.dev):,} development texts may have been trained on by the base (same file): their "
+            "accuracy, and a temperature fitted on them, flatter, unless the base kept the same texts out (equal --seed and --dev-fraction)"
+        )
     # By content: the base's path may hold another model by now.
     dependencies = recipe.dependencies(content_of(recipe.base), corpus.hashes)
     run = _Run(recipe, split, out, processes.device(device), dependencies, processes)
@@ -123,6 +128,7 @@ def _record(recipe: Recipe, base: str, base_training: Json, corpus: Corpus, run:
         "files": files,
         "train_examples": len(corpus.split.train),
         "dev_examples": len(corpus.split.dev),
+        "dev_of_base": corpus.dev_of_base,
         "processes": run.processes.count,
         "steps": run.progress.step,
         "dev_accuracy": run.progress.best_accuracy,
