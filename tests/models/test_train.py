@@ -23,6 +23,7 @@ from sentiment_models.errors import BadCheckpoint, BadData, ModelsError, OtherRu
 from sentiment_models.export.export import Exported, export
 from sentiment_models.export.graphs.quantize import INT8, SCALE
 from sentiment_models.export.weights import real
+from sentiment_models.reports.card_record import training_stages
 from sentiment_models.training.label import label
 from sentiment_models.training.recipe import Recipe
 from sentiment_models.training.resume import locked
@@ -297,6 +298,22 @@ def test_a_damaged_checkpoint_is_named(recipe: Recipe, whole: Path, tmp_path: Pa
 
     with pytest.raises(BadCheckpoint, match=r"checkpoint\.pt: damaged .*; delete it to start again"):
         train(recipe, tmp_path)
+
+
+def test_development_texts_that_the_base_may_have_learned_are_counted_and_said(
+    recipe: Recipe, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = write_tsv(tmp_path / "new.tsv", sentences(40, seed=4))
+    again = replace(recipe, base=str(whole / "best"), sources=(recipe.sources[0], str(new)), epochs=1, dev_fraction=0.3)
+
+    best = train(again, tmp_path / "run")
+
+    record = json.loads((best / "training.json").read_bytes())
+    seen, dev = record["dev_of_base"], record["dev_examples"]
+    assert 0 < seen < dev
+    assert f"{seen} of {dev} development texts may have been trained on by the base (same file)" in capsys.readouterr().err
+    assert f"{seen} of them are in files that the base was trained on too." in training_stages({"training": record})
+    assert json.loads((whole / "best" / "training.json").read_bytes())["dev_of_base"] == 0
 
 
 def test_a_bundle_is_a_base_and_the_record_keeps_its_training(whole: Path, tmp_path: Path) -> None:
