@@ -359,6 +359,8 @@ class _Journal:
             raise BadData(f"{path}: the journal has no {texts} of {wanted} (--journal-model); it has {unread}")
         latest = {one.key: one.line for one in by_time if one.model in chosen}
         rows = sorted(latest.values())
+        replaced = sum(counts[name] for name in chosen) - len(rows)
+        left_out += f", {replaced} labels that a later one replaced" if replaced else ""
         left_out += f"; of other models: {unread} (choose with --journal-model)" if unread else ""
         model = f" of {', '.join(sorted(chosen))}" if any(chosen) else ""
         sys.stderr.write(f"{path}: {len(rows)} {texts}s{model} of a journal; left out: {left_out}\n")
