@@ -46,7 +46,7 @@ def test_train_export_evaluate_card_end_to_end(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        (["export", "EMPTY", "--out", "EMPTY/1", "--name", "x"], 1, "not a checkpoint directory: it has no config.json"),
+        (["export", "EMPTY", "--out", "EMPTY/1", "--name", "x"], 1, "no checkpoint or bundle in this folder: it has no config.json"),
         (["export", "EMPTY", "--out", "EMPTY/english"], 1, "the folder's name is not a version number; add --version N"),
         (["evaluate", "EMPTY", "DATA"], 3, "manifest.json"),
         (["card", "EMPTY"], 3, "manifest.json"),

@@ -24,6 +24,8 @@ from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.export.checkpoint import base_tokenizer
 from sentiment_models.export.families import FAMILIES, check_reads
 from sentiment_models.export.inherited import hand_on, inherited_of
+from sentiment_models.export.labels import check_folder
+from sentiment_models.export.manifest import CONFIG_FILE, read_object
 from sentiment_models.export.provenance import Json, files_trained_on
 from sentiment_models.export.weights import check_weights
 from sentiment_models.training.bases import TRAINING_FILE, content_of, folder_of, name_of, training_of
@@ -347,11 +349,13 @@ def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, An
     """
     if not recipe.base:
         return fresh_classifier(recipe, texts)
+    check_folder(Path(recipe.base))
     check_weights(recipe.base)
     try:
+        family = read_object(Path(recipe.base) / CONFIG_FILE).get("model_type")
+        if family not in FAMILIES:
+            raise BadCheckpoint(f"{recipe.base}: model_type must be one of {', '.join(FAMILIES)}, got {family}")
         config = AutoConfig.from_pretrained(recipe.base)
-        if config.model_type not in FAMILIES:
-            raise BadCheckpoint(f"{recipe.base}: model_type must be one of {', '.join(FAMILIES)}, got {config.model_type}")
         config.update(FAMILIES[config.model_type].dropout(recipe.dropout))
         model = load_with_head(recipe.base, config, recipe.labels, recipe.new_head, recipe.seed, _say)
         tokenizer = base_tokenizer(recipe.base)
