@@ -87,6 +87,25 @@ def test_wrong_usage_is_exit_code_2(argv: list[str]) -> None:
     assert main(argv) == 2
 
 
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["train", "--base", "DIR", "--data", "FILE", "--out", "OUT"], "interrupted; repeat the command to continue\n"),
+        (["evaluate", "BUNDLE", "FILE"], "interrupted\n"),
+    ],
+)
+def test_an_interruption_is_exit_code_130_and_says_what_continues(
+    argv: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"sentiment_models.commands.{argv[0]}.run", interrupted)
+
+    assert main(argv) == 130
+    assert capsys.readouterr().err == told
+
+
 @pytest.mark.parametrize("command", ["train", "export", "evaluate", "card"])
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
