@@ -257,7 +257,9 @@ def test_batches_by_length_hold_every_row_once_within_the_limits(seed: int) -> N
 
 
 @pytest.mark.usefixtures("no_behaviours")
-def test_a_file_that_the_bundle_was_trained_on_is_marked_and_said(bundle: Path, dataset: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_the_bundle_was_trained_on_is_marked_and_said(
+    bundle: Path, dataset: Dataset, capsys: pytest.CaptureFixture[str]
+) -> None:
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     base = {"files": [{"file": "up.tsv", "sha256": sha256(dataset.path)}]}
     manifest["provenance"]["training"] = {"files": [], "base_training": base}

@@ -312,7 +312,7 @@ def test_development_texts_that_the_base_may_have_learned_are_counted_and_said(
     seen, dev = record["dev_of_base"], record["dev_examples"]
     assert 0 < seen < dev
     assert f"{seen} of {dev} development texts may have been trained on by the base (same file)" in capsys.readouterr().err
-    assert f"{seen} of them are in files that the base was trained on too." in training_stages({"training": record})
+    assert f"{seen} of them are in files that the base was trained on." in training_stages({"training": record})
     assert json.loads((whole / "best" / "training.json").read_bytes())["dev_of_base"] == 0
 
 

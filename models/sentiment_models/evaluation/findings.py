@@ -100,8 +100,8 @@ class Measurement(_Part):
     ``expected`` is of all answers, ``expected_without_abstentions`` of those that do not abstain (None without any). ``confusion`` counts
     texts by correct label, then by answer, both in the order of ``classes``. ``lengths`` are slices by tokens. ``domains`` are slices by
     the file's domain column, empty without one. Of generated texts, ``phenomena`` are slices by phenomenon, ``held_out`` by what was kept
-    from training, ``registers`` by register such as tweet, and ``pairs`` are by phenomenon. ``robustness`` is by perturbation. ``also_trained_on``: the record of the
-    bundle's training names this very file, so the figures flatter.
+    from training, ``registers`` by register such as tweet, and ``pairs`` are by phenomenon. ``robustness`` is by perturbation.
+    ``also_trained_on``: the record of the bundle's training names this very file, so the figures flatter.
     """
 
     accuracy: float

@@ -54,7 +54,15 @@ def figures(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
     )
     rows = [
         (
-            *(evaluation.graph.precision, tables.named(name, one), one.rows, one.accuracy, tables.interval(one.accuracy_interval), one.macro_f1, one.ece),
+            *(
+                evaluation.graph.precision,
+                tables.named(name, one),
+                one.rows,
+                one.accuracy,
+                tables.interval(one.accuracy_interval),
+                one.macro_f1,
+                one.ece,
+            ),
             *(tables.interval(one.calibration.ece_of_calibrated), f"{one.calibration.p_value:.4f}"),
             *(one.truncated, one.abstained, f"{one.core_ms_per_text:.2f}"),
         )

@@ -111,10 +111,11 @@ def _course(training: Facts) -> str:
             f"{_number(training.get('dev_documents'))} held-out documents selected the checkpoint."
         )
     of_base = training.get("dev_of_base")
-    seen = f" {_number(of_base)} of them are in files that the base was trained on too." if of_base else ""
+    seen = f" {_number(of_base)} of them are in files that the base was trained on." if of_base else ""
     return (
         f"{_number(training.get('train_examples'))} examples, {steps}. The stage's development set has "
-        f"{_number(training.get('dev_examples'))} texts; no text of it, nor a copy of one, is in its training set.{seen} {_chosen(training)}"
+        f"{_number(training.get('dev_examples'))} texts; no text of it, nor a copy of one, is in its training set."
+        f"{seen} {_chosen(training)}"
     )
 
 

@@ -226,9 +226,7 @@ def _evidence(found: Evidence, words: int, width: int, moved: str = " lost") -> 
     }.get(found.verdict, "")
     agreement = "" if found.agreement is None else f"; agreement with an unrelated method {found.agreement:+.2f}"
     others = f" (random sets: median {found.random_median:+.3f})" if found.random_sets else ""
-    numbers = (
-        f"probability{moved} without them {found.comprehensiveness:+.3f}{others}, with them alone {found.sufficiency:+.3f}{agreement}"
-    )
+    numbers = f"probability{moved} without them {found.comprehensiveness:+.3f}{others}, with them alone {found.sufficiency:+.3f}{agreement}"
     return [*_wrapped(f"evidence: {found.verdict}: {plain}", width), *_wrapped(numbers, width, "  ")]
 
 
