@@ -362,7 +362,7 @@ def test_a_damaged_bundle_is_refused_as_base_and_teacher_before_a_folder_is_made
 
 
 def test_a_missing_base_and_a_missing_file_are_named(recipe: Recipe, tmp_path: Path) -> None:
-    with pytest.raises(BadCheckpoint, match="cannot be loaded as a classifier"):
+    with pytest.raises(BadCheckpoint, match="no checkpoint or bundle in this folder"):
         train(replace(recipe, base=str(tmp_path)), tmp_path / "out")
     with pytest.raises(BadData, match=r"none\.tsv"):
         train(replace(recipe, sources=(str(tmp_path / "none.tsv"),)), tmp_path / "out")
