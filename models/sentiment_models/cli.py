@@ -11,8 +11,8 @@ from sentiment.files.standard_streams import ReaderGone, standard_streams
 from sentiment.files.visible import visible
 from sentiment_models.errors import ModelsError, OtherRun, disk_full, to_install
 
-DONE, FAILED, WRONG_USAGE, BAD_BUNDLE, BROKEN_PIPE = 0, 1, 2, 3, 141
-"""Exit codes. argparse also exits with 2 on wrong usage. A shell has 141 of a process that SIGPIPE ended."""
+DONE, FAILED, WRONG_USAGE, BAD_BUNDLE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
+"""Exit codes. argparse also exits with 2 on wrong usage. A shell has 130 and 141 of processes that SIGINT and SIGPIPE ended."""
 
 COMMANDS = {
     "pretrain": "pre-train an encoder on unlabelled documents",
@@ -40,10 +40,12 @@ COMMANDS = {
 """Name and help text of each command. Its module has the same name, with _ for -."""
 TRAINING = {"pretrain", "import-tf", "train", "scratch", "label", "edit", "resize", "average", "export", "attention-tests"}
 """The commands that need the extra ``models``, whichever of its packages is missed first."""
+CONTINUED = {"pretrain", "train", "scratch", "attention-tests"}
+"""The commands that continue an interrupted run when they are repeated."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 3 bad bundle."""
+    """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 3 bad bundle, 130 interrupted."""
     argv = list(sys.argv[1:] if argv is None else argv)
     command = next(iter(argv), "")
     try:
@@ -62,8 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {message}", file=sys.stderr)
         return WRONG_USAGE
     except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return FAILED
+        print("interrupted" + "; repeat the command to continue" * (command in CONTINUED), file=sys.stderr)
+        return INTERRUPTED
 
 
 def _run(command: str, argv: Sequence[str]) -> int:

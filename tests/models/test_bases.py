@@ -54,6 +54,39 @@ def test_a_folder_that_does_not_exist_is_told_and_no_hub_is_asked(
     assert offline == []
 
 
+@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        ({}, "no checkpoint or bundle in this folder: it has no config.json\n"),
+        (
+            {"2/config.json": "{}", "10/config.json": "{}", "1.record.md": ""},
+            "it has no config.json; did you mean BASE/2 or BASE/10?\n",
+        ),
+        ({"config.json": "{}"}, "got None\n"),
+    ],
+    ids=["empty", "the version is forgotten", "no family"],
+)
+def test_a_folder_that_is_no_model_is_told_in_one_short_line(
+    command: str, inside: dict[str, str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    for name, content in inside.items():
+        (base / name).parent.mkdir(exist_ok=True)
+        (base / name).write_text(content)
+    data = str(write_tsv(tmp_path / "data.tsv", sentences(20)))
+    places = {"DATA": data, "TEXTS": data, "OUT": str(tmp_path / "out"), "OUT/1": str(tmp_path / "1")}
+    before, behind = READERS[command]
+
+    assert main([*(places.get(one, one) for one in before), str(base), *(places.get(one, one) for one in behind)]) == 1
+
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert told.endswith(said.replace("BASE", str(base)))
+    assert len(told) < 400
+
+
 def test_a_model_of_the_hub_comes_from_its_cache_or_fails_in_one_line(
     offline: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

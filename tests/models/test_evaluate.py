@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -21,7 +22,9 @@ from sentiment_models.evaluation.probes import read_kinds
 from sentiment_models.explanations.subject import Subject
 from sentiment_models.export.export import Exported
 from sentiment_models.export.inference import Graph, answer, by_length, serve
+from sentiment_models.export.manifest import sha256
 from sentiment_models.reports import plots
+from sentiment_models.reports.card import write_card
 from sentiment_models.reports.evaluation_page import as_page, as_text
 from tests.models import tampered
 from tests.models.tiny_bert import sentences, write_tsv
@@ -253,6 +256,31 @@ def test_batches_by_length_hold_every_row_once_within_the_limits(seed: int) -> N
     assert sorted(index for group in groups for index in group) == list(range(500))
     assert all(len(group) <= 16 and len(group) * max(rows[index].tokens for index in group) <= 2048 for group in groups)
     assert max(groups[0], key=lambda index: rows[index].tokens) == max(range(500), key=lambda index: rows[index].tokens)
+
+
+@pytest.mark.usefixtures("no_behaviours")
+def test_a_file_that_the_bundle_was_trained_on_is_marked_and_said(
+    bundle: Path, dataset: Dataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+    base = {"files": [{"file": "up.tsv", "sha256": sha256(dataset.path)}]}
+    manifest["provenance"]["training"] = {"files": [], "base_training": base}
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    other = Dataset("made/other", write_tsv(bundle.parent / "other.tsv", sentences(20, seed=4)))
+
+    found = evaluate(bundle, [dataset, other], threads=2)
+
+    assert [one.also_trained_on for one in found.datasets.values()] == [True, False]
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert [f"{dataset.path}: tiny/1 was trained on this file; figures on it flatter" in line for line in warnings] == [True]
+    assert "made/up (also trained on)" in as_text(found)
+    assert "made/up (also trained on)" in as_page(found)
+    assert "made/up (also trained on) | 100 |" in (card := write_card(bundle, [found]).read_text(encoding="utf-8"))
+    assert re.search(r"lowest accuracy measured is 0\.\d{4}, on made/other: ", card)
+    alone = found.model_copy(update={"datasets": {"made/up": found.datasets["made/up"]}})
+    card = write_card(bundle, [alone]).read_text(encoding="utf-8")
+    assert "how well it answers new texts was not measured" in card
+    assert "lowest accuracy measured" not in card
 
 
 def test_a_damaged_bundle_is_refused(bundle: Path, dataset: Dataset) -> None:

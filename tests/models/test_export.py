@@ -28,6 +28,7 @@ from sentiment_models.export.checkpoint import from_pretrained
 from sentiment_models.export.export import Exported, export
 from sentiment_models.export.graphs.quantize import Embeddings, quantize
 from sentiment_models.export.verify import check_parity, parity
+from sentiment_models.training.resume import temporary_folder
 from tests.models import processes
 from tests.models.tiny_bert import save_tiny_bert, sentences
 
@@ -211,6 +212,16 @@ def test_an_existing_bundle_is_kept_unless_forced(exported: tuple[Path, Exported
     export(checkpoint, tmp_path / "1", name="tiny", version=1, force=True)
     assert {path.name for path in (tmp_path / "1").iterdir()} == FILES
     assert {path.name for path in tmp_path.iterdir()} == {"1"}
+
+
+def test_only_one_process_at_a_time_exports_to_a_folder(checkpoint: Path, tmp_path: Path) -> None:
+    with temporary_folder(tmp_path / "1.part"):
+        (tmp_path / "1.part" / "of the other process").write_text("")
+        with pytest.raises(ModelsError, match=r"1\.part: another process uses this folder"):
+            export(checkpoint, tmp_path / "1", name="tiny", version=1)
+        assert [path.name for path in (tmp_path / "1.part").iterdir()] == ["of the other process"]
+
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_failed_export_leaves_nothing_and_keeps_what_was_there(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ def test_a_model_learns_from_200_texts_and_again_from_the_feedback_on_it(tmp_pat
     assert first.manifest.references["training"].texts == TEXTS
     # The answer in the journal; the text that was only labelled is no answer.
     assert second.manifest.references["training"].texts == TEXTS + 1
-    assert study.dataset == "sst2/dev (by english/1, before fine-tuning)"
+    assert study.dataset == "sst2/dev (measured on english/1, before this fine-tuning)"
     assert " (with the base's: 1.027, 95 % sure: " in printed.out
     assert f"--texts {mine} --output ..." in printed.out
 

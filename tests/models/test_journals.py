@@ -45,11 +45,15 @@ def test_feedback_with_a_text_is_a_labelled_text_and_an_answer_is_none(tmp_path:
     )
 
 
-def test_the_last_label_of_a_request_or_a_text_counts(tmp_path: Path) -> None:
+def test_the_last_label_of_a_request_or_a_text_counts_and_those_it_replaced_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = [feedback(label, name, item, text="good") for name, item in (("one", 0), ("one", 1)) for label in ("negative", "positive")]
     lines += [feedback("negative", "one", 1, text="good"), feedback("negative", text="bad"), feedback("positive", text="bad")]
 
     assert read(tmp_path / "a.jsonl", *lines) == [Example("good", 1), Example("good", 0), Example("bad", 1)]
+    assert "3 labelled texts" in (told := capsys.readouterr().err)
+    assert told.endswith("0 torn lines, 4 labels that a later one replaced\n")
 
 
 def test_the_latest_label_counts_in_whichever_order_the_files_were_put_together(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_train_export_evaluate_card_end_to_end(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        (["export", "EMPTY", "--out", "EMPTY/1", "--name", "x"], 1, "not a checkpoint directory: it has no config.json"),
+        (["export", "EMPTY", "--out", "EMPTY/1", "--name", "x"], 1, "no checkpoint or bundle in this folder: it has no config.json"),
         (["export", "EMPTY", "--out", "EMPTY/english"], 1, "the folder's name is not a version number; add --version N"),
         (["evaluate", "EMPTY", "DATA"], 3, "manifest.json"),
         (["card", "EMPTY"], 3, "manifest.json"),
@@ -85,6 +85,25 @@ def test_a_failure_is_one_line_and_its_exit_code(
 )
 def test_wrong_usage_is_exit_code_2(argv: list[str]) -> None:
     assert main(argv) == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["train", "--base", "DIR", "--data", "FILE", "--out", "OUT"], "interrupted; repeat the command to continue\n"),
+        (["evaluate", "BUNDLE", "FILE"], "interrupted\n"),
+    ],
+)
+def test_an_interruption_is_exit_code_130_and_says_what_continues(
+    argv: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"sentiment_models.commands.{argv[0]}.run", interrupted)
+
+    assert main(argv) == 130
+    assert capsys.readouterr().err == told
 
 
 @pytest.mark.parametrize("command", ["train", "export", "evaluate", "card"])

@@ -306,7 +306,7 @@ def test_invalid_pre_training_is_refused_with_the_reason(recipe: Pretraining, tm
         pretrain(replace(recipe, base=str(base), max_tokens=65), tmp_path / "out")
     with pytest.raises(BadCheckpoint, match="next-sentence prediction needs bert, got roberta; add --no-nsp"):
         pretrain(replace(recipe, base=str(roberta)), tmp_path / "out")
-    with pytest.raises(BadCheckpoint, match="cannot be loaded as an encoder"):
+    with pytest.raises(BadCheckpoint, match="no checkpoint or bundle in this folder"):
         pretrain(replace(recipe, base=str(tmp_path)), tmp_path / "out")
     with pytest.raises(BadCheckpoint, match="the tokenizer cannot be loaded"):
         pretrain(replace(recipe, tokenizer=str(tmp_path)), tmp_path / "out")

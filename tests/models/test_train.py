@@ -23,6 +23,7 @@ from sentiment_models.errors import BadCheckpoint, BadData, ModelsError, OtherRu
 from sentiment_models.export.export import Exported, export
 from sentiment_models.export.graphs.quantize import INT8, SCALE
 from sentiment_models.export.weights import real
+from sentiment_models.reports.card_record import training_stages
 from sentiment_models.training.label import label
 from sentiment_models.training.recipe import Recipe
 from sentiment_models.training.resume import locked
@@ -299,6 +300,22 @@ def test_a_damaged_checkpoint_is_named(recipe: Recipe, whole: Path, tmp_path: Pa
         train(recipe, tmp_path)
 
 
+def test_development_texts_that_the_base_may_have_learned_are_counted_and_said(
+    recipe: Recipe, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = write_tsv(tmp_path / "new.tsv", sentences(40, seed=4))
+    again = replace(recipe, base=str(whole / "best"), sources=(recipe.sources[0], str(new)), epochs=1, dev_fraction=0.3)
+
+    best = train(again, tmp_path / "run")
+
+    record = json.loads((best / "training.json").read_bytes())
+    seen, dev = record["dev_of_base"], record["dev_examples"]
+    assert 0 < seen < dev
+    assert f"{seen} of {dev} development texts may have been trained on by the base (same file)" in capsys.readouterr().err
+    assert f"{seen} of them are in files that the base was trained on." in training_stages({"training": record})
+    assert json.loads((whole / "best" / "training.json").read_bytes())["dev_of_base"] == 0
+
+
 def test_a_bundle_is_a_base_and_the_record_keeps_its_training(whole: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "some-folder"
     export(whole / "best", bundle, name="tiny", version=3)
@@ -345,7 +362,7 @@ def test_a_damaged_bundle_is_refused_as_base_and_teacher_before_a_folder_is_made
 
 
 def test_a_missing_base_and_a_missing_file_are_named(recipe: Recipe, tmp_path: Path) -> None:
-    with pytest.raises(BadCheckpoint, match="cannot be loaded as a classifier"):
+    with pytest.raises(BadCheckpoint, match="no checkpoint or bundle in this folder"):
         train(replace(recipe, base=str(tmp_path)), tmp_path / "out")
     with pytest.raises(BadData, match=r"none\.tsv"):
         train(replace(recipe, sources=(str(tmp_path / "none.tsv"),)), tmp_path / "out")

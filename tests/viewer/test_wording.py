@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from sentiment.cli.explanation_text import _counterfactual, _directions, _evidence, _explained, _rather
+from sentiment.cli.explanation_text import _counterfactual, _directions, _evidence, _explained, _moved
 from sentiment.viewer.page import assets
 
 pytestmark = pytest.mark.needs_tool("chromium")
@@ -67,7 +67,9 @@ def test_a_verdict_reads_as_in_the_terminal(browser: Browser, verdict: str, word
 def test_what_is_explained_against_another_label_reads_as_in_the_terminal(browser: Browser) -> None:
     scores = [{"label": name, "score": share} for name, share in (("negative", 0.1), ("neutral", 0.3), ("positive", 0.6))]
     shown = {**HEADER, "against": "neutral", "logit": 0.7, "logitError": None, "prediction": {**HEADER["prediction"], "scores": scores}}  # type: ignore[dict-item]  # a dictionary
-    explanation: Any = SimpleNamespace(explained="positive", against="neutral", scores={one["label"]: one["score"] for one in scores})
+    explanation: Any = SimpleNamespace(
+        explained="positive", against="neutral", logit=0.7, scores={one["label"]: one["score"] for one in scores}
+    )
 
     (sentence,) = said(browser, "explainedSentence(found)", [shown])
     (towards,) = said(browser, "directionNames(found).against", [shown])
@@ -75,7 +77,30 @@ def test_what_is_explained_against_another_label_reads_as_in_the_terminal(browse
 
     assert sentence == f"explained: {_explained(explanation)}, +0.700" == "explained: the logit of positive minus that of neutral, +0.700"
     assert f"-: {towards}" in "".join(_directions(explanation, WIDE, colour=False))
-    assert title == f"probability{_rather(explanation)} lost without them"
+    assert title == f"probability{_moved(explanation)} without them"
+
+
+@pytest.mark.parametrize(
+    ("against", "answer", "logit", "verb"),
+    [
+        (None, "positive", 0.7, "lost"),
+        (None, "negative", 0.7, "gained"),
+        ("neutral", "negative", 0.7, "lost"),
+        ("neutral", "neutral", -0.7, "gained"),
+    ],
+)
+def test_a_label_that_is_not_the_answer_gains_without_the_words_against_it(
+    browser: Browser, against: str | None, answer: str, logit: float, verb: str
+) -> None:
+    shown = {**HEADER, "against": against, "logit": logit, "prediction": {"label": answer}}
+    explanation: Any = SimpleNamespace(explained="positive", against=against, logit=logit, label=answer)
+    numbers = "{comprehensiveness: 0.9, sufficiency: 0.1, agreement: null}"
+
+    (titles,) = said(browser, f"evidenceNumbers(found, {numbers}).map((row) => row.title).join()", [shown])
+
+    of = " of positive rather than neutral" if against else ""
+    assert titles == f"probability{of} {verb} without them,probability{of} {verb} with them alone"
+    assert _moved(explanation) == f"{of} {verb}"
 
 
 def test_the_page_names_words_for_the_explained_label_where_it_beats_the_other(browser: Browser) -> None:

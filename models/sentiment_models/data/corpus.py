@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,15 +31,19 @@ VARIED_AT_A_TIME = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Training and development examples, a record of each file, and the SHA-256 of each file by name."""
+    """Training and development examples, a record of each file, and the SHA-256 of each file by name.
+
+    ``dev_of_base``: how many development texts are in files that the base was trained on.
+    """
 
     split: Split
     files: list[dict[str, Json]]
     hashes: dict[str, str]
+    dev_of_base: int
 
 
-def read_corpus(recipe: Recipe) -> Corpus:
-    """Read all files of a recipe.
+def read_corpus(recipe: Recipe, of_base: Set[str] = frozenset()) -> Corpus:
+    """Read all files of a recipe. ``of_base``: the SHA-256 of the files that the base was trained on.
 
     Raises:
         BadData: a file cannot be used.
@@ -72,7 +76,9 @@ def read_corpus(recipe: Recipe) -> Corpus:
         }
         for name, rows, (kind, source), digest in zip(names, examples, sources, hashes, strict=True)
     ]
-    return Corpus(split, files, dict(zip(names, hashes, strict=True)))
+    known = [example for rows, digest in zip(examples, hashes, strict=True) if digest in of_base for example in rows]
+    dev_of_base = len(split.dev) - len(without_overlap(split.dev, known)) if known else 0
+    return Corpus(split, files, dict(zip(names, hashes, strict=True)), dev_of_base)
 
 
 def _read(kind: str, path: Path, recipe: Recipe) -> list[Example]:

@@ -383,6 +383,8 @@ class _Journal:
             raise BadData(f"{self._path}: the journal has no {texts} of {wanted} (--journal-model); it has {unread}")
         latest = {one.key: one for one in by_time if one.model in chosen}
         rows = [one.line for one in sorted(latest.values(), key=lambda one: one.number)]
+        replaced = sum(counts[name] for name in chosen) - len(rows)
+        left_out += f", {replaced} labels that a later one replaced" if replaced else ""
         left_out += f"; of other models: {unread} (choose with --journal-model)" if unread else ""
         model = f" of {', '.join(sorted(chosen))}" if any(chosen) else ""
         sys.stderr.write(f"{self._path}: {len(rows)} {texts}s{model} of a journal; left out: {left_out}\n")

@@ -1,6 +1,7 @@
 """Measure a bundle's served graph on labelled files with the service's own tokenizer, padding, session and calibration."""
 
 import itertools
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,8 @@ from sentiment_models.evaluation.probes import PERTURBATIONS, behave, catch, per
 from sentiment_models.evaluation.resample import SEED, accuracy_and_f1_intervals, calibration_test
 from sentiment_models.export.inference import Served, load_served, serve
 from sentiment_models.export.manifest import MANIFEST_FILE, WEIGHTS_FILE, read_object, sha256, write_manifest
-from sentiment_models.export.provenance import Json
+from sentiment_models.export.provenance import Json, files_trained_on
+from sentiment_models.training.bases import training_of
 
 # Upper ends of the length slices in tokens. 512 is the limit of most encoder families.
 LENGTHS = (16, 64, 256, 512)
@@ -150,7 +152,19 @@ def run_file(classifier: Classifier, dataset: Dataset, threads: int, truncation:
     Raises:
         BadData: the file cannot be used.
     """
+    also_trained_on(classifier, dataset)
     return _run(classifier, dataset, _read(classifier, dataset), threads, truncation)
+
+
+def also_trained_on(classifier: Classifier, dataset: Dataset) -> bool:
+    """Whether the record of the bundle's training names this very file. If so, it is said on standard error."""
+    found = sha256(dataset.path) in files_trained_on(training_of(str(classifier.bundle.path)))
+    if found:
+        sys.stderr.write(
+            f"warning: {dataset.path}: {classifier.bundle.id} was trained on this file; figures on it flatter. Evaluate on texts that were "
+            "kept out of training\n"
+        )
+    return found
 
 
 def _read(classifier: Classifier, dataset: Dataset) -> list[Example]:
@@ -218,6 +232,7 @@ def measure(
         core_ms_per_text=round(1e3 * run.core_s / rows, 3),
         texts_per_s=round(rows / run.seconds, 1),
         sha256=sha256(dataset.path),
+        also_trained_on=also_trained_on(classifier, dataset),
     )
     return measurement, answers
 

@@ -101,6 +101,7 @@ class Measurement(_Part):
     texts by correct label, then by answer, both in the order of ``classes``. ``lengths`` are slices by tokens. ``domains`` are slices by
     the file's domain column, empty without one. Of generated texts, ``phenomena`` are slices by phenomenon, ``held_out`` by what was kept
     from training, ``registers`` by register such as tweet, and ``pairs`` are by phenomenon. ``robustness`` is by perturbation.
+    ``also_trained_on``: the record of the bundle's training names this very file, so the figures flatter.
     """
 
     accuracy: float
@@ -128,6 +129,7 @@ class Measurement(_Part):
     core_ms_per_text: float
     texts_per_s: float
     sha256: str
+    also_trained_on: bool = False
 
 
 class Failure(_Part):

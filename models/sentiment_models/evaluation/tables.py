@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sentiment_models.evaluation.findings import Evaluation, Failure, Slice
+from sentiment_models.evaluation.findings import Evaluation, Failure, Measurement, Slice
 
 Interval = tuple[float, float]
 # Characters of a text shown in a table.
@@ -30,6 +30,11 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[object, ...], ...]
     note: str = ""
+
+
+def named(name: str, one: Measurement) -> str:
+    """Return the name of a data set, marked if the bundle was trained on it."""
+    return f"{name} (also trained on)" if one.also_trained_on else name
 
 
 def tables(evaluation: Evaluation) -> Iterator[Table]:
@@ -60,7 +65,7 @@ def figures(evaluation: Evaluation) -> Table:
     """Accuracy and macro F1 with their intervals; abstained and truncated texts."""
     rows = tuple(
         (
-            name,
+            named(name, one),
             one.rows,
             one.accuracy,
             interval(one.accuracy_interval),
@@ -98,7 +103,7 @@ def calibration(evaluation: Evaluation) -> Table:
 def expected_accuracy(evaluation: Evaluation) -> Table:
     """The accuracy that the probabilities let expect, and its error, with and without the answers that abstain."""
     answers = (
-        (name, kind, found)
+        (named(name, one), kind, found)
         for name, one in evaluation.datasets.items()
         for kind, found in (("all", one.expected), ("not abstained", one.expected_without_abstentions))
     )

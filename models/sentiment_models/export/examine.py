@@ -43,7 +43,7 @@ _NAMELESS = {"0": "LABEL_0", "1": "LABEL_1"}
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The name of a check, whether it passed (None: left out, for want of a package), and what it found."""
+    """The name of a check, whether it passed (None: left out, for want of a package or of a card), and what it found."""
 
     name: str
     good: bool | None
@@ -74,8 +74,11 @@ def examine(path: Path, signature: Path | None = None, key: Path | None = None) 
     yield Check("files", True, f"{subject.bundle.id}, {len(manifest.files)} files match the manifest, digest {subject.bundle.digest}")
     if signature and key:
         yield _check("signature", partial(_signed, path, signature, key))
-    for name, look in (("folder", _folder), ("tokenizer", _tokenizer), ("configuration", _configuration), ("model card", _card)):
+    for name, look in (("folder", _folder), ("tokenizer", _tokenizer), ("configuration", _configuration)):
         yield _check(name, partial(look, subject))
+    # One that the manifest lists is there, or the bundle would not have been loaded.
+    missing = Check("model card", None, f"no {CARD_FILE} yet; write it with sentiment-models card")
+    yield _check("model card", partial(_card, subject)) if subject.bundle.card else missing
     safe = {}
     for file in sorted(name for name in manifest.files if name.endswith(".onnx")):
         check = _check(f"{file} content", partial(_content, subject, file))
@@ -169,7 +172,7 @@ def _folder(subject: _Subject) -> str:
     """Check that the folder has all files of the format, no other file, and no links or folders."""
     wanted = {*subject.manifest.files, CONFIG_FILE, WEIGHTS_FILE, MANIFEST_FILE, CARD_FILE}
     found = {path.name: path for path in subject.path.iterdir()}
-    faults = [f"lacks {name}" for name in sorted(wanted - found.keys())]
+    faults = [f"lacks {name}" for name in sorted(wanted - found.keys() - {CARD_FILE})]
     faults += [f"has {name}, which the manifest does not list" for name in sorted(found.keys() - wanted)]
     faults += [f"{name} is not listed in the manifest" for name in (CONFIG_FILE, WEIGHTS_FILE) if name not in subject.manifest.files]
     odd = sorted(name for name, path in found.items() if path.is_symlink() or not path.is_file())
@@ -220,8 +223,7 @@ def _card(subject: _Subject) -> str:
     digest = digest_without_card(dict(read_object(subject.path / MANIFEST_FILE))) if listed else subject.bundle.digest
     missing = [text for text in (subject.bundle.id, digest) if text not in card]
     if missing:
-        what = f"does not name {' and '.join(missing)}" if card else "is missing"
-        raise BadBundle(f"{what}; write it with sentiment-models card")
+        raise BadBundle(f"does not name {' and '.join(missing)}; write it with sentiment-models card")
     return f"{CARD_FILE} names {subject.bundle.id} and {'its manifest' if listed else 'its digest, but the manifest does not list it'}"
 
 

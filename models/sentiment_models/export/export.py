@@ -157,13 +157,11 @@ def export(
         BadCheckpoint: the checkpoint cannot be used, or its family is not supported.
         ParityFailed: a graph does not compute what torch computes, or its answers depend on batch mates.
         BadData: ``dev`` has labels that the model lacks, or ``spellings`` has too few words. Raised before the graphs are made.
-        ModelsError: ``bundle`` exists, or the disk is full.
+        ModelsError: ``bundle`` exists, another process makes it, or the disk is full.
         sentiment.errors.BadBundle: the service would not load the result, for example because of its name.
     """
-    if bundle.exists() and not force:
-        raise ModelsError(f"{bundle}: exists; use --overwrite to replace it")
+    _refuse_existing(bundle, force)
     part = bundle.with_name(bundle.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
     inherited = inherited_of(checkpoint)
     loaded = Checkpoint(checkpoint, max_tokens or (inherited.max_tokens if inherited else None))
     pairs = pairs or (inherited is not None and inherited.pairs)
@@ -171,6 +169,8 @@ def export(
         loaded.check_pairs()
     try:
         with temporary_folder(part):
+            # Another process may have made it since.
+            _refuse_existing(bundle, force)
             with one_thread():
                 identity = Identity(name, version, base, pairs)
                 exported = _build(loaded, part, identity, inherited, dev or (), embeddings, spellings, reading, say)
@@ -385,6 +385,11 @@ def _provenance(checkpoint: Path, base: str | None, embeddings: Embeddings, expo
         "batch_mates": {p: three_digits(asdict(measured)) for p, measured in exported.movement.items()},
         "libraries": library_versions(),
     }
+
+
+def _refuse_existing(bundle: Path, force: bool) -> None:
+    if bundle.exists() and not force:
+        raise ModelsError(f"{bundle}: exists; use --overwrite to replace it")
 
 
 def _put_in_place(part: Path, bundle: Path) -> None:

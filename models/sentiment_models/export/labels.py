@@ -12,6 +12,8 @@ from sentiment_models.export.provenance import Json
 
 # How transformers names labels without a name.
 UNNAMED = re.compile(r"LABEL_\d+")
+# Folders that a message about a wrong folder names.
+MEANT_MAX = 3
 
 
 def parse_names(value: str) -> tuple[str, ...]:
@@ -64,16 +66,28 @@ def named_labels(base: str) -> tuple[str, ...] | None:
         return None
 
 
+def check_folder(path: Path) -> None:
+    """Check that a folder holds a model's config.json.
+
+    Raises:
+        BadCheckpoint: it does not. Names the folders in it that do, such as the versions of a bundle.
+    """
+    if (path / CONFIG_FILE).is_file():
+        return
+    if not path.is_dir():
+        raise BadCheckpoint(f"{path}: no such folder")
+    inner = sorted((file.parent for file in path.glob(f"*/{CONFIG_FILE}")), key=lambda one: (len(one.name), one.name))
+    meant = f"; did you mean {' or '.join(map(str, inner[-MEANT_MAX:]))}?" if inner else ""
+    raise BadCheckpoint(f"{path}: no checkpoint or bundle in this folder: it has no {CONFIG_FILE}{meant}")
+
+
 def read_config(path: Path) -> dict[str, Json]:
     """Read the config.json of a classifier with one label a text.
 
     Raises:
         BadCheckpoint: there is none, it is damaged, or it is of another kind of model.
     """
-    if not path.is_dir():
-        raise BadCheckpoint(f"{path}: no such folder")
-    if not (path / CONFIG_FILE).is_file():
-        raise BadCheckpoint(f"{path}: not a checkpoint directory: it has no {CONFIG_FILE}")
+    check_folder(path)
     try:
         config = read_object(path / CONFIG_FILE)
     except ModelsError as error:

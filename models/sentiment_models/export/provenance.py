@@ -31,6 +31,16 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
     return names
 
 
+def files_trained_on(training: Json) -> set[str]:
+    """Return the SHA-256 of every file that a record of training names, in all its stages."""
+    found: set[str] = set()
+    while isinstance(training, Mapping):
+        files = training.get("files")
+        found |= {str(one.get("sha256")) for one in (files if isinstance(files, list) else []) if isinstance(one, Mapping)}
+        training = training.get("base_training")
+    return found
+
+
 def without_folders(value: Json) -> Json:
     """Replace every absolute path, and every path that starts with ``./``, ``../`` or ``~``, by its last part, at any depth.
 

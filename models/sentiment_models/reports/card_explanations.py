@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from sentiment.files.html_report import markdown
 from sentiment.model.bundle import Manifest
+from sentiment.model.trust import ExplanationsMeasured
 from sentiment_models.explanations.conclusions import BETTER_AIM, SIGN, VERDICT_ERASES, against, aim, by_status, status
 from sentiment_models.explanations.findings import (
     ATTENTION,
@@ -32,7 +33,8 @@ def explanations_in_short(manifest: Manifest, findings: Findings | None, author:
     if measured is None:
         what = "were studied; the record has the figures" if findings else "were not measured"
         return f"{title}\n\nThe bundle's explanations {what}. Each explanation still has evidence measured on its own text."
-    said = f"On {measured.texts:,} texts of {author.name(measured.dataset)}, the default method, `{measured.default_method}`, "
+    base = f" (measured on {measured.bundle}, before this fine-tuning)" if measured.bundle else ""
+    said = f"On {measured.texts:,} texts of {author.name(measured.dataset)}{base}, the default method, `{measured.default_method}`, "
     for one in measured.trust:
         if one.method == measured.default_method:
             said += f"is {'better' if one.better_than_random else '**not** shown to be better'} than random word order in the mean"
@@ -42,16 +44,21 @@ def explanations_in_short(manifest: Manifest, findings: Findings | None, author:
     return f"{title}\n\n{said}. Where heads look is no reason for an answer. Each explanation has evidence measured on its own text."
 
 
-def explanations(findings: Findings | None, default: str, training: TrainingFindings | None = None) -> str:
+def explanations(
+    findings: Findings | None, default: str, training: TrainingFindings | None = None, measured: ExplanationsMeasured | None = None
+) -> str:
     """Compose the record's section.
 
     Args:
         findings: the study of this bundle, or None.
         default: the bundle's default attribution.
         training: results of ``attention-tests``, or None.
+        measured: the study in the bundle's manifest, which a fine-tune has from its base, or None.
     """
     parts = ["## How far explanations can be trusted"]
-    if findings is None:
+    if findings is None and measured is not None:
+        parts.append(f"The manifest has a study on {measured.texts:,} texts of {measured.studied}; the model card says what it found.")
+    elif findings is None:
         parts.append("The bundle's explanations were not measured. Each explanation still has evidence measured on its own text.")
     else:
         ways = " and ".join(ERASED.get(operator, operator) for operator in findings.operators)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from sentiment.files.html_report import markdown
 from sentiment.model.bundle import Manifest
 from sentiment_models.evaluation import tables
-from sentiment_models.evaluation.findings import Evaluation
+from sentiment_models.evaluation.findings import Evaluation, Measurement
 from sentiment_models.export.golden import MEANT
 from sentiment_models.reports.about import Earlier
 
@@ -31,7 +31,7 @@ def summary(manifest: Manifest, evaluations: Sequence[Evaluation], earlier: Earl
         was = [f"{earlier.accuracy[name]:g}" if name in earlier.accuracy else "" for earlier in ([earlier] if earlier else [])]
         rows.append(
             (
-                *(name, one.rows, f"{majority:.3f}", *was, f"{one.accuracy:.4f} ({low:.3f} to {high:.3f})"),
+                *(tables.named(name, one), one.rows, f"{majority:.3f}", *was, f"{one.accuracy:.4f} ({low:.3f} to {high:.3f})"),
                 *(f"{one.expected.expected_accuracy:.3f}", f"{one.ece:.3f}", tables.share(one.abstained, one.rows)),
             )
         )
@@ -55,7 +55,15 @@ def figures(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
     )
     rows = [
         (
-            *(evaluation.graph.precision, name, one.rows, one.accuracy, tables.interval(one.accuracy_interval), one.macro_f1, one.ece),
+            *(
+                evaluation.graph.precision,
+                tables.named(name, one),
+                one.rows,
+                one.accuracy,
+                tables.interval(one.accuracy_interval),
+                one.macro_f1,
+                one.ece,
+            ),
             *(tables.interval(one.calibration.ece_of_calibrated), f"{one.calibration.p_value:.4f}"),
             *(one.truncated, one.abstained, f"{one.core_ms_per_text:.2f}"),
         )
@@ -109,7 +117,21 @@ def weaknesses(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
 
 
 def _worst(manifest: Manifest, served: Evaluation) -> Iterator[str]:
-    figures = list(served.datasets.items())
+    unseen = [(name, one) for name, one in served.datasets.items() if not one.also_trained_on]
+    if unseen:
+        yield from _lowest(manifest, unseen)
+    else:
+        yield "All data sets above are files that it was trained on: **how well it answers new texts was not measured**."
+    missed = {kind: one for kind, one in served.undecided.items() if one.rows >= SLICE_ROWS_MIN and one.caught < one.rows}
+    if missed:
+        kind = min(missed, key=lambda kind: missed[kind].caught / missed[kind].rows)
+        rows, through = missed[kind].rows, missed[kind].rows - missed[kind].caught
+        named = "English texts without sentiment" if kind == tables.ENGLISH else f"texts of kind {kind}"
+        yield f"Texts without a correct label get one: {through:,} of {rows:,} {named} were not marked `abstain`."
+
+
+def _lowest(manifest: Manifest, figures: Sequence[tuple[str, Measurement]]) -> Iterator[str]:
+    """Yield the worst figures of data sets that the bundle was not trained on."""
     name, worst = min(figures, key=lambda pair: pair[1].accuracy)
     errors = round(worst.rows * (1 - worst.accuracy))
     yield f"The lowest accuracy of a data set is {worst.accuracy:.4f}, on {name}: {errors:,} wrong answers of {worst.rows:,}."
@@ -134,12 +156,6 @@ def _worst(manifest: Manifest, served: Evaluation) -> Iterator[str]:
     name, kind, found = max(changes, key=lambda change: change[2].changed / change[2].rows)
     if found.changed:
         yield f"The perturbation that changes most labels is {kind}: {tables.share(found.changed, found.rows)} of those of {name}."
-    missed = {kind: one for kind, one in served.undecided.items() if one.rows >= SLICE_ROWS_MIN and one.caught < one.rows}
-    if missed:
-        kind = min(missed, key=lambda kind: missed[kind].caught / missed[kind].rows)
-        rows, through = missed[kind].rows, missed[kind].rows - missed[kind].caught
-        named = "English texts without sentiment" if kind == tables.ENGLISH else f"texts of kind {kind}"
-        yield f"Texts without a correct label get one: {through:,} of {rows:,} {named} were not marked `abstain`."
 
 
 def _golden(manifest: Manifest) -> Iterator[str]:

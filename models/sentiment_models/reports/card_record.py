@@ -41,7 +41,7 @@ def record(
         *_long_texts(provenance),
         _calibration(manifest),
         _graphs(manifest, provenance),
-        explanations(findings, default, training),
+        explanations(findings, default, training, measured),
     )
     return "\n\n".join(sections) + "\n"
 
@@ -110,9 +110,12 @@ def _course(training: Facts) -> str:
             f"Pre-training on {_number(training.get('train_documents'))} documents without labels, {steps}; "
             f"{_number(training.get('dev_documents'))} held-out documents selected the checkpoint."
         )
+    of_base = training.get("dev_of_base")
+    seen = f" {_number(of_base)} of them are in files that the base was trained on." if of_base else ""
     return (
         f"{_number(training.get('train_examples'))} examples, {steps}. The stage's development set has "
-        f"{_number(training.get('dev_examples'))} texts; no text of it, nor a copy of one, is in its training set. {_chosen(training)}"
+        f"{_number(training.get('dev_examples'))} texts; no text of it, nor a copy of one, is in its training set."
+        f"{seen} {_chosen(training)}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from transformers import (
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.export.checkpoint import base_tokenizer, from_pretrained
 from sentiment_models.export.families import FAMILIES, check_reads
+from sentiment_models.export.labels import check_folder
+from sentiment_models.export.manifest import CONFIG_FILE, read_object
 from sentiment_models.export.weights import check_weights
 from sentiment_models.training.recipe import Shape
 from sentiment_models.training.scratch import bert_config
@@ -76,12 +79,13 @@ def load(base: str, dropout: float, tokens_max: int, *, next_sentence: bool) -> 
         BadCheckpoint: the encoder cannot be loaded, its family has no masked-token head, it reads fewer tokens, or its tokenizer has no
             mask.
     """
+    check_folder(Path(base))
     check_weights(base)
     try:
-        config = AutoConfig.from_pretrained(base)
-        family = config.model_type
+        family = str(read_object(Path(base) / CONFIG_FILE).get("model_type"))
         if family not in HEADS:
             raise BadCheckpoint(f"{base}: pretrain supports {', '.join(HEADS)}, got {family}")
+        config = AutoConfig.from_pretrained(base)
         if next_sentence and family != "bert":
             raise BadCheckpoint(f"{base}: next-sentence prediction needs bert, got {family}; add --no-nsp")
         check_reads(base, config, tokens_max)

@@ -39,21 +39,6 @@ def replace_folder(path: Path, fill: Callable[[Path], None]) -> None:
 
 
 @contextlib.contextmanager
-def temporary_folder(folder: Path) -> Iterator[None]:
-    """Make a folder and its parents, to be filled and renamed. If it is not renamed, it and the parents made for it are removed."""
-    made = [above for above in folder.parents if not above.exists()]
-    try:
-        folder.mkdir(parents=True)
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        # A parent that holds the renamed folder is not empty and stays.
-        with contextlib.suppress(OSError):
-            for above in made:
-                above.rmdir()
-
-
-@contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Make a run's folder and lock it against other processes of this machine.
 
@@ -71,6 +56,29 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(opened)
+
+
+@contextlib.contextmanager
+def temporary_folder(folder: Path) -> Iterator[None]:
+    """Make a folder and its parents, to be filled and renamed. If it is not renamed, it and the parents made for it are removed.
+
+    It is locked, and empty: what a killed process left in it is removed.
+
+    Raises:
+        ModelsError: another process holds the lock, or the folder cannot be made.
+    """
+    made = [above for above in folder.parents if not above.exists()]
+    with locked(folder):
+        try:
+            for left in folder.iterdir():
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            yield
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            # A parent that holds the renamed folder is not empty and stays.
+            with contextlib.suppress(OSError):
+                for above in made:
+                    above.rmdir()
 
 
 def fingerprint_of(dependencies: Json) -> str:

@@ -24,7 +24,9 @@ from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.export.checkpoint import base_tokenizer
 from sentiment_models.export.families import FAMILIES, check_reads
 from sentiment_models.export.inherited import hand_on, inherited_of
-from sentiment_models.export.provenance import Json
+from sentiment_models.export.labels import check_folder
+from sentiment_models.export.manifest import CONFIG_FILE, read_object
+from sentiment_models.export.provenance import Json, files_trained_on
 from sentiment_models.export.weights import check_weights
 from sentiment_models.training.bases import TRAINING_FILE, content_of, folder_of, name_of, training_of
 from sentiment_models.training.distributed import Processes, is_first_process, join
@@ -86,8 +88,13 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
     # First, because a folder that does not exist or a damaged bundle cannot be a base.
     base, recipe = name_of(recipe.base), replace(recipe, base=folder_of(recipe.base))
     base_training = training_of(recipe.base)
-    corpus = read_corpus(recipe)
+    corpus = read_corpus(recipe, files_trained_on(base_training))
     split = corpus.split
+    if corpus.dev_of_base:
+        _say(
+            f"{corpus.dev_of_base:,} of {len(split.dev):,} development texts may have been trained on by the base (same file): their "
+            "accuracy, and a temperature fitted on them, flatter, unless the base kept the same texts out (equal --seed and --dev-fraction)"
+        )
     # By content: the base's path may hold another model by now.
     dependencies = recipe.dependencies(content_of(recipe.base), corpus.hashes)
     run = _Run(recipe, split, out, processes.device(device), dependencies, processes)
@@ -123,6 +130,7 @@ def _record(recipe: Recipe, base: str, base_training: Json, corpus: Corpus, run:
         "files": files,
         "train_examples": len(corpus.split.train),
         "dev_examples": len(corpus.split.dev),
+        "dev_of_base": corpus.dev_of_base,
         "processes": run.processes.count,
         "steps": run.progress.step,
         "dev_accuracy": run.progress.best_accuracy,
@@ -341,11 +349,13 @@ def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, An
     """
     if not recipe.base:
         return fresh_classifier(recipe, texts)
+    check_folder(Path(recipe.base))
     check_weights(recipe.base)
     try:
+        family = read_object(Path(recipe.base) / CONFIG_FILE).get("model_type")
+        if family not in FAMILIES:
+            raise BadCheckpoint(f"{recipe.base}: model_type must be one of {', '.join(FAMILIES)}, got {family}")
         config = AutoConfig.from_pretrained(recipe.base)
-        if config.model_type not in FAMILIES:
-            raise BadCheckpoint(f"{recipe.base}: model_type must be one of {', '.join(FAMILIES)}, got {config.model_type}")
         config.update(FAMILIES[config.model_type].dropout(recipe.dropout))
         dither = None if recipe.head_only else recipe.seed
         model = load_with_head(recipe.base, config, recipe.labels, recipe.new_head, dither, _say)

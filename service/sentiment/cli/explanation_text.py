@@ -42,7 +42,7 @@ def page(explanation: Explanation, *, colour: bool, width: int) -> str:
     for method, attribution in explanation.attributions.items():
         blocks.append([*_attribution(explanation, attribution, width, colour)])
         if method in explanation.evidence:
-            blocks.append(_evidence(explanation.evidence[method], len(explanation.words), width, _rather(explanation)))
+            blocks.append(_evidence(explanation.evidence[method], len(explanation.words), width, _moved(explanation)))
     if explanation.counterfactuals:
         blocks.append([line for found in explanation.counterfactuals for line in _wrapped(_counterfactual(explanation, found), width)])
     if explanation.heads is not None:
@@ -199,12 +199,18 @@ def _totals(explanation: Explanation, found: Attribution, rest: npt.NDArray[np.i
         yield f"  {fitted(title, _WORD_WIDTH)} {value:+8.3f}  {remark}".rstrip()
 
 
-def _rather(explanation: Explanation) -> str:
-    """What the probabilities of evidence are of, after "probability"; empty: of the explained label."""
-    return "" if explanation.against is None else f" of {visible(explanation.explained)} rather than {visible(explanation.against)}"
+def _moved(explanation: Explanation) -> str:
+    """What the probabilities of evidence are of, and which way they count, after "probability".
+
+    The words ranked first speak for the explained label if it wins, and against it otherwise: without them its probability rises then.
+    """
+    against = explanation.against
+    of = "" if against is None else f" of {visible(explanation.explained)} rather than {visible(against)}"
+    wins = explanation.explained == explanation.label if against is None else explanation.logit > 0
+    return f"{of} {'lost' if wins else 'gained'}"
 
 
-def _evidence(found: Evidence, words: int, width: int, rather: str = "") -> list[str]:
+def _evidence(found: Evidence, words: int, width: int, moved: str = " lost") -> list[str]:
     first = f"the {found.words} words ranked first" if found.words > 1 else "the word ranked first"
     sets = f"{found.random_sets} random sets of as many" if found.random_sets != 1 else "another set of as many"
     p = f"(p = {found.p_value:.2g})"
@@ -220,9 +226,7 @@ def _evidence(found: Evidence, words: int, width: int, rather: str = "") -> list
     }.get(found.verdict, "")
     agreement = "" if found.agreement is None else f"; agreement with an unrelated method {found.agreement:+.2f}"
     others = f" (random sets: median {found.random_median:+.3f})" if found.random_sets else ""
-    numbers = (
-        f"probability{rather} lost without them {found.comprehensiveness:+.3f}{others}, with them alone {found.sufficiency:+.3f}{agreement}"
-    )
+    numbers = f"probability{moved} without them {found.comprehensiveness:+.3f}{others}, with them alone {found.sufficiency:+.3f}{agreement}"
     return [*_wrapped(f"evidence: {found.verdict}: {plain}", width), *_wrapped(numbers, width, "  ")]
 
 

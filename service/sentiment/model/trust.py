@@ -91,7 +91,7 @@ class ExplanationsMeasured(_Part):
     @property
     def studied(self) -> str:
         """The data set, and the bundle if it was another: for people."""
-        return self.dataset if self.bundle is None else f"{self.dataset} (by {self.bundle}, before fine-tuning)"
+        return self.dataset if self.bundle is None else f"{self.dataset} (measured on {self.bundle}, before this fine-tuning)"
 
     @model_validator(mode="after")
     def _agree(self) -> "ExplanationsMeasured":

@@ -10,10 +10,11 @@ from sentiment_models.errors import ModelsError
 from sentiment_models.explanations.findings import Difference
 from sentiment_models.explanations.record import record_findings
 from sentiment_models.explanations.training_findings import Accuracy, TrainingFindings, UniformFound
-from sentiment_models.export.manifest import MANIFEST_FILE, digest_without_card, read_object
+from sentiment_models.export.manifest import MANIFEST_FILE, digest_without_card, read_object, write_manifest
 from sentiment_models.reports.card import record_path, write_card
 from sentiment_models.reports.card_explanations import explanations
 from tests.models.faithfulness.found import findings
+from tests.trusted import explanations as section
 
 TITLE = "## How far explanations can be trusted"
 
@@ -116,6 +117,18 @@ def test_without_findings_the_card_says_that_nothing_was_measured(bundle: Path) 
     text = write_card(bundle, []).read_text(encoding="utf-8")
 
     assert f"{TITLE}\n\nThe bundle's explanations were not measured." in text
+
+
+def test_a_study_of_the_base_is_not_stated_as_the_bundle_s_own(bundle: Path) -> None:
+    manifest = read_object(bundle / MANIFEST_FILE)
+    write_manifest(bundle, {**manifest, "explanations": {**section("occlusion"), "bundle": "base/3"}})
+
+    text = write_card(bundle, []).read_text(encoding="utf-8")
+
+    assert "On 400 texts of made/up (measured on base/3, before this fine-tuning), the default method, `occlusion`," in text
+    record = record_path(bundle).read_text(encoding="utf-8")
+    assert "a study on 400 texts of made/up (measured on base/3, before this fine-tuning); the model card says" in record
+    assert "explanations were not measured" not in record
 
 
 def test_findings_of_another_bundle_are_refused(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

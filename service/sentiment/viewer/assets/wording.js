@@ -197,14 +197,16 @@ export function evidenceSentence(evidence, words) {
 /** The numbers of the evidence: [{title, value, remark}], value as text. */
 export function evidenceNumbers(header, evidence) {
   const of = header.against === null ? "" : ` of ${visibleText(header.label)} rather than ${visibleText(header.against)}`;
-  const rows = [{title: `probability${of} lost without them`, value: signedNumber(evidence.comprehensiveness, 3), remark: "higher is better"}];
+  // The words ranked first speak against a label that does not win: without them its probability rises.
+  const moved = `${of} ${wins(header) ? "lost" : "gained"}`;
+  const rows = [{title: `probability${moved} without them`, value: signedNumber(evidence.comprehensiveness, 3), remark: "higher is better"}];
   if (evidence.randomSets) {
     rows.push(
       {title: "random sets: median", value: signedNumber(evidence.randomMedian, 3), remark: ""},
       {title: "random sets: largest", value: signedNumber(evidence.randomMax, 3), remark: ""},
     );
   }
-  rows.push({title: `probability${of} lost with them alone`, value: signedNumber(evidence.sufficiency, 3), remark: "lower is better"});
+  rows.push({title: `probability${moved} with them alone`, value: signedNumber(evidence.sufficiency, 3), remark: "lower is better"});
   if (evidence.randomSets) {
     const least = `${evidence.randomSets} sets cannot show less than ${probabilityOfChance(1 / (evidence.randomSets + 1))}`;
     const remark = `rank ${evidence.rank} of ${evidence.randomSets + 1}; ${least}`;
@@ -218,10 +220,14 @@ export function evidenceNumbers(header, evidence) {
   return rows;
 }
 
+/** Whether the explained label is the answer; against another, whether it is the likelier of the two. */
+function wins(header) {
+  return header.against === null ? header.label === header.prediction.label : header.logit > 0;
+}
+
 /** The words that the evidence is about, by index: those that speak most for the explained label if it wins, or against it. */
 export function evidenceWords(header, attribution, evidence) {
-  const wins = header.against === null ? header.label === header.prediction.label : header.logit > 0;
-  const side = wins ? -1 : 1;
+  const side = wins(header) ? -1 : 1;
   const values = attribution.words;
   const order = Array.from(values.keys()).sort((one, other) => side * (values[one] - values[other]) || one - other);
   return order.slice(0, evidence.words).sort((one, other) => one - other);
