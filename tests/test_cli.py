@@ -20,8 +20,8 @@ from sentiment.cli.answers import table_row
 from sentiment.cli.arguments import seconds
 from sentiment.cli.main import _parser, main
 from sentiment.files.errors import BadFile
+from sentiment.files.line_output import LineOutput
 from sentiment.files.reading import Reading, Table, read_texts
-from sentiment.files.texts import LineOutput
 from sentiment.settings import markdown_table, settings_table
 from tests.conftest import RunningServer
 from tests.tiny import make_bundle, make_graph, read_manifest, write_manifest
@@ -416,7 +416,7 @@ def test_an_output_that_another_run_completes_meanwhile_is_left_alone(tmp_path: 
         return True
 
     # Between the first look and the lock.
-    monkeypatch.setattr("sentiment.files.texts.claim", completed)
+    monkeypatch.setattr("sentiment.files.line_output.claim", completed)
     with pytest.raises(BadFile, match="exists already"):
         LineOutput(output)
 

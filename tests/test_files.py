@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sentiment.files.errors import BadFile
+from sentiment.files.line_output import LineOutput
 from sentiment.files.reading import read_texts
-from sentiment.files.texts import LineOutput
 
 
 def written(path: Path, content: str | bytes) -> Path:
@@ -172,7 +172,7 @@ import resource, sys
 from pathlib import Path
 from sentiment.files.errors import BadFile
 from sentiment.files.output import new_file
-from sentiment.files.texts import LineOutput
+from sentiment.files.line_output import LineOutput
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 try:

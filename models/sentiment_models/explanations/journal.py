@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from sentiment.files.texts import claim
+from sentiment.files.line_output import claim
 from sentiment_models.errors import ModelsError, OtherRun
 from sentiment_models.export.provenance import Json
 

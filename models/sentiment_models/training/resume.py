@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from sentiment.files.errors import reason
+from sentiment.files.line_output import claim, difference
 from sentiment.files.output import new_file
-from sentiment.files.texts import claim, difference
 from sentiment_models.errors import BadCheckpoint, ModelsError, OtherRun
 from sentiment_models.export.provenance import Json
 

@@ -20,10 +20,10 @@ from sentiment.client import CallFailed, Classification, Result
 from sentiment.client.columns import Unusable
 from sentiment.errors import BadSettings
 from sentiment.files.errors import BadFile
+from sentiment.files.line_output import LineOutput
 from sentiment.files.reading import Reading, Table
 from sentiment.files.rows import TEXT, Row, Unread
 from sentiment.files.tables import Write, json_text, writer_of
-from sentiment.files.texts import LineOutput
 from sentiment.files.visible import visible, visible_json
 from sentiment.security.client_credentials import Credentials
 

@@ -22,7 +22,7 @@ from pyarrow import parquet
 from sentiment.corpus.sources import Part, Source, is_local, is_pattern, resolve, shown, uri_of
 from sentiment.errors import SentimentError
 from sentiment.files.errors import BadFile, reason
-from sentiment.files.texts import claim
+from sentiment.files.line_output import claim
 
 REQUEST = "_corpus.json"
 REPORT = "_report.json"

@@ -20,8 +20,8 @@ from sentiment.corpus.sources import Part, Source, find_sources
 from sentiment.corpus.workers import cluster, score_all
 from sentiment.errors import BadSettings
 from sentiment.files.errors import BadFile
+from sentiment.files.line_output import difference
 from sentiment.files.reading import Reading
-from sentiment.files.texts import difference
 from sentiment.model.bundle import bundle_roots, find_bundle, load_bundle
 from sentiment.observability import logs
 

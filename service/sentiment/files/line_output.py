@@ -1,4 +1,4 @@
-"""Writes files, which are whole or not there, and lines that an interrupted run can go on with."""
+"""Lines that are written one after the other, so that an interrupted run can go on; complete, they become a file."""
 
 import fcntl
 import itertools
