@@ -87,7 +87,7 @@ def classify(job: Job) -> int:
         if output:
             options = {"column": job.reading.column, "pair": job.pair, "drop": job.drop, "truncation": job.truncation}
             output.begin({**options, "model digest": model.id.digest}, job.restart)
-            _skip_done(output, asked, source.name, failed)
+            _skip_done(output, asked, source, failed)
         # Answers on a terminal, or texts that somebody is typing, have no progress among them.
         shown = output is not None or (job.input is not None and not sys.stdout.isatty())
         progress = Progress(output.lines if output else 0, shown)
@@ -242,11 +242,12 @@ def _complete(output: LineOutput, write: Write | None, source: _Source, names: N
     output.complete(lambda stream: write(lambda: map(table_row, answers()), columns, stream))
 
 
-def _skip_done(output: LineOutput, rows: Iterator[Asked], source: str, failed: _Failed) -> None:
+def _skip_done(output: LineOutput, rows: Iterator[Asked], source: _Source, failed: _Failed) -> None:
     """Skip the rows that an earlier run has processed, and count those that have no answer.
 
     Raises:
         BadSettings: the output's lines do not match the rows.
+        BadFile: the input cannot be read so far.
     """
     for number, line in enumerate(output.kept(), 1):
         try:
@@ -258,9 +259,10 @@ def _skip_done(output: LineOutput, rows: Iterator[Asked], source: str, failed: _
             raise output.other("is not a line of this command", number)
         asked = next(rows, None)
         if asked is None:
-            raise output.other(f"{source} has {number - 1} texts, fewer than this output", number)
+            source.check()
+            raise output.other(f"{source.name} has {number - 1} texts, fewer than this output", number)
         if answered != json.loads(json_text(question_of(asked))):
-            raise output.other(f"does not match text {number} of {source}, which has changed or is another file", number)
+            raise output.other(f"does not match text {number} of {source.name}, which has changed or is another file", number)
         if "error" in known:
             failed.add(known)
 

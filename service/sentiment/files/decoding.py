@@ -82,8 +82,9 @@ def decoded(read: Read, encoding: str = "") -> Iterator[str]:
         ValueError: it is UTF-16 without a byte order mark, compressed, or no text.
         UnicodeError: a unit of UTF-16 or the like is not whole, after which nothing can be told.
     """
-    head = b""
-    while len(head) < 4 and (block := read()):
+    head = read()
+    # No further than a mark goes on: somebody may be typing.
+    while head and any(len(head) < len(mark) and mark.startswith(head) for mark, _ in _MARKS) and (block := read()):
         head += block
     if to_do := next((to_do for begin, to_do in _PACKED if head.startswith(begin) and not encoding), ""):
         raise ValueError(f"is compressed; rename it to {to_do}")
