@@ -57,7 +57,7 @@ def _damaged(content: bytes) -> bytes:
             JSONL + b'{"label": 1, "text": "caf\xe9"}\n',
             ": line 3: is not UTF-8; convert the file, as with iconv -f WINDOWS-1252",
         ),
-        ("a.tsv", gzip.compress(LINES, mtime=0), ": is compressed with gzip; rename it to .gz"),
+        ("a.tsv", gzip.compress(LINES, mtime=0), ": is compressed; rename it to .gz"),
         ("a.tsv.gz", LINES, ": cannot be decompressed: Not a gzipped file (b'1\\t')"),
         ("a.tsv.gz", gzip.compress(LINES * 1000, mtime=0)[:-12], "cannot be decompressed: Compressed file ended"),
         ("a.tsv.gz", _damaged(b"".join(b"1\tgood %d\n" % n for n in range(9999))), "cannot be decompressed: Error -3"),

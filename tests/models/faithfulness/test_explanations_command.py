@@ -126,7 +126,7 @@ def test_rationales_that_cannot_be_used_are_refused_before_the_study(
 
     said = refused(capsys, "--explanations", str(make_bundle("bert")), str(data), "--rationales", str(broken))
 
-    assert "r.jsonl.gz:2: tokens: Field required" in said
+    assert "r.jsonl.gz: line 2: tokens: Field required" in said
 
 
 def test_options_reach_the_study(

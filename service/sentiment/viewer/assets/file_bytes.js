@@ -32,7 +32,7 @@ export function openBytes(file, reads) {
     let held = null;
     for (;;) {
       const {done, value} = await reader.read().catch((error) => {
-        throw new BadFile(packed ? "It is damaged or incomplete, or has several parts: unpack it first." : `${error.message}.`);
+        throw new BadFile(packed ? "It cannot be decompressed: damaged, incomplete or of several parts. Unpack it first." : `${error.message}.`);
       });
       // That a packed piece is damaged may show in the next one.
       if (held) yield held;
@@ -65,7 +65,11 @@ export async function* linesOf(chunks, named) {
     held = held.slice(from);
     if (held.length > RECORD_MAX) throw new BadFile(`Line ${number + 1} has more than ${RECORD_MAX.toLocaleString("en-US")} bytes.`);
   }
-  if (held.length) yield decode.line(held, number === 0);
+  if (!held.length) return;
+  const last = decode.line(held, number === 0);
+  // As an old Macintosh writes lines.
+  if (!number && /\r[^\r]/.test(last)) throw new BadFile("It has carriage returns but no line feeds: convert its line ends to LF.");
+  yield last;
 }
 
 /** The text in pieces; as `linesOf`, but bytes that are not of the encoding end it. */
@@ -106,6 +110,7 @@ function joinedBytes(one, other) {
 
 function encodingOf(head, named) {
   if (named) return named;
+  if (head[0] === 0x1f && head[1] === 0x8b) throw new BadFile("It is compressed; rename it to .gz.");
   const [found] = MARKS.find(([, mark]) => mark.every((byte, place) => head[place] === byte)) ?? [""];
   if (found === "utf-32") throw new BadFile("It is UTF-32, which browsers do not read: save it as UTF-8.");
   // Text of other encodings has none.

@@ -12,13 +12,13 @@ export function bareLine(line) {
 
 /**
  * The records of lines, which have their line ends: {line, lines, fields} or {line, lines, error}. `line`: where it begins, from 1;
- * `lines`: how many it covers; no fields for an empty line. As files/records.py reads them.
+ * `lines`: how many it covers; no fields for an empty line. As files/records.py reads them. `first`: the number of the first line.
  *
  * @throws {BadFile} a quote is not closed, so that nothing tells where the next record begins.
  */
-export async function* recordsOf(lines, delimiter, quotes) {
+export async function* recordsOf(lines, delimiter, quotes, first = 1) {
   const next = async () => (await lines.next()).value ?? "";
-  let number = 1;
+  let number = first;
   for (let line = await next(); line; line = await next()) {
     const text = bareLine(line);
     const record = quotes && line.includes(QUOTE)

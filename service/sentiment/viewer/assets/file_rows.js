@@ -187,15 +187,15 @@ async function delimitedRows(lines, {delimiter, header, quotes}) {
   const named = /^sep=(.)$/.exec(bareLine(first))?.[1];
   if (named) first = await next();
   const found = delimiter || named || await delimiterOf(first, quotes);
-  const records = recordsOf(after(first, lines), found, quotes);
+  const records = recordsOf(after(first, lines), found, quotes, named ? 2 : 1);
   const {value: head = {lines: 0, fields: []}} = await records.next();
   if (!head.fields?.length) throw new BadFile(`Its first row ${head.error ?? "is empty"}.`);
   const columns = header ? uniqueNames(head.fields) : head.fields.map(numberAt);
   async function* rows() {
     for await (const record of header ? records : after(head, records)) {
       const row = recordRow(record, columns);
-      const begun = record.line + (named ? 1 : 0);
-      if (row) yield {place: record.lines === 1 ? `line ${begun}` : `lines ${begun} to ${begun + record.lines - 1}`, ...row};
+      const {line, lines: covered} = record;
+      if (row) yield {place: covered === 1 ? `line ${line}` : `lines ${line} to ${line + covered - 1}`, ...row};
     }
   }
   return {rows: rows(), delimiter: found, first: head.fields};
