@@ -55,6 +55,16 @@ def reading_of(arguments: argparse.Namespace) -> LabelledReading:
     return LabelledReading(pair=arguments.pair, journal_model=arguments.journal_model, **parsing_of(arguments))
 
 
+def add_output(parser: argparse.ArgumentParser, help_: str, *, metavar: str = "DIR", **given: Any) -> None:  # Any: what argparse takes
+    """Declare ``--output``, as ``out``. It is required unless ``default`` is given."""
+    add_option(parser, "--output", "--out", dest="out", type=Path, metavar=metavar, help=help_, required="default" not in given, **given)
+
+
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--overwrite``, as ``force``."""
+    add_option(parser, "--overwrite", "--force", dest="force", action="store_true", help="replace the output if it exists")
+
+
 def add_run(parser: argparse.ArgumentParser, recipe: type[Any], help_texts: Mapping[str, str]) -> None:
     """Declare the flags of a training run, and one flag for each field of its recipe.
 
@@ -63,16 +73,7 @@ def add_run(parser: argparse.ArgumentParser, recipe: type[Any], help_texts: Mapp
         recipe: a dataclass.
         help_texts: help text by field name. Fields that are not listed get no flag here.
     """
-    add_option(
-        parser,
-        "--output",
-        "--out",
-        dest="out",
-        required=True,
-        type=Path,
-        metavar="DIR",
-        help="folder of the run; continues a run found there",
-    )
+    add_output(parser, "folder of the run; continues a run found there")
     parser.add_argument("--device", default="cpu", help="torch device, such as cpu or cuda (default: %(default)s)")
     parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads of torch (default: torch's choice)")
     parser.add_argument(

@@ -4,8 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from sentiment.cli.arguments import add_option
-from sentiment_models.commands.arguments import DATA_HELP, label_names, positive
+from sentiment_models.commands.arguments import DATA_HELP, add_output, label_names, positive
 from sentiment_models.explanations.training_settings import Settings
 
 DESCRIPTION = (
@@ -41,16 +40,7 @@ SETTINGS_HELP = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--data", required=True, action="append", type=Path, metavar="FILE", help=f"{DATA_HELP}; repeatable")
-    add_option(
-        parser,
-        "--output",
-        "--out",
-        dest="out",
-        required=True,
-        type=Path,
-        metavar="DIR",
-        help="folder of the tests; continues those found there",
-    )
+    add_output(parser, "folder of the tests; continues those found there")
     # Encoders this small are no faster on two threads: 60 steps of the default size took 1.5 s on one and 1.7 s on two.
     parser.add_argument("--threads", type=positive, default=1, metavar="N", help="CPU threads of torch (default: %(default)s)")
     kinds = {"labels": label_names, "adversary_weights": _weights}

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from sentiment.cli.arguments import add_option
+from sentiment_models.commands.arguments import add_output, add_overwrite
 
 DESCRIPTION = (
     "Average the weights of checkpoints or bundles of one model into OUT. One that is named twice counts twice. OUT/training.json holds "
@@ -14,8 +14,8 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("checkpoints", type=Path, nargs="+", metavar="CHECKPOINT", help="folders with fine-tuned classifiers, at least two")
-    add_option(parser, "--output", "--out", dest="out", required=True, type=Path, metavar="DIR", help="the checkpoint to write")
-    add_option(parser, "--overwrite", "--force", dest="force", action="store_true", help="replace the output if it exists")
+    add_output(parser, "the checkpoint to write")
+    add_overwrite(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -1,11 +1,10 @@
 """``sentiment-models cases``."""
 
 import argparse
-from pathlib import Path
 
-from sentiment.cli.arguments import add_option
 from sentiment_models.cases.generate import COUNT_DEFAULT, COUNT_MAX, COUNT_MIN, HELD_OUT, SEED, TRAIN, counts, generate
 from sentiment_models.cases.grammar import load
+from sentiment_models.commands.arguments import add_output
 from sentiment_models.errors import ModelsError
 from sentiment_models.reports.report import write_text
 
@@ -18,16 +17,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    add_option(
-        parser,
-        "--output",
-        "--out",
-        dest="out",
-        required=True,
-        type=Path,
-        metavar="DIR",
-        help="folder to write into; made if it does not exist",
-    )
+    add_output(parser, "folder to write into; made if it does not exist")
     parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="equal seeds give equal files (default: %(default)s)")
     parser.add_argument(
         "--count",

@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from sentiment.cli.arguments import add_option
-from sentiment_models.commands.arguments import positive
+from sentiment_models.commands.arguments import add_output, positive
 
 DESCRIPTION = (
     "Copy a bundle under another version. Its answers are the same; its manifest, and so its digest, differ. Versions are immutable: to "
@@ -17,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="bundle folder")
     parser.add_argument("--version", type=positive, required=True, metavar="N", help="version of the copy")
-    add_option(parser, "--output", "--out", dest="out", type=Path, metavar="DIR", help="bundle to write (default: N beside BUNDLE)")
+    add_output(parser, "bundle to write (default: N beside BUNDLE)", default=None)
 
 
 def run(arguments: argparse.Namespace) -> None:

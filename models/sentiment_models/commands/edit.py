@@ -3,9 +3,8 @@
 import argparse
 from pathlib import Path
 
-from sentiment.cli.arguments import add_option
 from sentiment.files.output import beside
-from sentiment_models.commands.arguments import add_reading, positive, reading_of
+from sentiment_models.commands.arguments import add_output, add_reading, positive, reading_of
 
 DESCRIPTION = (
     "Edit labelled English texts so that their label turns: words of praise and blame become their opposites, in the last sentence or in "
@@ -18,9 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("teacher", type=Path, metavar="CHECKPOINT", help="folder of a fine-tuned classifier, or a bundle")
     parser.add_argument("files", nargs="+", metavar="PATH[:TIMES]", help="labelled texts as for train; also .gz")
-    add_option(
-        parser, "--output", "--out", dest="out", required=True, type=Path, metavar="FILE", help=".jsonl file to write; -: standard output"
-    )
+    add_output(parser, ".jsonl file to write; -: standard output", metavar="FILE")
     parser.add_argument(
         "--sure", type=share, default=0.9, metavar="P", help="least probability of both labels, 0.5 to 1 (default: %(default)s)"
     )

@@ -4,8 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from sentiment.cli.arguments import add_option
-from sentiment_models.commands.arguments import DATA_HELP, add_reading, positive, reading_of
+from sentiment_models.commands.arguments import DATA_HELP, add_output, add_overwrite, add_reading, positive, reading_of
 from sentiment_models.errors import ModelsError
 
 DESCRIPTION = (
@@ -17,16 +16,7 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder of a fine-tuned classifier, such as OUT/best of train")
-    add_option(
-        parser,
-        "--output",
-        "--out",
-        dest="out",
-        required=True,
-        type=Path,
-        metavar="DIR",
-        help="bundle to write, such as models/bundles/english/1",
-    )
+    add_output(parser, "bundle to write, such as models/bundles/english/1")
     parser.add_argument("--name", help="bundle name (default: the name of DIR's parent folder)")
     parser.add_argument("--version", type=positive, metavar="N", help="bundle version (default: the name of DIR)")
     parser.add_argument(
@@ -66,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the answers are surer than of new texts; where you have others, give those. Of more than 2,000 so many are drawn",
     )
     add_reading(parser)
-    add_option(parser, "--overwrite", "--force", dest="force", action="store_true", help="replace the output if it exists")
+    add_overwrite(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

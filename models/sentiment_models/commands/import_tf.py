@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from sentiment.cli.arguments import add_option
+from sentiment_models.commands.arguments import add_overwrite
 
 DESCRIPTION = (
     "Convert a checkpoint of the original TensorFlow BERT (bert_config.json, vocab.txt, bert_model.ckpt.*) to a base for train --base. "
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="lower-case texts (default: as do_lower_case in bert_config.json says, else unless vocab.txt has pieces with capitals A to Z)",
     )
     case.add_argument("--cased", dest="lower_case", action="store_const", const=False, help="keep the case of texts")
-    add_option(parser, "--overwrite", "--force", dest="force", action="store_true", help="replace the output if it exists")
+    add_overwrite(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -3,9 +3,8 @@
 import argparse
 from pathlib import Path
 
-from sentiment.cli.arguments import add_option
 from sentiment.files.output import beside
-from sentiment_models.commands.arguments import add_reading, positive, reading_of
+from sentiment_models.commands.arguments import add_output, add_reading, positive, reading_of
 
 DESCRIPTION = (
     "Label texts with a fine-tuned classifier's probabilities: soft targets for train --data (distillation, Hinton et al. 2015). "
@@ -19,9 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="+", metavar="PATH[:TIMES]", help="labelled texts as for train, or a .txt with one text per line; also .gz"
     )
-    add_option(
-        parser, "--output", "--out", dest="out", required=True, type=Path, metavar="FILE", help=".jsonl file to write; -: standard output"
-    )
+    add_output(parser, ".jsonl file to write; -: standard output", metavar="FILE")
     parser.add_argument("--sentences", type=positive, metavar="N", help="label N sentences of 4 to 60 words instead of whole texts")
     parser.add_argument(
         "--max-tokens",

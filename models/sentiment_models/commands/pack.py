@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from sentiment.cli.arguments import add_option
+from sentiment_models.commands.arguments import add_output
 
 DESCRIPTION = (
     "Make a wheel of a bundle. Where it is installed with pip, the service finds the bundle by its name, without SENTIMENT_BUNDLES. "
@@ -14,16 +14,7 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="bundle folder")
-    add_option(
-        parser,
-        "--output",
-        "--out",
-        dest="out",
-        type=Path,
-        default=Path("dist"),
-        metavar="DIR",
-        help="folder to write into (default: %(default)s)",
-    )
+    add_output(parser, "folder to write into (default: %(default)s)", default=Path("dist"))
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from sentiment.cli.arguments import add_option
-from sentiment_models.commands.arguments import positive
+from sentiment_models.commands.arguments import add_output, add_overwrite, positive
 
 DESCRIPTION = (
     "Make a BERT classifier deeper, shallower or wider, as a base for train. Layers are repeated or skipped where they stand; a wider "
@@ -19,9 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--width", type=positive, metavar="N", help="dimensions of a token, at least those of BASE, in whole heads (default: those of BASE)"
     )
-    add_option(parser, "--output", "--out", dest="out", required=True, type=Path, metavar="DIR", help="the checkpoint to write")
+    add_output(parser, "the checkpoint to write")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of how copies of units are read (default: %(default)s)")
-    add_option(parser, "--overwrite", "--force", dest="force", action="store_true", help="replace the output if it exists")
+    add_overwrite(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -3,10 +3,8 @@
 import argparse
 import re
 import sys
-from pathlib import Path
 
-from sentiment.cli.arguments import add_option
-from sentiment_models.commands.arguments import DATA_HELP, label_names, positive
+from sentiment_models.commands.arguments import DATA_HELP, add_output, label_names, positive
 from sentiment_models.training.recipe import Experiment
 
 DESCRIPTION = (
@@ -20,16 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     plain = Experiment("", "")
     parser.add_argument("--data", required=True, metavar="PATH", help=f"reviews to draw from; {DATA_HELP}")
     parser.add_argument("--test", required=True, metavar="PATH", help="test reviews, in the same formats")
-    add_option(
-        parser,
-        "--output",
-        "--out",
-        dest="out",
-        required=True,
-        type=Path,
-        metavar="DIR",
-        help="folder of the experiment; continues one found there",
-    )
+    add_output(parser, "folder of the experiment; continues one found there")
     parser.add_argument(
         "--base",
         default=[],

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from sentiment.cli.arguments import add_option
 from sentiment.files.output import beside
+from sentiment_models.commands.arguments import add_output
 
 DESCRIPTION = (
     "Sign a bundle's manifest, and so every file that it lists, like cosign sign-blob with a key: ECDSA P-256 over SHA-256. "
@@ -18,15 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--key", required=True, type=Path, metavar="FILE", help="P-256 private key in PEM; set COSIGN_PASSWORD for an encrypted one"
     )
-    add_option(
-        parser,
-        "--output",
-        "--out",
-        dest="out",
-        type=Path,
-        metavar="FILE",
-        help="signature to write; -: standard output (default: BUNDLE.sig beside the folder)",
-    )
+    add_output(parser, "signature to write; -: standard output (default: BUNDLE.sig beside the folder)", metavar="FILE", default=None)
 
 
 def run(arguments: argparse.Namespace) -> None:
