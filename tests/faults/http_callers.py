@@ -65,7 +65,7 @@ class HttpCallers:
     def _connected(self) -> http.client.HTTPConnection | None:
         with self._grown:
             address = next(self._addresses)
-        if f"http://{address}" in self.starting:
+        if self._starts(address):
             return None
         connection = http.client.HTTPConnection(address, timeout=self._timeout_s)
         try:
@@ -74,7 +74,14 @@ class HttpCallers:
             # Refused, or reset before it was there. Nothing has been sent.
             time.sleep(0.001)
             return None
+        if self._starts(address):
+            # A server that was ending ignored the first try, and the kernel's second one met its successor. Nothing has been sent.
+            connection.close()
+            return None
         return connection
+
+    def _starts(self, address: str) -> bool:
+        return f"http://{address}" in self.starting
 
 
 def _fate(connection: http.client.HTTPConnection, text: str, score: float, headers: dict[str, str]) -> str:

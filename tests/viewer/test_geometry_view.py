@@ -28,17 +28,24 @@ LAYERS = 7
 PATH = "{http://www.w3.org/2000/svg}path"
 LABEL = "{http://www.w3.org/2000/svg}text"
 Points = npt.NDArray[np.float64]
-# How many pictures a layer's change shows.
+# The pictures that a layer's change shows, each as the places of its dots, which do not depend on how a browser paints them.
 _PICTURES = """([slider, value]) => new Promise((done) => {
-  const canvas = document.querySelector(".geometry-canvas");
-  const seen = new Set();
-  const begun = performance.now();
+  const {arc} = CanvasRenderingContext2D.prototype;
+  const seen = new Map();
+  const stage = document.querySelector(".geometry-stage");
+  let [places, last, begun] = [[], 0, performance.now()];
+  CanvasRenderingContext2D.prototype.arc = function (x, y, ...rest) {
+    places.push(x, y);
+    arc.call(this, x, y, ...rest);
+  };
   slider.value = value;
   slider.dispatchEvent(new Event("input", {bubbles: true}));
   const look = () => {
-    seen.add(canvas.toDataURL());
-    if (performance.now() - begun < 1500) requestAnimationFrame(look);
-    else done(seen.size);
+    if (places.length) [last, places] = [performance.now(), void seen.set(places.join(" ")) ?? []];
+    const still = last && performance.now() - last > 1000;
+    if (!still && performance.now() - begun < 60000) return requestAnimationFrame(look);
+    CanvasRenderingContext2D.prototype.arc = arc;
+    done(seen.size);
   };
   look();
 })"""
@@ -305,8 +312,8 @@ def test_points_move_between_layers_unless_the_reader_wants_no_motion(visit: Vis
 
     pictures = page.evaluate(_PICTURES, [page.get_by_role("slider").element_handle(), "5"])
 
-    # Before and after, or what is between, too.
-    assert pictures == 2 if motion == "reduce" else pictures > 3
+    # What is there after, or what is between, too.
+    assert pictures == 1 if motion == "reduce" else pictures > 2, pictures
 
 
 def test_a_saved_page_holds_the_geometry(visit: Visit, messages: list[dict[str, Any]], words: list[str], tmp_path: Path) -> None:

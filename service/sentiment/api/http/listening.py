@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import socket
+import struct
+import sys
 from collections.abc import Callable
 
 from sentiment.serving.listening import bound, is_every
@@ -16,6 +19,11 @@ UNREAD_S = 30.0
 WAITING_MAX = 128
 # Turns of the event loop from the system call that accepts a connection to ``connection_made``, and one to spare.
 ACCEPT_TURNS = 3
+# How long a handshake that has begun gets to end.
+HANDSHAKE_S = 0.02
+# Linux's SO_ATTACH_FILTER, and a program of its packet filter: a segment whose flags (byte 13 of TCP's header) have SYN is dropped.
+ATTACH_FILTER = 26
+NO_SYN = ((0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
 
 
 async def listen(make: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> asyncio.Server:
@@ -39,8 +47,15 @@ async def listen(make: Callable[[], asyncio.BaseProtocol], host: str, port: int)
 
 
 async def stop_listening(server: asyncio.Server, make: Callable[[], asyncio.BaseProtocol]) -> None:
-    """Close the port. Connections that the kernel has accepted are served: their clients may have sent a request."""
+    """Close the port. Connections that the kernel has accepted are served: their clients may have sent a request.
+
+    A connection that comes between the last call of ``accept`` and the end of the port would be reset. So on Linux none begins from here
+    on: who tries asks again after a second, and is refused or served by whoever listens there by then.
+    """
     loop = asyncio.get_running_loop()
+    for each in server.sockets:
+        _begin_none(each)
+    await asyncio.sleep(HANDSHAKE_S)
     # Accept no more, and first finish with those that have been accepted: asyncio loses them when its server is closed meanwhile.
     for each in server.sockets:
         loop.remove_reader(each.fileno())
@@ -49,7 +64,6 @@ async def stop_listening(server: asyncio.Server, make: Callable[[], asyncio.Base
     ports = [_same(each) for each in server.sockets]
     server.close()
     waiting: list[socket.socket] = []
-    # Nothing comes between the last call of ``accept`` and the end of the port, where a connection would be reset.
     for port in ports:
         with port, contextlib.suppress(OSError):
             while len(waiting) < WAITING_MAX:
@@ -57,6 +71,15 @@ async def stop_listening(server: asyncio.Server, make: Callable[[], asyncio.Base
     for one in waiting:
         one.setblocking(False)
         await loop.connect_accepted_socket(make, one)
+
+
+def _begin_none(listening: socket.socket) -> None:
+    """Let the kernel ignore whoever asks for a connection, where it can."""
+    if sys.platform != "linux":
+        return
+    program = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in NO_SYN))
+    with contextlib.suppress(OSError):
+        listening.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, struct.pack("@HP", len(NO_SYN), ctypes.addressof(program)))
 
 
 def _same(listening: socket.socket) -> socket.socket:
