@@ -23,7 +23,7 @@ def load_with_head(
         base: a folder, or a name known to transformers.
         config: the base's own.
         labels: the run's.
-        new_head: make a fresh head though the base has one, and keep the encoder.
+        new_head: make a fresh head though the base has one, and keep the encoder. Labels that both have begin as they are in the base.
         dither: seed of the weights that a bundle has in int8, see ``dithered``; None: as they are, for an encoder that is not trained.
         say: called with a line about what may not be expected.
 
@@ -43,10 +43,7 @@ def load_with_head(
         state = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(encoder)}
         fresh: PreTrainedModel = type(model).from_pretrained(None, config=wanted, state_dict=state)
         if new_head:
-            # Few texts follow: all labels begin equally likely. Random weights would answer by chance until enough steps outweigh them.
-            with torch.no_grad():
-                for parameter in _last(fresh).parameters():
-                    parameter.zero_()
+            _begin(fresh, labels, model, own)
         return fresh
     check_task({"problem_type": config.problem_type, "id2label": config.id2label}, base)
     kept: PreTrainedModel = model
@@ -54,6 +51,19 @@ def load_with_head(
     kept.config = wanted
     _put_in_order(kept, order)
     return kept
+
+
+def _begin(fresh: PreTrainedModel, labels: Sequence[str], base: PreTrainedModel, own: Sequence[str]) -> None:
+    """Let the labels that the base has answer as in the base, where it has several of them, and the others as if nothing spoke for them.
+
+    Random weights would answer by chance until enough steps outweigh them, and few texts may follow.
+    """
+    shared = [(place, own.index(name)) for place, name in enumerate(labels) if name in own]
+    with torch.no_grad():
+        for parameter, before in zip(_last(fresh).parameters(), _last(base).parameters(), strict=True):
+            parameter.zero_()
+            for place, its in shared if len(shared) > 1 else ():
+                parameter[place] = before[its]
 
 
 def _order(base: str, own: Sequence[str], labels: Sequence[str], say: Callable[[str], object]) -> list[int]:

@@ -245,7 +245,8 @@ class _Run:
 
         inputs = {
             "input_ids": padded([row.ids for row in rows], self.tokenizer.pad_token_id or 0),
-            "attention_mask": padded([np.ones_like(row.ids) for row in rows], 0),
+            # A pad token in a text is a hole: a word that was erased by the mask.
+            "attention_mask": padded([row.ids != self.tokenizer.pad_token_id for row in rows], 0),
         }
         if self.family.segments:
             inputs["token_type_ids"] = padded([row.types for row in rows], 0)

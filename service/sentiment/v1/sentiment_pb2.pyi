@@ -284,6 +284,8 @@ class ClassifyRequest(_message.Message):
     TRUNCATION_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     EXPLAIN_FIELD_NUMBER: _builtins.int
+    SENTENCES_FIELD_NUMBER: _builtins.int
+    TARGETS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """1 byte to 1 MiB of UTF-8 (a server setting). Must not be only white space, or only characters that the tokenizer
     drops, such as NUL and other control characters.
@@ -294,10 +296,21 @@ class ClassifyRequest(_message.Message):
     """"name" or "name/version". Unset: the server's default model. Without a version: the version in use."""
     truncation: Global___Truncation.ValueType
     priority: Global___Priority.ValueType
+    sentences: _builtins.bool
+    """Answer each sentence of the text too, as a row of its own. At most 64 sentences (a server setting); more are only
+    counted. Not for pairs. A text with n sentences takes the time of the text and n short ones. All rows of a text are
+    admitted or none: if one is refused, fails or expires, so does the text.
+    """
     @_builtins.property
     def explain(self) -> Global___ExplainOptions:
         """Unset: no explanation. If set, the call costs as much as Explain and waits in the same queue. An explanation that does
         not fit into one message is refused (ExplainOptions.bytes_max). Truncation by windows is not explained.
+        """
+
+    @_builtins.property
+    def targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Answer the sentiment towards each of these too, such as "battery" and "service": at most 16 (a server setting), 1 to
+        128 bytes each. For models with Model.targets; otherwise FAILED_PRECONDITION. Not for pairs.
         """
 
     def __init__(
@@ -309,10 +322,12 @@ class ClassifyRequest(_message.Message):
         truncation: Global___Truncation.ValueType = ...,
         priority: Global___Priority.ValueType = ...,
         explain: Global___ExplainOptions | None = ...,
+        sentences: _builtins.bool = ...,
+        targets: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "explain", b"explain", "text_pair", b"text_pair"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "explain", b"explain", "model", b"model", "priority", b"priority", "text", b"text", "text_pair", b"text_pair", "truncation", b"truncation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "explain", b"explain", "model", b"model", "priority", b"priority", "sentences", b"sentences", "targets", b"targets", "text", b"text", "text_pair", b"text_pair", "truncation", b"truncation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__text_pair: _TypeAlias = _typing.Literal["text_pair"]  # noqa: Y015
     _WhichOneofArgType__text_pair: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair"]  # noqa: Y015
@@ -330,12 +345,20 @@ class ClassifyResponse(_message.Message):
     TRUNCATED_FIELD_NUMBER: _builtins.int
     EXPLANATION_FIELD_NUMBER: _builtins.int
     TIMING_FIELD_NUMBER: _builtins.int
+    SENTENCES_FIELD_NUMBER: _builtins.int
+    SENTENCES_TOTAL_FIELD_NUMBER: _builtins.int
+    TARGETS_FIELD_NUMBER: _builtins.int
+    LANGUAGE_SUSPECT_FIELD_NUMBER: _builtins.int
     tokens: _builtins.int
     """Tokens that the model read, special tokens included. With windows, each token counts once, and so do special
     tokens.
     """
     truncated: _builtins.bool
     """True if part of the text was not read."""
+    sentences_total: _builtins.int
+    """Sentences that the text has, those without an answer included; 0 unless you asked for them."""
+    language_suspect: _builtins.bool
+    """True if the text seems to be in another language or script than the model's vocabulary. Its answer is a guess."""
     @_builtins.property
     def prediction(self) -> Global___Prediction: ...
     @_builtins.property
@@ -346,6 +369,16 @@ class ClassifyResponse(_message.Message):
 
     @_builtins.property
     def timing(self) -> Global___Timing: ...
+    @_builtins.property
+    def sentences(self) -> _containers.RepeatedCompositeFieldContainer[Global___Sentence]:
+        """The first sentences of the text, in order, if you asked for them. Together they cover the text, but for white space
+        between them.
+        """
+
+    @_builtins.property
+    def targets(self) -> _containers.RepeatedCompositeFieldContainer[Global___TargetAnswer]:
+        """One per target, in the order of the request."""
+
     def __init__(
         self,
         *,
@@ -355,14 +388,96 @@ class ClassifyResponse(_message.Message):
         truncated: _builtins.bool = ...,
         explanation: Global___Explanation | None = ...,
         timing: Global___Timing | None = ...,
+        sentences: _abc.Iterable[Global___Sentence] | None = ...,
+        sentences_total: _builtins.int = ...,
+        targets: _abc.Iterable[Global___TargetAnswer] | None = ...,
+        language_suspect: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["explanation", b"explanation", "model", b"model", "prediction", b"prediction", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["explanation", b"explanation", "model", b"model", "prediction", b"prediction", "timing", b"timing", "tokens", b"tokens", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["explanation", b"explanation", "language_suspect", b"language_suspect", "model", b"model", "prediction", b"prediction", "sentences", b"sentences", "sentences_total", b"sentences_total", "targets", b"targets", "timing", b"timing", "tokens", b"tokens", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ClassifyResponse: _TypeAlias = ClassifyResponse  # noqa: Y015
+
+@_typing.final
+class Sentence(_message.Message):
+    """A sentence of the text, read alone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPAN_FIELD_NUMBER: _builtins.int
+    PREDICTION_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    tokens: _builtins.int
+    """Tokens that the model read of it, special tokens included."""
+    truncated: _builtins.bool
+    """True if part of the sentence was not read."""
+    @_builtins.property
+    def span(self) -> Global___Span: ...
+    @_builtins.property
+    def prediction(self) -> Global___Prediction: ...
+    def __init__(
+        self,
+        *,
+        span: Global___Span | None = ...,
+        prediction: Global___Prediction | None = ...,
+        tokens: _builtins.int = ...,
+        truncated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prediction", b"prediction", "span", b"span"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prediction", b"prediction", "span", b"span", "tokens", b"tokens", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Sentence: _TypeAlias = Sentence  # noqa: Y015
+
+@_typing.final
+class TargetAnswer(_message.Message):
+    """The sentiment of the text towards one target, from the part of the text around its mention: at most 128 tokens (the
+    bundle says how many).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FIELD_NUMBER: _builtins.int
+    PREDICTION_FIELD_NUMBER: _builtins.int
+    NAMED_FIELD_NUMBER: _builtins.int
+    MENTION_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    target: _builtins.str
+    """As in the request."""
+    named: _builtins.bool
+    """False if the text does not name the target, in any case of its letters. Then the answer is "neutral" by rule, with a
+    score of 1, and the model did not read the text for it.
+    """
+    tokens: _builtins.int
+    """Tokens that the model read, special tokens included; 0 if it read none."""
+    @_builtins.property
+    def prediction(self) -> Global___Prediction: ...
+    @_builtins.property
+    def mention(self) -> Global___Span:
+        """The mention that the model read the text around: the first one; unset if there is none."""
+
+    def __init__(
+        self,
+        *,
+        target: _builtins.str = ...,
+        prediction: Global___Prediction | None = ...,
+        named: _builtins.bool = ...,
+        mention: Global___Span | None = ...,
+        tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["mention", b"mention", "prediction", b"prediction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mention", b"mention", "named", b"named", "prediction", b"prediction", "target", b"target", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TargetAnswer: _TypeAlias = TargetAnswer  # noqa: Y015
 
 @_typing.final
 class Prediction(_message.Message):
@@ -372,12 +487,20 @@ class Prediction(_message.Message):
     SCORE_FIELD_NUMBER: _builtins.int
     SCORES_FIELD_NUMBER: _builtins.int
     ABSTAIN_FIELD_NUMBER: _builtins.int
+    MIXED_FIELD_NUMBER: _builtins.int
     label: _builtins.str
     """The label with the highest probability."""
     score: _builtins.float
     """Its calibrated probability."""
     abstain: _builtins.bool
-    """True if the score is below the model's threshold. Treat the text as undecided."""
+    """True if the score is below the model's threshold: the model cannot tell. Treat the text as undecided. This is not
+    the label "neutral", which says that the text has no sentiment.
+    """
+    mixed: _builtins.bool
+    """True if the text praises and blames, whatever the label. For models with Model.mixed: their output for it, which is
+    not one of the scores, is above the model's threshold. If you asked for sentences: also if one of them is positive
+    and another negative, neither of which abstains.
+    """
     @_builtins.property
     def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___LabelScore]:
         """All labels in the model's order; the scores sum to 1."""
@@ -389,10 +512,11 @@ class Prediction(_message.Message):
         score: _builtins.float = ...,
         scores: _abc.Iterable[Global___LabelScore] | None = ...,
         abstain: _builtins.bool = ...,
+        mixed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstain", b"abstain", "label", b"label", "score", b"score", "scores", b"scores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstain", b"abstain", "label", b"label", "mixed", b"mixed", "score", b"score", "scores", b"scores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -498,19 +622,25 @@ class Item(_message.Message):
 
     TEXT_FIELD_NUMBER: _builtins.int
     TEXT_PAIR_FIELD_NUMBER: _builtins.int
+    TARGETS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """As ClassifyRequest.text."""
     text_pair: _builtins.str
     """As ClassifyRequest.text_pair."""
+    @_builtins.property
+    def targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As ClassifyRequest.targets."""
+
     def __init__(
         self,
         *,
         text: _builtins.str = ...,
         text_pair: _builtins.str | None = ...,
+        targets: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "text_pair", b"text_pair"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "text", b"text", "text_pair", b"text_pair"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "targets", b"targets", "text", b"text", "text_pair", b"text_pair"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__text_pair: _TypeAlias = _typing.Literal["text_pair"]  # noqa: Y015
     _WhichOneofArgType__text_pair: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair"]  # noqa: Y015
@@ -527,10 +657,13 @@ class ClassifyBatchRequest(_message.Message):
     TRUNCATION_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     EXPLAIN_FIELD_NUMBER: _builtins.int
+    SENTENCES_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """As ClassifyRequest.model, for all items."""
     truncation: Global___Truncation.ValueType
     priority: Global___Priority.ValueType
+    sentences: _builtins.bool
+    """As ClassifyRequest.sentences, for all items."""
     @_builtins.property
     def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___Item]:
         """1 to 1,024 items (a server setting)."""
@@ -547,10 +680,11 @@ class ClassifyBatchRequest(_message.Message):
         truncation: Global___Truncation.ValueType = ...,
         priority: Global___Priority.ValueType = ...,
         explain: Global___ExplainOptions | None = ...,
+        sentences: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["explain", b"explain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["explain", b"explain", "items", b"items", "model", b"model", "priority", b"priority", "truncation", b"truncation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["explain", b"explain", "items", b"items", "model", b"model", "priority", b"priority", "sentences", b"sentences", "truncation", b"truncation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -650,10 +784,13 @@ class StreamOptions(_message.Message):
     TRUNCATION_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     EXPLAIN_FIELD_NUMBER: _builtins.int
+    SENTENCES_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """As ClassifyRequest.model."""
     truncation: Global___Truncation.ValueType
     priority: Global___Priority.ValueType
+    sentences: _builtins.bool
+    """As ClassifyRequest.sentences."""
     @_builtins.property
     def explain(self) -> Global___ExplainOptions:
         """UNIMPLEMENTED. To explain, send one text per call to Classify or Explain."""
@@ -665,10 +802,11 @@ class StreamOptions(_message.Message):
         truncation: Global___Truncation.ValueType = ...,
         priority: Global___Priority.ValueType = ...,
         explain: Global___ExplainOptions | None = ...,
+        sentences: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["explain", b"explain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["explain", b"explain", "model", b"model", "priority", b"priority", "truncation", b"truncation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["explain", b"explain", "model", b"model", "priority", b"priority", "sentences", b"sentences", "truncation", b"truncation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -793,6 +931,7 @@ class FeedbackRequest(_message.Message):
     TEXT_PAIR_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     LABEL_FIELD_NUMBER: _builtins.int
+    NONE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The x-request-id of the call that was answered, 1 to 128 printable ASCII characters. Unset: text."""
     item: _builtins.int
@@ -806,7 +945,9 @@ class FeedbackRequest(_message.Message):
     model: _builtins.str
     """As ClassifyRequest.model. With request_id: unset, or the model that answered."""
     label: _builtins.str
-    """The right label, one of Model.labels."""
+    """The right label, one of Model.labels; empty with none."""
+    none: _builtins.bool
+    """True: no label of the model is right."""
     def __init__(
         self,
         *,
@@ -816,10 +957,11 @@ class FeedbackRequest(_message.Message):
         text_pair: _builtins.str | None = ...,
         model: _builtins.str = ...,
         label: _builtins.str = ...,
+        none: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "text_pair", b"text_pair"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "item", b"item", "label", b"label", "model", b"model", "request_id", b"request_id", "text", b"text", "text_pair", b"text_pair"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "item", b"item", "label", b"label", "model", b"model", "none", b"none", "request_id", b"request_id", "text", b"text", "text_pair", b"text_pair"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__text_pair: _TypeAlias = _typing.Literal["text_pair"]  # noqa: Y015
     _WhichOneofArgType__text_pair: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair"]  # noqa: Y015
@@ -882,6 +1024,8 @@ class Model(_message.Message):
     HEADS_FIELD_NUMBER: _builtins.int
     EXPLANATION_TRUST_FIELD_NUMBER: _builtins.int
     EXPLANATION_STUDY_FIELD_NUMBER: _builtins.int
+    TARGETS_FIELD_NUMBER: _builtins.int
+    MIXED_FIELD_NUMBER: _builtins.int
     is_default: _builtins.bool
     """True for the model that serves requests without a model name."""
     architecture: _builtins.str
@@ -896,6 +1040,10 @@ class Model(_message.Message):
     layers: _builtins.int
     """Attention layers, and heads per layer, that explanations cover; 0 without an explain graph."""
     heads: _builtins.int
+    targets: _builtins.bool
+    """True if the model answers ClassifyRequest.targets."""
+    mixed: _builtins.bool
+    """True if the model has an output for Prediction.mixed."""
     @_builtins.property
     def id(self) -> Global___ModelId: ...
     @_builtins.property
@@ -949,10 +1097,12 @@ class Model(_message.Message):
         heads: _builtins.int = ...,
         explanation_trust: _abc.Iterable[Global___MethodTrust] | None = ...,
         explanation_study: Global___ExplanationStudy | None = ...,
+        targets: _builtins.bool = ...,
+        mixed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "classify_graph", b"classify_graph", "explanation_study", b"explanation_study", "id", b"id", "limits", b"limits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "architecture", b"architecture", "calibration", b"calibration", "card", b"card", "classify_graph", b"classify_graph", "default_truncation", b"default_truncation", "explanation_methods", b"explanation_methods", "explanation_study", b"explanation_study", "explanation_trust", b"explanation_trust", "heads", b"heads", "id", b"id", "is_default", b"is_default", "labels", b"labels", "layers", b"layers", "limits", b"limits", "max_tokens", b"max_tokens", "pairs", b"pairs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "architecture", b"architecture", "calibration", b"calibration", "card", b"card", "classify_graph", b"classify_graph", "default_truncation", b"default_truncation", "explanation_methods", b"explanation_methods", "explanation_study", b"explanation_study", "explanation_trust", b"explanation_trust", "heads", b"heads", "id", b"id", "is_default", b"is_default", "labels", b"labels", "layers", b"layers", "limits", b"limits", "max_tokens", b"max_tokens", "mixed", b"mixed", "pairs", b"pairs", "targets", b"targets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1222,6 +1372,8 @@ class Limits(_message.Message):
     ITEMS_IN_FLIGHT_PER_CALL_FIELD_NUMBER: _builtins.int
     EXPLANATION_BYTES_FIELD_NUMBER: _builtins.int
     CLASSIFY_EXPLANATION_BYTES_FIELD_NUMBER: _builtins.int
+    SENTENCES_FIELD_NUMBER: _builtins.int
+    TARGETS_FIELD_NUMBER: _builtins.int
     text_bytes: _builtins.int
     batch_items: _builtins.int
     message_bytes: _builtins.int
@@ -1229,6 +1381,9 @@ class Limits(_message.Message):
     explanation_bytes: _builtins.int
     """For an explanation from Explain, and from Classify; 0: the server does not explain."""
     classify_explanation_bytes: _builtins.int
+    sentences: _builtins.int
+    """Sentences of a text that are answered, and targets of a text."""
+    targets: _builtins.int
     def __init__(
         self,
         *,
@@ -1238,10 +1393,12 @@ class Limits(_message.Message):
         items_in_flight_per_call: _builtins.int = ...,
         explanation_bytes: _builtins.int = ...,
         classify_explanation_bytes: _builtins.int = ...,
+        sentences: _builtins.int = ...,
+        targets: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_items", b"batch_items", "classify_explanation_bytes", b"classify_explanation_bytes", "explanation_bytes", b"explanation_bytes", "items_in_flight_per_call", b"items_in_flight_per_call", "message_bytes", b"message_bytes", "text_bytes", b"text_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_items", b"batch_items", "classify_explanation_bytes", b"classify_explanation_bytes", "explanation_bytes", b"explanation_bytes", "items_in_flight_per_call", b"items_in_flight_per_call", "message_bytes", b"message_bytes", "sentences", b"sentences", "targets", b"targets", "text_bytes", b"text_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
