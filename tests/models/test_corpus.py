@@ -7,6 +7,7 @@ import pytest
 
 from sentiment_models.data import corpus
 from sentiment_models.data.corpus import read_corpus, target_of, vary
+from sentiment_models.data.erased import HOLE, MASK
 from sentiment_models.data.labelled import Example, LabelledReading, read_examples, read_texts, read_undecided
 from sentiment_models.errors import BadData
 from sentiment_models.training.recipe import Recipe
@@ -109,6 +110,33 @@ def test_probabilities_without_a_label_are_of_labels_whatever_their_names(tmp_pa
     path = write_lines(tmp_path / "soft.jsonl", {"text": "a", "label": None, "probabilities": [0.1, 0.7, 0.2]})
 
     assert list(read_examples(path, ("1", "2", "3"))) == [Example("a", 1, (0.1, 0.7, 0.2), judged=False)]
+
+
+def test_a_text_with_words_erased_has_the_answer_of_the_whole_less_certainly(whole: Path) -> None:
+    texts = [example.text for example in read_examples(whole, LABELS)]
+
+    rows = read_corpus(recipe(whole, erased=(str(whole),), dev_fraction=0.2)).split.train
+
+    erased = [row for row in rows if not row.judged]
+    assert {row.text for row in erased}.isdisjoint(texts)
+    kinds = [sum(mark in row.text for row in erased) for mark in (HOLE, MASK)]
+    assert min(*kinds, len(erased) - sum(kinds)) > 0
+    for row in erased:
+        assert row.target is not None
+        assert sum(row.target) == pytest.approx(1)
+        assert row.target[row.label] == max(row.target) < 1
+
+
+def test_the_ends_of_long_texts_are_shown_with_their_labels(tmp_path: Path) -> None:
+    words = [f"word{number}" for number in range(200)]
+    rows = [{"text": f"{number} {' '.join(words)}", "label": number % 2} for number in range(20)]
+    path = write_lines(tmp_path / "long.jsonl", *rows, {"text": "short", "label": 1})
+
+    shown = read_corpus(recipe(path, ends=(str(path),), dev_fraction=0.2)).split.train
+
+    ends = [row for row in shown if len(row.text.split()) == 96]
+    assert len(ends) == len([row for row in shown if len(row.text.split()) > 200]) > 10
+    assert all(row.text.split()[1:] == [*words[:23], *words[-72:]] and row.label == int(row.text.split()[0]) % 2 for row in ends)
 
 
 def test_a_label_without_a_text_is_said(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """The texts written for training and for judging: their form, their balance, and that no file repeats another."""
 
+import json
 import re
 from collections import Counter
 from importlib.resources import files
@@ -18,7 +19,10 @@ _LABELLED = {
     "texts/hard_test.tsv": 190,
 }
 _KINDS = {"texts/undecided.tsv": (900, 5000, 30), "texts/undecided_test.tsv": (150, 150, 25)}
-_JUDGES = {"texts/plain_test.tsv", "texts/hard_test.tsv", "texts/undecided_test.tsv"}
+# Texts by three labels, and those that praise and blame.
+_EVERYDAY, _EVERYDAY_TEST = "texts/everyday.tsv", "texts/everyday_test.jsonl"
+_ALL = (*_LABELLED, *_KINDS, _EVERYDAY, _EVERYDAY_TEST)
+_JUDGES = {_EVERYDAY_TEST, "texts/plain_test.tsv", "texts/hard_test.tsv", "texts/undecided_test.tsv"}
 _WORDS = 120
 
 
@@ -29,6 +33,10 @@ def _rows(name: str) -> list[tuple[str, str]]:
     assert "\r" not in content
     rows = []
     for line in content.removesuffix("\n").split("\n"):
+        if name.endswith(".jsonl"):
+            row = json.loads(line)
+            rows.append((row["label"], row["text"]))
+            continue
         first, tab, text = line.partition("\t")
         assert tab, line
         rows.append((first, text))
@@ -45,7 +53,7 @@ def _folded(text: str) -> str:
     return " ".join(re.findall(r"[^\W_]+|[^\w\s.,!?\u2026'\"\u2019-]+", text.casefold())) or text
 
 
-@pytest.mark.parametrize("name", [*_LABELLED, *_KINDS])
+@pytest.mark.parametrize("name", _ALL)
 def test_a_text_is_short_not_empty_and_has_no_tab(name: str) -> None:
     for _, text in _rows(name):
         assert text == text.strip() != ""
@@ -62,6 +70,16 @@ def test_labelled_texts_are_many_and_balanced(name: str) -> None:
     assert 0.45 <= counts["1"] / counts.total() <= 0.55
 
 
+@pytest.mark.parametrize(("name", "texts", "mixed"), [(_EVERYDAY, 1900, 240), (_EVERYDAY_TEST, 50, 0)])
+def test_everyday_texts_are_a_third_neutral(name: str, texts: int, mixed: int) -> None:
+    counts = Counter(label for label, _ in _rows(name))
+
+    assert counts.total() >= texts
+    assert counts.pop("mixed", 0) == mixed
+    assert counts.keys() == {"negative", "neutral", "positive"}
+    assert min(counts.values()) >= 0.28 * counts.total()
+
+
 @pytest.mark.parametrize("name", _KINDS)
 def test_undecided_texts_are_of_many_languages_and_english_without_sentiment(name: str) -> None:
     others, english, languages = _KINDS[name]
@@ -73,14 +91,14 @@ def test_undecided_texts_are_of_many_languages_and_english_without_sentiment(nam
     assert len(counts.keys() - {"en"}) >= languages
 
 
-@pytest.mark.parametrize("name", [*_LABELLED, *_KINDS])
+@pytest.mark.parametrize("name", _ALL)
 def test_no_file_has_a_text_twice(name: str) -> None:
     counts = Counter(_folded(text) for _, text in _rows(name))
 
     assert [text for text, times in counts.items() if times > 1] == []
 
 
-@pytest.mark.parametrize(("one", "other"), list(combinations([*_LABELLED, *_KINDS], 2)))
+@pytest.mark.parametrize(("one", "other"), list(combinations(_ALL, 2)))
 def test_no_text_is_in_two_files(one: str, other: str) -> None:
     # What judges shares not even its letters with what trains.
     fold = _letters if {one, other} & _JUDGES else _folded

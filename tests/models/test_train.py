@@ -228,6 +228,31 @@ def test_no_batch_of_training_or_evaluation_exceeds_the_recipes_tokens(
     assert max(fed[False]) <= 96
 
 
+def test_a_model_sees_erased_words_as_masked_ones_or_not_at_all(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = set()
+    logits = _Run._logits
+
+    def watched(run: _Run, model: PreTrainedModel, rows: Sequence[Row]) -> torch.Tensor:
+        with monkeypatch.context() as within:
+            forward = model.forward
+
+            def fed(*, input_ids: torch.Tensor, attention_mask: torch.Tensor, **others: torch.Tensor) -> Any:
+                hidden = input_ids == run.tokenizer.pad_token_id
+                assert torch.equal(attention_mask.bool(), ~hidden)
+                inner = hidden[:, :-1] & ~hidden[:, 1:]
+                seen.update(["hole"] * bool(inner.any()), ["mask"] * bool((input_ids == run.tokenizer.mask_token_id).any()))
+                return forward(input_ids=input_ids, attention_mask=attention_mask, **others)
+
+            within.setattr(model, "forward", fed)
+            return logits(run, model, rows)
+
+    monkeypatch.setattr(_Run, "_logits", watched)
+
+    train(replace(recipe, erased=recipe.sources[1:]), tmp_path)
+
+    assert seen == {"hole", "mask"}
+
+
 def test_a_finished_run_is_not_trained_again(recipe: Recipe, whole: Path) -> None:
     before = (whole / "checkpoint.pt").read_bytes()
 

@@ -67,6 +67,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="files of long texts whose last sentences are also separate training texts; repeatable",
     )
     parser.add_argument(
+        "--ends",
+        default=[],
+        action="append",
+        metavar="PATH[:TIMES]",
+        help="files whose texts of over 96 words are also shown by their first 24 and last 72 words; repeatable",
+    )
+    parser.add_argument(
+        "--erased",
+        default=[],
+        action="append",
+        metavar="PATH[:TIMES]",
+        help="files whose texts are also shown with words erased, the less certain the more is erased; repeatable",
+    )
+    parser.add_argument(
         "--undecided",
         default=[],
         action="append",
@@ -95,6 +109,8 @@ def run(arguments: argparse.Namespace) -> None:
         base=arguments.base,
         sources=tuple(arguments.data),
         tails=tuple(arguments.tails),
+        ends=tuple(arguments.ends),
+        erased=tuple(arguments.erased),
         undecided=tuple(arguments.undecided),
         reading=reading_of(arguments),
         **given,

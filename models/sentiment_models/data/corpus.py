@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import random
 import sys
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from sentiment.model.cores import cores_granted
 from sentiment_models.data.carving import Split, carve, repeat, without_overlap
+from sentiment_models.data.erased import erase
 from sentiment_models.data.labelled import Example, Source, TextOrPair, UnknownLabel, read_examples, read_undecided
 from sentiment_models.data.perturb import detokenize, recase, typos
 from sentiment_models.data.sentences import last_sentences
@@ -25,6 +26,9 @@ from sentiment_models.training.recipe import Recipe
 
 # About two sentences, the length of the texts that users type.
 TAIL_WORDS_MAX = 40
+# The first and the last words of a long text, for a model that is to tell from these what it would tell from the whole: about 32 and 96
+# tokens.
+HEAD_WORDS, ENDS_WORDS = 24, 72
 # Texts that one process varies; more are spread over all cores, because a GPU would wait for them.
 VARIED_AT_A_TIME = 10_000
 
@@ -48,15 +52,15 @@ def read_corpus(recipe: Recipe, of_base: Set[str] = frozenset()) -> Corpus:
     Raises:
         BadData: a file cannot be used.
     """
-    kinds = {"whole": recipe.sources, "tails": recipe.tails, "undecided": recipe.undecided}
+    kinds = {"whole": recipe.sources, **{kind: getattr(recipe, kind) for kind in (*PARTS, "undecided")}}
     sources = [(kind, Source.parse(spec)) for kind, specs in kinds.items() for spec in specs]
     examples = [_read(kind, source.path, recipe) for kind, source in sources]
     shown = {kind: [(rows, one.times) for rows, (its, one) in zip(examples, sources, strict=True) if its == kind] for kind in kinds}
     split = carve(shown["whole"], recipe.dev_fraction, recipe.seed)
-    for rows, times in shown["tails"]:
-        # Texts of the development set are left out here, too.
-        train = repeat(without_overlap(rows, split.dev), times, recipe.seed)
-        split.train.extend(replace(example, text=last_sentences(example.text, TAIL_WORDS_MAX)) for example in train)
+    for kind, part in PARTS.items():
+        for rows, times in shown[kind]:
+            # Texts of the development set are left out here, too.
+            split.train.extend(part(example, recipe) for example in repeat(without_overlap(rows, split.dev), times, recipe.seed))
     _check_classes(split.train, recipe.labels, [source.path for _, source in sources])
     for rows, times in shown["undecided"]:
         # Training only: these texts have no correct label to measure.
@@ -68,8 +72,7 @@ def read_corpus(recipe: Recipe, of_base: Set[str] = frozenset()) -> Corpus:
             "file": name,
             "rows": len(rows),
             "times": source.times,
-            "tails": kind == "tails",
-            "undecided": kind == "undecided",
+            **{one: kind == one for one in (*PARTS, "undecided")},
             # The models whose probabilities the file holds.
             "teachers": sorted({row.teacher for row in rows} - {""}),
             "sha256": digest,
@@ -81,11 +84,33 @@ def read_corpus(recipe: Recipe, of_base: Set[str] = frozenset()) -> Corpus:
     return Corpus(split, files, dict(zip(names, hashes, strict=True)), dev_of_base)
 
 
+def _tail(example: Example, _: Recipe) -> Example:
+    return replace(example, text=last_sentences(example.text, TAIL_WORDS_MAX))
+
+
+def _ends(example: Example, _: Recipe) -> Example:
+    words = example.text.split()
+    return replace(example, text=" ".join((*words[:HEAD_WORDS], *words[-ENDS_WORDS:])))
+
+
+def _erased(example: Example, recipe: Recipe) -> Example:
+    """The text without some of its words, and with the answer to the whole: the more is erased, the less certain."""
+    text, left = erase(example.text, random.Random(f"{recipe.seed}/erased/{example.text}"))  # noqa: S311 - a variant
+    labels = len(recipe.labels)
+    target = target_of(example, labels, recipe.teacher_weight)
+    return replace(example, text=text, target=tuple(left * share + (1 - left) / labels for share in target), judged=False)
+
+
+# What is shown of a text beside itself, by the recipe's field.
+PARTS: dict[str, Callable[[Example, Recipe], Example]] = {"tails": _tail, "ends": _ends, "erased": _erased}
+
+
 def _read(kind: str, path: Path, recipe: Recipe) -> list[Example]:
     if kind == "undecided":
         return list(read_undecided(path, recipe.labels, recipe.reading))
     try:
-        return list(read_examples(path, recipe.labels, reading=recipe.reading))
+        rows = list(read_examples(path, recipe.labels, reading=recipe.reading))
+        return [row for row in rows if len(row.text.split()) > HEAD_WORDS + ENDS_WORDS] if kind == "ends" else rows
     except UnknownLabel as error:
         raise UnknownLabel(f"{error}; name the labels of the data with --labels (and add --new-head if the base has others)") from error
 

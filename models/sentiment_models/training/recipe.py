@@ -43,6 +43,10 @@ class Recipe:
     sources: tuple[str, ...]
     # Files of long texts whose last sentences are additional training texts.
     tails: tuple[str, ...] = ()
+    # Files of long texts whose first and last words are additional training texts, with the answer of the whole.
+    ends: tuple[str, ...] = ()
+    # Files of texts that are additional training texts with words erased.
+    erased: tuple[str, ...] = ()
     # Files of texts without sentiment or in other languages, trained to equal probabilities of all labels.
     undecided: tuple[str, ...] = ()
     labels: tuple[str, ...] = ("negative", "positive")

@@ -18,7 +18,8 @@ from tqdm import tqdm
 from transformers import AutoConfig, PreTrainedModel
 
 from sentiment_models.data.carving import Split
-from sentiment_models.data.corpus import Corpus, read_corpus, target_of, vary
+from sentiment_models.data.corpus import PARTS, Corpus, read_corpus, target_of, vary
+from sentiment_models.data.erased import HOLE, MASK
 from sentiment_models.data.labelled import Example, TextOrPair, batches, cut_sorted, evaluation_steps
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.export.checkpoint import base_tokenizer
@@ -117,13 +118,13 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
 def _record(recipe: Recipe, base: str, base_training: Json, corpus: Corpus, run: "_Run") -> dict[str, object]:
     """Return the content of training.json."""
     files = corpus.files
+    uses = (*PARTS, "undecided")
     return {
         "recipe": {
             **asdict(recipe),
             "base": base,
-            "sources": [file["file"] for file in files if not (file["tails"] or file["undecided"])],
-            "tails": [file["file"] for file in files if file["tails"]],
-            "undecided": [file["file"] for file in files if file["undecided"]],
+            "sources": [file["file"] for file in files if not any(file[kind] for kind in uses)],
+            **{kind: [file["file"] for file in files if file[kind]] for kind in uses},
         },
         # The record of the base, if it was trained here.
         "base_training": base_training,
@@ -328,9 +329,15 @@ class _Run:
         rows: list[Row] = []
         for chunk in tqdm(list(_chunks(texts, 1000)), desc="tokenizing", unit="k texts", mininterval=5, disable=not self.processes.first):
             # Single texts and pairs, tokenized as the service does it.
-            found = backend.encode_batch_fast(list(chunk))
+            found = backend.encode_batch_fast([_with_tokens(text, self.tokenizer) for text in chunk])
             rows += (Row(np.array(one.ids, np.int32), np.array(one.type_ids, np.int8)) for one in found)
         return rows
+
+
+def _with_tokens(text: TextOrPair, tokenizer: Any) -> TextOrPair:  # Any: transformers has no one type for its tokenizers
+    """Put the tokenizer's own tokens where words were erased."""
+    tokens = {ord(HOLE): tokenizer.pad_token or "", ord(MASK): tokenizer.mask_token or ""}
+    return text.translate(tokens) if isinstance(text, str) else (text[0].translate(tokens), text[1].translate(tokens))
 
 
 def _moving_average(model: PreTrainedModel, decay: float) -> AveragedModel:
