@@ -86,19 +86,13 @@ ERROR = {
     },
     "required": ["status", "code", "message"],
 }
+UNKNOWN = "unknown field `txt`; fields are text, text_pair, model, truncation, priority, explain, sentences, targets"
 WRONG = {
     "error": {
         "status": "INVALID_ARGUMENT",
         "code": 3,
-        "message": "unknown field `txt`; fields are text, text_pair, model, truncation, priority, explain",
-        "details": [
-            {
-                "@type": "type.googleapis.com/google.rpc.BadRequest",
-                "field_violations": [
-                    {"description": "unknown field `txt`; fields are text, text_pair, model, truncation, priority, explain"}
-                ],
-            }
-        ],
+        "message": UNKNOWN,
+        "details": [{"@type": "type.googleapis.com/google.rpc.BadRequest", "field_violations": [{"description": UNKNOWN}]}],
     }
 }
 # By HTTP status: a name, and when it is given.
