@@ -55,7 +55,7 @@ def _calibrated(monkeypatch: pytest.MonkeyPatch, texts: int, base: Calibration |
     logits, labels = _drawn(texts, 1.0)
     monkeypatch.setattr(calibration, "answer", lambda *_: Answers(logits, 0, 0))
     graph: Any = None  # not reached
-    return calibrate(graph, [Example(f"text {n}", int(label)) for n, label in enumerate(labels)], 2, base)
+    return calibrate(graph, [Example(f"text {n}", int(label)) for n, label in enumerate(labels)], ("negative", "positive"), base)
 
 
 @pytest.mark.parametrize(

@@ -261,7 +261,7 @@ def _run(classifier: Classifier, texts: Sequence[str], plan: Plan, threads: int)
         groups = list(by_length(rows))
         for group, found in zip(groups, pool.map(classifier.run, ([rows[index] for index in group] for group in groups)), strict=True):
             for index, row_logits in zip(group, found, strict=True):
-                logits[index] = row_logits
+                logits[index] = row_logits[: len(classifier.manifest.labels)]
             bar.update(len(group))
     own = iter(logits)
     truncated = sum(reading.truncated for reading in readings)

@@ -1,5 +1,6 @@
 """Accuracy, macro F1, calibration error, temperature fit and abstain threshold. Pure functions of arrays."""
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
@@ -59,6 +60,12 @@ def probabilities(logits: Logits, temperature: float = 1.0) -> Probabilities:
     weights = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
     result: Probabilities = weights / weights.sum(axis=-1, keepdims=True)
     return result
+
+
+def stated(logits: Logits, labels: int, temperature: float = 1.0) -> Probabilities:
+    """What the service states of rows [rows, logits]: of the first ``labels`` by softmax of these, of further outputs by softmax of all."""
+    found = probabilities(logits[:, :labels], temperature)
+    return np.concatenate([found, probabilities(logits, temperature)[:, labels:]], axis=1)
 
 
 def confusion(answers: Labels, labels: Labels, classes: int) -> NDArray[np.int64]:
@@ -159,3 +166,10 @@ def fit_temperature(
 def abstain_threshold(confidence: NDArray[np.float64]) -> float:
     """Return the abstain threshold: the 1.5 % quantile of confidence, at most 0.75."""
     return min(float(np.quantile(confidence, ABSTAIN_QUANTILE)), ABSTAIN_BELOW_MAX)
+
+
+def threshold_within(confidence: NDArray[np.float64], share_max: float) -> float:
+    """Return the lowest threshold, to four decimals, that at most ``share_max`` of the rows reach."""
+    descending = np.sort(confidence)[::-1]
+    first_below = float(descending[int(share_max * len(descending))])
+    return min(1.0, (math.floor(first_below * 1e4) + 1) / 1e4)

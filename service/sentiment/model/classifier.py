@@ -47,12 +47,13 @@ class Classifier:
     def score(self, logits: Sequence[float]) -> Scored:
         """The calibrated answer for the raw logits of one row."""
         calibration = self.manifest.calibration
-        return score(logits, self.manifest.labels, calibration.temperature, calibration.abstain_below)
+        return score(logits, self.manifest.labels, calibration.temperature, calibration.abstain_below, self.manifest.mixed_at)
 
     def score_windows(self, windows: Sequence[Sequence[float]]) -> Scored:
         """The calibrated answer for one text from the raw logits of its windows."""
         calibration = self.manifest.calibration
-        return score_windows(windows, self.windows.combine, self.manifest.labels, calibration.temperature, calibration.abstain_below)
+        found = self.manifest.labels, calibration.temperature, calibration.abstain_below, self.manifest.mixed_at
+        return score_windows(windows, self.windows.combine, *found)
 
 
 def load_classifier(path: Path, precision: str | None = None, execute: Execute = here) -> Classifier:
@@ -91,7 +92,7 @@ def load_classifier(path: Path, precision: str | None = None, execute: Execute =
 
 
 def _load_session(bundle: Bundle, graph: GraphSpec) -> Session:
-    session = Session(bundle.path / graph.file, graph.providers[0], len(bundle.manifest.labels), bundle.outside(graph.file))
+    session = Session(bundle.path / graph.file, graph.providers[0], bundle.manifest.logits, bundle.outside(graph.file))
     # Checked again after loading, in case the file was replaced between the first check and the load.
     bundle.check(graph.file)
     return session
@@ -153,7 +154,8 @@ def golden_error(classifier: Classifier, golden: Golden) -> tuple[str, float]:
     except BaseException as error:  # ONNX Runtime's exceptions share no base class, and the tokenizer's panics are no Exception
         raise BadBundle(f"{file}: cannot run the golden set: {error}") from error
     if len(logits) != len(golden.logits):
-        raise BadBundle(f"{file}: returns {len(logits)} logits per row; the manifest has {len(golden.logits)} labels")
+        raise BadBundle(f"{file}: returns {len(logits)} logits per row; the manifest has {len(golden.logits)}")
     errors = [abs(found - known) for found, known in zip(logits, golden.logits, strict=True)]
-    label = classifier.manifest.labels[max(range(len(logits)), key=logits.__getitem__)]
+    labels = classifier.manifest.labels
+    label = labels[max(range(len(labels)), key=logits.__getitem__)]
     return label, max(errors, key=lambda error: (math.isnan(error), error))
