@@ -304,7 +304,9 @@ class Manifest(_Part):
                     f"{' and mixed has a logit too' if self.mixed else ''}"
                 )
         if self.targets and not self.neutral:
-            raise ValueError(f"targets needs a label {NEUTRAL!r}, the answer for a target that is not named; labels are {list(self.labels)}")
+            raise ValueError(
+                f"targets needs a label {NEUTRAL!r}, the answer for a target that is not named; labels are {list(self.labels)}"
+            )
         if self.targets and self.targets.tokens > self.max_tokens:
             raise ValueError(f"targets.tokens must be at most max_tokens ({self.max_tokens}), got {self.targets.tokens}")
         if self.head_tail and self.head_tail.head >= self.max_tokens:

@@ -4,6 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+# Labels that have a meaning to the server, in any case of their letters.
+POSITIVE, NEGATIVE, NEUTRAL = "positive", "negative", "neutral"
+
 
 # Labels that have a meaning to the server, in any case of their letters.
 POSITIVE, NEGATIVE, NEUTRAL = "positive", "negative", "neutral"
