@@ -8,10 +8,6 @@ from dataclasses import dataclass
 POSITIVE, NEGATIVE, NEUTRAL = "positive", "negative", "neutral"
 
 
-# Labels that have a meaning to the server, in any case of their letters.
-POSITIVE, NEGATIVE, NEUTRAL = "positive", "negative", "neutral"
-
-
 @dataclass(slots=True)
 class Scored:
     """An answer. ``scores`` are in the order of the labels and sum to 1. ``mixed``: the text praises and blames."""
