@@ -42,14 +42,14 @@ def figures(logits: Logits, labels: Labels, temperature: float = 1.0) -> Figures
     return figures_of(probabilities(logits, temperature), labels)
 
 
-def figures_of(stated: Probabilities, labels: Labels) -> Figures:
+def figures_of(predicted: Probabilities, labels: Labels) -> Figures:
     """Measure predicted probabilities against the correct labels."""
-    answers = stated.argmax(axis=1)
+    answers = predicted.argmax(axis=1)
     right = answers == labels
     return Figures(
         accuracy=float(right.mean()),
-        macro_f1=float(macro_f1(confusion(answers, labels, stated.shape[1]))),
-        ece=calibration_error(stated.max(axis=1), right),
+        macro_f1=float(macro_f1(confusion(answers, labels, predicted.shape[1]))),
+        ece=calibration_error(predicted.max(axis=1), right),
         rows=len(labels),
     )
 
@@ -88,6 +88,11 @@ def macro_f1(counts: NDArray[np.integer]) -> NDArray[np.float64]:
     occur = (counts.sum(axis=-1) + counts.sum(axis=-2)) > 0
     found: NDArray[np.float64] = class_scores(counts)[2].sum(axis=-1) / np.maximum(occur.sum(axis=-1), 1)
     return found
+
+
+def macro_recall(counts: NDArray[np.integer]) -> float:
+    """Mean recall of the classes that are a correct label, of confusion counts [classes, classes]."""
+    return float(class_scores(counts)[1][counts.sum(axis=-1) > 0].mean())
 
 
 def calibration_error(confidence: NDArray[np.float64], right: NDArray[np.bool_], bins: int = ECE_BINS) -> float:
