@@ -10,6 +10,9 @@ import pytest
 from sentiment.model.bundle import load_bundle
 from sentiment.model.classifier import load_classifier
 from sentiment.model.parts import read_parts
+from sentiment_models.cli import main
+from sentiment_models.data.carving import carve
+from sentiment_models.data.labelled import read_examples
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.compare import compare
 from sentiment_models.evaluation.evaluate import Dataset, evaluate, record
@@ -205,3 +208,17 @@ def test_a_file_of_mixed_texts_alone_says_what_it_lacks(beside: tuple[Path, Expo
 
     with pytest.raises(BadData, match="all texts are labelled mixed; add texts of one sign"):
         evaluate(beside[0], [Dataset("only", file)])
+
+
+def test_a_reference_counts_whole_texts_of_files_with_targets_and_mixed_texts(
+    bundle: Path, files: dict[str, Dataset], capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [str(files[name].path) for name in ("films/three", "mixed", "targets")]
+
+    assert main(["reference", str(bundle), *paths, "--dev", "0.5", "--name", "films", "--record"]) == 0
+
+    reference = load_bundle(bundle).manifest.references["films"]
+    assert reference.label.keys() == set(THREE)
+    held_out = carve([([one for path in paths for one in read_examples(Path(path), (*THREE, "mixed"))], 1)], 0.5, 1).dev
+    assert reference.texts == sum(example.text_pair is None for example in held_out) > 30
+    assert f"{reference.texts} texts" in capsys.readouterr().out

@@ -13,7 +13,7 @@ from sentiment.model.classifier import load_classifier
 from sentiment.model.scores import NEUTRAL
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tokenizer import Row, Tokenizer
-from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, Source, TextOrPair, read_texts
+from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, Source, TextOrPair, read_texts, wholes
 from sentiment_models.errors import BadCheckpoint, ModelsError, NotExplainable, disk_full
 from sentiment_models.evaluation.calibration import MIXED_AT, Calibration, calibrate, calibrated_on
 from sentiment_models.evaluation.reference import measure_reference, record_reference
@@ -258,7 +258,7 @@ def _build(
     golden = golden_set(graphs, identity.labels, identity.second_texts)
     known = Calibration(same.calibration.temperature, same.calibration.abstain_below) if same else None
     # Targets are calibrated as whole texts are: there is one temperature, and most answers are of whole texts.
-    judging = [example for example in dev if not identity.targets or example.text_pair is None]
+    judging = wholes(dev, targets=identity.targets is not None)
     say(calibrated_on(judging, known, pairs=identity.pairs))
     calibration = calibrate(graphs[PRECISIONS[0]], judging, identity.labels, known, identity.mixed_at)
     in_int8 = sum(name.endswith(INT8) for name in stored_tensors(part / WEIGHTS_FILE))
