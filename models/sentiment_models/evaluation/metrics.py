@@ -21,10 +21,10 @@ SEARCH_STEPS = 60
 # The share of rows that the threshold marks. The cap keeps confident answers unmarked where the model is almost always sure.
 ABSTAIN_QUANTILE = 0.015
 ABSTAIN_BELOW_MAX = 0.75
-# An answer below one half is rather wrong than right. Of two labels none is; of three, the doubt between neutral and a sign fills the lowest
-# 1.5 %, and the threshold would let texts in other languages through. With a bundle of three labels, 1.5 % (0.45) mark 89 % of the foreign
-# texts of undecided_test.tsv, and one half, which is 5 % of the development texts, 97 %; of the answers below it 51 % are right. Many labels
-# share the probability further, so that one half may mark most texts: hence the limit.
+# An answer below one half is rather wrong than right. Of two labels none is; of three, the doubt between neutral and a sign fills the
+# lowest 1.5 %, and the threshold would let texts in other languages through. With a bundle of three labels, 1.5 % (0.45) mark 89 % of the
+# foreign texts of undecided_test.tsv, and one half, which is 5 % of the development texts, 97 %; of the answers below it 51 % are right.
+# Many labels share the probability further, so that one half may mark most texts: hence the limit.
 ABSTAIN_HALF, ABSTAIN_QUANTILE_MAX = 0.5, 0.05
 
 
