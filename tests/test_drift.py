@@ -111,6 +111,31 @@ def test_a_window_of_known_kinds_alarms_as_seldom_as_one_of_a_single_reference(s
     assert np.mean([fit.shares["sentences"] for fit in fits]) == pytest.approx(share, abs=0.04)
 
 
+# The labels and lengths of four kinds, as a model of three labels has them.
+FOUR = {
+    "reviews": {"label": [0.48, 0.49, 0.03], "tokens": [0, 0.02, 0.28, 0.5, 0.2]},
+    "tweets": {"label": [0.16, 0.38, 0.46], "tokens": [0.05, 0.6, 0.35, 0, 0]},
+    "forum": {"label": [0.25, 0.4, 0.35], "tokens": [0.4, 0.5, 0.1, 0, 0]},
+    "tickets": {"label": [0.62, 0.16, 0.22], "tokens": [0.1, 0.65, 0.25, 0, 0]},
+}
+
+
+@pytest.mark.parametrize("shares", [*({name: 1.0} for name in FOUR), dict.fromkeys(FOUR, 0.25), {"tickets": 0.8, "tweets": 0.2}], ids=str)
+def test_traffic_of_one_of_four_kinds_or_of_several_alarms_as_seldom_as_with_a_single_reference(shares: dict[str, float]) -> None:
+    rng, windows = np.random.default_rng(13), 400
+    whole = {signal: sum(share * np.array(FOUR[name][signal]) for name, share in shares.items()) for signal in ("label", "tokens")}
+
+    fits = []
+    for _ in range(windows):
+        references = {signal: {name: rng.multinomial(2000, of[signal]).tolist() for name, of in FOUR.items()} for signal in whole}
+        fits.append(nearest({signal: rng.multinomial(WINDOW_TEXTS, of).tolist() for signal, of in whole.items()}, references))
+
+    alarms = sum(fit.excess > 1 for fit in fits) / windows
+    print(f"{alarms:.2%} of the windows of {shares} alarm")
+    assert alarms < 3 * FALSE_ALARMS
+    assert not any(fit.above(0.25) for fit in fits)
+
+
 def test_a_kind_that_no_reference_has_is_drift_against_each_mixture() -> None:
     rng = np.random.default_rng(12)
     references = known(rng, 2000, 2000)

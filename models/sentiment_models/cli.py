@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "fine-tune a classifier",
     "scratch": "compare models trained from scratch with fine-tuned ones",
     "label": "label texts with a teacher model's probabilities",
+    "prepare": "make the training files of the default bundle from public data sets",
     "cases": "generate labelled minimal pairs from a grammar, for training and for judging",
     "edit": "turn the label of texts by small edits, for training and for judging",
     "resize": "make a classifier deeper, shallower or wider, to train it on",

@@ -42,7 +42,7 @@ EXTRAS: Mapping[str, str] = {
     "onnxruntime": "cpu",
     "matplotlib": "plots",
     **dict.fromkeys(("cryptography", "onnx", "safetensors", "tqdm", "wheel"), "bundles"),
-    **dict.fromkeys(("optimum", "tensorboard", "torch", "transformers"), "models"),
+    **dict.fromkeys(("optimum", "tensorboard", "torch", "transformers", "vaderSentiment"), "models"),
 }
 
 

@@ -48,6 +48,21 @@ def exported(checkpoint: Path, dev: list[Example], tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture(scope="session")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random checkpoint of three labels and mixed."""
+    return save_tiny_bert(tmp_path_factory.mktemp("four"), labels=("negative", "positive", "neutral", "mixed"))
+
+
+@pytest.fixture(scope="session")
+def beside(four: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Exported]:
+    """Its bundle, with an output for mixed texts and targets in 32 tokens, and the measurements of its export."""
+    dev = [Example(text, place % 4, domain="films") for place, (_, text) in enumerate(sentences(120, seed=5))]
+    dev += [Example(text, label, text_pair=text.split()[-1]) for label, text in sentences(30, seed=6)]
+    bundle = tmp_path_factory.mktemp("bundles") / "three" / "1"
+    return bundle, export(four, bundle, name="three", version=1, dev=dev, mixed=True, targets=32)
+
+
+@pytest.fixture(scope="session")
 def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the checkpoint's tokenizer and its graph as fp32.onnx with its weights inside. Tests may add other graphs."""
     folder = tmp_path_factory.mktemp("graphs")

@@ -8,7 +8,7 @@ import pytest
 from sentiment_models.data.labelled import Example
 from sentiment_models.evaluation import calibration
 from sentiment_models.evaluation.calibration import FINE_TUNE_SPREAD, UNKNOWN_SPREAD, Calibration, calibrate, calibrated_on, fit_near
-from sentiment_models.evaluation.metrics import fit_temperature, probabilities
+from sentiment_models.evaluation.metrics import abstain_threshold, fit_temperature, probabilities
 from sentiment_models.export.inference import Answers
 
 BASE = Calibration(temperature=1.2, abstain_below=0.6)
@@ -55,7 +55,7 @@ def _calibrated(monkeypatch: pytest.MonkeyPatch, texts: int, base: Calibration |
     logits, labels = _drawn(texts, 1.0)
     monkeypatch.setattr(calibration, "answer", lambda *_: Answers(logits, 0, 0))
     graph: Any = None  # not reached
-    return calibrate(graph, [Example(f"text {n}", int(label)) for n, label in enumerate(labels)], 2, base)
+    return calibrate(graph, [Example(f"text {n}", int(label)) for n, label in enumerate(labels)], ("negative", "positive"), base)
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,24 @@ def test_the_threshold_of_fewer_than_200_texts_is_the_bases(monkeypatch: pytest.
     assert _calibrated(monkeypatch, 199, BASE).abstain_below == 0.6
     assert _calibrated(monkeypatch, 400, BASE).abstain_below != 0.6
     assert _calibrated(monkeypatch, 199, None).abstain_below > 0
+
+
+@pytest.mark.parametrize(
+    ("lowest", "wanted"),
+    [
+        # Of two labels, no answer is below one half.
+        ((0.55, 0.6, 0.65), 0.55),
+        # Of three, answers that are rather wrong than right abstain, if they are few.
+        ((0.4, 0.52, 0.6), 0.5),
+        # Of many, most answers are.
+        ((0.1, 0.2, 0.3), 0.2),
+        ((0.9, 0.95, 0.97), 0.75),
+    ],
+)
+def test_answers_that_are_rather_wrong_than_right_abstain_but_no_more_than_one_in_twenty(
+    lowest: tuple[float, float, float], wanted: float
+) -> None:
+    # The quantiles 1.5 % and 5 %, and the rest.
+    confidence = np.array([lowest[0]] * 20 + [lowest[1]] * 40 + [lowest[2]] * 940)
+
+    assert abstain_threshold(confidence) == pytest.approx(wanted, abs=1e-9)

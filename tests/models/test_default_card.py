@@ -35,39 +35,35 @@ def about() -> AuthorFacts:
     return read_about(ABOUT)
 
 
-def rows(text: str, heading: str) -> Iterator[list[str]]:
-    """The rows of the first table below a heading, without its header."""
+def rows(text: str, heading: str) -> Iterator[dict[str, str]]:
+    """The rows of the first table below a heading, by the names of its columns; of two of one name the first."""
     lines = text[text.index(f"\n{heading}\n") :].splitlines()[2:]
     start = next(number for number, line in enumerate(lines) if line.startswith("|"))
-    for line in lines[start + 2 :]:
-        if not line.startswith("|"):
-            return
-        yield [cell.strip() for cell in line.strip("|").split("|")]
+    cut = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start:]]
+    for cells in cut[2 : next((number for number, cells in enumerate(cut) if len(cells) < 2), None)]:
+        yield dict(reversed(list(zip(cut[0], cells, strict=True))))
 
 
 def test_every_figure_of_the_card_is_the_manifest_s_or_the_record_s(bundle: Bundle, record: str, about: AuthorFacts) -> None:
-    recorded = {row[1]: row for row in rows(record, "## Figures") if row[0] == "int8"}
-    stated = {(row[0], row[1]): row[4] for row in rows(record, "### Expected accuracy")}
-    labels: dict[str, list[int]] = {}
-    for name, _, _, _, _, texts, _ in rows(record, "### Labels"):
-        labels.setdefault(name, []).append(int(texts.replace(",", "")))
+    recorded = {row["data set"]: row for row in rows(record, "## Figures") if row["graph"] == "int8"}
+    beside = {row["data set"]: row for row in rows(record, "### Beside other answers")} if "### Beside other answers" in record else {}
     named = {about.name(name): name for name in recorded}
 
     shown = list(rows(bundle.card, "## Figures"))
 
-    assert [row[0] for row in shown] == [about.name(name) for name in recorded if name not in about.omit]
-    for public, texts, largest, earlier, accuracy, expected, ece, abstained in shown:
-        name = named[public]
-        row, count = recorded[name], int(texts.replace(",", ""))
-        assert (texts, accuracy[:6]) == (row[2], row[3])
-        assert [float(one) for one in accuracy[8:-1].split(" to ")] == pytest.approx([float(one) for one in row[4].split(" to ")], abs=6e-4)
-        assert largest == f"{max(labels[name]) / sum(labels[name]):.3f}"
-        assert earlier == (f"{about.earlier.accuracy[public]:g}" if about.earlier and public in about.earlier.accuracy else "")
-        assert float(expected) == pytest.approx(float(stated[name, "all"]), abs=6e-4)
-        assert float(ece) == pytest.approx(float(row[6]), abs=6e-4)
-        assert abstained == f"{100 * int(row[10]) / count:.1f} %"
+    assert [row["data set"] for row in shown] == [about.name(name) for name in recorded if name not in about.omit]
+    for row in shown:
+        name = named[row["data set"]]
+        wanted, accuracy = recorded[name], row["accuracy"]
+        assert (row["texts"], accuracy[:6]) == (wanted["texts"], wanted["accuracy"])
+        interval = [float(one) for one in wanted["95 %"].split(" to ")]
+        assert [float(one) for one in accuracy[8:-1].split(" to ")] == pytest.approx(interval, abs=6e-4)
+        assert float(row["ECE"]) == pytest.approx(float(wanted["ECE"]), abs=6e-4)
+        assert row["abstained"] == f"{100 * int(wanted['abstained']) / int(row['texts'].replace(',', '')):.1f} %"
+        for other in beside.get(name, {}).keys() & row.keys() - {"data set"}:
+            assert float(row[other]) == pytest.approx(float(beside[name][other].partition(";")[0]), abs=6e-4)
         if measured := bundle.manifest.accuracy.get(name):
-            assert (f"{measured.rows:,}", f"{measured.accuracy:.4f}", f"{measured.ece:.3f}") == (texts, accuracy[:6], ece)
+            assert (f"{measured.rows:,}", f"{measured.accuracy:.4f}", f"{measured.ece:.3f}") == (row["texts"], accuracy[:6], row["ECE"])
 
 
 def test_the_card_says_what_its_author_wrote_and_what_the_manifest_says(bundle: Bundle, about: AuthorFacts) -> None:
@@ -101,4 +97,4 @@ def test_the_card_is_two_pages_and_claims_no_selection_of_all_stages(bundle: Bun
 def test_the_written_texts_are_as_many_as_the_record_says(name: str, file: str, bundle: Bundle, record: str) -> None:
     labels = [example.label for example in read_examples(Path(TEXTS / file), bundle.manifest.labels)]
 
-    assert [row[5] for row in rows(record, "### Labels") if row[0] == name] == [str(labels.count(label)) for label in (0, 1)]
+    assert [row["texts"] for row in rows(record, "### Labels") if row["data set"] == name] == [str(labels.count(label)) for label in (0, 1)]

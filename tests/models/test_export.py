@@ -254,7 +254,7 @@ def test_int8_may_turn_texts_between_two_labels_alone(wrong: int, texts: int, su
     def torch_says(batch: Any) -> Any:
         return np.array([[-half, half] if row.number < wrong else [half, -half] for row in batch])
 
-    measured = parity(graph, torch_says, rows)
+    measured = parity(graph, torch_says, rows, 2)
 
     assert (measured.labels_changed, measured.sure_labels_changed) == (wrong, wrong * (sure > 0.9))
     if sure > 0.9:
@@ -268,7 +268,7 @@ def test_a_flip_of_one_text_among_many_labels_is_an_error_of_the_whole_text() ->
     one, other = (np.where(np.arange(28) == place, 12.0, 0.0)[None] for place in (0, 1))
     graph: Any = SimpleNamespace(feeds=lambda batch: batch, logits=lambda _: one)
 
-    measured = parity(graph, lambda _: other, [SimpleNamespace(tokens=3)])  # type: ignore[list-item]  # all that is read of a row
+    measured = parity(graph, lambda _: other, [SimpleNamespace(tokens=3)], 28)  # type: ignore[list-item]  # all that is read of a row
 
     assert measured.probability_error_mean > 0.99
     assert measured.probability_error_counted == pytest.approx(0.1)

@@ -89,7 +89,7 @@ def test_a_row_alone_and_in_shuffled_longer_padded_batches_is_bit_equal(
 ) -> None:
     graph = _graph(folder, f"{embeddings}.onnx", quantize(source, embeddings))
 
-    moved = movement(graph, rows)
+    moved = movement(graph, rows, 2)
 
     check_movement("int8", moved)
     assert moved.probability_max == 0.0
@@ -103,14 +103,14 @@ def test_answers_depend_on_the_padding_if_the_first_token_is_taken_once(
     monkeypatch.setattr("sentiment_models.export.graphs.flatten.FIRST_TWICE", (0,))
     once = _graph(folder, "once.onnx", quantize(flatten(whole)))
 
-    assert movement(once, rows).probability_max > 0
+    assert movement(once, rows, 2).probability_max > 0
 
 
 def test_answers_of_the_usual_per_tensor_int8_depend_on_batch_mates(folder: Path, rows: list[Row]) -> None:
     quantize_dynamic(folder / "fp32.onnx", folder / "usual.onnx", weight_type=QuantType.QInt8)
     usual = _graph(folder, "usual.onnx")
 
-    moved = movement(usual, rows)
+    moved = movement(usual, rows, 2)
 
     assert moved.probability_max > 1e-3
     with pytest.raises(ParityFailed, match=r"batch mates change a probability .*; the limit is 1e-04"):

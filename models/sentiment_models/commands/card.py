@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--about",
         type=Path,
         metavar="TOML",
-        help="what no measurement tells: language, licences, limits, selection, sources, names of data sets, figures of the bundle before",
+        help="what no measurement tells: language, licences, limits, selection, sources, names of data sets",
     )
     parser.add_argument("--language", default="", metavar="NAME", help="language of the texts, such as English")
     parser.add_argument("--licences", default="", metavar="TEXT", help="statement on the licences of the training texts")

@@ -32,6 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="measure abstention on texts without an answer: a .tsv of kind<TAB>text (kind: language code; en: English without sentiment)",
     )
+    parser.add_argument(
+        "--before",
+        type=Path,
+        metavar="BUNDLE",
+        help="also measure this bundle's answers to the same texts; where it has no label neutral, those that abstain count as neutral",
+    )
+    parser.add_argument(
+        "--vader", action="store_true", help="also measure the answers of VADER's word list (extra models; scores from 0.05 on count)"
+    )
     parser.add_argument("--precision", choices=("int8", "fp32"), help="measure this graph instead of the served one")
     parser.add_argument("--truncation", choices=("head", *READ_ON), help="how to read texts that are too long (default: the bundle's)")
     parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads of the session (default: the available cores)")
@@ -69,6 +78,8 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.truncation,
         arguments.undecided,
         arguments.seed,
+        arguments.before,
+        arguments.vader,
     )
     print(as_text(evaluation), file=beside(arguments.json, arguments.html))
     if arguments.json:

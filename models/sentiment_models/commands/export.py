@@ -6,6 +6,10 @@ from pathlib import Path
 
 from sentiment_models.commands.arguments import DATA_HELP, add_output, add_overwrite, add_reading, positive, reading_of
 from sentiment_models.errors import ModelsError
+from sentiment_models.export.labels import MIXED
+
+# A mention is mostly judged in its own sentence and the next: reviews have 20 tokens a sentence, and attention costs the square.
+TARGET_TOKENS = 128
 
 DESCRIPTION = (
     "Make a bundle from a checkpoint: weights in int8, an int8 and an fp32 graph, a manifest. Compares both graphs with torch, and single "
@@ -33,6 +37,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pairs",
         action="store_true",
         help="the checkpoint was trained on text pairs: the bundle reads and verifies pairs too",
+    )
+    parser.add_argument(
+        "--beside",
+        choices=(MIXED,),
+        help="the checkpoint's last label, mixed, is an output beside the labels: whether a text praises and blames. Its threshold is the "
+        "lowest with at most 10 %% false alarms among the texts of --dev with one sign, of the kinds (domain) that have mixed ones",
+    )
+    parser.add_argument(
+        "--targets",
+        nargs="?",
+        type=positive,
+        const=TARGET_TOKENS,
+        metavar="TOKENS",
+        help="the checkpoint was trained on pairs of a text and a target: the bundle answers the sentiment towards targets, from at most "
+        f"so many tokens around their mention (without TOKENS: {TARGET_TOKENS})",
     )
     parser.add_argument(
         "--max-tokens", type=positive, metavar="N", help="read fewer tokens of a text (default: the model's maximum; XLNet: 512)"
@@ -71,7 +90,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise ModelsError(f"{arguments.out}: the folder's name is not a version number; add --version N")
     labels, reading, inherited = label_names(arguments.checkpoint), reading_of(arguments), inherited_of(arguments.checkpoint)
     pairs = arguments.pairs or (inherited is not None and inherited.pairs)
-    dev = list(read_examples(arguments.dev, labels, pairs=pairs, reading=reading)) if arguments.dev else None
+    second_texts = pairs or bool(arguments.targets or (inherited and inherited.targets))
+    dev = list(read_examples(arguments.dev, labels, pairs=second_texts, reading=reading)) if arguments.dev else None
     exported = export(
         arguments.checkpoint,
         out,
@@ -81,6 +101,8 @@ def run(arguments: argparse.Namespace) -> None:
         base=arguments.base,
         embeddings=arguments.embeddings,
         pairs=pairs,
+        mixed=bool(arguments.beside),
+        targets=arguments.targets,
         max_tokens=arguments.max_tokens,
         spellings=arguments.spellings,
         texts=arguments.texts,
@@ -99,5 +121,10 @@ def run(arguments: argparse.Namespace) -> None:
     guess = "no base" if exported.base_temperature is None else f"the base's: {exported.base_temperature:.3f}"
     sure = f" (with {guess}, 95 % sure: {low:.2f} to {high:.2f})" if found.interval else ""
     print(f"temperature {found.temperature:.3f}{sure}, abstain below {found.abstain_below:.3f}; {golden} golden texts")
+    if found.mixed:
+        print(
+            f"mixed from {found.mixed.at:.4f}: {found.mixed.found} of {found.mixed.texts} mixed development texts, and "
+            f"{found.mixed.alarms} of {found.mixed.one_sign} of one sign"
+        )
     for path in sorted(out.iterdir()):
         print(f"{path.name:20} {path.stat().st_size / 1e6:8.2f} MB")

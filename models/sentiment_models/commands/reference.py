@@ -8,8 +8,9 @@ from sentiment.files.standard_streams import need_standard_output
 from sentiment.model.bundle import NAME
 from sentiment_models.commands.arguments import add_reading, positive, reading_of
 from sentiment_models.data.carving import carve
-from sentiment_models.data.labelled import TextOrPair, read_examples, read_texts
+from sentiment_models.data.labelled import TextOrPair, read_examples, read_texts, wholes
 from sentiment_models.errors import ModelsError
+from sentiment_models.export.labels import outputs_of
 
 DESCRIPTION = (
     "Count how a bundle answers texts that it knows: winning label, abstention, score, tokens, unknown tokens, fragments of words, and "
@@ -76,9 +77,13 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.dev is None:
         texts = [text for file in arguments.files for text in read_texts(file, pairs=manifest.pairs, reading=reading)]
     else:
-        files = (read_examples(file, manifest.labels, pairs=manifest.pairs, reading=reading) for file in arguments.files)
+        outputs = outputs_of(manifest.labels, manifest.mixed)
+        files = (
+            read_examples(file, outputs, pairs=manifest.pairs or manifest.targets is not None, reading=reading) for file in arguments.files
+        )
         examples = [example for file in files for example in file]
-        texts = [example.whole for example in carve([(examples, 1)], arguments.dev, arguments.seed).dev]
+        held_out = carve([(examples, 1)], arguments.dev, arguments.seed).dev
+        texts = [example.whole for example in wholes(held_out, targets=manifest.targets is not None)]
     found = measure_reference(classifier, texts, arguments.files, arguments.threads, hidden_of_others(manifest, arguments.name))
     print(table(found))
     if arguments.record:

@@ -1,25 +1,28 @@
-"""The public texts of the default bundle, as ``train`` and ``label`` take them, less those that are kept back.
+"""The public texts of the default bundle, less those that are kept back from it. docs/models/prepare.md has the split.
 
-    python -m sentiment_models.data.english_texts DATA OUT
-
-Kept back are, by a hash of their letters and digits, the shares ``KEPT`` of each source. No model of the bundle learns from them, labels
-them for another, is calibrated with them or chosen by them. A phrase of a sentence that is kept back is left out too. ``OUT/kept`` has
-them, a file a domain.
+A text is kept back by the hash of its letters and digits, so copies that differ in case, spacing or punctuation are, too, whatever file
+they come from. So are the phrases of a sentence that is kept back. Knows nothing of models.
 """
 
-import argparse
-import gzip
 import hashlib
 import json
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Row = dict[str, Any]
+from sentiment_models.data.labelled import LABEL, PLAIN
+from sentiment_models.data.text_files import lines, tabbed
+from sentiment_models.errors import BadData
 
-# The share of each source that is kept back: at least 3,000 texts of tweets, forum, film sentences, film reviews and products.
+Row = dict[str, Any]
+"""A line of a .jsonl file. Any: texts, and lists of aspects."""
+
+KEPT_FOLDER = "kept"
+# The share of each source that is kept back: at least 3,000 texts of tweets, forum, film sentences (SST's with their phrases), film reviews
+# and products.
 KEPT = {
     "tweets": 0.07,
     "forum": 0.095,
@@ -31,12 +34,23 @@ KEPT = {
     "targets": 0.1,
 }
 PRODUCTS = ("apparel", "baby", "camera_photo", "health_personal_care", "music", "sports_outdoors", "video")
-THREE = {"very negative": "negative", "very positive": "positive", "0": "negative", "1": "positive"}
-POLARITIES = frozenset(("negative", "neutral", "positive"))
+ASPECTS = ("restaurants_mixed", "restaurants", "laptops")
+NEGATIVE, NEUTRAL, POSITIVE, MIXED = "negative", "neutral", "positive", "mixed"
+THREE = {"very negative": NEGATIVE, "very positive": POSITIVE, "0": NEGATIVE, "1": POSITIVE}
+# The fourth one of SemEval, conflict, is no answer towards a target.
+POLARITIES = frozenset((NEGATIVE, NEUTRAL, POSITIVE))
 # How often a pair has a target that its text does not name, for each that it names.
 UNNAMED = 0.25
 # SST's phrases below this length are fragments.
 LONG_WORDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The rows of a file to be, and the share of them that is kept back."""
+
+    rows: Sequence[Row]
+    share: float
 
 
 def key_of(text: str) -> str:
@@ -49,65 +63,78 @@ def is_kept(text: str, share: float) -> bool:
     return int.from_bytes(hashlib.sha256(key_of(text).encode()).digest()[:4], "big") < share * 2**32
 
 
-def prepare(data: Path, out: Path) -> dict[str, int]:
-    """Write the files; returns the number of texts in each.
+def prepare(data: Path) -> dict[str, list[Row]]:
+    """Return the rows of each file to be, by its name without the ending: those to learn from, and in KEPT_FOLDER those that are kept back.
 
     Args:
-        data: tweets, forum, support, sst5, sst2, mr, imdb, amazon, products, aspects and headlines, as .tsv.gz of ``label<TAB>text``,
-            .txt.gz, and .jsonl.gz of ``{"text", "aspects": [{"term", "polarity"}]}``.
-        out: a folder; made if it does not exist.
-    """
-    tweets = {name: _labelled(data / f"{name}/train.tsv.gz") for name in ("tweets", "forum", "support")}
-    sst5, mr = _labelled(data / "sst5/train.tsv.gz"), _labelled(data / "mr/train.tsv.gz")
-    phrases = _labelled(data / "sst2/train.tsv.gz")
-    imdb, dvd = _labelled(data / "imdb/train.tsv.gz"), _labelled(data / "amazon/dvd.tsv.gz")
-    products = {name: _labelled(data / f"products/{name}_train.tsv.gz") for name in PRODUCTS}
-    goods = [{**row, "domain": name} for name, rows in products.items() for row in rows]
-    reviews = [{"text": line} for line in _lines(data / "imdb/unlabelled.txt.gz")]
-    bare = [{"text": line} for line in _lines(data / "products/unlabelled.txt.gz")]
-    aspects = [
-        row for name in ("restaurants_mixed", "restaurants", "laptops") for row in _aspects(data / f"aspects/{name}_train.jsonl.gz", name)
-    ]
-    headlines = list(_aspects(data / "headlines/train.jsonl.gz", "headlines"))
+        data: a folder with tweets, forum, support, sst5, sst2, mr, imdb, amazon, products, aspects and headlines, as .tsv.gz of
+            ``label<TAB>text``, .txt.gz, and .jsonl.gz of ``{"text", "aspects": [{"term", "polarity"}]}``.
 
-    shares = {
-        **{name: (rows, KEPT[name]) for name, rows in tweets.items()},
-        "sst5": (sst5, KEPT["sst"]),
-        "mr": ([{"text": row["text"]} for row in mr], KEPT["sst"]),
-        "imdb": (imdb, KEPT["imdb"]),
-        "dvd": (dvd, 0.0),
-        "products": (goods, KEPT["products"]),
-        "reviews": (reviews, KEPT["unlabelled"]),
-        "goods": (bare, KEPT["products"]),
-        "targets": (aspects, KEPT["targets"]),
-        "headlines": (headlines, KEPT["targets"]),
-    }
-    kept = {name: [row for row in rows if is_kept(row["text"], share)] for name, (rows, share) in shares.items()}
+    Raises:
+        BadData: a file cannot be used. Names file and line.
+    """
+    sources = _sources(data)
+    kept = {name: [row for row in source.rows if is_kept(row["text"], source.share)] for name, source in sources.items()}
     taken = {key_of(row["text"]) for rows in kept.values() for row in rows}
-    files = {name: [row for row in rows if key_of(row["text"]) not in taken] for name, (rows, _) in shares.items()}
-    wholes = "\n".join(_words(row["text"]) for name in ("sst5", "mr") for row in kept[name])
-    phrases = [row for row in phrases if _words(row["text"]) not in wholes]
-    files["sst2_long"] = [row for row in phrases if len(row["text"].split()) >= LONG_WORDS]
-    files["sst2_short"] = [row for row in phrases if len(row["text"].split()) < LONG_WORDS]
-    for name in ("targets", "headlines"):
-        files[name], kept[name] = (list(_pairs(rows)) for rows in (files[name], kept[name]))
-    (out / "kept").mkdir(parents=True, exist_ok=True)
-    for folder, found in ((out, files), (out / "kept", kept)):
-        for name, rows in found.items():
-            (folder / f"{name}.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return {name: len(rows) for name, rows in files.items()} | {f"kept/{name}": len(rows) for name, rows in kept.items()}
+    files = {name: [row for row in source.rows if key_of(row["text"]) not in taken] for name, source in sources.items()}
+    sentences = "\n".join(_words(row["text"]) for name in ("sst5", "mr") for row in kept[name])
+    files |= {"sst2_long": [], "sst2_short": []}
+    kept["sst2"] = []
+    for row in _labelled(data / "sst2/train.tsv.gz"):
+        is_long = len(row["text"].split()) >= LONG_WORDS
+        side = kept["sst2"] if _words(row["text"]) in sentences else files["sst2_long" if is_long else "sst2_short"]
+        side.append(row)
+    for part in (files, kept):
+        part["aspects_whole"] = list(_wholes(part["targets"]))
+        part.update({name: list(_pairs(part[name])) for name in ("targets", "headlines")})
+    return {**files, **{f"{KEPT_FOLDER}/{name}": rows for name, rows in kept.items()}}
+
+
+def _sources(data: Path) -> dict[str, _Source]:
+    products = [{**row, "domain": name} for name in PRODUCTS for row in _labelled(data / f"products/{name}_train.tsv.gz")]
+    targets = [row for name in ASPECTS for row in _aspects(data / f"aspects/{name}_train.jsonl.gz", name)]
+    return {
+        **{name: _Source(_labelled(data / f"{name}/train.tsv.gz"), KEPT[name]) for name in ("tweets", "forum", "support")},
+        "sst5": _Source(_labelled(data / "sst5/train.tsv.gz"), KEPT["sst"]),
+        # Its labels are of whole reviews.
+        "mr": _Source([{"text": row["text"]} for row in _labelled(data / "mr/train.tsv.gz")], KEPT["sst"]),
+        "imdb": _Source(_labelled(data / "imdb/train.tsv.gz"), KEPT["imdb"]),
+        "dvd": _Source(_labelled(data / "amazon/dvd.tsv.gz"), 0.0),
+        "products": _Source(products, KEPT["products"]),
+        "reviews": _Source(_unlabelled(data / "imdb/unlabelled.txt.gz"), KEPT["unlabelled"]),
+        "goods": _Source(_unlabelled(data / "products/unlabelled.txt.gz"), KEPT["products"]),
+        "targets": _Source(targets, KEPT["targets"]),
+        "headlines": _Source(list(_aspects(data / "headlines/train.jsonl.gz", "headlines")), KEPT["targets"]),
+    }
 
 
 def _labelled(path: Path) -> list[Row]:
-    found = (line.partition("\t") for line in _lines(path))
-    return [{"label": THREE.get(label, label), "text": text} for label, _, text in found]
+    return [{"label": THREE.get(label, label), "text": text} for _, label, text in tabbed(path, LABEL, PLAIN)]
+
+
+def _unlabelled(path: Path) -> list[Row]:
+    return [{"text": line} for _, line in lines(path, PLAIN)]
 
 
 def _aspects(path: Path, domain: str) -> Iterator[Row]:
-    for line in _lines(path):
-        row = json.loads(line)
-        aspects = [(one["term"], one["polarity"]) for one in row["aspects"] if one["polarity"] in POLARITIES]
-        yield {"text": row["text"], "aspects": aspects, "domain": domain}
+    for place, line in lines(path, PLAIN):
+        try:
+            row = json.loads(line)
+            aspects = [(one["term"], one["polarity"]) for one in row["aspects"] if one["polarity"] in POLARITIES]
+            yield {"text": row["text"], "aspects": aspects, "domain": domain}
+        except (ValueError, KeyError, TypeError) as error:
+            wanted = '{"text", "aspects": [{"term", "polarity"}]}'
+            raise BadData(f"{path}: {place}: expected {wanted}, got {line[:80]!r}") from error
+
+
+def _wholes(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    """Whole texts, labelled by the signs of their targets. A text whose targets all have both signs at once is left out."""
+    for row in rows:
+        signs = {polarity for _, polarity in row["aspects"]}
+        polar = signs - {NEUTRAL}
+        if signs:
+            label = MIXED if len(polar) > 1 else next(iter(polar), NEUTRAL)
+            yield {"label": label, "text": row["text"], "domain": row["domain"]}
 
 
 def _pairs(rows: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
@@ -124,27 +151,9 @@ def _pairs(rows: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
             yield {"label": polarity, "text": row["text"], "text_pair": term, "domain": row["domain"]}
             other = rng.choice(terms)
             if rng.random() < UNNAMED and key_of(other) not in key_of(row["text"]):
-                yield {"label": "neutral", "text": row["text"], "text_pair": other, "domain": f"{row['domain']}, unnamed"}
+                yield {"label": NEUTRAL, "text": row["text"], "text_pair": other, "domain": f"{row['domain']}, unnamed"}
 
 
 def _words(text: str) -> str:
     words = " ".join(re.split(r"[\W_]+", text.lower())).strip()
     return f" {words} "
-
-
-def _lines(path: Path) -> Iterator[str]:
-    with gzip.open(path, "rt", encoding="utf-8") as stream:
-        yield from (line.rstrip("\n") for line in stream)
-
-
-def main(arguments: Iterable[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m sentiment_models.data.english_texts", description=__doc__)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("out", type=Path)
-    given = parser.parse_args(None if arguments is None else list(arguments))
-    for name, count in prepare(given.data, given.out).items():
-        print(f"{name}\t{count}")
-
-
-if __name__ == "__main__":
-    main()

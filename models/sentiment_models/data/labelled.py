@@ -173,6 +173,11 @@ def read_examples(path: Path, labels: Sequence[str], *, pairs: bool = True, read
         yield Example(line.text, place, line.target, bool(line.label), line.text_pair, line.domain, line.teacher, line.made)
 
 
+def wholes(examples: Iterable[Example], *, targets: bool) -> list[Example]:
+    """The examples that are answered as a whole. ``targets``: a second text is a target, and the answer is of the text towards it."""
+    return [example for example in examples if not targets or example.text_pair is None]
+
+
 def read_texts(path: Path, *, pairs: bool = True, reading: LabelledReading = PLAIN) -> Iterator[TextOrPair]:
     """Read texts without their labels from a file of any format of ``sentiment.files``.
 

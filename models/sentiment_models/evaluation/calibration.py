@@ -1,10 +1,12 @@
-"""Calibration of a graph on a development set: the temperature and the abstain threshold."""
+"""Calibration of a graph on a development set: the temperature, the abstain threshold, and from when on a text is mixed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sentiment.model.scores import NEUTRAL
 from sentiment_models.data.labelled import Example
 from sentiment_models.errors import BadData
 from sentiment_models.evaluation.metrics import (
@@ -16,6 +18,8 @@ from sentiment_models.evaluation.metrics import (
     fit_temperature,
     negative_log_likelihood,
     probabilities,
+    stated,
+    threshold_within,
 )
 from sentiment_models.export.inference import Graph, answer
 
@@ -28,8 +32,26 @@ FINE_TUNE_SPREAD = 0.35
 UNKNOWN_SPREAD = 1.0
 # Of fewer texts, not even three lie below the threshold.
 ABSTAIN_TEXTS_MIN = 200
+# Of the texts of one sign, so many may be called mixed.
+MIXED_ALARMS_MAX = 0.1
+# The threshold without a development set of mixed texts.
+MIXED_AT = 0.5
 # Of log(temperature), for the curvature of its likelihood.
 STEP = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class MixedCalibration:
+    """The least probability of a mixed text, and what chose it: ``found`` of ``texts`` mixed ones, and ``alarms`` of ``one_sign``.
+
+    The texts of one sign are those of the kinds (``domain``) that have mixed ones.
+    """
+
+    at: float = MIXED_AT
+    texts: int = 0
+    found: int = 0
+    one_sign: int = 0
+    alarms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +59,7 @@ class Calibration:
     """Temperature and abstain threshold; ``dev`` holds the calibrated figures on the development set.
 
     ``interval``: where the temperature lies with 95 % probability, by the development set and the first guess; None: it was not fitted.
+    ``mixed``: None without such an output.
     """
 
     temperature: float = 1.0
@@ -44,33 +67,74 @@ class Calibration:
     abstain_below: float = 0.0
     dev: Figures | None = None
     interval: tuple[float, float] | None = None
+    mixed: MixedCalibration | None = None
 
 
-def calibrate(graph: Graph, dev: Sequence[Example], labels: int, base: Calibration | None) -> Calibration:
-    """Fit the temperature and the abstain threshold on a development set.
+def calibrate(
+    graph: Graph, dev: Sequence[Example], labels: Sequence[str], base: Calibration | None, mixed_at: float | None = None
+) -> Calibration:
+    """Fit the temperature, the abstain threshold and that of mixed texts on a development set.
 
     The temperature is the likeliest one of which the base's, or 1 without a base, is a first guess. With few texts it is near that. With
     fewer than TEXTS_MIN both are the base's, or 1 and 0.
 
+    Args:
+        graph: has a logit for each label, and one more with ``mixed_at``.
+        dev: examples of the label after the last one are mixed texts, which count for that output only.
+        labels: their names.
+        base: the base's; None without a base.
+        mixed_at: the threshold if the set has too few mixed texts; None: there is no such output.
+
     Raises:
         BadData: the set has a label that the model lacks, or texts of one label only.
     """
-    known = base or Calibration()
+    known = replace(base or Calibration(), mixed=None if mixed_at is None else MixedCalibration(mixed_at))
     if not dev:
         return known
-    wanted = np.array([example.label for example in dev], np.int64)
-    if wanted.max() >= labels:
-        raise BadData(f"the development set has label {wanted.max()}; the model has labels 0 to {labels - 1}")
+    wanted, outputs = np.array([example.label for example in dev], np.int64), len(labels) + (mixed_at is not None)
+    if wanted.max() >= outputs:
+        raise BadData(f"the development set has label {wanted.max()}; the model has labels 0 to {outputs - 1}")
     logits = answer(graph, [example.whole for example in dev], "calibrating").logits
-    if len(dev) < TEXTS_MIN:
+    single = wanted < len(labels)
+    found = calibrate_labels(logits[single, : len(labels)], wanted[single], known, fine_tuned=base is not None) if single.any() else known
+    if mixed_at is None:
+        return found
+    praise_and_blame = stated(logits, len(labels), found.temperature)[:, -1]
+    kinds = {example.domain for example, one in zip(dev, single, strict=True) if not one}
+    polar = [
+        one and labels[example.label].casefold() != NEUTRAL and example.domain in kinds for example, one in zip(dev, single, strict=True)
+    ]
+    return replace(found, mixed=calibrate_mixed(praise_and_blame[~single], praise_and_blame[np.array(polar)], mixed_at))
+
+
+def calibrate_labels(logits: Logits, wanted: Labels, known: Calibration, *, fine_tuned: bool) -> Calibration:
+    """Fit the temperature and the abstain threshold. ``fine_tuned``: ``known`` is of the base.
+
+    Raises:
+        BadData: all texts have one label.
+    """
+    if len(wanted) < TEXTS_MIN:
         return replace(known, dev=figures(logits, wanted, known.temperature))
     if wanted.min() == wanted.max():
-        raise BadData(f"all {len(dev)} texts of the development set have label {wanted[0]}; calibration needs at least two labels")
-    temperature, interval = fit_near(logits, wanted, known.temperature, FINE_TUNE_SPREAD if base else UNKNOWN_SPREAD)
+        raise BadData(f"all {len(wanted)} texts of the development set have label {wanted[0]}; calibration needs at least two labels")
+    temperature, interval = fit_near(logits, wanted, known.temperature, FINE_TUNE_SPREAD if fine_tuned else UNKNOWN_SPREAD)
     threshold = abstain_threshold(probabilities(logits, temperature).max(axis=1))
-    if base and len(dev) < ABSTAIN_TEXTS_MIN:
-        threshold = base.abstain_below
+    if fine_tuned and len(wanted) < ABSTAIN_TEXTS_MIN:
+        threshold = known.abstain_below
     return Calibration(temperature, threshold, figures(logits, wanted, temperature), interval)
+
+
+def calibrate_mixed(mixed: NDArray[np.float64], one_sign: NDArray[np.float64], known: float) -> MixedCalibration:
+    """Find the threshold that finds most mixed texts with at most MIXED_ALARMS_MAX false alarms among texts of one sign.
+
+    Args:
+        mixed: the probability that each mixed text praises and blames.
+        one_sign: the same of positive and negative texts of the same kinds.
+        known: the threshold if either has fewer than TEXTS_MIN texts.
+    """
+    enough = min(len(mixed), len(one_sign)) >= TEXTS_MIN
+    at = threshold_within(one_sign, MIXED_ALARMS_MAX) if enough else known
+    return MixedCalibration(at, len(mixed), int((mixed >= at).sum()), len(one_sign), int((one_sign >= at).sum()))
 
 
 def fit_near(logits: Logits, labels: Labels, guess: float, spread: float) -> tuple[float, tuple[float, float]]:

@@ -12,7 +12,7 @@ from sentiment.model.cores import cores_granted
 from sentiment_models.errors import ModelsError
 from sentiment_models.evaluation.evaluate import Dataset, Measured, graph_measured, refuse_equal_names, run_file
 from sentiment_models.evaluation.findings import GraphMeasured
-from sentiment_models.evaluation.metrics import figures_of
+from sentiment_models.evaluation.metrics import calibration_error
 from sentiment_models.evaluation.resample import SEED, difference_interval, mcnemar
 from sentiment_models.evaluation.tables import P_VALUE_MIN, Table, interval, shortened
 from sentiment_models.export.inference import load_served
@@ -90,6 +90,9 @@ def compare(
 ) -> Comparison:
     """Run two bundles on labelled files.
 
+    Answers count among the labels that a file has. One of the bundles may lack labels of the other: without ``neutral``, an answer that
+    abstains counts as neutral.
+
     Args:
         first: the current bundle.
         second: the candidate bundle.
@@ -99,7 +102,7 @@ def compare(
         seed: of the bootstrap.
 
     Raises:
-        ModelsError: the labels of the bundles differ.
+        ModelsError: each bundle has a label that the other lacks.
         BadData: a file cannot be used, or two data sets have the same name.
         sentiment.errors.BadBundle: a bundle cannot be served on this machine.
     """
@@ -107,12 +110,14 @@ def compare(
     threads = threads or cores_granted()
     sides = [load_served(bundle, precision) for bundle, precision in zip((first, second), precisions, strict=True)]
     labels, others = (side.manifest.labels for side in sides)
-    if labels != others:
-        raise ModelsError(f"{second} has labels {', '.join(others)}; {first} has {', '.join(labels)}; compare needs equal labels")
+    names = max(labels, others, key=len)
+    if not {*labels, *others} <= set(names):
+        wanted = "compare needs equal labels, or one bundle with all labels of the other"
+        raise ModelsError(f"{second} has labels {', '.join(others)}; {first} has {', '.join(labels)}; {wanted}")
     found: dict[str, Difference] = {}
     for dataset in datasets:
-        before, after = (run_file(side, dataset, threads) for side in sides)
-        found[dataset.name] = _difference(before, after, labels, seed)
+        before, after = (run_file(side, dataset, names, threads) for side in sides)
+        found[dataset.name] = _difference(before, after, names, seed)
     if len(found) > 1:
         found[POOLED] = _pooled(list(found.values()), seed)
     return Comparison(first=_side(sides[0]), second=_side(sides[1]), threads=threads, seed=seed, datasets=found)
@@ -123,25 +128,25 @@ def _side(classifier: Classifier) -> Side:
 
 
 def _difference(before: Measured, after: Measured, labels: Sequence[str], seed: int) -> Difference:
-    stated = before.served.stated, after.served.stated
-    answers = before.served.answers, after.served.answers
+    stated = before.judged.confidence, after.judged.confidence
+    answers = before.judged.answers, after.judged.answers
     right = [found == before.labels for found in answers]
     rows = len(before.labels)
 
     def examples(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[Flip, ...]:
-        surest = sorted(np.flatnonzero(mask).tolist(), key=lambda row: -float(stated[1][row].max()))
+        surest = sorted(np.flatnonzero(mask).tolist(), key=lambda row: -float(stated[1][row]))
         return tuple(
             Flip(
                 text=shortened(text if isinstance(text := before.texts[row], str) else " | ".join(text)),
                 right=labels[before.labels[row]],
                 answers=(labels[answers[0][row]], labels[answers[1][row]]),
-                scores=(round(float(stated[0][row].max()), 4), round(float(stated[1][row].max()), 4)),
+                scores=(round(float(stated[0][row]), 4), round(float(stated[1][row]), 4)),
             )
             for row in surest[:EXAMPLES_MAX]
         )
 
     lost, gained = right[0] & ~right[1], ~right[0] & right[1]
-    first, second = (figures_of(one, before.labels) for one in stated)
+    first, second = (calibration_error(one, correct) for one, correct in zip(stated, right, strict=True))
     counts = int(lost.sum()), int(gained.sum())
     low, high = difference_interval(*counts, rows, seed)
     return Difference(
@@ -152,8 +157,8 @@ def _difference(before: Measured, after: Measured, labels: Sequence[str], seed: 
         changed=int((answers[0] != answers[1]).sum()),
         interval=(round(low, 5), round(high, 5)),
         p_value=mcnemar(*counts),
-        expected_accuracy=(round(float(stated[0].max(axis=1).mean()), 5), round(float(stated[1].max(axis=1).mean()), 5)),
-        ece=(round(first.ece, 5), round(second.ece, 5)),
+        expected_accuracy=(round(float(stated[0].mean()), 5), round(float(stated[1].mean()), 5)),
+        ece=(round(first, 5), round(second, 5)),
         core_ms_per_text=(round(1e3 * before.core_s / rows, 3), round(1e3 * after.core_s / rows, 3)),
         lost_examples=examples(lost),
         gained_examples=examples(gained),

@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,24 +15,41 @@ from numpy.typing import NDArray
 from sentiment.model.bundle import load_bundle
 from sentiment.model.classifier import Classifier
 from sentiment.model.cores import cores_granted
+from sentiment.model.scores import NEUTRAL
 from sentiment.observability.agreement import wilson
 from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, TextOrPair, read_examples
 from sentiment_models.errors import BadData, ModelsError
+from sentiment_models.evaluation.baselines import COMMONEST, VADER, commonest, vader_answers
 from sentiment_models.evaluation.expected import Answers, expected, leave_one_out
 from sentiment_models.evaluation.findings import (
     BESIDE,
+    AllLabels,
+    Baseline,
     CalibrationFound,
     ClassFound,
     Evaluation,
     GraphMeasured,
     Measurement,
+    MixedFound,
     PairsFound,
+    Pool,
     Slice,
 )
-from sentiment_models.evaluation.metrics import Labels, calibration_error, class_scores, confusion, figures_of, reliability_bins
+from sentiment_models.evaluation.judging import Judged, judge, present
+from sentiment_models.evaluation.metrics import (
+    Labels,
+    calibration_error,
+    class_scores,
+    confusion,
+    figures_of,
+    macro_f1,
+    macro_recall,
+    reliability_bins,
+)
 from sentiment_models.evaluation.probes import PERTURBATIONS, behave, catch, perturb, read_kinds
 from sentiment_models.evaluation.resample import SEED, accuracy_and_f1_intervals, calibration_test
 from sentiment_models.export.inference import Served, load_served, serve
+from sentiment_models.export.labels import MIXED, outputs_of
 from sentiment_models.export.manifest import MANIFEST_FILE, WEIGHTS_FILE, read_object, sha256, write_manifest
 from sentiment_models.export.provenance import Json, files_trained_on
 from sentiment_models.training.bases import training_of
@@ -65,11 +83,12 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A file's texts and correct labels, a classifier's answers, and the time they took."""
+    """A file's texts and correct labels, a classifier's answers, what counts of them, and the time they took."""
 
     texts: list[TextOrPair]
     labels: Labels
     served: Served
+    judged: Judged
     core_s: float
     seconds: float
 
@@ -82,6 +101,8 @@ def evaluate(
     truncation: str | None = None,
     undecided: Path | None = None,
     seed: int = SEED,
+    before: Path | None = None,
+    vader: bool = False,
 ) -> Evaluation:
     """Measure a bundle.
 
@@ -93,8 +114,11 @@ def evaluate(
         truncation: how to read texts that are too long; None: the bundle's default.
         undecided: a .tsv file of kind<TAB>text with texts that have no correct label.
         seed: of the intervals and the perturbations.
+        before: a bundle whose answers to the same texts are measured too. Its labels are some of the bundle's.
+        vader: also measure the answers of VADER's word list, by the package vaderSentiment.
 
     Raises:
+        ModelsError: ``before`` has a label that the bundle lacks.
         BadCheckpoint: the bundle's config is of a model that is no classifier with one label a text.
         BadData: a file cannot be used, or two data sets have the same name.
         sentiment.errors.BadBundle: the bundle cannot be served on this machine.
@@ -103,7 +127,10 @@ def evaluate(
     threads = threads or cores_granted()
     kinds = read_kinds(undecided, datasets[0].reading) if undecided else {}
     classifier = load_served(bundle, precision)
-    measured = {dataset.name: measure(classifier, dataset, threads, truncation, seed) for dataset in datasets}
+    other = load_served(before) if before else None
+    if other and (unknown := set(other.manifest.labels) - set(classifier.manifest.labels)):
+        raise ModelsError(f"{before}: has the label {min(unknown)}, which {classifier.bundle.id} lacks; the labels must be some of its own")
+    measured = {dataset.name: measure(classifier, dataset, threads, truncation, seed, other, vader) for dataset in datasets}
     return Evaluation(
         bundle=classifier.bundle.id,
         graph=graph_measured(classifier),
@@ -112,9 +139,10 @@ def evaluate(
         truncation=truncation or classifier.manifest.default_truncation,
         threads=threads,
         seed=seed,
-        datasets={name: found for name, (found, _) in measured.items()},
+        datasets={name: found for name, (found, _, _) in measured.items()},
+        pools=_pools({name: (answers, judged) for name, (_, answers, judged) in measured.items()}),
         leave_one_out=leave_one_out(
-            {name: answers for name, (_, answers) in measured.items()}, classifier.manifest.calibration.temperature
+            {name: answers for name, (_, answers, _) in measured.items()}, classifier.manifest.calibration.temperature
         ),
         behaviours=tuple(behave(classifier, threads)),
         undecided=catch(classifier, kinds, threads),
@@ -146,14 +174,14 @@ def graph_measured(classifier: Classifier) -> GraphMeasured:
     )
 
 
-def run_file(classifier: Classifier, dataset: Dataset, threads: int, truncation: str | None = None) -> Measured:
-    """Classify every text of a file.
+def run_file(classifier: Classifier, dataset: Dataset, names: Sequence[str], threads: int, truncation: str | None = None) -> Measured:
+    """Classify every text of a file. ``names``: the labels that it may have, those of the classifier among them.
 
     Raises:
         BadData: the file cannot be used.
     """
     also_trained_on(classifier, dataset)
-    return _run(classifier, dataset, _read(classifier, dataset), threads, truncation)
+    return _run(classifier, dataset, _read(classifier, dataset, names), names, threads, truncation)
 
 
 def also_trained_on(classifier: Classifier, dataset: Dataset) -> bool:
@@ -167,64 +195,91 @@ def also_trained_on(classifier: Classifier, dataset: Dataset) -> bool:
     return found
 
 
-def _read(classifier: Classifier, dataset: Dataset) -> list[Example]:
-    return list(read_examples(dataset.path, classifier.manifest.labels, pairs=classifier.manifest.pairs, reading=dataset.reading))
+def _read(classifier: Classifier, dataset: Dataset, names: Sequence[str]) -> list[Example]:
+    second_texts = classifier.manifest.pairs or classifier.manifest.targets is not None
+    return list(read_examples(dataset.path, names, pairs=second_texts, reading=dataset.reading))
 
 
-def _run(classifier: Classifier, dataset: Dataset, examples: Sequence[Example], threads: int, truncation: str | None) -> Measured:
+def _run(
+    classifier: Classifier, dataset: Dataset, examples: Sequence[Example], names: Sequence[str], threads: int, truncation: str | None
+) -> Measured:
     texts = [example.whole for example in examples]
+    labels = np.array([example.label for example in examples], np.int64)
     begun, cpu_begun = time.perf_counter(), time.process_time()
     served = serve(classifier, texts, dataset.name, threads, truncation)
     seconds, core_s = time.perf_counter() - begun, time.process_time() - cpu_begun
-    labels = np.array([example.label for example in examples], np.int64)
-    return Measured(texts, labels, served, core_s, seconds)
+    judged = judge(served.stated, served.abstain, classifier.manifest.labels, names, present(labels, len(names)))
+    return Measured(texts, labels, served, judged, core_s, seconds)
 
 
 def measure(
-    classifier: Classifier, dataset: Dataset, threads: int, truncation: str | None = None, seed: int = SEED
-) -> tuple[Measurement, Answers]:
+    classifier: Classifier,
+    dataset: Dataset,
+    threads: int,
+    truncation: str | None = None,
+    seed: int = SEED,
+    before: Classifier | None = None,
+    vader: bool = False,
+) -> tuple[Measurement, Answers, Judged]:
     """Measure a classifier on one file, with the texts as they are and perturbed; return the answers to the former too.
 
+    ``before`` and ``vader``: as for ``evaluate``.
+
     Raises:
-        BadData: the file cannot be used, or has too many domains.
+        BadData: the file cannot be used, has too many domains, or only mixed texts.
     """
-    examples = _read(classifier, dataset)
+    names = classifier.manifest.labels
+    examples: list[Example] = []
+    rest: list[Example] = []
+    for example in _read(classifier, dataset, outputs_of(names, classifier.manifest.mixed)):
+        (examples if example.label < len(names) else rest).append(example)
+    if not examples:
+        raise BadData(f"{dataset.path}: all texts are labelled {MIXED}; add texts of one sign, for the false alarms")
     domains = _by([example.domain for example in examples])
     if len(domains) > DOMAINS_MAX:
         raise BadData(
             f"{dataset.path}: the domain column has {len(domains)} values; the limit is {DOMAINS_MAX}. "
             "Rename the column if it holds something else"
         )
-    run = _run(classifier, dataset, examples, threads, truncation)
-    names, labels, stated, rows = classifier.manifest.labels, run.labels, run.served.stated, len(run.labels)
-    found = figures_of(stated, labels)
-    answered = run.served.answers
-    accuracy, f1 = accuracy_and_f1_intervals(answered, labels, len(names), seed)
-    test = calibration_test(stated, labels, seed)
-    counts = confusion(answered, labels, len(names))
+    run = _run(classifier, dataset, examples, names, threads, truncation)
+    labels, judged, rows = run.labels, run.judged, len(run.labels)
+    found = figures_of(judged.stated, labels)
+    among = confusion(judged.answers, labels, len(names))
+    accuracy, f1 = accuracy_and_f1_intervals(judged.answers, labels, len(names), seed)
+    test = calibration_test(judged.stated, labels, seed)
+    counts = confusion(run.served.answers, labels, len(names))
     lengths = _lengths(run.served)
-    answers = Answers(stated, labels, run.served.abstain, np.argmax(np.stack(list(lengths.values())), axis=0))
+    answers = Answers(run.served.stated, labels, run.served.abstain, np.argmax(np.stack(list(lengths.values())), axis=0))
     whole = expected(answers, np.ones(rows, np.bool_))
     assert whole is not None  # a file without texts is refused
+    # Typing errors could hide a target from its text.
+    perturbations = () if _has_targets(classifier, run) else tuple(PERTURBATIONS)
+    again = partial(_answers_among, names=names, counts=present(labels, len(names)))
     measurement = Measurement(
         accuracy=round(found.accuracy, 5),
         accuracy_interval=_rounded(accuracy),
         macro_f1=round(found.macro_f1, 5),
         macro_f1_interval=_rounded(f1),
+        macro_recall=round(macro_recall(among), 5),
         ece=round(found.ece, 5),
+        all_labels=None if present(labels, len(names)).all() else _all_labels(run),
+        baselines=_baselines(classifier, run, names, before, vader, dataset.name, threads, truncation),
+        mixed=_mixed(classifier, run, rest, threads, truncation) if rest else None,
         calibration=CalibrationFound(p_value=round(test.p_value, 5), ece_of_calibrated=_rounded(test.ece_of_calibrated)),
         expected=whole,
         expected_without_abstentions=expected(answers, answers.counted),
         classes=_classes(counts, names),
         confusion=tuple(tuple(row) for row in counts.tolist()),
-        reliability=tuple(reliability_bins(stated.max(axis=1), answered == labels)),
+        reliability=tuple(reliability_bins(judged.confidence, judged.answers == labels)),
         lengths=_slices(run, lengths),
         domains=_slices(run, domains),
         phenomena=_slices(run, _by([example.made.phenomenon if example.made else "" for example in examples])),
         held_out=_slices(run, _by([example.made.held_out if example.made else "" for example in examples])),
         registers=_slices(run, _by([example.made.register if example.made else "" for example in examples])),
         pairs=_pairs(run, examples),
-        robustness={name: perturb(classifier, run.texts, labels, answered, name, threads, truncation, seed) for name in PERTURBATIONS},
+        robustness={
+            name: perturb(classifier, run.texts, labels, judged.answers, again, name, threads, truncation, seed) for name in perturbations
+        },
         rows=rows,
         tokens=int(run.served.lengths.sum()),
         truncated=int(run.served.truncated.sum()),
@@ -234,7 +289,85 @@ def measure(
         sha256=sha256(dataset.path),
         also_trained_on=also_trained_on(classifier, dataset),
     )
-    return measurement, answers
+    return measurement, answers, judged
+
+
+def _has_targets(classifier: Classifier, run: Measured) -> bool:
+    return classifier.manifest.targets is not None and not all(isinstance(text, str) for text in run.texts)
+
+
+def _answers_among(served: Served, names: Sequence[str], counts: NDArray[np.bool_]) -> Labels:
+    return judge(served.stated, served.abstain, names, names, counts).answers
+
+
+def _all_labels(run: Measured) -> AllLabels:
+    right = run.served.answers == run.labels
+    return AllLabels(
+        accuracy=round(float(right.mean()), 5),
+        accuracy_interval=_rounded(wilson(int(right.sum()), len(right))),
+        ece=round(calibration_error(run.served.stated.max(axis=1), right), 5),
+    )
+
+
+def _baselines(
+    classifier: Classifier,
+    run: Measured,
+    names: Sequence[str],
+    before: Classifier | None,
+    vader: bool,
+    title: str,
+    threads: int,
+    truncation: str | None,
+) -> dict[str, Baseline]:
+    """Figures of other answers, by name. Of texts with targets only those of the commonest label: the others answer no targets."""
+    counts = present(run.labels, len(names))
+    answers = {COMMONEST: np.full(len(run.labels), commonest(run.labels))}
+    if not _has_targets(classifier, run):
+        if vader and (found := vader_answers(list(map(_joined, run.texts)), run.labels, names, counts)) is not None:
+            answers[VADER] = found
+        if before:
+            served = serve(before, run.texts, f"{title}, {before.bundle.id}", threads, truncation)
+            answers[before.bundle.id] = judge(served.stated, served.abstain, before.manifest.labels, names, counts).answers
+    by_name = {name: confusion(one, run.labels, len(names)) for name, one in answers.items()}
+    return {
+        name: Baseline(accuracy=round(float(np.trace(one) / len(run.labels)), 5), macro_f1=round(float(macro_f1(one)), 5))
+        for name, one in by_name.items()
+    }
+
+
+def _joined(text: TextOrPair) -> str:
+    return text if isinstance(text, str) else " ".join(text)
+
+
+def _mixed(classifier: Classifier, run: Measured, rest: Sequence[Example], threads: int, truncation: str | None) -> MixedFound:
+    """Judge what is said of mixed texts, ``rest``, and of those of ``run`` that have one sign."""
+    labels = classifier.manifest.labels
+    one_sign = np.array([labels[label].casefold() != NEUTRAL for label in run.labels.tolist()], np.bool_)
+    found = int(serve(classifier, [example.whole for example in rest], MIXED, threads, truncation).mixed.sum())
+    signs, alarms = int(one_sign.sum()), int(run.served.mixed[one_sign].sum())
+    return MixedFound(
+        texts=len(rest),
+        found=found,
+        found_interval=_rounded(wilson(found, len(rest))),
+        one_sign=signs,
+        alarms=alarms,
+        alarms_interval=_rounded(wilson(alarms, signs)) if signs else (0.0, 1.0),
+    )
+
+
+def _pools(sets: Mapping[str, tuple[Answers, Judged]]) -> dict[str, Pool]:
+    """The answers to all sets whose names have the same part before the slash, together."""
+    pools: dict[str, list[tuple[Answers, Judged]]] = defaultdict(list)
+    for name, one in sets.items():
+        pools[name.partition("/")[0]].append(one)
+    return {name: _pool(members) for name, members in pools.items()}
+
+
+def _pool(members: Sequence[tuple[Answers, Judged]]) -> Pool:
+    right = np.concatenate([judged.answers == answers.labels for answers, judged in members])
+    confidence = np.concatenate([judged.confidence for _, judged in members])
+    ece = round(calibration_error(confidence, right), 5)
+    return Pool(sets=len(members), rows=len(right), accuracy=round(float(right.mean()), 5), ece=ece)
 
 
 def record(bundle: Path, evaluation: Evaluation) -> None:
@@ -292,7 +425,7 @@ def _by(names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
 
 def _pairs(run: Measured, examples: Sequence[Example]) -> dict[str, PairsFound]:
     """The pairs of each phenomenon, and of all, of which the file has both texts."""
-    right = run.served.answers == run.labels
+    right = run.judged.answers == run.labels
     pairs: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for example, answered in zip(examples, right.tolist(), strict=True):
         if example.made is not None and example.made.pair:
@@ -311,8 +444,8 @@ def _pairs_found(both: Sequence[bool]) -> PairsFound:
 
 def _slices(run: Measured, masks: Mapping[str, NDArray[np.bool_]]) -> dict[str, Slice]:
     """Return the figures of each slice that is not empty."""
-    right = run.served.answers == run.labels
-    confidence = run.served.stated.max(axis=1)
+    right = run.judged.answers == run.labels
+    confidence = run.judged.confidence
     return {
         name: Slice(
             rows=int(mask.sum()),

@@ -85,6 +85,44 @@ class LeaveOneOut(_Part):
     refitted_by_length: Errors
 
 
+class AllLabels(_Part):
+    """Answers among all labels of the model to texts of a set that lacks some: an answer that the set lacks is wrong."""
+
+    accuracy: float
+    accuracy_interval: tuple[float, float]
+    ece: float
+
+
+class Baseline(_Part):
+    """Figures of other answers to the same texts, among the same labels."""
+
+    accuracy: float
+    macro_f1: float
+
+
+class MixedFound(_Part):
+    """Texts that are said to praise and blame: ``found`` of ``texts`` that do, and ``alarms`` of ``one_sign``, positive or negative ones.
+
+    Intervals are Wilson's, of the shares.
+    """
+
+    texts: int = Field(gt=0)
+    found: int
+    found_interval: tuple[float, float]
+    one_sign: int
+    alarms: int
+    alarms_interval: tuple[float, float]
+
+
+class Pool(_Part):
+    """The answers to all data sets whose names have the same part before the slash, together."""
+
+    sets: int = Field(gt=0)
+    rows: int = Field(gt=0)
+    accuracy: float
+    ece: float
+
+
 class Robustness(_Part):
     """The effect of a perturbation on ``rows`` texts: the number of changed labels, and the accuracy before and after."""
 
@@ -97,18 +135,25 @@ class Robustness(_Part):
 class Measurement(_Part):
     """Figures of one labelled file. Shares are from 0 to 1, intervals are 95 %; ``truncated`` and ``abstained`` count texts.
 
-    ``expected`` is of all answers, ``expected_without_abstentions`` of those that do not abstain (None without any). ``confusion`` counts
-    texts by correct label, then by answer, both in the order of ``classes``. ``lengths`` are slices by tokens. ``domains`` are slices by
-    the file's domain column, empty without one. Of generated texts, ``phenomena`` are slices by phenomenon, ``held_out`` by what was kept
-    from training, ``registers`` by register such as tweet, and ``pairs`` are by phenomenon. ``robustness`` is by perturbation.
-    ``also_trained_on``: the record of the bundle's training names this very file, so the figures flatter.
+    Answers count among the labels that the file has, but in ``all_labels`` (None if it has all), ``expected``, ``classes`` and
+    ``confusion``, which are of the answers as the service gives them. ``baselines``: by name. ``mixed``: None without mixed texts, which
+    count for nothing else. ``expected`` is of all answers, ``expected_without_abstentions`` of those that do not abstain (None without
+    any). ``confusion`` counts texts by correct label, then by answer, both in the order of ``classes``. ``lengths`` are slices by tokens.
+    ``domains`` are slices by the file's domain column, empty without one. Of generated texts, ``phenomena`` are slices by phenomenon,
+    ``held_out`` by what was kept from training, ``registers`` by register such as tweet, and ``pairs`` are by phenomenon. ``robustness``
+    is by perturbation, empty for texts with targets. ``also_trained_on``: the record of the bundle's training names this very file, so
+    the figures flatter.
     """
 
     accuracy: float
     accuracy_interval: tuple[float, float]
     macro_f1: float
     macro_f1_interval: tuple[float, float]
+    macro_recall: float
     ece: float
+    all_labels: AllLabels | None = None
+    baselines: dict[str, Baseline] = {}
+    mixed: MixedFound | None = None
     calibration: CalibrationFound
     expected: Expected
     expected_without_abstentions: Expected | None
@@ -153,10 +198,14 @@ class BehaviourFound(_Part):
 
 
 class Undecided(_Part):
-    """Texts of one kind that have no correct label; ``caught`` counts those marked ``abstain``."""
+    """Texts of one kind that have no correct label.
+
+    ``caught`` counts those marked ``abstain``, and ``neutral`` those that are not and have this label.
+    """
 
     rows: int = Field(gt=0)
     caught: int
+    neutral: int = 0
 
 
 class GraphMeasured(_Part):
@@ -175,7 +224,7 @@ class Evaluation(_Part):
     """Figures of one graph of one bundle, by data set.
 
     ``leave_one_out`` is None unless two sets have answers that do not abstain. ``behaviours`` is empty unless the labels include negative
-    and positive. ``undecided`` (by kind) is empty without such a file.
+    and positive. ``pools`` are by the part of the names before the slash. ``undecided`` (by kind) is empty without such a file.
     """
 
     bundle: str
@@ -186,6 +235,7 @@ class Evaluation(_Part):
     threads: int
     seed: int
     datasets: dict[str, Measurement] = Field(min_length=1)
+    pools: dict[str, Pool] = {}
     leave_one_out: LeaveOneOut | None = None
     behaviours: tuple[BehaviourFound, ...] = ()
     undecided: dict[str, Undecided] = {}

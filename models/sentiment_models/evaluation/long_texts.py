@@ -22,10 +22,11 @@ from sentiment.model.cores import cores_granted
 from sentiment.model.scores import COMBINATIONS, combine
 from sentiment.model.tokenizer import Row, Windows
 from sentiment_models.data.carving import carve
-from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, read_examples
+from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, read_examples, wholes
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.metrics import Labels, calibration_error
 from sentiment_models.export.inference import by_length, load_served
+from sentiment_models.export.labels import outputs_of
 from sentiment_models.export.manifest import MANIFEST_FILE, read_object, sha256, write_manifest
 from sentiment_models.export.provenance import Json, distinct_names
 
@@ -186,10 +187,12 @@ def long_examples(classifier: Classifier, files: Sequence[Path], choice: Choice)
     Raises:
         BadData: a file cannot be used, or no text is too long.
     """
-    labels, reading = classifier.manifest.labels, choice.reading
-    examples = [example for file in files for example in read_examples(file, labels, pairs=False, reading=reading)]
+    manifest, reading = classifier.manifest, choice.reading
+    outputs, targets = outputs_of(manifest.labels, manifest.mixed), manifest.targets is not None
+    examples = [example for file in files for example in read_examples(file, outputs, pairs=targets, reading=reading)]
     if choice.dev_fraction is not None:
         examples = carve([(examples, 1)], choice.dev_fraction, choice.seed).dev
+    examples = [example for example in wholes(examples, targets=targets) if example.label < len(manifest.labels)]
     long: list[Example] = []
     for start in tqdm(range(0, len(examples), LOOK_TEXTS), desc="finding long texts", unit="chunk", mininterval=1):
         chunk = examples[start : start + LOOK_TEXTS]
@@ -261,7 +264,7 @@ def _run(classifier: Classifier, texts: Sequence[str], plan: Plan, threads: int)
         groups = list(by_length(rows))
         for group, found in zip(groups, pool.map(classifier.run, ([rows[index] for index in group] for group in groups)), strict=True):
             for index, row_logits in zip(group, found, strict=True):
-                logits[index] = row_logits
+                logits[index] = row_logits[: len(classifier.manifest.labels)]
             bar.update(len(group))
     own = iter(logits)
     truncated = sum(reading.truncated for reading in readings)

@@ -13,7 +13,7 @@ from sentiment_models.evaluation import behaviours
 from sentiment_models.evaluation.findings import BehaviourFound, Robustness, Undecided
 from sentiment_models.evaluation.metrics import Labels
 from sentiment_models.evaluation.resample import SEED
-from sentiment_models.export.inference import serve
+from sentiment_models.export.inference import Served, serve
 
 # Texts drawn from a larger file. With 2,000 texts, a share of 3 % is known to within 0.8 %.
 PERTURBED_TEXTS_MAX = 2000
@@ -32,11 +32,19 @@ def behave(classifier: Classifier, threads: int) -> list[BehaviourFound]:
 
 
 def catch(classifier: Classifier, kinds: Mapping[str, Sequence[str]], threads: int) -> dict[str, Undecided]:
-    """Count by kind how many texts without a correct label are marked ``abstain``."""
+    """Count by kind how many texts without a correct label are marked ``abstain``, and how many others are neutral."""
     if not kinds:
         return {}
-    abstain = iter(serve(classifier, [text for texts in kinds.values() for text in texts], "undecided", threads).abstain)
-    return {kind: Undecided(rows=len(texts), caught=sum(bool(next(abstain)) for _ in texts)) for kind, texts in kinds.items()}
+    served = serve(classifier, [text for texts in kinds.values() for text in texts], "undecided", threads)
+    labels, neutral = classifier.manifest.labels, classifier.manifest.neutral
+    answers = iter(zip(served.abstain.tolist(), (labels[place] for place in served.answers.tolist()), strict=True))
+    return {kind: _caught([next(answers) for _ in texts], neutral) for kind, texts in kinds.items()}
+
+
+def _caught(answers: Sequence[tuple[bool, str]], neutral: str | None) -> Undecided:
+    """Count answers: whether each abstains, and its label."""
+    caught = sum(abstain for abstain, _ in answers)
+    return Undecided(rows=len(answers), caught=caught, neutral=sum(not abstain and label == neutral for abstain, label in answers))
 
 
 def read_kinds(path: Path, reading: LabelledReading = PLAIN) -> dict[str, list[str]]:
@@ -61,6 +69,7 @@ def perturb(
     texts: Sequence[TextOrPair],
     labels: Labels,
     answered: Labels,
+    judged: Callable[[Served], Labels],
     name: str,
     threads: int,
     truncation: str | None = None,
@@ -73,6 +82,7 @@ def perturb(
         texts: at most PERTURBED_TEXTS_MAX of them are drawn.
         labels: the correct labels, [texts].
         answered: the classifier's answers to the unchanged texts, [texts].
+        judged: the answers of what is served.
         name: one of ``PERTURBATIONS``.
         threads: threads of the session.
         truncation: how to read texts that are too long; None: the bundle's default.
@@ -81,7 +91,7 @@ def perturb(
     rng = random.Random(seed)  # noqa: S311 - no secret
     rows = sorted(rng.sample(range(len(texts)), min(len(texts), PERTURBED_TEXTS_MAX)))
     changed = [_changed(texts[row], PERTURBATIONS[name], rng) for row in rows]
-    after = serve(classifier, changed, name, threads, truncation).answers
+    after = judged(serve(classifier, changed, name, threads, truncation))
     before, right = answered[rows], labels[rows]
     return Robustness(
         rows=len(rows),

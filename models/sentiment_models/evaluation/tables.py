@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sentiment_models.evaluation.findings import Evaluation, Failure, Measurement, Slice
+from sentiment_models.evaluation.findings import Baseline, Evaluation, Failure, Measurement, Slice, Undecided
 
 Interval = tuple[float, float]
 # Characters of a text shown in a table.
@@ -16,8 +16,10 @@ CALIBRATION, LABELS, BEHAVIOURS, UNDECIDED = "Calibration", "Labels", "Behaviour
 """Titles of tables that the page adds plots or further tables to."""
 ACCURACY_NOTE = (
     "Intervals are bootstrapped. Macro F1: the mean over the labels that texts or answers have, as in scikit-learn. Abstained texts count "
-    "as answered."
+    "as answered. Of a file that lacks a label of the model, the likeliest of the file's labels counts as the answer."
 )
+# A calibrated model has an ECE of about 0.02 on 1,000 texts, by chance.
+POOL_TEXTS_MIN = 2000
 EXPECTED = "expected"
 """The column that a terminal has no room for."""
 
@@ -40,7 +42,14 @@ def named(name: str, one: Measurement) -> str:
 def tables(evaluation: Evaluation) -> Iterator[Table]:
     """Yield every table that the evaluation has figures for, the most important first."""
     yield figures(evaluation)
+    if any(one.all_labels for one in evaluation.datasets.values()):
+        yield all_labels(evaluation)
+    yield baselines(evaluation)
+    yield confusion(evaluation)
+    if any(one.mixed for one in evaluation.datasets.values()):
+        yield mixed(evaluation)
     yield calibration(evaluation)
+    yield pools(evaluation)
     yield expected_accuracy(evaluation)
     if evaluation.leave_one_out:
         yield leave_one_out(evaluation)
@@ -71,13 +80,79 @@ def figures(evaluation: Evaluation) -> Table:
             interval(one.accuracy_interval),
             one.macro_f1,
             interval(one.macro_f1_interval),
+            one.macro_recall,
             share(one.abstained, one.rows),
             share(one.truncated, one.rows),
         )
         for name, one in evaluation.datasets.items()
     )
-    header = ("data set", "texts", "accuracy", "95 %", "macro F1", "95 %", "abstained", "truncated")
+    header = ("data set", "texts", "accuracy", "95 %", "macro F1", "95 %", "macro recall", "abstained", "truncated")
     return Table("Accuracy", header, rows, ACCURACY_NOTE)
+
+
+def all_labels(evaluation: Evaluation) -> Table:
+    """The answers as they are given, to sets that lack labels of the model."""
+    rows = tuple(
+        (named(name, one), one.rows, one.accuracy, one.all_labels.accuracy, interval(one.all_labels.accuracy_interval), one.all_labels.ece)
+        for name, one in evaluation.datasets.items()
+        if one.all_labels
+    )
+    header = ("data set", "texts", "accuracy", "among all labels", "95 %", "ECE")
+    note = "Accuracy: among the labels that the file has. Among all labels: an answer that the file lacks, such as neutral, is wrong."
+    return Table("Among all labels", header, rows, note)
+
+
+def baselines(evaluation: Evaluation) -> Table:
+    """Accuracy and macro F1 of other answers to the same texts, the bundle's own last."""
+    names = list(dict.fromkeys(name for one in evaluation.datasets.values() for name in one.baselines))
+    rows = tuple(
+        (named(name, one), *(pair(one.baselines.get(other)) for other in names), f"{one.accuracy:.4f}; {one.macro_f1:.4f}")
+        for name, one in evaluation.datasets.items()
+    )
+    note = "Accuracy; macro F1, among the labels that the file has."
+    return Table("Beside other answers", ("data set", *names, evaluation.bundle), rows, note)
+
+
+def pair(found: Baseline | None) -> str:
+    """Format accuracy and macro F1; empty for None."""
+    return f"{found.accuracy:.4f}; {found.macro_f1:.4f}" if found else ""
+
+
+def confusion(evaluation: Evaluation) -> Table:
+    """Texts by correct label and by answer."""
+    labels = list(next(iter(evaluation.datasets.values())).classes)
+    rows = tuple(
+        (name, label, *counts)
+        for name, one in evaluation.datasets.items()
+        for label, counts in zip(labels, one.confusion, strict=True)
+        if any(counts)
+    )
+    note = "Texts by their correct label, and by the answer as it is given."
+    return Table("Confusion", ("data set", "label", *(f"answered {label}" for label in labels)), rows, note)
+
+
+def mixed(evaluation: Evaluation) -> Table:
+    """Mixed texts that are found, and texts of one sign that are called mixed."""
+    rows = tuple(
+        (
+            *(name, one.mixed.texts, share(one.mixed.found, one.mixed.texts), interval(one.mixed.found_interval)),
+            *(one.mixed.one_sign, share(one.mixed.alarms, one.mixed.one_sign or 1), interval(one.mixed.alarms_interval)),
+        )
+        for name, one in evaluation.datasets.items()
+        if one.mixed
+    )
+    header = ("data set", "mixed texts", "found", "95 %", "of one sign", "called mixed", "95 %")
+    return Table("Mixed texts", header, rows, "Texts that praise and blame, and positive and negative ones that are called mixed.")
+
+
+def pools(evaluation: Evaluation) -> Table:
+    """The calibration error of sets together, whose names have the same part before the slash."""
+    rows = tuple(
+        (name, one.sets, one.rows, one.accuracy, one.ece if one.rows >= POOL_TEXTS_MIN else f"fewer than {POOL_TEXTS_MIN:,} texts")
+        for name, one in evaluation.pools.items()
+    )
+    note = "Data sets whose names have the same part before the slash, together. ECE: as above; of few texts it is mostly chance."
+    return Table("Calibration of pools", ("pool", "data sets", "texts", "accuracy", "ECE"), rows, note)
 
 
 def calibration(evaluation: Evaluation) -> Table:
@@ -234,18 +309,30 @@ def failures(evaluation: Evaluation) -> Table:
 
 
 def undecided(evaluation: Evaluation) -> Table:
-    """How many texts without a correct label are marked ``abstain``: English ones, other languages, and each kind."""
+    """How many texts without a correct label abstain or are neutral: English ones, other languages, and each kind."""
     found = evaluation.undecided
     groups = (
-        ("English without sentiment", [one for kind, one in found.items() if kind == ENGLISH]),
-        ("other languages", [one for kind, one in found.items() if kind != ENGLISH]),
-        ("all", list(found.values())),
+        ("English without sentiment", {kind: one for kind, one in found.items() if kind == ENGLISH}),
+        ("other languages", {kind: one for kind, one in found.items() if kind != ENGLISH}),
+        ("all", found),
+        *((kind, {kind: one}) for kind, one in found.items() if kind != ENGLISH),
     )
-    sums = [(name, sum(one.rows for one in chosen), sum(one.caught for one in chosen)) for name, chosen in groups if chosen]
-    kinds = [(kind, one.rows, one.caught) for kind, one in found.items() if kind != ENGLISH]
-    rows = tuple((name, total, caught, share(caught, total)) for name, total, caught in (*sums, *kinds))
-    note = "Caught: texts marked abstain. The texts have no sentiment, or are not in English (kind: language code)."
-    return Table(UNDECIDED, ("kind", "texts", "caught", "share"), rows, note)
+    rows = tuple((name, *_left_open(kinds)) for name, kinds in groups if kinds)
+    note = (
+        "The texts have no sentiment, or are not in English (kind: language code). Abstain: marked so, whatever their label. Neutral: not "
+        "marked, with this label. Left open: either; of other languages only abstain, because a model cannot tell that they are neutral."
+    )
+    return Table(UNDECIDED, ("kind", "texts", "abstain", "neutral", "left open", "share"), rows, note)
+
+
+def left_open(kinds: Mapping[str, Undecided]) -> int:
+    """How many texts got no opinion: those that abstain, and of English ones those that are neutral."""
+    return sum(one.caught + one.neutral * (kind == ENGLISH) for kind, one in kinds.items())
+
+
+def _left_open(kinds: Mapping[str, Undecided]) -> tuple[object, ...]:
+    rows, caught, neutral = (sum(getattr(one, what) for one in kinds.values()) for what in ("rows", "caught", "neutral"))
+    return rows, caught, neutral, left_open(kinds), share(left_open(kinds), rows)
 
 
 def undecided_in_short(evaluation: Evaluation) -> Table:

@@ -61,7 +61,7 @@ class Erased:
 
     def _run(self, masks: Masks) -> Floats:
         logits = self._subject.classifier.session.run(self._subject.erase(self._encoded, masks, self.operator))
-        return logits.astype(np.float64)
+        return logits[:, : len(self._subject.labels)].astype(np.float64)
 
 
 class Reading:

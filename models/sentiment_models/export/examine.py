@@ -22,6 +22,7 @@ from sentiment_models.errors import ModelsError, to_install
 from sentiment_models.export.golden import PARAGRAPH
 from sentiment_models.export.graphs.graph_rules import graph_faults, read_graph, shape_faults
 from sentiment_models.export.inference import Graph
+from sentiment_models.export.labels import outputs_of
 from sentiment_models.export.manifest import (
     CARD_FILE,
     CONFIG_FILE,
@@ -141,7 +142,7 @@ class _Subject:
 
     def graph(self, spec: GraphSpec) -> Graph:
         if spec.file not in self._graphs:
-            session = Session(self.path / spec.file, spec.providers[0], len(self.manifest.labels))
+            session = Session(self.path / spec.file, spec.providers[0], self.manifest.logits)
             self._graphs[spec.file] = Graph(self.tokenizer, session, self.manifest.padding_side == "left")
         return self._graphs[spec.file]
 
@@ -207,7 +208,8 @@ def _configuration(subject: _Subject) -> str:
     config, manifest = subject.config, subject.manifest
     names = config.get("id2label", _NAMELESS)
     labels = tuple(names[key] for key in sorted(names, key=int)) if isinstance(names, dict) and all(map(str.isdecimal, names)) else names
-    faults = [] if labels == manifest.labels else [f"labels are {labels}, but the manifest has {manifest.labels}"]
+    outputs = outputs_of(manifest.labels, manifest.mixed)
+    faults = [] if labels == outputs else [f"labels are {labels}, but the manifest has {outputs}"]
     if config.get("model_type") != manifest.architecture:
         faults.append(f"model_type is {config.get('model_type')}, but the manifest has {manifest.architecture}")
     longest = config.get("max_position_embeddings")
@@ -235,7 +237,7 @@ def _content(subject: _Subject, file: str) -> str:
     faults = list(graph_faults(model, sizes, subject.stored))
     for spec in subject.manifest.graphs.classify:
         if spec.file == file:
-            faults += shape_faults(model, spec, len(subject.manifest.labels))
+            faults += shape_faults(model, spec, subject.manifest.logits)
     _raise(faults)
     outside = sum(bool(tensor.external_data) for tensor in model.graph.initializer)
     return f"{len(model.graph.node):,} known operators, {len(model.graph.initializer):,} tensors, {outside:,} of them from {WEIGHTS_FILE}"
@@ -244,8 +246,9 @@ def _content(subject: _Subject, file: str) -> str:
 def _weights(subject: _Subject) -> str:
     """Check that torch computes the manifest's golden logits from the bundle's weights."""
     checkpoint = subject.checkpoint
-    if list(checkpoint.labels) != list(subject.manifest.labels):
-        raise BadBundle(f"the labels are {', '.join(checkpoint.labels)}, but the manifest has {', '.join(subject.manifest.labels)}")
+    outputs = outputs_of(subject.manifest.labels, subject.manifest.mixed)
+    if tuple(checkpoint.labels) != outputs:
+        raise BadBundle(f"the labels are {', '.join(checkpoint.labels)}, but the manifest has {', '.join(outputs)}")
     if checkpoint.max_tokens < subject.manifest.max_tokens:
         raise BadBundle(f"the model reads {checkpoint.max_tokens} tokens, but max_tokens of the manifest is {subject.manifest.max_tokens}")
     allowed = min(spec.tolerance for spec in subject.manifest.graphs.classify)
@@ -279,7 +282,8 @@ def _golden(subject: _Subject, spec: GraphSpec) -> str:
 
 
 def _parity(subject: _Subject, spec: GraphSpec) -> str:
-    measured = parity(subject.graph(spec), subject.checkpoint.logits, interleave([*subject.rows, subject.longest]))
+    rows = interleave([*subject.rows, subject.longest])
+    measured = parity(subject.graph(spec), subject.checkpoint.logits, rows, len(subject.manifest.labels))
     check_parity(spec.precision, measured)
     return (
         f"{measured.rows} rows in mixed batches, logits differ from torch by at most {measured.logit_error_max:.2g}, "
@@ -299,7 +303,7 @@ def _explain(subject: _Subject, spec: GraphSpec) -> str:
 
 
 def _movement(subject: _Subject, spec: GraphSpec) -> str:
-    moved = movement(subject.graph(spec), subject.rows)
+    moved = movement(subject.graph(spec), subject.rows, len(subject.manifest.labels))
     if not moved.probability_max <= spec.invariance:
         raise BadBundle(
             f"batch mates change a probability by {moved.probability_max:.1e}; the limit in the manifest is {spec.invariance:.0e}"

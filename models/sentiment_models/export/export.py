@@ -4,26 +4,30 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sentiment.explain.engine.graph_check import load_graph
+from sentiment.model.bundle import Mixed, TargetsSpec
 from sentiment.model.classifier import load_classifier
+from sentiment.model.scores import NEUTRAL
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tokenizer import Row, Tokenizer
-from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, Source, TextOrPair, read_texts
-from sentiment_models.errors import ModelsError, NotExplainable, disk_full
-from sentiment_models.evaluation.calibration import Calibration, calibrate, calibrated_on
+from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, Source, TextOrPair, read_texts, wholes
+from sentiment_models.errors import BadCheckpoint, ModelsError, NotExplainable, disk_full
+from sentiment_models.evaluation.calibration import MIXED_AT, Calibration, calibrate, calibrated_on
 from sentiment_models.evaluation.reference import measure_reference, record_reference
 from sentiment_models.export.checkpoint import Checkpoint, one_thread, save_weights
-from sentiment_models.export.golden import GOLDEN_PAIRS, GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
+from sentiment_models.export.golden import GOLDEN_PAIRS, GOLDEN_TARGETS, GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
 from sentiment_models.export.graphs.explain_graph import explain_graph
 from sentiment_models.export.graphs.flatten import flatten
 from sentiment_models.export.graphs.graph import serialize
 from sentiment_models.export.graphs.quantize import INT8, Embeddings, quantize
 from sentiment_models.export.inference import Graph, encode_all
 from sentiment_models.export.inherited import Inherited, inherited_of
+from sentiment_models.export.labels import outputs_of, without_mixed
 from sentiment_models.export.manifest import (
+    CONFIG_FILE,
     EXPLAIN_FILE,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
@@ -81,14 +85,24 @@ Say = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The name and version of a bundle, and facts that the checkpoint does not hold."""
+    """The name and version of a bundle, its labels, and facts that the checkpoint does not hold."""
 
     name: str
     version: int
+    labels: tuple[str, ...]
     # Name of the pre-trained model; None: the name in training.json.
     base: str | None = None
     # Whether the bundle reads pairs of texts, too.
     pairs: bool = False
+    # Tokens of a row of a text and a target; None: it answers no targets.
+    targets: int | None = None
+    # The threshold of mixed texts without development texts; None: the checkpoint has no output beside the labels.
+    mixed_at: float | None = None
+
+    @property
+    def second_texts(self) -> tuple[tuple[str, str], ...]:
+        """Golden texts with a second one, as the bundle reads them."""
+        return GOLDEN_PAIRS if self.pairs else GOLDEN_TARGETS if self.targets else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +132,8 @@ def export(
     base: str | None = None,
     embeddings: Embeddings = "int8",
     pairs: bool = False,
+    mixed: bool = False,
+    targets: int | None = None,
     max_tokens: int | None = None,
     spellings: Sequence[Path] = (),
     texts: Sequence[Path] = (),
@@ -142,6 +158,10 @@ def export(
         base: name of the pre-trained model, for a training.json that holds only its folder.
         embeddings: how int8.onnx stores the embedding tables.
         pairs: the checkpoint was trained on pairs of texts. The bundle reads pairs, and the checks use pairs, too.
+        mixed: the checkpoint's last label, ``mixed``, is none of the bundle's but an output beside them. So it is, too, if the base has
+            this output and the checkpoint has its labels.
+        targets: the checkpoint was trained on pairs of a text and a target. The bundle answers the sentiment towards targets from at most
+            so many tokens around their mention. None: as the base does, if the labels have ``neutral``.
         max_tokens: maximum tokens of a text, special tokens included; None: the number of the model's positions
             (XLNet has none and gets 512).
         spellings: files of texts, .txt with one text per line or labelled files. The tokenizer reads misspelled words as words that are
@@ -154,7 +174,8 @@ def export(
         say: called with a line of progress at each step.
 
     Raises:
-        BadCheckpoint: the checkpoint cannot be used, or its family is not supported.
+        BadCheckpoint: the checkpoint cannot be used, its family is not supported, its last label is not ``mixed`` though it should, or it
+            has no label ``neutral``, the answer for targets that are not named.
         ParityFailed: a graph does not compute what torch computes, or its answers depend on batch mates.
         BadData: ``dev`` has labels that the model lacks, or ``spellings`` has too few words. Raised before the graphs are made.
         ModelsError: ``bundle`` exists, another process makes it, or the disk is full.
@@ -164,15 +185,14 @@ def export(
     part = bundle.with_name(bundle.name + ".part")
     inherited = inherited_of(checkpoint)
     loaded = Checkpoint(checkpoint, max_tokens or (inherited.max_tokens if inherited else None))
-    pairs = pairs or (inherited is not None and inherited.pairs)
-    if pairs:
+    identity = _identity(loaded, inherited, Identity(name, version, (), base, pairs, targets, MIXED_AT if mixed else None))
+    if identity.second_texts:
         loaded.check_pairs()
     try:
         with temporary_folder(part):
             # Another process may have made it since.
             _refuse_existing(bundle, force)
             with one_thread():
-                identity = Identity(name, version, base, pairs)
                 exported = _build(loaded, part, identity, inherited, dev or (), embeddings, spellings, reading, say)
             say("loading the bundle with the service's code")
             served, *_ = [load_classifier(part, precision) for precision in PRECISIONS]
@@ -191,6 +211,26 @@ def export(
     return exported
 
 
+def _identity(checkpoint: Checkpoint, inherited: Inherited | None, given: Identity) -> Identity:
+    """What is given, with what a base hands on."""
+    names, config = tuple(checkpoint.labels), checkpoint.path / CONFIG_FILE
+    as_base = inherited is not None and _names(names) == _names(outputs_of(inherited.labels, inherited.mixed))
+    of_base = inherited.mixed.at if inherited and inherited.mixed and as_base else None
+    mixed_at = given.mixed_at if of_base is None else of_base
+    labels = names if mixed_at is None else tuple(without_mixed(names, config))
+    neutral = NEUTRAL in map(str.casefold, labels)
+    of_base_targets = inherited.targets.tokens if inherited and inherited.targets and neutral else None
+    targets = given.targets or of_base_targets
+    if targets and not neutral:
+        raise BadCheckpoint(f"{config}: --targets needs a label {NEUTRAL}, the answer for targets that a text does not name")
+    if targets and targets > checkpoint.max_tokens:
+        raise ModelsError(f"--targets must be at most {checkpoint.max_tokens}, the tokens that the bundle reads, got {targets}")
+    pairs = given.pairs or (inherited is not None and inherited.pairs)
+    if pairs and targets:
+        raise ModelsError("--pairs and --targets exclude each other: a second text would be both")
+    return replace(given, labels=labels, pairs=pairs, targets=targets, mixed_at=mixed_at)
+
+
 def _build(
     checkpoint: Checkpoint,
     part: Path,
@@ -203,7 +243,7 @@ def _build(
     say: Say,
 ) -> Exported:
     # Temperature and explanations are of one head, which a new one has not of the base. Neither depends on the order of labels.
-    same = inherited if inherited and _names(inherited.labels) == _names(checkpoint.labels) else None
+    same = inherited if inherited and _names(inherited.labels) == _names(identity.labels) else None
     learned = _learned(checkpoint, spellings, reading, say) if spellings else inherited.spellings if inherited else {}
     stored = _write_graphs(checkpoint, part, embeddings, say)
     if learned:
@@ -212,13 +252,15 @@ def _build(
     pads_left = checkpoint.family.padding_side == "left"
     graphs = {p: Graph(tokenizer, Session(part / graph_file(p), labels=len(checkpoint.labels)), pads_left) for p in PRECISIONS}
     say("comparing the graphs with torch, and single rows with batches")
-    rows = _rows(tokenizer, dev, identity.pairs)
-    parities, movements = _prove(graphs, {"int8": checkpoint, "fp32": stored}, rows)
+    rows = _rows(tokenizer, dev, identity)
+    parities, movements = _prove(graphs, {"int8": checkpoint, "fp32": stored}, rows, len(identity.labels))
     explain = _prove_explain(part, tokenizer, stored, rows)
-    golden = golden_set(graphs, checkpoint.labels, identity.pairs)
+    golden = golden_set(graphs, identity.labels, identity.second_texts)
     known = Calibration(same.calibration.temperature, same.calibration.abstain_below) if same else None
-    say(calibrated_on(dev, known, pairs=identity.pairs))
-    calibration = calibrate(graphs[PRECISIONS[0]], dev, len(checkpoint.labels), known)
+    # Targets are calibrated as whole texts are: there is one temperature, and most answers are of whole texts.
+    judging = wholes(dev, targets=identity.targets is not None)
+    say(calibrated_on(judging, known, pairs=identity.pairs))
+    calibration = calibrate(graphs[PRECISIONS[0]], judging, identity.labels, known, identity.mixed_at)
     in_int8 = sum(name.endswith(INT8) for name in stored_tensors(part / WEIGHTS_FILE))
     exported = Exported(parities, movements, golden, calibration, known.temperature if known else None, explain, in_int8)
     provenance = {
@@ -286,24 +328,28 @@ class _Rows:
     read: list[Row]
 
 
-def _rows(tokenizer: Tokenizer, dev: Sequence[Example], pairs: bool) -> _Rows:
+def _rows(tokenizer: Tokenizer, dev: Sequence[Example], identity: Identity) -> _Rows:
     longest = " ".join([PARAGRAPH] * 12)
     always = [tokenizer.encode(""), tokenizer.encode(longest), *tokenizer.encode_many(GOLDEN_TEXTS)]
     read = encode_all(tokenizer, [example.whole for example in dev])
-    if pairs:
+    if identity.second_texts:
         always += [tokenizer.encode("", ""), tokenizer.encode(longest, longest)]
-        always += [tokenizer.encode(*pair) for pair in GOLDEN_PAIRS]
+        always += [tokenizer.encode(*pair) for pair in identity.second_texts]
+    if identity.pairs:
         read += [tokenizer.encode(one.text, other.text) for one, other in zip(dev[::2], dev[1::2], strict=False)]
     return _Rows(always, read)
 
 
-def _prove(graphs: Mapping[str, Graph], torch: Mapping[str, Checkpoint], rows: _Rows) -> tuple[dict[str, Parity], dict[str, Movement]]:
+def _prove(
+    graphs: Mapping[str, Graph], torch: Mapping[str, Checkpoint], rows: _Rows, labels: int
+) -> tuple[dict[str, Parity], dict[str, Movement]]:
     parities: dict[str, Parity] = {}
     movements: dict[str, Movement] = {}
     for precision, graph in graphs.items():
-        parities[precision] = parity(graph, torch[precision].logits, interleave([*rows.always, *spread(rows.read, PARITY_DEV_ROWS)]))
+        compared = interleave([*rows.always, *spread(rows.read, PARITY_DEV_ROWS)])
+        parities[precision] = parity(graph, torch[precision].logits, compared, labels)
         check_parity(precision, parities[precision])
-        movements[precision] = movement(graph, [*rows.always, *spread(rows.read, INVARIANCE_DEV_ROWS)])
+        movements[precision] = movement(graph, [*rows.always, *spread(rows.read, INVARIANCE_DEV_ROWS)], labels)
         check_movement(precision, movements[precision])
     return parities, movements
 
@@ -326,13 +372,17 @@ def _manifest(
     files: dict[str, Json],
 ) -> dict[str, Json]:
     calibration = exported.calibration
+    further: dict[str, Json] = {
+        **({"mixed": Mixed(at=calibration.mixed.at).model_dump()} if calibration.mixed else {}),
+        **({"targets": TargetsSpec(tokens=identity.targets).model_dump()} if identity.targets else {}),
+    }
     # Only the fixed outputs: those of the layers are read from the graph itself.
     explain = _entry(EXPLAIN_FILE, "fp32", checkpoint.family.inputs, ["logits", "embedding_dots"], EXPLAIN_TOLERANCE)
     return {
         "format": 1,
         "name": identity.name,
         "version": identity.version,
-        "labels": checkpoint.labels,
+        "labels": list(identity.labels),
         "architecture": checkpoint.architecture,
         "max_tokens": checkpoint.max_tokens,
         "pairs": identity.pairs,
@@ -348,6 +398,7 @@ def _manifest(
         "calibration": {"temperature": round(calibration.temperature, 5), "abstain_below": round(calibration.abstain_below, 5)},
         "padding_side": checkpoint.family.padding_side,
         "windows": None,
+        **further,
         "golden": exported.golden.entries,
         "accuracy": {"dev": calibration.dev.rounded()} if calibration.dev else {},
         "provenance": provenance,
@@ -381,6 +432,7 @@ def _provenance(checkpoint: Path, base: str | None, embeddings: Embeddings, expo
             "texts": exported.calibration.dev.rows if exported.calibration.dev else 0,
             "base_temperature": exported.base_temperature,
             "temperature_95": [round(one, 3) for one in exported.calibration.interval or ()],
+            **({"mixed": asdict(exported.calibration.mixed)} if exported.calibration.mixed else {}),
         },
         "batch_mates": {p: three_digits(asdict(measured)) for p, measured in exported.movement.items()},
         "libraries": library_versions(),

@@ -47,6 +47,15 @@ MEANT = {
 }
 GOLDEN_TEXTS = tuple(MEANT)
 GOLDEN_PAIRS = tuple(zip(GOLDEN_TEXTS[::2], GOLDEN_TEXTS[1::2], strict=True))
+# Texts and targets that they name.
+GOLDEN_TARGETS = (
+    ("The acting is superb, but the story is so dull that I wanted to leave.", "acting"),
+    ("The acting is superb, but the story is so dull that I wanted to leave.", "story"),
+    ("Broke after two days 😡 and nobody answers my mails.", "mails"),
+    ("Good food, bad service.", "food"),
+    ("Good food, bad service.", "service"),
+    ("We came by train and went home by bus.", "bus"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +66,21 @@ class GoldenSet:
     tolerance: dict[str, float]
 
 
-def golden_set(graphs: Mapping[str, Graph], labels: Sequence[str], pairs: bool = False) -> GoldenSet:
-    """Record the fp32 graph's raw logits of the golden texts, and with ``pairs`` of pairs of them, and measure every graph.
+def golden_set(graphs: Mapping[str, Graph], labels: Sequence[str], pairs: Sequence[tuple[str, str]] = ()) -> GoldenSet:
+    """Record the fp32 graph's raw logits of the golden texts, and of ``pairs``, and measure every graph.
+
+    The graphs may have further outputs after the ``labels``.
 
     A text whose label could change within the tolerance is left out, because it could fail on a healthy machine.
 
     Raises:
         ParityFailed: fewer than GOLDEN_MIN texts are left.
     """
-    texts: list[tuple[str, ...]] = [*((text,) for text in GOLDEN_TEXTS), *(GOLDEN_PAIRS if pairs else ())]
+    texts: list[tuple[str, ...]] = [*((text,) for text in GOLDEN_TEXTS), *pairs]
     logits = {p: np.concatenate([graph.logits([graph.tokenizer.encode(*text)]) for text in texts]) for p, graph in graphs.items()}
     wanted = logits["fp32"].astype(np.float64).round(6)
     errors = {p: np.abs(found - wanted).max(axis=1) for p, found in logits.items()}
-    ordered = np.sort(wanted, axis=1)
+    ordered = np.sort(wanted[:, : len(labels)], axis=1)
     margin = ordered[:, -1] - ordered[:, -2]
     largest = np.max(list(errors.values()), axis=0)
     # First those that could change by their own error: one text between two labels would set the tolerance of all.
@@ -84,7 +95,7 @@ def golden_set(graphs: Mapping[str, Graph], labels: Sequence[str], pairs: bool =
     entries: list[dict[str, Json]] = [
         {
             **dict(zip(("text", "text_pair"), texts[i], strict=False)),
-            "label": labels[int(wanted[i].argmax())],
+            "label": labels[int(wanted[i, : len(labels)].argmax())],
             "logits": [float(logit) for logit in wanted[i]],
         }
         for i in kept

@@ -15,7 +15,8 @@ from tqdm import tqdm
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.cores import cores_granted
 from sentiment.model.long_texts import READ_ON
-from sentiment.model.scores import Scored
+from sentiment.model.parts import read_parts
+from sentiment.model.scores import Scored, unnamed
 from sentiment.model.session import Session
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Row, Tokenizer, Windows
@@ -83,7 +84,8 @@ class Served:
     Attributes:
         stated: calibrated probabilities, [texts, labels].
         abstain: whether the answer abstains, [texts].
-        lengths: tokens read, special tokens included, [texts].
+        mixed: whether the text is said to praise and blame, [texts].
+        lengths: tokens read, special tokens included, [texts]; 0 for a target that its text does not name.
         long: whether the text is longer than the model reads at once, [texts].
         truncated: whether a part of the text was not read, [texts].
         signals: what the server compares with a reference, see ``values_of``, by text.
@@ -92,6 +94,7 @@ class Served:
 
     stated: Probabilities
     abstain: NDArray[np.bool_]
+    mixed: NDArray[np.bool_]
     lengths: NDArray[np.int64]
     long: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
@@ -138,7 +141,7 @@ def serve(classifier: Classifier, texts: Sequence[TextOrPair], title: str, threa
 
     Args:
         classifier: the classifier.
-        texts: at least one.
+        texts: at least one. A second text is the other one of a pair, or a target where the bundle answers targets.
         title: title of the progress bar.
         threads: number of threads that share the session; 0: the available cores.
         truncation: how to read texts that do not fit; None: the bundle's default. ``refuse`` is read as ``head``.
@@ -146,35 +149,50 @@ def serve(classifier: Classifier, texts: Sequence[TextOrPair], title: str, threa
     truncation = truncation or classifier.manifest.default_truncation
     graph = Graph(classifier.tokenizer, classifier.session, classifier.manifest.padding_side == "left")
     scored: list[Scored] = []
-    readings: list[Row | Windows] = []
-    long: list[bool] = []
+    readings: list[Row | Windows | None] = []
+    heads: list[Row] = []
     with _Pool(graph, threads, len(texts), title) as pool:
         for start in range(0, len(texts), POOL_TEXTS):
             some = texts[start : start + POOL_TEXTS]
             firsts = encode_all(graph.tokenizer, some)
-            read = [
-                # Pairs that do not fit are truncated, the longer text first, as the service does by default.
-                classifier.read_on(text, truncation) if row.truncated and truncation in READ_ON and isinstance(text, str) else row
-                for text, row in zip(some, firsts, strict=True)
-            ]
-            parts = [reading.rows if isinstance(reading, Windows) else (reading,) for reading in read]
-            rows = [row for part in parts for row in part]
+            read = [_reading(classifier, text, row, truncation) for text, row in zip(some, firsts, strict=True)]
+            rows = [row for reading in read if reading for row in reading.rows]
             pool.expect(len(rows) - len(some))
             found = iter(pool.run(rows))
-            for reading, part in zip(read, parts, strict=True):
-                logits = [next(found).tolist() for _ in part]
-                scored.append(classifier.score_windows(logits) if isinstance(reading, Windows) else classifier.score(logits[0]))
+            scored += [_scored(classifier, reading, found) for reading in read]
             readings += read
-            long += [row.truncated for row in firsts]
+            heads += firsts
+    read_rows = [reading or head for reading, head in zip(readings, heads, strict=True)]
     return Served(
-        rows=[reading.rows[0] if isinstance(reading, Windows) else reading for reading in readings],
+        rows=[reading.rows[0] for reading in read_rows],
         stated=np.array([one.scores for one in scored], np.float64),
         abstain=np.array([one.abstain for one in scored], np.bool_),
-        lengths=np.array([reading.tokens for reading in readings], np.int64),
-        long=np.array(long, np.bool_),
-        truncated=np.array([reading.truncated for reading in readings], np.bool_),
-        signals=[_signals(classifier.tokenizer, one, reading) for one, reading in zip(scored, readings, strict=True)],
+        mixed=np.array([one.mixed for one in scored], np.bool_),
+        lengths=np.array([reading.tokens if reading else 0 for reading in readings], np.int64),
+        long=np.array([row.truncated for row in heads], np.bool_),
+        truncated=np.array([bool(reading and reading.truncated) for reading in readings], np.bool_),
+        signals=[_signals(classifier.tokenizer, one, reading) for one, reading in zip(scored, read_rows, strict=True)],
     )
+
+
+def _reading(classifier: Classifier, text: TextOrPair, row: Row, truncation: str) -> Row | Windows | None:
+    """What is read of a text, or of a text for a target; None if it does not name the target. ``row``: its head."""
+    targets = classifier.manifest.targets
+    if isinstance(text, str):
+        return classifier.read_on(text, truncation) if row.truncated and truncation in READ_ON else row
+    if targets is None:
+        # Pairs that do not fit are truncated, the longer text first, as the service does by default.
+        return row
+    whole, target = text
+    return read_parts(classifier.tokenizer, whole, classifier.tokenizer.encode(whole), 0, (target,), targets.tokens).targets[0].row
+
+
+def _scored(classifier: Classifier, reading: Row | Windows | None, logits: Iterator[Logits]) -> Scored:
+    """The answer to what is read. ``logits``: of the rows that come next."""
+    if reading is None:
+        assert classifier.manifest.neutral is not None, "a model for targets has this label"
+        return unnamed(classifier.manifest.labels, classifier.manifest.neutral)
+    return classifier.answer(reading, [next(logits).tolist() for _ in reading.rows])[0]
 
 
 def _signals(tokenizer: Tokenizer, scored: Scored, reading: Row | Windows) -> tuple[Hashable, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from sentiment.model.bundle import Calibration, HeadTail, Manifest, WindowsSpec, load_bundle
+from sentiment.model.bundle import Calibration, HeadTail, Manifest, Mixed, TargetsSpec, WindowsSpec, load_bundle
 from sentiment.model.trust import ExplanationsMeasured
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.export.manifest import MANIFEST_FILE, TOKENIZER_FILE
@@ -37,6 +37,9 @@ class Inherited(BaseModel):
     explanations: ExplanationsMeasured | None
     references: tuple[str, ...]
     spellings: dict[str, str]
+    # None too in a checkpoint that an earlier version trained.
+    mixed: Mixed | None = None
+    targets: TargetsSpec | None = None
 
     def truncation(self, max_tokens: int) -> dict[str, Json]:
         """Return the fields of a manifest that say how long texts are read. Lengths in tokens hold only for the base's limit."""
@@ -81,7 +84,18 @@ def hand_on(inherited: Inherited | None, folder: Path) -> None:
 
 
 def _of_manifest(manifest: Manifest, bundle: str, folder: Path) -> Inherited:
-    same = ("labels", "max_tokens", "pairs", "default_truncation", "head_tail", "windows", "calibration", "explanations")
+    same = (
+        "labels",
+        "max_tokens",
+        "pairs",
+        "default_truncation",
+        "head_tail",
+        "windows",
+        "calibration",
+        "explanations",
+        "mixed",
+        "targets",
+    )
     return Inherited(
         bundle=bundle,
         **{name: getattr(manifest, name) for name in same},

@@ -6,12 +6,15 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from sentiment.model.bundle import Mixed
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.export.manifest import CONFIG_FILE, read_object
 from sentiment_models.export.provenance import Json
 
 # How transformers names labels without a name.
 UNNAMED = re.compile(r"LABEL_\d+")
+# The output beside the labels that says that a text praises and blames: its name in checkpoints and in files of labelled texts.
+MIXED = "mixed"
 # Folders that a message about a wrong folder names.
 MEANT_MAX = 3
 
@@ -56,6 +59,23 @@ def label_names(path: Path) -> list[str]:
         BadCheckpoint: there is no checkpoint, it does not name its labels, or it is no classifier with one label a text.
     """
     return labels_of(read_config(path), path / CONFIG_FILE)
+
+
+def without_mixed(names: Sequence[str], where: Path) -> list[str]:
+    """Return the labels of a checkpoint whose last one, MIXED, is an output beside them.
+
+    Raises:
+        BadCheckpoint: the last one is another, or fewer than two are left.
+    """
+    *labels, last = names
+    if last != MIXED or len(labels) < 2:
+        raise BadCheckpoint(f"{where}: --beside {MIXED} needs it as the last of three labels or more, got {as_argument(names)}")
+    return labels
+
+
+def outputs_of(labels: Sequence[str], mixed: Mixed | None) -> tuple[str, ...]:
+    """The names of a bundle's logits, in their order, by these parts of its manifest."""
+    return (*labels, *((MIXED,) if mixed else ()))
 
 
 def named_labels(base: str) -> tuple[str, ...] | None:

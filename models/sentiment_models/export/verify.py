@@ -12,7 +12,7 @@ from sentiment.model.session import ExplainSession
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment_models.errors import ParityFailed
-from sentiment_models.evaluation.metrics import Logits, probabilities
+from sentiment_models.evaluation.metrics import Logits, stated
 from sentiment_models.export.inference import Graph
 
 Reference = Callable[[Feeds], Logits]
@@ -72,7 +72,8 @@ EXTRA_TOKENS_MAX = 32
 class Parity:
     """The difference between a graph and torch on the same weights.
 
-    The error of a text's probabilities is half the sum of their absolute differences, so 1 for another label with certainty.
+    The error of a text's probabilities is half the sum of their absolute differences, so 1 for another label with certainty, or that of
+    an output beside the labels, if it is larger.
     ``probability_error_counted``: the mean in which no text counts more than INT8_PROBABILITY_ERROR_COUNTED_MAX. ``sure_labels_changed``:
     of texts whose label has a probability over SURE in torch.
     """
@@ -94,24 +95,28 @@ class Movement:
     labels_changed: int
 
 
-def parity(graph: Graph, reference: Reference, rows: Sequence[Row]) -> Parity:
-    """Compare a graph with torch on the same feeds: batches of 1, 3 and 8 rows of mixed length, most of them padded."""
+def parity(graph: Graph, reference: Reference, rows: Sequence[Row], labels: int) -> Parity:
+    """Compare a graph with torch on the same feeds: batches of 1, 3 and 8 rows of mixed length, most of them padded.
+
+    ``labels``: how many of the logits are of labels, the first ones.
+    """
     found: list[Logits] = []
     wanted: list[Logits] = []
     for batch in _mixed(rows):
         found.append(graph.logits(batch))
         wanted.append(reference(graph.feeds(batch)))
     ours, theirs = np.concatenate(found), np.concatenate(wanted)
-    right = probabilities(theirs)
-    errors = np.abs(probabilities(ours) - right).sum(axis=1) / 2
-    changed = ours.argmax(1) != theirs.argmax(1)
+    right = stated(theirs, labels)
+    apart = np.abs(stated(ours, labels) - right)
+    errors = np.maximum(apart[:, :labels].sum(axis=1) / 2, apart[:, labels:].max(axis=1, initial=0))
+    changed = ours[:, :labels].argmax(1) != theirs[:, :labels].argmax(1)
     return Parity(
         rows=len(rows),
         logit_error_max=float(np.abs(ours - theirs).max()),
         probability_error_mean=float(errors.mean()),
         probability_error_counted=float(np.minimum(errors, INT8_PROBABILITY_ERROR_COUNTED_MAX).mean()),
         labels_changed=int(changed.sum()),
-        sure_labels_changed=int((changed & (right.max(1) > SURE)).sum()),
+        sure_labels_changed=int((changed & (right[:, :labels].max(1) > SURE)).sum()),
     )
 
 
@@ -138,20 +143,24 @@ def check_parity(precision: str, measured: Parity) -> None:
         )
 
 
-def movement(graph: Graph, rows: Sequence[Row], seed: int = 1) -> Movement:
-    """Run each row alone, then all rows shuffled into batches of 4 and of 16, padded by up to 32 tokens more than needed."""
+def movement(graph: Graph, rows: Sequence[Row], labels: int, seed: int = 1) -> Movement:
+    """Run each row alone, then all rows shuffled into batches of 4 and of 16, padded by up to 32 tokens more than needed.
+
+    ``labels``: as for ``parity``.
+    """
     rng = random.Random(seed)  # noqa: S311 - it shuffles rows
-    alone = probabilities(np.concatenate([graph.logits([row]) for row in rows]))
+    alone = stated(np.concatenate([graph.logits([row]) for row in rows]), labels)
     moved, changed = 0.0, 0
     for size in SHUFFLED_ROWS:
         order = rng.sample(range(len(rows)), len(rows))
         for start in range(0, len(order), size):
             group = order[start : start + size]
             length = max(rows[index].tokens for index in group) + rng.randint(0, EXTRA_TOKENS_MAX)
-            together = probabilities(graph.logits([rows[index] for index in group], min(length, graph.tokenizer.max_tokens)))
+            logits = graph.logits([rows[index] for index in group], min(length, graph.tokenizer.max_tokens))
+            together = stated(logits, labels)
             # Unlike Python's max, numpy's keeps NaN.
             moved = float(np.max([moved, np.abs(together - alone[group]).max()]))
-            changed += int((together.argmax(1) != alone[group].argmax(1)).sum())
+            changed += int((together[:, :labels].argmax(1) != alone[group][:, :labels].argmax(1)).sum())
     return Movement(len(rows), moved, changed)
 
 

@@ -1,4 +1,4 @@
-"""What no measurement tells and the author of a card writes down: names, sources, choices, earlier figures."""
+"""What no measurement tells and the author of a card writes down: names, sources, choices."""
 
 import tomllib
 from collections.abc import Mapping
@@ -20,13 +20,6 @@ class Source(_Part):
     use: str
 
 
-class Earlier(_Part):
-    """The figures of the bundle before: its name, and its accuracy by data set."""
-
-    name: str
-    accuracy: dict[str, float]
-
-
 class AuthorFacts(_Part):
     """Facts for a card. Empty ones are left out of it."""
 
@@ -43,7 +36,6 @@ class AuthorFacts(_Part):
     omit: tuple[str, ...] = Field((), strict=False)
     # Public names by the names of data sets in evaluations.
     names: Mapping[str, str] = {}
-    earlier: Earlier | None = None
 
     def name(self, dataset: str) -> str:
         """Return the public name of a data set."""

@@ -95,7 +95,7 @@ def card(
     sections = (
         _head(bundle, digest, provenance, author),
         _use(manifest, author),
-        card_figures.summary(manifest, named, author.earlier),
+        card_figures.summary(manifest, named),
         *([f"## How it was chosen\n\n{author.selection.strip()}"] if author.selection else ()),
         card_figures.weaknesses(manifest, named),
         explanations_in_short(manifest, findings, author),
@@ -130,8 +130,16 @@ def _use(manifest: Manifest, author: AuthorFacts) -> str:
         "## Intended use and limits\n\n"
         f"For texts like those that it was trained and measured on; see below. Not for decisions about people. {language}{limits}"
         f"Every text gets one of the labels {', '.join(manifest.labels)}, even if none of them fits; the probability is then often low. "
+        f"{_beside(manifest)}"
         f"A text of more than {manifest.max_tokens} tokens {_long_text(manifest)} unless the caller chooses another truncation."
     )
+
+
+def _beside(manifest: Manifest) -> str:
+    neutral = "`neutral` says that a text has no opinion, `abstain` that the model cannot tell; look at `abstain` first. "
+    mixed = "`mixed` says that a text praises and blames, whatever its label. "
+    targets = manifest.targets and f"For a target that the text names, it reads at most {manifest.targets.tokens} tokens around it. "
+    return f"{neutral if manifest.neutral else ''}{mixed if manifest.mixed else ''}{targets or ''}"
 
 
 def _long_text(manifest: Manifest) -> str:

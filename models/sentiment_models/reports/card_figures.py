@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from sentiment.files.html_report import markdown
 from sentiment.model.bundle import Manifest
 from sentiment_models.evaluation import tables
+from sentiment_models.evaluation.baselines import COMMONEST
 from sentiment_models.evaluation.findings import Evaluation, Measurement
 from sentiment_models.export.golden import MEANT
-from sentiment_models.reports.about import Earlier
 
 # Characters of a quoted text, and behaviours whose failures are quoted.
 QUOTED_MAX = 90
@@ -16,33 +16,38 @@ BEHAVIOURS_QUOTED_MAX = 3
 SLICE_ROWS_MIN = 30
 
 
-def summary(manifest: Manifest, evaluations: Sequence[Evaluation], earlier: Earlier | None) -> str:
-    """Compose the card's table: the served graph beside the largest class, and beside the bundle before."""
+def summary(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
+    """Compose the card's table: the served graph beside other answers to the same texts."""
     served, calibration = served_evaluation(manifest, evaluations), manifest.calibration
     said = f"Probability is softmax(logits / {calibration.temperature}); below {calibration.abstain_below} an answer is marked `abstain`. "
+    if manifest.mixed:
+        said += f"A text is said to be mixed from a probability of {manifest.mixed.at} on. "
     if served is None:
         return f"## Figures\n\n{said}Not evaluated."
-    before = (earlier.name,) if earlier else ()
-    explained = f" *{earlier.name}*: the accuracy of the bundle before this one." if earlier else ""
+    others = list(dict.fromkeys(name for one in served.datasets.values() for name in one.baselines))
     rows = []
     for name, one in served.datasets.items():
-        majority = max(found.rows for found in one.classes.values()) / one.rows
         low, high = one.accuracy_interval
-        was = [f"{earlier.accuracy[name]:g}" if name in earlier.accuracy else "" for earlier in ([earlier] if earlier else [])]
+        beside = [f"{one.baselines[other].accuracy:.3f}" if other in one.baselines else "" for other in others]
         rows.append(
             (
-                *(tables.named(name, one), one.rows, f"{majority:.3f}", *was, f"{one.accuracy:.4f} ({low:.3f} to {high:.3f})"),
-                *(f"{one.expected.expected_accuracy:.3f}", f"{one.ece:.3f}", tables.share(one.abstained, one.rows)),
+                *(tables.named(name, one), one.rows, *beside, f"{one.accuracy:.4f} ({low:.3f} to {high:.3f})"),
+                *(f"{one.macro_f1:.3f}", f"{one.ece:.3f}", tables.share(one.abstained, one.rows)),
             )
         )
-    caught, texts = (sum(getattr(one, what) for one in served.undecided.values()) for what in ("caught", "rows"))
-    undecided = f" Of {texts:,} texts without a correct label, {tables.share(caught, texts)} are marked `abstain`." if texts else ""
+    texts, open_ = sum(one.rows for one in served.undecided.values()), tables.left_open(served.undecided)
+    undecided = f" Of {texts:,} texts without a correct label, {tables.share(open_, texts)} are {_left_open(manifest)}." if texts else ""
+    explained = "the accuracy of always answering it" if others == [COMMONEST] else "the accuracy of other answers"
     return (
         "## Figures\n\n"
-        f"{said}*Largest class*: the accuracy of always answering the commonest label.{explained} *Accuracy*: with its 95 % "
-        f"interval. *Stated*: the mean of the answers' probabilities. *ECE*: calibration error over 15 bins.{undecided}\n\n"
-        + markdown(("data set", "texts", "largest class", *before, "accuracy", "stated", "ECE", "abstained"), rows)
+        f"{said}*Accuracy*, with its 95 % interval, and *macro F1* are among the labels that a set has. "
+        f"*{', '.join(others)}*: {explained}. *ECE*: calibration error over 15 bins.{undecided}\n\n"
+        + markdown(("data set", "texts", *others, "accuracy", "macro F1", "ECE", "abstained"), rows)
     )
+
+
+def _left_open(manifest: Manifest) -> str:
+    return "marked `abstain`, or English and `neutral`" if manifest.neutral else "marked `abstain`"
 
 
 def figures(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
@@ -50,7 +55,7 @@ def figures(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
     if not evaluations:
         return "## Figures\n\nNot evaluated."
     header = (
-        *("graph", "data set", "texts", "accuracy", "95 %", "macro F1", "ECE", "calibrated, 95 %"),
+        *("graph", "data set", "texts", "accuracy", "95 %", "macro F1", "macro recall", "ECE", "calibrated, 95 %"),
         *("p", "truncated", "abstained", "core-ms per text"),
     )
     rows = [
@@ -62,6 +67,7 @@ def figures(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
                 one.accuracy,
                 tables.interval(one.accuracy_interval),
                 one.macro_f1,
+                one.macro_recall,
                 one.ece,
             ),
             *(tables.interval(one.calibration.ece_of_calibrated), f"{one.calibration.p_value:.4f}"),
@@ -82,7 +88,8 @@ def figures(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
 
 def _details(served: Evaluation) -> Iterator[str]:
     cut = (tables.lengths, tables.domains, tables.phenomena, tables.held_out, tables.registers, tables.pairs, tables.robustness)
-    found = [tables.expected_accuracy(served), tables.leave_one_out(served), tables.classes(served), *(table(served) for table in cut)]
+    found = [tables.all_labels(served), tables.baselines(served), tables.confusion(served), tables.mixed(served), tables.pools(served)]
+    found += [tables.expected_accuracy(served), tables.leave_one_out(served), tables.classes(served), *(table(served) for table in cut)]
     found += [tables.behaviours(served)] if served.behaviours else []
     found += [tables.undecided_in_short(served)] if served.undecided else []
     for one in (each for each in found if each.rows):
@@ -122,12 +129,14 @@ def _worst(manifest: Manifest, served: Evaluation) -> Iterator[str]:
         yield from _lowest(manifest, unseen)
     else:
         yield "All data sets above are files that it was trained on: **how well it answers new texts was not measured**."
-    missed = {kind: one for kind, one in served.undecided.items() if one.rows >= SLICE_ROWS_MIN and one.caught < one.rows}
-    if missed:
-        kind = min(missed, key=lambda kind: missed[kind].caught / missed[kind].rows)
-        rows, through = missed[kind].rows, missed[kind].rows - missed[kind].caught
+    undecided = {kind: one for kind, one in served.undecided.items() if one.rows >= SLICE_ROWS_MIN}
+    answered = {kind: one.rows - tables.left_open({kind: one}) for kind, one in undecided.items()}
+    if any(answered.values()):
+        kind = max(answered, key=lambda kind: answered[kind] / undecided[kind].rows)
         named = "English texts without sentiment" if kind == tables.ENGLISH else f"texts of kind {kind}"
-        yield f"Texts without a correct label get one: {through:,} of {rows:,} {named} were not marked `abstain`."
+        neither = f" or `{manifest.neutral}`" if manifest.neutral and kind == tables.ENGLISH else ""
+        count = f"{answered[kind]:,} of {undecided[kind].rows:,} {named}"
+        yield f"Texts without a correct label get one: {count} were not marked `abstain`{neither}."
 
 
 def _lowest(manifest: Manifest, figures: Sequence[tuple[str, Measurement]]) -> Iterator[str]:
@@ -152,17 +161,18 @@ def _lowest(manifest: Manifest, figures: Sequence[tuple[str, Measurement]]) -> I
         if len(slices) > 1:
             name, key, part = min(slices, key=lambda found: found[2].accuracy)
             yield f"By {by}, accuracy is lowest on {name}, {key}: {part.accuracy:.4f} on {part.rows:,} texts."
-    changes = [(name, kind, found) for name, one in figures for kind, found in one.robustness.items()]
-    name, kind, found = max(changes, key=lambda change: change[2].changed / change[2].rows)
-    if found.changed:
+    changes = [(name, kind, found) for name, one in figures for kind, found in one.robustness.items() if found.changed]
+    if changes:
+        name, kind, found = max(changes, key=lambda change: change[2].changed / change[2].rows)
         yield f"The perturbation that changes most labels is {kind}: {tables.share(found.changed, found.rows)} of those of {name}."
 
 
 def _golden(manifest: Manifest) -> Iterator[str]:
-    wrong = [golden for golden in manifest.golden if MEANT.get(golden.text, golden.label) in set(manifest.labels) - {golden.label}]
+    whole = [golden for golden in manifest.golden if golden.text_pair is None]
+    wrong = [golden for golden in whole if MEANT.get(golden.text, golden.label) in set(manifest.labels) - {golden.label}]
     if wrong:
         quoted = "; ".join(f'"{tables.shortened(golden.text, QUOTED_MAX)}" ({golden.label})' for golden in wrong)
-        yield f"The fp32 graph answers {len(wrong)} of the {len(manifest.golden)} hand-written golden texts wrongly: {quoted}."
+        yield f"The fp32 graph answers {len(wrong)} of the {len(whole)} hand-written golden texts wrongly: {quoted}."
 
 
 def _failing(served: Evaluation) -> Iterator[str]:
