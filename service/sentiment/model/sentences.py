@@ -1,0 +1,237 @@
+"""Splits a text into sentences: the one rule of predictions by sentence, explanations and training data. Pure.
+
+Written for what people send: reviews, tweets, tickets and chats, in lower case and capitals, with emoji, lists and missing spaces.
+Every decision looks at some code points around one sign, so the time is linear, and other threads run between decisions.
+docs/internals/sentences.md compares it with libraries.
+"""
+
+import re
+from collections.abc import Iterator
+
+Span = tuple[int, int]
+
+# Signs are searched in pieces of a text: one search through a megabyte would hold the GIL for 10 ms.
+_PIECE = 1 << 15
+# Words before a full stop are looked for in this many code points: more than the longest abbreviation with its number.
+_BEFORE_MAX = 24
+
+_EMOJI = "(?:[\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff][\ufe0f\u200d\u20e3\U000e0020-\U000e007f]*+)"
+_EMOTICON = r"(?:>?[:;=]['o-]?[()DPp/|\[\]]+|<3|x[dD])(?!\S)"
+_FACES = rf"(?:{_EMOJI}++|(?<!\w){_EMOTICON})"
+_BREAKS = "\n\r\x0b\x0c\x85\u2028\u2029"
+# Chinese, Japanese, Indian, Arabic, Armenian, Ethiopic, Burmese and Khmer end marks. They end sentences without a space too.
+_FULL = "\u3002\uff01\uff1f\uff61\u0964\u0965\u061f\u06d4\u0589\u1362\u1367\u104b\u17d4"
+
+_SIGN = re.compile(rf"[.!?\u2026{_FULL}{_BREAKS}]|[:;=<]|{_EMOJI}")
+# Possessive quantifiers: no run is read again and again.
+_PLACE = re.compile(
+    # End marks, also with spaces between as in tokenized texts, then closing quotes and brackets, then faces.
+    r"(?P<stop>(?P<marks>[.!?\u2026]++(?:\ [.!?\u2026]++(?!\S))*+)"
+    r"(?P<closed>(?:[\"'\u2019\u201d\u00bb)\]}]|\ ?(?:[)\]}\u00bb\u201d\u201c]|'')(?!\S))*+))"
+    rf"|(?P<full>[{_FULL}]++[\u300d\u300f\u300b\u3011\uff09\u201d\u2019\"')]*+)"
+    rf"|(?P<line>[{_BREAKS}]\s*+)"
+    rf"|(?P<face>(?:(?<=\s)|(?={_EMOJI})){_FACES}(?:\ ?{_FACES})*+)"
+)
+_FACES_BEHIND = re.compile(rf"(?:[ \t]*+{_FACES})++")
+_SPACE = re.compile(r"\s*+")
+_NEXT = re.compile(r"(?P<space>\s*+)(?P<opening>[^\w\s]{0,8}+)(?P<word>[\w'\u2019]{0,24}+)")
+_BULLET = re.compile(rf"[-*\u2022\u00b7\u2013\u2014>]\s|\(?\d{{1,3}}[.)]\s|{_EMOJI}")
+# What may stand behind the last sentence of a post.
+_TAGS = re.compile(rf"(?:\s++(?:[#@]\w++|https?(?:://\S*+)?(?!\S)|{_EMOJI}++)){{1,32}}+\s*+\Z")
+_BEFORE = re.compile(r"(?P<number>\d\ ?)?(?<![^\W\d_])(?P<word>(?:[^\W\d_]++\.)*[^\W\d_]++)\ ?\Z")
+_NUMBER = re.compile(r"\(?\d{1,3}\Z")
+_LINK = re.compile(r"www\.|[/@\\]")
+_TOKEN_BEFORE, _TOKEN_AFTER = re.compile(r"\S{0,64}\Z"), re.compile(r"\S{0,64}+")
+
+# Never ends of sentences.
+_TITLES = frozenset("mr mrs ms dr prof st mt messrs mme mlle vs mk e.g i.e eg cf approx z.b d.h".split())
+# As titles, if written with a capital: "Gen. Ortiz", but "thanks hon."
+_CAPITAL_TITLES = frozenset("gen sen rep gov capt sgt lt col maj rev hon pres".split())
+_BEFORE_NUMBERS = frozenset("no nos nr fig figs vol p pp sec ext ref ver tel art".split())
+# Abbreviations after numbers.
+_UNITS = frozenset("hr hrs yr yrs min mins sec secs in ft lb lbs oz kg km cm mm bn mn".split())
+# Ends before a capital; these too only before words that often start sentences, because names follow them as well.
+_OPEN = frozenset("etc usw esp incl excl max temp".split())
+_OPEN_BEFORE_NAMES = frozenset(
+    "inc ltd co corp jr sr bros ave rd blvd dept est al jan feb apr jun jul aug sep sept oct nov dec mon tue tues thu thurs fri".split()
+)
+_STARTERS = frozenset(
+    "the a an this that these those it its he she they we you i i'm it's my your his her our their there here what why who how when where "
+    "which if so but and or then now just not no yes never nobody nothing everyone everything all some most only even still also in on at "
+    "for from after before because while although however please thanks thank is are was were be do does did don't have has had can could "
+    "should would".split()
+)
+# Behind a full stop without a space: not the start of a sentence.
+_ENDINGS = frozenset("com net org io js py md".split())
+# An emoji between such a word and a capital is a verb: "I (heart) New York".
+_PRONOUNS = frozenset("i we you they really".split())
+
+
+def sentence_spans(text: str) -> list[Span]:
+    """Code points [start, end) of the sentences, in order, without white space around them.
+
+    Together they cover all that is not white space; empty for a text of white space alone. A sentence holds a letter or a digit,
+    unless the whole text has none.
+    """
+    return list(sentences(text))
+
+
+def sentences(text: str) -> Iterator[Span]:
+    """As ``sentence_spans``, one by one: whoever needs only the first of them does not wait for the rest."""
+    begin = at = _after_space(text, 0)
+    written, read = False, begin
+    last: Span | None = None
+    for place in _signs(text):
+        found = _PLACE.match(text, place) if place >= at else None
+        if found is None:
+            continue
+        at = found.end()
+        written = written or _is_written(text, read, place)
+        read = place
+        if not written or not _ends(text, begin, found):
+            continue
+        end = at = _with_faces(text, begin, found)
+        following = _after_space(text, end)
+        if last is not None:
+            yield last
+        last = begin, _before_space(text, end)
+        begin = read = at = following
+        written = False
+    end = _before_space(text, len(text))
+    if written or _is_written(text, read, end) or last is None:
+        if last is not None:
+            yield last
+        last = begin, end
+    if begin < end or last[0] < begin:
+        # What follows the last sentence and holds no word belongs to it.
+        yield last[0], end
+
+
+def _signs(text: str) -> Iterator[int]:
+    """Offsets of signs at which sentences may end."""
+    return (sign.start() for start in range(0, len(text), _PIECE) for sign in _SIGN.finditer(text, start, start + _PIECE))
+
+
+def _after_space(text: str, start: int) -> int:
+    found = _SPACE.match(text, start)
+    assert found is not None
+    return found.end()
+
+
+def _before_space(text: str, end: int) -> int:
+    while end and text[end - 1].isspace():
+        end -= 1
+    return end
+
+
+_WRITTEN = re.compile(r"[^\W_]")
+
+
+def _is_written(text: str, start: int, end: int) -> bool:
+    return _WRITTEN.search(text, start, end) is not None
+
+
+def _with_faces(text: str, begin: int, found: re.Match[str]) -> int:
+    """The end of a sentence with the faces behind its end marks, unless faces begin the sentences of this text."""
+    if found["line"] is not None or _FACES_BEHIND.match(text, begin):
+        return found.end()
+    faces = _FACES_BEHIND.match(text, found.end())
+    return faces.end() if faces else found.end()
+
+
+def _ends(text: str, begin: int, found: re.Match[str]) -> bool:
+    """Whether a sentence that starts at ``begin`` ends at a sign, if anything follows."""
+    faces = None if found["line"] is not None else _FACES_BEHIND.match(text, found.end())
+    following = _NEXT.match(text, faces.end() if faces else found.end())
+    assert following is not None
+    word = following["word"]
+    if found["line"] is not None:
+        return _line_ends(text, found)
+    if _TAGS.match(text, found.end()):
+        return False
+    if found["face"] is not None:
+        # Chinese has no spaces.
+        return (bool(following["space"]) or not word[:1].isupper()) and _is_capital(word) and _word_before(text, begin, found.start()) not in _PRONOUNS
+    if found["full"] is not None:
+        return not "\u3040" < following["word"][:1] < "\u30a0" or not found[0].endswith(("\u300d", "\u300f", "\uff09"))
+    if not following["space"] and not faces:
+        return _ends_without_space(text, begin, found, following)
+    if _abbreviates(text, begin, found, following["opening"], following["word"]):
+        return False
+    if _is_ellipsis(found["marks"]):
+        return _is_sentence_case(following["word"])
+    return not found["closed"] or not following["word"][:1].islower()
+
+
+def _line_ends(text: str, found: re.Match[str]) -> bool:
+    """An empty line ends a sentence. A single line break does not before a small letter or after a comma: a line that was wrapped."""
+    if len(f"{found[0]}.".splitlines()) > 2:
+        return True
+    following = _NEXT.match(text, found.end())
+    assert following is not None
+    wrapped = text[_before_space(text, found.start()) - 1] == ","
+    return not wrapped and (_is_capital(following["word"]) or _BULLET.match(text, found.end()) is not None)
+
+
+def _ends_without_space(text: str, begin: int, found: re.Match[str], following: re.Match[str]) -> bool:
+    """Whether a space is missing after an end mark: "great.But" has two sentences, "example.com" and "3.5" are words."""
+    word, before = following["word"], text[found.start() - 1]
+    if not word[:1].isalpha() or _is_link(text, begin, found):
+        return False
+    if set(found["marks"]) & {"!", "?"} and not found["closed"]:
+        return True
+    if _is_ellipsis(found["marks"]) or found["closed"]:
+        return _is_capital(word)
+    return (before.islower() or before.isdigit()) and (
+        _is_sentence_case(word) and word.lower() not in _ENDINGS and not _abbreviates(text, begin, found, "", word)
+    )
+
+
+def _is_link(text: str, begin: int, found: re.Match[str]) -> bool:
+    before = _TOKEN_BEFORE.search(text[max(begin, found.start() - 64) : found.start()])
+    after = _TOKEN_AFTER.match(text, found.end())
+    assert before is not None and after is not None
+    return _LINK.search(before[0] + after[0]) is not None
+
+
+def _abbreviates(text: str, begin: int, found: re.Match[str], opening: str, word: str) -> bool:
+    """Whether a full stop belongs to an abbreviation, an initial or the number of a list item. ``word``: the next one."""
+    if found["marks"] != "." or found["closed"]:
+        return False
+    window = text[max(begin, found.start() - _BEFORE_MAX) : found.start()]
+    if found.start() - begin <= len(window) and _NUMBER.fullmatch(window):
+        return True
+    before = _BEFORE.search(window)
+    if before is None:
+        return False
+    written = before["word"].replace(" ", "")
+    short = written.lower()
+    if short in _TITLES or (short in _CAPITAL_TITLES and written[0].isupper()):
+        return True
+    if word[:1].isdigit() and short in _BEFORE_NUMBERS:
+        return True
+    if short in _OPEN or (short in _UNITS and before["number"]):
+        return bool(opening) or not _is_capital(word)
+    dotted = "." in short and max(map(len, short.split("."))) <= 2
+    if short in _OPEN_BEFORE_NAMES or dotted or (len(written) == 1 and written.isupper() and written != "I"):
+        return bool(opening) or not _is_sentence_case(word) or word.lower() not in _STARTERS
+    return False
+
+
+def _word_before(text: str, begin: int, end: int) -> str:
+    found = _BEFORE.search(text[max(begin, end - _BEFORE_MAX) : end])
+    return found["word"].lower() if found else ""
+
+
+def _is_ellipsis(marks: str) -> bool:
+    return len(marks) > 1 and not marks.strip(". \u2026") or marks == "\u2026"
+
+
+def _is_capital(word: str) -> bool:
+    """Whether a word starts with a capital, or with a letter of a script without small letters."""
+    return word[:1].isalpha() and not word[0].islower()
+
+
+def _is_sentence_case(word: str) -> bool:
+    """As ``_is_capital``, but false where it says nothing: for a word in capitals, an initial, and "I" but for short words."""
+    return _is_capital(word) and (not word.isupper() or word in ("I", "A"))
