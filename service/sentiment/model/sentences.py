@@ -14,15 +14,19 @@ Span = tuple[int, int]
 _PIECE = 1 << 15
 # Words before a full stop are looked for in this many code points: more than the longest abbreviation with its number.
 _BEFORE_MAX = 24
+# As much of an address is looked at on either side of a mark.
+_LINK_MAX = 64
 
-_EMOJI = "(?:[\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff][\ufe0f\u200d\u20e3\U000e0020-\U000e007f]*+)"
-_EMOTICON = r"(?:>?[:;=]['o-]?[()DPp/|\[\]]+|<3|x[dD])(?!\S)"
+_PICTURES = "\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
+_EMOJI = f"(?:[{_PICTURES}][\ufe0f\u200d\u20e3\U000e0020-\U000e007f]*+)"
+_EMOTICON = r"(?:>?[:;=]['o-]?[()DPp/|\[\]]++|<3|x[dD])(?!\S)"
 _FACES = rf"(?:{_EMOJI}++|(?<!\w){_EMOTICON})"
 _BREAKS = "\n\r\x0b\x0c\x85\u2028\u2029"
 # Chinese, Japanese, Indian, Arabic, Armenian, Ethiopic, Burmese and Khmer end marks. They end sentences without a space too.
 _FULL = "\u3002\uff01\uff1f\uff61\u0964\u0965\u061f\u06d4\u0589\u1362\u1367\u104b\u17d4"
 
-_SIGN = re.compile(rf"[.!?\u2026{_FULL}{_BREAKS}]|[:;=<]|{_EMOJI}")
+# Most full stops before a small letter or a digit are of numbers and addresses; none ends a sentence.
+_SIGN = re.compile(rf"\.(?![a-z\d])|[!?\u2026{_FULL}{_BREAKS}:;=<>]|{_EMOJI}")
 # Possessive quantifiers: no run is read again and again.
 _PLACE = re.compile(
     # End marks, also with spaces between as in tokenized texts, then closing quotes and brackets, then faces.
@@ -39,14 +43,16 @@ _BULLET = re.compile(rf"[-*\u2022\u00b7\u2013\u2014>]\s|\(?\d{{1,3}}[.)]\s|{_EMO
 # What may stand behind the last sentence of a post.
 _TAGS = re.compile(rf"(?:\s++(?:[#@]\w++|https?(?:://\S*+)?(?!\S)|{_EMOJI}++)){{1,32}}+\s*+\Z")
 _BEFORE = re.compile(r"(?P<number>\d\ ?)?(?<![^\W\d_])(?P<word>(?:[^\W\d_]++\.)*[^\W\d_]++)\ ?\Z")
+_WRITTEN = re.compile(r"[^\W_]")
+_EMPTY_LINE = re.compile(rf"(?>\r\n|[{_BREAKS}])[^\S{_BREAKS}]*+[{_BREAKS}]")
 _NUMBER = re.compile(r"\(?\d{1,3}\Z")
 _LINK = re.compile(r"www\.|[/@\\]")
-_TOKEN_BEFORE, _TOKEN_AFTER = re.compile(r"\S{0,64}\Z"), re.compile(r"\S{0,64}+")
+_ADDRESS = re.compile(rf"[^\s{_FULL}{_PICTURES}]{{0,{_LINK_MAX}}}+")
 
 # Never ends of sentences.
-_TITLES = frozenset("mr mrs ms dr prof st mt messrs mme mlle vs mk e.g i.e eg cf approx z.b d.h".split())
+_TITLES = frozenset("mr mrs ms dr prof st mt messrs mme mlle vs mk ft feat pp e.g i.e eg cf approx z.b d.h".split())
 # As titles, if written with a capital: "Gen. Ortiz", but "thanks hon."
-_CAPITAL_TITLES = frozenset("gen sen rep gov capt sgt lt col maj rev hon pres".split())
+_CAPITAL_TITLES = frozenset("gen sen rep gov capt sgt lt col insp maj rev hon pres".split())
 _BEFORE_NUMBERS = frozenset("no nos nr fig figs vol p pp sec ext ref ver tel art".split())
 # Abbreviations after numbers.
 _UNITS = frozenset("hr hrs yr yrs min mins sec secs in ft lb lbs oz kg km cm mm bn mn".split())
@@ -98,11 +104,14 @@ def sentences(text: str) -> Iterator[Span]:
         begin = read = at = following
         written = False
     end = _before_space(text, len(text))
-    if written or _is_written(text, read, end) or last is None:
-        if last is not None:
-            yield last
-        last = begin, end
-    if begin < end or last[0] < begin:
+    written = written or _is_written(text, read, end)
+    if last is None:
+        if begin < end:
+            yield begin, end
+    elif written:
+        yield last
+        yield begin, end
+    else:
         # What follows the last sentence and holds no word belongs to it.
         yield last[0], end
 
@@ -124,11 +133,8 @@ def _before_space(text: str, end: int) -> int:
     return end
 
 
-_WRITTEN = re.compile(r"[^\W_]")
-
-
 def _is_written(text: str, start: int, end: int) -> bool:
-    return _WRITTEN.search(text, start, end) is not None
+    return any(_WRITTEN.search(text, piece, min(piece + _PIECE, end)) for piece in range(start, end, _PIECE))
 
 
 def _with_faces(text: str, begin: int, found: re.Match[str]) -> int:
@@ -141,57 +147,64 @@ def _with_faces(text: str, begin: int, found: re.Match[str]) -> int:
 
 def _ends(text: str, begin: int, found: re.Match[str]) -> bool:
     """Whether a sentence that starts at ``begin`` ends at a sign, if anything follows."""
-    faces = None if found["line"] is not None else _FACES_BEHIND.match(text, found.end())
-    following = _NEXT.match(text, faces.end() if faces else found.end())
-    assert following is not None
-    word = following["word"]
     if found["line"] is not None:
         return _line_ends(text, found)
     if _TAGS.match(text, found.end()):
         return False
+    faces = _FACES_BEHIND.match(text, found.end())
+    following = _next(text, faces.end() if faces else found.end())
+    word = following["word"]
     if found["face"] is not None:
         # Chinese has no spaces.
-        return (bool(following["space"]) or not word[:1].isupper()) and _is_capital(word) and _word_before(text, begin, found.start()) not in _PRONOUNS
+        apart = bool(following["space"]) or not word[:1].isupper()
+        return apart and _is_capital(word) and _word_before(text, begin, found.start()) not in _PRONOUNS
     if found["full"] is not None:
-        return not "\u3040" < following["word"][:1] < "\u30a0" or not found[0].endswith(("\u300d", "\u300f", "\uff09"))
+        # A quote within a Japanese sentence is followed by a particle.
+        return not found[0].endswith(("\u300d", "\u300f", "\uff09")) or not "\u3040" < word[:1] < "\u30a0"
     if not following["space"] and not faces:
-        return _ends_without_space(text, begin, found, following)
-    if _abbreviates(text, begin, found, following["opening"], following["word"]):
+        return _ends_without_space(text, begin, found, word)
+    if _abbreviates(text, begin, found, following["opening"], word):
         return False
     if _is_ellipsis(found["marks"]):
-        return _is_sentence_case(following["word"])
-    return not found["closed"] or not following["word"][:1].islower()
+        return _is_sentence_case(word)
+    return not found["closed"] or not word[:1].islower()
 
 
 def _line_ends(text: str, found: re.Match[str]) -> bool:
     """An empty line ends a sentence. A single line break does not before a small letter or after a comma: a line that was wrapped."""
-    if len(f"{found[0]}.".splitlines()) > 2:
+    if _EMPTY_LINE.match(text, found.start()):
         return True
-    following = _NEXT.match(text, found.end())
-    assert following is not None
-    wrapped = text[_before_space(text, found.start()) - 1] == ","
-    return not wrapped and (_is_capital(following["word"]) or _BULLET.match(text, found.end()) is not None)
-
-
-def _ends_without_space(text: str, begin: int, found: re.Match[str], following: re.Match[str]) -> bool:
-    """Whether a space is missing after an end mark: "great.But" has two sentences, "example.com" and "3.5" are words."""
-    word, before = following["word"], text[found.start() - 1]
-    if not word[:1].isalpha() or _is_link(text, begin, found):
+    if text[_before_space(text, found.start()) - 1] == ",":
         return False
-    if set(found["marks"]) & {"!", "?"} and not found["closed"]:
-        return True
-    if _is_ellipsis(found["marks"]) or found["closed"]:
-        return _is_capital(word)
-    return (before.islower() or before.isdigit()) and (
-        _is_sentence_case(word) and word.lower() not in _ENDINGS and not _abbreviates(text, begin, found, "", word)
-    )
+    word = _next(text, found.end())["word"]
+    return _is_capital(word) or word[:1].isdigit() or _BULLET.match(text, found.end()) is not None
+
+
+def _ends_without_space(text: str, begin: int, found: re.Match[str], word: str) -> bool:
+    """Whether a space is missing after an end mark: "great.But" has two sentences, "example.com" and "3.5" are words."""
+    if found["marks"] == "." and not found["closed"]:
+        before = text[found.start() - 1]
+        likely = (before.islower() or before.isdigit()) and _is_sentence_case(word) and word.lower() not in _ENDINGS
+        if _abbreviates(text, begin, found, "", word):
+            return False
+    elif found["closed"] or _is_ellipsis(found["marks"]):
+        likely = _is_capital(word)
+    else:
+        likely = word[:1].isalnum()
+    return likely and not _is_link(text, begin, found)
 
 
 def _is_link(text: str, begin: int, found: re.Match[str]) -> bool:
-    before = _TOKEN_BEFORE.search(text[max(begin, found.start() - 64) : found.start()])
-    after = _TOKEN_AFTER.match(text, found.end())
-    assert before is not None and after is not None
-    return _LINK.search(before[0] + after[0]) is not None
+    before = text[max(begin, found.start() - _LINK_MAX) : found.start()].rsplit(None, 1)
+    after = _ADDRESS.match(text, found.end())
+    assert after is not None
+    return _LINK.search("".join([*before[-1:], after[0]])) is not None
+
+
+def _next(text: str, start: int) -> re.Match[str]:
+    found = _NEXT.match(text, start)
+    assert found is not None
+    return found
 
 
 def _abbreviates(text: str, begin: int, found: re.Match[str], opening: str, word: str) -> bool:
@@ -204,14 +217,14 @@ def _abbreviates(text: str, begin: int, found: re.Match[str], opening: str, word
     before = _BEFORE.search(window)
     if before is None:
         return False
-    written = before["word"].replace(" ", "")
+    written = before["word"]
     short = written.lower()
+    if short in _OPEN or (short in _UNITS and before["number"]):
+        return bool(opening) or not _is_capital(word)
     if short in _TITLES or (short in _CAPITAL_TITLES and written[0].isupper()):
         return True
     if word[:1].isdigit() and short in _BEFORE_NUMBERS:
         return True
-    if short in _OPEN or (short in _UNITS and before["number"]):
-        return bool(opening) or not _is_capital(word)
     dotted = "." in short and max(map(len, short.split("."))) <= 2
     if short in _OPEN_BEFORE_NAMES or dotted or (len(written) == 1 and written.isupper() and written != "I"):
         return bool(opening) or not _is_sentence_case(word) or word.lower() not in _STARTERS
