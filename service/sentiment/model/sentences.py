@@ -50,27 +50,24 @@ _LINK = re.compile(r"www\.|[/@\\]")
 _ADDRESS = re.compile(rf"[^\s{_FULL}{_PICTURES}]{{0,{_LINK_MAX}}}+")
 
 # Never ends of sentences.
-_TITLES = frozenset("mr mrs ms dr prof st mt messrs mme mlle vs mk ft feat pp e.g i.e eg cf approx z.b d.h".split())
+_TITLES = frozenset(["mr", "mrs", "ms", "dr", "prof", "st", "mt", "messrs", "mme", "mlle", "vs", "mk", "ft", "feat", "pp", "e.g", "i.e", "eg", "cf", "approx", "z.b", "d.h"])
 # As titles, if written with a capital: "Gen. Ortiz", but "thanks hon."
-_CAPITAL_TITLES = frozenset("gen sen rep gov capt sgt lt col insp maj rev hon pres".split())
-_BEFORE_NUMBERS = frozenset("no nos nr fig figs vol p pp sec ext ref ver tel art".split())
+_CAPITAL_TITLES = frozenset(["gen", "sen", "rep", "gov", "capt", "sgt", "lt", "col", "insp", "maj", "rev", "hon", "pres"])
+_BEFORE_NUMBERS = frozenset(["no", "nos", "nr", "fig", "figs", "vol", "p", "pp", "sec", "ext", "ref", "ver", "tel", "art"])
 # Abbreviations after numbers.
-_UNITS = frozenset("hr hrs yr yrs min mins sec secs in ft lb lbs oz kg km cm mm bn mn".split())
+_UNITS = frozenset(["hr", "hrs", "yr", "yrs", "min", "mins", "sec", "secs", "in", "ft", "lb", "lbs", "oz", "kg", "km", "cm", "mm", "bn", "mn"])
 # Ends before a capital; these too only before words that often start sentences, because names follow them as well.
-_OPEN = frozenset("etc usw esp incl excl max temp".split())
+_OPEN = frozenset(["etc", "usw", "esp", "incl", "excl", "max", "temp"])
 _OPEN_BEFORE_NAMES = frozenset(
-    "inc ltd co corp jr sr bros ave rd blvd dept est al jan feb apr jun jul aug sep sept oct nov dec mon tue tues thu thurs fri".split()
+    ["inc", "ltd", "co", "corp", "jr", "sr", "bros", "ave", "rd", "blvd", "dept", "est", "al", "jan", "feb", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec", "mon", "tue", "tues", "thu", "thurs", "fri"]
 )
 _STARTERS = frozenset(
-    "the a an this that these those it its he she they we you i i'm it's my your his her our their there here what why who how when where "
-    "which if so but and or then now just not no yes never nobody nothing everyone everything all some most only even still also in on at "
-    "for from after before because while although however please thanks thank is are was were be do does did don't have has had can could "
-    "should would".split()
+    ["the", "a", "an", "this", "that", "these", "those", "it", "its", "he", "she", "they", "we", "you", "i", "i'm", "it's", "my", "your", "his", "her", "our", "their", "there", "here", "what", "why", "who", "how", "when", "where", "which", "if", "so", "but", "and", "or", "then", "now", "just", "not", "no", "yes", "never", "nobody", "nothing", "everyone", "everything", "all", "some", "most", "only", "even", "still", "also", "in", "on", "at", "for", "from", "after", "before", "because", "while", "although", "however", "please", "thanks", "thank", "is", "are", "was", "were", "be", "do", "does", "did", "don't", "have", "has", "had", "can", "could", "should", "would"]
 )
 # Behind a full stop without a space: not the start of a sentence.
-_ENDINGS = frozenset("com net org io js py md".split())
+_ENDINGS = frozenset(["com", "net", "org", "io", "js", "py", "md"])
 # An emoji between such a word and a capital is a verb: "I (heart) New York".
-_PRONOUNS = frozenset("i we you they really".split())
+_PRONOUNS = frozenset(["i", "we", "you", "they", "really"])
 
 
 def sentence_spans(text: str) -> list[Span]:
@@ -237,7 +234,7 @@ def _word_before(text: str, begin: int, end: int) -> str:
 
 
 def _is_ellipsis(marks: str) -> bool:
-    return len(marks) > 1 and not marks.strip(". \u2026") or marks == "\u2026"
+    return (len(marks) > 1 and not marks.strip(". \u2026")) or marks == "\u2026"
 
 
 def _is_capital(word: str) -> bool:
