@@ -1,9 +1,9 @@
 """Texts of many kinds with the boundaries of their sentences, set by hand: ``sentences.txt`` beside this module.
 
-A line is a text, ``|`` stands behind each sentence but the last, and ``\\n`` and ``\\r`` are line breaks; ``# `` starts a kind of text.
+A line is a text, ``|`` stands behind each sentence but the last, and ``\\n`` and ``\\r`` are line breaks. ``# `` starts a kind.
 What the boundaries follow:
 
-- A sentence ends at its end mark with the quotes and brackets that close there, and with the emoji, emoticons, hashtags and links behind it.
+- A sentence ends at its end mark with the quotes and brackets that close there and the emoji, emoticons, hashtags and links behind it.
 - An emoji or emoticon without an end mark ends a sentence if a new one follows.
 - Sentences within quotes and brackets count. A quote goes on with its "she said".
 - An ellipsis ends a sentence if a new one follows, not where somebody hesitates.

@@ -49,25 +49,33 @@ _NUMBER = re.compile(r"\(?\d{1,3}\Z")
 _LINK = re.compile(r"www\.|[/@\\]")
 _ADDRESS = re.compile(rf"[^\s{_FULL}{_PICTURES}]{{0,{_LINK_MAX}}}+")
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # Never ends of sentences.
-_TITLES = frozenset(["mr", "mrs", "ms", "dr", "prof", "st", "mt", "messrs", "mme", "mlle", "vs", "mk", "ft", "feat", "pp", "e.g", "i.e", "eg", "cf", "approx", "z.b", "d.h"])
+_TITLES = _words("mr mrs ms dr prof st mt messrs mme mlle vs mk ft feat pp e.g i.e eg cf approx z.b d.h")
 # As titles, if written with a capital: "Gen. Ortiz", but "thanks hon."
-_CAPITAL_TITLES = frozenset(["gen", "sen", "rep", "gov", "capt", "sgt", "lt", "col", "insp", "maj", "rev", "hon", "pres"])
-_BEFORE_NUMBERS = frozenset(["no", "nos", "nr", "fig", "figs", "vol", "p", "pp", "sec", "ext", "ref", "ver", "tel", "art"])
+_CAPITAL_TITLES = _words("gen sen rep gov capt sgt lt col insp maj rev hon pres")
+_BEFORE_NUMBERS = _words("no nos nr fig figs vol p pp sec ext ref ver tel art")
 # Abbreviations after numbers.
-_UNITS = frozenset(["hr", "hrs", "yr", "yrs", "min", "mins", "sec", "secs", "in", "ft", "lb", "lbs", "oz", "kg", "km", "cm", "mm", "bn", "mn"])
+_UNITS = _words("hr hrs yr yrs min mins sec secs in ft lb lbs oz kg km cm mm bn mn")
 # Ends before a capital; these too only before words that often start sentences, because names follow them as well.
-_OPEN = frozenset(["etc", "usw", "esp", "incl", "excl", "max", "temp"])
-_OPEN_BEFORE_NAMES = frozenset(
-    ["inc", "ltd", "co", "corp", "jr", "sr", "bros", "ave", "rd", "blvd", "dept", "est", "al", "jan", "feb", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec", "mon", "tue", "tues", "thu", "thurs", "fri"]
+_OPEN = _words("etc usw esp incl excl max temp")
+_OPEN_BEFORE_NAMES = _words(
+    "inc ltd co corp jr sr bros ave rd blvd dept est al jan feb apr jun jul aug sep sept oct nov dec mon tue tues thu thurs fri"
 )
-_STARTERS = frozenset(
-    ["the", "a", "an", "this", "that", "these", "those", "it", "its", "he", "she", "they", "we", "you", "i", "i'm", "it's", "my", "your", "his", "her", "our", "their", "there", "here", "what", "why", "who", "how", "when", "where", "which", "if", "so", "but", "and", "or", "then", "now", "just", "not", "no", "yes", "never", "nobody", "nothing", "everyone", "everything", "all", "some", "most", "only", "even", "still", "also", "in", "on", "at", "for", "from", "after", "before", "because", "while", "although", "however", "please", "thanks", "thank", "is", "are", "was", "were", "be", "do", "does", "did", "don't", "have", "has", "had", "can", "could", "should", "would"]
+_STARTERS = _words(
+    "the a an this that these those it its he she they we you i i'm it's my your his her our their there here what why who how when "
+    "where which if so but and or then now just not no yes never nobody nothing everyone everything all some most only even still "
+    "also in on at for from after before because while although however please thanks thank is are was were be do does did don't have "
+    "has had can could should would"
 )
 # Behind a full stop without a space: not the start of a sentence.
-_ENDINGS = frozenset(["com", "net", "org", "io", "js", "py", "md"])
+_ENDINGS = _words("com net org io js py md")
 # An emoji between such a word and a capital is a verb: "I (heart) New York".
-_PRONOUNS = frozenset(["i", "we", "you", "they", "really"])
+_PRONOUNS = _words("i we you they really")
 
 
 def sentence_spans(text: str) -> list[Span]:
@@ -146,8 +154,11 @@ def _ends(text: str, begin: int, found: re.Match[str]) -> bool:
     """Whether a sentence that starts at ``begin`` ends at a sign, if anything follows."""
     if found["line"] is not None:
         return _line_ends(text, found)
-    if _TAGS.match(text, found.end()):
-        return False
+    return not _TAGS.match(text, found.end()) and _mark_ends(text, begin, found)
+
+
+def _mark_ends(text: str, begin: int, found: re.Match[str]) -> bool:
+    """Whether a sentence ends at an end mark or a face."""
     faces = _FACES_BEHIND.match(text, found.end())
     following = _next(text, faces.end() if faces else found.end())
     word = following["word"]
@@ -160,11 +171,8 @@ def _ends(text: str, begin: int, found: re.Match[str]) -> bool:
         return not found[0].endswith(("\u300d", "\u300f", "\uff09")) or not "\u3040" < word[:1] < "\u30a0"
     if not following["space"] and not faces:
         return _ends_without_space(text, begin, found, word)
-    if _abbreviates(text, begin, found, following["opening"], word):
-        return False
-    if _is_ellipsis(found["marks"]):
-        return _is_sentence_case(word)
-    return not found["closed"] or not word[:1].islower()
+    new = _is_sentence_case(word) if _is_ellipsis(found["marks"]) else not found["closed"] or not word[:1].islower()
+    return new and not _abbreviates(text, begin, found, following["opening"], word)
 
 
 def _line_ends(text: str, found: re.Match[str]) -> bool:
@@ -212,15 +220,17 @@ def _abbreviates(text: str, begin: int, found: re.Match[str], opening: str, word
     if found.start() - begin <= len(window) and _NUMBER.fullmatch(window):
         return True
     before = _BEFORE.search(window)
-    if before is None:
-        return False
+    return before is not None and _goes_on(before, opening, word)
+
+
+def _goes_on(before: re.Match[str], opening: str, word: str) -> bool:
+    """Whether a sentence goes on behind a word with a full stop, by the word after it and the signs that open before that."""
     written = before["word"]
     short = written.lower()
     if short in _OPEN or (short in _UNITS and before["number"]):
         return bool(opening) or not _is_capital(word)
-    if short in _TITLES or (short in _CAPITAL_TITLES and written[0].isupper()):
-        return True
-    if word[:1].isdigit() and short in _BEFORE_NUMBERS:
+    title = short in _TITLES or (short in _CAPITAL_TITLES and written[0].isupper())
+    if title or (word[:1].isdigit() and short in _BEFORE_NUMBERS):
         return True
     dotted = "." in short and max(map(len, short.split("."))) <= 2
     if short in _OPEN_BEFORE_NAMES or dotted or (len(written) == 1 and written.isupper() and written != "I"):
@@ -243,5 +253,5 @@ def _is_capital(word: str) -> bool:
 
 
 def _is_sentence_case(word: str) -> bool:
-    """As ``_is_capital``, but false where it says nothing: for a word in capitals, an initial, and "I" but for short words."""
+    """As ``_is_capital``, but false where a capital says nothing: in a word of capitals and for an initial; "I" and "A" are words."""
     return _is_capital(word) and (not word.isupper() or word in ("I", "A"))
