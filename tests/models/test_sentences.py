@@ -1,12 +1,18 @@
-"""Ends of sentences, and the last sentences of a text."""
+"""Sentences of training data, and the last sentences of a text."""
 
 import pytest
 
 from sentiment_models.data.sentences import last_sentences, split_sentences
 
 
-def test_sentences_end_before_spaces_and_at_no_abbreviated_number() -> None:
-    assert split_sentences(" It is 3.5 stars.<br /><br />Really!  Is it? yes ") == ["It is 3.5 stars.", "Really!", "Is it?", "yes"]
+def test_sentences_of_a_review_end_at_its_html_line_breaks_and_have_single_spaces() -> None:
+    text = " It is 3.5  stars<br /><br>Really!  Is\tit? yes "
+
+    assert split_sentences(text) == ["It is 3.5 stars", "Really!", "Is it?", "yes"]
+
+
+def test_a_text_of_white_space_has_no_sentences() -> None:
+    assert split_sentences(" <br/> ") == []
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,25 @@
-"""Finds the sentence of each token. Pure."""
+"""The sentence of each token and word that the model reads. Pure."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import numpy as np
 import numpy.typing as npt
 
-from sentiment.model.sentences import sentence_starts
+from sentiment.model.sentences import sentences
 from sentiment.model.words import Encoded
+
+
+def sentence_starts(text: str, until: int | None = None) -> list[int]:
+    """Offsets in code points at which sentences start; the first is 0. White space belongs to the sentence before it.
+
+    ``until``: starts after this code point are missing.
+    """
+    last = len(text) if until is None else until
+    found = takewhile(lambda start: start <= last, (start for start, _ in sentences(text)))
+    next(found, None)
+    return [0, *found]
 
 
 def sentence_numbers(encoded: Encoded, texts: Sequence[str]) -> npt.NDArray[np.int64]:
