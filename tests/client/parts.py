@@ -53,7 +53,7 @@ def answered(text: str, sentences: bool, targets: Iterable[str]) -> pb.ClassifyR
             scores = [pb.LabelScore(label=name, score=float(name == "neutral")) for name in LABELS]
             response.targets.add(target=target, prediction=pb.Prediction(label="neutral", score=1.0, scores=scores))
         else:
-            around = re.split(r"[.,]", text[max(0, at - 12) :])[0]
+            around = next(match[0] for match in re.finditer(r"[^.,]+", text) if match.end() > at)
             mention = span(text, at, at + len(target))
             response.targets.add(target=target, prediction=predicted(around), named=True, mention=mention, tokens=9)
     return response

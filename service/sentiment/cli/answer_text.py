@@ -32,7 +32,7 @@ def answer_lines(asked: Asked, result: Result, width: int | None) -> Iterator[st
     for sentence in result.sentences:
         yield from _entry("  sentence", sentence, sentence.text, width)
     if left := result.sentences_total - len(result.sentences):
-        yield f"  and {left:,} more sentences, without an answer"
+        yield f"  and {left:,} more sentence{'s' if left > 1 else ''} without an answer"
     for target in result.targets.values():
         yield from _entry("  target", target, target.target, width)
 
@@ -42,12 +42,11 @@ def _entry(kind: str, answer: Prediction, text: str, width: int | None) -> Itera
     head = f"{kind:{KIND if kind else 0}}{visible(answer.label):10} {answer.score:.4f}  "
     # A cut text is told by --json only.
     marks = [mark for mark in marks_of(answer) if mark != CUT]
-    said = f"{_shown(text)}  ({', '.join(marks)})" if marks else _shown(text)
+    said = [*_shown(text).split(), *([f" ({', '.join(marks)})"] if marks else [])]
     if width is None:
-        yield head + said
+        yield head + " ".join(said)
         return
-    words = ([Piece(word)] for word in said.split())
-    for line in flowed(words, max(TEXT_COLUMNS_MIN, width - len(head)), colour=False):
+    for line in flowed(([Piece(word)] for word in said), max(TEXT_COLUMNS_MIN, width - len(head)), colour=False) or [""]:
         yield head + line
         head = " " * len(head)
 

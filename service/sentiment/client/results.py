@@ -182,7 +182,7 @@ class Classification(Prediction):
         whole = f"<p><b>{html.escape(self.label)}</b> ({marks}; {model})</p><table><tbody>{rows}</tbody></table>"
         sentences = [(one.text, one) for one in self.sentences]
         left = self.sentences_total - len(self.sentences)
-        more = f"<p>and {left:,} more sentences without an answer</p>" if left > 0 else ""
+        more = f"<p>and {left:,} more sentence{'s' if left > 1 else ''} without an answer</p>" if left > 0 else ""
         return f"{whole}{_parts('sentence', sentences)}{more}{_parts('target', self.targets.items())}"
 
     def to_json(self, text: str) -> dict[str, object]:
