@@ -1,5 +1,7 @@
 """A server that answers sentences and targets by a rule, for what callers see of them; it needs no model."""
 
+# ruff: noqa: N802 - gRPC's names
+
 import re
 from collections.abc import Iterable, Iterator
 from concurrent import futures

@@ -118,7 +118,12 @@ def test_a_column_gives_each_text_its_own_targets(client: Client, column: Any) -
 
     results = client.classify(texts, targets=column)
 
-    assert [list(one.targets) if isinstance(one, Classification) else None for one in results] == [["food"], [], None, ["battery", "screen"]]
+    assert [list(one.targets) if isinstance(one, Classification) else None for one in results] == [
+        ["food"],
+        [],
+        None,
+        ["battery", "screen"],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,9 @@ class ArrowColumn(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Targeted:
-    """A text with targets of its own, in place of a text of many. The sentiment towards each target is answered too.
+    """A text with targets of its own, in place of a text of many: the sentiment towards each is answered too.
 
-    >>> client.classify([Targeted("the battery lasts", ["battery"]), "awful"])
-    Results(2 texts: 1 negative, 1 positive)
+    It gives generators and streams what ``classify(texts, targets=column)`` gives columns. The targets of the call are not its own.
     """
 
     text: TextOrPair

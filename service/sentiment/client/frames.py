@@ -69,9 +69,9 @@ class Table:
         """A pandas DataFrame. A row has the index of its text in the Series that the texts come from, else the place of its text.
 
         >>> client.classify(["A good film. It is awful."], sentences=True).sentences.to_pandas()[["text", "label"]]
-                    text     label
-        0   A good film.  positive
-        0  It is awful.   negative
+                   text     label
+        0  A good film.  positive
+        0  It is awful.  negative
 
         Raises:
             ModuleNotFoundError: pandas is not installed.

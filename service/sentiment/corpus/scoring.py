@@ -143,8 +143,8 @@ def _parts(good: Sequence[Classification | None], job: Job) -> dict[str, pyarrow
 
     columns = {}
     if job.sentences:
-        columns["sentences"] = column(found and found.sentences for found in good)
+        columns["sentences"] = column(None if found is None else found.sentences for found in good)
         columns["sentences_total"] = pyarrow.array([found and found.sentences_total for found in good], pyarrow.int32())
     if job.targets:
-        columns["targets"] = column(found and tuple(found.targets.values()) for found in good)
+        columns["targets"] = column(None if found is None else tuple(found.targets.values()) for found in good)
     return columns
