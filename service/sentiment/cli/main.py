@@ -420,7 +420,10 @@ def _check(options: argparse.Namespace) -> int:
         path = find_bundle(options.bundle, bundle_roots(bundles_of()))
     for line in check_bundle(path):
         print(visible(line))
-    explainer = Explainer(load_classifier(path))
+    classifier = load_classifier(path)
+    if classifier.manifest.targets is not None:
+        print("answers targets")
+    explainer = Explainer(classifier)
     if explainer.load() is not None:
         print("ok    explain graph: golden logits match the manifest, attention sums to 1 and is 0 on padding, all finite")
     elif explainer.failure:
