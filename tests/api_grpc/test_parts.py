@@ -176,6 +176,17 @@ def test_a_model_says_what_it_can_and_a_server_its_limits(start: Start, root: Pa
         assert (three.limits.sentences, three.limits.targets) == (3, 2)
 
 
+def test_an_answer_without_parts_has_the_fields_that_it_had_before(start: Start, root: Path) -> None:
+    server = start(bundles=(root,), model="paired")
+    with server.client() as client, grpc.insecure_channel(server.target, NO_RETRIES) as channel:
+        stub: Any = pb_grpc.SentimentServiceStub(channel)
+        found = stub.Classify(pb.ClassifyRequest(text="awful and a good film"))
+
+        assert [field.name for field, _ in found.ListFields()] == ["prediction", "model", "tokens", "timing"]
+        assert [field.name for field, _ in found.prediction.ListFields()] == ["label", "score", "scores"]
+        assert client.classify("awful and a good film").scores == {one.label: one.score for one in found.prediction.scores}
+
+
 def test_a_model_of_two_labels_splits_texts_too_but_has_no_targets(start: Start, root: Path) -> None:
     server = start(bundles=(root,), model="paired")
     with grpc.insecure_channel(server.target, NO_RETRIES) as channel:
