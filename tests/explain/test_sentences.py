@@ -1,7 +1,7 @@
 """The sentences of tokens and words."""
 
 from sentiment.explain.methods.sentences import sentence_numbers, sentence_words
-from sentiment.model.sentences import sentence_starts
+from sentiment.explain.methods.sentences import sentence_starts
 from sentiment.model.words import Encoded, Token, Word
 
 
