@@ -339,7 +339,8 @@ async def test_a_deadline_ends_every_part_and_is_told_once(held: Held, method: s
 
     assert code == Code.DEADLINE_EXCEEDED.value[0]
     await held.end(texts=2)
-    assert total(held.server, "deadline_outcome", outcome="expired") == 1
+    # A client whose own deadline has passed may cancel its call before the server's clock says so.
+    assert sum(total(held.server, "deadline_outcome", outcome=outcome) for outcome in ("expired", "cancelled")) == 1
 
 
 @every_method

@@ -1,7 +1,6 @@
 """The sentences of tokens and words."""
 
-from sentiment.explain.methods.sentences import sentence_numbers, sentence_words
-from sentiment.explain.methods.sentences import sentence_starts
+from sentiment.explain.methods.sentences import sentence_numbers, sentence_starts, sentence_words
 from sentiment.model.words import Encoded, Token, Word
 
 
