@@ -27,6 +27,9 @@ WEIGHTS = {
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 MAX_TOKENS = 32
 LABELS = ("negative", "positive")
+# Of a bundle with three: each text has the same neutral logit, so one without words of weight is neutral.
+THREE = (*LABELS, "neutral")
+NEUTRAL_LOGIT = 0.75
 # Of texts such as "a good film" and "awful".
 REFERENCE = {
     "texts": 2000,
@@ -40,22 +43,33 @@ REFERENCE = {
 }
 
 
-def make_bundle(root: Path, name: str = "tiny", version: int = 1, *, pairs: bool = False, max_tokens: int = MAX_TOKENS) -> Path:
-    """Write a bundle ``root/name/version`` and return its folder."""
+def make_bundle(
+    root: Path,
+    name: str = "tiny",
+    version: int = 1,
+    *,
+    pairs: bool = False,
+    max_tokens: int = MAX_TOKENS,
+    labels: tuple[str, ...] = LABELS,
+) -> Path:
+    """Write a bundle ``root/name/version`` and return its folder. ``labels``: LABELS or THREE."""
     path = root / name / str(version)
     path.mkdir(parents=True)
     make_tokenizer().save(str(path / "tokenizer.json"))
     (path / "config.json").write_text(json.dumps({"num_attention_heads": 2}))
-    onnx.save(make_graph(), path / "fp32.onnx")
+    onnx.save(make_graph(labels), path / "fp32.onnx")
     golden = [
         {"text": "a good film", "label": "positive", "logits": [-1.0, 1.0]},
         {"text": "awful", "label": "negative", "logits": [2.0, -2.0]},
+        *[{"text": "the film", "label": "neutral", "logits": [0.0, 0.0]} for _ in labels[2:]],
     ]
+    for one in golden:
+        one["logits"] = [*one["logits"], *[NEUTRAL_LOGIT for _ in labels[2:]]]
     manifest = {
         "format": 1,
         "name": name,
         "version": version,
-        "labels": list(LABELS),
+        "labels": list(labels),
         "architecture": "bag-of-words",
         "max_tokens": max_tokens,
         "pairs": pairs,
@@ -79,7 +93,7 @@ def make_bundle(root: Path, name: str = "tiny", version: int = 1, *, pairs: bool
         "windows": None,
         "golden": golden,
         "accuracy": {"made-up": {"accuracy": 0.5, "macro_f1": 0.5, "ece": 0.1, "rows": 2}},
-        "references": {"usual": REFERENCE},
+        "references": {"usual": {**REFERENCE, "label": dict(zip(labels, (1000, 1000 - 200 * len(labels[2:]), 200), strict=False))}},
         "provenance": {},
     }
     write_manifest(path, manifest)
@@ -115,10 +129,11 @@ def make_tokenizer() -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def make_graph() -> onnx.ModelProto:
-    """logits[b] = sum over tokens t of mask[b, t] * (-w, +w)[ids[b, t]]."""
+def make_graph(labels: tuple[str, ...] = LABELS) -> onnx.ModelProto:
+    """logits[b] = sum over tokens t of mask[b, t] * (-w, +w)[ids[b, t]]; the third label has the logit of [CLS]."""
     weights = np.array([0.0] * len(SPECIAL) + list(WEIGHTS.values()), np.float32)
-    table = numpy_helper.from_array(np.stack([-weights, weights], 1), "table")
+    neutral = np.where(np.arange(len(weights)) == SPECIAL.index("[CLS]"), np.float32(NEUTRAL_LOGIT), np.float32(0))
+    table = numpy_helper.from_array(np.stack([-weights, weights, neutral], 1)[:, : len(labels)].copy(), "table")
     axes = numpy_helper.from_array(np.array([1], np.int64), "axes")
     last = numpy_helper.from_array(np.array([2], np.int64), "last")
     nodes = [
@@ -132,7 +147,7 @@ def make_graph() -> onnx.ModelProto:
         nodes,
         "tiny",
         [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"]) for name in ("input_ids", "attention_mask")],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 2])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", len(labels)])],
         [table, axes, last],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)

@@ -59,7 +59,12 @@ def test_the_last_label_of_a_request_or_a_text_counts_and_those_it_replaced_are_
 def test_a_text_of_which_no_label_is_right_is_no_labelled_text_and_takes_back_its_label(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = [feedback("positive", text="so so"), feedback(None, text="so so"), feedback(None, text="good"), feedback("positive", text="good")]
+    lines = [
+        feedback("positive", text="so so"),
+        feedback(None, text="so so"),
+        feedback(None, text="good"),
+        feedback("positive", text="good"),
+    ]
 
     assert read(tmp_path / "a.jsonl", *lines) == [Example("good", 1)]
     assert capsys.readouterr().err.endswith("2 labels that a later one replaced, 1 texts of which no label is right\n")

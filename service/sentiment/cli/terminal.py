@@ -120,7 +120,11 @@ def bar(value: float, half: int, colour: bool, hues: Hues) -> str:
     beyond = abs(value) > LOGITS_FULL
     sign = "<" if value < 0 else ">"
     if colour:
-        body = Piece((" " * (length - beyond) + sign * beyond)[:: -1 if value < 0 else 1], value, hues.of(value)).drawn(colour) if length else ""
+        body = (
+            Piece((" " * (length - beyond) + sign * beyond)[:: -1 if value < 0 else 1], value, hues.of(value)).drawn(colour)
+            if length
+            else ""
+        )
     else:
         body = ("#" * (length - beyond) + sign * beyond)[:: -1 if value < 0 else 1]
     blank = " " * (half - length)
