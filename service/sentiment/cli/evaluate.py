@@ -15,8 +15,8 @@ def add_evaluate(commands: Any) -> None:  # Any: argparse names the type of its 
     parser = commands.add_parser(
         "evaluate",
         help="say how good the model is on your labelled texts",
-        description="Answer labelled texts in this process and show accuracy with its interval, the confusion matrix, the surest errors and "
-        "what to do next. Needs no server and no torch. To compare files with each other or over time: sentiment watch.",
+        description="Answer labelled texts in this process and show accuracy with its interval, the confusion matrix, the surest errors "
+        "and what to do next. Needs no server and no torch. To see whether texts change over time: sentiment watch.",
     )
     parser.add_argument(
         "input",

@@ -116,15 +116,15 @@ class Evaluation:
 
     def decided(self) -> Share:
         """The answers that do not abstain, as the server's measured accuracy counts them."""
-        return self._share(lambda _, abstained: not abstained, self.labels)
+        return self._share(self.labels, with_undecided=False)
 
     def everything(self) -> Share:
         """All answers, those that abstain by their likeliest label."""
-        return self._share(lambda *_: True, self.labels)
+        return self._share(self.labels)
 
     def among_present(self) -> Share:
         """All answers, by the likeliest of the labels that the file has."""
-        return self._share(lambda *_: True, self.present)
+        return self._share(self.present)
 
     def confusion(self, label: str) -> dict[str, int]:
         """How the texts with this right label were answered: by label, and ``undecided``, whatever the label then is."""
@@ -136,9 +136,12 @@ class Evaluation:
 
     def f1(self, label: str) -> float:
         """Of all answers, those that abstain by their likeliest label."""
-        right = self._count(lambda told, answered: told == answered == label)
-        either = self._count(lambda told, answered: told == label) + self._count(lambda told, answered: answered == label)
-        return 2 * right / either if either else 0.0
+        told = answered = right = 0
+        for (own, ranking, _), count in self._ranked.items():
+            told += count * (own == label)
+            answered += count * (ranking[0] == label)
+            right += count * (own == ranking[0] == label)
+        return 2 * right / (told + answered) if told + answered else 0.0
 
     def macro_f1(self) -> float:
         """The mean over the labels that the file has."""
@@ -157,16 +160,14 @@ class Evaluation:
             step = round(threshold * STEPS)
             yield threshold, every[step], Share(right[step], every[step])
 
-    def _share(self, counts: Any, among: Sequence[str]) -> Share:  # Any: a function of a ranking and whether it abstains
+    def _share(self, among: Sequence[str], with_undecided: bool = True) -> Share:
+        """Of all answers, by the likeliest label ``among`` these."""
         texts = right = 0
         for (label, ranking, abstained), count in self._ranked.items():
-            if counts(ranking, abstained):
+            if with_undecided or not abstained:
                 texts += count
                 right += count * (next(one for one in ranking if one in among) == label)
         return Share(right, texts)
-
-    def _count(self, counts: Any) -> int:  # Any: a function of the right label and the answer
-        return sum(count for (label, ranking, _), count in self._ranked.items() if counts(label, ranking[0]))
 
 
 def text_of(found: Evaluation, facts: Mapping[str, str], notes: Sequence[str]) -> str:
