@@ -37,7 +37,7 @@ def resident_mb(bundles: Path, model: str, others: str) -> float:
             for name in filter(None, (model, *others.split(","))):
                 for text in TEXTS:
                     body = json.dumps({"text": text, "model": name, "priority": "PRIORITY_BULK"}).encode()
-                    request = urllib.request.Request(f"{url}v1/classify", body, {"x-timeout-ms": "60000"})
+                    request = urllib.request.Request(f"{url}v1/classify", body, {"grpc-timeout": "60S"})
                     with urllib.request.urlopen(request, timeout=90) as answer:
                         answer.read()
             status = Path(f"/proc/{server.pid}/status").read_text()
