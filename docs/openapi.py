@@ -15,6 +15,7 @@ from typing import Any
 from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
 from sentiment.api.http.openapi import SETTING
+from sentiment.serving.queries import TARGET_BYTES_MAX
 from sentiment.settings import Settings
 
 Schema = dict[str, Any]  # JSON
@@ -26,10 +27,17 @@ ROOT = Path(__file__).resolve().parents[1]
 PREFIX = ".sentiment.v1."
 # By message and field: what the type does not say. TEXT: 1 character to the server's limit.
 TEXT = {"minLength": 1, "maxLength": Settings.model_fields["text_bytes_max"].default, SETTING: "text_bytes_max"}
+TARGETS = {
+    "items": {"type": "string", "minLength": 1, "maxLength": TARGET_BYTES_MAX},
+    "maxItems": Settings.model_fields["targets_max"].default,
+    SETTING: "targets_max",
+}
 LIMITS: dict[tuple[str, str], Schema] = {
     ("ClassifyRequest", "text"): TEXT,
     ("ExplainRequest", "text"): TEXT,
     ("Item", "text"): TEXT,
+    ("ClassifyRequest", "targets"): TARGETS,
+    ("Item", "targets"): TARGETS,
     ("ClassifyBatchRequest", "items"): {
         "minItems": 1,
         "maxItems": Settings.model_fields["batch_items_max"].default,
@@ -78,19 +86,13 @@ ERROR = {
     },
     "required": ["status", "code", "message"],
 }
+UNKNOWN = "unknown field `txt`; fields are text, text_pair, model, truncation, priority, explain, sentences, targets"
 WRONG = {
     "error": {
         "status": "INVALID_ARGUMENT",
         "code": 3,
-        "message": "unknown field `txt`; fields are text, text_pair, model, truncation, priority, explain",
-        "details": [
-            {
-                "@type": "type.googleapis.com/google.rpc.BadRequest",
-                "field_violations": [
-                    {"description": "unknown field `txt`; fields are text, text_pair, model, truncation, priority, explain"}
-                ],
-            }
-        ],
+        "message": UNKNOWN,
+        "details": [{"@type": "type.googleapis.com/google.rpc.BadRequest", "field_violations": [{"description": UNKNOWN}]}],
     }
 }
 # By HTTP status: a name, and when it is given.
@@ -128,6 +130,7 @@ POSTS: dict[str, tuple[str, str, dict[str, tuple[str, Schema]], Schema | None]] 
         {
             "text": ("One text", {"text": "a good film"}),
             "windows": ("A long text, read whole", {"text": "It began well. ...", "truncation": "TRUNCATION_WINDOWS"}),
+            "sentences": ("With the answer to each sentence", {"text": "Good food. Bad service.", "sentences": True}),
             "explained": ("With its explanation", {"text": "a good film", "explain": {"methods": ["occlusion"]}}),
         },
         ANSWER,

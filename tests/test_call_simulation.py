@@ -40,6 +40,7 @@ from sentiment.observability.metrics import Metrics, ModelMetrics
 from sentiment.observability.observing import Observing
 from sentiment.serving.batch_telemetry import BatchTelemetry
 from sentiment.serving.pipeline import Served
+from sentiment.serving.queries import TextLimits
 from sentiment.serving.registry import Models
 from sentiment.serving.request_bytes import RequestBytes
 from sentiment.v1 import sentiment_pb2 as pb
@@ -186,7 +187,7 @@ class Day:
         )
         runners = [Runner(world, f"runner-{number}") for number in range(world.runners)]
         self.batcher = Batcher(classifier, scheduler, runners, BatchTelemetry(counted))
-        self.served = Served(classifier, HereQueue(self.batcher), counted, 2**10, 4)
+        self.served = Served(classifier, HereQueue(self.batcher), counted, TextLimits(2**10, 64, 16), 4)
         self.break_observers(counted)
         models = Models("tiny")
         models.add(self.served)
@@ -195,7 +196,7 @@ class Day:
         # Nothing is known of them, and virtual time has no threads to look.
         receiving._connections = Measured()
         self.calls = Calls(metrics, CallLimits(2**16, 1.0, 60.0, world.calls_max, 0.05, 0.002), receiving)
-        service = SentimentService(models, self.calls, ServiceLimits(2**10, 16, 2**16, 4, 2))
+        service = SentimentService(models, self.calls, ServiceLimits(2**10, 16, 2**16, 4, 2, 64, 16))
         self.streams = Streams(service, self.calls, receiving, StreamLimits(4, 2, 2**16, 1.0))
         methods = (*service.unary_methods, *InferenceService(models, self.calls, Health(()), 16, 2).methods)
         self.handlers = {method.name: self.calls.unary(method) for method in methods} | {"ClassifyStream": self.streams.handler()}

@@ -14,9 +14,10 @@ from sentiment.errors import Unavailable
 from sentiment.model.classifier import load_classifier
 from sentiment.model.runner import Ran
 from sentiment.observability.metrics import Metrics
+from sentiment.serving.answer import Answer, Outcome
 from sentiment.serving.batch_telemetry import BatchTelemetry
-from sentiment.serving.pipeline import DEADLINE_SLACK_S, Answer, Outcome, Served
-from sentiment.serving.queries import Query
+from sentiment.serving.pipeline import DEADLINE_SLACK_S, Served
+from sentiment.serving.queries import Query, TextLimits
 from tests.batching.test_batcher import HandRunner
 from tests.batching.test_cost import fixed
 from tests.tiny import LABELS
@@ -27,7 +28,8 @@ async def served(bundles: Path) -> tuple[Served, HandRunner]:
     classifier, runner = load_classifier(bundles / "tiny" / "1"), HandRunner()
     metrics = Metrics(("Classify",), ("OK",)).model("tiny/1", ["hand"], LABELS)
     scheduler: Scheduler[Waiting] = Scheduler(fixed(1e-3, 1e-9), BatchLimits(8, 1024, 2**26, 2), 1, 100, 32)
-    return Served(classifier, HereQueue(Batcher(classifier, scheduler, [runner], BatchTelemetry(metrics))), metrics, 2**20, 256), runner
+    queue = HereQueue(Batcher(classifier, scheduler, [runner], BatchTelemetry(metrics)))
+    return Served(classifier, queue, metrics, TextLimits(2**20, 64, 16), 256), runner
 
 
 async def test_a_caller_cancelled_in_the_turn_its_batch_ends_leaves_its_mates_alone(served: tuple[Served, HandRunner]) -> None:

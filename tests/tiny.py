@@ -27,6 +27,10 @@ WEIGHTS = {
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 MAX_TOKENS = 32
 LABELS = ("negative", "positive")
+# Those of a bundle with ``three``. Words of weight 0 speak for neutral, and "and" for the output ``mixed``.
+THREE = (*LABELS, "neutral")
+MIXED_AT = 0.5
+TARGET_TOKENS = 16
 # Of texts such as "a good film" and "awful".
 REFERENCE = {
     "texts": 2000,
@@ -40,22 +44,25 @@ REFERENCE = {
 }
 
 
-def make_bundle(root: Path, name: str = "tiny", version: int = 1, *, pairs: bool = False, max_tokens: int = MAX_TOKENS) -> Path:
-    """Write a bundle ``root/name/version`` and return its folder."""
+def make_bundle(
+    root: Path, name: str = "tiny", version: int = 1, *, pairs: bool = False, max_tokens: int = MAX_TOKENS, three: bool = False
+) -> Path:
+    """Write a bundle ``root/name/version`` and return its folder. ``three``: its labels are THREE, and it has ``mixed`` and ``targets``."""
     path = root / name / str(version)
     path.mkdir(parents=True)
     make_tokenizer().save(str(path / "tokenizer.json"))
     (path / "config.json").write_text(json.dumps({"num_attention_heads": 2}))
-    onnx.save(make_graph(), path / "fp32.onnx")
+    onnx.save(make_graph(three), path / "fp32.onnx")
+    labels = THREE if three else LABELS
     golden = [
-        {"text": "a good film", "label": "positive", "logits": [-1.0, 1.0]},
-        {"text": "awful", "label": "negative", "logits": [2.0, -2.0]},
+        {"text": "a good film", "label": "positive", "logits": [-1.0, 1.0, *([0.5, -2.0] if three else [])]},
+        {"text": "awful", "label": "negative", "logits": [2.0, -2.0, *([0.0, -2.0] if three else [])]},
     ]
     manifest = {
         "format": 1,
         "name": name,
         "version": version,
-        "labels": list(LABELS),
+        "labels": list(labels),
         "architecture": "bag-of-words",
         "max_tokens": max_tokens,
         "pairs": pairs,
@@ -79,9 +86,11 @@ def make_bundle(root: Path, name: str = "tiny", version: int = 1, *, pairs: bool
         "windows": None,
         "golden": golden,
         "accuracy": {"made-up": {"accuracy": 0.5, "macro_f1": 0.5, "ece": 0.1, "rows": 2}},
-        "references": {"usual": REFERENCE},
+        "references": {"usual": REFERENCE | {"label": {label: 1000 if label in LABELS else 0 for label in labels}}},
         "provenance": {},
     }
+    if three:
+        manifest |= {"mixed": {"at": MIXED_AT}, "targets": {"tokens": TARGET_TOKENS}}
     write_manifest(path, manifest)
     (path / "MODEL_CARD.md").write_text("# Tiny\n")
     return path
@@ -115,10 +124,17 @@ def make_tokenizer() -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def make_graph() -> onnx.ModelProto:
-    """logits[b] = sum over tokens t of mask[b, t] * (-w, +w)[ids[b, t]]."""
+def make_graph(three: bool = False) -> onnx.ModelProto:
+    """logits[b] = sum over tokens t of mask[b, t] * (-w, +w)[ids[b, t]].
+
+    ``three``: then follow those of neutral, 1/4 for each word of weight 0, and of ``mixed``, -1 for each special token and 4 for "and".
+    """
     weights = np.array([0.0] * len(SPECIAL) + list(WEIGHTS.values()), np.float32)
-    table = numpy_helper.from_array(np.stack([-weights, weights], 1), "table")
+    columns = [-weights, weights]
+    if three:
+        words = np.arange(len(weights)) >= len(SPECIAL)
+        columns += [0.25 * (words & (weights == 0)), 4.0 * (np.arange(len(weights)) == len(SPECIAL) + list(WEIGHTS).index("and")) - ~words]
+    table = numpy_helper.from_array(np.stack(columns, 1).astype(np.float32), "table")
     axes = numpy_helper.from_array(np.array([1], np.int64), "axes")
     last = numpy_helper.from_array(np.array([2], np.int64), "last")
     nodes = [
@@ -132,7 +148,7 @@ def make_graph() -> onnx.ModelProto:
         nodes,
         "tiny",
         [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"]) for name in ("input_ids", "attention_mask")],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 2])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", len(columns)])],
         [table, axes, last],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)

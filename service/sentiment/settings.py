@@ -164,6 +164,8 @@ class Settings(BaseModel):
         le=65_536,
     )
     text_bytes_max: int = Field(2**20, description="max UTF-8 bytes of a text", ge=1, le=2**26)
+    sentences_max: int = Field(64, description="max sentences of a text that are answered; further ones are only counted", ge=1, le=256)
+    targets_max: int = Field(16, description="max targets of a text", ge=1, le=64)
     batch_items_max: int = Field(1024, description="max items in a ClassifyBatch call", ge=1, le=100_000)
     message_bytes_max: int = Field(4 * 2**20, description="max bytes of a request message", ge=2**10, le=2**28)
     request_bytes_max: int = Field(

@@ -120,7 +120,7 @@ METHODS = [
 def test_a_message_that_cannot_be_parsed_is_invalid_and_counted(server: RunningServer, method: str, entry: bytes) -> None:
     """Not protobuf, invalid UTF-8, cut off, and more fields than the limit, which is found before the message is parsed."""
     labels = {"method": method.partition("/")[2], "code": "INVALID_ARGUMENT", "model": ""}
-    too_many = "the message has more than 8192 fields and list entries"
+    too_many = "the message has more than 20480 fields and list entries"
     malformed = {b"\xff\xff": "", b"\x0a\x02\xff\xfe": "", b"\x0a\xff\xff\xff\xff\x0f": "", entry * 2**20: too_many}
     with grpc.insecure_channel(server.target, NO_RETRIES) as channel:
         for number, (data, message) in enumerate(malformed.items(), 1):

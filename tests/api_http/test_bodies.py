@@ -246,7 +246,7 @@ def test_what_common_writers_make_of_the_longest_texts_fits() -> None:
 
 
 def test_what_common_writers_make_of_the_largest_batch_fits() -> None:
-    limits = batch_limits(1024, 4 * MIB)
+    limits = batch_limits(1024, 16, 4 * MIB)
     items = [{"text": "я" * 1000, "text_pair": "я" * 1000} for _ in range(1024)]
     body = json.dumps({"items": items, "model": "english/1"}, indent=4).encode()
 
@@ -255,15 +255,22 @@ def test_what_common_writers_make_of_the_largest_batch_fits() -> None:
 
 
 def test_a_batch_of_as_many_items_as_a_server_may_allow_has_room_for_its_values() -> None:
-    limits = batch_limits(100_000, 2**28)
+    limits = batch_limits(100_000, 16, 2**28)
     body = json.dumps({"items": [{"text": "a", "text_pair": "b"}] * 100_000}).encode()
 
     assert len(message_of(pb.ClassifyBatchRequest, body, limits).items) == 100_000
 
 
+def test_a_batch_has_room_for_the_targets_of_every_item() -> None:
+    limits = batch_limits(4096, 16, 4 * MIB)
+    body = json.dumps({"items": [{"text": "a", "targets": [str(number) for number in range(16)]}] * 4096}).encode()
+
+    assert len(message_of(pb.ClassifyBatchRequest, body, limits).items) == 4096
+
+
 def test_the_error_of_an_item_names_it() -> None:
     with pytest.raises(InvalidInput) as refused:
-        message_of(pb.ClassifyBatchRequest, b'{"items": [{"text": "a"}, {"text": 1}]}', batch_limits(1024, MIB))
+        message_of(pb.ClassifyBatchRequest, b'{"items": [{"text": "a"}, {"text": 1}]}', batch_limits(1024, 16, MIB))
 
     assert refused.value.field == "items[1].text"
 

@@ -15,7 +15,7 @@ from sentiment.oip import inference_pb2 as oip
 from tests.api_grpc.test_oip import packed
 
 MESSAGE_BYTES_MAX = 4 * 2**20
-LIMITS = batch_limits(1024, MESSAGE_BYTES_MAX)
+LIMITS = batch_limits(1024, 16, MESSAGE_BYTES_MAX)
 TEXT = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["good"]}
 
 

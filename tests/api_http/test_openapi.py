@@ -60,11 +60,12 @@ def test_every_route_of_the_server_but_those_of_open_inference_is_in_the_documen
 
 
 def test_limits_are_those_of_the_server(start: Start) -> None:
-    document = call(start(text_bytes_max=1000, batch_items_max=7), "/openapi.json").json
+    document = call(start(text_bytes_max=1000, batch_items_max=7, targets_max=3), "/openapi.json").json
     schemas = document["components"]["schemas"]
 
     assert [schemas[name]["properties"]["text"]["maxLength"] for name in ("ClassifyRequest", "Item", "ExplainRequest")] == [1000] * 3
     assert schemas["ClassifyBatchRequest"]["properties"]["items"]["maxItems"] == 7
+    assert [schemas[name]["properties"]["targets"]["maxItems"] for name in ("ClassifyRequest", "Item")] == [3, 3]
     assert "x-setting" not in json.dumps(document)
 
 

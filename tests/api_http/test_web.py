@@ -55,7 +55,11 @@ def test_a_body_with_too_many_values_is_refused_before_it_becomes_a_message(
         (b'{"text": "\\ud800"}', INVALID, "surrogate"),
         (b'{"text": "\xff"}', INVALID, "not valid UTF-8"),
         (b'{"text": 3}', INVALID, "text: must be a string, got a number"),
-        (b'{"txt": "good"}', INVALID, "unknown field `txt`; fields are text, text_pair, model, truncation, priority, explain"),
+        (
+            b'{"txt": "good"}',
+            INVALID,
+            "unknown field `txt`; fields are text, text_pair, model, truncation, priority, explain, sentences, targets",
+        ),
         (b'{"text": "good", "text": "bad"}', INVALID, "an object with the same name twice"),
         (b"[" * 100_000, INVALID, "is not valid JSON: it nests too deeply"),
         (b"[" * 1000, INVALID, "is not valid JSON"),

@@ -125,7 +125,7 @@ async def test_a_text_that_does_not_fit_in_the_queue_leaves_no_row_in_it() -> No
     await bench.turn()
     bench.submit(2, first=10)
 
-    with pytest.raises(Refused, match="the limit is 4; a text is admitted only with all its windows, this one has 3") as caught:
+    with pytest.raises(Refused, match="the limit is 4; a text is admitted only with all its rows, this one has 3") as caught:
         bench.submit(3, first=20)
 
     assert caught.value.reason == "queue_full"
@@ -155,7 +155,7 @@ async def test_a_text_that_is_too_slow_for_an_idle_server_is_probed_once_a_secon
     # A table that is wrong corrects itself only by running.
     assert bench.submit(10, seconds=4).cancel()
 
-    with pytest.raises(Expired, match=r"the deadline leaves [34]\.\d+ s and the 10 windows of this text need up to 10\.000 s"):
+    with pytest.raises(Expired, match=r"the deadline leaves [34]\.\d+ s and the 10 rows of this text need up to 10\.000 s"):
         bench.submit(10, seconds=4)
     # Too slow by less than two, they are probed whenever the server is idle.
     assert bench.submit(10, seconds=6).cancel()

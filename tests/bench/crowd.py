@@ -136,7 +136,7 @@ class Executor:
     def _submit(self, far: RemoteQueue, row: Row) -> None:
         now = time.monotonic()
         try:
-            far.submit(row, now + WAIT_S, partial(self._told, now), Priority.INTERACTIVE)
+            far.submit([row], now + WAIT_S, partial(self._told, now), Priority.INTERACTIVE)
         except RequestError:
             self.refused += 1
 

@@ -114,7 +114,7 @@ class Feeder:
 
     def _submit(self) -> None:
         (queue,) = self._queues.values()
-        queue.submit(self._row, time.monotonic() + 60, self._told, Priority.INTERACTIVE)
+        queue.submit([self._row], time.monotonic() + 60, self._told, Priority.INTERACTIVE)
 
     def _told(self, outcome: TextOutcome) -> None:
         if not self._feeding:

@@ -14,8 +14,9 @@ from sentiment.explain.engine.request_check import METHODS
 from sentiment.explain.methods.erasure import Answers, run
 from sentiment.explain.methods.evidence import Evidence, evidence
 from sentiment.explain.methods.target import Target, target_of
-from sentiment.explain.parts import Aggregation, AttentionRequest, AttentionTile, Attribution, ExplanationRequest, Heads, Part
-from sentiment.model.classifier import load_classifier
+from sentiment.explain.parts import Aggregation, AttentionRequest, AttentionTile, Attribution, ExplanationRequest, Heads, Part, Without
+from sentiment.model.bundle import Mixed
+from sentiment.model.classifier import Classifier, load_classifier
 from tests.explain.explained import TEXT, all_of, explained, logit, one_of
 from tests.models.tiny_families import THREE, export_tiny
 
@@ -141,3 +142,33 @@ def test_the_answer_is_not_explained_against_itself(three: Explainer) -> None:
 
     with pytest.raises(InvalidInput, match=f"options.against: is '{answer}', the answer, which is explained; set label, or another"):
         next(iter(three.explain(_text(against=answer))))
+
+
+# A model with one more logit, which is no label's
+
+
+@pytest.fixture(scope="module")
+def mixed(three: Explainer) -> Explainer:
+    """The same graphs, whose third logit says that a text is mixed."""
+    found = three.classifier
+    order = ("negative", "neutral")
+    golden = tuple(one for one in found.manifest.golden if one.label in order)
+    manifest = found.manifest.model_copy(update={"labels": order, "mixed": Mixed(at=0.0), "golden": golden})
+    return Explainer(Classifier(replace(found.bundle, manifest=manifest), found.graph, found.tokenizer, found.session))
+
+
+def test_the_logit_for_mixed_texts_is_said_and_not_explained(three: Explainer, mixed: Explainer) -> None:
+    asked = _text(methods=METHODS, heads=True, without=((0,), (1, 2)), counterfactuals=True, label="neutral", label_alone=True, steps=8)
+    header, parts, summary = explained(mixed, asked)
+
+    row = mixed.classifier.tokenizer.encode(TEXT)
+    assert header.scored == mixed.classifier.score(mixed.classifier.run([row])[0])
+    assert header.scored.mixed
+    assert len(header.scored.scores) == 2
+    assert header.logit == pytest.approx(logit(three.classifier, row, 1))
+    assert header.agrees
+    assert summary.complete
+    alone = values(explained(three, replace(asked, without=(), counterfactuals=False))[1])
+    for method, found in values(parts).items():
+        assert found == pytest.approx(alone[method], abs=1e-5)
+    assert all(part.label in (0, 1) for part in all_of(parts, Without))

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentiment.explain.methods.sentences import sentence_numbers, sentence_starts, sentence_words
+from sentiment.explain.methods.sentences import sentence_numbers, sentence_words
+from sentiment.model.sentences import sentence_starts
 from sentiment.model.words import Encoded, Token, Word
 
 

@@ -20,6 +20,7 @@ from sentiment.serving.front_ends.executor_client import Link, RemoteQueue, conn
 from sentiment.serving.front_ends.executor_endpoint import FrontEndServer, Serving
 from sentiment.serving.front_ends.frames import Listing
 from sentiment.serving.front_ends.model_copy import classifier_of, copy_of
+from sentiment.serving.queries import Query, QueryReader, TextLimits
 from sentiment.serving.registry import Models
 from tests.front_ends.test_queue import INTERACTIVE, PATIENCE_S, row, until
 from tests.tiny import make_bundle
@@ -182,13 +183,13 @@ async def test_a_removed_model_takes_texts_until_no_front_end_holds_it(server: S
     removing = await server.begin(server.server.remove(ONE, 60.0), one)
     one.follow()
     queue = one.queues[ONE]
-    queue.submit(row(1), time.monotonic() + 60, outcomes.append, INTERACTIVE)
+    queue.submit([row(1)], time.monotonic() + 60, outcomes.append, INTERACTIVE)
     await until(lambda: len(outcomes) == 1)
     assert not removing.done()
     one.drop(ONE)
     await removing
     one.queues[ONE] = queue
-    queue.submit(row(1), time.monotonic() + 60, outcomes.append, INTERACTIVE)
+    queue.submit([row(1)], time.monotonic() + 60, outcomes.append, INTERACTIVE)
     await until(lambda: len(outcomes) == 2)
 
     assert isinstance(outcomes[0], RowResult)
@@ -206,7 +207,7 @@ async def test_models_with_different_labels_answer_texts_of_one_turn_each_by_its
     outcomes: dict[bytes, list[Any]] = {ONE: [], TWO: []}
 
     for digest in (ONE, TWO) * 3:
-        one.queues[digest].submit(row(1), time.monotonic() + 60, outcomes[digest].append, INTERACTIVE)
+        one.queues[digest].submit([row(1)], time.monotonic() + 60, outcomes[digest].append, INTERACTIVE)
     await until(lambda: sum(map(len, outcomes.values())) == 6)
 
     assert [[one.logits for one in outcomes[digest]] for digest in (ONE, TWO)] == [[[1.0, -1.0]] * 3, [[2.0, 0.0, -2.0]] * 3]
@@ -233,7 +234,7 @@ def served_of(version: int) -> Any:
 
 
 def test_a_copy_tokenizes_and_scores_as_the_model_and_needs_no_file(tmp_path: Path) -> None:
-    path = make_bundle(tmp_path)
+    path = make_bundle(tmp_path, three=True)
     classifier = load_classifier(path)
     copy = copy_of(classifier)
     (path / "tokenizer.json").unlink()
@@ -243,7 +244,9 @@ def test_a_copy_tokenizes_and_scores_as_the_model_and_needs_no_file(tmp_path: Pa
     assert (made.bundle.id, made.bundle.digest, made.manifest) == (classifier.bundle.id, classifier.bundle.digest, classifier.manifest)
     assert made.graph == classifier.graph
     assert made.tokenizer.encode("a great film") == classifier.tokenizer.encode("a great film")
-    assert made.score([-1.0, 1.0]) == classifier.score([-1.0, 1.0])
+    reader, text = QueryReader(made, TextLimits(2**20, 64, 16)), "a great film. awful and bad."
+    (reading,) = reader.read([Query(text, sentences=True, targets=("film", "food"))])
+    assert made.answer(reading, classifier.run(reading.rows)) == classifier.answer(reading, classifier.run(reading.rows))
     with pytest.raises(AssertionError):
         made.run([made.tokenizer.encode("good")])
 

@@ -95,7 +95,7 @@ def row(first: int, tokens: int = 4) -> Row:
 
 
 def submit(joined: Joined, reading: Row | Windows, told: list[TextOutcome], seconds: float = 60.0, **more: Any) -> Any:
-    return joined.queue.submit(reading, time.monotonic() + seconds, told.append, more.get("priority", INTERACTIVE))
+    return joined.queue.submit(reading.rows, time.monotonic() + seconds, told.append, more.get("priority", INTERACTIVE))
 
 
 async def answered(joined: Joined, reading: Row | Windows, outcomes: list[TextOutcome]) -> None:
@@ -193,7 +193,7 @@ async def test_texts_of_a_front_end_that_disconnects_are_withdrawn_and_no_others
     submit(joined, row(1), running)
     await until(lambda: bool(joined.runner.started))
     submit(joined, row(2), mine)
-    queue.submit(row(3), time.monotonic() + 60, theirs.append, INTERACTIVE)
+    queue.submit([row(3)], time.monotonic() + 60, theirs.append, INTERACTIVE)
     await until(lambda: joined.batcher.scheduler.rows_waiting == 2)
 
     await link.close()
@@ -249,7 +249,7 @@ async def test_deadlines_hold_if_the_executor_hangs() -> None:
     now = time.monotonic()
     told: list[list[TextOutcome]] = [[], []]
     for one, seconds in zip(told, (1.0, 3.0), strict=True):
-        queue.submit(row(1), now + seconds, one.append, INTERACTIVE)
+        queue.submit([row(1)], now + seconds, one.append, INTERACTIVE)
     await asyncio.sleep(0)
 
     queue.end_late(now + 1.0)
@@ -267,13 +267,13 @@ async def test_the_unanswered_rows_of_a_front_end_are_limited() -> None:
     queue.attach(lambda _: None)
     told: list[TextOutcome] = []
     until_s = time.monotonic() + 60
-    first = queue.submit(Windows((row(1), row(2)), 6, False), until_s, told.append, INTERACTIVE)
-    queue.submit(row(3), until_s, told.append, INTERACTIVE)
+    first = queue.submit([row(1), row(2)], until_s, told.append, INTERACTIVE)
+    queue.submit([row(3)], until_s, told.append, INTERACTIVE)
 
     with pytest.raises(Refused, match="3 rows of this front end and model are unanswered; the limit is 3"):
-        queue.submit(row(4), until_s, told.append, INTERACTIVE)
+        queue.submit([row(4)], until_s, told.append, INTERACTIVE)
     queue.cancel(first)
-    queue.submit(Windows((row(4), row(5)), 6, False), until_s, told.append, INTERACTIVE)
+    queue.submit([row(4), row(5)], until_s, told.append, INTERACTIVE)
 
     assert told == []
 

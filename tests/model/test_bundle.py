@@ -273,6 +273,16 @@ def set_label(label: str) -> Callable[[Manifest], object]:
     return change
 
 
+def three_labels(**more: Any) -> Callable[[Manifest], object]:
+    """A change to the labels negative, positive and neutral, and more."""
+
+    def change(manifest: Manifest) -> None:
+        golden = [{**one, "logits": [*one["logits"], -3.0]} for one in manifest["golden"]]
+        manifest.update(labels=["negative", "positive", "Neutral"], golden=golden, references={}, **more)
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "there", "wanted"),
     [
@@ -322,6 +332,11 @@ def set_label(label: str) -> Callable[[Manifest], object]:
             "golden[1] has label 'negative' and 1 logits",
             "the labels are ['negative', 'positive']",
         ),
+        (lambda m: m.update(mixed={"at": 2}), "got 2", "mixed.at: Input should be less than or equal to 1"),
+        (lambda m: m.update(mixed={"at": 0.5}), "golden[0] has label 'positive' and 2 logits", "and mixed has a logit too"),
+        (lambda m: m.update(targets={"tokens": 16}), "targets needs a label 'neutral'", "['negative', 'positive']"),
+        (lambda m: m.update(targets={"tokens": 15}), "got 15", "targets.tokens: Input should be greater than or equal to 16"),
+        (three_labels(targets={"tokens": 33}), "targets.tokens must be at most max_tokens (32), got 33", ""),
         (lambda m: m["files"].pop("tokenizer.json"), "files does not list tokenizer.json", ""),
         (lambda m: graphs(m)[0].update(file="nosuch.onnx"), "files does not list nosuch.onnx", ""),
         (lambda m: m["files"]["config.json"].update(bytes=1), "bytes; the manifest says 1", "config.json"),
@@ -353,7 +368,7 @@ def test_no_file_outside_the_bundles_own_folder_is_ever_read(bundle: Path, name:
     ("graph", "says"),
     [
         (with_input("pixels"), "has unknown inputs: pixels; supported are input_ids, attention_mask, token_type_ids"),
-        (changed_graph(lambda table: table.repeat([1, 2], axis=1), 3), "returns 3 logits per row; the manifest has 2 labels"),
+        (changed_graph(lambda table: table.repeat([1, 2], axis=1), 3), "returns 3 logits per row; the manifest says 2"),
         (one_number_a_row(), "the first output must be logits [rows, labels], got the shape ['batch']"),
         (changed_graph(lambda table: -table), "golden[0]: expected positive, got negative"),
         (changed_graph(lambda table: table * 1.01), "golden[0]: the logit error is 0.0100; the tolerance is 0.001"),

@@ -501,7 +501,7 @@ def test_the_tested_releases_are_those_that_are_installed() -> None:
 
 
 def test_a_graph_that_is_no_classifier_is_refused(graph: Path) -> None:
-    with pytest.raises(BadBundle, match="returns 2 logits per row; the manifest has 3 labels"):
+    with pytest.raises(BadBundle, match="returns 2 logits per row; the manifest says 3"):
         DeviceSession(graph, PLAIN, labels=3)
     with pytest.raises(BadBundle, match=r"has unknown inputs: attention_mask; supported are input_ids, position_ids"):
         DeviceSession(graph, PLAIN, labels=2, layout="packed")

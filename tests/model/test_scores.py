@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sentiment.model.scores import COMBINATIONS, combine, probabilities, score, score_windows
+from sentiment.model.scores import COMBINATIONS, Scored, combine, contrary, probabilities, score, score_windows, unnamed
 
 LABELS = ("negative", "neutral", "positive")
 LOGITS = st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=5)
@@ -152,3 +152,53 @@ def test_windows_are_calibrated_before_probabilities_are_combined_and_after_logi
 def test_a_window_that_is_not_finite_is_an_error(rule: str) -> None:
     with pytest.raises(ValueError, match="logits must be finite"):
         score_windows([[0.0, 1.0], [0.0, math.nan]], rule, LABELS[:2], 1.0, 0.5)
+
+
+# Mixed texts
+
+
+@given(logits=st.lists(st.floats(-50, 50), min_size=3, max_size=3), mixed=st.floats(-50, 50), temperature=TEMPERATURES)
+def test_the_output_for_mixed_texts_leaves_the_answer_as_it_is(logits: list[float], mixed: float, temperature: float) -> None:
+    found, plain = score([*logits, mixed], LABELS, temperature, 0.5, 0.5), score(logits, LABELS, temperature, 0.5)
+
+    assert (found.label, found.scores, found.abstain) == (plain.label, plain.scores, plain.abstain)
+    assert found.mixed == (probabilities([*logits, mixed], temperature)[-1] >= 0.5)
+
+
+@pytest.mark.parametrize(("at", "mixed"), [(0.25, True), (0.2501, False)])
+def test_a_text_is_mixed_from_the_threshold_on(at: float, mixed: bool) -> None:
+    assert score([0.0, 0.0, 0.0, 0.0], LABELS, 1.0, 0.0, at).mixed is mixed
+
+
+@pytest.mark.parametrize("rule", COMBINATIONS)
+def test_a_text_in_windows_is_mixed_if_one_of_them_is(rule: str) -> None:
+    plain, mixed = [1.0, 0.0, 0.0, -9.0], [0.0, 0.0, 2.0, 9.0]
+
+    assert score_windows([plain, mixed, plain], rule, LABELS, 1.3, 0.0, 0.5).mixed
+    assert not score_windows([plain, plain], rule, LABELS, 1.3, 0.0, 0.5).mixed
+    without = score_windows([plain[:3], mixed[:3]], rule, LABELS, 1.3, 0.0)
+    assert score_windows([plain, mixed], rule, LABELS, 1.3, 0.0, 0.5).scores == without.scores
+
+
+def test_a_mixed_logit_that_is_not_finite_is_an_error() -> None:
+    with pytest.raises(ValueError, match="logits must be finite"):
+        score([0.0, 0.0, 0.0, math.nan], LABELS, 1.0, 0.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("labels", "abstain", "mixed"),
+    [
+        (("positive", "negative"), (False, False), True),
+        (("POSITIVE", "neutral", "Negative"), (False, False, False), True),
+        (("positive", "negative"), (False, True), False),
+        (("positive", "neutral"), (False, False), False),
+        (("1 star", "5 stars"), (False, False), False),
+        ((), (), False),
+    ],
+)
+def test_sentences_are_contrary_if_one_praises_and_another_blames(labels: tuple[str, ...], abstain: tuple[bool, ...], mixed: bool) -> None:
+    assert contrary([Scored(label, 0.9, (0.9, 0.1), one) for label, one in zip(labels, abstain, strict=True)]) is mixed
+
+
+def test_the_answer_for_a_target_that_is_not_named_is_certain() -> None:
+    assert unnamed(LABELS, "neutral") == Scored("neutral", 1.0, (0.0, 1.0, 0.0), abstain=False)

@@ -1,10 +1,10 @@
-"""The queue of texts. A text enters as one row or as the rows of its windows, all or none, and leaves with one outcome.
+"""The queue of texts. A text enters as one row or more, all or none, and leaves with one outcome.
 
 ``HereQueue`` is the queue of this process. A front-end process has another, which leads to the process with the model
 (``front_ends.executor_client``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,10 +12,8 @@ from sentiment.batching.batcher import Batcher, RowOutcome
 from sentiment.batching.ticket import Priority, Ticket
 from sentiment.batching.windows import Joint, JointOutcome
 from sentiment.errors import Expired, Refused, Unavailable
-from sentiment.model.tokenizer import Row, Windows
+from sentiment.model.tokenizer import Row
 from sentiment.observability.tracing.trace import Trace
-
-Reading = Row | Windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class RowQueue(Protocol):
 
     def submit(
         self,
-        reading: Reading,
+        rows: Sequence[Row],
         deadline_at: float,
         tell: Callable[[TextOutcome], None],
         priority: Priority,
@@ -53,7 +51,12 @@ class RowQueue(Protocol):
     ) -> Pending:
         """Queue a text. ``tell`` is called once, later and in the event loop, unless the text is cancelled first.
 
-        ``trace`` is the request's trace, if it is sampled.
+        Args:
+            rows: of the text, at least one. The outcome of one is a RowResult, that of several a RowsResult.
+            deadline_at: instant of ``time.monotonic`` after which the answer has no use.
+            tell: gets the outcome.
+            priority: of the first row; the others are bulk.
+            trace: the request's trace, if it is sampled.
 
         Raises:
             Refused, Expired, Unavailable: the text is not admitted; ``tell`` will not be called.
@@ -71,16 +74,16 @@ class HereQueue:
 
     def submit(
         self,
-        reading: Reading,
+        rows: Sequence[Row],
         deadline_at: float,
         tell: Callable[[TextOutcome], None],
         priority: Priority,
         trace: Trace | None = None,
     ) -> Pending:
         """As in RowQueue. The outcome is never NotLetIn."""
-        if isinstance(reading, Windows):
-            return Joint(self._batcher, reading.rows, deadline_at, tell, priority, trace)
-        return self._batcher.submit(reading, deadline_at, tell, priority, trace)
+        if len(rows) == 1:
+            return self._batcher.submit(rows[0], deadline_at, tell, priority, trace)
+        return Joint(self._batcher, rows, deadline_at, tell, priority, trace)
 
     def cancel(self, pending: Pending) -> bool:
         """As in RowQueue."""

@@ -55,7 +55,7 @@ class Ticket(Generic[P]):
 
     @property
     def rows(self) -> int:
-        """Always 1; a text in windows has more."""
+        """Always 1; a text may have more."""
         return 1
 
     def hopeless(self, now: float, speed: float) -> bool:

@@ -1,7 +1,7 @@
-"""The rows of one text that is read in windows: admitted all or none, answered once, withdrawn together.
+"""The rows of one text: its windows, its sentences and its targets. Admitted all or none, answered once, withdrawn together.
 
 To the scheduler each is an ordinary row, with the text's deadline. The first has the text's priority, and the others are bulk: a text of
-hundreds of windows must not go before other people's texts.
+hundreds of rows must not go before other people's texts.
 """
 
 import time
@@ -30,7 +30,7 @@ JointOutcome = RowsResult | RequestError
 
 
 class Joint:
-    """The rows of one text in windows. An answer needs all of them."""
+    """The rows of one text that has several. An answer needs all of them."""
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class Joint:
             # No row has started to run: that is decided in a later turn of the loop.
             self._withdraw(left=False)
             if isinstance(error, Refused):
-                message = f"{error}; a text is admitted only with all its windows, this one has {len(rows)}"
+                message = f"{error}; a text is admitted only with all its rows, this one has {len(rows)}"
                 # The backlog is read after the text's own rows are withdrawn: a retry need not wait for those.
                 raise Refused(message, self._batcher.backlog_s, error.reason, self._needs_s(rows)) from error
             raise
 
     @property
     def rows(self) -> int:
-        """The number of windows."""
+        """The number of rows."""
         return len(self._tickets)
 
     def cancel(self) -> bool:
@@ -110,7 +110,7 @@ class Joint:
             return False
         left_s, needs_s = self.deadline_at - now, self._needs_s(rows)
         if left_s < needs_s and not scheduler.may_probe(left_s, needs_s, now):
-            raise Expired(f"the deadline leaves {shown_s(left_s)} and the {len(rows)} windows of this text need up to {needs_s:.3f} s")
+            raise Expired(f"the deadline leaves {shown_s(left_s)} and the {len(rows)} rows of this text need up to {needs_s:.3f} s")
         return True
 
     def _needs_s(self, rows: Sequence[Row]) -> float:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from sentiment.errors import BadBundle
 from sentiment.model.execute import Execute, here, result_of
-from sentiment.model.scores import COMBINATIONS
+from sentiment.model.scores import COMBINATIONS, NEUTRAL
 from sentiment.model.shown import Shown
 from sentiment.model.trust import ExplanationsMeasured
 from sentiment.observability.drift import Signal
@@ -113,8 +113,24 @@ class WindowsSpec(_Part):
         return cls(size=max_tokens, stride=max_tokens // 2, combine="most_confident")
 
 
+class Mixed(_Part):
+    """Each row has one more logit, after those of the labels: that the text praises and blames.
+
+    Its probability is its share in the softmax of all logits; from ``at`` on the text is called mixed.
+    """
+
+    at: float = Field(ge=0, le=1)
+
+
+class TargetsSpec(_Part):
+    """The model reads pairs of a part of a text and a target, and answers the sentiment towards the target."""
+
+    # Of a row, special tokens included.
+    tokens: int = Field(ge=16)
+
+
 class Golden(_Part):
-    """A text with its known answer. ``logits`` are raw, one per label."""
+    """A text with its known answer. ``logits`` are raw, one per label, and that of ``mixed`` if the manifest has it."""
 
     text: str
     text_pair: str | None = None
@@ -244,6 +260,9 @@ class Manifest(_Part):
     # None: their ``default``.
     head_tail: HeadTail | None = None
     windows: WindowsSpec | None = None
+    # None: no output for it, and no pairs of a text and a target.
+    mixed: Mixed | None = None
+    targets: TargetsSpec | None = None
     golden: tuple[Golden, ...] = Field(min_length=1, strict=False)
     accuracy: dict[Shown, Measured] = {}
     # None: not measured.
@@ -251,6 +270,21 @@ class Manifest(_Part):
     # By name. Empty: the server does not tell drift.
     references: dict[Annotated[str, Field(pattern=NAME)], Reference] = Field({}, max_length=REFERENCES_MAX)
     files: dict[str, FileSpec]
+
+    @property
+    def logits(self) -> int:
+        """How many logits each graph gives for a row: one per label, and that of ``mixed``."""
+        return len(self.labels) + (self.mixed is not None)
+
+    @property
+    def mixed_at(self) -> float | None:
+        """The least probability of a mixed text; None without an output for it."""
+        return None if self.mixed is None else self.mixed.at
+
+    @property
+    def neutral(self) -> str | None:
+        """The label of texts without sentiment, if there is one."""
+        return next((label for label in self.labels if label.casefold() == NEUTRAL), None)
 
     @property
     def expected_accuracy_error(self) -> float:
@@ -264,10 +298,17 @@ class Manifest(_Part):
         if len(labels) != len(self.labels):
             raise ValueError(f"a label is listed twice: {list(self.labels)}")
         for number, golden in enumerate(self.golden):
-            if golden.label not in labels or len(golden.logits) != len(labels):
+            if golden.label not in labels or len(golden.logits) != self.logits:
                 raise ValueError(
                     f"golden[{number}] has label {golden.label!r} and {len(golden.logits)} logits; the labels are {list(self.labels)}"
+                    f"{' and mixed has a logit too' if self.mixed else ''}"
                 )
+        if self.targets and not self.neutral:
+            raise ValueError(
+                f"targets needs a label {NEUTRAL!r}, the answer for a target that is not named; labels are {list(self.labels)}"
+            )
+        if self.targets and self.targets.tokens > self.max_tokens:
+            raise ValueError(f"targets.tokens must be at most max_tokens ({self.max_tokens}), got {self.targets.tokens}")
         if self.head_tail and self.head_tail.head >= self.max_tokens:
             raise ValueError(f"head_tail.head must be less than max_tokens ({self.max_tokens}), got {self.head_tail.head}")
         if self.windows and not self.windows.stride < self.windows.size <= self.max_tokens:

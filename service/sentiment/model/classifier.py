@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -10,9 +11,19 @@ import numpy as np
 from sentiment.errors import BadBundle
 from sentiment.model.bundle import Bundle, Golden, GraphSpec, HeadTail, Manifest, WindowsSpec, load_bundle
 from sentiment.model.execute import Execute, here, result_of
-from sentiment.model.scores import Scored, score, score_windows
+from sentiment.model.parts import Parted, Reading, Sentence, Target
+from sentiment.model.scores import Scored, contrary, score, score_windows, unnamed
 from sentiment.model.session import Fed, Session
 from sentiment.model.tokenizer import Row, Tokenizer, Windows, tokenizer_of
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The answers to parts of a text. ``sentences`` are the first ones of ``sentences_total``."""
+
+    sentences: tuple[tuple[Sentence, Scored], ...]
+    sentences_total: int
+    targets: tuple[tuple[Target, Scored], ...]
 
 
 class Classifier:
@@ -26,6 +37,7 @@ class Classifier:
         self.session = session
         self.head_tail = self.manifest.head_tail or HeadTail.default(self.manifest.max_tokens)
         self.windows = self.manifest.windows or WindowsSpec.default(self.manifest.max_tokens)
+        self._mixed_at = self.manifest.mixed_at
         # Why the graphs that the bundle prefers are not served; empty if its first graph is.
         self.passed_over = tuple(passed_over)
 
@@ -46,13 +58,33 @@ class Classifier:
 
     def score(self, logits: Sequence[float]) -> Scored:
         """The calibrated answer for the raw logits of one row."""
-        calibration = self.manifest.calibration
-        return score(logits, self.manifest.labels, calibration.temperature, calibration.abstain_below)
+        manifest, calibration = self.manifest, self.manifest.calibration
+        return score(logits, manifest.labels, calibration.temperature, calibration.abstain_below, self._mixed_at)
 
     def score_windows(self, windows: Sequence[Sequence[float]]) -> Scored:
         """The calibrated answer for one text from the raw logits of its windows."""
-        calibration = self.manifest.calibration
-        return score_windows(windows, self.windows.combine, self.manifest.labels, calibration.temperature, calibration.abstain_below)
+        labels, calibration = self.manifest.labels, self.manifest.calibration
+        return score_windows(windows, self.windows.combine, labels, calibration.temperature, calibration.abstain_below, self._mixed_at)
+
+    def answer(self, reading: Reading, logits: Sequence[Sequence[float]]) -> tuple[Scored, Parts | None]:
+        """The calibrated answers for one text from the raw logits of its rows: to the whole, and to the parts that were read.
+
+        Raises:
+            ValueError: a logit is not finite.
+        """
+        if not isinstance(reading, Parted):
+            return self.score(logits[0]) if isinstance(reading, Row) else self.score_windows(logits), None
+        whole, _ = self.answer(reading.whole, logits[: len(reading.whole.rows)])
+        rest = map(self.score, logits[len(reading.whole.rows) :])
+        sentences = tuple((one, whole if one.row is None else next(rest)) for one in reading.sentences)
+        targets = tuple((one, self._unnamed() if one.row is None else next(rest)) for one in reading.targets)
+        if contrary([scored for _, scored in sentences]):
+            whole = replace(whole, mixed=True)
+        return whole, Parts(sentences, reading.sentences_total, targets)
+
+    def _unnamed(self) -> Scored:
+        assert self.manifest.neutral is not None, "a model for targets has this label"
+        return unnamed(self.manifest.labels, self.manifest.neutral)
 
 
 def load_classifier(path: Path, precision: str | None = None, execute: Execute = here) -> Classifier:
@@ -91,7 +123,7 @@ def load_classifier(path: Path, precision: str | None = None, execute: Execute =
 
 
 def _load_session(bundle: Bundle, graph: GraphSpec) -> Session:
-    session = Session(bundle.path / graph.file, graph.providers[0], len(bundle.manifest.labels), bundle.outside(graph.file))
+    session = Session(bundle.path / graph.file, graph.providers[0], bundle.manifest.logits, bundle.outside(graph.file))
     # Checked again after loading, in case the file was replaced between the first check and the load.
     bundle.check(graph.file)
     return session
@@ -153,7 +185,8 @@ def golden_error(classifier: Classifier, golden: Golden) -> tuple[str, float]:
     except BaseException as error:  # ONNX Runtime's exceptions share no base class, and the tokenizer's panics are no Exception
         raise BadBundle(f"{file}: cannot run the golden set: {error}") from error
     if len(logits) != len(golden.logits):
-        raise BadBundle(f"{file}: returns {len(logits)} logits per row; the manifest has {len(golden.logits)} labels")
+        raise BadBundle(f"{file}: returns {len(logits)} logits per row; the manifest says {len(golden.logits)}")
     errors = [abs(found - known) for found, known in zip(logits, golden.logits, strict=True)]
-    label = classifier.manifest.labels[max(range(len(logits)), key=logits.__getitem__)]
+    labels = classifier.manifest.labels
+    label = labels[max(range(len(labels)), key=logits.__getitem__)]
     return label, max(errors, key=lambda error: (math.isnan(error), error))

@@ -50,6 +50,18 @@ def tail_start(words: Words, tail: int) -> int:
     return next((place for place in range(first, first + tail // 2 + 1) if breaks(words, place)), first)
 
 
+def span_around(words: Words, start: int, end: int, room: int) -> Span:
+    """The ``room`` tokens around the tokens [start, end), as many before as after where there are some, cut between words."""
+    left = room - (end - start)
+    if left <= 0:
+        return start, start + room
+    high = min(len(words), max(0, start - left // 2) + room)
+    low = max(0, high - room)
+    low = next((place for place in range(low, start + 1) if not place or place == len(words) or breaks(words, place)), low)
+    high = next((place for place in range(high, end - 1, -1) if place == len(words) or (place and breaks(words, place))), high)
+    return low, high
+
+
 def pair_shares(first: int, second: int, room: int) -> tuple[int, int]:
     """How many tokens of each text of a pair are read. The longer text is truncated first; if that is not enough, each gets half.
 

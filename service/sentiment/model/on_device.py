@@ -93,7 +93,7 @@ def _does_not_fit(device: Device, candidate: _Candidate, memory_bytes: int, erro
 
 def _try(host: Classifier, device: Device, candidate: _Candidate, memory_bytes: int, captures: bool, reasons: Sequence[str]) -> Classifier:
     manifest = host.manifest
-    session = DeviceSession(candidate.path, device, len(manifest.labels), candidate.layout, manifest.max_tokens, memory_bytes, captures)
+    session = DeviceSession(candidate.path, device, manifest.logits, candidate.layout, manifest.max_tokens, memory_bytes, captures)
     spec = GraphSpec(
         file=candidate.file,
         precision=candidate.precision,

@@ -4,15 +4,19 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+# Labels that have a meaning to the server, in any case of their letters.
+POSITIVE, NEGATIVE, NEUTRAL = "positive", "negative", "neutral"
+
 
 @dataclass(slots=True)
 class Scored:
-    """An answer. ``scores`` are in the order of the labels and sum to 1."""
+    """An answer. ``scores`` are in the order of the labels and sum to 1. ``mixed``: the text praises and blames."""
 
     label: str
     score: float
     scores: tuple[float, ...]
     abstain: bool
+    mixed: bool = False
 
 
 def probabilities(logits: Sequence[float], temperature: float = 1.0) -> list[float]:
@@ -26,25 +30,56 @@ def probabilities(logits: Sequence[float], temperature: float = 1.0) -> list[flo
     return [weight / total for weight in weights]
 
 
-def score(logits: Sequence[float], labels: Sequence[str], temperature: float, abstain_below: float) -> Scored:
+def score(
+    logits: Sequence[float], labels: Sequence[str], temperature: float, abstain_below: float, mixed_at: float | None = None
+) -> Scored:
     """The answer for the logits of one row.
+
+    ``mixed_at``: the least probability of a mixed text, whose logit follows those of the labels; None if there is none.
 
     Raises:
         ValueError: a logit is not finite.
     """
     _check_finite(logits)
-    return _answer(tuple(probabilities(logits, temperature)), labels, abstain_below)
+    if mixed_at is None:
+        return _answer(tuple(probabilities(logits, temperature)), labels, abstain_below)
+    found = _answer(tuple(probabilities(logits[: len(labels)], temperature)), labels, abstain_below)
+    found.mixed = probabilities(logits, temperature)[-1] >= mixed_at
+    return found
 
 
-def score_windows(windows: Sequence[Sequence[float]], rule: str, labels: Sequence[str], temperature: float, abstain_below: float) -> Scored:
+def score_windows(
+    windows: Sequence[Sequence[float]],
+    rule: str,
+    labels: Sequence[str],
+    temperature: float,
+    abstain_below: float,
+    mixed_at: float | None = None,
+) -> Scored:
     """The answer for one text from the logits of its windows, in their order. ``rule`` is a key of COMBINATIONS.
+
+    The text is mixed if a window is. ``mixed_at``: as in ``score``.
 
     Raises:
         ValueError: a logit is not finite.
     """
     for logits in windows:
         _check_finite(logits)
-    return _answer(tuple(combine(windows, rule, temperature)), labels, abstain_below)
+    found = _answer(tuple(combine([logits[: len(labels)] for logits in windows], rule, temperature)), labels, abstain_below)
+    if mixed_at is not None:
+        found.mixed = max(probabilities(logits, temperature)[-1] for logits in windows) >= mixed_at
+    return found
+
+
+def unnamed(labels: Sequence[str], neutral: str) -> Scored:
+    """The answer, by rule, for a target that the text does not name."""
+    return Scored(neutral, 1.0, tuple(float(label == neutral) for label in labels), abstain=False)
+
+
+def contrary(sentences: Sequence[Scored]) -> bool:
+    """Whether one sentence is positive and another is negative, neither of which abstains."""
+    found = {one.label.casefold() for one in sentences if not one.abstain}
+    return {POSITIVE, NEGATIVE} <= found
 
 
 def combine(windows: Sequence[Sequence[float]], rule: str, temperature: float = 1.0) -> list[float]:

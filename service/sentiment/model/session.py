@@ -83,7 +83,7 @@ class Session:
         Args:
             path: the .onnx file.
             provider: an ONNX Runtime execution provider.
-            labels: the number of logits that a row must have; None accepts any.
+            labels: the number of logits that a row must have, that of ``mixed`` included; None accepts any.
             outside: the content of its external files, by name. ONNX Runtime maps any others into memory.
 
         Raises:
@@ -127,7 +127,7 @@ class Session:
             raise BadBundle(f"{path}: the first output must be logits [rows, labels], got the shape {shape}")
         width = shape[-1]
         if labels is not None and isinstance(width, int) and width != labels:
-            raise BadBundle(f"{path}: returns {width} logits per row; the manifest has {labels} labels")
+            raise BadBundle(f"{path}: returns {width} logits per row; the manifest says {labels}")
 
     def within(self, rows_at: Callable[[int], int]) -> None:
         """Set the row limit of each length. Only a session that captures runs needs it, to limit its cells."""

@@ -15,7 +15,7 @@ import tokenizers
 from sentiment.errors import BadBundle
 from sentiment.model.foreign import Fragments, is_foreign
 from sentiment.model.known_words import known_words_of
-from sentiment.model.long_texts import head_end, pair_shares, tail_start, window_spans
+from sentiment.model.long_texts import head_end, pair_shares, span_around, tail_start, window_spans
 from sentiment.model.shortened import EASY_WORD, Shortened, shortener_of
 from sentiment.model.words import Encoded, Piece, Token, group
 
@@ -51,6 +51,11 @@ class Row:
     def tokens(self) -> int:
         """The number of tokens, special tokens included."""
         return len(self.ids)
+
+    @property
+    def rows(self) -> tuple["Row"]:
+        """Itself: a text in one row is read as other texts are in several."""
+        return (self,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +185,7 @@ class Tokenizer:
 
     def fragments(self, reading: Row | Windows) -> tuple[int, int]:
         """How many of a text's first tokens are fragments of words, and how many are words; (0, 0) without ``has_fragments``."""
-        first = reading.rows[0] if isinstance(reading, Windows) else reading
-        return (0, 0) if self._fragments is None else self._fragments.count(first.ids)
+        return (0, 0) if self._fragments is None else self._fragments.count(reading.rows[0].ids)
 
     def is_foreign(self, reading: Row | Windows) -> bool:
         """Whether a text seems to be in another script or language than the vocabulary; False without ``has_fragments``."""
@@ -322,6 +326,41 @@ class Tokenizer:
         first_end = head_end(first.words, head) if len(first.ids) > head else len(first.ids)
         last_start = tail_start(last.words, tail) if len(last.ids) > tail else 0
         return first.between(0, first_end), last.between(last_start, len(last.ids))
+
+    def encode_target(self, text: str, mention: tuple[int, int], target: str, size: int, whole: Row | None) -> Row:
+        """Read a target, as the second text of a pair, with the part of the text around its mention, cut between words.
+
+        Args:
+            text: the part is the whole text if that fits.
+            mention: code points [start, end) of the text.
+            target: read to half of the row at most.
+            size: the most tokens of the row, special tokens included.
+            whole: the text's own row, if it is not truncated.
+        """
+        room = size - self._pair.tokens
+        own = self._first(target, room // 2).ids
+        room -= len(own)
+        if whole is not None and whole.tokens - self.special_tokens <= room:
+            before = len(self._single.ids[0])
+            return self._pair.row([whole.ids[before : before + whole.tokens - self.special_tokens], own], False)
+        return self._pair.row([self._around(text, mention, room), own], True)
+
+    def _around(self, text: str, mention: tuple[int, int], room: int) -> list[int]:
+        """At most ``room`` tokens around a mention. The work is bounded by them."""
+        start, end = mention
+        reach = CUT_CHARACTERS_PER_TOKEN * room
+        first, last = max(0, start - reach), min(len(text), end + reach)
+        # From and to white space, if there is some: a part of a word has other tokens.
+        first = next((place for place in range(first, start) if text[place].isspace()), first) if first else 0
+        last = next((place for place in range(last, end, -1) if text[place - 1].isspace()), last) if last < len(text) else last
+        short = replace(self._shortener.shorten(text[first:last]), heavy=()).moved(first)
+        encoding, words = self._read(short)
+        spans = [short.span(*place) for place in encoding.offsets]
+        begin = next((place for place, (_, until) in enumerate(spans) if until > start), len(spans))
+        stop = next((place for place, (at, _) in enumerate(spans[begin:], begin) if at >= end), len(spans))
+        low, high = span_around(words, begin, stop, room)
+        ids: list[int] = encoding.ids[low:high]
+        return ids
 
     def _read_pair(self, text: str, pair: str, explained: bool = False) -> tuple[list[_Content], bool]:
         """The tokens of each text of a pair that are in its row, and whether the texts have more.

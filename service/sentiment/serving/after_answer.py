@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sentiment.batching.row_queue import Reading
 from sentiment.model.classifier import Classifier
 from sentiment.model.foreign import is_foreign
 from sentiment.model.scores import Scored
+from sentiment.model.tokenizer import Row, Windows
 from sentiment.observability.drift import values_of
 from sentiment.observability.journal import Answered, Journal
 from sentiment.observability.metrics import ModelMetrics
@@ -18,14 +18,15 @@ from sentiment.serving.queries import Query
 
 @dataclass(slots=True)
 class Told:
-    """A text and the answer that its caller was told.
+    """A text as a whole, and the answer that its caller was told. Its parts are not observed.
 
-    ``at``: when, as an instant of ``time.monotonic``. ``request_id``: for the journal.
+    ``fragments``: see ``Tokenizer.fragments``. ``at``: when, as an instant of ``time.monotonic``. ``request_id``: for the journal.
     """
 
     query: Query
-    reading: Reading
+    reading: Row | Windows
     scored: Scored
+    fragments: tuple[int, int]
     queue_s: float
     score_s: float
     at: float
@@ -72,8 +73,8 @@ class AfterAnswer:
 
     def _compare(self, told: Told) -> None:
         """Count the words that the model does not know, and compare the text with the references."""
-        metrics, scored, reading, tokenizer = self._metrics, told.scored, told.reading, self._classifier.tokenizer
-        unknown, fragments = tokenizer.unknown_tokens(reading), tokenizer.fragments(reading)
+        metrics, scored, reading, fragments = self._metrics, told.scored, told.reading, told.fragments
+        unknown = self._classifier.tokenizer.unknown_tokens(reading)
         if unknown:
             metrics.unknown_tokens(unknown)
         if is_foreign(*fragments):

@@ -117,6 +117,7 @@ class App:
             settings.message_bytes_max,
             settings.text_bytes_max,
             settings.batch_items_max,
+            settings.targets_max,
             settings.viewer,
             settings.web == "all",
             self._secured,

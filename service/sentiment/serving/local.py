@@ -298,7 +298,10 @@ class Local:
         return shown(self._described(with_card=True))
 
     def _described(self, with_card: bool) -> pb.Model:
-        limits = pb.Limits(text_bytes=self._offline.text_bytes_max, explanation_bytes=BYTES_MAX)
+        limited = self._offline.text_limits
+        limits = pb.Limits(
+            text_bytes=limited.bytes_max, explanation_bytes=BYTES_MAX, sentences=limited.sentences_max, targets=limited.targets_max
+        )
         return convert.model_of(self, True, limits, self._explainer.methods, with_card)
 
     def _check_model(self, model: str) -> None:

@@ -21,7 +21,6 @@ from types import MappingProxyType
 
 from sentiment.api.grpc.status import status_of
 from sentiment.batching.plan import BatchLimits
-from sentiment.batching.row_queue import Reading
 from sentiment.client import Classification, ModelId, Result, Timing
 from sentiment.client.columns import Item, TextOrPair, Unusable
 from sentiment.client.results import failure_of_status
@@ -31,12 +30,13 @@ from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.cores import cores_granted
 from sentiment.model.device_session import prove
 from sentiment.model.devices import CPU, find_devices
+from sentiment.model.parts import Reading, whole_of
 from sentiment.model.runner import Outcome, Ran, Runner, run_batch
-from sentiment.model.scores import Scored
 from sentiment.model.tokenizer import Row, Windows
 from sentiment.observability.logs import logger
+from sentiment.serving.answer import Answer
 from sentiment.serving.lifecycle.loading import checked, load
-from sentiment.serving.queries import Query, QueryReader
+from sentiment.serving.queries import Query, QueryReader, TextLimits
 from sentiment.settings import Settings, load_settings
 
 # Texts that are tokenized together. Tokenizing takes several times the memory of the rows.
@@ -66,7 +66,7 @@ class _Read:
     def rows(self) -> Sequence[Row]:
         if isinstance(self.reading, RequestError):
             return ()
-        return self.reading.rows if isinstance(self.reading, Windows) else (self.reading,)
+        return self.reading.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ class OfflineClassifier:
         """
         settings, _ = load_settings({**({"model": model} if model else {}), "bundles": tuple(bundles), "device": device}, {})
         self.classifier, self.explained, self._limits, self._runners = _load(settings, folder)
-        self._reader = QueryReader(self.classifier, settings.text_bytes_max)
-        self.text_bytes_max = settings.text_bytes_max
+        self.text_limits = TextLimits(settings.text_bytes_max, settings.sentences_max, settings.targets_max)
+        self._reader = QueryReader(self.classifier, self.text_limits)
         self.batch_items_max = settings.batch_items_max
         self.threads = threads or cores_granted()
         manifest = self.classifier.manifest
@@ -194,9 +194,9 @@ class OfflineClassifier:
         """
         self._reader.check(query)
 
-    def readings(self, items: Iterable[TextOrPair], *, truncation: str = "") -> list[Reading]:
+    def readings(self, items: Iterable[TextOrPair], *, truncation: str = "") -> list[Row | Windows]:
         """What the model reads of texts and pairs that it has answered, with the same truncation."""
-        return self._reader.read([_query_of(item, truncation or None) for item in items])
+        return [whole_of(reading) for reading in self._reader.read([_query_of(item, truncation or None) for item in items])]
 
     def classify_all(self, items: Iterable[Item], *, truncation: str = "") -> Generator[Result, None, None]:
         """Classify texts and pairs lazily, in order and in bounded memory. The result of one that fails is a CallFailed.
@@ -205,12 +205,23 @@ class OfflineClassifier:
             CallFailed: the device is lost (UNAVAILABLE).
             Closed: after ``close``.
         """
+        asked = (
+            InvalidInput(item.field, item.reason) if isinstance(item, Unusable) else _query_of(item, truncation or None) for item in items
+        )
+        for outcome in self.answer_all(asked):
+            yield self._classification(outcome) if isinstance(outcome, Answer) else failure_of_status(status_of(outcome))
+
+    def answer_all(self, queries: Iterable[Query | RequestError]) -> Generator[Answer | RequestError, None, None]:
+        """Answer queries as ``classify_all`` does, with their sentences and targets. The outcome of one that fails is its error.
+
+        Raises: as ``classify_all``.
+        """
         self.check_open()
         under_way: deque[_Block] = deque()
         # While a block runs, this thread reads the next one.
         ahead = 0 if self._pool is None else 1
         try:
-            for texts in self._blocks(iter(items), truncation or None):
+            for texts in self._blocks(iter(queries)):
                 under_way.append(self._begin(texts))
                 if len(under_way) > ahead:
                     yield from self._results(under_way.popleft())
@@ -222,12 +233,12 @@ class OfflineClassifier:
                 for _, future in block.batches:
                     future.cancel()
 
-    def _blocks(self, items: Iterator[Item], truncation: str | None) -> Iterator[list[_Read]]:
+    def _blocks(self, queries: Iterator[Query | RequestError]) -> Iterator[list[_Read]]:
         """The texts, read, in lists of about ROWS rows. No list is empty."""
         block: list[_Read] = []
         rows = 0
-        while taken := list(itertools.islice(items, READ)):
-            texts = self._read(taken, truncation)
+        while taken := list(itertools.islice(queries, READ)):
+            texts = self._read(taken)
             block += texts
             rows += sum(len(text.rows) for text in texts)
             if max(rows, len(block)) >= ROWS:
@@ -236,18 +247,17 @@ class OfflineClassifier:
         if block:
             yield block
 
-    def _read(self, items: Sequence[Item], truncation: str | None) -> list[_Read]:
+    def _read(self, asked: Sequence[Query | RequestError]) -> list[_Read]:
         begun = time.perf_counter()
-        found: list[Query | RequestError] = [self._query(item, truncation) for item in items]
+        found = [self._valid(one) for one in asked]
         queries = [query for query in found if isinstance(query, Query)]
         readings = iter(self._reader.read(queries))
-        each_s = (time.perf_counter() - begun) / len(items)
+        each_s = (time.perf_counter() - begun) / len(asked)
         return [_Read(one if isinstance(one, RequestError) else self._checked(one, next(readings)), begun, each_s) for one in found]
 
-    def _query(self, item: Item, truncation: str | None) -> Query | RequestError:
-        if isinstance(item, Unusable):
-            return InvalidInput(item.field, item.reason)
-        query = _query_of(item, truncation)
+    def _valid(self, query: Query | RequestError) -> Query | RequestError:
+        if isinstance(query, RequestError):
+            return query
         try:
             self._reader.check(query)
         except RequestError as error:
@@ -283,7 +293,7 @@ class OfflineClassifier:
             self.check_open()
             raise
 
-    def _results(self, block: _Block) -> Iterator[Result]:
+    def _results(self, block: _Block) -> Iterator[Answer | RequestError]:
         runs: dict[int, _Run] = {}
         for places, future in block.batches:
             runs.update(zip(places, future.result(), strict=True))
@@ -330,21 +340,27 @@ class OfflineClassifier:
         finally:
             self._rights.put(right)
 
-    def _result(self, text: _Read, runs: Sequence[_Run]) -> Result:
+    def _result(self, text: _Read, runs: Sequence[_Run]) -> Answer | RequestError:
         reading = text.reading
-        if not isinstance(reading, RequestError):
-            logits = [run.logits for run in runs if run.logits is not None]
-            if len(logits) == len(runs):
-                try:
-                    scored = self.classifier.score_windows(logits) if isinstance(reading, Windows) else self.classifier.score(logits[0])
-                    return self._classification(scored, reading, _timing(text, runs[-1]))
-                except ValueError as error:
-                    logger().error("bad_logits", reason=str(error), tokens=reading.tokens)
-            reading = ModelFailed("the model could not compute this text")
-        return failure_of_status(status_of(reading))
+        if isinstance(reading, RequestError):
+            return reading
+        logits = [run.logits for run in runs if run.logits is not None]
+        if len(logits) == len(runs):
+            try:
+                return self._answer(text, reading, logits, runs[-1])
+            except ValueError as error:
+                logger().error("bad_logits", reason=str(error), tokens=reading.tokens)
+        return ModelFailed("the model could not compute this text")
 
-    def _classification(self, scored: Scored, reading: Reading, timing: Timing) -> Classification:
-        labels = self.classifier.manifest.labels
+    def _answer(self, text: _Read, reading: Reading, logits: Sequence[Sequence[float]], last: _Run) -> Answer:
+        scored, parts = self.classifier.answer(reading, logits)
+        suspect = self.classifier.tokenizer.is_foreign(whole_of(reading))
+        total_s = last.ended - text.begun
+        queue_s = max(0.0, total_s - text.tokenize_s - last.run_s)
+        return Answer(scored, reading.tokens, reading.truncated, suspect, total_s, text.tokenize_s, queue_s, last.run_s, last.rows, parts)
+
+    def _classification(self, answer: Answer) -> Classification:
+        scored, labels = answer.scored, self.classifier.manifest.labels
         # As a server sends them, in fp32.
         scores = dict(zip(labels, array("f", scored.scores), strict=True))
         return Classification(
@@ -353,9 +369,9 @@ class OfflineClassifier:
             scores=MappingProxyType(scores),
             abstain=scored.abstain,
             model=self.model,
-            tokens=reading.tokens,
-            truncated=reading.truncated,
-            timing=timing,
+            tokens=answer.tokens,
+            truncated=answer.truncated,
+            timing=Timing(answer.total_s, answer.tokenize_s, answer.queue_s, answer.run_s, answer.batch_rows),
         )
 
 
@@ -399,9 +415,3 @@ def _now(work: Callable[[Sequence[Row]], list[_Run]], rows: Sequence[Row]) -> Fu
     future: Future[list[_Run]] = Future()
     future.set_result(work(rows))
     return future
-
-
-def _timing(text: _Read, run: _Run) -> Timing:
-    """Where the time of a text went. With several windows, run and batch are those of the last one."""
-    total_s = run.ended - text.begun
-    return Timing(total_s, text.tokenize_s, max(0.0, total_s - text.tokenize_s - run.run_s), run.run_s, run.rows)

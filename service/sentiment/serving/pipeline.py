@@ -7,26 +7,27 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 
 from sentiment.batching.batcher import RowResult
-from sentiment.batching.row_queue import NotLetIn, Pending, Reading, RowQueue, TextOutcome
+from sentiment.batching.row_queue import NotLetIn, Pending, RowQueue, TextOutcome
 from sentiment.batching.ticket import Priority
 from sentiment.batching.windows import RowsResult
 from sentiment.errors import Broken, Expired, ModelFailed, Refused, RequestError, Unavailable
 from sentiment.explain.queue import Explaining
-from sentiment.model.classifier import Classifier
+from sentiment.model.classifier import Classifier, Parts
+from sentiment.model.foreign import is_foreign
 from sentiment.model.lease import InUse
+from sentiment.model.parts import Reading, whole_of
 from sentiment.model.scores import Scored
-from sentiment.model.tokenizer import Windows
 from sentiment.observability.journal import Journal
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import ModelMetrics
 from sentiment.observability.tracing.trace import StageSpan, exemplar_of
 from sentiment.serving.after_answer import AfterAnswer, Told
+from sentiment.serving.answer import Answer, Outcome
 from sentiment.serving.loop_turns import LoopTurns
-from sentiment.serving.queries import Query, QueryReader
+from sentiment.serving.queries import Query, QueryReader, TextLimits
 
 # Longer texts, and texts with words that are slow to tokenize, are tokenized in a thread. A text of this length blocks the event loop for
 # 0.2 ms, or 2 ms if all its words are new.
@@ -40,21 +41,6 @@ EXPLAINING_WAIT_S = 1.0
 DEADLINE_SLACK_S = 0.01
 
 
-@dataclass(slots=True)
-class Answer:
-    """The answer to a text and its times in seconds. With several windows, queue, run and batch are those of the last one."""
-
-    scored: Scored
-    tokens: int
-    truncated: bool
-    total_s: float
-    tokenize_s: float
-    queue_s: float
-    run_s: float
-    batch_rows: int
-
-
-Outcome = Answer | RequestError
 Tell = Callable[[Outcome], None]
 # Gets each answered text: the model, the query and the answer.
 Sample = Callable[["Served", Query, Scored], None]
@@ -68,7 +54,7 @@ class Served:
         classifier: Classifier,
         queue: RowQueue,
         metrics: ModelMetrics,
-        text_bytes_max: int,
+        text_limits: TextLimits,
         call_rows_max: int,
         explaining: Explaining | None = None,
         journal: Journal | None = None,
@@ -86,7 +72,7 @@ class Served:
         self._after.observers.append(("sample", self._sample))
         # Its calls. A text that ``begin`` has queued is not one.
         self.users = InUse()
-        self._reader = QueryReader(classifier, text_bytes_max)
+        self._reader = QueryReader(classifier, text_limits)
         self._call_rows_max = call_rows_max
         self._turns = LoopTurns(CHUNK)
         # One thread for each priority, so that interactive texts do not wait behind the texts of batch calls.
@@ -168,7 +154,7 @@ class Served:
         """Answer many texts. One that fails does not affect the others. Cancelling withdraws all.
 
         ``together``: the first failure withdraws the other texts, which then have no outcome.
-        At most ``call_rows_max`` of their rows are in the queue at a time. A text with more windows than that is queued alone.
+        At most ``call_rows_max`` of their rows are in the queue at a time. A text with more rows than that is queued alone.
         """
         outcomes: list[Outcome | None] = [None] * len(queries)
         room = asyncio.Semaphore(self._call_rows_max)
@@ -193,7 +179,7 @@ class Served:
         with self.users:
             try:
                 async for index, reading, tokenize_s in self._tokenized(queries, deadline_at, settle):
-                    rows = len(reading.rows) if isinstance(reading, Windows) else 1
+                    rows = len(reading.rows)
                     # Only this task acquires, and queued rows release: so a text that waits here for room cannot deadlock.
                     for _ in range(min(rows, self._call_rows_max)):
                         await room.acquire()
@@ -275,6 +261,7 @@ class Served:
     def _submit(self, query: Query, reading: Reading, arrived_at: float, tokenize_s: float, deadline_at: float, tell: Tell) -> Pending:
         self.metrics.stage["tokenize"](tokenize_s, exemplar_of(query.trace))
         self._reader.check_reading(query, reading)
+        whole = whole_of(reading)
 
         def on_outcome(outcome: TextOutcome) -> None:
             begun = time.monotonic()
@@ -282,16 +269,18 @@ class Served:
                 self._fail(outcome.error, tell, self._count_refused)
             elif isinstance(outcome, RequestError):
                 self._fail(outcome, tell, self._count_failed)
-            elif isinstance(scored := self._scored(outcome, reading.tokens), RequestError):
-                self._fail(scored, tell, self._count_failed)
+            elif isinstance(answers := self._scored(outcome, reading), RequestError):
+                self._fail(answers, tell, self._count_failed)
             else:
-                now, queue_s = time.monotonic(), outcome.queue_s
-                total_s, run_s, batch_rows = now - arrived_at, outcome.run_s, outcome.batch_rows
-                tell(Answer(scored, reading.tokens, reading.truncated, total_s, tokenize_s, queue_s, run_s, batch_rows))
-                self._after.told(Told(query, reading, scored, queue_s, now - begun, now))
+                scored, parts = answers
+                fragments = self.classifier.tokenizer.fragments(whole)
+                now, queue_s, suspect = time.monotonic(), outcome.queue_s, is_foreign(*fragments)
+                total_s, run_s, rows = now - arrived_at, outcome.run_s, outcome.batch_rows
+                tell(Answer(scored, whole.tokens, whole.truncated, suspect, total_s, tokenize_s, queue_s, run_s, rows, parts))
+                self._after.told(Told(query, whole, scored, fragments, queue_s, now - begun, now))
 
         try:
-            pending = self.queue.submit(reading, deadline_at, on_outcome, query.priority, query.trace)
+            pending = self.queue.submit(reading.rows, deadline_at, on_outcome, query.priority, query.trace)
         except (Refused, Expired, Unavailable) as error:
             self.metrics.observing.later("outcome", self._count_refused, error)
             raise
@@ -299,16 +288,14 @@ class Served:
             query.forget_text()
         return pending
 
-    def _scored(self, outcome: RowResult | RowsResult, tokens: int) -> Scored | RequestError:
+    def _scored(self, outcome: RowResult | RowsResult, reading: Reading) -> tuple[Scored, Parts | None] | RequestError:
         try:
-            if isinstance(outcome, RowResult):
-                return self.classifier.score(outcome.logits)
-            return self.classifier.score_windows(outcome.logits)
+            return self.classifier.answer(reading, [outcome.logits] if isinstance(outcome, RowResult) else outcome.logits)
         except ValueError as error:
-            logger().error("bad_logits", model=self.id, reason=str(error), tokens=tokens)
+            logger().error("bad_logits", model=self.id, reason=str(error), tokens=reading.tokens)
             return ModelFailed("the model could not compute this text")
         except Exception:  # the caller waits for an outcome, whatever happened
-            logger().exception("scoring_failed", model=self.id, tokens=tokens)
+            logger().exception("scoring_failed", model=self.id, tokens=reading.tokens)
             return Broken("internal error; see the server's log")
 
     def _fail(self, error: RequestError, tell: Tell, count: Callable[..., None]) -> None:

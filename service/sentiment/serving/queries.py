@@ -4,13 +4,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sentiment.batching.row_queue import Reading
 from sentiment.batching.ticket import Priority
 from sentiment.errors import InvalidInput, Unsupported
 from sentiment.model.classifier import Classifier
 from sentiment.model.long_texts import READ_ON
+from sentiment.model.parts import Reading, read_parts
 from sentiment.model.tokenizer import Row
 from sentiment.observability.tracing.trace import Trace
+
+# Of a target, in UTF-8. One has some words; and each is looked for in the text, and repeated in the answer.
+TARGET_BYTES_MAX = 128
+
+
+@dataclass(frozen=True, slots=True)
+class TextLimits:
+    """Limits of a text: its UTF-8 bytes, its sentences that are answered, and its targets."""
+
+    bytes_max: int
+    sentences_max: int
+    targets_max: int
 
 
 class Source(Protocol):
@@ -25,7 +37,8 @@ class Source(Protocol):
 class Query:
     """One text or pair. ``truncation``: refuse, head, head_tail or windows; None for the model's default. ``field``: the request field
     that errors name. ``trace``: records its stages; None if it is not sampled. ``source``: its request, for the journal; None for none.
-    ``item``: its place in the request, from 0. ``counted``: whether its answer counts among what the model answers.
+    ``item``: its place in the request, from 0. ``counted``: whether its answer counts among what the model answers. ``sentences``,
+    ``targets``: what is answered besides the whole.
     """
 
     text: str
@@ -37,6 +50,13 @@ class Query:
     source: Source | None = None
     item: int = 0
     counted: bool = True
+    sentences: bool = False
+    targets: Sequence[str] = ()
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether parts of the text are answered too."""
+        return self.sentences or bool(self.targets)
 
     def forget_text(self) -> None:
         """Free the memory of the text, which nobody reads any more."""
@@ -46,10 +66,11 @@ class Query:
 class QueryReader:
     """Validates and tokenizes queries for one classifier. Thread-safe."""
 
-    def __init__(self, classifier: Classifier, text_bytes_max: int) -> None:
-        """``text_bytes_max``: limit of a text in UTF-8 bytes."""
+    def __init__(self, classifier: Classifier, limits: TextLimits) -> None:
         self._classifier = classifier
-        self._text_bytes_max = text_bytes_max
+        self._limits = limits
+        spec = classifier.manifest.targets
+        self._target_tokens = 0 if spec is None else spec.tokens
 
     def check(self, query: Query) -> None:
         """Refuse a query that can never be answered, before it is tokenized.
@@ -61,20 +82,37 @@ class QueryReader:
         if query.text_pair is not None:
             # First the text, as the client checks it before it sends it.
             self._check_text(query.text_pair, query.field + "_pair")
+            if query.in_parts:
+                asked = "targets" if query.targets else "sentences"
+                raise InvalidInput(query.field + "_pair", f"is given with {asked}, which are answered of one text; leave one of them unset")
             if not self._classifier.manifest.pairs:
                 raise Unsupported(f"model {self._classifier.bundle.id} reads one text; a pair was given")
+        if query.targets:
+            self._check_targets(query.targets, query.field.removesuffix("text") + "targets")
 
-    def _check_text(self, text: str, field: str) -> None:
+    def _check_targets(self, targets: Sequence[str], field: str) -> None:
+        if len(targets) > self._limits.targets_max:
+            raise InvalidInput(field, f"has {len(targets)} targets; the limit is {self._limits.targets_max}")
+        first: dict[str, int] = {}
+        for place, target in enumerate(targets):
+            self._check_text(target, f"{field}[{place}]", TARGET_BYTES_MAX)
+            if first.setdefault(target, place) != place:
+                raise InvalidInput(f"{field}[{place}]", f"is the same as {field}[{first[target]}]; give each target once")
+        if not self._target_tokens:
+            raise Unsupported(f"model {self._classifier.bundle.id} answers no targets; {len(targets)} were given")
+
+    def _check_text(self, text: str, field: str, bytes_max: int = 0) -> None:
+        """``bytes_max``: 0 for the limit of a text."""
         if not text or text.isspace():
             raise InvalidInput(field, f"has {len(text)} characters and none but white space; at least one other is needed")
-        size = len(text)
+        size, limit = len(text), bytes_max or self._limits.bytes_max
         if not text.isascii():
             try:
                 size = len(text.encode())
             except UnicodeEncodeError as error:
                 raise InvalidInput(field, f"has a lone surrogate at code point {error.start}; Unicode text has none") from error
-        if size > self._text_bytes_max:
-            raise InvalidInput(field, f"has {size} bytes; the limit is {self._text_bytes_max}")
+        if size > limit:
+            raise InvalidInput(field, f"has {size} bytes; the limit is {limit}")
 
     def check_reading(self, query: Query, reading: Reading) -> None:
         """Refuse a tokenized query that cannot be answered.
@@ -99,7 +137,9 @@ class QueryReader:
 
     def read_short(self, query: Query, characters_max: int) -> Row | None:
         """As ``read``, if the text has at most so many characters, and costs no more than they do; else None."""
-        row = self._classifier.tokenizer.encode_short(query.text, characters_max) if query.text_pair is None else None
+        if query.text_pair is not None or query.in_parts:
+            return None
+        row = self._classifier.tokenizer.encode_short(query.text, characters_max)
         return None if row is None or self._reads_on(query, row) else row
 
     def read(self, queries: Sequence[Query]) -> list[Reading]:
@@ -109,10 +149,17 @@ class QueryReader:
             rows = [tokenizer.encode(query.text, query.text_pair) for query in queries]
         else:
             rows = tokenizer.encode_many([query.text for query in queries])
-        return [
-            self._classifier.read_on(query.text, self._truncation(query)) if self._reads_on(query, row) else row
-            for query, row in zip(queries, rows, strict=True)
-        ]
+        return [self._read_on(query, row) for query, row in zip(queries, rows, strict=True)]
+
+    def _read_on(self, query: Query, row: Row) -> Reading:
+        """All that is read of a text that begins with this row."""
+        tokenizer = self._classifier.tokenizer
+        whole = self._classifier.read_on(query.text, self._truncation(query)) if self._reads_on(query, row) else row
+        # A text without a token is refused.
+        if not query.in_parts or whole.tokens <= tokenizer.special_tokens:
+            return whole
+        sentences_max = self._limits.sentences_max if query.sentences else 0
+        return read_parts(tokenizer, query.text, whole, sentences_max, query.targets, self._target_tokens)
 
     def _reads_on(self, query: Query, row: Row) -> bool:
         """Whether more of the text is read than this row of its first tokens."""

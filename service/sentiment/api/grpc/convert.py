@@ -10,10 +10,11 @@ from sentiment.api.grpc.status import set_seconds, status_of
 from sentiment.batching.ticket import Priority
 from sentiment.errors import InvalidInput, NotBuilt
 from sentiment.model.bundle import GraphSpec, Manifest
-from sentiment.model.classifier import Classifier
+from sentiment.model.classifier import Classifier, Parts
 from sentiment.model.scores import Scored
 from sentiment.model.trust import ExplanationsMeasured, MethodTrust
-from sentiment.serving.pipeline import Answer, Outcome, Served
+from sentiment.model.words import Span
+from sentiment.serving.answer import Answer, Outcome
 from sentiment.serving.queries import Query
 from sentiment.v1 import sentiment_pb2 as pb
 
@@ -43,6 +44,7 @@ class Options:
 
     truncation: str | None
     priority: Priority
+    sentences: bool
 
 
 def check_options(options: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.StreamOptions, priority: Priority, field: str = "") -> Options:
@@ -58,13 +60,24 @@ def check_options(options: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.Str
         raise InvalidInput(field + "priority", f"must be 0 to {max(PRIORITIES)}, got {options.priority}")
     if options.HasField("explain") and not isinstance(options, pb.ClassifyRequest):
         raise NotBuilt("only Classify and Explain explain, one text per call; leave explain unset")
-    return Options(TRUNCATIONS[options.truncation], PRIORITIES[options.priority] or priority)
+    return Options(TRUNCATIONS[options.truncation], PRIORITIES[options.priority] or priority, options.sentences)
 
 
 def query_of(item: pb.ClassifyRequest | pb.Item, options: Options, call: Call, index: int = 0, field: str = "text") -> Query:
     """The query for one text or pair, the one with this index in its call. ``field`` is the name of the text in errors."""
     pair = item.text_pair if item.HasField("text_pair") else None
-    return Query(item.text, pair, options.truncation, field, options.priority, call.trace_of(index), call, index)
+    return Query(
+        item.text,
+        pair,
+        options.truncation,
+        field,
+        options.priority,
+        call.trace_of(index),
+        call,
+        index,
+        sentences=options.sentences,
+        targets=tuple(item.targets),
+    )
 
 
 def answer_asked(request: pb.FeedbackRequest) -> str:
@@ -98,10 +111,10 @@ def model_id(served: Answering) -> pb.ModelId:
 
 
 # What the answers of a model have in common. Copying it and setting the rest takes a third of the time of nested constructors.
-_blanks: weakref.WeakKeyDictionary[Served, pb.ClassifyResponse] = weakref.WeakKeyDictionary()
+_blanks: weakref.WeakKeyDictionary[Answering, pb.ClassifyResponse] = weakref.WeakKeyDictionary()
 
 
-def set_response(response: pb.ClassifyResponse, answer: Answer, served: Served) -> None:
+def set_response(response: pb.ClassifyResponse, answer: Answer, served: Answering) -> None:
     """Write an answer into an empty message."""
     blank = _blanks.get(served)
     if blank is None:
@@ -111,8 +124,14 @@ def set_response(response: pb.ClassifyResponse, answer: Answer, served: Served) 
     response.tokens, response.truncated = answer.tokens, answer.truncated
     prediction, scored = response.prediction, answer.scored
     prediction.label, prediction.score, prediction.abstain = scored.label, scored.score, scored.abstain
+    if scored.mixed:
+        prediction.mixed = True
+    if answer.language_suspect:
+        response.language_suspect = True
     for message, score in zip(prediction.scores, scored.scores, strict=True):
         message.score = score
+    if answer.parts is not None:
+        _set_parts(response, answer.parts, served.classifier.manifest.labels)
     timing = response.timing
     timing.batch_rows = answer.batch_rows
     set_seconds(timing.total, answer.total_s)
@@ -121,7 +140,33 @@ def set_response(response: pb.ClassifyResponse, answer: Answer, served: Served) 
     set_seconds(timing.run, answer.run_s)
 
 
-def set_result(result: pb.ClassifyResult | pb.ClassifyStreamResponse, outcome: Outcome, served: Served | None) -> None:
+def _set_parts(response: pb.ClassifyResponse, parts: Parts, labels: Sequence[str]) -> None:
+    response.sentences_total = parts.sentences_total
+    for sentence, scored in parts.sentences:
+        one = response.sentences.add(span=span_of(sentence.span), tokens=sentence.tokens, truncated=sentence.truncated)
+        set_prediction(one.prediction, scored, labels)
+    for target, scored in parts.targets:
+        answer = response.targets.add(target=target.name, named=target.mention is not None)
+        set_prediction(answer.prediction, scored, labels)
+        if target.mention is not None and target.row is not None:
+            answer.mention.CopyFrom(span_of(target.mention))
+            answer.tokens = target.row.tokens
+
+
+def span_of(span: Span) -> pb.Span:
+    """The message of a range of a text."""
+    (start, end), (utf16_start, utf16_end), (byte_start, byte_end) = span.code_points, span.utf16, span.utf8
+    return pb.Span(
+        code_point_start=start,
+        code_point_end=end,
+        utf16_start=utf16_start,
+        utf16_end=utf16_end,
+        byte_start=byte_start,
+        byte_end=byte_end,
+    )
+
+
+def set_result(result: pb.ClassifyResult | pb.ClassifyStreamResponse, outcome: Outcome, served: Answering | None) -> None:
     """Write the outcome of one text of a batch or a stream, its answer or its error. ``served``: the model, if there is an answer."""
     if isinstance(outcome, Answer):
         assert served is not None, "an answer without a model"
@@ -132,7 +177,7 @@ def set_result(result: pb.ClassifyResult | pb.ClassifyStreamResponse, outcome: O
 
 def set_prediction(prediction: pb.Prediction, scored: Scored, labels: Sequence[str]) -> None:
     """Write a label and the scores into a message."""
-    prediction.label, prediction.score, prediction.abstain = scored.label, scored.score, scored.abstain
+    prediction.label, prediction.score, prediction.abstain, prediction.mixed = scored.label, scored.score, scored.abstain, scored.mixed
     for label, score in zip(labels, scored.scores, strict=True):
         prediction.scores.add(label=label, score=score)
 
@@ -172,6 +217,8 @@ def model_of(served: Answering, is_default: bool, limits: pb.Limits, methods: Se
         limits=limits,
         explanation_trust=[] if measured is None else [_trust_of(found, measured.operators) for found in measured.trust],
         explanation_study=None if measured is None else _study_of(measured),
+        targets=manifest.targets is not None,
+        mixed=manifest.mixed is not None,
     )
 
 

@@ -76,15 +76,21 @@ class GrpcSide:
             settings.calls_max,
             settings.latency_objective_s,
             settings.deadline_margin_s,
-            # An item has three fields: the text, the second text and the item itself.
-            max(FIELDS_MAX, 4 * settings.batch_items_max),
+            # An item has three fields, the text, the second text and the item itself, and its targets.
+            max(FIELDS_MAX, (4 + settings.targets_max) * settings.batch_items_max),
             log_calls=settings.log_level == "debug",
         )
         receiving = Receiving(requests, transport_bytes(settings.message_bytes_max), settings.receive_s_max, counts)
         self.calls = Calls(metrics, limits, receiving, tracer)
         interactive_max = settings.interactive_items_max
         of_service = ServiceLimits(
-            settings.text_bytes_max, settings.batch_items_max, settings.message_bytes_max, settings.call_rows_max, interactive_max
+            settings.text_bytes_max,
+            settings.batch_items_max,
+            settings.message_bytes_max,
+            settings.call_rows_max,
+            interactive_max,
+            settings.sentences_max,
+            settings.targets_max,
         )
         self.service = SentimentService(models, self.calls, of_service, feedback)
         self.health = Health((SERVICE, OIP_SERVICE))

@@ -174,15 +174,7 @@ class _Spans:
         """The span of the code points [start, end) in the text, or in the second text if ``pair``."""
         key = (pair, start, end)
         if key not in self._known:
-            found = self._units[pair].span(start, end)
-            self._known[key] = pb.Span(
-                code_point_start=start,
-                code_point_end=end,
-                utf16_start=found.utf16[0],
-                utf16_end=found.utf16[1],
-                byte_start=found.utf8[0],
-                byte_end=found.utf8[1],
-            )
+            self._known[key] = convert.span_of(self._units[pair].span(start, end))
         return self._known[key]
 
 

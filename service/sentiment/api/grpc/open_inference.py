@@ -15,7 +15,8 @@ from sentiment.api.grpc.servicer import keep_few_interactive
 from sentiment.batching.ticket import Priority
 from sentiment.errors import ModelNotFound, RequestError, Unavailable
 from sentiment.oip import inference_pb2 as oip
-from sentiment.serving.pipeline import Answer, Served
+from sentiment.serving.answer import Answer
+from sentiment.serving.pipeline import Served
 from sentiment.serving.queries import Query
 from sentiment.serving.registry import Models
 

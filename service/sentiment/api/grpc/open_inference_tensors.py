@@ -9,7 +9,7 @@ from sentiment.api.grpc.convert import TRUNCATIONS
 from sentiment.batching.ticket import Priority
 from sentiment.errors import InvalidInput
 from sentiment.oip import inference_pb2 as oip
-from sentiment.serving.pipeline import Answer
+from sentiment.serving.answer import Answer
 
 INPUT = "text"
 PLATFORM = "onnxruntime_onnx"

@@ -18,9 +18,10 @@ from sentiment.errors import InvalidInput, Unsupported
 from sentiment.explain.parts import ExplanationRequest, Header
 from sentiment.explain.queue import Explaining
 from sentiment.observability.tracing.trace import StageSpan
+from sentiment.serving.answer import Answer, Outcome
 from sentiment.serving.feedback import Feedback, Kept, check_label, key_of
 from sentiment.serving.loop_turns import LoopTurns
-from sentiment.serving.pipeline import INLINE_CHARACTERS_MAX, Answer, Outcome, Served
+from sentiment.serving.pipeline import INLINE_CHARACTERS_MAX, Served
 from sentiment.serving.queries import Query
 from sentiment.serving.registry import Models
 from sentiment.v1 import sentiment_pb2 as pb
@@ -44,6 +45,8 @@ class ServiceLimits:
     call_rows_max: int
     # Items of a batch that may be interactive. This one is not stated.
     interactive_items_max: int
+    sentences_max: int
+    targets_max: int
 
 
 class SentimentService:
@@ -176,6 +179,8 @@ class SentimentService:
             items_in_flight_per_call=self._limits.call_rows_max,
             explanation_bytes=explained.bytes_max if explained is not None else 0,
             classify_explanation_bytes=explained.classify_bytes_max if explained is not None else 0,
+            sentences=self._limits.sentences_max,
+            targets=self._limits.targets_max,
         )
         methods = served.explaining.methods if served.explaining is not None else ()
         return convert.model_of(served, served is self.models.find(""), limits, methods, with_card)

@@ -25,8 +25,9 @@ from sentiment.batching.row_queue import Pending
 from sentiment.batching.ticket import Priority
 from sentiment.errors import Broken, InvalidInput, Refused, RequestError, Unavailable
 from sentiment.observability.logs import logger
+from sentiment.serving.answer import Answer, Outcome
 from sentiment.serving.loop_turns import LoopTurns
-from sentiment.serving.pipeline import Answer, Outcome, Served
+from sentiment.serving.pipeline import Served
 from sentiment.v1 import sentiment_pb2 as pb
 
 METHOD = "ClassifyStream"

@@ -25,8 +25,9 @@ ESCAPED_BYTES_PER_BYTE = 3
 OPTIONS_BYTES_MAX = 2**18
 # Objects, members of objects and elements of lists: more than any request of a text needs. Reading this many takes 0.2 s.
 VALUES_MAX = 40_000
-# Of an item of a batch: the item counts twice, as an element and as an object; text and text_pair.
-VALUES_PER_ITEM = 4
+# Of an item of a batch: the item counts twice, as an element and as an object; text, text_pair, and the list of its targets. Each of these
+# is one more.
+VALUES_PER_ITEM = 5
 # White space between two tokens: far more than an indentation needs.
 WHITE_SPACE_CHARS_MAX = 4096
 # A double in full has 1,077 characters. Matching a number takes 4 ms per million digits.
@@ -53,12 +54,12 @@ def text_limits(text_bytes_max: int, message_bytes_max: int) -> BodyLimits:
     return BodyLimits(TEXTS * ESCAPED_BYTES_PER_BYTE * text_bytes_max + OPTIONS_BYTES_MAX, VALUES_MAX, message_bytes_max)
 
 
-def batch_limits(items_max: int, message_bytes_max: int) -> BodyLimits:
-    """The limits where a body has up to ``items_max`` items, together no larger than a message.
+def batch_limits(items_max: int, targets_max: int, message_bytes_max: int) -> BodyLimits:
+    """The limits where a body has up to ``items_max`` items of ``targets_max`` targets each, together no larger than a message.
 
     With the default settings a body may have 12.25 MiB, which C code decodes and scans within 20 ms.
     """
-    values_max = max(VALUES_MAX, VALUES_PER_ITEM * items_max + 1000)
+    values_max = max(VALUES_MAX, (VALUES_PER_ITEM + targets_max) * items_max + 1000)
     return BodyLimits(ESCAPED_BYTES_PER_BYTE * message_bytes_max + OPTIONS_BYTES_MAX, values_max, message_bytes_max)
 
 

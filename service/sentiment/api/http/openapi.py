@@ -21,10 +21,10 @@ HEADERS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 class OpenApi:
     """The description of one server."""
 
-    def __init__(self, text_bytes_max: int, batch_items_max: int) -> None:
-        """Read the file once. A character has at least one byte, so ``text_bytes_max`` is a limit of characters too."""
+    def __init__(self, limits: Mapping[str, int]) -> None:
+        """Read the file once. ``limits``: by their settings. A character has a byte at least, so one of bytes is one of characters too."""
         description = json.loads(files("sentiment.api.http").joinpath("assets", FILE).read_bytes())
-        limit(description, {"text_bytes_max": text_bytes_max, "batch_items_max": batch_items_max})
+        limit(description, limits)
         body = json.dumps(description).encode()
         self._asset = Asset(body, "application/json; charset=utf-8", f'"{hashlib.sha256(body).hexdigest()[:32]}"')
 

@@ -63,6 +63,7 @@ class Web:
         message_bytes_max: int,
         text_bytes_max: int,
         batch_items_max: int,
+        targets_max: int,
         viewer: bool = True,
         everything: bool = True,
         secured: Secured | None = None,
@@ -87,6 +88,7 @@ class Web:
             message_bytes_max: maximum bytes of a request as a protobuf message.
             text_bytes_max: maximum bytes of a text.
             batch_items_max: maximum items of a batch.
+            targets_max: maximum targets of a text.
             viewer: whether to serve the viewer, and the page to try the routes.
             everything: False to serve only /metrics, /healthz and /readyz.
             secured: TLS and tokens; None for neither.
@@ -105,7 +107,7 @@ class Web:
         self._ready = ready
         self._alive = alive
         self._text_limits = text_limits(text_bytes_max, message_bytes_max)
-        self._batch_limits = batch_limits(batch_items_max, message_bytes_max)
+        self._batch_limits = batch_limits(batch_items_max, targets_max, message_bytes_max)
         application = web.Application()
         self._bodies = Bodies(request_bytes, receive_s_max)
         self._grace = Grace()
@@ -125,7 +127,9 @@ class Web:
         if everything:
             self._add_calls(application.router, service)
             OpenInference(inference, calls, self._bodies, self._grace, self._batch_limits).add_to(application.router)
-            OpenApi(text_bytes_max, batch_items_max).add_to(application.router)
+            OpenApi({"text_bytes_max": text_bytes_max, "batch_items_max": batch_items_max, "targets_max": targets_max}).add_to(
+                application.router
+            )
             # After the other routes.
             for root in ("/v1", OPEN_INFERENCE):
                 for path in (root, f"{root}/{{path:.*}}"):

@@ -221,6 +221,7 @@ class _Work:
         logits = self.runs.whole()
         scored = self.classifier.score(logits.tolist())
         labels = self.classifier.manifest.labels
+        logits = logits[: len(labels)]
         label = labels.index(self.request.label if self.request.label is not None else scored.label)
         if self.request.against == labels[label]:
             raise InvalidInput("options.against", f"is {labels[label]!r}, the answer, which is explained; set label, or another against")

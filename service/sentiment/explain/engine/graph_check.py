@@ -105,13 +105,13 @@ def _check(classifier: Classifier, session: ExplainSession, spec: GraphSpec, num
 
 def _check_logits(classifier: Classifier, spec: GraphSpec, number: int, logits: Floats) -> None:
     golden, labels = classifier.manifest.golden[number], classifier.manifest.labels
-    if len(logits) != len(labels):
-        raise BadBundle(f"{spec.file}: has {len(logits)} logits per row, but the manifest has {len(labels)} labels")
+    if len(logits) != len(golden.logits):
+        raise BadBundle(f"{spec.file}: has {len(logits)} logits per row, but the manifest says {len(golden.logits)}")
     error = float(np.abs(logits - np.array(golden.logits)).max())
     if not error <= spec.tolerance:  # also true for NaN
         raise BadBundle(f"{spec.file}: logits of golden[{number}] differ by {error:.6f}; the tolerance is {spec.tolerance}")
-    if labels[int(logits.argmax())] != golden.label:
-        raise BadBundle(f"{spec.file}: golden[{number}] must have the label {golden.label}, got {labels[int(logits.argmax())]}")
+    if (label := labels[int(logits[: len(labels)].argmax())]) != golden.label:
+        raise BadBundle(f"{spec.file}: golden[{number}] must have the label {golden.label}, got {label}")
 
 
 def _check_layer(where: str, attention: Floats, gradient: Floats, norms: Floats, queries: Floats, keys: Floats, *, read: slice) -> None:

@@ -139,6 +139,8 @@ class Runs:
         usual: UsualPaces | None = None,
     ) -> None:
         self._classifier, self._session = classifier, session
+        # What is explained is a label. The graphs may give one more logit, which is none.
+        self._labels = len(classifier.manifest.labels)
         self.encoded = encoded
         self.left_s, self._stop, self.clock, self._execute, self._turn = left_s, stop, clock, execute, turn
         self._row = Row(encoded.ids, encoded.type_ids, encoded.truncated)
@@ -158,10 +160,10 @@ class Runs:
         return len(self.encoded.words)
 
     def whole(self) -> Floats:
-        """The served logits of the whole text, [labels]."""
+        """The served logits of the whole text: of the labels, and of ``mixed`` if the model has it."""
         mask = np.ones((1, self.count), np.bool_)
-        logits = self.served(mask)
-        self.answers.tell(mask, logits)
+        logits = self._paced(mask)
+        self.answers.tell(mask, logits[:, : self._labels])
         first: Floats = logits[0]
         return first
 
@@ -191,14 +193,15 @@ class Runs:
         """As ``drive``, but delete each sentence without a kept word, and leave ``kept_s``. ``sentences``: the words of each."""
 
         def value(masks: Masks) -> Floats:
-            logits = np.empty((len(masks), len(self._classifier.manifest.labels)))
+            logits = np.empty((len(masks), self._labels))
             left = self._left(masks, sentences)
             for tokens in np.unique(left, axis=0):
                 (same,) = np.nonzero((left == tokens).all(axis=1))
                 rows_max = max(1, RUN_TOKENS_MAX // int(tokens.sum()))
                 for rows in (same[start : start + rows_max] for start in range(0, len(same), rows_max)):
                     self._check_time(self.shortened_seconds(len(rows) * int(tokens.sum())), kept_s)
-                    logits[rows], _ = self._served(self._erased(masks[rows])[:, tokens], tokens)
+                    found, _ = self._served(self._erased(masks[rows])[:, tokens], tokens)
+                    logits[rows] = found[:, : self._labels]
             return logits
 
         return self._driven(steps, value)
@@ -221,6 +224,9 @@ class Runs:
 
     def served(self, masks: Masks) -> Floats:
         """The served graph's logits with some words erased, [rows, labels]."""
+        return self._paced(masks)[:, : self._labels]
+
+    def _paced(self, masks: Masks) -> Floats:
         logits, seconds = self._served(self._erased(masks), np.ones(self._row.tokens, np.bool_))
         self.served_pace.record(len(masks), seconds)
         self._usual.tell(SERVED, self._row.tokens, self.served_pace.row_s)
@@ -243,7 +249,7 @@ class Runs:
         return left
 
     def _served(self, attention: npt.NDArray[np.int64], tokens: npt.NDArray[np.bool_]) -> tuple[Floats, float]:
-        """The served graph's logits of rows of some ``tokens`` [all tokens] of the text, and the seconds of their run."""
+        """All logits of the served graph, of rows of some ``tokens`` [all tokens] of the text, and the seconds of their run."""
         ids, types = self._row.ids, self._row.type_ids
         row = Row(list(compress(ids, tokens)), None if types is None else list(compress(types, tokens)), self._row.truncated)
         feeds = self._feeds(row, len(attention), self._classifier.session.inputs)
@@ -278,6 +284,8 @@ class Runs:
             found = session.run(feeds, names, np.full(rows, label), alpha, ids, gate, uniform, self._stop, self._execute)
             self.explained_pace.record(rows, self.clock() - begun)
             self._usual.tell(EXPLAINED, self._row.tokens, self.explained_pace.row_s)
+            if "logits" in found:
+                found["logits"] = found["logits"][:, : self._labels]
             return found
 
         return differentiated(target, outputs, run_for)

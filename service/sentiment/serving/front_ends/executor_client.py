@@ -9,17 +9,17 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from sentiment.batching.batcher import RowResult
-from sentiment.batching.row_queue import NotLetIn, Pending, Reading, TextOutcome
+from sentiment.batching.row_queue import NotLetIn, Pending, TextOutcome
 from sentiment.batching.ticket import Priority
 from sentiment.batching.windows import RowsResult
 from sentiment.errors import Broken, Expired, Refused, Unavailable
-from sentiment.model.tokenizer import Windows
+from sentiment.model.tokenizer import Row
 from sentiment.observability.logs import logger
 from sentiment.observability.tracing.trace import ROWS_MAX, Trace
 from sentiment.serving.front_ends.frames import (
@@ -65,7 +65,6 @@ class RemoteText:
     number: int
     deadline_at: float
     rows: int
-    windows: bool
     tell: Callable[[TextOutcome], None]
     sent: bool = False
 
@@ -101,7 +100,7 @@ class RemoteQueue:
 
     def submit(
         self,
-        reading: Reading,
+        rows: Sequence[Row],
         deadline_at: float,
         tell: Callable[[TextOutcome], None],
         priority: Priority,
@@ -115,13 +114,12 @@ class RemoteQueue:
         """
         if self._write is None:
             raise Unavailable(GONE)
-        rows = reading.rows if isinstance(reading, Windows) else (reading,)
         if self.paused:
             raise Refused("the executor process does not read its requests", self.backlog_s or LATE_S, "queue_full")
         if self._rows + len(rows) > self._rows_max:
             message = f"{self._rows} rows of this front end and model are unanswered; the limit is {self._rows_max}"
             raise Refused(message, self.backlog_s, "queue_full")
-        text = RemoteText(next(self._numbers), deadline_at, len(rows), isinstance(reading, Windows), tell)
+        text = RemoteText(next(self._numbers), deadline_at, len(rows), tell)
         self._texts[text.number] = text
         self._rows += text.rows
         # Trace all rows of the text or none: the executor does not know the call's other rows.
@@ -160,7 +158,7 @@ class RemoteQueue:
         for number, logits, queue_s, run_s, batch_rows in answers:
             if (text := self._take(number)) is not None:
                 run = queue_s, run_s, batch_rows
-                _tell(text, RowsResult(logits, *run) if text.windows else RowResult(logits[0], *run))
+                _tell(text, RowResult(logits[0], *run) if text.rows == 1 else RowsResult(logits, *run))
 
     def failed(self, body: bytes) -> None:
         """Deliver the outcomes of a FAILURES frame."""

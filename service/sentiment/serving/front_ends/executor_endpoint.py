@@ -17,7 +17,6 @@ from sentiment.batching.batcher import RowResult
 from sentiment.batching.row_queue import NotLetIn, Pending, RowQueue, TextOutcome
 from sentiment.batching.windows import RowsResult
 from sentiment.errors import Broken, Expired, Refused, Unavailable
-from sentiment.model.tokenizer import Windows
 from sentiment.observability.logs import logger
 from sentiment.observability.tracing.trace import Tracer
 from sentiment.serving.front_ends.frames import (
@@ -302,11 +301,10 @@ class FrontEndConnection(asyncio.Protocol):
         if serving is None:
             self._fail(digest, Failed(text.number, Unavailable(UNLOADED), False))
             return
-        reading = rows[0] if len(rows) == 1 else Windows(tuple(rows), sum(row.tokens for row in rows), False)
         try:
             tell = partial(self._on_outcome, digest, text.number)
             trace = serving.tracer.join(text.place) if serving.tracer is not None and text.place is not None else None
-            self._texts[digest, text.number] = serving, serving.queue.submit(reading, text.deadline_at, tell, text.priority, trace)
+            self._texts[digest, text.number] = serving, serving.queue.submit(rows, text.deadline_at, tell, text.priority, trace)
         except (Refused, Expired, Unavailable) as error:
             self._fail(digest, Failed(text.number, error, False))
         except Exception:  # a caller waits for it

@@ -65,7 +65,7 @@ class Listing(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A text to run: one row, or one row per window. ``number`` is chosen by the sender; ``place`` is its request's span, if sampled."""
+    """A text to run: its rows, at least one. ``number`` is chosen by the sender; ``place`` is its request's span, if sampled."""
 
     number: int
     deadline_at: float

@@ -29,7 +29,7 @@ from sentiment.serving.front_ends.model_copy import classifier_of
 from sentiment.serving.journaling import journal_of
 from sentiment.serving.memory import keep_small
 from sentiment.serving.pipeline import Served
-from sentiment.serving.queries import Query
+from sentiment.serving.queries import Query, TextLimits
 from sentiment.serving.registry import Models
 from sentiment.serving.request_bytes import RequestBytes
 from sentiment.serving.upkeep import Upkeep
@@ -182,9 +182,8 @@ class FrontEnd:
         queue = self._queues[digest] = RemoteQueue(digest, ROWS_PER_QUEUE * settings.queue_rows_max)
         manifest = classifier.manifest
         metrics = self._metrics.model(classifier.bundle.id, [], manifest.labels, manifest.signals)
-        served = self._held[digest] = Served(
-            classifier, queue, metrics, settings.text_bytes_max, settings.call_rows_max, journal=self._journal
-        )
+        limits = TextLimits(settings.text_bytes_max, settings.sentences_max, settings.targets_max)
+        served = self._held[digest] = Served(classifier, queue, metrics, limits, settings.call_rows_max, journal=self._journal)
         served.samples = [self._sample] if settings.shadow_share or settings.hidden_drift_share else []
 
     def _sample(self, served: Served, query: Query, scored: Scored) -> None:

@@ -2,14 +2,13 @@
 
 import random
 
-from sentiment.batching.row_queue import Reading
 from sentiment.errors import BadBundle
 from sentiment.explain.engine import Explainer
 from sentiment.explain.engine.projections import project
 from sentiment.model.execute import Execute
+from sentiment.model.parts import Reading
 from sentiment.model.scores import Scored
 from sentiment.model.session import Stop
-from sentiment.model.tokenizer import Windows
 from sentiment.observability.drift import Drift
 from sentiment.observability.logs import logger
 from sentiment.serving.lifecycle.sampling import Purpose, Sampling
@@ -30,8 +29,7 @@ class _Projections(Purpose[list[float]]):
         if graph is None or not graph.session.hidden or self.layer > graph.session.layers:
             raise BadBundle(self.explainer.failure or f"the bundle has no explain graph with hidden states of layer {self.layer}")
         # Of several windows the first, as in the references.
-        row = reading.rows[0] if isinstance(reading, Windows) else reading
-        return project(self.classifier, graph.session, row, self.layer, stop, execute)
+        return project(self.classifier, graph.session, reading.rows[0], self.layer, stop, execute)
 
     def count(self, found: list[float], _answered: object) -> None:
         self.drift.add(found)

@@ -15,13 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from sentiment.batching.row_queue import Reading
 from sentiment.errors import RequestError
 from sentiment.model.classifier import Classifier
 from sentiment.model.execute import Execute
 from sentiment.model.lowest_priority import LowestPriority
+from sentiment.model.parts import Reading
 from sentiment.model.session import Stop
-from sentiment.serving.queries import Query, QueryReader
+from sentiment.serving.queries import Query, QueryReader, TextLimits
 
 # Texts that may wait or run, so that a burst is no loss: under load some seconds of work of short texts, and minutes of long ones. Their
 # characters bound the memory of long ones.
@@ -43,7 +43,8 @@ class Purpose(ABC, Generic[Found]):
     def __init__(self, classifier: Classifier, text_bytes_max: int) -> None:
         """``classifier`` reads the texts; ``text_bytes_max`` is the limit of a text in UTF-8 bytes, as for calls."""
         self.classifier = classifier
-        self.reader = QueryReader(classifier, text_bytes_max)
+        # Only whole texts are read once more.
+        self.reader = QueryReader(classifier, TextLimits(text_bytes_max, sentences_max=0, targets_max=0))
         self.failure_logged = False
         self.over = False
 

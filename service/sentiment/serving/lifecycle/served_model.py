@@ -22,6 +22,7 @@ from sentiment.serving.batch_telemetry import BatchTelemetry
 from sentiment.serving.lifecycle.loading import Loaded
 from sentiment.serving.lifecycle.warm_up import keep_costs
 from sentiment.serving.pipeline import Served
+from sentiment.serving.queries import TextLimits
 from sentiment.settings import Settings
 
 # A model counts as busy this long after its last text.
@@ -43,7 +44,8 @@ class RunningModel(Served):
         journal: Journal | None,
     ) -> None:
         queue = HereQueue(batcher)
-        super().__init__(loaded.classifier, queue, metrics, settings.text_bytes_max, settings.call_rows_max, explaining, journal)
+        limits = TextLimits(settings.text_bytes_max, settings.sentences_max, settings.targets_max)
+        super().__init__(loaded.classifier, queue, metrics, limits, settings.call_rows_max, explaining, journal)
         self.batcher = batcher
         self.loaded = loaded
         self._cache = Path(settings.cache_dir) if settings.cache_dir else None

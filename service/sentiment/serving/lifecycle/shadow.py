@@ -7,11 +7,10 @@ runner's thread.
 import random
 from functools import partial
 
-from sentiment.batching.row_queue import Reading
 from sentiment.model.execute import Execute, result_of
+from sentiment.model.parts import Reading
 from sentiment.model.scores import Scored
 from sentiment.model.session import Stop
-from sentiment.model.tokenizer import Windows
 from sentiment.observability.agreement import verdict
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Metrics, ShadowMetrics
@@ -34,10 +33,10 @@ class _Pair(Purpose[Scored]):
 
     def work(self, reading: Reading, stop: Stop, execute: Execute) -> Scored:
         classifier, logits = self.classifier, []
-        for row in reading.rows if isinstance(reading, Windows) else (reading,):
+        for row in reading.rows:
             found = result_of(execute, partial(classifier.session.run, classifier.feeds([row]), stop))
             logits.append(found[0].tolist())
-        return classifier.score_windows(logits) if isinstance(reading, Windows) else classifier.score(logits[0])
+        return classifier.answer(reading, logits)[0]
 
     def count(self, found: Scored, answered: Answered) -> None:
         label, score = answered
