@@ -57,7 +57,6 @@ REQUIRED = {
     "ExplainRequest": ["text"],
     "Item": ["text"],
     "ClassifyBatchRequest": ["items"],
-    "FeedbackRequest": ["label"],
     "WordSet": ["words"],
 }
 SCALARS: dict[int, Schema] = {
@@ -156,6 +155,7 @@ POSTS: dict[str, tuple[str, str, dict[str, tuple[str, Schema]], Schema | None]] 
         {
             "text": ("The right label of a text", {"text": "a good film", "label": "positive"}),
             "answer": ("Of an answer", {"request_id": "0f7c1d5a9b3e42868d20c4b7a6f1e593", "label": "negative"}),
+            "none": ("No label is right", {"text": "a good film", "none": True}),
         },
         {"predicted": "positive", "right": True, "abstain": False, "model": MODEL},
     ),

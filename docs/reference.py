@@ -219,7 +219,7 @@ VALUES: dict[tuple[str, str], dict[str, str]] = {
         "queue_full": "too many texts of the sample wait",
         "failed": "the other version refused or failed the text",
     },
-    ("feedback", "right"): {"false": "the right label is another", "true": "it is the answer's"},
+    ("feedback", "right"): {"false": "the right label is another, or none is right", "true": "it is the answer's"},
     ("feedback", "abstained"): {"false": "the answer was sure enough", "true": "the answer was marked `abstain`"},
     ("tokens", "kind"): {"real": "tokens of texts", "padded": "padding"},
     ("trace_spans_dropped", "reason"): {"queue_full": "too many waited", "not_exported": "the collector did not take them"},

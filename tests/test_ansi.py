@@ -5,7 +5,24 @@ import re
 import pytest
 
 from sentiment.cli.explanation_text import _evidence, page
-from sentiment.cli.terminal import BLUE, LOGITS_FULL, ORANGE, Piece, bar, columns, fitted, flowed, legend
+from sentiment.cli.terminal import (
+    BLUE,
+    GREEN,
+    GREY,
+    HUES,
+    LOGITS_FULL,
+    ORANGE,
+    VIOLET,
+    Hues,
+    Piece,
+    bar,
+    columns,
+    direction_hues,
+    fitted,
+    flowed,
+    label_hues,
+    legend,
+)
 from sentiment.client.explained import explanation_of
 from sentiment.client.explanations import Evidence
 from sentiment.files.visible import visible
@@ -49,12 +66,14 @@ def test_lines_break_only_between_atoms() -> None:
 
 
 def rgb(code: int) -> list[float]:
+    if code >= 232:
+        return [(8 + 10 * (code - 232)) / 255] * 3
     steps = (0, 95, 135, 175, 215, 255)
     cube = code - 16
     return [steps[part] / 255 for part in (cube // 36, cube // 6 % 6, cube % 6)]
 
 
-@pytest.mark.parametrize("code", [*ORANGE, *BLUE])
+@pytest.mark.parametrize("code", [code for hue in HUES for code in hue.backgrounds])
 def test_black_is_readable_on_every_background(code: int) -> None:
     """Contrast as of WCAG 2.1."""
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in rgb(code)]
@@ -64,23 +83,28 @@ def test_black_is_readable_on_every_background(code: int) -> None:
 
 
 def test_colours_and_bars_are_absolute_and_end_at_two_logits() -> None:
-    def background(value: float) -> str:
-        return Piece("x", value).drawn(True)
+    hues = Hues(BLUE, ORANGE)
 
-    assert f"48;5;{ORANGE[-1]}m" in background(LOGITS_FULL) == background(50.0)
-    assert f"48;5;{BLUE[-1]};4m" in background(-LOGITS_FULL) == background(-50.0)
-    assert f"48;5;{ORANGE[0]}m" in background(0.06)
+    def background(value: float) -> str:
+        return Piece("x", value, hues.of(value)).drawn(True)
+
+    def drawn(value: float, colour: bool = False) -> str:
+        return bar(value, 4, colour, hues)
+
+    assert f"48;5;{ORANGE.backgrounds[-1]}m" in background(LOGITS_FULL) == background(50.0)
+    assert f"48;5;{BLUE.backgrounds[-1]};4m" in background(-LOGITS_FULL) == background(-50.0)
+    assert f"48;5;{ORANGE.backgrounds[0]}m" in background(0.06)
     assert background(0.04) == background(-0.04) == "x"
-    assert bar(1.0, 4, False) == "    |##  "
-    assert bar(-2.0, 4, False) == "####|    "
-    assert bar(9.0, 4, False) == "    |###>"
-    assert bar(-9.0, 4, False) == "<###|    "
-    assert CODES.sub("", bar(-9.0, 4, True)) == "<   |    "
+    assert drawn(1.0) == "    |##  "
+    assert drawn(-2.0) == "####|    "
+    assert drawn(9.0) == "    |###>"
+    assert drawn(-9.0) == "<###|    "
+    assert CODES.sub("", drawn(-9.0, colour=True)) == "<   |    "
 
 
 @pytest.mark.parametrize("colour", [False, True])
 def test_the_legend_fits_a_line(colour: bool) -> None:
-    assert columns(CODES.sub("", legend(colour))) <= 80
+    assert columns(CODES.sub("", legend(colour, Hues(BLUE, ORANGE)))) <= 80
 
 
 # the page
@@ -137,6 +161,15 @@ def test_a_long_text_shows_its_sentences_by_size_and_the_largest_words_of_each()
     assert next(line.split() for line in lines if "other sentences" in line) == ["4", "other", "sentences", "-2.000"]
 
 
+def test_a_label_has_one_hue_in_every_model_and_text() -> None:
+    assert label_hues(("negative", "positive", "neutral")) == {"negative": BLUE, "positive": ORANGE, "neutral": GREY}
+    assert label_hues(("Positive", "anger", "joy")) == {"Positive": ORANGE, "anger": BLUE, "joy": GREY}
+    assert list(label_hues([f"{stars} stars" for stars in range(7)]).values()) == [BLUE, ORANGE, GREY, GREEN, VIOLET, BLUE, ORANGE]
+    assert direction_hues(("negative", "positive"), "negative", "positive") == (ORANGE, BLUE)
+    assert direction_hues(("negative", "positive", "neutral"), "neutral", "positive") == (ORANGE, GREY)
+    assert direction_hues(("negative", "positive", "neutral"), "neutral", None) == (VIOLET, GREY)
+
+
 def test_values_that_do_not_sum_to_anything_have_no_sentences() -> None:
     lines = long_text(residual=None)
 
@@ -148,7 +181,7 @@ def test_colours_do_not_change_the_text() -> None:
     drawn = shown(pb.ExplainResponse(attribution=attribution()), colour=True)
 
     assert "café 🙂 not good [not read, 6 characters: , rest]" in CODES.sub("", drawn).splitlines()
-    assert f"48;5;{ORANGE[-1]}mgood\x1b[0m" in drawn
+    assert f"48;5;{ORANGE.backgrounds[-1]}mgood\x1b[0m" in drawn
     assert "\x1b[2m[not\x1b[0m" in drawn
 
 

@@ -143,6 +143,25 @@ def test_a_label_of_a_text_replaces_none_that_names_an_answer(start: Start, fold
     assert list(read_examples(path, LABELS)) == [Example("good", 1), Example("good", 0)]
 
 
+def test_no_label_is_right_counts_as_wrong_and_takes_back_the_label_before(start: Start, folder: Path) -> None:
+    server = start(journal=str(folder), journal_texts=True)
+    with server.client() as client:
+        client.classify("good", request_id="one")
+        client.feedback("positive", request_id="one")
+        told = client.feedback(None, request_id="one")
+        anew = call(server, "/v1/feedback", {"text": "a film", "none": True}).json
+        client.feedback("negative", "bad")
+        counts = accuracy(server), counted(server, "false"), counted(server, "true")
+    server.stop()
+    (path,) = files_of(folder)
+
+    assert (told.predicted, told.right, anew["right"]) == ("positive", False, False)
+    assert anew["abstain"]
+    assert counts == ((0.5, 2), 1, 2)
+    assert [row["label"] for row in feedback_rows(folder)] == ["positive", None, None, "negative"]
+    assert list(read_examples(path, LABELS)) == [Example("bad", 0)]
+
+
 def test_an_answer_of_an_earlier_server_can_be_labelled(start: Start, folder: Path) -> None:
     for name in ("one", "two"):
         server = start(journal=str(folder))
@@ -347,6 +366,7 @@ def test_feedback_over_http_and_asyncio(kept: RunningServer, answered: Client) -
         ({"request_id": "one", "model": "paired"}, Code.INVALID_ARGUMENT, "model: is 'paired', but tiny/1 answered"),
         ({"request_id": "one", "label": "neutral"}, Code.INVALID_ARGUMENT, "label: must be one of negative, positive, got 'neutral'"),
         ({"text": "good", "label": ""}, Code.INVALID_ARGUMENT, "label: must be one of negative, positive, got ''"),
+        ({"text": "good", "label": None, "model": "nosuch"}, Code.NOT_FOUND, "'nosuch' is not loaded"),
         ({"text": "good", "model": "nosuch"}, Code.NOT_FOUND, "'nosuch' is not loaded"),
         ({"text": ("good", "bad")}, Code.FAILED_PRECONDITION, "reads one text; a pair was given"),
         ({"text": "good", "item": 1}, Code.INVALID_ARGUMENT, "item: must be unset with text, got 1"),
@@ -370,6 +390,12 @@ def test_feedback_names_an_answer_or_a_text_and_not_both(kept: RunningServer, an
     for arguments in ({}, {"text": "good", "request_id": "one"}):
         with pytest.raises(ValueError, match="either"):
             answered.feedback("positive", **arguments)  # type: ignore[arg-type]  # one of each type
+
+
+def test_feedback_tells_a_label_or_that_none_is_right_and_not_both(kept: RunningServer) -> None:
+    status, name, message = call(kept, "/v1/feedback", {"text": "good", "label": "positive", "none": True}).error
+
+    assert (status, name, message) == (400, "INVALID_ARGUMENT", "none: must be unset with a label, got label 'positive'")
 
 
 def test_feedback_without_a_journal_names_the_setting(client: Client) -> None:

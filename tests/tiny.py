@@ -27,8 +27,10 @@ WEIGHTS = {
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 MAX_TOKENS = 32
 LABELS = ("negative", "positive")
-# Those of a bundle with ``three``. Words of weight 0 speak for neutral, and "and" for the output ``mixed``.
+# Of a bundle with three: each text has the same neutral logit, so one without words of weight is neutral.
 THREE = (*LABELS, "neutral")
+NEUTRAL_LOGIT = 0.75
+# With ``three``, words of weight 0 speak for neutral, and "and" for the output ``mixed``.
 MIXED_AT = 0.5
 TARGET_TOKENS = 16
 # Of texts such as "a good film" and "awful".
@@ -45,18 +47,37 @@ REFERENCE = {
 
 
 def make_bundle(
-    root: Path, name: str = "tiny", version: int = 1, *, pairs: bool = False, max_tokens: int = MAX_TOKENS, three: bool = False
+    root: Path,
+    name: str = "tiny",
+    version: int = 1,
+    *,
+    pairs: bool = False,
+    max_tokens: int = MAX_TOKENS,
+    labels: tuple[str, ...] = LABELS,
+    three: bool = False,
 ) -> Path:
-    """Write a bundle ``root/name/version`` and return its folder. ``three``: its labels are THREE, and it has ``mixed`` and ``targets``."""
+    """Write a bundle ``root/name/version`` and return its folder.
+
+    Args:
+        labels: LABELS or THREE.
+        three: the labels are THREE, and the bundle has ``mixed`` and ``targets``.
+    """
+    if three:
+        labels = THREE
     path = root / name / str(version)
     path.mkdir(parents=True)
     make_tokenizer().save(str(path / "tokenizer.json"))
     (path / "config.json").write_text(json.dumps({"num_attention_heads": 2}))
-    onnx.save(make_graph(three), path / "fp32.onnx")
-    labels = THREE if three else LABELS
+    onnx.save(make_graph(labels, mixed=three), path / "fp32.onnx")
+    weights = {"a good film": 1.0, "awful": -2.0, **({"the film": 0.0} if labels == THREE and not three else {})}
+    neutral = {"a good film": 0.5, "awful": 0.0} if three else dict.fromkeys(weights, NEUTRAL_LOGIT)
     golden = [
-        {"text": "a good film", "label": "positive", "logits": [-1.0, 1.0, *([0.5, -2.0] if three else [])]},
-        {"text": "awful", "label": "negative", "logits": [2.0, -2.0, *([0.0, -2.0] if three else [])]},
+        {
+            "text": text,
+            "label": "positive" if weight > 0 else "negative" if weight < 0 else "neutral",
+            "logits": [-weight, weight, *[neutral[text] for _ in labels[2:]], *([-2.0] if three else [])],
+        }
+        for text, weight in weights.items()
     ]
     manifest = {
         "format": 1,
@@ -86,7 +107,7 @@ def make_bundle(
         "windows": None,
         "golden": golden,
         "accuracy": {"made-up": {"accuracy": 0.5, "macro_f1": 0.5, "ece": 0.1, "rows": 2}},
-        "references": {"usual": REFERENCE | {"label": {label: 1000 if label in LABELS else 0 for label in labels}}},
+        "references": {"usual": {**REFERENCE, "label": dict(zip(labels, (1000, 1000 - 200 * len(labels[2:]), 200), strict=False))}},
         "provenance": {},
     }
     if three:
@@ -124,16 +145,19 @@ def make_tokenizer() -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def make_graph(three: bool = False) -> onnx.ModelProto:
+def make_graph(labels: tuple[str, ...] = LABELS, mixed: bool = False) -> onnx.ModelProto:
     """logits[b] = sum over tokens t of mask[b, t] * (-w, +w)[ids[b, t]].
 
-    ``three``: then follow those of neutral, 1/4 for each word of weight 0, and of ``mixed``, -1 for each special token and 4 for "and".
+    Of THREE, that of neutral is the one of [CLS]. ``mixed``: it is 1/4 for each word of weight 0, and then follows that output's, -1 for
+    each special token and 4 for "and".
     """
     weights = np.array([0.0] * len(SPECIAL) + list(WEIGHTS.values()), np.float32)
-    columns = [-weights, weights]
-    if three:
-        words = np.arange(len(weights)) >= len(SPECIAL)
-        columns += [0.25 * (words & (weights == 0)), 4.0 * (np.arange(len(weights)) == len(SPECIAL) + list(WEIGHTS).index("and")) - ~words]
+    place = np.arange(len(weights))
+    words = place >= len(SPECIAL)
+    neutral = 0.25 * (words & (weights == 0)) if mixed else NEUTRAL_LOGIT * (place == SPECIAL.index("[CLS]"))
+    columns = [-weights, weights, neutral][: len(labels)]
+    if mixed:
+        columns.append(4.0 * (place == len(SPECIAL) + list(WEIGHTS).index("and")) - ~words)
     table = numpy_helper.from_array(np.stack(columns, 1).astype(np.float32), "table")
     axes = numpy_helper.from_array(np.array([1], np.int64), "axes")
     last = numpy_helper.from_array(np.array([2], np.int64), "last")

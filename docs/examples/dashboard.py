@@ -25,7 +25,9 @@ def one_text() -> None:
         explanation = client().explain(text)
         method, attribution = next(iter(explanation.attributions.items()))
         words = [f"{place}: {word.text}" for place, word in enumerate(explanation.words, 1)]
-        st.bar_chart(pd.DataFrame({"moves the logit by": attribution.words}, index=words), horizontal=True, sort=False)
+        against = f" rather than {explanation.against}" if explanation.against else ""
+        moves = f"speaks for {explanation.explained}{against}, logits"
+        st.bar_chart(pd.DataFrame({moves: attribution.words}, index=words), horizontal=True, sort=False)
         st.caption(f"{method}; evidence: {explanation.evidence[method].verdict}")
 
 
@@ -37,8 +39,9 @@ def file_of_texts() -> None:
     table = pd.read_csv(file, nrows=ROWS_MAX)
     column = st.selectbox("Column of the texts", table.columns)
     answers = client().classify(table[column], progress=False).to_pandas()
-    st.bar_chart(answers["label"].fillna("no answer").value_counts())
-    shown = table.join(answers[["label", "score", "error"]], rsuffix="_found")
+    found = answers["label"].mask(answers["abstain"].fillna(False), "undecided").fillna("no answer")
+    st.bar_chart(found.value_counts())
+    shown = table.join(answers[["label", "score", "abstain", "error"]], rsuffix="_found")
     st.dataframe(shown)
     st.download_button("Save as CSV", shown.to_csv(index=False), "answers.csv", "text/csv")
 

@@ -49,7 +49,7 @@ async def consume(name: str) -> None:
             results = await client.classify([fields.get("text") for fields in texts.values()])
         for key, result in zip(texts, results, strict=False):
             if not isinstance(result, CallFailed):
-                done += [key, json.dumps({"label": result.label, "score": result.score})]
+                done += [key, json.dumps({"label": result.label, "score": result.score, "undecided": result.abstain})]
             elif result.code not in LATER:
                 done += [key, json.dumps({"error": str(result)})]
         await (commit([TEXTS, ANSWERS], [GROUP, *done]) if done else asyncio.sleep(0.2))

@@ -18,7 +18,7 @@ def answer(request_id: str, text: str | None = None) -> bytes:
     return line_of({"journal": "answer", "request_id": request_id, "item": 0, "label": "positive", **texts})
 
 
-def feedback(label: str, request_id: str = "", item: int = 0, **texts: str) -> bytes:
+def feedback(label: str | None, request_id: str = "", item: int = 0, **texts: str) -> bytes:
     row: dict[str, Any] = {"journal": "feedback", "label": label, "predicted": "positive", **texts}
     return line_of(row | ({"request_id": request_id, "item": item} if request_id else {}))
 
@@ -54,6 +54,22 @@ def test_the_last_label_of_a_request_or_a_text_counts_and_those_it_replaced_are_
     assert read(tmp_path / "a.jsonl", *lines) == [Example("good", 1), Example("good", 0), Example("bad", 1)]
     assert "3 labelled texts" in (told := capsys.readouterr().err)
     assert told.endswith("0 torn lines, 4 labels that a later one replaced\n")
+
+
+def test_a_text_of_which_no_label_is_right_is_no_labelled_text_and_takes_back_its_label(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        feedback("positive", text="so so"),
+        feedback(None, text="so so"),
+        feedback(None, text="good"),
+        feedback("positive", text="good"),
+    ]
+
+    assert read(tmp_path / "a.jsonl", *lines) == [Example("good", 1)]
+    assert capsys.readouterr().err.endswith("2 labels that a later one replaced, 1 texts of which no label is right\n")
+    with pytest.raises(BadData, match="1 texts of which no label is right"):
+        read(tmp_path / "b.jsonl", lines[1])
 
 
 def test_the_latest_label_counts_in_whichever_order_the_files_were_put_together(tmp_path: Path) -> None:

@@ -49,6 +49,17 @@ def test_the_label_goes_to_the_journal_with_the_answers_request_id(visit: Visit,
     ]
 
 
+def test_no_label_is_right_goes_to_the_journal_as_none(visit: Visit, start: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "journal"
+    page = visit(address(start(journal=str(folder)).url, text="a good film"))
+    settled(page)
+
+    page.get_by_role("button", name="None of these").click()
+
+    expect(page.locator(".feedback")).to_contain_text("Noted: the answer is wrong, no label is right.")
+    until(page, lambda: [row["label"] for row in told(folder)] == [None], "it is in the journal")
+
+
 def test_a_label_that_is_under_way_outlives_the_text_and_takes_no_focus(visit: Visit, start: Start, tmp_path: Path) -> None:
     folder = tmp_path / "journal"
     page = visit(address(start(journal=str(folder)).url, text="a good film"))

@@ -19,7 +19,7 @@ HEADER = {
     "prediction": {"label": "positive", "score": 0.76, "scores": [{"label": "negative"}, {"label": "positive"}]},
     "words": [{"text": word, "pair": False} for word in WORDS],
 }
-EXPLANATION: Any = SimpleNamespace(words=[SimpleNamespace(text=word) for word in WORDS], explained="positive")
+EXPLANATION: Any = SimpleNamespace(words=[SimpleNamespace(text=word) for word in WORDS], explained="positive", label="positive")
 WIDE = 10**6
 
 
@@ -39,16 +39,18 @@ def camel(fields: dict[str, Any]) -> dict[str, Any]:
     return {names[name]: value for name, value in fields.items()}
 
 
+@pytest.mark.parametrize("explained", ["positive", "negative"])
 @pytest.mark.parametrize("kind", ["flip", "keep"])
-def test_a_counterfactual_reads_as_in_the_terminal(browser: Browser, kind: str) -> None:
+def test_a_counterfactual_reads_as_in_the_terminal(browser: Browser, kind: str, explained: str) -> None:
     sets: list[list[int]] = [[], [1], [0, 2, 3, 4], [0, 1, 2, 3, 4, 5] * 3]
     names = ("found", "words", "minimal", "exhaustive_below", "stopped")
     rows = product((True, False), sets, (True, False), (0, 1, 9), (True, False))
     cases = [{"kind": kind, "label": "negative", "score": 0.857, **dict(zip(names, row, strict=True))} for row in rows]
 
-    sentences = said(browser, "counterfactualSentence(header, found)", [camel(case) for case in cases])
+    sentences = said(browser, f"counterfactualSentence({{...header, label: '{explained}'}}, found)", [camel(case) for case in cases])
 
-    assert sentences == [_counterfactual(EXPLANATION, SimpleNamespace(**case)) for case in cases]  # type: ignore[arg-type]  # its fields
+    explanation: Any = SimpleNamespace(**{**vars(EXPLANATION), "explained": explained})
+    assert sentences == [_counterfactual(explanation, SimpleNamespace(**case)) for case in cases]  # type: ignore[arg-type]  # its fields
 
 
 @pytest.mark.parametrize("verdict", ["BETTER_THAN_RANDOM", "INCONCLUSIVE", "NOT_FAITHFUL", "FLAT"])

@@ -382,9 +382,14 @@ class _Journal:
         if not chosen:
             raise BadData(f"{self._path}: the journal has no {texts} of {wanted} (--journal-model); it has {unread}")
         latest = {one.key: one for one in by_time if one.model in chosen}
-        rows = [one.line for one in sorted(latest.values(), key=lambda one: one.number)]
-        replaced = sum(counts[name] for name in chosen) - len(rows)
+        replaced = sum(counts[name] for name in chosen) - len(latest)
+        # Feedback that no label is right takes back the labels before it.
+        rows = [one.line for one in sorted(latest.values(), key=lambda one: one.number) if one.line.label or self._kind == ANSWER]
+        unlabelled = len(latest) - len(rows)
         left_out += f", {replaced} labels that a later one replaced" if replaced else ""
+        left_out += f", {unlabelled} texts of which no label is right" if unlabelled else ""
+        if not rows:
+            raise BadData(f"{self._path}: a journal without a {texts} ({left_out})")
         left_out += f"; of other models: {unread} (choose with --journal-model)" if unread else ""
         model = f" of {', '.join(sorted(chosen))}" if any(chosen) else ""
         sys.stderr.write(f"{self._path}: {len(rows)} {texts}s{model} of a journal; left out: {left_out}\n")

@@ -6,7 +6,7 @@ from textwrap import wrap
 import numpy as np
 import numpy.typing as npt
 
-from sentiment.cli.terminal import Piece, bar, columns, fitted, flowed, legend
+from sentiment.cli.terminal import Hues, Piece, bar, columns, direction_hues, fitted, flowed, legend
 from sentiment.client.explanations import Attention, Attribution, Counterfactual, Evidence, Explanation, Heads, Neuron, Word, WordGeometry
 from sentiment.files.visible import visible
 
@@ -84,6 +84,7 @@ def _atoms(explanation: Explanation, pair: bool, text: str, found: Attribution |
     ]
     parts += [(*part.span.code_points, None) for part in explanation.unseen if part.pair == pair]
     atom: list[Piece] = []
+    hues = _hues(explanation)
     place = 0
     for start, end, word in [*sorted(parts, key=lambda part: part[:2]), (len(text), len(text), -1)]:
         for sign in text[place:start]:
@@ -101,7 +102,7 @@ def _atoms(explanation: Explanation, pair: bool, text: str, found: Attribution |
             value = 0.0 if found is None else float(found.words[word])
             shown = visible(text[max(place, start) : end])
             number = f"[{value:+.2f}]" if not colour and abs(value) >= 0.005 else ""
-            atom.append(Piece(shown + number, value))
+            atom.append(Piece(shown + number, value, hues.of(value)))
         place = max(place, end)
     if atom:
         yield atom
@@ -117,13 +118,23 @@ def _unseen(text: str) -> Iterator[list[Piece]]:
 
 def _directions(explanation: Explanation, width: int, colour: bool) -> Iterator[str]:
     """The meaning of the colours, and their scale."""
-    yield legend(colour)
-    others = [label for label in explanation.scores if label != explanation.explained]
-    other = others[0] if len(others) == 1 else explanation.against
+    hues = _hues(explanation)
+    yield legend(colour, hues)
+    other = _other(explanation)
     against = f"against {visible(explanation.explained)}" if other is None else f"towards {visible(other)}"
     towards = f"towards {visible(explanation.explained)}"
-    signs = ("blue and underlined: ", "orange: ") if colour else ("-: ", "+: ")
-    yield from _wrapped(f"{signs[0]}{against}; {signs[1]}{towards}", width)
+    signs = (hues.against.name, hues.towards.name) if colour else ("-", "+")
+    yield from _wrapped(f"{signs[0]}: {against}; {signs[1]}: {towards}", width)
+
+
+def _other(explanation: Explanation) -> str | None:
+    """The label that values below zero speak for; None: all others."""
+    others = [label for label in explanation.scores if label != explanation.explained]
+    return others[0] if len(others) == 1 else explanation.against
+
+
+def _hues(explanation: Explanation) -> Hues:
+    return direction_hues(tuple(explanation.scores), explanation.explained, _other(explanation))
 
 
 def _attribution(explanation: Explanation, found: Attribution, width: int, colour: bool) -> Iterator[str]:
@@ -171,12 +182,13 @@ def _written(explanation: Explanation, words: npt.NDArray[np.int64]) -> str:
 def _words(explanation: Explanation, found: Attribution, indices: npt.NDArray[np.int64], width: int, colour: bool) -> Iterator[str]:
     """The values of words, with bars."""
     sampled = bool((found.standard_errors > 0).any())
+    hues = _hues(explanation)
     half = min(_BAR_HALF_MAX, (width - _WORD_WIDTH - 14 - 9 * sampled) // 2)
     for index in indices.tolist():
         word = explanation.words[index]
         error = float(found.standard_errors[index])
         deviation = f" {f'+-{error:.3f}' if error > 0 else '':8}" if sampled else ""
-        yield f"  {_name(word)} {found.words[index]:+8.3f}{deviation} {bar(float(found.words[index]), half, colour)}".rstrip()
+        yield f"  {_name(word)} {found.words[index]:+8.3f}{deviation} {bar(float(found.words[index]), half, colour, hues)}".rstrip()
 
 
 def _name(word: Word) -> str:
@@ -233,9 +245,10 @@ def _evidence(found: Evidence, words: int, width: int, moved: str = " lost") -> 
 def _counterfactual(explanation: Explanation, found: Counterfactual) -> str:
     limits = "; time or rows ran out" if found.stopped else ""
     if not found.found:
-        what = (
-            "whose removal changes the answer" if found.kind == "flip" else f"that alone make {visible(explanation.explained)} the answer"
-        )
+        explained = visible(explanation.explained)
+        # A label that is explained and is not the answer is to become it.
+        goal = "changes the answer" if explanation.explained == explanation.label else f"makes {explained} the answer"
+        what = f"whose removal {goal}" if found.kind == "flip" else f"that alone make {explained} the answer"
         return f"no words found {what}{limits}"
     named = [f'"{visible(explanation.words[index].text)}"' for index in found.words]
     more = f" and {len(named) - SET_SHOWN} more" if len(named) > SET_SHOWN else ""

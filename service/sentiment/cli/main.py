@@ -1,4 +1,4 @@
-"""The command line: ``sentiment serve | classify | explain | check | loadtest | plan | watch | top | models | settings``.
+"""The command line: ``sentiment serve | classify | explain | check | loadtest | plan | evaluate | watch | top | models | settings``.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 bad bundle, 4 drift (only ``watch --fail-on-drift``); as in a shell after a
 signal, 130 interrupted (Ctrl-C; ``top`` ends with 0), 141 the reader of the output has ended.
@@ -22,6 +22,7 @@ from sentiment.cli.arguments import (
     seconds_or_none,
 )
 from sentiment.cli.completion import add_completion
+from sentiment.cli.evaluate import add_evaluate
 from sentiment.cli.loadtest import add_loadtest
 from sentiment.cli.models import add_models
 from sentiment.cli.plan import add_plan
@@ -149,6 +150,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_loadtest(commands)
     add_plan(commands)
+    add_evaluate(commands)
     add_watch(commands)
     add_top(commands)
     add_models(commands)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sentiment.cli.arguments import add_reading, bundles_of, count, reading_of
+from sentiment.cli.evaluate import add_model
 from sentiment.files.output import beside
 from sentiment.files.standard_streams import need_standard_output
 from sentiment.files.visible import visible_lines
@@ -20,7 +21,8 @@ def add_watch(commands: Any) -> None:  # Any: argparse names the type of its sub
         "watch",
         help="compare texts and answers with those of before",
         description="Show what a model answers to a file of texts, or answered in a journal: the numbers of a server's metrics, in all and "
-        "over the texts, and how far they drifted from a reference. Needs no server.",
+        "over the texts, and how far they drifted from a reference. Needs no server. How good the answers to labelled texts are: sentiment "
+        "evaluate.",
     )
     parser.add_argument(
         "--input",
@@ -36,19 +38,7 @@ def add_watch(commands: Any) -> None:  # Any: argparse names the type of its sub
     add_reading(parser)
     parser.add_argument("--pair", default="", metavar="NAME", help="column of a file that holds the second text of a pair")
     parser.add_argument("--labels", default="", metavar="NAME", help="column of --input that holds the right label, by name or number")
-    parser.add_argument(
-        "--model",
-        default="",
-        metavar="NAME[/VERSION]",
-        help="the model (default: of texts the default bundle, of a journal the one that answered last)",
-    )
-    parser.add_argument("--bundles", default=None, metavar="FOLDERS", help="folders that hold bundles, separated by ':'")
-    parser.add_argument(
-        "--truncation",
-        default="",
-        choices=("", "refuse", "head", "head_tail", "windows"),
-        help="what to read of texts that are too long (default: the model's)",
-    )
+    add_model(parser, "the model (default: of texts the default bundle, of a journal the one that answered last)")
     parser.add_argument(
         "--window",
         type=count(10_000_000, least=TEXTS_MIN),

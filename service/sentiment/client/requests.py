@@ -181,8 +181,8 @@ def explanation(text: Item, options: Options, label: str, explain: ExplainOption
     )
 
 
-def feedback(label: str, text: TextOrPair | None, request_id: str, item: int, model: str) -> pb.FeedbackRequest:
-    """A Feedback request.
+def feedback(label: str | None, text: TextOrPair | None, request_id: str, item: int, model: str) -> pb.FeedbackRequest:
+    """A Feedback request. ``label``: None: no label is right.
 
     Raises:
         CallFailed: as in ``explanation``.
@@ -190,14 +190,14 @@ def feedback(label: str, text: TextOrPair | None, request_id: str, item: int, mo
     """
     if (text is None) is not bool(request_id):
         raise ValueError("give either the text or the request_id of an answer")
-    request = pb.FeedbackRequest(request_id=request_id, item=item, model=model)
+    request = pb.FeedbackRequest(request_id=request_id, item=item, model=model, none=label is None)
     if text is not None:
         named = item_of(item_of_value(text))
         request.text = named.text
         if named.HasField("text_pair"):
             request.text_pair = named.text_pair
     try:
-        request.label = label
+        request.label = label or ""
     except UnicodeEncodeError as error:
         raise _no_unicode("label", error) from error
     return request

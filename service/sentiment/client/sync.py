@@ -418,7 +418,7 @@ class Client:
 
     def feedback(
         self,
-        label: str,
+        label: str | None,
         text: TextOrPair | None = None,
         *,
         request_id: str = "",
@@ -432,8 +432,15 @@ class Client:
         >>> client.feedback("positive", request_id="4f1c9f5e").right
         True
 
-        The server needs a journal. For an answer or a text the last label counts. ``item``: the text's place in a batch, from 0,
-        among those that were sent: a text that is not valid Unicode is not. ``model``: as in ``classify``, with a text.
+        The server needs a journal. For an answer or a text the last label counts.
+
+        Args:
+            label: the right one of the model's labels; None: none of them is right.
+            text: the labelled text or pair, which is classified again, if you give no request_id.
+            request_id: of the answer.
+            item: the text's place in a batch, from 0, among those that were sent: a text that is not valid Unicode is not.
+            model: as in ``classify``, with a text.
+            timeout_s: as in ``classify``.
 
         Raises:
             CallFailed: the call failed: FAILED_PRECONDITION without a journal, NOT_FOUND if it does not have the answer.

@@ -72,7 +72,7 @@ class Answered:
 class Labelled:
     """The right label of an answer. ``at``: seconds since 1970; ``request_id``: empty if a text was named.
 
-    ``text``: None if it is unknown or not kept.
+    ``label``: None, null in the line: no label of the model is right. ``text``: None if it is unknown or not kept.
     """
 
     at: float
@@ -80,7 +80,7 @@ class Labelled:
     digest: str
     request_id: str
     item: int
-    label: str
+    label: str | None
     predicted: str
     abstain: bool
     text: str | None

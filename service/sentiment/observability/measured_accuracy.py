@@ -14,11 +14,11 @@ class MeasuredAccuracy:
     def __init__(self, answers_max: int = ANSWERS_MAX) -> None:
         """``answers_max``: so many are kept; the oldest are forgotten."""
         self._answers_max = answers_max
-        # By answer: its right label, whether it was right and whether it abstained.
-        self._answers: OrderedDict[Hashable, tuple[str, bool, bool]] = OrderedDict()
+        # By answer: its right label (None: no label is right), whether it was right and whether it abstained.
+        self._answers: OrderedDict[Hashable, tuple[str | None, bool, bool]] = OrderedDict()
 
-    def add(self, answer: Hashable, label: str, right: bool, abstained: bool) -> bool:
-        """Add the right label of an answer, in place of an earlier one. False if it is known, and nothing changes."""
+    def add(self, answer: Hashable, label: str | None, right: bool, abstained: bool) -> bool:
+        """Add the right label of an answer, or None for no label, in place of an earlier one. False if it is known, and nothing changes."""
         told = label, right, abstained
         if self._answers.get(answer) == told:
             return False

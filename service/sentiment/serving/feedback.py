@@ -112,8 +112,13 @@ class Feedback:
                 raise Refused(f"{waiting} searches for answers wait; the limit is {limit}", RETRY_S, "feedback")
         self._waiting[caller] += 1
 
-    def take(self, answer: Kept, label: str, metrics: ModelMetrics | None) -> bool:
-        """Take the right label of an answer; returns whether the answer was right. ``metrics``: None if the model is not loaded.
+    def take(self, answer: Kept, label: str | None, metrics: ModelMetrics | None) -> bool:
+        """Take the right label of an answer; returns whether the answer was right.
+
+        Args:
+            answer: the answer.
+            label: the right label; None: no label of the model is right, so the answer was wrong.
+            metrics: None if the model is not loaded.
 
         Raises:
             InvalidInput: it is no label of the model.
@@ -225,13 +230,13 @@ def _kept(asked: Asked, row: Row) -> Kept:
     )
 
 
-def check_label(label: str, labels: Sequence[str]) -> None:
-    """Refuse a label that is none of the model's.
+def check_label(label: str | None, labels: Sequence[str]) -> None:
+    """Refuse a label that is none of the model's. None, no label is right, passes.
 
     Raises:
         InvalidInput: always then.
     """
-    if label not in labels:
+    if label is not None and label not in labels:
         raise InvalidInput("label", f"must be one of {', '.join(labels)}, got {label[:64]!r}")
 
 

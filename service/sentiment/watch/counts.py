@@ -38,10 +38,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The right label of an answer. ``key``: the same for each label of it."""
+    """The right label of an answer; None: no label is right. ``key``: the same for each label of it."""
 
     key: Hashable
-    label: str
+    label: str | None
     right: bool
     abstained: bool
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sentiment.client import CallFailed
+from sentiment.client import CallFailed, Classification
 from sentiment.client.columns import TextOrPair, Unusable
 from sentiment.errors import BadSettings
 from sentiment.files.errors import BadFile
@@ -17,6 +17,7 @@ from sentiment.files.reading import Reading, Table
 from sentiment.files.rows import TEXT, BadLabel, Row, Unread
 from sentiment.serving.offline import ROWS, OfflineClassifier
 from sentiment.watch.counts import OF_ANSWERS, OF_TEXTS, Entry, Seen, Told
+from sentiment.watch.evaluation import Judged
 
 
 class TextSource:
@@ -37,7 +38,31 @@ class TextSource:
         Raises:
             BadFile: the file cannot be read, or a label is none of the model's.
         """
-        column = self._labels_column if labelled else ""
+        number = 0
+        for _, texts, labels in self._chunks(path, self._labels_column if labelled else ""):
+            for seen, label in zip(self._seen(texts), labels, strict=True):
+                number += 1
+                if seen is not None:
+                    if label:
+                        yield Told(number, label, label == seen.label, seen.abstained)
+                    yield seen
+
+    def judged(self, path: Path) -> Iterator[Judged]:
+        """The answers to a file's texts that have a right label, in order. Texts without one are not answered.
+
+        Raises:
+            BadFile: as in ``entries``.
+        """
+        for rows, texts, labels in self._chunks(path, self._labels_column):
+            asked = [(row, text, label) for row, text, label in zip(rows, texts, labels, strict=True) if label]
+            self.left_out["texts without a label"] += len(rows) - len(asked)
+            for (row, text, label), answer in zip(asked, self._answers([text for _, text, _ in asked]), strict=True):
+                if answer is not None and not isinstance(text, Unread):
+                    said = text if isinstance(text, str) else " | ".join(text)
+                    yield Judged(label, answer.scores, answer.abstain, said, row.place)
+
+    def _chunks(self, path: Path, column: str) -> Iterator[tuple[list[Row], list[TextOrPair | Unread], list[str]]]:
+        """The rows of a file with their texts and right labels, ROWS at a time. ``column``: of the labels; empty for none."""
         with Table(path, self._reading) as table:
             for option, name in (("--labels", column), ("--pair", self._pair_column)):
                 if name and table.columns == (TEXT,) and name != TEXT:
@@ -47,29 +72,29 @@ class TextSource:
             # In JSON a row without a label may lack the key.
             told = table.key(column, "--labels") if column and table.columns else column
             labels = Labels(self.labels)
-            number = 0
             while chunk := list(itertools.islice(table, ROWS)):
                 right = [self._told(path, row, column, told, labels) for row in chunk]
-                for seen, label in zip(self._seen([_asked(row, key, pair) for row in chunk]), right, strict=True):
-                    number += 1
-                    if seen is not None:
-                        if label:
-                            yield Told(number, label, label == seen.label, seen.abstained)
-                        yield seen
+                yield chunk, [_asked(row, key, pair) for row in chunk], right
 
-    def _seen(self, texts: Sequence[TextOrPair | Unread]) -> Iterator[Seen | None]:
-        """The answers; None where there is none."""
+    def _answers(self, texts: Sequence[TextOrPair | Unread]) -> Iterator[Classification | None]:
+        """The answers; None where there is none, which ``left_out`` counts."""
         asked = [Unusable(text.reason) if isinstance(text, Unread) else text for text in texts]
-        results = list(self._local.classify_all(asked, truncation=self._truncation))
-        answered = [
-            text for text, result in zip(texts, results, strict=True) if not isinstance(text, Unread) and not isinstance(result, CallFailed)
-        ]
-        readings = iter(self._local.readings(answered, truncation=self._truncation))
-        tokenizer = self._local.classifier.tokenizer
-        for text, result in zip(texts, results, strict=True):
+        for text, result in zip(texts, self._local.classify_all(asked, truncation=self._truncation), strict=True):
             if isinstance(result, CallFailed):
                 why = "rows that cannot be read" if isinstance(text, Unread) else f"texts without an answer ({result.code.name})"
                 self.left_out[why] += 1
+                yield None
+            else:
+                yield result
+
+    def _seen(self, texts: Sequence[TextOrPair | Unread]) -> Iterator[Seen | None]:
+        """The answers; None where there is none."""
+        results = list(self._answers(texts))
+        answered = [text for text, result in zip(texts, results, strict=True) if not isinstance(text, Unread) and result is not None]
+        readings = iter(self._local.readings(answered, truncation=self._truncation))
+        tokenizer = self._local.classifier.tokenizer
+        for result in results:
+            if result is None:
                 yield None
                 continue
             reading = next(readings)

@@ -96,6 +96,17 @@ def answer_asked(request: pb.FeedbackRequest) -> str:
     return name
 
 
+def right_label(request: pb.FeedbackRequest) -> str | None:
+    """The right label that feedback tells; None: no label is right.
+
+    Raises:
+        InvalidInput: it has both.
+    """
+    if request.none and request.label:
+        raise InvalidInput("none", f"must be unset with a label, got label {request.label[:64]!r}")
+    return None if request.none else request.label
+
+
 class Answering(Protocol):
     """What answers: a served model, or one in its caller's process."""
 

@@ -146,24 +146,25 @@ class SentimentService:
             raise InvalidInput("request_id", "must be set, or text instead; exactly one of them is needed")
         if request.text and request.item:
             raise InvalidInput("item", f"must be unset with text, got {request.item}")
+        label = convert.right_label(request)
         if request.request_id:
             answer = await feedback.answer(convert.answer_asked(request), request.item, call.deadline_at, call.caller)
             if request.model not in ("", answer.model, answer.model.partition("/")[0]):
                 raise InvalidInput("model", f"is {request.model[:128]!r}, but {answer.model} answered; leave it unset")
         else:
-            answer = await self._answer_anew(request, call)
+            answer = await self._answer_anew(request, label, call)
         served = next((one for one in self.models.all() if one.classifier.bundle.digest == answer.digest), None)
-        right = feedback.take(answer, request.label, None if served is None else served.metrics)
+        right = feedback.take(answer, label, None if served is None else served.metrics)
         name, _, version = answer.model.partition("/")
         model = pb.ModelId(name=name, version=int(version), digest=answer.digest)
         return pb.FeedbackResponse(predicted=answer.label, right=right, abstain=answer.abstain, model=model)
 
-    async def _answer_anew(self, request: pb.FeedbackRequest, call: Call) -> Kept:
+    async def _answer_anew(self, request: pb.FeedbackRequest, label: str | None, call: Call) -> Kept:
         """The answer to a text that somebody labels; no other text has to wait for it, and it is not counted."""
         served = call.served = self.models.find(request.model)
         labels, digest = tuple(served.classifier.manifest.labels), served.classifier.bundle.digest
         pair = request.text_pair if request.HasField("text_pair") else None
-        check_label(request.label, labels)
+        check_label(label, labels)
         query = Query(request.text, pair, priority=Priority.BULK, trace=call.trace, counted=False)
         scored = (await served.classify(query, call.arrived_at, call.deadline_at)).scored
         call.answered = 1

@@ -1,6 +1,7 @@
 // The answer above all views: label, calibrated probability, and whether the model is undecided.
 import {element, replace} from "./dom.js";
 import {feedbackLine} from "./feedback.js";
+import {labelBar, labelHues, labelName} from "./label_hues.js";
 import {statusNote} from "./status_note.js";
 
 // Characters of the text in the title, to tell browser tabs apart.
@@ -30,25 +31,24 @@ function answerSaid({label, score, abstain}) {
   return `${label}, probability ${score.toFixed(3)}${abstain ? ", undecided" : ""}`;
 }
 
-function answerTitle({label, score, abstain}) {
+function answerTitle({label, score, scores, abstain}) {
   return element(
     "p",
     {class: "answer"},
-    element("strong", {class: "label", text: label}),
+    element("strong", {class: "label"}, labelName(label, huesOf(scores))),
     element("span", {class: "number", text: ` ${score.toFixed(4)}`, title: "calibrated probability"}),
     abstain ? element("span", {class: "undecided", text: "undecided: below the model's threshold"}) : null,
   );
 }
 
+function huesOf(scores) {
+  return labelHues(scores.map(({label}) => label));
+}
+
 function answerScores({scores}) {
-  const row = ({label, score}) => element(
-    "li",
-    {class: "score"},
-    element("span", {class: "name", text: label}),
-    element("span", {class: "bar", aria: {hidden: "true"}}, element("span", {style: {width: `${100 * score}%`}})),
-    element("span", {class: "number", text: score.toFixed(4)}),
-  );
-  return element("ul", {class: "scores", aria: {label: "Calibrated probabilities"}}, ...scores.map(row));
+  const hues = huesOf(scores);
+  const rows = scores.map(({label, score}) => labelBar(label, hues, score, score.toFixed(4)));
+  return element("ul", {class: "scores", aria: {label: "Calibrated probabilities"}}, ...rows);
 }
 
 function answerFacts({answer, explanation}) {

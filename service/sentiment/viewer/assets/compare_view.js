@@ -2,6 +2,7 @@
 import {absentNote} from "./absent_note.js";
 import {element} from "./dom.js";
 import {quietButton} from "./fields.js";
+import {directionHues} from "./label_hues.js";
 import {differing, redrawn} from "./redrawn.js";
 import {Session} from "./session.js";
 import {tableIn, valueBar} from "./text_facts.js";
@@ -185,7 +186,7 @@ function wordNodes(first, second, aligned, all, more) {
   const value = ({attribution}, place) => (place < 0 ? 0 : attribution.words[place]);
   const changes = aligned.map(({at}) => value(second, at[1]) - value(first, at[0]));
   const order = largestFirst(changes);
-  const dark = isDark();
+  const [hues, dark] = [directionHues(first.header), isDark()];
   const cells = ({header, attribution}, place, tag) => {
     if (place < 0) return [element("td"), element("td")];
     const word = element("bdi", {class: "text-table-word", text: shownWord(header.words[place].text)});
@@ -200,7 +201,7 @@ function wordNodes(first, second, aligned, all, more) {
       ...cells(first, one, same ? "span" : "del"),
       ...cells(second, two, same ? "span" : "ins"),
       element("td", {class: "number", text: signedNumber(changes[place], 3)}),
-      element("td", {}, valueBar(changes[place], dark)),
+      element("td", {}, valueBar(changes[place], hues, dark)),
     );
   });
   const {towards, against} = directionNames(first.header);

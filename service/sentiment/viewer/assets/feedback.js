@@ -1,7 +1,11 @@
-// Under an answer: "Right", or "Wrong: it is ...". For a server that keeps a journal; hidden otherwise.
+// Under an answer: "Right", "Wrong: it is ..." for each other label, and "None of these". For a server that keeps a journal; hidden
+// otherwise.
 import {element, replace} from "./dom.js";
 import {choiceField, quietButton} from "./fields.js";
 import {visibleText} from "./wording.js";
+
+// Other labels that have a button each; of more, a list is quicker to read.
+const BUTTONS_MAX = 4;
 
 /** The line over `session`: {element, update()}. */
 export function feedbackLine({session, announce}) {
@@ -15,11 +19,13 @@ export function feedbackLine({session, announce}) {
   };
   const tell = async (label) => {
     const asked = answer;
-    replace(box, element("p", {class: "note asking", text: `Telling the server that ${visibleText(label)} is right \u2026`}));
+    const itself = label === null ? "no label" : visibleText(label);
+    replace(box, element("p", {class: "note asking", text: `Telling the server that ${itself} is right \u2026`}));
     let said;
     try {
       const {right} = await session.feedback(label);
-      said = right ? "Noted: the answer is right." : `Noted: the answer is wrong, it is ${visibleText(label)}.`;
+      const wrong = label === null ? "no label is right" : `it is ${itself}`;
+      said = right ? "Noted: the answer is right." : `Noted: the answer is wrong, ${wrong}.`;
     } catch (error) {
       said = `Not noted. ${error.message}`;
     }
@@ -33,14 +39,15 @@ export function feedbackLine({session, announce}) {
   const offer = (said) => {
     const {label, scores} = answer.prediction;
     const others = scores.map((score) => score.label).filter((other) => other !== label);
-    replace(box, quietButton("Right", () => tell(label)), ...wrongNodes(others, tell), element("span", {class: "note", text: said}));
+    const none = quietButton("None of these", () => tell(null));
+    replace(box, quietButton("Right", () => tell(label)), ...wrongNodes(others, tell), none, element("span", {class: "note", text: said}));
   };
   return {element: box, update};
 }
 
-/** For two labels one button; for more, a list to choose from. */
+/** A button for each label; for many, a list to choose from. */
 function wrongNodes(others, tell) {
-  if (others.length === 1) return [quietButton(`Wrong: it is ${visibleText(others[0])}`, () => tell(others[0]))];
+  if (others.length <= BUTTONS_MAX) return others.map((label) => quietButton(`Wrong: it is ${visibleText(label)}`, () => tell(label)));
   const field = choiceField("It is", () => {});
   field.offer([], () => others.map((label) => [label, visibleText(label)]));
   return [field.element, quietButton("Wrong", () => tell(field.select.value))];

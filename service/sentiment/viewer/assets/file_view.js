@@ -5,6 +5,7 @@ import {checkField, choiceField, quietButton} from "./fields.js";
 import {csvOf} from "./file_csv.js";
 import {fileHead, fileTexts, kindOf} from "./file_rows.js";
 import {FileRun} from "./file_run.js";
+import {labelBar, labelHues, labelName} from "./label_hues.js";
 import {redrawn} from "./redrawn.js";
 import {tableIn} from "./text_facts.js";
 import {visibleText, wholeNumber} from "./wording.js";
@@ -97,6 +98,7 @@ class FileView {
     this.results.append(...this.#resultNodes());
     this.drawTable = redrawn(this.table);
     this.drawFirst = redrawn(this.first);
+    this.drawCounts = redrawn(this.counts);
   }
 
   update() {
@@ -219,6 +221,7 @@ class FileView {
     // What others wrote is likely to be opened in a spreadsheet from here.
     this.escapes = checkField("Escape formulas", () => {});
     this.escapes.box.checked = true;
+    this.counts = element("ul", {class: "scores file-counts", aria: {label: "Answers by label"}});
     this.counted = element("p", {class: "note", role: "status"});
     this.table = element("div");
     const turn = (by) => () => {
@@ -228,6 +231,7 @@ class FileView {
     [this.before, this.next] = [quietButton("‹ Previous", turn(-1)), quietButton("Next ›", turn(1))];
     const fields = [this.label.element, certainty.element, bound("Score from", "from"), bound("to", "to"), order.element];
     return [
+      this.counts,
       element("div", {class: "row fields"}, ...fields),
       element("div", {class: "row"}, this.counted, element("span", {class: "grow"}), this.escapes.element, save),
       this.table, element("div", {class: "row"}, this.before, this.next),
@@ -241,6 +245,8 @@ class FileView {
       ["", "all"], ...labels.map((label) => [`=${label}`, visibleText(label)]), ...(this.run.failures ? [["!", NOT_ANSWERED]] : []),
     ]);
     this.label.choose(this.filter.label);
+    const counts = countsOf(rows, labels);
+    this.drawCounts(counts.flat(), () => countNodes(counts, labelHues(labels)));
     const shown = this.#shown();
     const pages = Math.max(1, Math.ceil(shown.length / ROWS_SHOWN));
     this.page = Math.min(this.page, pages - 1);
@@ -268,12 +274,13 @@ class FileView {
   #tableNode(part) {
     const {state} = this.context;
     const none = {pair: null, label: null, against: null, view: null, without: null, lock: null, token: null};
+    const hues = labelHues(this.#labels());
     const open = ({text}) => state.set({text, ...none}, {remember: true});
     const row = (found) => element(
       "tr",
       {},
       element("td", {class: "number", text: String(found.row)}),
-      element("td", {}, found.error ? element("span", {class: "failed", text: NOT_ANSWERED}) : visibleText(found.label), " ",
+      element("td", {}, found.error ? element("span", {class: "failed", text: NOT_ANSWERED}) : labelName(found.label, hues), " ",
         found.abstain ? element("span", {class: "undecided", text: "undecided"}) : null),
       element("td", {class: "number", text: found.error ? "" : found.score.toFixed(4)}),
       element("td", {class: "file-text"}, element("bdi", {text: shortText(found.text ?? "")}),
@@ -302,6 +309,21 @@ class FileView {
   #labels() {
     return [...new Set([...this.asked.labels, ...this.run.rows.flatMap(({scores}) => [...(scores?.keys() ?? [])])])];
   }
+}
+
+/** How many answers have each label: [[label, count]]. Undecided ones are counted apart, whatever their label. */
+function countsOf(rows, labels) {
+  const answered = rows.filter(({error}) => !error);
+  const decided = labels.map((label) => [label, answered.filter((row) => !row.abstain && row.label === label).length]);
+  return [...decided, ["undecided", answered.filter(({abstain}) => abstain).length]];
+}
+
+function countNodes(counts, hues) {
+  const all = counts.reduce((sum, [, count]) => sum + count, 0);
+  return counts.map(([label, count]) => {
+    const share = all ? count / all : 0;
+    return labelBar(label, hues, share, `${wholeNumber(count)}, ${(100 * share).toFixed(1)} %`);
+  });
 }
 
 function explainButton(found, open) {

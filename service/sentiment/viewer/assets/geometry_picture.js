@@ -1,7 +1,8 @@
 // The geometry view's picture: where points and labels stand, and how they are drawn, on a canvas or into an SVG document.
+import {directionHues, drawMark, huesSaid} from "./label_hues.js";
 import {fittedText, textWidth} from "./surface.js";
 import {valueColour} from "./theme.js";
-import {directionNames, secondText, shownWord, visibleText} from "./wording.js";
+import {secondText, shownWord, visibleText} from "./wording.js";
 
 const GEOMETRY_MARGIN = 0.04;
 const GEOMETRY_LABEL_WIDE = 140;
@@ -17,13 +18,14 @@ const GEOMETRY_STYLE = {word: {size: 13}, golden: {size: 11}, axis: {size: 11}};
  * @param {object} header the explanation's.
  * @param {object[]} layers Explanation.geometry.
  * @param {Float32Array | null} values the words' attributions in logits, if there are any.
- * @returns {object} total: the model's layers; words: how many the text has; count: how many golden words are named for each.
+ * @returns {object} hues: of values above and below zero; total: the model's layers; words: how many the text has; count: how many
+ *   golden words are named for each.
  */
 export function geometryFacts(header, layers, layer, values) {
   const view = layers[layer];
   const words = header.words.length;
   const total = geometryTotal(layers);
-  return {header, layers, layer, total, view, values, words, count: words ? view.nearest.length / words : 0};
+  return {header, hues: directionHues(header), layers, layer, total, view, values, words, count: words ? view.nearest.length / words : 0};
 }
 
 /** How many layers the model has, or came if the messages do not say. A whole geometry has one entry more, for the embeddings. */
@@ -47,8 +49,8 @@ export function nearestGolden({view, count}, word) {
 /** What the picture is, a sentence each. */
 export function geometrySentences({view, header, values}) {
   const [one, two] = Array.from(view.variance, geometryShare);
-  const {towards, against} = directionNames(header);
-  const colours = `Words have the colours of the text view: orange ${towards}, blue and underlined ${against}.`;
+  const said = huesSaid(header).map(({name, direction}) => `${name} ${direction}`).join(", ");
+  const colours = `Words have the colours of the text view: ${said}.`;
   return [
     `The axes hold ${one} and ${two} of the golden words' variance: distances here are not the layer's. `
       + "Nearest words are by cosine in all dimensions.",
@@ -265,20 +267,20 @@ function drawAxes(surface, view, {left, top, width, height}, [x, y], colours) {
   surface.text(two, left + 8, top + 16, style);
 }
 
-function drawWord(surface, {values}, word, centre, radius, colours, dark) {
-  const fill = values ? (valueColour(values[word], dark)?.background ?? colours.panel) : colours.accent;
+function drawWord(surface, {hues, values}, word, centre, radius, colours, dark) {
+  const fill = values ? (valueColour(values[word], hues, dark)?.background ?? colours.panel) : colours.accent;
   surface.dots(centre, radius, {fill, stroke: colours.text, width: 1.5});
 }
 
-function wordStyle({values}, word, colours, dark) {
-  const found = values ? valueColour(values[word], dark) : null;
-  return found ? {background: found.background, colour: found.text, underlined: values[word] < 0} : {colour: colours.text};
+function wordStyle({hues, values}, word, colours, dark) {
+  const found = values ? valueColour(values[word], hues, dark) : null;
+  return found ? {background: found.background, colour: found.text, hue: found.hue} : {colour: colours.text};
 }
 
-function drawLabel(surface, label, [x, y], {background, colour, stroke, underlined}) {
+function drawLabel(surface, label, [x, y], {background, colour, stroke, hue}) {
   const [left, top] = [x + label.x, y + label.y];
   if (background || stroke) surface.rect(left, top, label.width, label.height, {fill: background, stroke});
   const baseline = top + label.height - 5;
   surface.text(label.text, left + 2, baseline, {...GEOMETRY_STYLE[label.kind], colour});
-  if (underlined) surface.line(left + 2, baseline + 2.5, left + label.width - 2, baseline + 2.5, {colour, width: 1.5});
+  drawMark(surface, hue, [left + 2, left + label.width - 2, baseline + 2.5], colour);
 }

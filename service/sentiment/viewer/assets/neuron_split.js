@@ -3,6 +3,7 @@ import {absentNote} from "./absent_note.js";
 import {element} from "./dom.js";
 import {neuronTable} from "./neuron_detail.js";
 import {redrawn} from "./redrawn.js";
+import {directionHues} from "./label_hues.js";
 import {valueBar} from "./text_facts.js";
 import {VALUE_FULL} from "./theme.js";
 import {quotedWord, signedNumber} from "./wording.js";
@@ -55,7 +56,8 @@ export class NeuronSplit {
     const rows = SPLIT_PARTS.map((part) => [`${part} embedding`, byEmbedding[part][token], total(byEmbedding[part])]);
     rows.push(["together", total(rows.map((row) => row[1])), total(rows.map((row) => row[2]))]);
     const names = ["of", `${quotedWord(piece)}, token ${token}`, `all ${header.tokens.length} tokens`];
-    const lines = rows.map(([name, ...values]) => element("tr", {}, element("th", {scope: "row", text: name}), ...values.map(splitCell)));
+    const cell = splitCell(directionHues(header));
+    const lines = rows.map(([name, ...values]) => element("tr", {}, element("th", {scope: "row", text: name}), ...values.map(cell)));
     const less = header.against === null ? "" : ` minus those of ${quotedWord(header.against)}`;
     const caption = `${method}: logits of ${quotedWord(header.label)}${less}; a full bar is ${VALUE_FULL}`;
     const region = {class: "scroll", tabIndex: 0, role: "region", aria: {label: `Split of ${method}`}};
@@ -64,6 +66,6 @@ export class NeuronSplit {
   }
 }
 
-function splitCell(value) {
-  return element("td", {class: "number"}, valueBar(value), signedNumber(value));
+function splitCell(hues) {
+  return (value) => element("td", {class: "number"}, valueBar(value, hues), signedNumber(value));
 }

@@ -144,7 +144,8 @@ export class Session extends EventTarget {
   }
 
   /**
-   * Tell the right label of the answer that is shown; another text does not cancel it. The journal may not have the answer (setting journal_share): then it gets the text.
+   * Tell the right label of the answer that is shown, or null: no label is right. Another text does not cancel it. The journal may not
+   * have the answer (setting journal_share): then it gets the text.
    *
    * @throws {ServerError} the label was not taken.
    */
@@ -152,11 +153,12 @@ export class Session extends EventTarget {
     const {answer, text, pair} = this;
     const {signal} = new AbortController();
     const {name, version} = answer.model;
+    const told = label === null ? {none: true} : {label};
     try {
-      return await sendFeedback({request_id: answer.request_id, label}, signal);
+      return await sendFeedback({request_id: answer.request_id, ...told}, signal);
     } catch (error) {
       if (error.status !== "NOT_FOUND") throw error;
-      return sendFeedback({text, text_pair: pair ?? undefined, model: `${name}/${version}`, label}, signal);
+      return sendFeedback({text, text_pair: pair ?? undefined, model: `${name}/${version}`, ...told}, signal);
     }
   }
 

@@ -4,7 +4,7 @@ import {afterwards, element} from "./dom.js";
 import {Explanation} from "./explanation.js";
 import {quietButton} from "./fields.js";
 import {redrawn} from "./redrawn.js";
-import {counterfactualSentence, occlusionSentence, quotedWord, quotedWords, signedNumber, withoutSentence} from "./wording.js";
+import {counterfactualSentence, flipGoal, occlusionSentence, quotedWord, quotedWords, signedNumber, withoutSentence} from "./wording.js";
 
 // Delay after a click, so that several clicked words make one request.
 const CLICKS_MS = 250;
@@ -136,7 +136,7 @@ export function textCounterfactuals(context) {
     state.set({without: kind === "flip" && found.found ? found.words.join(",") : null});
     update();
   };
-  const flip = quietButton("What is the least that changes the answer?", () => ask("flip"));
+  const flip = quietButton("", () => ask("flip"));
   const keep = quietButton("What alone is enough?", () => ask("keep"));
   const title = element("h2", {text: "What would change the answer?"});
   const box = element("section", {class: "text-section"}, title, element("p", {class: "row"}, flip, keep), body);
@@ -147,6 +147,8 @@ export function textCounterfactuals(context) {
     box.hidden = !explanation?.header;
     if (box.hidden) return;
     if (wordsLeftOut(context).length) keeping = null;
+    const asked = `What is the least that ${flipGoal(explanation.header)}?`;
+    if (flip.textContent !== asked) flip.textContent = asked;
     flip.disabled = keep.disabled = !session.live && status.state === "none";
     keep.setAttribute("aria-pressed", String(kept() !== null));
     draw([explanation, explanation.counterfactuals, status.state, status.message], () => counterfactualNodes(session));

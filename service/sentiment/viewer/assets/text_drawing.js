@@ -1,10 +1,11 @@
 // The text view as a picture: the coloured text in lines, the legend and the verdict.
+import {directionHues, drawMark, huesSaid} from "./label_hues.js";
 import {fittedText, textWidth} from "./surface.js";
 import {closesWord, directedRuns, textParts} from "./text_words.js";
 import {VALUE_FULL, VALUE_MIN, isDark, themeColours, valueColour, valueScale} from "./theme.js";
 import {
-  answerSentence, counterfactualSentence, directionNames, evidenceSentence, explainedSentence, methodSentence, signedNumber, unseenSentence,
-  visibleText, withoutSentence,
+  answerSentence, counterfactualSentence, evidenceSentence, explainedSentence, methodSentence, signedNumber, unseenSentence, visibleText,
+  withoutSentence,
 } from "./wording.js";
 
 const PICTURE_WIDTH = 720;
@@ -30,17 +31,17 @@ export function textDrawing(shown) {
   const textBottom = textTop + count * rowHeight + (sides.length - 1) * 14;
   const height = textBottom + 46 + below.length * SENTENCE_HEIGHT + PICTURE_MARGIN;
   const draw = (surface) => {
-    const colours = themeColours();
+    const [colours, hues] = [themeColours(), directionHues(header)];
     drawSentences(surface, above, PICTURE_MARGIN + 13, colours.text);
     let top = textTop;
     for (const side of sides) {
       for (const line of side) {
-        for (const item of line) drawItem(surface, item, top + 18, colours);
+        for (const item of line) drawItem(surface, item, top + 18, colours, hues);
         top += rowHeight;
       }
       top += 14;
     }
-    drawScale(surface, textBottom + 20, colours);
+    drawScale(surface, textBottom + 20, colours, hues);
     drawSentences(surface, below, textBottom + 62, colours.text);
   };
   const title = `${answerSentence(header)}: the text by ${shown.attribution?.method ?? "nothing yet"}`;
@@ -49,9 +50,8 @@ export function textDrawing(shown) {
 
 function sentencesBelow({explanation, attribution, evidence, without}) {
   const {header, counterfactuals} = explanation;
-  const {towards, against} = directionNames(header);
   return [
-    `orange: ${towards}; blue and underlined: ${against}`,
+    huesSaid(header).map(({name, direction}) => `${name}: ${direction}`).join("; "),
     attribution ? methodSentence(attribution) : "",
     evidence ? `evidence: ${evidence.verdict}: ${evidenceSentence(evidence, header.words.length)}` : "",
     without ? withoutSentence(header, without) : "",
@@ -132,25 +132,23 @@ function placeItems(line, base) {
   });
 }
 
-function drawItem(surface, item, baseline, colours) {
+function drawItem(surface, item, baseline, colours, hues) {
   const {x, width} = item;
-  const colour = valueColour(item.value);
+  const colour = valueColour(item.value, hues);
   const middle = x + width / 2;
   if (colour) surface.rect(x, baseline - 15, width, 20, {fill: colour.background});
   const style = {...WORD_STYLE, colour: colour?.text ?? (item.muted ? colours.muted : colours.text), anchor: "middle", maxWidth: width};
   surface.text(item.text, middle, baseline, style);
-  if (colour && item.value < 0) {
-    surface.line(x + WORD_PAD, baseline + 3, x + width - WORD_PAD, baseline + 3, {colour: colour.text, width: 1.5});
-  }
+  if (colour) drawMark(surface, colour.hue, [x + WORD_PAD, x + width - WORD_PAD, baseline + 3], colour.text);
   if (item.struck) surface.line(x, baseline - 5, x + width, baseline - 5, {colour: colours.text, width: 2});
   if (item.number) surface.text(item.number, middle, baseline + 15, {...VALUE_STYLE, colour: colours.muted, anchor: "middle"});
 }
 
-function drawScale(surface, top, colours) {
+function drawScale(surface, top, colours, hues) {
   const style = {...SENTENCE_STYLE, colour: colours.text};
   const least = signedNumber(-VALUE_FULL, 0);
   const left = PICTURE_MARGIN + textWidth(least, style) + 6;
-  const scale = valueScale(isDark());
+  const scale = valueScale(hues, isDark());
   surface.text(least, PICTURE_MARGIN, top + 12, style);
   scale.forEach((fill, step) => surface.rect(left + step * SCALE_STEP, top, SCALE_STEP, 14, {fill}));
   const right = left + scale.length * SCALE_STEP + 6;

@@ -3,6 +3,7 @@ import {absentNote} from "./absent_note.js";
 import {element} from "./dom.js";
 import {quietButton} from "./fields.js";
 import {redrawn} from "./redrawn.js";
+import {directionHues} from "./label_hues.js";
 import {VALUE_FULL, isDark, valueColour} from "./theme.js";
 import {
   WORDS_FIRST, attributionTotals, directionNames, evidenceNumbers, evidenceSentence, evidenceWords, largestFirst, methodSentence,
@@ -92,14 +93,14 @@ function wordTable(header, attribution, all) {
   const order = largestFirst(attribution.words);
   const shown = all ? order.length : WORDS_FIRST;
   const {towards, against} = directionNames(header);
-  const dark = isDark();
+  const [hues, dark] = [directionHues(header), isDark()];
   const row = ({title, value, error, remark, bar}) => element(
     "tr",
     {},
     element("th", {scope: "row"}, element("bdi", {class: "text-table-word", text: title})),
     element("td", {class: "number", text: signedNumber(value, 3)}),
     sampled ? element("td", {class: "number", text: error}) : null,
-    element("td", {class: "note"}, bar ? valueBar(value, dark) : remark),
+    element("td", {class: "note"}, bar ? valueBar(value, hues, dark) : remark),
   );
   const words = order.slice(0, shown).map((index) => row({
     title: wordOfText(header, index),
@@ -126,13 +127,14 @@ function errorText(error) {
   return error > 0 ? `\u00b1${error.toFixed(3)}` : "";
 }
 
-/** A bar from the middle to the right, or to the left where the value is negative; its end is VALUE_FULL. */
-export function valueBar(value, dark = isDark()) {
+/** A bar from the middle to the right, or to the left where the value is negative; its end is VALUE_FULL. `hues`: of directionHues. */
+export function valueBar(value, hues, dark = isDark()) {
   const share = Math.min(1, Math.abs(value) / VALUE_FULL);
-  const colour = valueColour(value, dark)?.background ?? "var(--line)";
+  const colour = valueColour(value, hues, dark);
   const inner = element("span", {
     class: value < 0 ? "text-bar-against" : "text-bar-towards",
-    style: {width: `${50 * share}%`, backgroundColor: colour},
+    data: {hue: colour?.hue ?? ""},
+    style: {width: `${50 * share}%`, backgroundColor: colour?.background ?? "var(--line)"},
   });
   return element("span", {class: Math.abs(value) > VALUE_FULL ? "text-bar beyond" : "text-bar", aria: {hidden: "true"}}, inner);
 }

@@ -1,9 +1,10 @@
 // What the text view shows: the method, the label that is explained and against which, numbers or none; and what the colours mean.
 import {element} from "./dom.js";
 import {checkField, choiceField} from "./fields.js";
+import {directionHues, huesSaid} from "./label_hues.js";
 import {redrawn} from "./redrawn.js";
 import {VALUE_FULL, VALUE_MIN, isDark, valueScale} from "./theme.js";
-import {directionNames, explainedSentence, signedNumber} from "./wording.js";
+import {explainedSentence, signedNumber} from "./wording.js";
 
 /** Pickers over `session` and `state`: {element, update()}. */
 export function textPickers({session, state}) {
@@ -46,9 +47,8 @@ export function textLegend({session}) {
 }
 
 function legendNodes(header) {
-  const {towards, against} = directionNames(header);
   const [least, most] = [signedNumber(-VALUE_FULL, 0), signedNumber(VALUE_FULL, 0)];
-  const steps = valueScale().map((colour) => element("span", {style: {backgroundColor: colour}}));
+  const steps = valueScale(directionHues(header)).map((colour) => element("span", {style: {backgroundColor: colour}}));
   steps.splice(steps.length / 2, 0, element("span", {class: "text-scale-zero"}));
   const number = (text) => element("span", {class: "number", text});
   const scale = element("span", {class: "text-scale", role: "img", aria: {label: `colours from ${least} to ${most} logits`}}, ...steps);
@@ -64,8 +64,9 @@ function legendNodes(header) {
     element(
       "p",
       {class: "row"},
-      element("span", {}, element("strong", {class: "text-towards", text: "orange"}), `: ${towards}`),
-      element("span", {}, element("strong", {class: "text-against", text: "blue and underlined"}), `: ${against}`),
+      ...huesSaid(header).map(({hue, name, direction}) => (
+        element("span", {}, element("strong", {class: "label-name", data: {hue}, text: name}), `: ${direction}`)
+      )),
       header.unseen.length ? element("span", {}, swatch, ": not read") : null,
     ),
   ];

@@ -1,6 +1,7 @@
 // The sentences of a long text by size, with the largest words of those that count.
 import {element} from "./dom.js";
 import {redrawn} from "./redrawn.js";
+import {directionHues} from "./label_hues.js";
 import {tableIn, valueBar} from "./text_facts.js";
 import {isDark} from "./theme.js";
 import {SENTENCES_FIRST, directionNames, hasSentences, methodSentence, sentencesBySize, shownWord, signedNumber, visibleText} from "./wording.js";
@@ -30,14 +31,14 @@ function sentenceTable(header, texts, attribution) {
   const {towards, against} = directionNames(header);
   const all = sentencesBySize(header, texts, attribution);
   const rest = all.slice(SENTENCES_FIRST);
-  const dark = isDark();
+  const [hues, dark] = [directionHues(header), isDark()];
   const row = (title, found, bar) => element(
     "tr",
     {},
     element("th", {scope: "row"}, ...title),
     element("td", {class: "number", text: signedNumber(found.value, 3)}),
     element("td", {class: "number", text: `${Math.round(100 * found.share)} %`}),
-    element("td", {}, bar ? valueBar(found.value, dark) : ""),
+    element("td", {}, bar ? valueBar(found.value, hues, dark) : ""),
   );
   const total = (name) => rest.reduce((sum, found) => sum + found[name], 0);
   const heads = ["sentence", "logits", "share", `${against} | ${towards}`].map((text, column) => (

@@ -1,5 +1,6 @@
 // The text as it was sent, each word a button; unread parts are marked. Does not use the session.
 import {element} from "./dom.js";
+import {directionHues} from "./label_hues.js";
 import {VALUE_MIN, isDark, valueColour} from "./theme.js";
 import {signedNumber, unseenSentence, wordName} from "./wording.js";
 
@@ -98,14 +99,14 @@ export class WordsOfText {
    */
   mark({values, struck = null, chosen = null, kept = null, numbers}) {
     const header = this.explanation.header;
-    const dark = isDark();
+    const [hues, dark] = [directionHues(header), isDark()];
     this.element.classList.toggle("with-numbers", numbers && values !== null);
     this.buttons.forEach((button, index) => {
       const value = values === null ? null : values[index];
-      const colour = value === null ? null : valueColour(value, dark);
+      const colour = value === null ? null : valueColour(value, hues, dark);
       button.style.backgroundColor = colour?.background ?? "";
       button.style.color = colour?.text ?? "";
-      button.classList.toggle("against", colour !== null && value < 0);
+      button.dataset.hue = colour?.hue ?? "";
       button.dataset.value = value !== null && Math.abs(value) >= VALUE_MIN ? signedNumber(value) : "";
       if (this.tagOf) return;
       button.classList.toggle("struck", struck.has(index));

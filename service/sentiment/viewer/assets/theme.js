@@ -11,11 +11,17 @@ const VALUE_STEPS = {
   light: {
     positive: ["#fff1e0", "#ffddb5", "#ffc68a", "#ffae5c", "#f7962f", "#ea8210"],
     negative: ["#e6f1fd", "#c9e1fb", "#a6cdf8", "#82b7f3", "#5fa2ec", "#4a92e3"],
+    neutral: ["#eceff2", "#dce1e6", "#c8ced5", "#b4bcc5", "#a0a9b4", "#8d97a3"],
+    fourth: ["#e6f5ea", "#c8e9d1", "#a4dab3", "#7fca94", "#5ab876", "#3da55d"],
+    fifth: ["#f3ebfb", "#e4d2f7", "#d2b4f1", "#c299eb", "#b480e5", "#a669de"],
     text: "#10151c",
   },
   dark: {
     positive: ["#3a2a18", "#52371a", "#6b441a", "#855118", "#9f5f14", "#ac630b"],
     negative: ["#182a3e", "#1b3654", "#1d436c", "#1e5184", "#1d5f9e", "#1b6db8"],
+    neutral: ["#262c33", "#323942", "#3f4751", "#4c5561", "#596370", "#66717f"],
+    fourth: ["#16301f", "#1a4029", "#1c5132", "#1b613a", "#187142", "#127e48"],
+    fifth: ["#2c1f3d", "#3d2857", "#4f3171", "#613a8b", "#7343a4", "#8350b8"],
     text: "#ffffff",
   },
 };
@@ -32,20 +38,22 @@ export function themeColours() {
 }
 
 /**
- * The colours of an attribution in logits: orange towards the explained label, blue away from it. Null for what is too small.
+ * The colours of an attribution in logits, and the hue that they are of: the label's that it speaks for. Null for what is too small.
  *
+ * @param {{towards: string, against: string}} hues of directionHues.
  * @param {boolean} dark the result of isDark(); pass it when asking for many colours.
  */
-export function valueColour(logits, dark = isDark()) {
+export function valueColour(logits, hues, dark = isDark()) {
   if (!(Math.abs(logits) >= VALUE_MIN)) return null;
   const steps = VALUE_STEPS[dark ? "dark" : "light"];
-  const table = logits > 0 ? steps.positive : steps.negative;
+  const hue = logits > 0 ? hues.towards : hues.against;
+  const table = steps[hue];
   const step = Math.min(table.length, Math.ceil((Math.abs(logits) / VALUE_FULL) * table.length)) - 1;
-  return {background: table[step], text: steps.text};
+  return {background: table[step], text: steps.text, hue};
 }
 
 /** The scale's colours from -VALUE_FULL to VALUE_FULL, for a legend. */
-export function valueScale(dark = isDark()) {
+export function valueScale({towards, against}, dark = isDark()) {
   const steps = VALUE_STEPS[dark ? "dark" : "light"];
-  return [...[...steps.negative].reverse(), ...steps.positive];
+  return [...[...steps[against]].reverse(), ...steps[towards]];
 }

@@ -233,12 +233,17 @@ export function evidenceWords(header, attribution, evidence) {
   return order.slice(0, evidence.words).sort((one, other) => one - other);
 }
 
+/** What removing words is to do: a label that is explained and is not the answer is to become it. */
+export function flipGoal({label, prediction}) {
+  return label === prediction.label ? "changes the answer" : `makes ${visibleText(label)} the answer`;
+}
+
 /** A set of words found by search, of kind flip or keep, in words. */
 export function counterfactualSentence(header, found) {
   const limits = found.stopped ? "; time or rows ran out" : "";
   if (!found.found) {
     const alone = `that alone make ${visibleText(header.label)} the answer`;
-    return `no words found ${found.kind === "flip" ? "whose removal changes the answer" : alone}${limits}`;
+    return `no words found ${found.kind === "flip" ? `whose removal ${flipGoal(header)}` : alone}${limits}`;
   }
   const answer = `${visibleText(found.label)} ${found.score.toFixed(2)}`;
   if (!found.words.length) {
