@@ -367,10 +367,10 @@ def _run_unguarded(_self: Observing, _observer: str, observe: Callable[..., Any]
     return observe(*arguments)
 
 
-def _observe_first(self: Served, outcome: Any, tokens: int, scored: Any = Served._scored) -> Any:
+def _observe_first(self: Served, outcome: Any, reading: Any, scored: Any = Served._scored) -> Any:
     for sample in self.samples:
         sample()
-    return scored(self, outcome, tokens)
+    return scored(self, outcome, reading)
 
 
 def _count_twice(self: Calls, *arguments: Any, count: Any = Calls._observe) -> None:

@@ -34,7 +34,7 @@ import numpy
 from threadpoolctl import threadpool_info
 print(*(one["num_threads"] for one in threadpool_info() if one["internal_api"] == "openblas"))
 """
-KEYS = ["text", "label", "score", "scores", "abstain", "model", "tokens", "truncated"]
+KEYS = ["text", "label", "score", "scores", "abstain", "mixed", "model", "tokens", "truncated", "language_suspect"]
 TEXTS = [f"w{number % 33 - 32} film" if number % 2 else f"w{number % 32 + 1} film" for number in range(1500)]
 
 
@@ -615,7 +615,8 @@ def test_an_input_that_cannot_be_used_is_told_before_a_server_is_looked_for(
 
 # Tables
 
-COLUMNS = ["text", "label", "score", "abstain", "score_negative", "score_positive", "tokens", "truncated", "model", "model_digest", "error"]
+FOUND = ["text", "label", "score", "abstain", "mixed", "score_negative", "score_positive", "tokens", "truncated", "language_suspect"]
+COLUMNS = [*FOUND, "model", "model_digest", "error"]
 TRICKY = [
     'a "good", film',
     "good\r\nand\rbad\n",

@@ -225,9 +225,9 @@ async def test_leaving_between_the_answer_and_its_writing_touches_nobody_of_the_
     gate, rows, reached = hold(server), ROWS[method], Reached()
     served, scored, set_response = served_by(server), served_by(server)._scored, convert.set_response
 
-    def score_slowly(outcome: Any, tokens: int) -> Any:
-        answer = scored(outcome, tokens)
-        reached.stand(tokens)
+    def score_slowly(outcome: Any, reading: Any) -> Any:
+        answer = scored(outcome, reading)
+        reached.stand(reading.tokens)
         return answer
 
     def convert_slowly(response: Any, answer: Any, by: Any) -> None:

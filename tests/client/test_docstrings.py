@@ -16,13 +16,14 @@ import pytest
 import sentiment.client
 from sentiment.client import AsyncClient, Client
 from sentiment.client.explanations import WordGeometry
+from sentiment.client.frames import Table
 from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.settings import Settings
 from tests.conftest import RunningServer
 
 pytestmark = pytest.mark.usefixtures("awake")
 
-PUBLIC = {name: getattr(sentiment.client, name) for name in sentiment.client.__all__}
+PUBLIC = {name: getattr(sentiment.client, name) for name in sentiment.client.__all__} | {"Table": Table}
 EXAMPLES = [
     test
     for name, found in {**PUBLIC, "WordGeometry": WordGeometry}.items()
@@ -88,7 +89,7 @@ def test_every_call_and_table_has_an_example() -> None:
     shown = {test.name for test in EXAMPLES}
     promised = {
         f"{name}.{method}"
-        for name in ("AsyncClient", "Client", "Explanation", "Results")
+        for name in ("AsyncClient", "Client", "Explanation", "Results", "Table")
         for method, found in vars(PUBLIC[name]).items()
         if inspect.isfunction(found) and not method.startswith("_") and method != "close"
     }

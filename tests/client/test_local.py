@@ -26,6 +26,7 @@ from sentiment.serving.offline import READ, ROWS
 from sentiment.settings import Settings
 from sentiment.traffic.texts import clauses
 from tests.conftest import PLAIN, RunningServer
+from tests.tiny import make_bundle
 
 Either = Client | Local
 
@@ -40,7 +41,8 @@ def told(found: Any) -> Any:
     """All of a result or results but the times."""
     if isinstance(found, Classification):
         given = found.label, found.score, dict(found.scores), found.abstain, found.model, found.tokens, found.truncated
-        return (*given, found.explanation and {name: one.words.tolist() for name, one in found.explanation.attributions.items()})
+        parts = found.mixed, found.language_suspect, found.sentences, found.sentences_total, dict(found.targets)
+        return (*given, *parts, found.explanation and {name: one.words.tolist() for name, one in found.explanation.attributions.items()})
     if isinstance(found, Explanation):
         return found.text, found.text_pair, found.label, found.score, {name: one.words.tolist() for name, one in found.attributions.items()}
     if isinstance(found, CallFailed):
@@ -48,6 +50,7 @@ def told(found: Any) -> Any:
     return [told(one) for one in found]
 
 
+PARTS = "A good film 😀. But an awful end! café w3"
 CALLS: dict[str, Callable[[Either], object]] = {
     "text": lambda either: either.classify("a good film"),
     "abstains": lambda either: either.classify("a film"),
@@ -58,6 +61,11 @@ CALLS: dict[str, Callable[[Either], object]] = {
     "surrogate": lambda either: either.classify("good \ud800"),
     "too large": lambda either: either.classify("x" * (2**20 + 1)),
     "a pair that it does not read": lambda either: either.classify("good", "film"),
+    "sentences": lambda either: either.classify(PARTS, sentences=True),
+    "sentences of many": lambda either: either.classify([PARTS, None, "", "good", PARTS * 40], sentences=True),
+    "sentences of a pair": lambda either: either.classify("good", "film", sentences=True),
+    "targets that it does not read": lambda either: either.classify("good", targets=["film"]),
+    "targets of one text that are a column": lambda either: either.classify("good", targets=[["film"]]),
     "this model": lambda either: either.classify("good", model="tiny/1"),
     "another model": lambda either: either.classify("good", model="tiny/2"),
     "options of a server": lambda either: either.classify("good", priority="bulk", request_id="1", timeout_s=60),
@@ -112,6 +120,23 @@ def test_a_pair_is_read_as_by_a_server(bundles: Path, start: Callable[..., Runni
         assert told(local.classify(pairs)) == told(client.classify(pairs))
         assert told(local.classify("good", "bad")) == told(client.classify("good", "bad"))
         assert told(local.classify(["good"], ["bad"])) == told(client.classify(["good"], ["bad"]))
+
+
+def test_sentences_and_targets_are_those_of_a_server(tmp_path: Path, start: Callable[..., RunningServer]) -> None:
+    make_bundle(tmp_path, three=True)
+    texts = [PARTS, "a great film and a bad end. " * 20, None, "good", "\n.\n", "the film"]
+    targets = [["film", "End", "battery"], ["film"], [], None, ["film"], ["the film", ""]]
+    with Local("tiny", bundles=tmp_path) as local, start(model="tiny", bundles=(tmp_path,)).client() as client:
+        here, there = (either.classify(texts, sentences=True, targets=targets) for either in (local, client))
+        batch, alone = (either.classify_batch([PARTS], sentences=True, targets=["film"]) for either in (local, client))
+        too_many, refused = (told(either.classify(["good"], targets=[str(number) for number in range(17)])) for either in (local, client))
+
+    assert told(here) == told(there)
+    assert told(batch) == told(alone)
+    assert too_many == refused
+    assert [sorted(one.targets) for one in here.answered.values()] == [["End", "battery", "film"], ["film"], [], ["film"]]
+    assert [violation.field for failed in here.failures.values() for violation in failed.violations] == ["text", "targets[1]"]
+    assert [PARTS[one.start : one.end] for one in here.answered[0].sentences] == [one.text for one in here.answered[0].sentences]
 
 
 def test_an_explanation_is_that_of_a_server(local: Local, client: Client) -> None:

@@ -32,7 +32,10 @@ def test_models_show_a_line_and_a_table_instead_of_their_card(client: Client, sh
     assert one["text/plain"] == "Model(tiny/1 (default), labels=['negative', 'positive'])"
     assert listed["text/plain"] == "ListModelsResponse(tiny/1 (default))"
     for said in (one, listed):
-        assert "<th>tiny/1 (default)</th><td>negative, positive</td><td>at most 32</td><td>no</td><td>fp32</td>" in said["text/html"]
+        assert (
+            "<th>tiny/1 (default)</th><td>negative, positive</td><td>at most 32</td><td>no</td><td>no</td><td>fp32</td>"
+            in said["text/html"]
+        )
 
 
 def test_results_show_a_summary_and_their_first_rows(client: Client, shell: InteractiveShell) -> None:

@@ -1,10 +1,12 @@
 """Scoring parts and storing the answers, in this process: the answers, and what an interruption leaves."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
 import fsspec
+import pandas
 import pytest
 from pyarrow import dataset, parquet
 
@@ -17,8 +19,10 @@ from sentiment.corpus.sources import Part, find_sources
 from sentiment.errors import SentimentError
 from sentiment.files.errors import BadFile
 from sentiment.files.reading import Reading
+from sentiment.model.bundle import load_bundle
 from sentiment.serving.offline import OfflineClassifier
 from tests.corpus.files import KINDS, make_texts, write
+from tests.tiny import make_bundle
 
 
 def scored(parts: list[Part], job: Job, classifier: OfflineClassifier, output: Output) -> None:
@@ -206,3 +210,38 @@ def test_without_attributes_of_the_file_system_content_identifies_a_file(monkeyp
     fs.rm("/marked", recursive=True)
 
     assert marks[0] == marks[2] != marks[1]
+
+
+@pytest.mark.parametrize("kind", [".csv", ".jsonl", ".parquet"])
+def test_sentences_and_targets_stand_in_columns_of_json_beside_the_answer_of_their_row(kind: str, tmp_path: Path) -> None:
+    bundle = load_bundle(make_bundle(tmp_path, three=True))
+    texts = ["A great film. Awful.", "the film", " ", "good"]
+    topics = ["film;good", "", "film", "[1]"]
+    rows = [{"text": text, "topics": topic} for text, topic in zip(texts, topics, strict=True)]
+    source = tmp_path / f"in{kind}"
+    frame = pandas.DataFrame(rows)
+    {".csv": frame.to_csv, ".jsonl": lambda path, **_: frame.to_json(path, orient="records", lines=True), ".parquet": frame.to_parquet}[
+        kind
+    ](source, index=False)
+    job = Job(
+        "unused", "", Reading(), (), "", bundle.id, bundle.digest, bundle.manifest.labels, (tmp_path,), sentences=True, targets="topics"
+    )
+    classifier, output = load(job), Output(str(tmp_path / "out"))
+
+    scored(cut(find_sources(str(source)), Reading(), job.beside, 10_000), job, classifier, output)
+
+    found = dataset.dataset(tmp_path / "out").to_table().to_pylist()
+    with Local("tiny", bundles=tmp_path) as local:
+        first, second = local.classify_all(texts[:2], sentences=True, targets=[["film", "good"], []])
+    assert isinstance(first, Classification)
+    assert isinstance(second, Classification)
+    assert [json.loads(found[0][name]) for name in ("sentences", "targets")] == [
+        [one.to_json() for one in first.sentences], [one.to_json() for one in first.targets.values()]
+    ]  # fmt: skip
+    assert [(row["sentences_total"], row["mixed"], row["language_suspect"]) for row in found[:2]] == [
+        (one.sentences_total, one.mixed, one.language_suspect) for one in (first, second)
+    ]
+    assert found[1]["targets"] == "[]"
+    assert found[2]["sentences"] is found[2]["targets"] is found[2]["sentences_total"] is None
+    assert found[3]["error"] == "UNREADABLE: 'topics' must be names between ';', or a list of strings"
+    assert "topics" not in found[0]

@@ -88,8 +88,8 @@ def test_bad_paths_and_columns_are_refused_before_ray_starts(tmp_path: Path, run
 def test_an_output_of_another_run_is_not_continued(name: str, value: object, message: str, tmp_path: Path, job: Job, run: Run) -> None:
     source = find_sources(str(write(tmp_path / "a.csv", ["good"])))[0]
     begun = {
-        "version": 3, "column": "text", "delimiter": "", "encoding": "", "header": True, "quotes": True, "sheet": "",
-        "keep": [], "truncation": "", "model": job.model, "digest": job.digest,
+        "version": 4, "column": "text", "delimiter": "", "encoding": "", "header": True, "quotes": True, "sheet": "",
+        "keep": [], "truncation": "", "sentences": False, "targets": [], "model": job.model, "digest": job.digest,
         "files": {source.shown: [source.bytes, source.mark]}, "part_bytes": 65536,
     }  # fmt: skip
     (tmp_path / "out").mkdir()

@@ -10,39 +10,54 @@ from sentiment.files.rows import TEXT, Row, Unread, plain
 from sentiment.files.tables import Columns
 
 PAIR = "text_pair"
-# Keys of the object. An input column with the name of one, or of a column of the answer, is kept under another name.
-RESULT = ("label", "score", "scores", "abstain", "model", "tokens", "truncated", "error")
-KEYS = (TEXT, PAIR, *RESULT, "model_digest")
+# Keys of the object that are always the answer's, and those of sentences and targets.
+RESULT = ("label", "score", "scores", "abstain", "mixed", "model", "tokens", "truncated", "language_suspect", "error")
+SENTENCES, TARGETS = ("sentences", "sentences_total"), ("targets",)
 # The code of a row that cannot be read, beside those of gRPC.
 UNREADABLE = "UNREADABLE"
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A row of input: its text, its second text or None, and the input's columns that are kept beside the answer."""
+    """A row of input: its text, its second text or None, the input's columns that are kept beside the answer, and its targets."""
 
     text: str | Unread
     pair: str | Unread | None
     kept: Mapping[str, object]
+    targets: tuple[str, ...] | Unread = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Which columns of the input hold the texts, and under which names the input's columns are kept.
+    """Which columns of the input hold the texts and their targets, and under which names the input's columns are kept.
 
-    ``pair``: empty for none. ``keeps``: False to keep none.
+    ``pair``: empty for none. ``keeps``: False to keep none. ``sentences``: whether they are asked for. ``targets``: of every text, or the
+    column of the targets of each; empty if none are asked for.
     """
 
     text: str
     pair: str
     keeps: bool
     labels: Sequence[str]
+    sentences: bool = False
+    targets: tuple[str, ...] | str = ()
     _names: dict[str, str] = field(default_factory=dict)
 
     @property
+    def result(self) -> tuple[str, ...]:
+        """The keys of the object that tell the answer."""
+        return (*RESULT, *(SENTENCES if self.sentences else ()), *(TARGETS if self.targets else ()))
+
+    @property
     def of_answer(self) -> frozenset[str]:
-        """The keys of the object, and the columns of a table, that are the answer's."""
-        return frozenset({*KEYS, *(f"{SCORE}{label}" for label in self.labels)} - ({PAIR} if not self.pair else set()))
+        """The keys of the object, and the columns of a table, that are the answer's. An input column of such a name gets another one."""
+        pair = (PAIR,) if self.pair else ()
+        return frozenset({TEXT, *pair, *self.result, "model_digest", *(f"{SCORE}{label}" for label in self.labels)})
+
+    def asked_in(self, answer: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON
+        """The part of an object that is not the answer, with the names of its targets."""
+        targets = {"targets": [one["target"] for one in answer["targets"]]} if self.targets and "targets" in answer else {}
+        return {name: value for name, value in answer.items() if name not in self.result} | targets
 
     def kept(self, columns: Collection[str]) -> dict[str, str]:
         """The columns of the input that are kept beside the answer, with their names there, the same for all rows."""
@@ -63,7 +78,8 @@ class Names:
     def asked(self, row: Row) -> Asked:
         """What is asked about a row."""
         kept = {name: plain(row.values[column]) for column, name in self.kept(row.values).items()}
-        return Asked(row.text(self.text), row.text(self.pair) if self.pair else None, kept)
+        targets = row.strings(self.targets) if isinstance(self.targets, str) else self.targets
+        return Asked(row.text(self.text), row.text(self.pair) if self.pair else None, kept, targets)
 
 
 def answer_of(asked: Asked, result: Result) -> dict[str, Any]:  # Any: JSON
@@ -74,18 +90,22 @@ def answer_of(asked: Asked, result: Result) -> dict[str, Any]:  # Any: JSON
     return question | {"error": dict(zip(("code", "message"), reason_of(asked, result), strict=True))}
 
 
-def question_of(asked: Asked) -> dict[str, Any]:  # Any: JSON
-    """The part of the object that is not the answer; null for a text that cannot be read."""
+def question_of(asked: Asked, *, targets: bool = False) -> dict[str, Any]:  # Any: JSON
+    """The part of the object that is not the answer; null for a text that cannot be read. ``targets``: with the names of its targets."""
     text, pair = (None if isinstance(found, Unread) else found for found in (asked.text, asked.pair))
-    return {**asked.kept, TEXT: text, **({} if asked.pair is None else {PAIR: pair})}
+    named = {"targets": asked.targets} if targets and isinstance(asked.targets, tuple) and asked.targets else {}
+    return {**asked.kept, TEXT: text, **({} if asked.pair is None else {PAIR: pair}), **named}
 
 
 def reason_of(asked: Asked, failed: CallFailed) -> tuple[str, str]:
     """Code and message of why a row has no answer, without its index in the client's call."""
-    for part in (asked.text, asked.pair):
+    for part in (asked.text, asked.pair, asked.targets):
         if isinstance(part, Unread):
             return UNREADABLE, part.reason
-    return failed.code.name, f"text: {failed.violations[0].description}" if failed.violations else failed.message
+    if not failed.violations:
+        return failed.code.name, failed.message
+    wrong = failed.violations[0]
+    return failed.code.name, f"{wrong.field if wrong.field.startswith('targets') else TEXT}: {wrong.description}"
 
 
 def table_row(answer: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON
@@ -109,8 +129,9 @@ def table_columns(answers: Iterable[Mapping[str, Any]], columns: Iterable[str], 
     """
     scores = {f"{SCORE}{label}": float for label in names.labels}
     first = {TEXT: str, **({PAIR: str} if names.pair else {})}
-    last = {"label": str, "score": float, "abstain": bool, **scores, "tokens": int, "truncated": bool,
-            "model": str, "model_digest": str, "error": str}  # fmt: skip
+    parts = ({"sentences": str, "sentences_total": int} if names.sentences else {}) | ({"targets": str} if names.targets else {})
+    last = {"label": str, "score": float, "abstain": bool, "mixed": bool, **scores, "tokens": int, "truncated": bool,
+            "language_suspect": bool, **parts, "model": str, "model_digest": str, "error": str}  # fmt: skip
     kept: dict[str, type | None] = dict.fromkeys(columns)
     for answer in answers:
         kept.update(dict.fromkeys(name for name in answer if name not in names.of_answer))

@@ -86,6 +86,18 @@ def add_parsing(parser: Any) -> None:  # Any: as above
     parser.add_argument("--sheet", default="", metavar="NAME", help="sheet of an .xlsx (default: the only one)")
 
 
+def add_parts(parser: Any) -> None:  # Any: as above
+    """Add the arguments that ask for answers to parts of a text too: sentences, targets, targets_column."""
+    parser.add_argument("--sentences", action="store_true", help="answer each sentence of a text too")
+    targets = parser.add_mutually_exclusive_group()
+    targets.add_argument(
+        "--targets", type=names, default=(), metavar="NAME,NAME", help="answer the sentiment towards each of these too: battery,service"
+    )
+    targets.add_argument(
+        "--targets-column", default="", metavar="NAME", help="column of each text's targets: with ; between them, or a JSON list"
+    )
+
+
 def reading_of(options: argparse.Namespace) -> Reading:
     """How the input is read.
 
@@ -158,6 +170,14 @@ def percentile(value: str) -> float:
         found = math.nan
     if not 0 < found <= 100:
         raise argparse.ArgumentTypeError(f"is {value!r}; must be more than 0 and at most 100 per cent")
+    return found
+
+
+def names(value: str) -> tuple[str, ...]:
+    """Names with commas between them."""
+    found = tuple(part.strip() for part in value.split(","))
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"is {value!r}; must be names with commas between them, such as battery,service")
     return found
 
 

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from sentiment.cli.arguments import add_option, add_reading, count, reading_of
+from sentiment.cli.arguments import add_option, add_parts, add_reading, count, reading_of
 from sentiment.cli.main import DONE, exit_code
 from sentiment.errors import BadSettings
 
@@ -28,6 +28,7 @@ def _parser() -> argparse.ArgumentParser:
         "--ray", metavar="ADDRESS", help="Ray cluster that this machine belongs to, HOST:PORT or auto (default: a temporary one)"
     )
     add_reading(parser, formats=False)
+    add_parts(parser)
     parser.add_argument("--keep", action="append", default=[], metavar="NAME", help="column to copy to the output; repeatable")
     parser.add_argument("--model", default="english", metavar="NAME[/VERSION]", help="the model (default: english)")
     parser.add_argument("--bundles", default=None, metavar="FOLDERS", help="folders that hold bundles on every machine, separated by ':'")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import sys
 import time
 from collections import deque
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from sentiment.cli.answers import PAIR, RESULT, Asked, Names, answer_of, question_of, reason_of, table_columns, table_row
+from sentiment.cli.answer_text import answer_lines
+from sentiment.cli.answers import PAIR, Asked, Names, answer_of, question_of, table_columns, table_row
 from sentiment.cli.connecting import connected
 from sentiment.cli.standard_input import standard_input
 from sentiment.client import CallFailed, Classification, Result
-from sentiment.client.columns import Unusable
+from sentiment.client.columns import Targeted, Unusable
 from sentiment.errors import BadSettings
 from sentiment.files.errors import BadFile
 from sentiment.files.line_output import LineOutput
@@ -26,6 +28,7 @@ from sentiment.files.rows import TEXT, Row, Unread
 from sentiment.files.tables import Write, json_text, writer_of
 from sentiment.files.visible import visible, visible_json
 from sentiment.security.client_credentials import Credentials
+from sentiment.v1 import sentiment_pb2 as pb
 
 if TYPE_CHECKING:
     from sentiment.cli.explain import ExplainJob
@@ -41,8 +44,8 @@ PROGRESS_EVERY_S = 1.0
 class Job:
     """The arguments of the command. Without texts and input the rows come from standard input.
 
-    ``pair``: the column of second texts; empty for none. ``drop``: leave out the input's other columns. ``wait_s``: see
-    ``connecting.connected``.
+    ``pair``: the column of second texts; empty for none. ``targets``: of every text, or their column. ``drop``: leave out the input's
+    other columns. ``wait_s``: see ``connecting.connected``.
     """
 
     texts: Sequence[str]
@@ -61,6 +64,8 @@ class Job:
     local: bool
     wait_s: float | None = None
     restart: bool = False
+    sentences: bool = False
+    targets: tuple[str, ...] | str = ()
     bundles: tuple[Path, ...] = ()
     credentials: Credentials = field(default_factory=Credentials)
 
@@ -81,17 +86,21 @@ def classify(job: Job) -> int:
         output = stack.enter_context(LineOutput(job.output, overwrite=job.overwrite)) if job.output else None
         answerer = stack.enter_context(source_of(job))
         model = answerer.get_model(job.model)
-        names = Names(source.text, source.pair, not job.drop, tuple(model.labels))
+        _check_able(model, job)
+        names = Names(source.text, source.pair, not job.drop, tuple(model.labels), job.sentences, source.targets)
         failed = _Failed()
         asked = (names.asked(row) for row in source)
         if output:
             options = {"column": job.reading.column, "pair": job.pair, "drop": job.drop, "truncation": job.truncation}
+            parts = {"sentences": job.sentences, "targets": job.targets}
+            options |= {name: value if isinstance(value, str | bool) else list(value) for name, value in parts.items() if value}
             output.begin({**options, "model digest": model.id.digest}, job.restart)
-            _skip_done(output, asked, source, failed)
+            _skip_done(output, asked, source, failed, names)
         # Answers on a terminal, or texts that somebody is typing, have no progress among them.
         shown = output is not None or (job.input is not None and not sys.stdout.isatty())
         progress = Progress(output.lines if output else 0, shown)
         digests = {model.id.digest} if output else set()
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         for each, result in _answers(asked, source, answerer, job):
             answer = answer_of(each, result)
             if isinstance(result, Classification):
@@ -100,8 +109,10 @@ def classify(job: Job) -> int:
                 failed.add(answer)
             if output:
                 output.write(json_text(answer))
+            elif job.json:
+                print(visible_json(json_text(answer)))
             else:
-                print(visible_json(json_text(answer)) if job.json else _line(each, result))
+                print("\n".join(answer_lines(each, result, width)))
             progress.advance()
             if source.waits:
                 # The next row of standard input may take long to come.
@@ -134,6 +145,7 @@ class _Source(Iterator[Row]):
     Attributes:
         name: of the file, for messages.
         text, pair: the columns of the texts; ``pair`` is empty for none.
+        targets: of every text, or their column.
     """
 
     def __init__(self, job: Job) -> None:
@@ -144,7 +156,7 @@ class _Source(Iterator[Row]):
         """
         self._table: Table | None = None
         self._broken: BadFile | None = None
-        self.name, self.text, self.pair = "the command line", TEXT, job.pair
+        self.name, self.text, self.pair, self.targets = "the command line", TEXT, job.pair, job.targets
         if job.texts:
             self._rows: Iterator[Row] = (Row(f"text {number}", {TEXT: text}) for number, text in enumerate(job.texts, 1))
             return
@@ -152,6 +164,10 @@ class _Source(Iterator[Row]):
         self._rows = iter(self._table)
         self.name = self._table.name
         self.text = self._table.key(job.reading.column)
+        if isinstance(job.targets, str):
+            self.targets = self._table.key(job.targets, "--targets-column")
+            if self.targets == self.text:
+                raise BadSettings(f"--targets-column {job.targets}: is the column of the texts; choose another one")
         if job.pair:
             self.pair = self._table.key(job.pair, "--pair")
         elif self.text != PAIR and self._table.has(PAIR):
@@ -211,10 +227,25 @@ def _answers(rows: Iterator[Asked], source: _Source, answerer: "Client | Local",
         more = False
 
     while more:
-        for result in answerer.classify_all(block(), model=job.model, truncation=job.truncation, timeout_s=job.timeout_s):
+        results = answerer.classify_all(
+            block(), model=job.model, truncation=job.truncation, sentences=job.sentences, timeout_s=job.timeout_s
+        )
+        for result in results:
             if isinstance(result, CallFailed) and result.code is grpc.StatusCode.UNAVAILABLE:
                 raise result
             yield begun.popleft(), result
+
+
+def _check_able(model: pb.Model, job: Job) -> None:
+    """Refuse what no text would get.
+
+    Raises:
+        BadSettings: the model answers no targets, or the server no sentences.
+    """
+    if job.targets and not model.targets:
+        raise BadSettings(f"model {visible(model.id.name)}/{model.id.version} answers no targets; choose another with --model")
+    if job.sentences and not model.limits.sentences:
+        raise BadSettings("the server answers no sentences: it is of a version before 0.2")
 
 
 def _item(asked: Asked) -> Any:  # Any: what classify_all takes
@@ -223,7 +254,10 @@ def _item(asked: Asked) -> Any:  # Any: what classify_all takes
         return Unusable(asked.text.reason)
     if isinstance(asked.pair, Unread):
         return Unusable(asked.pair.reason, PAIR)
-    return asked.text if asked.pair is None else (asked.text, asked.pair)
+    if isinstance(asked.targets, Unread):
+        return Unusable(asked.targets.reason, "targets")
+    text = asked.text if asked.pair is None else (asked.text, asked.pair)
+    return Targeted(text, asked.targets) if asked.targets else text
 
 
 def _complete(output: LineOutput, write: Write | None, source: _Source, names: Names) -> None:
@@ -242,7 +276,7 @@ def _complete(output: LineOutput, write: Write | None, source: _Source, names: N
     output.complete(lambda stream: write(lambda: map(table_row, answers()), columns, stream))
 
 
-def _skip_done(output: LineOutput, rows: Iterator[Asked], source: _Source, failed: _Failed) -> None:
+def _skip_done(output: LineOutput, rows: Iterator[Asked], source: _Source, failed: _Failed, names: Names) -> None:
     """Skip the rows that an earlier run has processed, and count those that have no answer.
 
     Raises:
@@ -252,8 +286,8 @@ def _skip_done(output: LineOutput, rows: Iterator[Asked], source: _Source, faile
     for number, line in enumerate(output.kept(), 1):
         try:
             known = json.loads(line)
-            answered = {name: value for name, value in known.items() if name not in RESULT}
-        except (ValueError, AttributeError, RecursionError) as error:
+            answered = names.asked_in(known)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise output.other("is not a line of this command", number) from error
         if not ("label" in known or "error" in known):
             raise output.other("is not a line of this command", number)
@@ -261,7 +295,7 @@ def _skip_done(output: LineOutput, rows: Iterator[Asked], source: _Source, faile
         if asked is None:
             source.check()
             raise output.other(f"{source.name} has {number - 1} texts, fewer than this output", number)
-        if answered != json.loads(json_text(question_of(asked))):
+        if answered != json.loads(json_text(question_of(asked, targets="label" in known))):
             raise output.other(f"does not match text {number} of {source.name}, which has changed or is another file", number)
         if "error" in known:
             failed.add(known)
@@ -282,16 +316,6 @@ def source_of(job: "Job | ExplainJob") -> "Iterator[Client | Local]":
     else:
         with connected(job.target, job.model, job.credentials, job.wait_s) as client:
             yield client
-
-
-def _line(asked: Asked, result: Result) -> str:
-    # Control characters and lone surrogates are shown as escapes: a terminal acts on the first, and the others have no UTF-8.
-    shown = "" if isinstance(asked.text, Unread) else visible(" ".join(asked.text.split()))
-    if isinstance(result, CallFailed):
-        code, reason = reason_of(asked, result)
-        return f"{'-':10} {'':6}  {shown}  ({code}: {visible(reason)})"
-    undecided = "  (undecided)" if result.abstain else ""
-    return f"{visible(result.label):10} {result.score:.4f}  {shown}{undecided}"
 
 
 class Progress:

@@ -13,6 +13,7 @@ from pathlib import Path
 from sentiment.cli.arguments import (
     add_credentials,
     add_option,
+    add_parts,
     add_reading,
     add_target,
     bundles_of,
@@ -118,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_reading(classify)
     classify.add_argument("--pair", default="", metavar="NAME", help="column that holds the second text of a pair")
+    add_parts(classify)
     classify.add_argument(
         "--output",
         metavar="FILE",
@@ -301,6 +303,8 @@ def _classify(options: argparse.Namespace) -> int:
     output = None if printed else Path(options.output)
     if output and not (file or piped):
         raise BadSettings("--output needs --input, or - for texts from standard input")
+    if options.targets_column and not (file or piped):
+        raise BadSettings("--targets-column needs --input, or - for a table from standard input; for texts use --targets")
     for name in ("restart", "overwrite", "escape_formulas"):
         if getattr(options, name) and not output:
             raise BadSettings(f"--{name.replace('_', '-')} needs --output")
@@ -319,6 +323,8 @@ def _classify(options: argparse.Namespace) -> int:
         target=options.target,
         model=options.model,
         truncation=options.truncation,
+        sentences=options.sentences,
+        targets=options.targets_column or options.targets,
         timeout_s=options.timeout,
         local=options.local,
         wait_s=options.wait,
@@ -416,7 +422,10 @@ def _check(options: argparse.Namespace) -> int:
         path = find_bundle(options.bundle, bundle_roots(bundles_of()))
     for line in check_bundle(path):
         print(visible(line))
-    explainer = Explainer(load_classifier(path))
+    classifier = load_classifier(path)
+    if classifier.manifest.targets is not None:
+        print("answers targets")
+    explainer = Explainer(classifier)
     if explainer.load() is not None:
         print("ok    explain graph: golden logits match the manifest, attention sums to 1 and is 0 on padding, all finite")
     elif explainer.failure:

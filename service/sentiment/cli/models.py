@@ -146,6 +146,7 @@ def _print_loaded(target: str, options: argparse.Namespace) -> None:
             f"labels {', '.join(model.labels)}",
             f"{model.max_tokens} tokens",
             model.classify_graph.precision,
+            *["answers targets"] * model.targets,
         ]
         _print(f"{model.id.name}/{model.id.version}", "READY", "; ".join(about))
 

@@ -1,11 +1,22 @@
 """The Python client: ``Client`` (blocking) and ``AsyncClient``. Needs gRPC and protobuf; NumPy for explanations only."""
 
 from sentiment.client.aio import AsyncClient
+from sentiment.client.columns import Targeted
 from sentiment.client.explain_options import AttentionOptions, ExplainOptions, NeuronOptions
 from sentiment.client.explanations import Explanation
 from sentiment.client.frames import Results
 from sentiment.client.model_id import ModelId
-from sentiment.client.results import CallFailed, Classification, FeedbackTaken, Result, Timing, Violation
+from sentiment.client.results import (
+    CallFailed,
+    Classification,
+    FeedbackTaken,
+    Prediction,
+    Result,
+    Sentence,
+    TargetAnswer,
+    Timing,
+    Violation,
+)
 from sentiment.client.sync import Client
 from sentiment.security.client_credentials import Credentials
 from sentiment.viewer.proto_json import json_dict as model_json
@@ -22,8 +33,12 @@ __all__ = [
     "FeedbackTaken",
     "ModelId",
     "NeuronOptions",
+    "Prediction",
     "Result",
     "Results",
+    "Sentence",
+    "TargetAnswer",
+    "Targeted",
     "Timing",
     "Violation",
     "model_json",

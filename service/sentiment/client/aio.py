@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, cast, overload
@@ -12,7 +12,17 @@ import grpc
 
 from sentiment.client import greenlets, requests
 from sentiment.client.chunks import CALL_TIMEOUT_S, CALLS_AHEAD, SENT_MAX, Chunks, again, pause_s
-from sentiment.client.columns import AsyncColumn, AsyncTexts, Item, TextOrPair, Texts, column_of, item_of_value
+from sentiment.client.columns import (
+    AsyncColumn,
+    AsyncTexts,
+    Item,
+    Targeted,
+    Targets,
+    TextOrPair,
+    Texts,
+    column_of,
+    item_of_value,
+)
 from sentiment.client.connecting import Connecting
 from sentiment.client.explain_options import ExplainOptions
 from sentiment.client.explained import explained_of, reader_of
@@ -124,6 +134,8 @@ class AsyncClient:
         model: str = "",
         truncation: str = "",
         priority: str = "",
+        sentences: bool = False,
+        targets: Targets = (),
         explain: ExplainOptions | None = None,
         request_id: str = "",
         timeout_s: float | None = None,
@@ -139,6 +151,8 @@ class AsyncClient:
         model: str = "",
         truncation: str = "",
         priority: str = "",
+        sentences: bool = False,
+        targets: Targets = (),
         timeout_s: float | None = None,
         progress: bool | None = None,
     ) -> Results: ...
@@ -151,6 +165,8 @@ class AsyncClient:
         model: str = "",
         truncation: str = "",
         priority: str = "",
+        sentences: bool = False,
+        targets: Targets = (),
         explain: ExplainOptions | None = None,
         request_id: str = "",
         timeout_s: float | None = None,
@@ -165,12 +181,12 @@ class AsyncClient:
 
         Cancelling the task removes the texts from the server's queue.
         """
-        options = requests.Options(model, truncation, priority)
+        options = requests.Options(model, truncation, priority, sentences)
         if not isinstance(text, str):
             requests.check_options_of_many(explain, request_id)
-            column = AsyncColumn(text, text_pair)
+            column = AsyncColumn(text, text_pair, targets)
             return await self._classify_many(column, options, CALL_TIMEOUT_S if timeout_s is None else timeout_s, progress)
-        item, second = requests.single(text, text_pair)
+        item, second = requests.single(text, text_pair, targets)
         if explain is not None and timeout_s is None:
             timeout_s = EXPLAIN_TIMEOUT_S
         request = requests.one(item, options, explain)
@@ -245,25 +261,27 @@ class AsyncClient:
         model: str = "",
         truncation: str = "",
         priority: str = "",
+        sentences: bool = False,
+        targets: Targets = (),
         request_id: str = "",
         timeout_s: float | None = None,
     ) -> list[Result]:
         """Classify up to 1,024 texts in one call. Results are in input order; the result of a failed item is a CallFailed,
-        whose field is ``text`` or ``text_pair``, without a place.
+        whose field is ``text``, ``text_pair`` or ``targets``, without a place among the items.
 
         >>> [result.label for result in await client.classify_batch(["a good film", "awful"])]
         ['positive', 'negative']
 
-        ``request_id``: as in ``classify``.
+        ``request_id``, ``sentences`` and ``targets``: as in ``classify``.
 
         Raises:
             CallFailed: the whole call failed.
         """
-        batch = requests.Batch(column_of(texts).items, requests.Options(model, truncation, priority))
+        batch = requests.Batch(column_of(texts, targets=targets).items, requests.Options(model, truncation, priority, sentences))
         if batch.count and not batch.sent:
             return batch.results([])
         response = await self._call(self._stub.ClassifyBatch, batch.request, timeout_s, request_id)
-        return batch.results(requests.alone(result_of(result)) for result in response.results)
+        return batch.results(batch.answers(response))
 
     def classify_all(
         self,
@@ -272,6 +290,8 @@ class AsyncClient:
         model: str = "",
         truncation: str = "",
         priority: str = "",
+        sentences: bool = False,
+        targets: Targets = (),
         timeout_s: float = CALL_TIMEOUT_S,
         attempts_max: int = SENT_MAX,
         progress: bool | None = False,
@@ -284,18 +304,20 @@ class AsyncClient:
         ``texts`` may also be an asynchronous iterable. 128 texts make a call; for texts that arrive one by one, and slowly, use
         ``classify_stream``. Close the iterator (``contextlib.aclosing``) if you leave it early.
         """
-        column = AsyncColumn(texts)
-        options = requests.Options(model, truncation, priority)
+        column = AsyncColumn(texts, targets=targets)
+        options = requests.Options(model, truncation, priority, sentences)
         checked_s("timeout_s", timeout_s)
         return self._shown(column, options, timeout_s, attempts_max, progress)
 
     async def classify_stream(
         self,
-        items: AsyncIterable[tuple[str, TextOrPair]],
+        items: AsyncIterable[tuple[str, TextOrPair | Targeted]],
         *,
         model: str = "",
         truncation: str = "",
         priority: str = "",
+        sentences: bool = False,
+        targets: Iterable[str] = (),
         timeout_s: float | None = None,
         item_timeout_s: float | None = None,
     ) -> AsyncIterator[tuple[str, Result]]:
@@ -311,10 +333,12 @@ class AsyncClient:
         again.
 
         Args:
-            items: pairs of an id that you choose (at most 256 bytes) and a text or pair.
+            items: pairs of an id that you choose (at most 256 bytes) and a text or pair, or one that is ``Targeted``.
             model: as in ``classify``.
             truncation: as in ``classify``.
             priority: interactive if a user waits for the items; default: bulk.
+            sentences: as in ``classify``. Two items under way then need two ids, by which sentences get their text.
+            targets: as in ``classify``, for every text that is not ``Targeted``.
             timeout_s: of the whole stream; None: no limit.
             item_timeout_s: of each item, from its arrival at the server. None: the server's default (5 s). 256 long texts at a time may
                 exceed it on few cores.
@@ -325,9 +349,12 @@ class AsyncClient:
         for name, given_s in (("timeout_s", timeout_s), ("item_timeout_s", item_timeout_s)):
             if given_s is not None:
                 checked_s(name, given_s)
+        asked = requests.same_targets(targets)
         options = pb.StreamOptions()
-        requests.Options(model, truncation, priority).write(options)
+        requests.Options(model, truncation, priority, sentences).write(options)
         failed: list[Exception] = []
+        # Texts whose sentences are under way, by id: an answer has only their places.
+        texts: dict[str, str] = {}
         sent = received = 0
         complete = False
 
@@ -336,7 +363,10 @@ class AsyncClient:
             try:
                 async for item_id, text in items:
                     sent += 1
-                    request = pb.ClassifyStreamRequest(id=item_id, item=requests.item_of(item_of_value(text)), options=options)
+                    item = requests.item_of(item_of_value(text, asked))
+                    if sentences:
+                        texts[item_id] = item.text
+                    request = pb.ClassifyStreamRequest(id=item_id, item=item, options=options)
                     if item_timeout_s is not None:
                         request.timeout.FromNanoseconds(int(item_timeout_s * 1e9))
                     yield request
@@ -350,7 +380,7 @@ class AsyncClient:
         try:
             async for response in call:
                 received += 1
-                yield response.id, result_of(response)
+                yield response.id, result_of(response, texts.pop(response.id, ""))
             if not complete or received < sent:
                 raise CallFailed(
                     grpc.StatusCode.UNAVAILABLE, f"the server ended the stream after {received} answers to at least {sent} items"
@@ -490,7 +520,7 @@ class AsyncClient:
             response = await self._stub.ClassifyBatch(batch.request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             return [self._failure(error, timeout_s)] * batch.sent
-        return [requests.alone(result_of(result)) for result in response.results]
+        return batch.answers(response)
 
     async def _explanation(self, request: pb.ExplainRequest, text: str, text_pair: str | None, timeout_s: float) -> Explanation:
         reader = reader_of(text, text_pair)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from sentiment.client.columns import Item, Unusable
+from sentiment.client.columns import Item, strings_of
 from sentiment.client.results import CallFailed, Result, retryable
 
 # classify_all sends CHUNK texts per call and CALLS_AHEAD calls at once: enough to keep a server's runners busy.
@@ -25,9 +25,8 @@ class Chunks:
 
     def add(self, item: Item) -> list[Item] | None:
         """Add a text. Returns the texts before it if the call has no room for it."""
-        parts = () if isinstance(item, Unusable) else (item,) if isinstance(item, str) else item
         # Upper bound of four bytes per character; exact sizes need an encoding.
-        size = sum(len(part) * (1 if part.isascii() else 4) for part in parts)
+        size = sum(len(part) * (1 if part.isascii() else 4) for part in strings_of(item))
         full = self.rest() if len(self._items) == CHUNK or self._bytes + size > CHUNK_BYTES else None
         self._items.append(item)
         self._bytes += size

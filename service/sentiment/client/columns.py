@@ -1,8 +1,9 @@
 """Turns what a caller gives, an iterable of texts or a column of pandas, polars or pyarrow, into texts. Imports none of those, nor grpc."""
 
 import asyncio
+import itertools
 import sys
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 from typing import Any, Protocol
@@ -24,20 +25,33 @@ class ArrowColumn(Protocol):
         """The values as Python objects."""
 
 
+@dataclass(frozen=True, slots=True)
+class Targeted:
+    """A text with targets of its own, in place of a text of many: the sentiment towards each is answered too.
+
+    It gives generators and streams what ``classify(texts, targets=column)`` gives columns. The targets of the call are not its own.
+    """
+
+    text: TextOrPair
+    targets: Sequence[str]
+
+
 # Any iterable, pandas and polars Series and NumPy arrays included. None, NaN and null stand for a missing text.
-Texts = Iterable[TextOrPair | None] | ArrowColumn
-AsyncTexts = Texts | AsyncIterable[TextOrPair | None]
+Texts = Iterable[TextOrPair | Targeted | None] | ArrowColumn
+AsyncTexts = Texts | AsyncIterable[TextOrPair | Targeted | None]
+# The targets of every text, as strings; or a column with the list of each text, in which a missing value stands for no targets.
+Targets = Iterable[str] | Iterable[Iterable[str] | None] | ArrowColumn
 
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """Stands for a value that is missing or is no text. ``reason`` follows the ``field``, text or text_pair, in the item's error."""
+    """Stands for a value that is missing or wrong. ``reason`` follows the ``field``, text, text_pair or targets, in the item's error."""
 
     reason: str
     field: str = "text"
 
 
-Item = TextOrPair | Unusable
+Item = TextOrPair | Targeted | Unusable
 
 
 class Column:
@@ -46,8 +60,15 @@ class Column:
     ``count``: how many there are; None if that is known only at the end. ``index``: of a pandas Series; else None.
     """
 
-    def __init__(self, values: Iterator[object], count: int | None, index: Any) -> None:  # pandas.Index, which is not imported here
-        self.items = self._items(values)
+    def __init__(
+        self,
+        values: Iterator[object],
+        count: int | None,
+        index: Any,  # pandas.Index, which is not imported here
+        targets: Sequence[str] = (),
+    ) -> None:
+        """``targets``: of every text that has none of its own."""
+        self.items = self._items(values, targets)
         self.count = count
         self.index = index
         self._taken = 0
@@ -58,46 +79,64 @@ class Column:
             pass
         return self._taken
 
-    def _items(self, values: Iterator[object]) -> Iterator[Item]:
+    def _items(self, values: Iterator[object], targets: Sequence[str]) -> Iterator[Item]:
         for value in values:
             self._taken += 1
-            yield item_of_value(value)
+            yield item_of_value(value, targets)
 
 
-def column_of(texts: Texts, text_pair: Texts | None = None) -> Column:
-    """The texts of an argument. ``text_pair``: the second texts, as many; they belong together by position.
+def column_of(texts: Texts, text_pair: Texts | None = None, targets: Targets = ()) -> Column:
+    """The texts of an argument. ``text_pair``: the second texts, as many; they belong together by position. So do ``targets``, if they
+    are a column.
 
     Raises:
         TypeError: it is no column of texts: a single string, bytes, a mapping, a table, or nothing to iterate over.
-        ValueError: both columns have a different number of texts, or pandas indices that differ.
+        ValueError: the columns have a different number of texts, or pandas indices that differ.
     """
     values, count, index = _read(texts, "texts")
-    if text_pair is None:
-        return Column(values, count, index)
-    second, second_count, second_index = _read(text_pair, "text_pair")
-    if None not in (count, second_count) and count != second_count:
-        raise ValueError(f"texts has {count} values and text_pair has {second_count}; both must have the same number")
-    if index is not None and second_index is not None and not index.equals(second_index):
-        raise ValueError("the Series of texts and text_pair must have the same index")
-    return Column(_paired(values, second), second_count if count is None else count, index)
+    if text_pair is not None:
+        values, count = _beside(values, count, index, text_pair, "text_pair")
+    same = targets_of_all(targets)
+    if same is None:
+        values, count = _beside(values, count, index, targets, "targets")
+        values = itertools.starmap(Targeted, values)
+    return Column(values, count, index, same or ())
+
+
+def targets_of_all(targets: Targets) -> tuple[str, ...] | None:
+    """The targets of every text; None if they are a column.
+
+    Raises:
+        TypeError: they are a single string.
+    """
+    if isinstance(targets, str):
+        raise TypeError(f"targets must be a list of strings, such as {[targets[:40]]}, got one str")
+    if isinstance(targets, list | tuple | set | frozenset) and all(isinstance(target, str) for target in targets):
+        return tuple(targets)
+    return None
 
 
 class AsyncColumn:
     """Like ``Column``, for ``async for``, of texts that may come from an asynchronous source. Close ``items`` at the end."""
 
-    def __init__(self, texts: AsyncTexts, text_pair: Texts | None = None) -> None:
-        """Arguments and errors as in ``column_of``. There is no ``text_pair`` for an asynchronous source; it gives pairs itself."""
+    def __init__(self, texts: AsyncTexts, text_pair: Texts | None = None, targets: Targets = ()) -> None:
+        """Arguments and errors as in ``column_of``. An asynchronous source has neither ``text_pair`` nor a column of targets beside it: it
+        gives pairs, or ``Targeted`` texts.
+        """
         self.count: int | None = None
         self.index: Any = None  # as in Column
         self._taken = 0
         if not isinstance(texts, AsyncIterable):
-            column = column_of(texts, text_pair)
+            column = column_of(texts, text_pair, targets)
             self.count, self.index = column.count, column.index
-            self.items = self._items(_asynchronous(column.items))
-        elif text_pair is None:
-            self.items = self._items(aiter(texts))
-        else:
+            self.items = self._items(_asynchronous(column.items), ())
+            return
+        same = targets_of_all(targets)
+        if text_pair is not None:
             raise TypeError("text_pair cannot stand beside an asynchronous iterable of texts; make that give pairs")
+        if same is None:
+            raise TypeError("a column of targets cannot stand beside an asynchronous iterable of texts; make that give Targeted texts")
+        self.items = self._items(aiter(texts), same)
 
     async def read_to_end(self) -> int:
         """Skip the items that are left. Returns how many there were in all."""
@@ -105,14 +144,36 @@ class AsyncColumn:
             pass
         return self._taken
 
-    async def _items(self, values: AsyncIterator[object]) -> AsyncGenerator[Item, None]:
+    async def _items(self, values: AsyncIterator[object], targets: Sequence[str]) -> AsyncGenerator[Item, None]:
         async for value in values:
             self._taken += 1
-            yield item_of_value(value)
+            yield item_of_value(value, targets)
 
 
-def item_of_value(value: object) -> Item:
-    """One value of a column as a text, a pair, or what is wrong with it."""
+def item_of_value(value: object, targets: object = ()) -> Item:
+    """One value of a column as a text, a pair, either with targets, or what is wrong with it. ``targets``: unless it has its own."""
+    if isinstance(value, Targeted):
+        return item_of_value(value.text, value.targets)
+    item = _item(value)
+    if isinstance(item, Unusable) or missing(targets):
+        return item
+    if isinstance(targets, str) or not isinstance(targets, Iterable):
+        return Unusable(f"must be a list of strings, got {type(targets).__name__}", "targets")
+    asked = tuple(targets)
+    wrong = [type(target).__name__ for target in asked if not isinstance(target, str)]
+    if wrong:
+        return Unusable(f"must be strings, got {wrong[0]}", "targets")
+    return Targeted(item, asked) if asked else item
+
+
+def strings_of(item: Item) -> tuple[str, ...]:
+    """The strings of an item that are sent."""
+    if isinstance(item, Targeted):
+        return (*strings_of(item.text), *item.targets)
+    return () if isinstance(item, Unusable) else (item,) if isinstance(item, str) else item
+
+
+def _item(value: object) -> TextOrPair | Unusable:
     if isinstance(value, str | Unusable):
         return value
     # Arrow has no tuples, so a pair of its lists comes as a list.
@@ -140,16 +201,28 @@ async def _asynchronous(items: Iterator[Item]) -> AsyncIterator[Item]:
             await asyncio.sleep(0)
 
 
-def _paired(values: Iterator[object], second: Iterator[object]) -> Iterator[object]:
+def _beside(
+    values: Iterator[object], count: int | None, index: Any, other: Any, name: str
+) -> tuple[Iterator[tuple[object, object]], int | None]:  # index: of pandas; other: checked in _read
+    """The values with those of another column, called ``name``, and how many there are."""
+    second, second_count, second_index = _read(other, name)
+    if None not in (count, second_count) and count != second_count:
+        raise ValueError(f"texts has {count} values and {name} has {second_count}; both must have the same number")
+    if index is not None and second_index is not None and not index.equals(second_index):
+        raise ValueError(f"the Series of texts and {name} must have the same index")
+    return _together(values, second, name), second_count if count is None else count
+
+
+def _together(values: Iterator[object], second: Iterator[object], name: str) -> Iterator[tuple[object, object]]:
     count = 0
     for value in values:
         other = next(second, _END)
         if other is _END:
-            raise ValueError(f"text_pair has {count} values and texts has more; both must have the same number")
+            raise ValueError(f"{name} has {count} values and texts has more; both must have the same number")
         yield value, other
         count += 1
     if next(second, _END) is not _END:
-        raise ValueError(f"texts has {count} values and text_pair has more; both must have the same number")
+        raise ValueError(f"texts has {count} values and {name} has more; both must have the same number")
 
 
 def _read(texts: Any, name: str) -> tuple[Iterator[object], int | None, Any]:  # checked here

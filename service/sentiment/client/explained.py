@@ -30,7 +30,7 @@ def explained_of(response: pb.ClassifyResponse, text: str, text_pair: str | None
     Raises:
         CallFailed: as in ``explanation_of``.
     """
-    answer = classification_of(response)
+    answer = classification_of(response, text)
     if not response.HasField("explanation"):
         return answer
     from sentiment.client.explanation_reader import messages_of

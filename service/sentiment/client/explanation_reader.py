@@ -113,10 +113,12 @@ class Reader:
             truncated=header.truncated,
             tokens=tuple(_token(token) for token in header.tokens),
             words=tuple(
-                ex.Word(self._slice(word.span, word.pair), _span(word.span), word.pair, word.token_start, word.token_end, word.sentence)
+                ex.Word(
+                    self._slice(word.span, word.pair), ex.span_of(word.span), word.pair, word.token_start, word.token_end, word.sentence
+                )
                 for word in header.words
             ),
-            unseen=tuple(ex.Unseen(self._slice(part.span, part.pair), _span(part.span), part.pair) for part in header.unseen),
+            unseen=tuple(ex.Unseen(self._slice(part.span, part.pair), ex.span_of(part.span), part.pair) for part in header.unseen),
             attributions=MappingProxyType({part.method: part for part in attributions}),
             evidence=MappingProxyType({part.method: part for part in evidence}),
             counterfactuals=tuple(_counterfactual(part) for part in cast(list[pb.Counterfactual], self._parts.get("counterfactual", []))),
@@ -189,12 +191,8 @@ def _floats(values: Iterable[float], *shape: int) -> Floats:
     return _fixed(found.reshape(shape) if shape else found)
 
 
-def _span(span: pb.Span) -> ex.Span:
-    return ex.Span((span.code_point_start, span.code_point_end), (span.utf16_start, span.utf16_end), (span.byte_start, span.byte_end))
-
-
 def _token(token: pb.Token) -> ex.Token:
-    span = None if token.special else _span(token.span)
+    span = None if token.special else ex.span_of(token.span)
     return ex.Token(token.piece, span, token.special, token.pair, None if token.special else token.word, token.unknown)
 
 

@@ -44,6 +44,11 @@ class Span:
     utf8: tuple[int, int]
 
 
+def span_of(span: pb.Span) -> Span:
+    """Convert a range from protobuf."""
+    return Span((span.code_point_start, span.code_point_end), (span.utf16_start, span.utf16_end), (span.byte_start, span.byte_end))
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """One token of the model. ``word`` is an index in ``Explanation.words``. ``span`` and ``word`` are None for special tokens."""

@@ -1,4 +1,7 @@
-"""``Results``: the results of many texts, and the tables that they become. Imports no pandas, polars, pyarrow or grpc until asked for."""
+"""``Results``: the results of many texts, and the tables that they become, with a row for each text, sentence or target.
+
+Imports no pandas, polars, pyarrow or grpc until asked for.
+"""
 
 import html
 from collections import Counter
@@ -15,18 +18,102 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from sentiment.client.results import CallFailed, Classification, Result
+    from sentiment.client.results import CallFailed, Classification, Prediction, Result
 
 # A label's scores are the column with this in front of the label, so no label collides with another column.
 SCORE = "score_"
 # Rows that a notebook shows.
 ROWS_SHOWN = 10
+# The types of columns; those of other names are scores.
+STRINGS = ("text", "target", "label", "error")
+BOOLEANS = ("named", "abstain", "mixed", "truncated", "language_suspect")
+INTEGERS = ("place", "start", "end", "tokens")
+KINDS: Mapping[str, type] = dict.fromkeys(STRINGS, str) | dict.fromkeys(BOOLEANS, bool) | dict.fromkeys(INTEGERS, int)
+# Columns that a notebook shows only if a row has something in them.
+SELDOM = ("mixed", "language_suspect", "error")
+
+Columns = dict[str, list[Any]]  # each has values of its own kind
+
+
+class Table:
+    """Columns as lists, which become the columns of every kind of table.
+
+    >>> client.classify(["A good film."], sentences=True).sentences
+    Table(1 sentence of 1 text: 1 positive)
+    """
+
+    def __init__(self, columns: Columns, index: Any, summary: str) -> None:  # index: a pandas.Index
+        """``index``: of the rows in pandas; None: positions from 0."""
+        self._columns, self._index, self._summary = columns, index, summary
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values())))
+
+    def __repr__(self) -> str:
+        return f"Table({self._summary})"
+
+    def _repr_html_(self) -> str:
+        """The summary and the first rows, for notebooks. Colours are the notebook's own."""
+        first = {name: values[:ROWS_SHOWN] for name, values in self._columns.items()}
+        return _page(self._summary, first, self._index, len(self))
+
+    def to_dict(self) -> Columns:
+        """The columns as lists.
+
+        >>> list(client.classify(["A good film."], sentences=True).sentences.to_dict())[:5]
+        ['place', 'text', 'start', 'end', 'label']
+        """
+        return dict(self._columns)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """A pandas DataFrame. A row has the index of its text in the Series that the texts come from, else the place of its text.
+
+        >>> client.classify(["A good film. It is awful."], sentences=True).sentences.to_pandas()[["text", "label"]]
+                   text     label
+        0  A good film.  positive
+        0  It is awful.  negative
+
+        Raises:
+            ModuleNotFoundError: pandas is not installed.
+        """
+        pandas = imported("pandas", "to_pandas")
+        kinds = {str: "string", bool: "boolean", int: "Int32", float: "float64"}
+        columns = {name: pandas.array(values, dtype=kinds[_kind(name)]) for name, values in self._columns.items()}
+        frame: pd.DataFrame = pandas.DataFrame(columns, index=self._index)
+        return frame
+
+    def to_polars(self) -> "pl.DataFrame":
+        """A polars DataFrame.
+
+        >>> client.classify(["A good film."], sentences=True).sentences.to_polars()["label"].to_list()
+        ['positive']
+
+        Raises:
+            ModuleNotFoundError: polars is not installed.
+        """
+        polars = imported("polars", "to_polars")
+        kinds = {str: polars.String, bool: polars.Boolean, int: polars.Int32, float: polars.Float64}
+        frame: pl.DataFrame = polars.DataFrame(self._columns, schema={name: kinds[_kind(name)] for name in self._columns})
+        return frame
+
+    def to_arrow(self) -> "pa.Table":
+        """A pyarrow Table.
+
+        >>> client.classify(["A good film."], sentences=True).sentences.to_arrow()["label"].to_pylist()
+        ['positive']
+
+        Raises:
+            ModuleNotFoundError: pyarrow is not installed.
+        """
+        arrow = imported("pyarrow", "to_arrow")
+        kinds = {str: arrow.string(), bool: arrow.bool_(), int: arrow.int32(), float: arrow.float64()}
+        return arrow.table(self._columns, schema=arrow.schema({name: kinds[_kind(name)] for name in self._columns}))
 
 
 class Results(Sequence["Result"]):
     """Results of many texts, in input order: each a ``Classification``, or the ``CallFailed`` of a text that has no answer.
 
-    The texts are not kept. A result takes about 0.4 KB of memory.
+    The texts are not kept, but for sentences. A result takes about 0.4 KB of memory, and so does each sentence or target.
 
     >>> results = client.classify(["a good film", "", None])
     >>> results
@@ -37,7 +124,7 @@ class Results(Sequence["Result"]):
     {1: 'text: has 0 characters and none but white space; at least one other is needed', 2: 'text: is missing (None)'}
     """
 
-    def __init__(self, results: "Iterable[Result]" = (), *, labels: Sequence[str] = (), index: Any = None) -> None:  # a pandas.Index
+    def __init__(self, results: "Iterable[Result]" = (), *, labels: Sequence[str] = (), index: Any = None) -> None:  # index: as in Table
         """Read all results.
 
         Args:
@@ -78,19 +165,7 @@ class Results(Sequence["Result"]):
 
     def _repr_html_(self) -> str:
         """A summary and the first results, for notebooks. Colours are the notebook's own."""
-        first = self[:ROWS_SHOWN]
-        columns = first.to_dict()
-        if not first.failures:
-            del columns["error"]
-        names = range(len(first)) if first._index is None else first._index
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", *columns))
-        rows = "".join(
-            f"<tr><th>{_cell(name)}</th>{''.join(f'<td>{_cell(value)}</td>' for value in values)}</tr>"
-            for name, *values in zip(names, *columns.values(), strict=True)
-        )
-        left = len(self) - len(first)
-        more = f"<p>and {left:,} more; <code>to_pandas()</code> has all</p>" if left else ""
-        return f"<p>{html.escape(self._summary())}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}"
+        return _page(self._summary(), self[:ROWS_SHOWN].to_dict(), self._index, len(self))
 
     @property
     def answered(self) -> "Mapping[int, Classification]":
@@ -115,24 +190,38 @@ class Results(Sequence["Result"]):
         """The models that answered, in order of their first answer: more than one if the server changed its model meanwhile."""
         return tuple(dict.fromkeys(result.model for result in self.answered.values()))
 
-    def to_dict(self) -> dict[str, list[Any]]:  # each column has values of its own kind
-        """The columns as lists: label, score, abstain, ``score_LABEL`` for each label, tokens, truncated and error.
+    @property
+    def sentences(self) -> Table:
+        """A table with a row for each sentence that has an answer, if they were requested.
 
-        A text without an answer has an error, which begins with its status code, and None elsewhere.
+        Its columns are place (of the text in these results, from 0), text, start and end (of the sentence, in code points of the text),
+        label, score, abstain, mixed, ``score_LABEL`` for each label, tokens and truncated.
+        """
+        found = [(place, part) for place, answer in self.answered.items() for part in answer.sentences]
+        return self._parts("sentence", found, ("text", "start", "end"), ("tokens", "truncated"))
+
+    @property
+    def targets(self) -> Table:
+        """A table with a row for each target of each text, if they were requested.
+
+        Its columns are place (of the text in these results, from 0), target, named, start and end (of the mention, in code points of the
+        text), label, score, abstain, mixed, ``score_LABEL`` for each label and tokens.
+        """
+        found = [(place, part) for place, answer in self.answered.items() for part in answer.targets.values()]
+        return self._parts("target", found, ("target", "named", "start", "end"), ("tokens",))
+
+    def to_dict(self) -> Columns:
+        """The columns as lists: label, score, abstain, mixed, ``score_LABEL`` for each label, tokens, truncated, language_suspect, error.
+
+        A text without an answer has an error, which begins with its status code, and None elsewhere. Sentences and targets have tables of
+        their own: ``sentences`` and ``targets``.
 
         >>> client.classify(["a good film", None]).to_dict()["error"]
         [None, 'INVALID_ARGUMENT: text: is missing (None)']
         """
         answers = [None if isinstance(result, SentimentError) else result for result in self._results]
-
-        def column(name: str) -> list[Any]:
-            return [None if answer is None else getattr(answer, name) for answer in answers]
-
-        scores = {f"{SCORE}{label}": [None if one is None else one.scores.get(label) for one in answers] for label in self.labels}
         errors = [str(result) if isinstance(result, SentimentError) else None for result in self._results]
-        return {name: column(name) for name in ("label", "score", "abstain")} | scores | {
-            "tokens": column("tokens"), "truncated": column("truncated"), "error": errors
-        }  # fmt: skip
+        return self._columns(answers, (), ("tokens", "truncated", "language_suspect")) | {"error": errors}
 
     def to_pandas(self) -> "pd.DataFrame":
         """A pandas DataFrame with the columns of ``to_dict`` and the index of the Series that the texts come from.
@@ -148,11 +237,7 @@ class Results(Sequence["Result"]):
         Raises:
             ModuleNotFoundError: pandas is not installed.
         """
-        pandas = imported("pandas", "to_pandas")
-        kinds = {"label": "string", "abstain": "boolean", "tokens": "Int32", "truncated": "boolean", "error": "string"}
-        columns = {name: pandas.array(values, dtype=kinds.get(name, "float64")) for name, values in self.to_dict().items()}
-        frame: pd.DataFrame = pandas.DataFrame(columns, index=self._index)
-        return frame
+        return self._table().to_pandas()
 
     def to_polars(self) -> "pl.DataFrame":
         """A polars DataFrame with the columns of ``to_dict``.
@@ -163,12 +248,7 @@ class Results(Sequence["Result"]):
         Raises:
             ModuleNotFoundError: polars is not installed.
         """
-        polars = imported("polars", "to_polars")
-        kinds = {"label": polars.String, "abstain": polars.Boolean, "tokens": polars.Int32, "truncated": polars.Boolean}
-        columns = self.to_dict()
-        schema = {name: kinds.get(name, polars.Float64) for name in columns} | {"error": polars.String}
-        frame: pl.DataFrame = polars.DataFrame(columns, schema=schema)
-        return frame
+        return self._table().to_polars()
 
     def to_arrow(self) -> "pa.Table":
         """A pyarrow Table with the columns of ``to_dict``.
@@ -179,18 +259,54 @@ class Results(Sequence["Result"]):
         Raises:
             ModuleNotFoundError: pyarrow is not installed.
         """
-        arrow = imported("pyarrow", "to_arrow")
-        kinds = {"label": arrow.string(), "abstain": arrow.bool_(), "tokens": arrow.int32(), "truncated": arrow.bool_()}
-        columns = self.to_dict()
-        schema = arrow.schema({name: kinds.get(name, arrow.float64()) for name in columns} | {"error": arrow.string()})
-        return arrow.table(columns, schema=schema)
+        return self._table().to_arrow()
+
+    def _table(self) -> Table:
+        return Table(self.to_dict(), self._index, self._summary())
+
+    def _parts(self, kind: str, found: "Sequence[tuple[int, Prediction]]", first: Sequence[str], last: Sequence[str]) -> Table:
+        places, parts = [place for place, _ in found], [part for _, part in found]
+        said = f"{_several(len(parts), kind)} of {_several(len(set(places)), 'text')}: {', '.join(self._counts(parts))}"
+        index = places if self._index is None else self._index[places]
+        return Table({"place": places} | self._columns(parts, first, last), index, said if parts else f"no {kind}s")
+
+    def _columns(self, answers: "Sequence[Prediction | None]", first: Sequence[str], last: Sequence[str]) -> Columns:
+        def columns(names: Sequence[str]) -> Columns:
+            return {name: [None if answer is None else getattr(answer, name) for answer in answers] for name in names}
+
+        scores = {f"{SCORE}{label}": [None if one is None else one.scores.get(label) for one in answers] for label in self.labels}
+        return columns((*first, "label", "score", "abstain", "mixed")) | scores | columns(last)
+
+    def _counts(self, answers: "Iterable[Prediction]") -> list[str]:
+        counts = Counter(answer.label for answer in answers)
+        return [f"{counts[label]:,} {label}" for label in self.labels if counts[label]]
 
     def _summary(self) -> str:
-        counts = Counter(result.label for result in self.answered.values())
-        kinds = [f"{counts[label]:,} {label}" for label in self.labels if counts[label]]
+        kinds = self._counts(self.answered.values())
         if failed := len(self.failures):
             kinds.append(f"{failed:,} failed")
-        return f"{len(self):,} text{'s' if len(self) > 1 else ''}: {', '.join(kinds)}" if kinds else "no texts"
+        return f"{_several(len(self), 'text')}: {', '.join(kinds)}" if kinds else "no texts"
+
+
+def _page(summary: str, first: Columns, index: Any, count: int) -> str:  # index: as in Table
+    """An HTML page of the summary of a table and its first rows. ``count``: of all rows."""
+    columns = {name: values for name, values in first.items() if name not in SELDOM or any(values)}
+    names = range(count) if index is None else index
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", *columns))
+    rows = "".join(
+        f"<tr><th>{_cell(name)}</th>{''.join(f'<td>{_cell(value)}</td>' for value in values)}</tr>"
+        for name, *values in zip(names[:ROWS_SHOWN], *columns.values(), strict=True)
+    )
+    more = f"<p>and {count - ROWS_SHOWN:,} more; <code>to_pandas()</code> has all</p>" if count > ROWS_SHOWN else ""
+    return f"<p>{html.escape(summary)}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}"
+
+
+def _kind(column: str) -> type:
+    return KINDS.get(column, float)
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
 
 
 def _cell(value: object) -> str:

@@ -30,7 +30,9 @@ def line(message: pb.Model | pb.ListModelsResponse) -> str:
 def table(message: pb.Model | pb.ListModelsResponse) -> str:
     """The models as an HTML table with a row for each. Colours are the notebook's own."""
     models = message.models if isinstance(message, pb.ListModelsResponse) else [message]
-    head = "".join(f"<th>{name}</th>" for name in ("model", "labels", "tokens", "pairs", "precision", "accuracy", "explained by"))
+    head = "".join(
+        f"<th>{name}</th>" for name in ("model", "labels", "tokens", "pairs", "targets", "precision", "accuracy", "explained by")
+    )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(map(_row, models))}</tbody></table>"
 
 
@@ -39,6 +41,7 @@ def _row(model: pb.Model) -> str:
         ", ".join(model.labels),
         f"at most {model.max_tokens}",
         "yes" if model.pairs else "no",
+        "yes" if model.targets else "no",
         model.classify_graph.precision,
         "; ".join(f"{found.dataset} {found.accuracy:.4f}" for found in model.accuracy),
         ", ".join(model.explanation_methods),

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import grpc
 
-from sentiment.client.columns import Item, TextOrPair, Unusable, item_of_value
+from sentiment.client.columns import Item, Targeted, Targets, TextOrPair, Unusable, item_of_value, targets_of_all
 from sentiment.client.explain_options import ExplainOptions
 from sentiment.client.explained import need_numpy
-from sentiment.client.results import REQUEST_ID, CallFailed, Result, Violation
+from sentiment.client.results import REQUEST_ID, CallFailed, Result, Violation, result_of
 from sentiment.v1 import sentiment_pb2 as pb
 
 TRUNCATIONS = {
@@ -27,7 +27,7 @@ PRIORITIES = {"": pb.PRIORITY_UNSPECIFIED, "interactive": pb.PRIORITY_INTERACTIV
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options that apply to all texts of a call: model, truncation and priority.
+    """Options that apply to all texts of a call: model, truncation, priority, and whether each sentence is answered too.
 
     Raises:
         ValueError: truncation is not refuse, head, head_tail, windows or empty (the model's default), or priority is not interactive,
@@ -37,6 +37,7 @@ class Options:
     model: str = ""
     truncation: str = ""
     priority: str = ""
+    sentences: bool = False
 
     def __post_init__(self) -> None:
         if self.truncation not in TRUNCATIONS:
@@ -50,6 +51,7 @@ class Options:
         message.model = self.model
         message.truncation = TRUNCATIONS[self.truncation]
         message.priority = PRIORITIES[self.priority]
+        message.sentences = self.sentences
 
 
 def item_of(text: Item) -> pb.Item:
@@ -60,6 +62,7 @@ def item_of(text: Item) -> pb.Item:
     """
     if isinstance(text, Unusable):
         raise _invalid(text.field, text.reason)
+    text, targets = (text.text, text.targets) if isinstance(text, Targeted) else (text, ())
     item = pb.Item()
     field = "text"
     try:
@@ -69,12 +72,15 @@ def item_of(text: Item) -> pb.Item:
             item.text = text[0]
             field = "text_pair"
             item.text_pair = text[1]
+        for place, target in enumerate(targets):
+            field = f"targets[{place}]"
+            item.targets.append(target)
     except UnicodeEncodeError as error:
         raise _no_unicode(field, error) from error
     return item
 
 
-def one(text: TextOrPair, options: Options, explain: ExplainOptions | None = None) -> pb.ClassifyRequest:
+def one(text: Item, options: Options, explain: ExplainOptions | None = None) -> pb.ClassifyRequest:
     """A Classify request.
 
     Raises:
@@ -88,7 +94,8 @@ def one(text: TextOrPair, options: Options, explain: ExplainOptions | None = Non
         _check_options("explain", explain)
     item = item_of(text)
     pair = item.text_pair if item.HasField("text_pair") else None
-    request = pb.ClassifyRequest(text=item.text, text_pair=pair, explain=None if explain is None else explain.message())
+    explained = None if explain is None else explain.message()
+    request = pb.ClassifyRequest(text=item.text, text_pair=pair, explain=explained, targets=item.targets)
     options.write(request)
     return request
 
@@ -98,23 +105,37 @@ def _check_options(name: str, options: object) -> None:
         raise TypeError(f"{name} must be ExplainOptions, such as {name}=ExplainOptions(), got {type(options).__name__}")
 
 
-def single(text: str, text_pair: object) -> tuple[TextOrPair, str | None]:
-    """One text with what may be its pair: the item, and the pair.
+def single(text: str, text_pair: object, targets: Targets = ()) -> tuple[Item, str | None]:
+    """One text with what may be its pair and its targets: the item, and the pair.
 
     Raises:
-        TypeError: the text or the pair is no string.
+        TypeError: the text or the pair is no string, or the targets are no list of strings.
     """
     if not isinstance(text, str):
         raise TypeError(f"text must be a string, got {type(text).__name__}; for several texts call explain_all")
-    if text_pair is None:
-        return text, None
-    if not isinstance(text_pair, str):
+    if text_pair is not None and not isinstance(text_pair, str):
         raise TypeError(f"text_pair must be a string, as text is, got {type(text_pair).__name__}")
-    return (text, text_pair), text_pair
+    asked = same_targets(targets)
+    item = text if text_pair is None else (text, text_pair)
+    return Targeted(item, asked) if asked else item, text_pair
+
+
+def same_targets(targets: Targets) -> tuple[str, ...]:
+    """The targets of one text, or of each text of a stream.
+
+    Raises:
+        TypeError: they are no list of strings.
+    """
+    same = targets_of_all(targets)
+    if same is None:
+        raise TypeError("targets must be a list of strings, such as ['battery']; a column of them stands beside a column of texts")
+    return same
 
 
 def texts_of(item: Item) -> tuple[str, str | None]:
     """The texts of an item that was sent."""
+    if isinstance(item, Targeted):
+        return texts_of(item.text)
     if isinstance(item, str):
         return item, None
     assert not isinstance(item, Unusable), "it is refused before"
@@ -236,13 +257,17 @@ class Batch:
         """How many texts are in the request."""
         return len(self.request.items)
 
+    def answers(self, response: pb.ClassifyBatchResponse) -> list[Result]:
+        """The results of the texts that were sent, in order."""
+        return [_alone(result_of(result, item.text)) for item, result in zip(self.request.items, response.results, strict=False)]
+
     def results(self, answers: Iterable[Result]) -> list[Result]:
         """One result per text, in order, from the server's answers and the failures here."""
         given = iter(answers)
         return [failed or next(given) for failed in self._failed]
 
 
-def alone(result: Result) -> Result:
+def _alone(result: Result) -> Result:
     """The result of an item as if its text had been sent alone: an error says text for ``items[3].text``, its place in some call."""
     if not isinstance(result, CallFailed) or not result.violations:
         return result

@@ -2,8 +2,9 @@
 
 import copyreg
 import html
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from sys import intern
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from google.rpc.code_pb2 import Code
 from google.rpc.error_details_pb2 import BadRequest, RetryInfo
 from google.rpc.status_pb2 import Status
 
-from sentiment.client.explanations import Explanation
+from sentiment.client.explanations import Explanation, Span, span_of
 from sentiment.client.model_id import ModelId
 from sentiment.errors import SentimentError
 from sentiment.v1 import sentiment_pb2 as pb
@@ -25,6 +26,11 @@ REQUEST_ID = "x-request-id"
 # A score as a bar in the colour of the notebook's text. Browsers draw an empty <meter> as a full one in dark notebooks.
 _FRAME = "width: 12em; border: 1px solid; opacity: 0.7"
 _BAR = "height: 0.6em; background: currentColor"
+# What is true of few answers, in the words of a page.
+CUT = "cut to fit"
+_MARKS = {"truncated": CUT, "abstain": "undecided", "mixed": "mixed", "language_suspect": "another language?"}
+# Sentences that a repr shows.
+SENTENCES_SHOWN = 3
 
 
 def _read_only(values: dict[Any, Any]) -> "MappingProxyType[Any, Any]":  # Any: of every kind of mapping
@@ -33,6 +39,7 @@ def _read_only(values: dict[Any, Any]) -> "MappingProxyType[Any, Any]":  # Any: 
 
 # Python itself can neither pickle nor deep-copy the read-only mappings of results and explanations.
 copyreg.pickle(MappingProxyType, lambda mapping: (_read_only, (dict(mapping),)))
+_NO_TARGETS: "Mapping[str, TargetAnswer]" = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,57 +54,178 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Classification:
-    """The answer to one text. ``scores``: calibrated probabilities by label, in the model's order; they sum to 1.
+class Prediction:
+    """A label with its probability. ``scores``: calibrated probabilities by label, in the model's order; they sum to 1.
 
-    ``explanation``: set if it was requested.
-
-    >>> client.classify("a good film")
-    Classification(label='positive', score=0.8808, scores={'negative': 0.1192, 'positive': 0.8808})
+    ``abstain``: the model cannot tell. ``mixed``: it praises and blames, whatever the label.
     """
 
     label: str
     score: float
     scores: Mapping[str, float]
     abstain: bool
+    mixed: bool = field(default=False, kw_only=True)
+
+    def _predicted(self) -> dict[str, object]:
+        scores = dict(self.scores)
+        return {"label": self.label, "score": self.score, "scores": scores, "abstain": self.abstain, "mixed": self.mixed}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Sentence(Prediction):
+    """The answer to one sentence of a text, read alone. ``span``: its place in the text; ``truncated``: part of it was not read.
+
+    ``text``: the sentence, that is ``text[start:end]`` of what you sent.
+    """
+
+    text: str
+    span: Span
+    tokens: int
+    truncated: bool
+
+    @property
+    def start(self) -> int:
+        """Where it begins, in code points."""
+        return self.span.code_points[0]
+
+    @property
+    def end(self) -> int:
+        """Where it ends, in code points."""
+        return self.span.code_points[1]
+
+    def __repr__(self) -> str:
+        return f"Sentence({reprlib.repr(self.text)}, label={self.label!r}, score={self.score:.4f}{_flags(self)})"
+
+    def to_json(self) -> dict[str, object]:
+        """As in ``Classification.to_json``."""
+        place = {"text": self.text, "start": self.start, "end": self.end}
+        return place | self._predicted() | {"tokens": self.tokens, "truncated": self.truncated}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TargetAnswer(Prediction):
+    """The sentiment of a text towards one target. ``mention``: where the text names it first, which the model read the text around.
+
+    ``named``: False if the text does not name it; then the label is neutral by rule, ``mention`` is None and ``tokens`` 0.
+    """
+
+    target: str
+    named: bool
+    mention: Span | None
+    tokens: int
+
+    @property
+    def start(self) -> int | None:
+        """Where the mention begins, in code points."""
+        return None if self.mention is None else self.mention.code_points[0]
+
+    @property
+    def end(self) -> int | None:
+        """Where the mention ends, in code points."""
+        return None if self.mention is None else self.mention.code_points[1]
+
+    def __repr__(self) -> str:
+        unnamed = "" if self.named else ", named=False"
+        return f"TargetAnswer({self.target!r}, label={self.label!r}, score={self.score:.4f}{_flags(self)}{unnamed})"
+
+    def to_json(self) -> dict[str, object]:
+        """As in ``Classification.to_json``."""
+        place = {"target": self.target, "named": self.named, "start": self.start, "end": self.end}
+        return place | self._predicted() | {"tokens": self.tokens}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Classification(Prediction):
+    """The answer to one text.
+
+    >>> client.classify("a good film")
+    Classification(label='positive', score=0.8808, scores={'negative': 0.1192, 'positive': 0.8808})
+
+    Attributes:
+        scores: calibrated probabilities by label, in the model's order; they sum to 1.
+        abstain: the model cannot tell. A label neutral, in contrast, is an answer.
+        mixed: the text praises and blames, whatever the label.
+        explanation: set if it was requested.
+        language_suspect: the text seems to be in another language or script than the model's. Its answer is a guess.
+        sentences: the answers to its first sentences, in order, if they were requested.
+        sentences_total: how many sentences it has, those without an answer included; 0 unless they were requested.
+        targets: the answers towards the targets that were requested, by target.
+    """
+
     model: ModelId
     tokens: int
     truncated: bool
     timing: Timing
     explanation: Explanation | None = None
+    language_suspect: bool = False
+    sentences: tuple[Sentence, ...] = ()
+    sentences_total: int = 0
+    targets: Mapping[str, TargetAnswer] = field(default_factory=lambda: _NO_TARGETS)
 
     def __repr__(self) -> str:
         scores = ", ".join(f"{label!r}: {score:.4f}" for label, score in self.scores.items())
-        marks = "".join(f", {name}=True" for name in ("abstain", "truncated") if getattr(self, name))
-        return f"Classification(label={self.label!r}, score={self.score:.4f}, scores={{{scores}}}{marks})"
+        shown = ", ".join(map(repr, self.sentences[:SENTENCES_SHOWN]))
+        more = f", ... {self.sentences_total - SENTENCES_SHOWN} more" if self.sentences_total > SENTENCES_SHOWN else ""
+        sentences = f", sentences=[{shown}{more}]" if self.sentences else ""
+        targets = f", targets={dict(self.targets)}" if self.targets else ""
+        return f"Classification(label={self.label!r}, score={self.score:.4f}, scores={{{scores}}}{_flags(self)}{sentences}{targets})"
 
     def _repr_html_(self) -> str:
-        """The scores as bars, for notebooks. Colours are the notebook's own."""
+        """The scores as bars, then sentences and targets, for notebooks. Colours are the notebook's own."""
         rows = "".join(
             f"<tr><th>{html.escape(label)}</th><td>{score:.4f}</td>"
             f'<td><div style="{_FRAME}"><div style="{_BAR}; width: {score:.1%}"></div></div></td></tr>'
             for label, score in self.scores.items()
         )
-        marks = [f"{self.tokens} tokens", *(["cut to fit"] if self.truncated else []), *(["undecided"] if self.abstain else [])]
+        marks = ", ".join([f"{self.tokens} tokens", *marks_of(self)])
         model = html.escape(f"{self.model.name}/{self.model.version}")
-        return f"<p><b>{html.escape(self.label)}</b> ({', '.join(marks)}; {model})</p><table><tbody>{rows}</tbody></table>"
+        whole = f"<p><b>{html.escape(self.label)}</b> ({marks}; {model})</p><table><tbody>{rows}</tbody></table>"
+        sentences = [(one.text, one) for one in self.sentences]
+        left = self.sentences_total - len(self.sentences)
+        more = f"<p>and {left:,} more sentence{'s' if left > 1 else ''} without an answer</p>" if left > 0 else ""
+        return f"{whole}{_parts('sentence', sentences)}{more}{_parts('target', self.targets.items())}"
 
     def to_json(self, text: str) -> dict[str, object]:
-        """The object that ``sentiment classify --json`` prints.
+        """The object that ``sentiment classify --json`` prints. Sentences and targets are in it if they were requested.
 
         >>> client.classify("a good film").to_json("a good film")["tokens"]
         5
         """
-        return {
+        model = {"name": self.model.name, "version": self.model.version, "digest": self.model.digest}
+        found: dict[str, object] = {
             "text": text,
-            "label": self.label,
-            "score": self.score,
-            "scores": dict(self.scores),
-            "abstain": self.abstain,
-            "model": {"name": self.model.name, "version": self.model.version, "digest": self.model.digest},
+            **self._predicted(),
+            "model": model,
             "tokens": self.tokens,
             "truncated": self.truncated,
+            "language_suspect": self.language_suspect,
         }
+        if self.sentences_total:
+            found |= {"sentences": [one.to_json() for one in self.sentences], "sentences_total": self.sentences_total}
+        if self.targets:
+            found["targets"] = [one.to_json() for one in self.targets.values()]
+        return found
+
+
+def marks_of(answer: Prediction) -> list[str]:
+    """What is to be known of an answer beside its label, in words."""
+    words = [word for name, word in _MARKS.items() if getattr(answer, name, False)]
+    return [*words, "not named"] if isinstance(answer, TargetAnswer) and not answer.named else words
+
+
+def _flags(answer: Prediction) -> str:
+    """The marks of an answer as its repr has them."""
+    return "".join(f", {name}=True" for name in _MARKS if getattr(answer, name, False))
+
+
+def _parts(title: str, parts: Iterable[tuple[str, Prediction]]) -> str:
+    """An HTML table of the answers to parts of a text; empty without parts."""
+    rows = "".join(
+        f"<tr><td>{html.escape(what)}</td><td>{html.escape(', '.join([part.label, *marks_of(part)]))}</td><td>{part.score:.4f}</td></tr>"
+        for what, part in parts
+    )
+    head = "".join(f"<th>{name}</th>" for name in (title, "label", "score"))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>" if rows else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,18 +285,42 @@ class CallFailed(SentimentError):
 Result = Classification | CallFailed
 
 
-def classification_of(response: pb.ClassifyResponse) -> Classification:
-    """Convert an answer from protobuf. Answers share their strings: a million of them stand in memory together."""
-    prediction, timing = response.prediction, response.timing
+def classification_of(response: pb.ClassifyResponse, text: str) -> Classification:
+    """Convert the answer to a text from protobuf. Answers share their strings: a million of them stand in memory together."""
+    timing = response.timing
     return Classification(
-        label=intern(prediction.label),
-        score=prediction.score,
-        scores=MappingProxyType({intern(entry.label): entry.score for entry in prediction.scores}),
-        abstain=prediction.abstain,
+        **_predicted(response.prediction),
         model=_model(response.model.name, response.model.version, response.model.digest),
         tokens=response.tokens,
         truncated=response.truncated,
         timing=Timing(seconds(timing.total), seconds(timing.tokenize), seconds(timing.queue), seconds(timing.run), timing.batch_rows),
+        language_suspect=response.language_suspect,
+        sentences=tuple(_sentence(one, text) for one in response.sentences),
+        sentences_total=response.sentences_total,
+        targets=MappingProxyType({one.target: one for one in map(_target, response.targets)}) if response.targets else _NO_TARGETS,
+    )
+
+
+def _predicted(prediction: pb.Prediction) -> dict[str, Any]:  # Any: the fields of Prediction
+    return {
+        "label": intern(prediction.label),
+        "score": prediction.score,
+        "scores": MappingProxyType({intern(entry.label): entry.score for entry in prediction.scores}),
+        "abstain": prediction.abstain,
+        "mixed": prediction.mixed,
+    }
+
+
+def _sentence(sentence: pb.Sentence, text: str) -> Sentence:
+    span = span_of(sentence.span)
+    said = text[slice(*span.code_points)]
+    return Sentence(**_predicted(sentence.prediction), text=said, span=span, tokens=sentence.tokens, truncated=sentence.truncated)
+
+
+def _target(answer: pb.TargetAnswer) -> TargetAnswer:
+    mention = span_of(answer.mention) if answer.HasField("mention") else None
+    return TargetAnswer(
+        **_predicted(answer.prediction), target=intern(answer.target), named=answer.named, mention=mention, tokens=answer.tokens
     )
 
 
@@ -183,11 +335,11 @@ def feedback_of(response: pb.FeedbackResponse) -> FeedbackTaken:
     return FeedbackTaken(response.predicted, response.right, response.abstain, model)
 
 
-def result_of(result: pb.ClassifyResult | pb.ClassifyStreamResponse) -> Result:
-    """Convert the result of one item of a batch or stream."""
+def result_of(result: pb.ClassifyResult | pb.ClassifyStreamResponse, text: str) -> Result:
+    """Convert the result of one item of a batch or stream. ``text``: of the item."""
     if result.WhichOneof("result") == "error":
         return failure_of_status(result.error)
-    return classification_of(result.response)
+    return classification_of(result.response, text)
 
 
 def failure_of_status(status: Status, request_id: str = "") -> CallFailed:

@@ -12,7 +12,7 @@ import grpc
 
 from sentiment.client import greenlets, requests
 from sentiment.client.chunks import CALL_TIMEOUT_S, CALLS_AHEAD, SENT_MAX, again, chunks, pause_s
-from sentiment.client.columns import Column, Item, TextOrPair, Texts, column_of
+from sentiment.client.columns import Column, Item, Targets, TextOrPair, Texts, column_of
 from sentiment.client.connecting import Connecting
 from sentiment.client.explain_options import ExplainOptions
 from sentiment.client.explained import explained_of, explanation_of
@@ -29,7 +29,6 @@ from sentiment.client.results import (
     Result,
     feedback_of,
     of_every_text,
-    result_of,
     retryable,
 )
 from sentiment.client.unpicklable import unpicklable
@@ -119,6 +118,8 @@ class Client:
         model: str = "",
         truncation: str = "",
         priority: str = "",
+        sentences: bool = False,
+        targets: Targets = (),
         explain: ExplainOptions | None = None,
         request_id: str = "",
         timeout_s: float | None = None,
@@ -134,6 +135,8 @@ class Client:
         model: str = "",
         truncation: str = "",
         priority: str = "",
+        sentences: bool = False,
+        targets: Targets = (),
         timeout_s: float | None = None,
         progress: bool | None = None,
     ) -> Results: ...
@@ -146,6 +149,8 @@ class Client:
         model: str = "",
         truncation: str = "",
         priority: str = "",
+        sentences: bool = False,
+        targets: Targets = (),
         explain: ExplainOptions | None = None,
         request_id: str = "",
         timeout_s: float | None = None,
@@ -169,6 +174,9 @@ class Client:
             model: name or name/version. Empty: the server's default model.
             truncation: refuse, head, head_tail or windows. Empty: the model's default.
             priority: interactive or bulk. Empty: interactive for one text, bulk for many.
+            sentences: answer each sentence too (``Classification.sentences``), at the cost of as many short texts.
+            targets: answer the sentiment towards each of these too (``Classification.targets``), such as ``["battery", "service"]``. For
+                many texts also a column with a list for each. The model must have ``Model.targets``.
             explain: for one text: explanation to add to the answer, which must fit one message (``explain`` has no such limit).
             request_id: for one text: names the call in the server's log and journal, in 1 to 128 printable ASCII characters.
             timeout_s: of the call for one text: 5 s, the client's own ``timeout_s``, or 30 s with ``explain``. For many: of each attempt
@@ -182,11 +190,12 @@ class Client:
             TypeError: ``text`` is bytes, a mapping or a whole table.
             ValueError: there are not as many second texts as texts, an option for one text is given with many, or ``request_id`` is none.
         """
-        options = requests.Options(model, truncation, priority)
+        options = requests.Options(model, truncation, priority, sentences)
         if not isinstance(text, str):
             requests.check_options_of_many(explain, request_id)
-            return self._classify_many(column_of(text, text_pair), options, CALL_TIMEOUT_S if timeout_s is None else timeout_s, progress)
-        item, second = requests.single(text, text_pair)
+            column = column_of(text, text_pair, targets)
+            return self._classify_many(column, options, CALL_TIMEOUT_S if timeout_s is None else timeout_s, progress)
+        item, second = requests.single(text, text_pair, targets)
         if explain is not None and timeout_s is None:
             timeout_s = EXPLAIN_TIMEOUT_S
         request = requests.one(item, options, explain)
@@ -268,25 +277,27 @@ class Client:
         model: str = "",
         truncation: str = "",
         priority: str = "",
+        sentences: bool = False,
+        targets: Targets = (),
         request_id: str = "",
         timeout_s: float | None = None,
     ) -> list[Result]:
         """Classify up to 1,024 texts in one call. Results are in input order; the result of a failed item is a CallFailed,
-        whose field is ``text`` or ``text_pair``, without a place.
+        whose field is ``text``, ``text_pair`` or ``targets``, without a place among the items.
 
         >>> [result.label for result in client.classify_batch(["a good film", "awful"])]
         ['positive', 'negative']
 
-        ``request_id``: as in ``classify``.
+        ``request_id``, ``sentences`` and ``targets``: as in ``classify``.
 
         Raises:
             CallFailed: the whole call failed.
         """
-        batch = requests.Batch(column_of(texts).items, requests.Options(model, truncation, priority))
+        batch = requests.Batch(column_of(texts, targets=targets).items, requests.Options(model, truncation, priority, sentences))
         if batch.count and not batch.sent:
             return batch.results([])
         response = self._call(self._stub.ClassifyBatch, batch.request, timeout_s, request_id)
-        return batch.results(requests.alone(result_of(result)) for result in response.results)
+        return batch.results(batch.answers(response))
 
     def classify_all(
         self,
@@ -295,6 +306,8 @@ class Client:
         model: str = "",
         truncation: str = "",
         priority: str = "",
+        sentences: bool = False,
+        targets: Targets = (),
         timeout_s: float = CALL_TIMEOUT_S,
         attempts_max: int = SENT_MAX,
         progress: bool | None = False,
@@ -304,16 +317,17 @@ class Client:
         >>> [result.label for result in client.classify_all(line for line in ("a good film", "awful"))]
         ['positive', 'negative']
 
-        ``texts``: as in ``classify``. Texts that the server refuses for lack of capacity or time are sent again, up to ``attempts_max``
-        times. The result of a text that still fails is a CallFailed. ``timeout_s``: of each attempt of a call with up to 128 texts.
+        ``texts``, ``sentences`` and ``targets``: as in ``classify``. Texts that the server refuses for lack of capacity or time are sent
+        again, up to ``attempts_max`` times. The result of a text that still fails is a CallFailed. ``timeout_s``: of each attempt of a
+        call with up to 128 texts.
         ``progress``: as in ``classify``.
 
         Raises:
             TypeError: as in ``classify``.
         """
-        column = column_of(texts)
+        column = column_of(texts, targets=targets)
         checked_s("timeout_s", timeout_s)
-        return self._shown(column, requests.Options(model, truncation, priority), timeout_s, attempts_max, progress)
+        return self._shown(column, requests.Options(model, truncation, priority, sentences), timeout_s, attempts_max, progress)
 
     def _classify_many(self, column: Column, options: requests.Options, timeout_s: float, progress: bool | None) -> Results:
         checked_s("timeout_s", timeout_s)
@@ -363,7 +377,7 @@ class Client:
             if not under_way:
                 return
             chunk, batch, future = under_way.popleft()
-            results = batch.results([] if future is None else self._results(future.result, batch.sent, timeout_s))
+            results = batch.results([] if future is None else self._results(future.result, batch, timeout_s))
             yield from self._finish(chunk, results, options, timeout_s, attempts_max)
 
     def _finish(
@@ -374,10 +388,10 @@ class Client:
             if not places:
                 break
             time.sleep(pause_s([results[place] for place in places], attempt))
-            request = requests.Batch([chunk[place] for place in places], options).request
+            batch = requests.Batch([chunk[place] for place in places], options)
             answers = self._results(
-                lambda request=request: _once(self._stub.ClassifyBatch, request, time.monotonic() + timeout_s),  # type: ignore[misc]  # default binds the loop's value
-                len(places),
+                lambda batch=batch: _once(self._stub.ClassifyBatch, batch.request, time.monotonic() + timeout_s),  # type: ignore[misc]  # default binds the loop's value
+                batch,
                 timeout_s,
             )
             for place, answer in zip(places, answers, strict=True):
@@ -472,13 +486,13 @@ class Client:
         self._reached = self._reached and call.code() is not grpc.StatusCode.UNAVAILABLE
         return self._connecting.failure(call.code(), call.details() or "", tuple(call.trailing_metadata() or ()), timeout_s)
 
-    def _results(self, call: Callable[[], pb.ClassifyBatchResponse], count: int, timeout_s: float) -> list[Result]:
+    def _results(self, call: Callable[[], pb.ClassifyBatchResponse], batch: requests.Batch, timeout_s: float) -> list[Result]:
         try:
-            return [requests.alone(result_of(result)) for result in call().results]
+            return batch.answers(call())
         except grpc.RpcError as error:
-            return [self._failure(error, timeout_s)] * count
+            return [self._failure(error, timeout_s)] * batch.sent
         except CallFailed as error:
-            return [error] * count
+            return [error] * batch.sent
 
     def _explained(self, request: pb.ExplainRequest, timeout_s: float) -> Generator[pb.ExplainResponse, None, None]:
         self._wait()

@@ -15,7 +15,7 @@ from io import BufferedReader
 import pyarrow
 from pyarrow import parquet
 
-from sentiment.corpus.reading import LINE_BYTES_MAX, TEXTS, check_columns, record_starts
+from sentiment.corpus.reading import BESIDE, LINE_BYTES_MAX, TEXTS, check_columns, record_starts
 from sentiment.corpus.sources import Part, Source, open_buffered
 from sentiment.files.errors import BadFile
 from sentiment.files.reading import Reading, key_of
@@ -59,7 +59,7 @@ def _cut(number: int, source: Source, reading: Reading, keep: Sequence[str], ste
         if source.kind == "parquet":
             return list(_parquet(number, source, reading.column, keep, step))
         if source.kind == "txt" and set(keep) - {reading.column, TEXT}:
-            raise BadFile(f"{source.shown}: a .txt file has no columns, so --keep {', '.join(keep)} is not possible")
+            raise BadFile(f"{source.shown}: a .txt file has no columns, so {BESIDE} {', '.join(keep)} is not possible")
         with open_buffered(source.uri) as stream:
             whole = Part(number, source.uri, source.kind, 0, source.bytes, source.bytes, whole=not _is_cut(source, reading, stream))
             check_columns(stream, whole, reading, keep)
@@ -96,7 +96,7 @@ def _parquet(number: int, source: Source, column: str, keep: Sequence[str], step
     try:
         with open_buffered(source.uri) as stream, parquet.ParquetFile(stream) as file:
             names = file.schema_arrow.names
-            for name, option in ((column, "--column"), *((name, "--keep") for name in keep)):
+            for name, option in ((column, "--column"), *((name, BESIDE) for name in keep)):
                 if key_of(names, name, source.shown, option) != name:
                     raise BadFile(f"{source.shown}: a column of a Parquet file is chosen by its name, got {name!r}")
             kind = file.schema_arrow.field(column).type

@@ -16,6 +16,8 @@ from sentiment.files.reading import Reading, RowsUnsure, Table, key_of
 from sentiment.files.records import OpenQuote, Record, bare, delimiter_of, records
 from sentiment.files.rows import TEXT, Row, Unread, plain
 
+# The options that name columns beside the texts'.
+BESIDE = "--keep or --targets-column"
 # Rows that the scorer plans together.
 CHUNK = 1024
 # Texts may be long, so the bytes of a chunk are limited too.
@@ -92,7 +94,7 @@ def _rows(stream: io.BufferedReader, part: Part, reading: Reading, keep: Sequenc
         if table.columns is None:
             # The rows of JSON have keys of their own.
             return reading.column, list(keep), _of_table(table)
-        return table.key(reading.column), [table.key(name, "--keep") for name in keep], _of_table(table)
+        return table.key(reading.column), [table.key(name, BESIDE) for name in keep], _of_table(table)
     if part.kind == "jsonl":
         return reading.column, list(keep), ((position, _json(line)) for position, line in _lines(stream, part.start, part.end))
     if part.kind == "txt":
@@ -100,7 +102,7 @@ def _rows(stream: io.BufferedReader, part: Part, reading: Reading, keep: Sequenc
     table_of = _Delimited(stream, shown(part.uri), part.kind, reading)
     keys = [
         key_of(table_of.header, name, shown(part.uri), option)
-        for name, option in [(reading.column, "--column"), *((name, "--keep") for name in keep)]
+        for name, option in [(reading.column, "--column"), *((name, BESIDE) for name in keep)]
     ]
     return keys[0], keys[1:], table_of.rows(max(part.start, table_of.begin), part.end)
 

@@ -15,7 +15,7 @@ from sentiment.client.frames import SCORE
 from sentiment.corpus.output import CorpusFailed, Count, Output
 from sentiment.corpus.parts import cut
 from sentiment.corpus.progress import Progress
-from sentiment.corpus.scoring import COLUMNS, Job
+from sentiment.corpus.scoring import COLUMNS, SENTENCES, TARGETS, Job
 from sentiment.corpus.sources import Part, Source, find_sources
 from sentiment.corpus.workers import cluster, score_all
 from sentiment.errors import BadSettings
@@ -41,7 +41,13 @@ def run(options: argparse.Namespace, reading: Reading) -> None:
     logs.configure("warning", "text")
     roots = tuple(Path(part).absolute() for part in (options.bundles or os.environ.get("SENTIMENT_BUNDLES", "")).split(os.pathsep) if part)
     bundle = load_bundle(find_bundle(options.model, bundle_roots(roots)))
-    columns = (*COLUMNS, *(f"{SCORE}{label}" for label in bundle.manifest.labels))
+    targets: tuple[str, ...] | str = options.targets_column or options.targets
+    if targets and bundle.manifest.targets is None:
+        raise BadSettings(f"model {bundle.id} answers no targets; choose another with --model")
+    if targets == reading.column:
+        raise BadSettings(f"--targets-column {targets}: is the column of the texts; choose another one")
+    parts_of_text = (*(SENTENCES if options.sentences else ()), *(TARGETS if targets else ()))
+    columns = (*COLUMNS, *parts_of_text, *(f"{SCORE}{label}" for label in bundle.manifest.labels))
     reserved = set(options.keep) & set(columns)
     if reserved:
         raise BadSettings(f"--keep {min(reserved)}: the output has columns of these names: {', '.join(columns)}")
@@ -49,10 +55,12 @@ def run(options: argparse.Namespace, reading: Reading) -> None:
     keep = tuple(dict.fromkeys(options.keep))
     step = options.part_bytes or _step(sum(source.bytes for source in sources))
     request: dict[str, Any] = {
-        "version": 3,
+        "version": 4,
         **{name: value for name, value in asdict(reading).items() if name != "format"},
         "keep": list(keep),
         "truncation": options.truncation,
+        "sentences": options.sentences,
+        "targets": targets if isinstance(targets, str) else list(targets),
         "model": bundle.id,
         "digest": bundle.digest,
         "files": _files(sources),
@@ -65,14 +73,17 @@ def run(options: argparse.Namespace, reading: Reading) -> None:
     begun = time.monotonic()
     # Check before cutting the files, which may take long.
     _check_same(request, output, options.restart)
-    parts = cut(sources, reading, keep, step)
+    job = Job(
+        output.uri, question, reading, keep, options.truncation, bundle.id, bundle.digest, bundle.manifest.labels, roots,
+        options.sentences, targets,
+    )  # fmt: skip
+    parts = cut(sources, reading, job.beside, step)
     with output.locked():
         # Another command may have begun the output meanwhile.
         _check_same(request, output, options.restart)
         if options.restart:
             output.clear()
         output.record(request)
-        job = Job(output.uri, question, reading, keep, options.truncation, bundle.id, bundle.digest, bundle.manifest.labels, roots)
         total = _score(parts, job, output, options)
         now = _files(find_sources(options.input))
         if any(now.get(name) != value for name, value in request["files"].items()):

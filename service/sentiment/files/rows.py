@@ -1,5 +1,6 @@
 """A row of a table or of a list of texts. Pure."""
 
+import json
 import math
 from base64 import b64encode
 from collections.abc import Mapping
@@ -51,6 +52,18 @@ class Row:
     def _unread(self, reason: str) -> Unread:
         return Unread(f"{self.place}: {reason}" if self.place else reason)
 
+    def strings(self, column: str) -> tuple[str, ...] | Unread:
+        """The strings in a column: a list of them, the same as JSON in a text, or a text with ``;`` between them. None if it has none."""
+        if self.error:
+            return self._unread(self.error)
+        value = self.values.get(column)
+        if is_missing(value):
+            return ()
+        found = _listed(value) if isinstance(value, str) else value
+        if isinstance(found, list | tuple) and all(isinstance(one, str) for one in found):
+            return tuple(found)
+        return self._unread(f"{column!r} must be names between ';', or a list of strings")
+
     def label(self, column: str) -> str:
         """The label in a column: a string or a whole number, as a string; empty if the row has none.
 
@@ -67,6 +80,15 @@ class Row:
         if isinstance(value, bool) or not isinstance(value, int):
             raise BadLabel(f"{self.place}: {column!r} must be a string or a whole number, got {type_of(value)}")
         return str(value)
+
+
+def _listed(text: str) -> object:
+    if not text.lstrip().startswith("["):
+        return [part.strip() for part in text.split(";") if part.strip()]
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def is_missing(value: object) -> bool:

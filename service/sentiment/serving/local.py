@@ -16,7 +16,7 @@ from sentiment.api.grpc.explain_request import explanation_request, in_classify
 from sentiment.api.grpc.explain_response import Messages
 from sentiment.api.grpc.status import status_of
 from sentiment.client import CallFailed, Classification, ExplainOptions, Explanation, Result, Results, requests
-from sentiment.client.columns import Column, Item, Texts, column_of
+from sentiment.client.columns import Column, Item, Targets, Texts, column_of
 from sentiment.client.explanation_reader import Reader
 from sentiment.client.notebook import shown
 from sentiment.client.policy import EXPLAIN_TIMEOUT_S
@@ -109,6 +109,8 @@ class Local:
         model: str = "",
         truncation: str = "",
         priority: str = "",
+        sentences: bool = False,
+        targets: Targets = (),
         explain: ExplainOptions | None = None,
         request_id: str = "",
         timeout_s: float | None = None,
@@ -124,6 +126,8 @@ class Local:
         model: str = "",
         truncation: str = "",
         priority: str = "",
+        sentences: bool = False,
+        targets: Targets = (),
         timeout_s: float | None = None,
         progress: bool | None = None,
     ) -> Results: ...
@@ -136,6 +140,8 @@ class Local:
         model: str = "",
         truncation: str = "",
         priority: str = "",
+        sentences: bool = False,
+        targets: Targets = (),
         explain: ExplainOptions | None = None,
         request_id: str = "",
         timeout_s: float | None = None,
@@ -149,6 +155,8 @@ class Local:
             model: empty, or this model's name, name/version, or what it was opened by.
             truncation: refuse, head, head_tail or windows. Empty: the model's default.
             priority: checked, and without effect.
+            sentences: answer each sentence too, as in ``Client.classify``.
+            targets: answer the sentiment towards each of these too, as in ``Client.classify``.
             explain: for one text: explanation to add to the answer.
             request_id: for one text: checked, and without effect.
             timeout_s: with ``explain``: of the explanation, 30 s by default. Else without effect.
@@ -161,17 +169,17 @@ class Local:
             TypeError: ``text`` is bytes, a mapping or a whole table.
             ValueError: there are not as many second texts as texts, an option for one text is given with many, or ``close`` was called.
         """
-        options = requests.Options(model, truncation, priority)
+        options = requests.Options(model, truncation, priority, sentences)
         self._check_model(model)
         if not isinstance(text, str):
             requests.check_options_of_many(explain, request_id)
-            column = column_of(text, text_pair)
-            results = self._shown(column, truncation, progress)
+            column = column_of(text, text_pair, targets)
+            results = self._shown(column, options, progress)
             return Results(results, labels=self.classifier.manifest.labels, index=column.index)
         requests.check_request_id(request_id)
-        item, second = requests.single(text, text_pair)
+        item, second = requests.single(text, text_pair, targets)
         # Before the explanation, which takes longer: a text without an answer has none.
-        (answer,) = self._offline.classify_all([item], truncation=truncation)
+        (answer,) = self._offline.classify_all([item], truncation=truncation, sentences=sentences)
         if isinstance(answer, CallFailed):
             raise answer
         if explain is None:
@@ -244,6 +252,8 @@ class Local:
         model: str = "",
         truncation: str = "",
         priority: str = "",
+        sentences: bool = False,
+        targets: Targets = (),
         request_id: str = "",
         timeout_s: float | None = None,
     ) -> list[Result]:
@@ -252,14 +262,14 @@ class Local:
         Raises:
             CallFailed: this is another model, or there are no texts or too many.
         """
-        options = requests.Options(model, truncation, priority)
+        options = requests.Options(model, truncation, priority, sentences)
         requests.check_request_id(request_id)
-        items = list(column_of(texts).items)
+        items = list(column_of(texts, targets=targets).items)
         self._check_model(options.model)
         limit = self._offline.batch_items_max
         if not 1 <= len(items) <= limit:
             raise _failure(InvalidInput("items", f"must have 1 to {limit} items, got {len(items)}"))
-        return list(self._offline.classify_all(items, truncation=truncation))
+        return list(self._offline.classify_all(items, truncation=truncation, sentences=sentences))
 
     def classify_all(
         self,
@@ -268,6 +278,8 @@ class Local:
         model: str = "",
         truncation: str = "",
         priority: str = "",
+        sentences: bool = False,
+        targets: Targets = (),
         timeout_s: float = 0.0,
         attempts_max: int = 0,
         progress: bool | None = False,
@@ -280,9 +292,9 @@ class Local:
             CallFailed: this is another model.
             TypeError: as in ``classify``.
         """
-        requests.Options(model, truncation, priority)
+        options = requests.Options(model, truncation, priority, sentences)
         self._check_model(model)
-        return self._shown(column_of(texts), truncation, progress)
+        return self._shown(column_of(texts, targets=targets), options, progress)
 
     def list_models(self, *, timeout_s: float | None = None) -> pb.ListModelsResponse:
         """List this model, as ``Client.list_models`` does."""
@@ -309,9 +321,9 @@ class Local:
         if model not in ("", self._given, bundle.manifest.name, bundle.id):
             raise _failure(ModelNotFound(f"model {model[:128]!r} is not loaded; loaded are {bundle.id}"))
 
-    def _shown(self, column: Column, truncation: str, progress: bool | None) -> Generator[Result, None, None]:
+    def _shown(self, column: Column, options: requests.Options, progress: bool | None) -> Generator[Result, None, None]:
         with counting(column.count, progress) as count:
-            for result in self._offline.classify_all(column.items, truncation=truncation):
+            for result in self._offline.classify_all(column.items, truncation=options.truncation, sentences=options.sentences):
                 count(result)
                 yield result
 

@@ -10,20 +10,19 @@ import queue
 import threading
 import time
 import weakref
-from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
+from sentiment.api.grpc.convert import set_response
 from sentiment.api.grpc.status import status_of
 from sentiment.batching.plan import BatchLimits
-from sentiment.client import Classification, ModelId, Result, Timing
-from sentiment.client.columns import Item, TextOrPair, Unusable
-from sentiment.client.results import failure_of_status
+from sentiment.client import Classification, ModelId, Result
+from sentiment.client.columns import Item, Targeted, TextOrPair, Unusable
+from sentiment.client.results import classification_of, failure_of_status
 from sentiment.errors import Expired, InvalidInput, ModelFailed, OutOfMemory, RequestError, RunnerLost, Unavailable
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.classifier import Classifier, load_classifier
@@ -38,6 +37,7 @@ from sentiment.serving.answer import Answer
 from sentiment.serving.lifecycle.loading import checked, load
 from sentiment.serving.queries import Query, QueryReader, TextLimits
 from sentiment.settings import Settings, load_settings
+from sentiment.v1 import sentiment_pb2 as pb
 
 # Texts that are tokenized together. Tokenizing takes several times the memory of the rows.
 READ = 64
@@ -198,18 +198,27 @@ class OfflineClassifier:
         """What the model reads of texts and pairs that it has answered, with the same truncation."""
         return [whole_of(reading) for reading in self._reader.read([_query_of(item, truncation or None) for item in items])]
 
-    def classify_all(self, items: Iterable[Item], *, truncation: str = "") -> Generator[Result, None, None]:
+    def classify_all(self, items: Iterable[Item], *, truncation: str = "", sentences: bool = False) -> Generator[Result, None, None]:
         """Classify texts and pairs lazily, in order and in bounded memory. The result of one that fails is a CallFailed.
 
         Raises:
             CallFailed: the device is lost (UNAVAILABLE).
             Closed: after ``close``.
         """
-        asked = (
-            InvalidInput(item.field, item.reason) if isinstance(item, Unusable) else _query_of(item, truncation or None) for item in items
-        )
-        for outcome in self.answer_all(asked):
-            yield self._classification(outcome) if isinstance(outcome, Answer) else failure_of_status(status_of(outcome))
+        # Of answers to come: a sentence has only its place in the text.
+        texts: deque[str] = deque()
+
+        def asked() -> Iterator[Query | RequestError]:
+            for item in items:
+                query = (
+                    InvalidInput(item.field, item.reason) if isinstance(item, Unusable) else _query_of(item, truncation or None, sentences)
+                )
+                texts.append(query.text if sentences and isinstance(query, Query) else "")
+                yield query
+
+        for outcome in self.answer_all(asked()):
+            text = texts.popleft()
+            yield self._classification(outcome, text) if isinstance(outcome, Answer) else failure_of_status(status_of(outcome))
 
     def answer_all(self, queries: Iterable[Query | RequestError]) -> Generator[Answer | RequestError, None, None]:
         """Answer queries as ``classify_all`` does, with their sentences and targets. The outcome of one that fails is its error.
@@ -359,20 +368,11 @@ class OfflineClassifier:
         queue_s = max(0.0, total_s - text.tokenize_s - last.run_s)
         return Answer(scored, reading.tokens, reading.truncated, suspect, total_s, text.tokenize_s, queue_s, last.run_s, last.rows, parts)
 
-    def _classification(self, answer: Answer) -> Classification:
-        scored, labels = answer.scored, self.classifier.manifest.labels
-        # As a server sends them, in fp32.
-        scores = dict(zip(labels, array("f", scored.scores), strict=True))
-        return Classification(
-            label=scored.label,
-            score=scores[scored.label],
-            scores=MappingProxyType(scores),
-            abstain=scored.abstain,
-            model=self.model,
-            tokens=answer.tokens,
-            truncated=answer.truncated,
-            timing=Timing(answer.total_s, answer.tokenize_s, answer.queue_s, answer.run_s, answer.batch_rows),
-        )
+    def _classification(self, answer: Answer, text: str) -> Classification:
+        # As a server sends it, in fp32.
+        response = pb.ClassifyResponse()
+        set_response(response, answer, self)
+        return classification_of(response, text)
 
 
 _OPENED: weakref.WeakSet[OfflineClassifier] = weakref.WeakSet()
@@ -388,8 +388,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-def _query_of(item: TextOrPair, truncation: str | None) -> Query:
-    return Query(item, truncation=truncation) if isinstance(item, str) else Query(*item, truncation=truncation)
+def _query_of(item: TextOrPair | Targeted, truncation: str | None, sentences: bool = False) -> Query:
+    text, targets = (item.text, item.targets) if isinstance(item, Targeted) else (item, ())
+    text, pair = (text, None) if isinstance(text, str) else text
+    return Query(text, pair, truncation, sentences=sentences, targets=targets)
 
 
 def _load(settings: Settings, folder: Path | None) -> tuple[Classifier, Classifier, BatchLimits, list[Runner]]:

@@ -4,8 +4,8 @@ import {visibleText} from "./wording.js";
 // Spreadsheets run cells that begin so as formulas (OWASP, CSV injection).
 const FORMULA = /^\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]/;
 const SURROGATE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
-const ANSWER = ["label", "score", "abstain"];
-const LAST = ["tokens", "truncated", "model", "model_digest", "error"];
+const ANSWER = ["label", "score", "abstain", "mixed"];
+const LAST = ["tokens", "truncated", "language_suspect", "model", "model_digest", "error"];
 // Names of parts of the answer in any format; see cli/answers.py.
 const TAKEN = ["text", "scores", ...ANSWER, ...LAST];
 
@@ -48,7 +48,8 @@ export function csvOf(rows, {columns, text, labels, escapes}) {
   const answer = (row) => {
     const model = row.model ? [`${row.model.name}/${row.model.version}`, row.model.digest] : [null, null];
     const scores = labels.map((label) => row.scores?.get(label));
-    return [row.text, row.label, row.score, row.abstain, ...scores, row.tokens, row.truncated, ...model, row.error];
+    const said = [row.tokens, row.truncated, row.languageSuspect];
+    return [row.text, row.label, row.score, row.abstain, row.mixed, ...scores, ...said, ...model, row.error];
   };
   const input = ({values}) => [...kept.keys()].map((name) => values.get(name));
   const parts = [line(names.map(visibleText)), ...rows.map((row) => line([...input(row), ...answer(row)]))];

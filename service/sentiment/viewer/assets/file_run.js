@@ -18,7 +18,7 @@ const FOR_A_WHILE = ["", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED
 /**
  * A run over texts. Fires "change". `state`: running, done, stopped (by the user), failed; `message` says why it ended early.
  * `limited`: why not all of the file was read. `rows`, as they are answered: what `fileTexts` gives with {label, score, scores: Map,
- * abstain, tokens, truncated, model} or {error: "CODE: message"}. `models`: those that answered, by digest; more than one if the server's
+ * abstain, mixed, tokens, truncated, languageSuspect, model} or {error: "CODE: message"}. `models`: those that answered, by digest; more than one if the server's
  * has changed.
  */
 export class FileRun extends EventTarget {
@@ -93,10 +93,10 @@ export class FileRun extends EventTarget {
       await pause(this.resumeAt - performance.now(), signal);
       if (this.state !== "running") return null;
       try {
-        const {prediction: {label, score, scores, abstain}, tokens, truncated, model} = await this.classify(text, signal);
+        const {prediction, tokens, truncated, language_suspect: languageSuspect, model} = await this.classify(text, signal);
         if (!this.models.has(model.digest)) this.models.set(model.digest, model);
-        const found = {label, score, scores: new Map(scores.map((one) => [one.label, one.score])), abstain, tokens, truncated};
-        return {...found, model: this.models.get(model.digest)};
+        const scores = new Map(prediction.scores.map((one) => [one.label, one.score]));
+        return {...prediction, scores, tokens, truncated, languageSuspect, model: this.models.get(model.digest)};
       } catch (error) {
         if (this.state !== "running") return null;
         const {status = ""} = error;
