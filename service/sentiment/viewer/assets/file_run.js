@@ -18,13 +18,13 @@ const FOR_A_WHILE = ["", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED
 /**
  * A run over texts. Fires "change". `state`: running, done, stopped (by the user), failed; `message` says why it ended early.
  * `limited`: why not all of the file was read. `rows`, as they are answered: what `fileTexts` gives with {label, score, scores: Map,
- * abstain, mixed, tokens, truncated, languageSuspect, model} or {error: "CODE: message"}. `models`: those that answered, by digest; more than one if the server's
- * has changed.
+ * abstain, mixed, answer: the ClassifyResponse, model} or {error: "CODE: message"}. `models`: those that answered, by digest; more than
+ * one if the server's has changed.
  */
 export class FileRun extends EventTarget {
   /**
    * @param {AsyncIterator} texts see fileTexts.
-   * @param {function} classify (text, signal) gives a ClassifyResponse; throws a ServerError.
+   * @param {function} classify ({text, targets}, signal) gives a ClassifyResponse; throws a ServerError.
    */
   constructor(texts, classify) {
     super();
@@ -59,7 +59,7 @@ export class FileRun extends EventTarget {
     while (this.state === "running") {
       const {done, value} = await this.#next();
       if (done || this.state !== "running" || this.#full(value)) return;
-      const answer = value.error ? value : await this.#answer(value.text) ?? ENDED;
+      const answer = value.error ? value : await this.#answer(value) ?? ENDED;
       this.failures += answer.error ? 1 : 0;
       this.rows.push({...value, ...answer});
       this.#changed();
@@ -86,17 +86,18 @@ export class FileRun extends EventTarget {
   }
 
   /** The answer, or null if the run ended before there was one. */
-  async #answer(text) {
+  async #answer({text, named}) {
     const {signal} = this.stopping;
     for (let tries = 1; ; tries += 1) {
       // All wait where one was refused.
       await pause(this.resumeAt - performance.now(), signal);
       if (this.state !== "running") return null;
       try {
-        const {prediction, tokens, truncated, language_suspect: languageSuspect, model} = await this.classify(text, signal);
+        const answer = await this.classify({text, targets: named}, signal);
+        const {prediction, model} = answer;
         if (!this.models.has(model.digest)) this.models.set(model.digest, model);
         const scores = new Map(prediction.scores.map((one) => [one.label, one.score]));
-        return {...prediction, scores, tokens, truncated, languageSuspect, model: this.models.get(model.digest)};
+        return {...prediction, scores, answer, model: this.models.get(model.digest)};
       } catch (error) {
         if (this.state !== "running") return null;
         const {status = ""} = error;
