@@ -148,7 +148,13 @@ def _write_page(job: ExplainJob, path: Path, asked: str) -> None:
 def _parts(job: ExplainJob, source: "Client | Local", asked: str) -> Classification:
     """The answer with what the page shows beside the whole."""
     return source.classify(
-        asked, job.text_pair, model=job.model, truncation=job.truncation, sentences=job.sentences, targets=job.targets, timeout_s=job.timeout_s
+        asked,
+        job.text_pair,
+        model=job.model,
+        truncation=job.truncation,
+        sentences=job.sentences,
+        targets=job.targets,
+        timeout_s=job.timeout_s,
     )
 
 

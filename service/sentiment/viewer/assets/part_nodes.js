@@ -50,7 +50,7 @@ function mention({text, target: {prediction}}, hues) {
 }
 
 function answerNodes({label, score, abstain}, hues, digits) {
-  return [" ", labelName(label, hues), ` ${score.toFixed(digits)}${abstain ? ", undecided" : ""} `];
+  return [labelName(label, hues), ` ${score.toFixed(digits)}${abstain ? ", undecided" : ""}`];
 }
 
 function targetTable(text, targets, hues) {
@@ -58,7 +58,7 @@ function targetTable(text, targets, hues) {
     "tr",
     {},
     element("th", {scope: "row"}, element("bdi", {text: visibleText(target)})),
-    element("td", {class: "number"}, ...answerNodes(prediction, hues, 4)),
+    element("td", {}, ...answerNodes(prediction, hues, 4)),
     element("td", {class: "note", text: named ? quotedWord(text.slice(start, end)) : NOT_NAMED}),
   );
   const heads = ["target", "answer", "first mention"].map((name) => element("th", {scope: "col", text: name}));
