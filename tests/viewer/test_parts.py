@@ -18,7 +18,7 @@ from tests.viewer.browser import DESK, PHONE, address
 from tests.viewer.conftest import Visit
 from tests.viewer.reading import ask, saved_svg, settled, show, sideways
 from tests.viewer.test_accessibility import violations
-from tests.viewer.test_file_view import classify, saved, says
+from tests.viewer.test_file_view import saved, says
 
 pytestmark = pytest.mark.needs_tool("chromium")
 
@@ -244,9 +244,10 @@ def test_targets_of_all_texts_are_shown_and_opened_with_a_row(visit: Visit, thre
     file.write_text("a great film. awful.\n")
     page = visit(address(three.url, "file"))
     panel = show(page, "file")
+    panel.get_by_label("A file of texts").set_input_files(file)
     panel.get_by_role("checkbox", name="Answer each sentence").check()
     panel.get_by_label("Targets of all texts").fill("film, price")
-    classify(page, file)
+    panel.get_by_role("button", name="Classify").click()
     says(page, "Done: 1 texts answered.")
     expect(panel.locator(".file-text")).to_contain_text("2 sentences: 1 positive, 1 negative")
     expect(panel.locator(".file-text")).to_contain_text("price: not named")

@@ -62,6 +62,7 @@ export function questionForm({session, state, tell}) {
     if (example.pair) ofPair.push(item);
     examples.append(item);
   }
+  const otherNames = () => !named.hidden && String(namesIn(targets.value)) !== String(namesIn(state.get("targets")));
   const ask = (said) => {
     text.value = said;
     if (!said.trim()) {
@@ -72,7 +73,7 @@ export function questionForm({session, state, tell}) {
     const next = {text: said, pair: second.hidden ? null : pair.value, model: model.value || null, truncation: truncation.value};
     const parts = {
       sentences: sentences.box.checked ? "1" : null,
-      targets: named.hidden ? state.get("targets") : namesIn(targets.value).join(", "),
+      targets: otherNames() ? namesIn(targets.value).join(", ") : state.get("targets"),
     };
     const differs = (wanted) => Object.entries(wanted).some(([key, value]) => (value ?? "") !== state.get(key));
     const asked = differs(next);
@@ -97,7 +98,7 @@ export function questionForm({session, state, tell}) {
   form.insertBefore(edited, choices);
   const compare = () => {
     const other = Boolean(session.text) && (text.value !== state.get("text") || (!second.hidden && pair.value !== state.get("pair")));
-    const names = Boolean(session.text) && !named.hidden && namesIn(targets.value).join(", ") !== state.get("targets");
+    const names = Boolean(session.text) && otherNames();
     edited.hidden = !other && !names;
     edited.textContent = other ? OTHER_TEXT : names ? OTHER_TARGETS : "";
     const paired = !second.hidden && Boolean(pair.value);
