@@ -241,7 +241,7 @@ def near(value: Any) -> Any:
 
 def test_targets_of_all_texts_are_shown_and_opened_with_a_row(visit: Visit, three: RunningServer, tmp_path: Path) -> None:
     file = tmp_path / "x.txt"
-    file.write_text("a great film. awful.\n")
+    file.write_text("a great film. awful film!\n")
     page = visit(address(three.url, "file"))
     panel = show(page, "file")
     panel.get_by_label("A file of texts").set_input_files(file)
