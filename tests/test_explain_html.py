@@ -212,6 +212,13 @@ def test_a_failure_leaves_no_file(capsys: Captured, where: list[str], tmp_path: 
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("flags", [["--sentences"], ["--targets", "film"]])
+def test_parts_without_a_page_are_refused(capsys: Captured, flags: list[str]) -> None:
+    assert main.main(["explain", TEXT, "--target", "127.0.0.1:1", *flags]) == 2
+
+    assert capsys.readouterr().err == "error: --sentences and --targets need --html here; sentiment classify prints them\n"
+
+
 @pytest.mark.parametrize("place", ["nosuch/page.html", ".", "file/page.html"])
 def test_an_unwritable_path_fails_before_the_request(capsys: Captured, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -17,7 +17,7 @@ from sentiment.cli.answers import Asked, answer_of, reason_of
 from sentiment.cli.classify import source_of
 from sentiment.cli.explanation_text import page
 from sentiment.cli.standard_input import standard_texts
-from sentiment.client import AttentionOptions, CallFailed, Client, ExplainOptions, Explanation, NeuronOptions, model_json
+from sentiment.client import AttentionOptions, CallFailed, Classification, Client, ExplainOptions, Explanation, NeuronOptions, model_json
 from sentiment.client.explanations import with_notes
 from sentiment.errors import BadSettings
 from sentiment.files.output import beside, new_file
@@ -39,7 +39,7 @@ Ask = Callable[[str, ExplainOptions], Explanation]
 @dataclass(frozen=True, slots=True)
 class ExplainJob:
     """The arguments of the command. ``text`` is None for standard input, one text a line. ``color`` is auto, always or never; ``html`` is
-    the file for a page, None to print.
+    the file for a page, None to print. ``sentences``, ``targets``: what else the page shows of the text.
 
     ``encoding`` is that of the page's attention if ``options`` request none.
     """
@@ -58,6 +58,8 @@ class ExplainJob:
     bundles: tuple[Path, ...] = ()
     html: Path | None = None
     encoding: str = "u8"
+    sentences: bool = False
+    targets: tuple[str, ...] = ()
     credentials: Credentials = field(default_factory=Credentials)
     wait_s: float | None = None
 
@@ -137,9 +139,23 @@ def _write_page(job: ExplainJob, path: Path, asked: str) -> None:
         with source_of(job) as source:
             model = source.get_model(job.model)
             explanation = _for_page(job, model, partial(_ask(job, source), asked))
-        text = explanation.to_html(model_json(model))
+            answer = _parts(job, source, asked) if job.sentences or job.targets else None
+        text = explanation.to_html(model_json(model), answer)
         write(text)
     print(f"{path}: {len(text.encode()):,} bytes", file=beside(path))
+
+
+def _parts(job: ExplainJob, source: "Client | Local", asked: str) -> Classification:
+    """The answer with what the page shows beside the whole."""
+    return source.classify(
+        asked,
+        job.text_pair,
+        model=job.model,
+        truncation=job.truncation,
+        sentences=job.sentences,
+        targets=job.targets,
+        timeout_s=job.timeout_s,
+    )
 
 
 def _for_page(job: ExplainJob, model: pb.Model, ask: Callable[[ExplainOptions], Explanation]) -> Explanation:

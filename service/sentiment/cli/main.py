@@ -18,6 +18,7 @@ from sentiment.cli.arguments import (
     add_target,
     bundles_of,
     credentials_of,
+    names,
     reading_of,
     seconds,
     seconds_or_none,
@@ -239,6 +240,14 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--html", type=Path, default=None, metavar="FILE", help="write the full viewer page here (-: standard output); it needs no network"
     )
+    parser.add_argument("--sentences", action="store_true", help="answer each sentence too, in the page of --html")
+    parser.add_argument(
+        "--targets",
+        type=names,
+        default=(),
+        metavar="NAME,NAME",
+        help="answer the sentiment towards each of these too, in the page of --html: battery,service",
+    )
     parser.add_argument(
         "--color",
         choices=("auto", "always", "never"),
@@ -351,6 +360,8 @@ def _explain(options: argparse.Namespace) -> int:
 
     if options.html and options.json:
         raise BadSettings("--html and --json cannot both be given")
+    if (options.sentences or options.targets) and not options.html:
+        raise BadSettings("--sentences and --targets need --html here; sentiment classify prints them")
     piped = reads_standard_input([] if options.text is None else [options.text], "a TEXT")
     need_standard_output(options.html)
     _log_local(options)
@@ -391,6 +402,8 @@ def _explain(options: argparse.Namespace) -> int:
             bundles=bundles_of(options.bundles),
             html=options.html,
             encoding=options.encoding,
+            sentences=options.sentences,
+            targets=options.targets,
             credentials=Credentials(**credentials_of(options)),
             wait_s=options.wait,
         )

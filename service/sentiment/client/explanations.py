@@ -15,12 +15,15 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from sentiment.client.model_id import ModelId
+from sentiment.client.page_answer import answer_json
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.viewer.page import notebook_frame, saved_page
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+    from sentiment.client.results import Classification
 
     Floats = npt.NDArray[np.float32]
     Indices = npt.NDArray[np.int32]
@@ -363,10 +366,10 @@ class Explanation:
         """
         return neat_vision_of(self, sample_id, method=method, label=label)
 
-    def to_html(self, model: Mapping[str, Any] | None = None) -> str:  # as to_json
+    def to_html(self, model: Mapping[str, Any] | None = None, answer: Classification | None = None) -> str:  # as to_json
         """The viewer page with this explanation, as a single file that needs no network.
 
-        ``model``: the result of ``model_json``, for the scorecard.
+        ``model``: the result of ``model_json``, for the scorecard. ``answer``: that to the same text, for its sentences and targets.
 
         The page shows only what the explanation has: also request attention, heads, neuron and geometry.
 
@@ -377,7 +380,7 @@ class Explanation:
         Raises:
             ValueError: the explanation has no ``messages``.
         """
-        return saved_page(self.messages, self.text, self.text_pair, model)
+        return saved_page(self.messages, self.text, self.text_pair, model, answer=None if answer is None else answer_json(answer))
 
     def _repr_html_(self) -> str:
         """The viewer in a frame, for notebooks. Without attention if the page would be too large."""

@@ -76,6 +76,7 @@ def saved_page(
     text_pair: str | None = None,
     model: Mapping[str, Any] | None = None,  # JSON's values are of many kinds
     parts: Mapping[str, Asset] | None = None,
+    answer: Mapping[str, Any] | None = None,  # as above
 ) -> str:
     """The viewer page with one explanation, as a single file that makes no requests.
 
@@ -85,6 +86,7 @@ def saved_page(
         text_pair: the second text of a pair.
         model: the proto's Model with its card, as JSON; or None.
         parts: files to use instead of the viewer's own.
+        answer: a ClassifyResponse to the text as JSON, for its sentences and targets; or None.
 
     Raises:
         ValueError: there are no messages, the model is not JSON, or a viewer file cannot be part of a single page.
@@ -103,7 +105,7 @@ def saved_page(
     page = _filled(
         page, "scripts", lambda inside: _instead(inside, re.compile(re.escape(_ROOT_SCRIPT)), f'<script type="module">{script}</script>')
     )
-    lines = [json.dumps({"page": {"text": text, "text_pair": text_pair, "model": model}}, allow_nan=False)]
+    lines = [json.dumps({"page": {"text": text, "text_pair": text_pair, "model": model, "answer": answer}}, allow_nan=False)]
     lines += [json_line(pb.ExplainResponse.FromString(message)) for message in messages]
     # The lines are ASCII JSON: "<" is the only character with a meaning in HTML here.
     content = "\n".join(lines).replace("<", r"\u003c")

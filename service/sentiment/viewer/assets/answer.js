@@ -1,7 +1,9 @@
 // The answer above all views: label, calibrated probability, and whether the model is undecided.
+import {partsInShort, wholeSaid} from "./answer_parts.js";
 import {element, replace} from "./dom.js";
 import {feedbackLine} from "./feedback.js";
 import {labelBar, labelHues, labelName} from "./label_hues.js";
+import {partNodes} from "./part_nodes.js";
 import {statusNote} from "./status_note.js";
 
 // Characters of the text in the title, to tell browser tabs apart.
@@ -18,17 +20,33 @@ export function answerLine({session, announce}) {
     const status = session.status("answer");
     const key = [prediction, status.state, session.answer, session.explanation?.header];
     if (shown && key.every((part, place) => part === shown[place])) return;
-    if (prediction && prediction !== shown?.[0]) announce(answerSaid(prediction));
+    if (prediction && prediction !== shown?.[0]) announce([answerSaid(prediction), ...partsInShort(session.answer)].join("; "));
     document.title = prediction ? `${answerSaid(prediction)}: ${session.text.trim().slice(0, TITLE_TEXT_MAX)}` : "Sentiment viewer";
     shown = key;
-    if (prediction) replace(box, answerTitle(prediction), answerScores(prediction), answerFacts(session));
+    if (prediction) replace(box, ...answerNodesOf(session, prediction));
     else replace(box, statusNote(session, "answer", "", "Answer"));
   };
   return {element: element("div", {}, box, feedback.element), update};
 }
 
-function answerSaid({label, score, abstain}) {
-  return `${label}, probability ${score.toFixed(3)}${abstain ? ", undecided" : ""}`;
+function answerSaid({label, score, abstain, mixed}) {
+  return `${label}, probability ${score.toFixed(3)}${abstain ? ", undecided" : ""}${mixed ? ", mixed" : ""}`;
+}
+
+function answerNodesOf(session, prediction) {
+  const {answer, text} = session;
+  return [
+    answerTitle(prediction),
+    ...wholeSaid(prediction, answer).map((said) => element("p", {text: said})),
+    answerScores(prediction),
+    answer ? partNodes(answer, text, huesOf(prediction.scores)) : partsStatus(session),
+    answerFacts(session),
+  ];
+}
+
+/** Where the label is here by the explanation alone: why sentences and targets that were asked for are not. */
+function partsStatus(session) {
+  return Object.keys(session.parts()).length ? statusNote(session, "answer", "", "Sentences and targets") : null;
 }
 
 function answerTitle({label, score, scores, abstain}) {
@@ -54,8 +72,9 @@ function answerScores({scores}) {
 function answerFacts({answer, explanation}) {
   const model = answer?.model ?? explanation.header.model;
   const facts = [`${model.name}/${model.version}`, `digest ${model.digest.slice(0, 12)}`];
-  if (answer) facts.push(`${answer.tokens} tokens`, `${(1000 * Number.parseFloat(answer.timing?.total ?? 0)).toFixed(1)} ms`);
-  else facts.push(`${explanation.header.tokens.length} tokens`);
+  if (answer) facts.push(`${answer.tokens} tokens`);
+  if (answer?.timing) facts.push(`${(1000 * Number.parseFloat(answer.timing.total ?? 0)).toFixed(1)} ms`);
+  if (!answer) facts.push(`${explanation.header.tokens.length} tokens`);
   if (answer?.truncated ?? explanation?.header?.truncated) facts.push("a part of the text was not read");
   const wrong = explanation?.header && !explanation.header.labelsAgree
     ? "The explanation graph gives another answer to this text; gradients, attention and heads explain that one."

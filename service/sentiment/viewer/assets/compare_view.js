@@ -30,6 +30,8 @@ class OtherState extends EventTarget {
     const {session} = this;
     if (key === "label" || key === "against") return session.explanation?.header?.[key] ?? "";
     if (key === "method") return session.shownMethod();
+    // This view shows none.
+    if (key === "sentences" || key === "targets") return "";
     return session.state.get(key === "text" ? "other" : key);
   }
 }

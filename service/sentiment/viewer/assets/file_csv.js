@@ -5,9 +5,11 @@ import {visibleText} from "./wording.js";
 const FORMULA = /^\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]/;
 const SURROGATE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 const ANSWER = ["label", "score", "abstain", "mixed"];
-const LAST = ["tokens", "truncated", "language_suspect", "model", "model_digest", "error"];
+const READ_AS = ["tokens", "truncated", "language_suspect"];
+const LAST = ["model", "model_digest", "error"];
+const SENTENCES = ["sentences", "sentences_total"];
 // Names of parts of the answer in any format; see cli/answers.py.
-const TAKEN = ["text", "scores", ...ANSWER, ...LAST];
+const TAKEN = ["text", "scores", ...ANSWER, ...READ_AS, ...LAST];
 
 /** A value as the text of a cell: JSON if it is none, empty if there is none. A lone surrogate, which has no UTF-8, is an escape. */
 export function cellText(value) {
@@ -15,9 +17,12 @@ export function cellText(value) {
   return text.replace(SURROGATE, (half) => `\\u${half.charCodeAt(0).toString(16)}`);
 }
 
-/** Under which names the columns of a file are kept beside the answer: a Map. `text`: the column of the texts, which the answer has. */
-function keptNames(columns, text, labels) {
-  const taken = new Set([...TAKEN, ...labels.map(scoreName)]);
+/**
+ * Under which names the columns of a file are kept beside the answer: a Map. `text`: the column of the texts, which the answer has;
+ * `parts`: the columns of answers to parts.
+ */
+function keptNames(columns, text, labels, parts) {
+  const taken = new Set([...TAKEN, ...parts, ...labels.map(scoreName)]);
   const kept = new Map();
   for (const name of columns.filter((one) => one !== "text" || text !== "text")) {
     let free = name;
@@ -32,9 +37,9 @@ function keptNames(columns, text, labels) {
  *
  * @param {object[]} rows of a FileRun.
  * @param {object} how {columns: all of the file's, text: that of the texts, labels, escapes: whether a cell that a spreadsheet would run
- *   as a formula gets an apostrophe before it}.
+ *   as a formula gets an apostrophe before it, sentences and targets: whether they were asked for}.
  */
-export function csvOf(rows, {columns, text, labels, escapes}) {
+export function csvOf(rows, {columns, text, labels, escapes, sentences, targets}) {
   let escaped = 0;
   const cell = (value) => {
     const formula = escapes && typeof value === "string" && FORMULA.test(value);
@@ -43,17 +48,36 @@ export function csvOf(rows, {columns, text, labels, escapes}) {
     return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   };
   const line = (cells) => `${cells.map(cell).join(",")}\r\n`;
-  const kept = keptNames(columns, text, labels);
-  const names = [...kept.values(), "text", ...ANSWER, ...labels.map(scoreName), ...LAST];
+  const parts = [...(sentences ? SENTENCES : []), ...(targets ? ["targets"] : [])];
+  const kept = keptNames(columns, text, labels, parts);
+  const names = [...kept.values(), "text", ...ANSWER, ...labels.map(scoreName), ...READ_AS, ...parts, ...LAST];
   const answer = (row) => {
     const model = row.model ? [`${row.model.name}/${row.model.version}`, row.model.digest] : [null, null];
     const scores = labels.map((label) => row.scores?.get(label));
-    const said = [row.tokens, row.truncated, row.languageSuspect];
+    const lists = row.answer ? partLists(row.answer, row.text) : {};
+    const said = [...READ_AS.map((name) => row.answer?.[name]), ...parts.map((name) => lists[name])];
     return [row.text, row.label, row.score, row.abstain, row.mixed, ...scores, ...said, ...model, row.error];
   };
   const input = ({values}) => [...kept.keys()].map((name) => values.get(name));
-  const parts = [line(names.map(visibleText)), ...rows.map((row) => line([...input(row), ...answer(row)]))];
-  return {parts, escaped};
+  const lines = [line(names.map(visibleText)), ...rows.map((row) => line([...input(row), ...answer(row)]))];
+  return {parts: lines, escaped};
+}
+
+/** The answers to parts of a text as the command line writes them; see client/results.py. */
+function partLists(answer, text) {
+  const predicted = ({label, score, scores, abstain, mixed}) => (
+    {label, score, scores: Object.fromEntries(scores.map((one) => [one.label, one.score])), abstain, mixed}
+  );
+  const sentence = ({span, prediction, tokens, truncated}) => {
+    const own = text.slice(span.utf16_start, span.utf16_end);
+    return {text: own, start: span.code_point_start, end: span.code_point_end, ...predicted(prediction), tokens, truncated};
+  };
+  const target = ({target: name, named, mention, prediction, tokens}) => {
+    const [start, end] = [mention?.code_point_start ?? null, mention?.code_point_end ?? null];
+    return {target: name, named, start, end, ...predicted(prediction), tokens};
+  };
+  const targets = answer.targets?.length ? answer.targets.map(target) : null;
+  return {sentences: (answer.sentences ?? []).map(sentence), sentences_total: answer.sentences_total, targets};
 }
 
 function scoreName(label) {

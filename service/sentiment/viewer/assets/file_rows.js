@@ -26,7 +26,7 @@ function endingOf(name) {
  * How a file is read: what `chosen` leaves open is found by its first rows.
  *
  * @param {object} chosen any of {kind: "txt" for a text a line, delimiter, encoding, header: whether the first row names the columns,
- *   quotes: whether fields may be quoted, column: its place}.
+ *   quotes: whether fields may be quoted, column: its place, targets: the place of the column with each row's targets}.
  * @returns all of these, `columns` (their names, the second of equal ones with _2; [] where there is but the text), and `first`: the
  *   first row as `fileTexts` gives it, {error} where the reading stops before it, or null.
  * @throws {BadFile} it is of another kind, or stops before its first row.
@@ -45,8 +45,8 @@ export async function fileHead(file, chosen = {}) {
 }
 
 /**
- * The rows of a file in their order: {row: from 1, values: a Map by column, chars: how many they have, text}, or with `error` in the
- * place of the text. Reads on only as far as it is asked for.
+ * The rows of a file in their order: {row: from 1, values: a Map by column, chars: how many they have, text, named: its targets if they
+ * have a column}, or with `error` in the place of the text. Reads on only as far as it is asked for.
  *
  * @param {object} head what `fileHead` found.
  * @param {function} reads called with how many bytes have been read.
@@ -55,11 +55,12 @@ export async function fileHead(file, chosen = {}) {
 export async function* fileTexts(file, head, reads) {
   const {rows, close} = await openRows(file, head, reads);
   const key = head.kind === "txt" ? "text" : head.columns[head.column] ?? "text";
+  const targets = head.columns[head.targets];
   let row = 0;
   try {
     for await (const {place, values, error} of rows) {
       row += 1;
-      const found = error ? {error} : textOf(values, key);
+      const found = error ? {error} : {...(targets !== undefined && targetsOf(values, targets)), ...textOf(values, key)};
       const told = found.error ? {error: `${UNREADABLE}: ${place}: ${found.error}`} : found;
       const chars = [...values.values()].reduce((sum, value) => sum + cellText(value).length, 0);
       yield {row, values, chars, ...told};
@@ -280,4 +281,21 @@ function textOf(values, key) {
   if (typeof value === "string") return {text: value};
   if (!values.has(key)) return {error: `has no '${key}'`};
   return {error: `'${key}' ${value === null ? "is missing" : `must be a string, got ${typeOf(value)}`}`};
+}
+
+/** {named}: the names in a column: a list, the same as JSON in a text, or a text with `;` between them. Or {error}. */
+function targetsOf(values, key) {
+  const value = values.get(key) ?? [];
+  const named = typeof value === "string" ? namesOf(value) : value;
+  if (Array.isArray(named) && named.every((name) => typeof name === "string")) return {named};
+  return {error: `'${key}' must be names between ';', or a list of strings`};
+}
+
+function namesOf(text) {
+  if (!text.trimStart().startsWith("[")) return text.split(";").map((name) => name.trim()).filter(Boolean);
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
 }

@@ -3,6 +3,8 @@
 // What a page keeps: each row with its columns, and what was answered.
 export const ROWS_MAX = 20_000;
 const CHARS_MAX = 32 * 2 ** 20;
+// An answer to a sentence or a target takes about as much memory as so many characters.
+const PART_CHARS = 200;
 // Browsers open six connections to a server; two are left for the rest of the page.
 const IN_FLIGHT_MAX = 4;
 const TRIES_MAX = 8;
@@ -18,18 +20,18 @@ const FOR_A_WHILE = ["", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED
 /**
  * A run over texts. Fires "change". `state`: running, done, stopped (by the user), failed; `message` says why it ended early.
  * `limited`: why not all of the file was read. `rows`, as they are answered: what `fileTexts` gives with {label, score, scores: Map,
- * abstain, mixed, tokens, truncated, languageSuspect, model} or {error: "CODE: message"}. `models`: those that answered, by digest; more than one if the server's
- * has changed.
+ * abstain, mixed, answer: the rest of the ClassifyResponse, model} or {error: "CODE: message"}. `models`: those that answered, by digest;
+ * more than one if the server's has changed.
  */
 export class FileRun extends EventTarget {
   /**
    * @param {AsyncIterator} texts see fileTexts.
-   * @param {function} classify (text, signal) gives a ClassifyResponse; throws a ServerError.
+   * @param {function} classify ({text, targets}, signal) gives a ClassifyResponse; throws a ServerError.
    */
   constructor(texts, classify) {
     super();
     Object.assign(this, {texts, classify, rows: [], state: "running", message: "", limited: ""});
-    Object.assign(this, {models: new Map(), resent: 0, failures: 0, chars: 0, begun: 0, resumeAt: 0});
+    Object.assign(this, {models: new Map(), resent: 0, failures: 0, chars: 0, parts: 0, begun: 0, resumeAt: 0});
     this.stopping = new AbortController();
   }
 
@@ -59,7 +61,7 @@ export class FileRun extends EventTarget {
     while (this.state === "running") {
       const {done, value} = await this.#next();
       if (done || this.state !== "running" || this.#full(value)) return;
-      const answer = value.error ? value : await this.#answer(value.text) ?? ENDED;
+      const answer = value.error ? value : await this.#answer(value) ?? ENDED;
       this.failures += answer.error ? 1 : 0;
       this.rows.push({...value, ...answer});
       this.#changed();
@@ -80,23 +82,27 @@ export class FileRun extends EventTarget {
     this.begun += 1;
     this.chars += chars;
     const full = this.begun > ROWS_MAX || this.chars > CHARS_MAX;
-    const limits = `${ROWS_MAX.toLocaleString("en-US")} rows and ${(CHARS_MAX / 2 ** 20)} million characters`;
+    const parts = this.parts ? ` (an answer to a sentence or target counts as ${PART_CHARS})` : "";
+    const limits = `${ROWS_MAX.toLocaleString("en-US")} rows and ${(CHARS_MAX / 2 ** 20)} million characters${parts}`;
     if (full) this.limited = `This page takes ${limits} of a file; the rest was not read. sentiment classify --input reads any size.`;
     return full;
   }
 
   /** The answer, or null if the run ended before there was one. */
-  async #answer(text) {
+  async #answer({text, named}) {
     const {signal} = this.stopping;
     for (let tries = 1; ; tries += 1) {
       // All wait where one was refused.
       await pause(this.resumeAt - performance.now(), signal);
       if (this.state !== "running") return null;
       try {
-        const {prediction, tokens, truncated, language_suspect: languageSuspect, model} = await this.classify(text, signal);
+        const {prediction, model, timing: _, ...answer} = await this.classify({text, targets: named}, signal);
+        const parts = (answer.sentences?.length ?? 0) + (answer.targets?.length ?? 0);
+        this.parts += parts;
+        this.chars += PART_CHARS * parts;
         if (!this.models.has(model.digest)) this.models.set(model.digest, model);
         const scores = new Map(prediction.scores.map((one) => [one.label, one.score]));
-        return {...prediction, scores, tokens, truncated, languageSuspect, model: this.models.get(model.digest)};
+        return {...prediction, scores, answer, model: this.models.get(model.digest)};
       } catch (error) {
         if (this.state !== "running") return null;
         const {status = ""} = error;

@@ -1,4 +1,5 @@
 // The view that classifies a file: progress, and the answers sorted, filtered and saved as CSV.
+import {namesIn, partsInShort} from "./answer_parts.js";
 import {element} from "./dom.js";
 import {saveBlob} from "./exporting.js";
 import {checkField, choiceField, quietButton} from "./fields.js";
@@ -32,7 +33,10 @@ const ORDERS = {
   high: ["highest score first", (one, other) => (other.score ?? 0) - (one.score ?? 0)],
   label: ["label", (one, other) => String(one.label ?? "").localeCompare(String(other.label ?? ""))],
 };
+const OTHER_COLUMNS = {column: undefined, targets: undefined, header: undefined};
 const CERTAINTIES = {all: "decided or not", decided: "decided", undecided: "undecided"};
+// Targets that are no column's.
+const SAME_TARGETS = "same";
 const NOT_ANSWERED = "not answered";
 
 /** Take files that are dropped on the page, and show them in their view. */
@@ -72,19 +76,27 @@ class FileView {
     this.header.offer([], () => [["names", "column names"], ["data", "data"]]);
     this.delimiter = choiceField("Delimiter", (sign) => (
       // Places of columns are others then.
-      this.#choose({...(sign === NO_DELIMITER ? {kind: "txt"} : {kind: "csv", delimiter: sign}), column: undefined, header: undefined})
+      this.#choose({...(sign === NO_DELIMITER ? {kind: "txt"} : {kind: "csv", delimiter: sign}), ...OTHER_COLUMNS})
     ));
     this.quotes = choiceField("Quotes", (said) => this.#choose({quotes: said === "fields"}));
     this.quotes.offer([], () => [["fields", "around fields"], ["text", "part of texts"]]);
     this.encoding = choiceField("Encoding", (encoding) => this.#choose({encoding}));
     this.encoding.offer([], () => Object.entries(ENCODINGS));
-    this.choices = [this.column, this.header, this.delimiter, this.quotes, this.encoding];
+    this.targets = choiceField("Targets of a text", (place) => (
+      this.#choose({targets: place === SAME_TARGETS ? undefined : Number(place)})
+    ));
+    this.choices = [this.column, this.header, this.delimiter, this.quotes, this.encoding, this.targets];
+    this.sentences = checkField("Answer each sentence", () => {});
+    this.names = element("input", {id: "file-targets", type: "text", dir: "auto", spellcheck: false, placeholder: "battery, service"});
+    const named = "Targets of all texts, with commas between them";
+    this.named = element("div", {class: "field"}, element("label", {htmlFor: this.names.id, text: named}), this.names);
     this.start = element("button", {type: "button", class: "button", text: "Classify", on: {click: () => this.#begin()}});
     this.stop = quietButton("Cancel", () => this.run.stop());
-    this.named = element("p", {class: "file-named"});
+    this.said = element("p", {class: "file-named"});
     this.failed = element("p", {class: "failed", role: "alert"});
     this.first = element("p", {class: "note file-first"});
-    this.reading = element("div", {class: "row fields"}, ...this.choices.map((choice) => choice.element), this.start, this.stop);
+    this.reading = element("div", {class: "row fields"}, ...this.choices.map((choice) => choice.element), this.named, this.sentences.element,
+      this.start, this.stop);
     this.bar = element("progress", {max: 1, aria: {label: "Share of the file that is read"}});
     this.told = element("p", {class: "note"});
     this.results = element("div", {class: "file-results"});
@@ -93,7 +105,7 @@ class FileView {
       {class: "file-view"},
       element("div", {class: "field"}, element("label", {htmlFor: input.id, text: "A file of texts"}), input),
       element("p", {class: "note", text: FILE_HINT}),
-      this.named, this.failed, this.reading, this.first, element("div", {class: "file-progress"}, this.bar, this.told), this.results,
+      this.said, this.failed, this.reading, this.first, element("div", {class: "file-progress"}, this.bar, this.told), this.results,
     );
     this.results.append(...this.#resultNodes());
     this.drawTable = redrawn(this.table);
@@ -109,14 +121,15 @@ class FileView {
       this.#take(dropped);
       return;
     }
-    this.named.hidden = !file;
-    this.named.textContent = file ? `${visibleText(file.name)}, ${sizeText(file.size)}` : "";
+    this.said.hidden = !file;
+    this.said.textContent = file ? `${visibleText(file.name)}, ${sizeText(file.size)}` : "";
     this.failed.hidden = !this.error;
     if (this.failed.textContent !== this.error) this.failed.textContent = this.error;
     const running = run?.state === "running";
     this.#updateReading();
     this.start.disabled = running || !head || this.settled !== this.chosen;
     for (const {select} of this.choices) select.disabled = running;
+    this.sentences.box.disabled = this.names.disabled = running;
     this.stop.hidden = !running;
     this.bar.parentNode.hidden = !run;
     this.results.hidden = !run?.rows.length;
@@ -142,12 +155,19 @@ class FileView {
     const other = delimiter && !DELIMITER_NAMES[delimiter] ? {[delimiter]: `"${visibleText(delimiter)}"`} : {};
     this.delimiter.offer([delimiter], () => Object.entries({...DELIMITER_NAMES, ...other, [NO_DELIMITER]: "none, a text a line"}));
     this.delimiter.choose(table ? delimiter : NO_DELIMITER);
+    const answersTargets = Boolean(this.context.session.model?.targets);
+    this.targets.element.hidden = !answersTargets || !(head?.columns.length > 1);
+    this.named.hidden = !answersTargets || head?.targets !== undefined;
     this.first.hidden = !head;
     if (!head) return;
     const {columns, column, header, first} = head;
     const named = (name, place) => (table && !header ? "" : visibleText(name)) || `column ${place + 1}`;
     this.column.offer([header, ...columns], () => columns.map((name, place) => [String(place), named(name, place)]));
     this.column.choose(String(column));
+    this.targets.offer([header, ...columns], () => [
+      [SAME_TARGETS, "the same for all"], ...columns.map((name, place) => [String(place), `in ${named(name, place)}`]),
+    ]);
+    this.targets.choose(String(head.targets ?? SAME_TARGETS));
     this.header.choose(header ? "names" : "data");
     const text = () => element("bdi", {text: shortText(first.text) || "(empty)"});
     this.drawFirst([head], () => (first ? first.error ? [visibleText(first.error)] : ["First text: ", text()] : ["It has no rows."]));
@@ -181,9 +201,14 @@ class FileView {
     const {session, announce} = this.context;
     const {file, head} = this;
     this.read = 0;
-    const texts = fileTexts(file, head, (read) => { this.read = read; });
-    const run = new FileRun(texts, session.classifier());
-    Object.assign(this, {run, page: 0, asked: {head, labels: session.model?.labels ?? []}});
+    const sentences = this.sentences.box.checked;
+    const own = session.model?.targets ? head.targets : undefined;
+    const same = session.model?.targets && own === undefined ? namesIn(this.names.value) : [];
+    const texts = fileTexts(file, {...head, targets: own}, (read) => { this.read = read; });
+    const classify = session.classifier(sentences);
+    const run = new FileRun(texts, ({text, targets = same}, signal) => classify({text, targets}, signal));
+    const targets = own !== undefined || same.length > 0;
+    Object.assign(this, {run, page: 0, asked: {head, labels: session.model?.labels ?? [], sentences, targets}});
     let timer = 0;
     const redraw = () => {
       timer = 0;
@@ -275,15 +300,19 @@ class FileView {
     const {state} = this.context;
     const none = {pair: null, label: null, against: null, view: null, without: null, lock: null, token: null};
     const hues = labelHues(this.#labels());
-    const open = ({text}) => state.set({text, ...none}, {remember: true});
+    const open = ({text, answer}) => {
+      const targets = (answer?.targets ?? []).map(({target}) => target).join(", ");
+      state.set({text, ...none, sentences: this.asked.sentences ? "1" : null, targets}, {remember: true});
+    };
     const row = (found) => element(
       "tr",
       {},
       element("td", {class: "number", text: String(found.row)}),
       element("td", {}, found.error ? element("span", {class: "failed", text: NOT_ANSWERED}) : labelName(found.label, hues), " ",
-        found.abstain ? element("span", {class: "undecided", text: "undecided"}) : null),
+        found.abstain ? element("span", {class: "undecided", text: "undecided"}) : null, found.mixed ? " mixed" : null),
       element("td", {class: "number", text: found.error ? "" : found.score.toFixed(4)}),
       element("td", {class: "file-text"}, element("bdi", {text: shortText(found.text ?? "")}),
+        ...partsInShort(found.answer).map((said) => element("p", {class: "note", text: said})),
         found.error ? element("p", {class: "failed", text: visibleText(found.error)}) : null),
       element("td", {}, found.text ? explainButton(found, open) : null),
     );
@@ -296,10 +325,10 @@ class FileView {
 
   #save() {
     const rows = this.#shown();
-    const {head} = this.asked;
+    const {head, sentences, targets} = this.asked;
     const columns = [...new Set([...head.columns, ...this.run.rows.flatMap(({values}) => [...values.keys()])])];
     const text = head.columns[head.column] ?? "text";
-    const {parts, escaped} = csvOf(rows, {columns, text, labels: this.#labels(), escapes: this.escapes.box.checked});
+    const {parts, escaped} = csvOf(rows, {columns, text, labels: this.#labels(), escapes: this.escapes.box.checked, sentences, targets});
     saveBlob(new Blob(parts, {type: "text/csv"}), `${this.file.name.replace(/(\.[^.]*?)(\.gz)?$/i, "")}-answers.csv`);
     const apostrophes = escaped ? ` Cells that have an apostrophe now: ${wholeNumber(escaped)}.` : "";
     this.context.tell(`${wholeNumber(rows.length)} rows are saved.${apostrophes}`);

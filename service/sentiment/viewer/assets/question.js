@@ -1,5 +1,7 @@
 // The form: what to explain.
+import {namesIn} from "./answer_parts.js";
 import {element, replace} from "./dom.js";
+import {checkField} from "./fields.js";
 import {ADDRESS_TEXT_MAX} from "./state.js";
 
 // Of what sentiment models find hard; `pair`: only for a model that reads pairs.
@@ -21,6 +23,10 @@ const EXAMPLES = [
   },
   {kind: "Pair", text: "The film was not good at all.", pair: "But I liked the end."},
 ];
+const OTHER_TEXT = "Not explained yet: what is shown belongs to the text before.";
+const OTHER_TARGETS = "Not asked for these targets yet.";
+const NO_TARGETS = "This model answers no targets, so they are not asked for.";
+const OF_NO_PAIR = "A text with a second text has no answers to sentences and targets.";
 const TRUNCATIONS = {"": "as the model does", head: "read its beginning", head_tail: "read its beginning and end", refuse: "refuse it"};
 
 /** The form over `session` and `state`: {element, update()}. */
@@ -32,6 +38,15 @@ export function questionForm({session, state, tell}) {
   replace(truncation, ...Object.entries(TRUNCATIONS).map(([value, said]) => element("option", {value, text: said})));
   const send = element("button", {type: "submit", class: "button", text: "Explain"});
   const second = questionField("Second text, for a model that reads pairs", pair);
+  const sentences = checkField("Answer each sentence", () => {
+    // What is asked for is the text that is shown, so this can take effect at once.
+    if (session.text && text.value === session.text) form.requestSubmit();
+  });
+  const targets = element("input", {id: "targets", type: "text", dir: "auto", spellcheck: false, placeholder: "battery, service"});
+  const named = questionField("Targets, with commas between them", targets);
+  named.classList.add("targets");
+  const partsNotice = element("p", {class: "note", hidden: true});
+  const partFields = element("div", {class: "row fields part-fields"}, sentences.element, named);
   const models = questionField("Model", model);
   const notice = element("p", {class: "note", hidden: true});
   const examples = element("ul", {class: "examples", aria: {label: "Examples"}});
@@ -47,6 +62,7 @@ export function questionForm({session, state, tell}) {
     if (example.pair) ofPair.push(item);
     examples.append(item);
   }
+  const otherNames = () => !named.hidden && String(namesIn(targets.value)) !== String(namesIn(state.get("targets")));
   const ask = (said) => {
     text.value = said;
     if (!said.trim()) {
@@ -55,13 +71,20 @@ export function questionForm({session, state, tell}) {
       return;
     }
     const next = {text: said, pair: second.hidden ? null : pair.value, model: model.value || null, truncation: truncation.value};
-    const asked = ["text", "pair", "model", "truncation"].some((key) => (next[key] ?? "") !== state.get(key));
+    const parts = {
+      sentences: sentences.box.checked ? "1" : null,
+      targets: otherNames() ? namesIn(targets.value).join(", ") : state.get("targets"),
+    };
+    const differs = (wanted) => Object.entries(wanted).some(([key, value]) => (value ?? "") !== state.get(key));
+    const asked = differs(next);
+    const anew = !asked && !differs(parts);
     // This changes the numbers of tokens and words.
     const numbered = asked ? {lock: null, without: null, token: null} : {};
     // A link without a text may choose the labels for the first one.
     const label = said === state.get("text") || !state.get("text") ? {} : {label: null, against: null};
-    state.set({...next, ...numbered, ...label}, {remember: true});
-    if (!asked) session.submit();
+    targets.value = parts.targets;
+    state.set({...next, ...numbered, ...label, ...parts}, {remember: true});
+    if (anew) session.submit();
   };
   const submitted = (event) => {
     event.preventDefault();
@@ -69,24 +92,31 @@ export function questionForm({session, state, tell}) {
   };
   const fields = [models, questionField("Long text", truncation)];
   const choices = element("div", {class: "row choices"}, ...fields, element("span", {class: "grow"}), send);
-  const form = element("form", {on: {submit: submitted}}, questionField("Text", text), second, examples, notice, choices);
+  const form = element("form", {on: {submit: submitted}}, questionField("Text", text), second, partFields, partsNotice, examples, notice, choices);
   // The answer below is then that of another text.
   const edited = element("p", {class: "failed", hidden: true, role: "status"});
   form.insertBefore(edited, choices);
   const compare = () => {
     const other = Boolean(session.text) && (text.value !== state.get("text") || (!second.hidden && pair.value !== state.get("pair")));
-    edited.hidden = !other;
-    edited.textContent = other ? "Not explained yet: what is shown belongs to the text before." : "";
+    const names = Boolean(session.text) && otherNames();
+    edited.hidden = !other && !names;
+    edited.textContent = other ? OTHER_TEXT : names ? OTHER_TARGETS : "";
+    const paired = !second.hidden && Boolean(pair.value);
+    sentences.box.disabled = targets.disabled = paired;
+    const unanswered = named.hidden && Boolean(listed?.length) && Boolean(state.get("targets"));
+    partsNotice.hidden = !paired && !unanswered;
+    partsNotice.textContent = paired ? OF_NO_PAIR : unanswered ? NO_TARGETS : "";
   };
   text.addEventListener("input", compare);
   pair.addEventListener("input", compare);
+  targets.addEventListener("input", compare);
   text.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
   });
   let shown = null;
   let listed = null;
   const update = () => {
-    const asked = [state.get("text"), state.get("pair"), state.get("model"), state.get("truncation")].join("\n\0");
+    const asked = ["text", "pair", "model", "truncation", "sentences", "targets"].map((key) => state.get(key)).join("\n\0");
     if (listed !== session.models) {
       listed = session.models;
       const options = listed.map(({id}, place) => {
@@ -103,10 +133,13 @@ export function questionForm({session, state, tell}) {
       pair.value = state.get("pair");
       model.value = modelOption(listed, state.get("model"));
       truncation.value = state.get("truncation");
+      sentences.box.checked = state.get("sentences") === "1";
+      targets.value = state.get("targets");
     }
     const reads = listed.find(({id}) => model.value === `${id.name}/${id.version}`) ?? listed[0];
     models.hidden = listed.length < 2;
     second.hidden = !reads?.pairs;
+    named.hidden = !reads?.targets;
     for (const item of ofPair) item.hidden = second.hidden;
     const length = Math.max(state.get("text").length, state.get("pair").length);
     notice.hidden = length <= ADDRESS_TEXT_MAX;

@@ -1,9 +1,12 @@
 // The requests about the current text, and what has arrived. Views request data only here.
+import {namesIn} from "./answer_parts.js";
 import {Explanation, ModelChanged} from "./explanation.js";
 import {askAnswer, askExplanation, askModel, askModels, sendFeedback} from "./server.js";
 
 // A change of these is a new request.
 const QUESTION_KEYS = ["text", "pair", "model", "label", "against", "truncation"];
+// A change of these is a new request for the answer alone.
+const PART_KEYS = ["sentences", "targets"];
 const NOT_SAVED = "This saved page does not hold it; a page from a running server can ask for it";
 // The Python option that requests a part for a saved page.
 const SAVED_BY = {
@@ -44,11 +47,16 @@ export class Session extends EventTarget {
     this.text = "";
     this.pair = null;
     this.statuses = new Map();
-    this.asking = new AbortController();
+    this.asking = this.answering = new AbortController();
     this.stale = false;
     state.addEventListener("change", ({detail}) => {
-      if (this.live && detail.some((key) => QUESTION_KEYS.includes(key))) this.submit();
-      else if (detail.includes("method")) this.ask("attribution", this.method());
+      const changed = (keys) => this.live && detail.some((key) => keys.includes(key));
+      if (changed(QUESTION_KEYS)) {
+        this.submit();
+        return;
+      }
+      if (changed(PART_KEYS)) this.#answerAnew();
+      if (detail.includes("method")) this.ask("attribution", this.method());
     });
     if (saved) this.#show(saved);
   }
@@ -68,6 +76,7 @@ export class Session extends EventTarget {
   /** Explain the state's text; cancels requests about another text. */
   submit() {
     this.asking.abort();
+    this.answering.abort();
     this.asking = new AbortController();
     const {state} = this;
     this.text = state.get("text");
@@ -115,13 +124,14 @@ export class Session extends EventTarget {
     if (!this.live || (!this.text && part !== "card") || state === "asking" || (state !== "none" && !again)) return;
     const work = {
       answer: async (signal) => {
-        this.answer = await askAnswer(this.#question({label: undefined}), signal);
+        this.answer = await askAnswer(this.#question({label: undefined, ...this.parts()}), signal);
       },
       card: async (signal) => {
         if (this.model) this.model = await askModel(this.model.id.name, this.model.id.version, signal);
       },
     }[part];
-    this.#follow(statusKey(part, detail), work ?? ((signal) => this.#explain(part, detail, signal)));
+    const {signal} = part === "answer" ? (this.answering = new AbortController()) : this.asking;
+    this.#follow(statusKey(part, detail), work ?? ((asked) => this.#explain(part, detail, asked)), signal);
   }
 
   /** The status of a part: {state: "none" | "asking" | "here" | "failed", message, final}; final: a retry cannot help. */
@@ -132,10 +142,23 @@ export class Session extends EventTarget {
     return this.#holds(part, detail) ? {state: "here", message: ""} : {state: "none", message: notSaved(part)};
   }
 
-  /** What answers the texts of a file, by the model and truncation that are chosen now, behind the texts that somebody waits for. */
-  classifier() {
+  /**
+   * What is asked for beside the answer to the whole text, as in a request: {sentences, targets}, without what is not asked for. Nothing
+   * of a pair, and no targets of a model that answers none.
+   */
+  parts() {
+    const targets = this.model?.targets ? namesIn(this.state.get("targets")) : [];
+    if (this.pair) return {};
+    return {...(this.state.get("sentences") === "1" && {sentences: true}), ...(targets.length > 0 && {targets})};
+  }
+
+  /**
+   * What answers the rows of a file, {text, targets}, by the model and truncation that are chosen now, behind the texts that somebody
+   * waits for. `sentences`: whether to answer each.
+   */
+  classifier(sentences) {
     const question = {...this.#question({label: undefined, text_pair: undefined}), priority: "PRIORITY_BULK"};
-    return (text, signal) => askAnswer({...question, text}, signal);
+    return ({text, targets}, signal) => askAnswer({...question, text, sentences, targets}, signal);
   }
 
   /** Whether right labels can be told: the server, which says so in the page, keeps a journal. */
@@ -205,11 +228,21 @@ export class Session extends EventTarget {
     };
   }
 
+  /** Ask for the answer with other parts; the explanation stays. */
+  #answerAnew() {
+    this.answering.abort();
+    this.answer = null;
+    this.statuses.delete("answer");
+    this.ask("answer");
+    this.#changed();
+  }
+
   /** Read a saved page's explanation. */
   #show({page, messages}) {
     this.text = page.text;
     this.pair = page.text_pair ?? null;
     this.model = page.model ?? null;
+    this.answer = page.answer ?? null;
     this.explanation = new Explanation(this.text, this.pair);
     for (const message of messages) this.explanation.take(message);
   }

@@ -3,8 +3,8 @@
 // A longer text is left out: mail and chat programs cut such addresses.
 export const ADDRESS_TEXT_MAX = 6000;
 const TEXTS = ["text", "pair", "other"];
-// They name places in the text, or words to leave out.
-const OF_TEXT = [...TEXTS, "without", "lock", "token"];
+// They name places in the text, words to leave out, or what the text is about.
+const OF_TEXT = [...TEXTS, "targets", "without", "lock", "token"];
 
 /** The page's state: strings by key, in the address. Fires "change", with the changed keys in `detail`. */
 export class State extends EventTarget {

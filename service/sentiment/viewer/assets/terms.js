@@ -4,6 +4,9 @@ import {element, replace} from "./dom.js";
 const TERMS = {
   "probability": "How often answers with this number are right: the model's score after calibration, measured on texts with known labels.",
   "undecided": "The model abstains: its highest probability is below the bundle's threshold. Also: abstain.",
+  "mixed": "The text praises and blames, by the model's own output for it or by its sentences. It is no label.",
+  "answer to a sentence": "The model's answer to the sentence alone; words of other sentences do not count.",
+  "target": "What the text speaks of, such as the service. Its answer is the sentiment towards it, by the text around its first mention.",
   "token": "A piece of a word, or a special sign, that the model reads as one number.",
   "truncated": "The text has more tokens than the model reads; a part was not read.",
   "logit": "The model's raw score of a label, before it becomes a probability. One more multiplies the label's odds by about 2.7.",
@@ -45,17 +48,18 @@ const TERMS = {
   "sent again": "The server refused the text because it was busy; the page waited as long as it said and sent it again.",
 };
 const READ = ["probability", "undecided", "token", "truncated"];
+const PARTS = ["mixed", "answer to a sentence", "target"];
 const METHODS = ["Shapley value", "two-step Shapley", "integrated gradients", "gradient x input", "occlusion"];
 const LOOKS = ["attention", "layer", "head", "weight", "effect of a head", "pattern", "special token"];
 /** The terms of each view. */
 const TERMS_OF = {
-  text: [...READ, "logit", "attribution", ...METHODS, "residual", "evidence", "p", "counterfactual"],
+  text: [...READ, ...PARTS, "logit", "attribution", ...METHODS, "residual", "evidence", "p", "counterfactual"],
   heads: LOOKS,
   model: LOOKS,
   neuron: ["layer", "head", "query, key", "q \u00b7 k", "scaled", "softmax", "attention", "embedding", "logit"],
   geometry: ["embedding", "layer", "principal component", "cosine", "golden word", "attribution", "logit"],
   compare: [...READ, "added, removed", "difference", "logit", "attribution", ...METHODS, "evidence"],
-  file: [...READ, "sent again"],
+  file: [...READ, ...PARTS, "sent again"],
   card: [
     "accuracy", "macro F1", "calibration error", "temperature", "undecided", "logit", ...METHODS, "over random", "evidence", "rollout",
     "baseline", "digest",

@@ -1,4 +1,5 @@
 // The text view as a picture: the coloured text in lines, the legend and the verdict.
+import {partsSaid, wholeSaid} from "./answer_parts.js";
 import {directionHues, drawMark, huesSaid} from "./label_hues.js";
 import {fittedText, textWidth} from "./surface.js";
 import {closesWord, directedRuns, textParts} from "./text_words.js";
@@ -19,7 +20,7 @@ const WORD_PAD = 2;
 const WORD_SPACE = 4;
 const SCALE_STEP = 20;
 
-/** What is drawn of {explanation, attribution, evidence, struck, without, numbers}; attribution, evidence and without may be null. */
+/** What is drawn of {explanation, answer, attribution, evidence, struck, without, numbers}; all but struck and numbers may be null. */
 export function textDrawing(shown) {
   const {header, texts} = shown.explanation;
   const rowHeight = shown.numbers && shown.attribution ? 38 : 27;
@@ -48,14 +49,16 @@ export function textDrawing(shown) {
   return {width: PICTURE_WIDTH, height, title, draw};
 }
 
-function sentencesBelow({explanation, attribution, evidence, without}) {
-  const {header, counterfactuals} = explanation;
+function sentencesBelow({explanation, answer, attribution, evidence, without}) {
+  const {header, counterfactuals, texts} = explanation;
   return [
     huesSaid(header).map(({name, direction}) => `${name}: ${direction}`).join("; "),
     attribution ? methodSentence(attribution) : "",
     evidence ? `evidence: ${evidence.verdict}: ${evidenceSentence(evidence, header.words.length)}` : "",
     without ? withoutSentence(header, without) : "",
     ...[counterfactuals?.flip, counterfactuals?.keep].filter(Boolean).map((found) => counterfactualSentence(header, found)),
+    ...wholeSaid(answer?.prediction ?? header.prediction, answer),
+    ...partsSaid(answer, texts[0]),
   ].filter(Boolean);
 }
 

@@ -61,6 +61,7 @@ function drawnOf(context) {
   const method = session.shownMethod();
   return {
     explanation: session.explanation,
+    answer: session.answer,
     attribution: attributionShown(session),
     evidence: session.explanation.evidence.get(method) ?? null,
     struck: new Set(leavesOut(context) ? wordsLeftOut(context) : []),

@@ -1,0 +1,71 @@
+// The text with its sentences marked by their answers, and the targets in a table.
+import {NOT_NAMED, markedPieces, moreSaid, partsOf} from "./answer_parts.js";
+import {element} from "./dom.js";
+import {labelName} from "./label_hues.js";
+import {tableIn} from "./text_facts.js";
+import {quotedWord, visibleText} from "./wording.js";
+
+/** The answers to parts of a text; null if the answer has none. `hues`: of labelHues. */
+export function partNodes(answer, text, hues) {
+  const parts = partsOf(answer);
+  if (!parts.sentences.length && !parts.targets.length) return null;
+  const more = moreSaid(parts);
+  return element(
+    "section",
+    {class: "parts"},
+    element(
+      "div", {class: "part-text", dir: "auto", tabIndex: 0, role: "region", aria: {label: "text with its answers"}},
+      ...markedNodes(text, parts, hues),
+    ),
+    more ? element("p", {class: "note", text: more}) : null,
+    parts.targets.length ? tableIn("answers to targets", targetTable(text, parts.targets, hues)) : null,
+  );
+}
+
+/** Sentences in their labels' colours, each followed by its answer, with the mentions in them framed. */
+function markedNodes(text, parts, hues) {
+  const groups = [];
+  for (const piece of markedPieces(text, parts)) {
+    if (groups.at(-1)?.sentence !== piece.sentence || !groups.length) groups.push({sentence: piece.sentence, nodes: []});
+    groups.at(-1).nodes.push(piece.target ? mention(piece, hues) : piece.text);
+  }
+  return groups.flatMap(({sentence, nodes}) => {
+    // White space between sentences, and those without an answer.
+    if (!sentence) return parts.sentences.length ? [element("span", {class: "part-none"}, ...nodes)] : nodes;
+    const {prediction} = sentence;
+    return [
+      element("span", {class: "label-name part-sentence", data: {hue: hues.get(prediction.label) ?? ""}}, ...nodes),
+      element("span", {class: "part-answer number", dir: "ltr"}, ...answerNodes(prediction, hues, 2)),
+    ];
+  });
+}
+
+function mention({text, target: {prediction}}, hues) {
+  return element(
+    "mark",
+    {class: "label-name part-mention", data: {hue: hues.get(prediction.label) ?? ""}},
+    text,
+    element("span", {class: "visually-hidden", text: ` (a target: ${visibleText(prediction.label)})`}),
+  );
+}
+
+function answerNodes({label, score, abstain}, hues, digits) {
+  return [labelName(label, hues), ` ${score.toFixed(digits)}${abstain ? ", undecided" : ""}`];
+}
+
+function targetTable(text, targets, hues) {
+  const row = ({target, named, start, end, prediction}) => element(
+    "tr",
+    {},
+    element("th", {scope: "row"}, element("bdi", {text: visibleText(target)})),
+    element("td", {}, ...answerNodes(prediction, hues, 4)),
+    element("td", {class: "note", text: named ? quotedWord(text.slice(start, end)) : NOT_NAMED}),
+  );
+  const heads = ["target", "answer", "first mention"].map((name) => element("th", {scope: "col", text: name}));
+  return element(
+    "table",
+    {},
+    element("thead", {}, element("tr", {}, ...heads)),
+    element("tbody", {}, ...targets.map(row)),
+  );
+}
