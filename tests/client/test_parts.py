@@ -134,7 +134,7 @@ def test_a_column_gives_each_text_its_own_targets(client: Client, column: Any) -
         (iter([["food"]]), ValueError, "targets has 1 values and texts has more"),
         (3, TypeError, "targets must be an iterable of texts, got int"),
     ],
-    ids=str,
+    ids=["a text", "a column too short", "an iterator too short", "a number"],
 )
 def test_targets_that_belong_to_no_text_are_refused(client: Client, targets: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
