@@ -111,3 +111,17 @@ async def test_an_error_that_is_kept_as_an_outcome_holds_no_text(served: tuple[S
 
     assert isinstance(outcome, Unavailable)
     assert (outcome.__traceback__, outcome.__cause__, outcome.__context__) == (None, None, None)
+
+
+async def read_by_one_thread(one: Served, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event, list[int]]:
+    """Holds the thread that reads long texts: set when it has begun, what lets it go, and how many texts it has begun to read."""
+    begun, gate, texts, read = threading.Event(), threading.Event(), [], one._reader.read
+
+    def held(queries: Sequence[Query]) -> list[Reading]:
+        texts.append(len(queries))
+        begun.set()
+        assert gate.wait(60)
+        return read(queries)
+
+    monkeypatch.setattr(one._reader, "read", held)
+    return begun, gate, texts

@@ -213,6 +213,7 @@ def test_a_model_of_two_labels_splits_texts_too_but_has_no_targets(start: Start,
         ([" \n"], "targets[0]", "has 2 characters and none but white space"),
         (["\u00e9" * 65], "targets[0]", "has 130 bytes; the limit is 128"),
         (["film", "food", "film"], "targets[2]", "is the same as targets[0]"),
+        (["film", "\u200b"], "targets[1]", "has 1 characters and none that the model reads"),
     ],
 )
 @every_method
@@ -226,7 +227,7 @@ def test_wrong_targets_are_refused_by_their_field(stub: Any, method: str, target
         assert caught.value.code == Code.INVALID_ARGUMENT.value[0]
         message, prefix = caught.value.message, "items[1]." if method == "ClassifyBatch" else "item."
         assert message.startswith(f"{prefix}{field}: ")
-    assert says in message.replace("items[1].", "").replace("item.", "")
+    assert says in message
 
 
 def test_wrong_fields_are_refused_over_http_too(three: RunningServer) -> None:

@@ -26,11 +26,15 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A target, and where the text names it. ``row``: as read around the mention. Both are None if the text does not name it."""
+    """A target, and where the text names it. ``row``: as read around the mention. Both are None if the text does not name it.
+
+    ``blank``: the model reads nothing of the target itself. Then it cannot be answered.
+    """
 
     name: str
     mention: Span | None
     row: Row | None
+    blank: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +121,10 @@ def _targets(tokenizer: Tokenizer, text: str, whole: Row | Windows, targets: Seq
         return
     fits = whole if isinstance(whole, Row) and not whole.truncated else None
     mentions = Mentions(text)
-    for target in targets:
-        mention = mentions.find(target)
+    for target, own in zip(targets, tokenizer.encode_many(targets), strict=True):
+        blank = own.tokens <= tokenizer.special_tokens
+        mention = None if blank else mentions.find(target)
         if mention is None:
-            yield Target(target, None, None)
+            yield Target(target, None, None, blank)
         else:
             yield Target(target, units.span(*mention), tokenizer.encode_target(text, mention, target, tokens, fits))

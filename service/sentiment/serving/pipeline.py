@@ -146,7 +146,11 @@ class Served:
             self.check(query)
             begun = time.monotonic()
             with StageSpan(query.trace, "tokenize") as attributes:
-                (reading,) = await self._read([query], deadline_at)
+                try:
+                    (reading,) = await self._read([query], deadline_at)
+                except asyncio.CancelledError:
+                    self._count_left(1, deadline_at)
+                    raise
                 attributes["sentiment.tokens"] = reading.tokens
             return self._submit(query, reading, arrived_at, time.monotonic() - begun, deadline_at, tell)
 
@@ -192,7 +196,10 @@ class Served:
                         settle(index, error.alone())
                 await done.wait()
             except asyncio.CancelledError:
-                self._count_left(sum(isinstance(outcome, Answer) for outcome in outcomes), deadline_at)
+                # Those that are answered, and those that are not queued yet. An error is counted where it occurs, and a queued text when
+                # it is withdrawn.
+                errors = sum(isinstance(outcome, RequestError) for outcome in outcomes)
+                self._count_left(len(queries) - errors - len(tickets), deadline_at)
                 raise
             finally:
                 for ticket in tickets.values():
