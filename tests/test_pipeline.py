@@ -163,7 +163,7 @@ async def test_a_text_whose_caller_leaves_before_a_thread_reads_it_is_not_read(
     callers[1].cancel()
     await asyncio.wait({callers[1]})
     reader.gate.set()
-    while not one.queue._batcher.scheduler.rows_waiting + one.queue._batcher.scheduler.rows_running == 2:  # type: ignore[attr-defined]  # HereQueue
+    while one.queue._batcher.scheduler.rows_waiting + one.queue._batcher.scheduler.rows_running != 2:  # type: ignore[attr-defined]  # HereQueue
         await asyncio.sleep(0)
 
     assert reader.texts == [1, 1]

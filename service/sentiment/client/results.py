@@ -2,6 +2,7 @@
 
 import copyreg
 import html
+import math
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -274,7 +275,8 @@ class CallFailed(SentimentError):
         code: the gRPC status code.
         message: message of the server or the transport.
         violations: errors in the request, for INVALID_ARGUMENT.
-        retry_after_s: when to retry, in seconds from now, for RESOURCE_EXHAUSTED.
+        retry_after_s: when to retry, in seconds from now, for RESOURCE_EXHAUSTED; infinite if no retry can help; None if the server does
+            not say.
         request_id: id of the request in the server's log; empty if unknown.
     """
 
@@ -368,7 +370,10 @@ def failure_of_status(status: Status, request_id: str = "") -> CallFailed:
             violations += [Violation(entry.field, entry.description) for entry in bad.field_violations]
         elif detail.Unpack(retry):
             retry_after_s = seconds(retry.retry_delay)
-    return CallFailed(codes.get(status.code, grpc.StatusCode.UNKNOWN), status.message, violations, retry_after_s, request_id)
+    code = codes.get(status.code, grpc.StatusCode.UNKNOWN)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and retry_after_s is None:
+        retry_after_s = math.inf
+    return CallFailed(code, status.message, violations, retry_after_s, request_id)
 
 
 def failure_of_rpc(code: grpc.StatusCode, message: str, trailers: Sequence[tuple[str, str | bytes]]) -> CallFailed:
@@ -385,10 +390,10 @@ def failure_of_rpc(code: grpc.StatusCode, message: str, trailers: Sequence[tuple
 
 def retryable(result: Result) -> bool:
     """Whether a retry of the item may succeed."""
-    return isinstance(result, CallFailed) and result.code.name in (
-        Code.Name(Code.UNAVAILABLE),
-        Code.Name(Code.RESOURCE_EXHAUSTED),
-        Code.Name(Code.DEADLINE_EXCEEDED),
+    return (
+        isinstance(result, CallFailed)
+        and result.retry_after_s != math.inf
+        and result.code.name in (Code.Name(Code.UNAVAILABLE), Code.Name(Code.RESOURCE_EXHAUSTED), Code.Name(Code.DEADLINE_EXCEEDED))
     )
 
 
