@@ -223,3 +223,5 @@ def test_sentences_without_an_answer_are_counted() -> None:
     assert list(answer_lines(Asked(text, None, {}), answer, None))[-1] == "  and 2 more sentences without an answer"
     fewer = replace(answer, sentences_total=5)
     assert list(answer_lines(Asked(text, None, {}), fewer, None))[-1] == "  and 1 more sentence without an answer"
+    many = replace(answer, sentences_total=1024)
+    assert list(answer_lines(Asked(text, None, {}), many, None))[-1] == "  and at least 1,020 more sentences without an answer"

@@ -1,7 +1,9 @@
 """One text through the pipeline, with a caller that is cancelled at the worst moment."""
 
 import asyncio
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,12 @@ from sentiment.batching.row_queue import HereQueue
 from sentiment.batching.scheduler import Scheduler
 from sentiment.errors import Unavailable
 from sentiment.model.classifier import load_classifier
+from sentiment.model.parts import Reading
 from sentiment.model.runner import Ran
 from sentiment.observability.metrics import Metrics
 from sentiment.serving.answer import Answer, Outcome
 from sentiment.serving.batch_telemetry import BatchTelemetry
-from sentiment.serving.pipeline import DEADLINE_SLACK_S, Served
+from sentiment.serving.pipeline import DEADLINE_SLACK_S, INLINE_CHARACTERS_MAX, Served
 from sentiment.serving.queries import Query, TextLimits
 from tests.batching.test_batcher import HandRunner
 from tests.batching.test_cost import fixed
@@ -111,3 +114,56 @@ async def test_an_error_that_is_kept_as_an_outcome_holds_no_text(served: tuple[S
 
     assert isinstance(outcome, Unavailable)
     assert (outcome.__traceback__, outcome.__cause__, outcome.__context__) == (None, None, None)
+
+
+class HeldReader:
+    """Holds the thread that reads long texts. ``texts``: how many it has begun to read, call by call."""
+
+    def __init__(self, one: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.gate, self.texts = threading.Event(), threading.Event(), list[int]()
+        self._read = one._reader.read
+        monkeypatch.setattr(one._reader, "read", self._held)
+
+    def _held(self, queries: Sequence[Query]) -> list[Reading]:
+        self.texts.append(len(queries))
+        self.begun.set()
+        assert self.gate.wait(60)
+        return self._read(queries)
+
+
+LONG = "film " * INLINE_CHARACTERS_MAX
+
+
+@pytest.mark.parametrize("texts", [[LONG], ["good"] * 80 + [LONG] * 2 + ["good"]])
+async def test_a_caller_that_leaves_while_its_text_is_read_is_counted_for_each_text(
+    served: tuple[Served, HandRunner], texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = served
+    reader, now = HeldReader(one, monkeypatch), time.monotonic()
+    queries = [Query(text) for text in texts]
+    classify = one.classify(queries[0], now, now + 60) if len(texts) == 1 else one.classify_many(queries, now, now + 60)
+    caller = asyncio.create_task(classify)  # type: ignore[arg-type]  # either kind of answer
+    assert await asyncio.to_thread(reader.begun.wait, 60)
+
+    caller.cancel()
+    await asyncio.wait({caller})
+
+    assert outcomes_of(one) == {"cancelled": len(texts)}
+    reader.gate.set()
+
+
+async def test_a_text_whose_caller_leaves_before_a_thread_reads_it_is_not_read(
+    served: tuple[Served, HandRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = served
+    reader, now = HeldReader(one, monkeypatch), time.monotonic()
+    callers = [asyncio.create_task(one.classify(Query(LONG), now, now + 60)) for _ in range(3)]
+    assert await asyncio.to_thread(reader.begun.wait, 60)
+
+    callers[1].cancel()
+    await asyncio.wait({callers[1]})
+    reader.gate.set()
+    while one.queue._batcher.scheduler.rows_waiting + one.queue._batcher.scheduler.rows_running != 2:  # type: ignore[attr-defined]  # HereQueue
+        await asyncio.sleep(0)
+
+    assert reader.texts == [1, 1]

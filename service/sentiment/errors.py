@@ -102,7 +102,7 @@ class Refused(RequestError):
     """The server has no room for the request now.
 
     Args:
-        retry_after_s: seconds after which a retry may succeed.
+        retry_after_s: seconds after which a retry may succeed; infinite: never.
         reason: queue_full, backlog (the queued work would take until after the deadline), calls (too many calls are open), request_bytes
             (the caller's requests have too many bytes), explanations (too many are queued, they leave this one too little time, or the
             client reads too slowly) or feedback (too many searches for answers wait).

@@ -85,7 +85,7 @@ class Callers:
         server = self.server
         await until(lambda: server.app._grpc.calls._open == 0, "no call is open")
         await until(lambda: served_by(server).batcher.scheduler.rows_running == 0, "no row runs")
-        assert total(server, "items") == self.sent
+        assert total(server, "items") == total(server, "deadline_outcome") == self.sent
         assert total(server, "items", code="INTERNAL") == total(server, "requests", code="INTERNAL") == 0
         assert total(server, "requests") == total(server, "requests", code="OK") + total(server, "requests", code="CANCELLED")
         assert_nothing_left(server)

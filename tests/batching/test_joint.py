@@ -1,10 +1,12 @@
 """The windows of one text: admitted all or none, answered once, withdrawn together."""
 
 import asyncio
+import math
 import time
 
 import pytest
 
+from sentiment.api.grpc.status import pushback_ms, status_of
 from sentiment.batching.batcher import Batcher
 from sentiment.batching.cost import CostTable
 from sentiment.batching.plan import BatchLimits
@@ -137,6 +139,22 @@ async def test_a_text_that_does_not_fit_in_the_queue_leaves_no_row_in_it() -> No
         await bench.finish()
     assert [len(outcome.logits) for outcome in bench.outcomes if isinstance(outcome, RowsResult)] == [2, 2]
     bench.assert_empty()
+
+
+@pytest.mark.parametrize("priority", Priority)
+@pytest.mark.parametrize(("queue_rows_max", "most", "needs"), [(5, 4, 7), (64, 48, 66), (2, 2, 4), (7, 6, 10)])
+async def test_a_text_with_more_rows_than_may_ever_wait_is_told_that_no_retry_helps_and_what_does(
+    priority: Priority, queue_rows_max: int, most: int, needs: int
+) -> None:
+    bench = Bench(queue_rows_max)
+
+    with pytest.raises(Refused, match=rf"has {most + 1} rows, and at most {most} may wait.*queue_rows_max be at least {needs}$") as caught:
+        bench.submit(most + 1, priority=priority)
+
+    assert (caught.value.reason, pushback_ms(caught.value, math.inf)) == ("queue_full", -1)
+    assert not status_of(caught.value).details
+    for rows_max, rows in ((queue_rows_max, most), (needs, most + 1)):
+        Bench(rows_max).submit(rows, priority=priority)
 
 
 async def test_a_text_without_time_behind_the_queue_is_refused(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent import futures
 from contextlib import asynccontextmanager
@@ -73,6 +74,19 @@ def test_a_refusal_says_when_to_retry(start: Callable[..., RunningServer], monke
     assert caught.value.code is Code.RESOURCE_EXHAUSTED
     assert caught.value.retry_after_s is not None
     assert caught.value.message == "0 rows are waiting; the limit is 0"
+
+
+def test_a_text_that_no_queue_has_room_for_is_sent_once(start: Callable[..., RunningServer]) -> None:
+    server = start(queue_rows_max=4)
+
+    with server.client() as client:
+        with pytest.raises(CallFailed, match=r"no retry can help; .*queue_rows_max be at least 7$") as caught:
+            client.classify("good. " * 4, sentences=True)
+        (item,) = client.classify_all(["good. " * 4], sentences=True)
+
+    assert isinstance(item, CallFailed)
+    assert {(one.code, one.retry_after_s) for one in (caught.value, item)} == {(Code.RESOURCE_EXHAUSTED, math.inf)}
+    assert server.metric("sentiment_refused_total", reason="queue_full", model="tiny/1") == 2
 
 
 def test_the_default_client_retries_a_refusal_within_its_deadline(

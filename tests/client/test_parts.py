@@ -3,6 +3,7 @@
 import copy
 import pickle
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -239,6 +240,7 @@ def test_sentences_without_an_answer_are_said(client: Client) -> None:
 
     assert (len(answer.sentences), answer.sentences_total) == (4, 6)
     assert "<p>and 2 more sentences without an answer</p>" in answer._repr_html_()
+    assert ", ... at least 1,021 more]" in repr(replace(answer, sentences_total=1024))
 
 
 def test_nothing_of_a_text_or_target_is_read_as_html(client: Client) -> None:

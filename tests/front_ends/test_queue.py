@@ -274,6 +274,8 @@ async def test_the_unanswered_rows_of_a_front_end_are_limited() -> None:
         queue.submit([row(4)], until_s, told.append, INTERACTIVE)
     queue.cancel(first)
     queue.submit([row(4), row(5)], until_s, told.append, INTERACTIVE)
+    # So many rows no queue has room for, and the executor says so.
+    queue.submit([row(6)] * 4, until_s, told.append, INTERACTIVE)
 
     assert told == []
 

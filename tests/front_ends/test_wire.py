@@ -1,6 +1,7 @@
 """Frames decode to what was encoded, however the stream is split."""
 
 import array
+import math
 from itertools import pairwise
 
 import pytest
@@ -84,6 +85,7 @@ def test_logits_survive_a_round_trip_to_the_last_bit(labels: int, data: st.DataO
     [
         Expired("late"),
         Unavailable("gone"),
+        Refused("never", math.inf, "queue_full"),
         ModelFailed("ours"),
         Broken("bug"),
         Refused("full: é", 1.5, "queue_full"),

@@ -3,6 +3,7 @@
 import os
 import random
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from sentiment.model.bundle import load_bundle
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.mentions import Mentions
 from sentiment.model.parts import Parted, read_parts
-from sentiment.model.sentences import sentence_spans
+from sentiment.model.sentences import sentence_spans, sentences
 from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment.serving.queries import Query, QueryReader, TextLimits
 from tests.tiny import MAX_TOKENS, TARGET_TOKENS, THREE, WEIGHTS, make_bundle, read_manifest, write_manifest
@@ -172,11 +173,28 @@ def test_sentences_beyond_the_limit_are_counted_and_not_read(three: Classifier) 
     assert (len(found.sentences), found.sentences_total, len(found.rows)) == (64, 100, 65)
 
 
+def test_a_text_is_searched_for_no_more_sentences_than_are_counted(three: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[tuple[int, int]] = []
+
+    def watched(text: str) -> Iterator[tuple[int, int]]:
+        for span in sentences(text):
+            looked_at.append(span)
+            yield span
+
+    monkeypatch.setattr(parts, "sentences_of", watched)
+    most = parts.SENTENCES_COUNTED_MAX
+    fewer, as_many, more = (read(three, "a. " * count) for count in (most - 1, most, 2 * most))
+
+    assert [found.sentences_total for found in (fewer, as_many, more)] == [most - 1, most, most]
+    assert len(looked_at) == 3 * most - 1
+    assert len(more.sentences) == 64
+
+
 def test_a_sentence_without_a_token_belongs_to_the_one_before_it_or_else_to_the_one_after(
     three: Classifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The rule of sentences makes none of them, which not every tokenizer follows.
-    monkeypatch.setattr(parts, "sentence_spans", lambda text: [found.span() for found in re.finditer(r"\S+", text)])
+    monkeypatch.setattr(parts, "sentences_of", lambda text: (found.span() for found in re.finditer(r"\S+", text)))
     assert three.tokenizer.encode("\u200b").tokens == 2
 
     after, before = read(three, "good. \n\n\u200b\n\n bad."), read(three, "\u200b\n\n good. bad.")

@@ -129,6 +129,10 @@ class Scheduler(Generic[P]):
         """Runners that have not been lost."""
         return self.forecast.runners
 
+    def rows_max(self, priority: Priority) -> int:
+        """A row of this class is admitted while fewer rows wait, of any class."""
+        return self.queue_rows_max - int(self.queue_rows_max * (KEPT_FOR_INTERACTIVE if priority is Priority.BULK else 0.0))
+
     def add(
         self, length: int, now: float, deadline_at: float, payload: P, priority: Priority = Priority.INTERACTIVE, checked: bool = False
     ) -> Ticket[P]:
@@ -142,9 +146,7 @@ class Scheduler(Generic[P]):
         if self._closed or not self.runners:
             raise Unavailable("the server has drained" if self.runners else "no runner is left; the server is about to be replaced")
         waiting, queue = self.rows_waiting, self.queues[priority]
-        kept = KEPT_FOR_INTERACTIVE if priority is Priority.BULK else 0.0
-        limit = self.queue_rows_max - int(self.queue_rows_max * kept)
-        if waiting >= limit:
+        if waiting >= (limit := self.rows_max(priority)):
             raise Refused(f"{waiting} rows are waiting; the limit is {limit}", self.forecast.backlog_s(now), "queue_full")
         alone_s = self.cost.table_s(1, length)
         slack_s, own_s = deadline_at - now, self.cost.speed * alone_s

@@ -4,12 +4,14 @@ To the scheduler each is an ordinary row, with the text's deadline. The first ha
 hundreds of rows must not go before other people's texts.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from sentiment.batching.batcher import Batcher, RowOutcome, RowResult, RowTicket
+from sentiment.batching.scheduler import KEPT_FOR_INTERACTIVE
 from sentiment.batching.ticket import Priority
 from sentiment.errors import Expired, Refused, RequestError, shown_s
 from sentiment.model.tokenizer import Row
@@ -46,8 +48,16 @@ class Joint:
         When one row fails, the others are withdrawn and do not appear in ``trace``.
 
         Raises:
-            Refused, Expired or Unavailable: as Batcher.submit, for one of the rows; then no row is queued.
+            Refused, Expired or Unavailable: as Batcher.submit, for one of the rows; then no row is queued. Refused too if the queue never
+                has room for so many.
         """
+        if len(rows) > (most := batcher.scheduler.rows_max(Priority.BULK)):
+            needs = math.ceil(len(rows) / (1 - KEPT_FOR_INTERACTIVE))
+            message = (
+                f"the text has {len(rows)} rows, and at most {most} may wait, so that no retry can help; ask for no windows and for fewer "
+                f"sentences and targets, or let the server's setting queue_rows_max be at least {needs}"
+            )
+            raise Refused(message, math.inf, "queue_full")
         self.deadline_at = deadline_at
         self._batcher = batcher
         self._tell = tell

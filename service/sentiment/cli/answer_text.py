@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from sentiment.cli.answers import Asked, reason_of
 from sentiment.cli.terminal import Piece, flowed
 from sentiment.client import CallFailed, Result
-from sentiment.client.results import CUT, Prediction, marks_of
+from sentiment.client.results import CUT, Prediction, marks_of, unanswered_sentences
 from sentiment.files.rows import Unread
 from sentiment.files.visible import visible
 
@@ -31,8 +31,8 @@ def answer_lines(asked: Asked, result: Result, width: int | None) -> Iterator[st
     yield from _entry("", result, text, width)
     for sentence in result.sentences:
         yield from _entry("  sentence", sentence, sentence.text, width)
-    if left := result.sentences_total - len(result.sentences):
-        yield f"  and {left:,} more sentence{'s' if left > 1 else ''} without an answer"
+    if unanswered := unanswered_sentences(result):
+        yield f"  {unanswered}"
     for target in result.targets.values():
         yield from _entry("  target", target, target.target, width)
 

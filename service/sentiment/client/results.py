@@ -2,6 +2,7 @@
 
 import copyreg
 import html
+import math
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ CUT = "cut to fit"
 _MARKS = {"truncated": CUT, "abstain": "undecided", "mixed": "mixed", "language_suspect": "another language?"}
 # Sentences that a repr shows.
 SENTENCES_SHOWN = 3
+# As servers count them: so many or more.
+SENTENCES_COUNTED_MAX = 1024
 
 
 def _read_only(values: dict[Any, Any]) -> "MappingProxyType[Any, Any]":  # Any: of every kind of mapping
@@ -148,7 +151,8 @@ class Classification(Prediction):
         explanation: set if it was requested.
         language_suspect: the text seems to be in another language or script than the model's. Its answer is a guess.
         sentences: the answers to its first sentences, in order, if they were requested.
-        sentences_total: how many sentences it has, those without an answer included; 0 unless they were requested.
+        sentences_total: how many sentences it has, those without an answer included; 1,024: that many or more; 0 unless they were
+            requested.
         targets: the answers towards the targets that were requested, by target.
     """
 
@@ -165,7 +169,7 @@ class Classification(Prediction):
     def __repr__(self) -> str:
         scores = ", ".join(f"{label!r}: {score:.4f}" for label, score in self.scores.items())
         shown = ", ".join(map(repr, self.sentences[:SENTENCES_SHOWN]))
-        more = f", ... {self.sentences_total - SENTENCES_SHOWN} more" if self.sentences_total > SENTENCES_SHOWN else ""
+        more = f", ... {more_sentences(self, SENTENCES_SHOWN)}" if self.sentences_total > SENTENCES_SHOWN else ""
         sentences = f", sentences=[{shown}{more}]" if self.sentences else ""
         targets = f", targets={dict(self.targets)}" if self.targets else ""
         return f"Classification(label={self.label!r}, score={self.score:.4f}, scores={{{scores}}}{_flags(self)}{sentences}{targets})"
@@ -181,8 +185,8 @@ class Classification(Prediction):
         model = html.escape(f"{self.model.name}/{self.model.version}")
         whole = f"<p><b>{html.escape(self.label)}</b> ({marks}; {model})</p><table><tbody>{rows}</tbody></table>"
         sentences = [(one.text, one) for one in self.sentences]
-        left = self.sentences_total - len(self.sentences)
-        more = f"<p>and {left:,} more sentence{'s' if left > 1 else ''} without an answer</p>" if left > 0 else ""
+        unanswered = unanswered_sentences(self)
+        more = f"<p>{unanswered}</p>" if unanswered else ""
         return f"{whole}{_parts('sentence', sentences)}{more}{_parts('target', self.targets.items())}"
 
     def to_json(self, text: str) -> dict[str, object]:
@@ -211,6 +215,18 @@ def marks_of(answer: Prediction) -> list[str]:
     """What is to be known of an answer beside its label, in words."""
     words = [word for name, word in _MARKS.items() if getattr(answer, name, False)]
     return [*words, "not named"] if isinstance(answer, TargetAnswer) and not answer.named else words
+
+
+def more_sentences(answer: Classification, shown: int) -> str:
+    """How many sentences a text has besides those that are shown."""
+    least = "at least " if answer.sentences_total >= SENTENCES_COUNTED_MAX else ""
+    return f"{least}{answer.sentences_total - shown:,} more"
+
+
+def unanswered_sentences(answer: Classification) -> str:
+    """A line that says how many sentences of a text have no answer; empty if all have one."""
+    left = answer.sentences_total - len(answer.sentences)
+    return f"and {more_sentences(answer, len(answer.sentences))} sentence{'s' if left > 1 else ''} without an answer" if left > 0 else ""
 
 
 def _flags(answer: Prediction) -> str:
@@ -259,7 +275,8 @@ class CallFailed(SentimentError):
         code: the gRPC status code.
         message: message of the server or the transport.
         violations: errors in the request, for INVALID_ARGUMENT.
-        retry_after_s: when to retry, in seconds from now, for RESOURCE_EXHAUSTED.
+        retry_after_s: when to retry, in seconds from now, for RESOURCE_EXHAUSTED; infinite if no retry can help; None if the server does
+            not say.
         request_id: id of the request in the server's log; empty if unknown.
     """
 
@@ -353,7 +370,10 @@ def failure_of_status(status: Status, request_id: str = "") -> CallFailed:
             violations += [Violation(entry.field, entry.description) for entry in bad.field_violations]
         elif detail.Unpack(retry):
             retry_after_s = seconds(retry.retry_delay)
-    return CallFailed(codes.get(status.code, grpc.StatusCode.UNKNOWN), status.message, violations, retry_after_s, request_id)
+    code = codes.get(status.code, grpc.StatusCode.UNKNOWN)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and retry_after_s is None:
+        retry_after_s = math.inf
+    return CallFailed(code, status.message, violations, retry_after_s, request_id)
 
 
 def failure_of_rpc(code: grpc.StatusCode, message: str, trailers: Sequence[tuple[str, str | bytes]]) -> CallFailed:
@@ -370,10 +390,10 @@ def failure_of_rpc(code: grpc.StatusCode, message: str, trailers: Sequence[tuple
 
 def retryable(result: Result) -> bool:
     """Whether a retry of the item may succeed."""
-    return isinstance(result, CallFailed) and result.code.name in (
-        Code.Name(Code.UNAVAILABLE),
-        Code.Name(Code.RESOURCE_EXHAUSTED),
-        Code.Name(Code.DEADLINE_EXCEEDED),
+    return (
+        isinstance(result, CallFailed)
+        and result.retry_after_s != math.inf
+        and result.code.name in (Code.Name(Code.UNAVAILABLE), Code.Name(Code.RESOURCE_EXHAUSTED), Code.Name(Code.DEADLINE_EXCEEDED))
     )
 
 

@@ -19,7 +19,7 @@ from sentiment.model.tokenizer import Row, Tokenizer, Windows, tokenizer_of
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The answers to parts of a text. ``sentences`` are the first ones of ``sentences_total``."""
+    """The answers to parts of a text. ``sentences`` are the first ones of ``sentences_total``; 1,024: that many or more."""
 
     sentences: tuple[tuple[Sentence, Scored], ...]
     sentences_total: int

@@ -2,11 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from sentiment.model.mentions import Mentions
-from sentiment.model.sentences import sentence_spans
+from sentiment.model.sentences import sentences as sentences_of
 from sentiment.model.tokenizer import Row, Tokenizer, Windows
 from sentiment.model.words import Span, Units
+
+# Sentences are looked for until so many are found. A megabyte may have 350,000, which take 1.5 s to find, and all other texts that are
+# read in a thread would wait. More than any setting lets a server answer, and than an ordinary document has; they take 5 ms.
+SENTENCES_COUNTED_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +26,22 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A target, and where the text names it. ``row``: as read around the mention. Both are None if the text does not name it."""
+    """A target, and where the text names it. ``row``: as read around the mention. Both are None if the text does not name it.
+
+    ``blank``: the model reads nothing of the target itself. Then it cannot be answered.
+    """
 
     name: str
     mention: Span | None
     row: Row | None
+    blank: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Parted:
     """A text of which parts are answered too. ``rows``: those of the whole, then the sentences', then the targets'.
 
-    ``sentences``: the first ones of ``sentences_total``.
+    ``sentences``: the first ones of ``sentences_total``, which is at most SENTENCES_COUNTED_MAX: that many or more.
     """
 
     whole: Row | Windows
@@ -70,7 +79,7 @@ def read_parts(
         tokenizer: reads them.
         text: has a token at least.
         whole: what is read of the text.
-        sentences_max: how many sentences are read; 0: none, and they are not counted.
+        sentences_max: how many sentences are read, at most SENTENCES_COUNTED_MAX; 0: none, and they are not counted.
         targets: what else the text is read for.
         target_tokens: the most tokens of a target's row, special tokens included.
     """
@@ -82,10 +91,10 @@ def read_parts(
 
 
 def _sentences(tokenizer: Tokenizer, text: str, whole: Row | Windows, count_max: int, units: Units) -> tuple[tuple[Sentence, ...], int]:
-    """The first sentences, and how many there are."""
-    spans = sentence_spans(text)
-    read = _joined(tokenizer, text, spans[:count_max])
-    total = len(spans) - min(count_max, len(spans)) + len(read)
+    """The first sentences, and how many there are, counted up to SENTENCES_COUNTED_MAX."""
+    spans = sentences_of(text)
+    read = _joined(tokenizer, text, list(islice(spans, count_max)))
+    total = len(read) + sum(1 for _ in islice(spans, SENTENCES_COUNTED_MAX - len(read)))
     if total == 1:
         (start, end), _ = read[0]
         return (Sentence(units.span(start, end), whole.tokens, whole.truncated, None),), 1
@@ -112,9 +121,10 @@ def _targets(tokenizer: Tokenizer, text: str, whole: Row | Windows, targets: Seq
         return
     fits = whole if isinstance(whole, Row) and not whole.truncated else None
     mentions = Mentions(text)
-    for target in targets:
-        mention = mentions.find(target)
+    for target, own in zip(targets, tokenizer.encode_many(targets), strict=True):
+        blank = own.tokens <= tokenizer.special_tokens
+        mention = None if blank else mentions.find(target)
         if mention is None:
-            yield Target(target, None, None)
+            yield Target(target, None, None, blank)
         else:
             yield Target(target, units.span(*mention), tokenizer.encode_target(text, mention, target, tokens, fits))

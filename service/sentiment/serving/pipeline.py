@@ -32,7 +32,8 @@ from sentiment.serving.queries import Query, QueryReader, TextLimits
 # Longer texts, and texts with words that are slow to tokenize, are tokenized in a thread. A text of this length blocks the event loop for
 # 0.2 ms, or 2 ms if all its words are new.
 INLINE_CHARACTERS_MAX = 2048
-# Texts of a batch call that are tokenized before other calls get a turn: twice as many characters.
+# Texts of a batch call that are tokenized before other calls get a turn: twice as many characters. Also the rows that all calls queue in a
+# turn, where a text has several: a millisecond.
 CHUNK = 64
 CHUNK_CHARACTERS = 2**12
 # How long to wait for an explanation's run that was asked to stop. The process does not wait for one that does not stop.
@@ -146,7 +147,12 @@ class Served:
             self.check(query)
             begun = time.monotonic()
             with StageSpan(query.trace, "tokenize") as attributes:
-                (reading,) = await self._read([query], deadline_at)
+                try:
+                    (reading,) = await self._read([query], deadline_at)
+                    await self._turn_for(reading)
+                except asyncio.CancelledError:
+                    self._count_left(1, deadline_at)
+                    raise
                 attributes["sentiment.tokens"] = reading.tokens
             return self._submit(query, reading, arrived_at, time.monotonic() - begun, deadline_at, tell)
 
@@ -179,6 +185,7 @@ class Served:
         with self.users:
             try:
                 async for index, reading, tokenize_s in self._tokenized(queries, deadline_at, settle):
+                    await self._turn_for(reading)
                     rows = len(reading.rows)
                     # Only this task acquires, and queued rows release: so a text that waits here for room cannot deadlock.
                     for _ in range(min(rows, self._call_rows_max)):
@@ -192,7 +199,10 @@ class Served:
                         settle(index, error.alone())
                 await done.wait()
             except asyncio.CancelledError:
-                self._count_left(sum(isinstance(outcome, Answer) for outcome in outcomes), deadline_at)
+                # Those that are answered, and those that are not queued yet. An error is counted where it occurs, and a queued text when
+                # it is withdrawn.
+                errors = sum(isinstance(outcome, RequestError) for outcome in outcomes)
+                self._count_left(len(queries) - errors - len(tickets), deadline_at)
                 raise
             finally:
                 for ticket in tickets.values():
@@ -257,6 +267,11 @@ class Served:
                 self.metrics.outcome["expired"](len(queries))
                 raise Expired("the deadline passed before the text was tokenized") from error
         return [next(read) if row is None else row for row in rows]
+
+    async def _turn_for(self, reading: Reading) -> None:
+        """Wait until the rows of a text beyond its first can be queued without keeping the event loop from others."""
+        if (more := len(reading.rows) - 1) > 0:
+            await self._turns.wait(more)
 
     def _submit(self, query: Query, reading: Reading, arrived_at: float, tokenize_s: float, deadline_at: float, tell: Tell) -> Pending:
         self.metrics.stage["tokenize"](tokenize_s, exemplar_of(query.trace))

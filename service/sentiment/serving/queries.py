@@ -8,7 +8,7 @@ from sentiment.batching.ticket import Priority
 from sentiment.errors import InvalidInput, Unsupported
 from sentiment.model.classifier import Classifier
 from sentiment.model.long_texts import READ_ON
-from sentiment.model.parts import Reading, read_parts
+from sentiment.model.parts import Parted, Reading, read_parts
 from sentiment.model.tokenizer import Row
 from sentiment.observability.tracing.trace import Trace
 
@@ -58,6 +58,11 @@ class Query:
         """Whether parts of the text are answered too."""
         return self.sentences or bool(self.targets)
 
+    @property
+    def targets_field(self) -> str:
+        """The request field of the targets, in errors."""
+        return self.field.removesuffix("text") + "targets"
+
     def forget_text(self) -> None:
         """Free the memory of the text, which nobody reads any more."""
         self.text, self.text_pair = "", None
@@ -88,7 +93,7 @@ class QueryReader:
             if not self._classifier.manifest.pairs:
                 raise Unsupported(f"model {self._classifier.bundle.id} reads one text; a pair was given")
         if query.targets:
-            self._check_targets(query.targets, query.field.removesuffix("text") + "targets")
+            self._check_targets(query.targets, query.targets_field)
 
     def _check_targets(self, targets: Sequence[str], field: str) -> None:
         if len(targets) > self._limits.targets_max:
@@ -97,7 +102,7 @@ class QueryReader:
         for place, target in enumerate(targets):
             self._check_text(target, f"{field}[{place}]", TARGET_BYTES_MAX)
             if first.setdefault(target, place) != place:
-                raise InvalidInput(f"{field}[{place}]", f"is the same as {field}[{first[target]}]; give each target once")
+                raise InvalidInput(f"{field}[{place}]", f"is the same as targets[{first[target]}]; give each target once")
         if not self._target_tokens:
             raise Unsupported(f"model {self._classifier.bundle.id} answers no targets; {len(targets)} were given")
 
@@ -118,12 +123,15 @@ class QueryReader:
         """Refuse a tokenized query that cannot be answered.
 
         Raises:
-            InvalidInput: it has no tokens, or more than the model reads.
+            InvalidInput: it, or a target, has no tokens; or it has more than the model reads.
         """
         tokenizer = self._classifier.tokenizer
         limit = tokenizer.max_tokens
         if reading.tokens <= tokenizer.special_tokens:
-            raise InvalidInput(query.field, f"has {len(query.text)} characters and none that the model reads; at least one is needed")
+            raise _unreadable(query.field, query.text)
+        for place, target in enumerate(reading.targets if isinstance(reading, Parted) else ()):
+            if target.blank:
+                raise _unreadable(f"{query.targets_field}[{place}]", target.name)
         if not reading.truncated:
             return
         if self._truncation(query) == "refuse":
@@ -167,3 +175,7 @@ class QueryReader:
 
     def _truncation(self, query: Query) -> str:
         return query.truncation or self._classifier.manifest.default_truncation
+
+
+def _unreadable(field: str, text: str) -> InvalidInput:
+    return InvalidInput(field, f"has {len(text)} characters and none that the model reads; at least one is needed")

@@ -356,7 +356,7 @@ class ClassifyResponse(_message.Message):
     truncated: _builtins.bool
     """True if part of the text was not read."""
     sentences_total: _builtins.int
-    """Sentences that the text has, those without an answer included; 0 unless you asked for them."""
+    """Sentences that the text has, those without an answer included; 1,024: that many or more; 0 unless you asked for them."""
     language_suspect: _builtins.bool
     """True if the text seems to be in another language or script than the model's vocabulary. Its answer is a guess."""
     @_builtins.property

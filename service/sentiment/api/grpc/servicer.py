@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -26,11 +26,11 @@ from sentiment.serving.queries import Query
 from sentiment.serving.registry import Models
 from sentiment.v1 import sentiment_pb2 as pb
 
-# Items of batches, of all calls together, that are converted in a turn of the event loop: about a millisecond.
+# Answers to texts and to their parts, of all calls together, that are converted in a turn of the event loop: about a millisecond.
 TURN = 128
-# The part of a batch's time that is kept for its answers' way to the client: a tenth, but no more than a busy machine needs for the most
-# items and a network for their bytes.
-RESERVE_SHARE, RESERVE_S_MAX = 0.1, 0.25
+# The part of a batch's time that is kept for its answers' way to the client: a tenth, but no more than a busy machine needs for so many
+# answers and a network for their bytes; for more answers in proportion.
+RESERVE_SHARE, RESERVE_S_MAX, RESERVE_ANSWERS = 0.1, 0.25, 1024
 
 T = TypeVar("T")
 
@@ -88,6 +88,7 @@ class SentimentService:
         call.texts[OK] = 1
         answer = await served.classify(query, call.arrived_at, call.deadline_at)
         call.answered = 1
+        await self.turn_for(answer)
         response = pb.ClassifyResponse()
         convert.set_response(response, answer, served)
         if explanation is not None:
@@ -104,20 +105,26 @@ class SentimentService:
                 raise InvalidInput("items", f"must have 1 to {limit} items, got {count}")
             queries = [
                 convert.query_of(item, options, call, index, f"items[{index}].text")
-                async for index, item in in_turns(request.items, self._turns)
+                async for index, item in in_turns(request.items, self._turns, lambda item: 1 + len(item.targets))
             ]
             keep_few_interactive(queries, self._limits.interactive_items_max)
             if call.trace is not None:
                 call.trace.attributes["sentiment.texts"] = count
             served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
             call.texts[OK] = count
-            outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at - reserve_s(call))
+            most = sum(answers_max(query, self._limits.sentences_max) for query in queries)
+            outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at - reserve_s(call, most))
             call.texts = Counter(map(code_name_of, outcomes))
             call.answered = call.texts[OK]
             response = pb.ClassifyBatchResponse()
-            async for _, outcome in in_turns(outcomes, self._turns):
+            async for _, outcome in in_turns(outcomes, self._turns, answers_in):
                 convert.set_result(response.results.add(), outcome, served)
             return response
+
+    async def turn_for(self, outcome: Outcome) -> None:
+        """Wait until the answers to a text's parts, if it has some, can be converted without keeping the event loop from others."""
+        if (answers := answers_in(outcome)) > 1:
+            await self._turns.wait(answers)
 
     async def explain(self, request: pb.ExplainRequest, call: Call) -> AsyncGenerator[pb.ExplainResponse, None]:
         """Explain one text. Yields each message as soon as it is ready."""
@@ -193,16 +200,29 @@ def keep_few_interactive(queries: Sequence[Query], limit: int) -> None:
         query.priority = Priority.BULK
 
 
-def reserve_s(call: Call) -> float:
-    """How long before the call's deadline the items of a batch expire, so that the others' answers still reach the client."""
-    return min(RESERVE_S_MAX, RESERVE_SHARE * (call.deadline_at - call.arrived_at))
+def reserve_s(call: Call, answers: int) -> float:
+    """How long before the call's deadline the items of a batch expire, so that the others' answers still reach the client.
+
+    ``answers``: how many there may be, those to parts included.
+    """
+    return min(RESERVE_S_MAX * max(1.0, answers / RESERVE_ANSWERS), RESERVE_SHARE * (call.deadline_at - call.arrived_at))
 
 
-async def in_turns(items: Sequence[T], turns: LoopTurns) -> AsyncGenerator[tuple[int, T], None]:
-    """Yield the items with their places, TURN in a turn of the event loop at most."""
+def answers_max(query: Query, sentences_max: int) -> int:
+    """The most answers that a query may have: to the whole and to its parts. A sentence has two characters or more."""
+    return 1 + len(query.targets) + (min(sentences_max, 1 + len(query.text) // 2) if query.sentences else 0)
+
+
+def answers_in(outcome: Outcome) -> int:
+    """How many answers an outcome has: to the whole and to its parts. An error counts as one."""
+    parts = outcome.parts if isinstance(outcome, Answer) else None
+    return 1 if parts is None else 1 + len(parts.sentences) + len(parts.targets)
+
+
+async def in_turns(items: Sequence[T], turns: LoopTurns, work: Callable[[T], int]) -> AsyncGenerator[tuple[int, T], None]:
+    """Yield the items with their places, as many in a turn of the event loop as ``turns`` has room for their ``work``."""
     for place, item in enumerate(items):
-        if place % TURN == 0:
-            await turns.wait(min(TURN, len(items) - place))
+        await turns.wait(work(item))
         yield place, item
 
 

@@ -78,7 +78,7 @@ def status_of(error: RequestError) -> Status:
     status = Status(code=code_of(error).value[0], message=str(error))
     if isinstance(error, InvalidInput):
         _attach(status, BadRequest(field_violations=[BadRequest.FieldViolation(field=error.field, description=error.description)]))
-    elif isinstance(error, Refused):
+    elif isinstance(error, Refused) and error.retry_after_s < math.inf:
         retry = RetryInfo()
         set_seconds(retry.retry_delay, error.retry_after_s)
         _attach(status, retry)

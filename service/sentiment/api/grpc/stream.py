@@ -203,6 +203,12 @@ class _Stream:
                 reading = False
                 continue
             begun = time.monotonic()
+            try:
+                await self._service.turn_for(item.outcome)
+            except asyncio.CancelledError:
+                # ``close`` counts it.
+                self._outcomes.put_nowait(item)
+                raise
             message = self._message(item).SerializeToString()
             self._count(
                 item, code_name_of(item.outcome), "met" if item.deadline_at - time.monotonic() >= self._calls.margin_s else "expired"

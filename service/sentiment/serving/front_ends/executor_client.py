@@ -116,7 +116,8 @@ class RemoteQueue:
             raise Unavailable(GONE)
         if self.paused:
             raise Refused("the executor process does not read its requests", self.backlog_s or LATE_S, "queue_full")
-        if self._rows + len(rows) > self._rows_max:
+        # More rows than that no queue has room for: the executor refuses them for good, and says what helps.
+        if len(rows) <= self._rows_max < self._rows + len(rows):
             message = f"{self._rows} rows of this front end and model are unanswered; the limit is {self._rows_max}"
             raise Refused(message, self.backlog_s, "queue_full")
         text = RemoteText(next(self._numbers), deadline_at, len(rows), tell)
