@@ -393,6 +393,8 @@ def record(bundle: Path, evaluation: Evaluation) -> None:
     for name, one in evaluation.datasets.items():
         counted = one.expected_without_abstentions
         accuracy[name] = {"accuracy": one.accuracy, "macro_f1": one.macro_f1, "ece": one.ece, "rows": one.rows}
+        if one.all_labels:
+            accuracy[name]["labels"] = [label for label, found in one.classes.items() if found.rows]
         if counted:
             accuracy[name]["without_abstentions"] = counted.model_dump(include={"rows", "accuracy", "expected_accuracy"})
     write_manifest(bundle, {**read_object(bundle / MANIFEST_FILE), "accuracy": accuracy})
