@@ -55,7 +55,7 @@ def written(path: Path, rows: list[tuple[str, str]]) -> Path:
 def test_an_undecided_answer_is_counted_as_such_before_its_label_is_looked_at() -> None:
     found = of(judged("neutral", 0.1, 0.2, 0.7), judged("neutral", 0.3, 0.3, 0.4, abstained=True), judged("negative", 0.6, 0.2, 0.2))
 
-    assert found.confusion("neutral") == {"negative": 0, "positive": 0, "neutral": 1, "undecided": 1}
+    assert found.confusion("neutral") == {"negative": 0, "positive": 0, "neutral": 1, None: 1}
     assert (found.decided().right, found.decided().texts) == (2, 2)
     assert (found.everything().right, found.everything().texts) == (3, 3)
 
@@ -65,10 +65,30 @@ def test_a_file_of_two_labels_is_judged_by_the_likelier_of_them_too() -> None:
 
     assert found.present == ("negative", "positive")
     assert found.everything().mean == pytest.approx(1 / 3)
-    assert found.among_present().mean == pytest.approx(2 / 3)
+    assert found.among_counting().mean == pytest.approx(2 / 3)
     assert any("no text labelled neutral" in line for line in advice(found))
     # An answer of a label that the file lacks is no error of its two.
     assert found.errors() == []
+
+
+def test_in_a_file_of_one_label_every_label_of_the_model_counts() -> None:
+    found = of(judged("positive", 0.1, 0.3, 0.6), judged("positive", 0.1, 0.8, 0.1))
+
+    shown = json_of(found, {}, [])
+
+    assert shown["among_labels_of_file"] == shown["all"]
+    assert [error["answered"] for error in shown["errors"]] == ["neutral"]
+
+
+def test_a_label_called_undecided_is_told_from_answers_that_abstain() -> None:
+    found = Evaluation(("fine", "undecided"))
+    for abstained in (False, False, True):
+        found.add(Judged("fine", {"fine": 0.2, "undecided": 0.8}, abstained, "a text", "line 1"))
+
+    shown = json_of(found, {}, [])
+
+    assert shown["confusion"] == {"fine": {"fine": 0, "undecided": 2}}
+    assert shown["undecided"] == {"fine": 1}
 
 
 def test_macro_f1_is_the_mean_over_the_labels_of_the_file() -> None:
@@ -92,8 +112,8 @@ def test_the_table_of_thresholds_counts_answers_that_are_at_least_so_probable() 
     rows = {row["probability"]: row for row in json_of(found, {}, [])["thresholds"]}
 
     assert [rows[threshold]["texts"] for threshold in (0.5, 0.7, 0.8, 0.9, 0.95)] == [2, 2, 1, 1, 0]
-    assert rows[0.5]["accuracy"]["accuracy"] == 0.5
-    assert rows[0.95]["accuracy"] is None
+    assert rows[0.5].keys() == {"probability", "texts", "accuracy", "low", "high"}
+    assert (rows[0.5]["accuracy"], rows[0.95]["accuracy"], rows[0.95]["low"]) == (0.5, None, None)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +126,36 @@ def test_advice_fits_the_accuracy_and_the_number_of_labels(right: int, texts: in
     assert any(says in line for line in advice(found))
 
 
+def test_a_file_of_two_labels_that_the_likelier_of_them_answers_needs_no_training() -> None:
+    lines = advice(of(*[judged("positive", 0.1, 0.4, 0.5)] * 100, *[judged("negative", 0.4, 0.1, 0.5)] * 100))
+
+    assert [line.split(".")[0] for line in lines] == [
+        "The file has no text labelled neutral",
+        "The answers are right in 100 % of the texts",
+    ]
+
+
+def sure(right: int, of_sure: int, texts: int) -> Evaluation:
+    """So many of the answers are surer than the others, which are wrong."""
+    surer = [judged("positive", 0.02, 0.96, 0.02)] * right + [judged("negative", 0.02, 0.96, 0.02)] * (of_sure - right)
+    return of(*surer, *[judged("negative", 0.1, 0.6, 0.3)] * (texts - of_sure))
+
+
+@pytest.mark.parametrize(
+    ("right", "of_sure", "texts", "advised"), [(58, 60, 100, True), (53, 60, 100, False), (49, 49, 100, False), (100, 100, 600, False)]
+)
+def test_a_threshold_is_advised_where_enough_answers_are_so_sure_and_right(right: int, of_sure: int, texts: int, advised: bool) -> None:
+    lines = advice(sure(right, of_sure, texts))
+
+    assert any(line.startswith("Threshold: answers of at least 0.70 are right in 90 % or more") for line in lines) is advised
+    assert any("--new-head" in line for line in lines)
+
+
+@pytest.mark.parametrize("right", [4, 20])
+def test_of_too_few_texts_no_figure_is_advised_upon(right: int) -> None:
+    assert all(line.startswith("Label more texts") or "no text labelled" in line for line in advice(sure(right, right, 20)))
+
+
 def test_a_file_is_answered_and_compared_label_by_label(evaluate: Any, tmp_path: Path, capsys: Captured) -> None:
     rows = [(label, text) for text, label in RIGHT.items()] * 20
     path = written(tmp_path / "own.tsv", [*rows, ("negative", "a great film"), ("", "never labelled")])
@@ -113,8 +163,8 @@ def test_a_file_is_answered_and_compared_label_by_label(evaluate: Any, tmp_path:
     found = evaluate(path)
 
     assert found["texts"] == 61
-    assert found["confusion"]["negative"] == {"negative": 20, "positive": 1, "neutral": 0, "undecided": 0}
-    assert found["confusion"]["neutral"]["undecided"] == 20
+    assert found["confusion"]["negative"] == {"negative": 20, "positive": 1, "neutral": 0}
+    assert found["undecided"] == {"negative": 0, "positive": 20, "neutral": 20}
     assert found["notes"] == ["left out: 1 texts without a label"]
     assert [error["text"] for error in found["errors"]] == ["a great film"]
     shown = capsys.readouterr().out

@@ -127,6 +127,13 @@ def test_a_text_with_words_erased_has_the_answer_of_the_whole_less_certainly(who
         assert row.target[row.label] == max(row.target) < 1
 
 
+def test_each_time_that_a_text_is_shown_with_words_erased_it_lacks_others(whole: Path) -> None:
+    rows = read_corpus(recipe(whole, erased=(f"{whole}:3",), dev_fraction=0.2)).split.train
+
+    erased = [row.text for row in rows if not row.judged]
+    assert len(set(erased)) > 0.8 * len(erased)
+
+
 def test_the_ends_of_long_texts_are_shown_with_their_labels(tmp_path: Path) -> None:
     words = [f"word{number}" for number in range(200)]
     rows = [{"text": f"{number} {' '.join(words)}", "label": number % 2} for number in range(20)]

@@ -70,6 +70,32 @@ def test_a_new_head_keeps_the_encoder_of_every_family_and_begins_with_equally_li
     assert model.config.id2label == dict(enumerate(OTHERS))
 
 
+def test_labels_of_a_new_head_that_the_base_has_in_any_case_begin_as_they_are_there_and_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = save_tiny_bert(tmp_path / "base", labels=("Negative", "POSITIVE"))
+
+    model, _ = load_base(Recipe(str(base), (), labels=("positive", "neutral", "negative"), new_head=True, max_tokens=32), [])
+
+    before = from_pretrained(base).classifier.weight
+    assert torch.equal(model.classifier.weight, torch.stack((before[1], torch.zeros_like(before[0]), before[0])))
+    assert capsys.readouterr().err == f"{base}: the labels positive,negative begin as they are there\n"
+
+
+@pytest.mark.parametrize(
+    ("own", "labels"), [(("negative", "positive"), ("positive", "spam")), (("good", "Good", "bad"), ("GOOD", "bad", "ugly"))]
+)
+def test_one_label_alone_or_one_that_may_be_two_of_the_base_s_begins_as_all_others(
+    own: tuple[str, ...], labels: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = save_tiny_bert(tmp_path / "base", labels=own)
+
+    model, _ = load_base(Recipe(str(base), (), labels=labels, new_head=True, max_tokens=32), [])
+
+    assert not model.classifier.weight.any()
+    assert capsys.readouterr().err == ""
+
+
 def test_labels_in_another_order_are_said_and_answered_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base, data = save_tiny_bert(tmp_path / "base"), tmp_path / "data.tsv"
     texts = [text for _, text in sentences(120, seed=2)]

@@ -58,6 +58,12 @@ def test_a_model_without_neutral_answers_it_where_it_abstains_if_the_set_has_it(
     assert judge(stated, abstain, THREE[:2], THREE, np.array([True, True, False])).answers.tolist() == [0, 1]
 
 
+def test_the_probability_of_an_answer_that_abstaining_stands_for_is_not_known() -> None:
+    stated, abstain = np.array([[0.55, 0.45], [0.1, 0.9]]), np.array([True, False])
+
+    assert judge(stated, abstain, THREE[:2], THREE, np.ones(3, np.bool_)).confidence == pytest.approx([np.nan, 0.9], nan_ok=True)
+
+
 def test_a_certain_answer_outside_of_the_set_leaves_the_others_finite() -> None:
     found = judge(np.array([[0.0, 0.0, 1.0]]), np.array([False]), THREE, THREE, np.array([True, True, False]))
 

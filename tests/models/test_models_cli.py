@@ -114,7 +114,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 
 
 def test_every_field_of_a_recipe_is_a_flag() -> None:
-    others = {"base", "sources", "tails", "undecided", "reading"}
+    others = {"base", "sources", "tails", "ends", "erased", "undecided", "reading"}
 
     assert {field.name for field in fields(Recipe)} == others | RECIPE_HELP.keys()
 

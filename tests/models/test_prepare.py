@@ -111,11 +111,22 @@ def test_each_target_is_a_pair_and_one_that_the_text_does_not_name_is_neutral(da
 def test_the_command_writes_the_files_and_prints_their_texts(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = data.parent / "new" / "out"
 
-    assert main(["prepare", str(data), str(out)]) == 0
+    assert main(["prepare", str(data), "--output", str(out)]) == 0
 
     printed = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
     assert printed == {str(path.relative_to(out).with_suffix("")): str(len(path.read_text().splitlines())) for path in out.rglob("*.jsonl")}
     assert printed["kept/tweets"] == "1"
+
+
+def test_files_that_are_there_are_replaced_only_if_that_is_asked_for(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (out := data.parent / "out").mkdir()
+    (out / "tweets.jsonl").write_text("mine")
+
+    assert main(["prepare", str(data), "--output", str(out)]) == 1
+    assert (out / "tweets.jsonl").read_text() == "mine"
+    assert f"{out}: exists; use --overwrite to replace its files" in capsys.readouterr().err
+    assert main(["prepare", str(data), "--output", str(out), "--overwrite"]) == 0
+    assert "thanks for all of it" in (out / "tweets.jsonl").read_text()
 
 
 @pytest.mark.parametrize(
@@ -138,7 +149,7 @@ def test_a_file_that_cannot_be_used_is_named_and_nothing_is_written(
     else:
         (data / name).unlink()
 
-    assert main(["prepare", str(data), str(data.parent / "out")]) == 1
+    assert main(["prepare", str(data), "--output", str(data.parent / "out")]) == 1
 
     assert f"{data / name}: {message}" in capsys.readouterr().err
     assert not (data.parent / "out").exists()

@@ -14,7 +14,8 @@ from sentiment_models.cli import main
 from sentiment_models.data.carving import carve
 from sentiment_models.data.labelled import read_examples
 from sentiment_models.errors import BadData, ModelsError
-from sentiment_models.evaluation.compare import compare
+from sentiment_models.evaluation.compare import Flip, compare
+from sentiment_models.evaluation.compare import as_text as compared
 from sentiment_models.evaluation.evaluate import Dataset, evaluate, record
 from sentiment_models.evaluation.findings import Evaluation
 from sentiment_models.export.export import Exported
@@ -185,6 +186,7 @@ def test_the_manifest_gets_the_accuracy_among_the_labels_of_each_set(bundle: Pat
 
     recorded = load_bundle(bundle).manifest.accuracy
     assert recorded["films/two"].accuracy == evaluation.datasets["films/two"].accuracy
+    assert {name: recorded[name].labels for name in ("films/two", "films/three")} == {"films/two": THREE[:2], "films/three": ()}
 
 
 def test_two_bundles_are_compared_if_one_has_all_labels_of_the_other(
@@ -194,6 +196,22 @@ def test_two_bundles_are_compared_if_one_has_all_labels_of_the_other(
 
     for name in ("films/two", "films/three"):
         assert found.datasets[name].accuracy == (evaluation.datasets[name].baselines["tiny/1"].accuracy, evaluation.datasets[name].accuracy)
+
+
+def test_no_probability_is_stated_for_neutral_by_abstaining(
+    beside: tuple[Path, Exported], exported: tuple[Path, Exported], files: dict[str, Dataset]
+) -> None:
+    found = compare(exported[0], beside[0], [files["films/two"], files["films/three"]], threads=1)
+
+    two, three, pooled = (found.datasets[name] for name in ("films/two", "films/three", "all files"))
+    assert None not in two.ece + two.expected_accuracy
+    for one in (three, pooled):
+        assert [side is None for side in one.ece] == [side is None for side in one.expected_accuracy] == [True, False]
+
+    flip = Flip(text="so so", right="neutral", answers=("neutral", "negative"), scores=(None, 0.9))
+    shown = compared(found.model_copy(update={"datasets": {"one": three.model_copy(update={"gained": 1, "gained_examples": (flip,)})}}))
+    assert shown.rsplit("\n", 1)[-1].split() == ["so", "so", "neutral", "neutral", "negative", "0.90"]
+    assert "None" not in shown
 
 
 def test_a_bundle_before_with_a_further_label_is_refused(

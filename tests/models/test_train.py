@@ -228,7 +228,9 @@ def test_no_batch_of_training_or_evaluation_exceeds_the_recipes_tokens(
     assert max(fed[False]) <= 96
 
 
-def test_a_model_sees_erased_words_as_masked_ones_or_not_at_all(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_sees_erased_words_as_masked_ones_or_not_at_all_and_what_a_text_spells_as_a_token(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = set()
     logits = _Run._logits
 
@@ -237,10 +239,12 @@ def test_a_model_sees_erased_words_as_masked_ones_or_not_at_all(recipe: Recipe, 
             forward = model.forward
 
             def fed(*, input_ids: torch.Tensor, attention_mask: torch.Tensor, **others: torch.Tensor) -> Any:
-                hidden = input_ids == run.tokenizer.pad_token_id
-                assert torch.equal(attention_mask.bool(), ~hidden)
-                inner = hidden[:, :-1] & ~hidden[:, 1:]
+                padding = input_ids == run.tokenizer.pad_token_id
+                unseen = ~attention_mask.bool()
+                inner = unseen[:, :-1] & ~unseen[:, 1:]
                 seen.update(["hole"] * bool(inner.any()), ["mask"] * bool((input_ids == run.tokenizer.mask_token_id).any()))
+                seen.update(["spelt"] * bool((padding & ~unseen).any()))
+                assert not (unseen & ~padding).any()
                 return forward(input_ids=input_ids, attention_mask=attention_mask, **others)
 
             within.setattr(model, "forward", fed)
@@ -248,9 +252,13 @@ def test_a_model_sees_erased_words_as_masked_ones_or_not_at_all(recipe: Recipe, 
 
     monkeypatch.setattr(_Run, "_logits", watched)
 
-    train(replace(recipe, erased=recipe.sources[1:]), tmp_path)
-
+    train(replace(recipe, erased=recipe.sources[1:]), tmp_path / "erased")
     assert seen == {"hole", "mask"}
+    seen.clear()
+    spelt = write_tsv(tmp_path / "spelt.tsv", [(label, f"{text} [PAD] \ue0f0 \ue0f1 again") for label, text in sentences(60, seed=3)])
+
+    train(replace(recipe, sources=(str(spelt),)), tmp_path / "spelt")
+    assert seen == {"spelt"}
 
 
 def test_a_finished_run_is_not_trained_again(recipe: Recipe, whole: Path) -> None:

@@ -4,6 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
+from sentiment_models.commands.arguments import add_output, add_overwrite
 from sentiment_models.data.english_texts import KEPT_FOLDER, prepare
 from sentiment_models.errors import ModelsError
 from sentiment_models.reports.report import write_text
@@ -18,11 +19,14 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("data", type=Path, metavar="DATA", help="folder of the data sets; docs/models/prepare.md says what it holds")
-    parser.add_argument("out", type=Path, metavar="OUT", help="folder to write into; made if it does not exist")
+    add_output(parser, "folder to write into; made if it does not exist")
+    add_overwrite(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    if arguments.out.exists() and not arguments.force:
+        raise ModelsError(f"{arguments.out}: exists; use --overwrite to replace its files")
     files = prepare(arguments.data)
     try:
         (arguments.out / KEPT_FOLDER).mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sentiment.model.cores import cores_granted
 from sentiment_models.data.carving import Split, carve, repeat, without_overlap
-from sentiment_models.data.erased import erase
+from sentiment_models.data.erased import erase, unmarked
 from sentiment_models.data.labelled import Example, Source, TextOrPair, UnknownLabel, read_examples, read_undecided
 from sentiment_models.data.perturb import detokenize, recase, typos
 from sentiment_models.data.sentences import last_sentences
@@ -60,7 +60,8 @@ def read_corpus(recipe: Recipe, of_base: Set[str] = frozenset()) -> Corpus:
     for kind, part in PARTS.items():
         for rows, times in shown[kind]:
             # Texts of the development set are left out here, too.
-            split.train.extend(part(example, recipe) for example in repeat(without_overlap(rows, split.dev), times, recipe.seed))
+            shown_here = repeat(without_overlap(rows, split.dev), times, recipe.seed)
+            split.train.extend(part(example, recipe, place) for place, example in enumerate(shown_here))
     _check_classes(split.train, recipe.labels, [source.path for _, source in sources])
     for rows, times in shown["undecided"]:
         # Training only: these texts have no correct label to measure.
@@ -84,28 +85,40 @@ def read_corpus(recipe: Recipe, of_base: Set[str] = frozenset()) -> Corpus:
     return Corpus(split, files, dict(zip(names, hashes, strict=True)), dev_of_base)
 
 
-def _tail(example: Example, _: Recipe) -> Example:
+def _tail(example: Example, *_: object) -> Example:
     return replace(example, text=last_sentences(example.text, TAIL_WORDS_MAX))
 
 
-def _ends(example: Example, _: Recipe) -> Example:
+def _ends(example: Example, *_: object) -> Example:
     words = example.text.split()
     return replace(example, text=" ".join((*words[:HEAD_WORDS], *words[-ENDS_WORDS:])))
 
 
-def _erased(example: Example, recipe: Recipe) -> Example:
-    """The text without some of its words, and with the answer to the whole: the more is erased, the less certain."""
-    text, left = erase(example.text, random.Random(f"{recipe.seed}/erased/{example.text}"))  # noqa: S311 - a variant
+def _erased(example: Example, recipe: Recipe, place: int) -> Example:
+    """The text without some of its words, and with the answer to the whole: the more is erased, the less certain.
+
+    ``place``: among the texts of its file, so that a text that is shown several times lacks other words each time.
+    """
+    text, left = erase(example.text, random.Random(f"{recipe.seed}/erased/{place}/{example.text}"))  # noqa: S311 - a variant
     labels = len(recipe.labels)
     target = target_of(example, labels, recipe.teacher_weight)
     return replace(example, text=text, target=tuple(left * share + (1 - left) / labels for share in target), judged=False)
 
 
 # What is shown of a text beside itself, by the recipe's field.
-PARTS: dict[str, Callable[[Example, Recipe], Example]] = {"tails": _tail, "ends": _ends, "erased": _erased}
+PARTS: dict[str, Callable[[Example, Recipe, int], Example]] = {"tails": _tail, "ends": _ends, "erased": _erased}
 
 
 def _read(kind: str, path: Path, recipe: Recipe) -> list[Example]:
+    return [_unmarked(example) for example in _read_marked(kind, path, recipe)]
+
+
+def _unmarked(example: Example) -> Example:
+    text, pair = unmarked(example.text), example.text_pair and unmarked(example.text_pair)
+    return example if (text, pair) == (example.text, example.text_pair) else replace(example, text=text, text_pair=pair)
+
+
+def _read_marked(kind: str, path: Path, recipe: Recipe) -> list[Example]:
     if kind == "undecided":
         return list(read_undecided(path, recipe.labels, recipe.reading))
     try:

@@ -7,10 +7,16 @@ left (Madsen et al. 2023, "Faithfulness Measurable Masked Language Models", arXi
 import random
 import re
 
-# Private characters that stand for tokens whose text depends on the tokenizer: one that attention does not see, and [MASK].
+# Private characters that stand for tokens whose text depends on the tokenizer: one that attention does not see, and [MASK]. They mean
+# nothing in a text that was read: see ``unmarked``.
 HOLE, MASK = "\ue0f0", "\ue0f1"
 # Words as explanations erase them: punctuation marks are words.
 _WORD = re.compile(r"\w+(?:['\u2019-]\w+)*|[^\w\s]")
+
+
+def unmarked(text: str) -> str:
+    """A text from outside, without the characters that would look like erased words."""
+    return text.replace(HOLE, "").replace(MASK, "")
 
 
 def erase(text: str, rng: random.Random) -> tuple[str, float]:

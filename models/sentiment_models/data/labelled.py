@@ -50,6 +50,10 @@ class Made(NamedTuple):
         return {**made, "register": self.register} if self.register else made
 
 
+NOT_MADE = Made("", "", "")
+"""Of a text that no generator made."""
+
+
 class Line(NamedTuple):
     """The content of a row, and where it stands in the file."""
 

@@ -1,5 +1,6 @@
 """Compare two bundles on the same texts: accuracy, flipped answers, significance and cost."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +25,8 @@ POOLED = "all files"
 TERMINAL_MAX = 90
 
 Precisions = tuple[str | None, str | None]
+Stated = tuple[float | None, float | None]
+"""A figure of the probabilities that each bundle states; None where it states none, as for ``neutral`` by abstaining."""
 
 
 class _Part(BaseModel):
@@ -43,7 +46,7 @@ class Flip(_Part):
     text: str
     right: str
     answers: tuple[str, str]
-    scores: tuple[float, float]
+    scores: Stated
 
 
 class Difference(_Part):
@@ -61,8 +64,8 @@ class Difference(_Part):
     changed: int
     interval: tuple[float, float]
     p_value: float
-    expected_accuracy: tuple[float, float]
-    ece: tuple[float, float]
+    expected_accuracy: Stated
+    ece: Stated
     core_ms_per_text: tuple[float, float]
     lost_examples: tuple[Flip, ...] = ()
     gained_examples: tuple[Flip, ...] = ()
@@ -91,7 +94,7 @@ def compare(
     """Run two bundles on labelled files.
 
     Answers count among the labels that a file has. One of the bundles may lack labels of the other: without ``neutral``, an answer that
-    abstains counts as neutral.
+    abstains counts as neutral. It states no probability of that, so its expected accuracy and ECE on such a file are withheld.
 
     Args:
         first: the current bundle.
@@ -134,19 +137,19 @@ def _difference(before: Measured, after: Measured, labels: Sequence[str], seed: 
     rows = len(before.labels)
 
     def examples(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[Flip, ...]:
-        surest = sorted(np.flatnonzero(mask).tolist(), key=lambda row: -float(stated[1][row]))
+        surest = sorted(np.flatnonzero(mask).tolist(), key=lambda row: -float(np.nan_to_num(stated[1][row])))
         return tuple(
             Flip(
                 text=shortened(text if isinstance(text := before.texts[row], str) else " | ".join(text)),
                 right=labels[before.labels[row]],
                 answers=(labels[answers[0][row]], labels[answers[1][row]]),
-                scores=(round(float(stated[0][row]), 4), round(float(stated[1][row]), 4)),
+                scores=(_known(stated[0][row], 4), _known(stated[1][row], 4)),
             )
             for row in surest[:EXAMPLES_MAX]
         )
 
     lost, gained = right[0] & ~right[1], ~right[0] & right[1]
-    first, second = (calibration_error(one, correct) for one, correct in zip(stated, right, strict=True))
+    first, second = (math.nan if np.isnan(one).any() else calibration_error(one, its) for one, its in zip(stated, right, strict=True))
     counts = int(lost.sum()), int(gained.sum())
     low, high = difference_interval(*counts, rows, seed)
     return Difference(
@@ -157,12 +160,16 @@ def _difference(before: Measured, after: Measured, labels: Sequence[str], seed: 
         changed=int((answers[0] != answers[1]).sum()),
         interval=(round(low, 5), round(high, 5)),
         p_value=mcnemar(*counts),
-        expected_accuracy=(round(float(stated[0].mean()), 5), round(float(stated[1].mean()), 5)),
-        ece=(round(first, 5), round(second, 5)),
+        expected_accuracy=(_known(stated[0].mean()), _known(stated[1].mean())),
+        ece=(_known(first), _known(second)),
         core_ms_per_text=(round(1e3 * before.core_s / rows, 3), round(1e3 * after.core_s / rows, 3)),
         lost_examples=examples(lost),
         gained_examples=examples(gained),
     )
+
+
+def _known(value: float, digits: int = 5) -> float | None:
+    return None if math.isnan(value) else round(float(value), digits)
 
 
 def _pooled(parts: Sequence[Difference], seed: int) -> Difference:
@@ -171,7 +178,8 @@ def _pooled(parts: Sequence[Difference], seed: int) -> Difference:
     low, high = difference_interval(lost, gained, rows, seed)
 
     def mean(name: str, side: int) -> float:
-        return float(sum(getattr(part, name)[side] * part.rows for part in parts) / rows)
+        found = [getattr(part, name)[side] for part in parts]
+        return math.nan if None in found else float(sum(one * part.rows for one, part in zip(found, parts, strict=True)) / rows)
 
     return Difference(
         rows=rows,
@@ -181,8 +189,8 @@ def _pooled(parts: Sequence[Difference], seed: int) -> Difference:
         changed=sum(part.changed for part in parts),
         interval=(round(low, 5), round(high, 5)),
         p_value=mcnemar(lost, gained),
-        expected_accuracy=(round(mean("expected_accuracy", 0), 5), round(mean("expected_accuracy", 1), 5)),
-        ece=(round(mean("ece", 0), 5), round(mean("ece", 1), 5)),
+        expected_accuracy=(_known(mean("expected_accuracy", 0)), _known(mean("expected_accuracy", 1))),
+        ece=(_known(mean("ece", 0)), _known(mean("ece", 1))),
         core_ms_per_text=(round(mean("core_ms_per_text", 0), 3), round(mean("core_ms_per_text", 1), 3)),
     )
 
@@ -208,12 +216,12 @@ def tables(comparison: Comparison) -> tuple[Table, Table, Table]:
         tuple(
             (
                 *(name, one.expected_accuracy[0], one.accuracy[0], one.expected_accuracy[1], one.accuracy[1]),
-                *(f"{one.ece[0]:.4f}", f"{one.ece[1]:.4f}"),
+                *one.ece,
             )
             for name, one in comparison.datasets.items()
         ),
         "Expected accuracy: the mean probability that the answers state. Above the true one, they are too sure. ECE: expected calibration "
-        "error; 0 is perfect.",
+        "error; 0 is perfect. Both are empty for a bundle that answers neutral by abstaining: it states no probability of that.",
     )
     first, second = comparison.first.graph, comparison.second.graph
     cost = [
@@ -254,10 +262,14 @@ def _flips(comparison: Comparison) -> list[tuple[str, list[tuple[str, ...]]]]:
             ("right in A, wrong in B", one.lost, one.lost_examples),
             ("wrong in A, right in B", one.gained, one.gained_examples),
         ):
-            rows = [(f.text, f.right, *(f"{label} {score:.2f}" for label, score in zip(f.answers, f.scores, strict=True))) for f in flips]
+            rows = [(one.text, one.right, *map(_answer, one.answers, one.scores)) for one in flips]
             if rows:
                 found.append((f"{name}: {kind}, {len(rows)} of {total:,}", rows))
     return found
+
+
+def _answer(label: str, score: float | None) -> str:
+    return label if score is None else f"{label} {score:.2f}"
 
 
 def _names(comparison: Comparison) -> str:

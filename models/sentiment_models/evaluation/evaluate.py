@@ -6,7 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from sentiment.model.classifier import Classifier
 from sentiment.model.cores import cores_granted
 from sentiment.model.scores import NEUTRAL
 from sentiment.observability.agreement import wilson
-from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, TextOrPair, read_examples
+from sentiment_models.data.labelled import NOT_MADE, PLAIN, Example, LabelledReading, TextOrPair, read_examples
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.baselines import COMMONEST, VADER, commonest, vader_answers
 from sentiment_models.evaluation.expected import Answers, expected, leave_one_out
@@ -33,6 +32,7 @@ from sentiment_models.evaluation.findings import (
     MixedFound,
     PairsFound,
     Pool,
+    Robustness,
     Slice,
 )
 from sentiment_models.evaluation.judging import Judged, judge, present
@@ -82,9 +82,25 @@ class Dataset:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """A file's texts and correct labels, a classifier's answers, what counts of them, and the time they took."""
+class Way:
+    """How files are measured: the arguments of ``evaluate`` that they share, with the bundle before loaded."""
 
+    threads: int
+    truncation: str | None
+    seed: int
+    before: Classifier | None
+    vader: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A file's texts and correct labels, a classifier's answers, what counts of them, and the time they took.
+
+    ``names``: what labels and answers are indices of. ``counts``: which of them count, [names].
+    """
+
+    names: Sequence[str]
+    counts: NDArray[np.bool_]
     texts: list[TextOrPair]
     labels: Labels
     served: Served
@@ -130,7 +146,8 @@ def evaluate(
     other = load_served(before) if before else None
     if other and (unknown := set(other.manifest.labels) - set(classifier.manifest.labels)):
         raise ModelsError(f"{before}: has the label {min(unknown)}, which {classifier.bundle.id} lacks; the labels must be some of its own")
-    measured = {dataset.name: measure(classifier, dataset, threads, truncation, seed, other, vader) for dataset in datasets}
+    way = Way(threads, truncation, seed, other, vader)
+    measured = {dataset.name: measure(classifier, dataset, way) for dataset in datasets}
     return Evaluation(
         bundle=classifier.bundle.id,
         graph=graph_measured(classifier),
@@ -208,53 +225,29 @@ def _run(
     begun, cpu_begun = time.perf_counter(), time.process_time()
     served = serve(classifier, texts, dataset.name, threads, truncation)
     seconds, core_s = time.perf_counter() - begun, time.process_time() - cpu_begun
-    judged = judge(served.stated, served.abstain, classifier.manifest.labels, names, present(labels, len(names)))
-    return Measured(texts, labels, served, judged, core_s, seconds)
+    counts = present(labels, len(names))
+    judged = judge(served.stated, served.abstain, classifier.manifest.labels, names, counts)
+    return Measured(names, counts, texts, labels, served, judged, core_s, seconds)
 
 
-def measure(
-    classifier: Classifier,
-    dataset: Dataset,
-    threads: int,
-    truncation: str | None = None,
-    seed: int = SEED,
-    before: Classifier | None = None,
-    vader: bool = False,
-) -> tuple[Measurement, Answers, Judged]:
+def measure(classifier: Classifier, dataset: Dataset, way: Way) -> tuple[Measurement, Answers, Judged]:
     """Measure a classifier on one file, with the texts as they are and perturbed; return the answers to the former too.
-
-    ``before`` and ``vader``: as for ``evaluate``.
 
     Raises:
         BadData: the file cannot be used, has too many domains, or only mixed texts.
     """
-    names = classifier.manifest.labels
-    examples: list[Example] = []
-    rest: list[Example] = []
-    for example in _read(classifier, dataset, outputs_of(names, classifier.manifest.mixed)):
-        (examples if example.label < len(names) else rest).append(example)
-    if not examples:
-        raise BadData(f"{dataset.path}: all texts are labelled {MIXED}; add texts of one sign, for the false alarms")
-    domains = _by([example.domain for example in examples])
-    if len(domains) > DOMAINS_MAX:
-        raise BadData(
-            f"{dataset.path}: the domain column has {len(domains)} values; the limit is {DOMAINS_MAX}. "
-            "Rename the column if it holds something else"
-        )
-    run = _run(classifier, dataset, examples, names, threads, truncation)
-    labels, judged, rows = run.labels, run.judged, len(run.labels)
-    found = figures_of(judged.stated, labels)
-    among = confusion(judged.answers, labels, len(names))
-    accuracy, f1 = accuracy_and_f1_intervals(judged.answers, labels, len(names), seed)
-    test = calibration_test(judged.stated, labels, seed)
-    counts = confusion(run.served.answers, labels, len(names))
+    examples, mixed = _labelled_and_mixed(classifier, dataset)
+    domains = _domains(examples, dataset.path)
+    run = _run(classifier, dataset, examples, classifier.manifest.labels, way.threads, way.truncation)
     lengths = _lengths(run.served)
-    answers = Answers(run.served.stated, labels, run.served.abstain, np.argmax(np.stack(list(lengths.values())), axis=0))
-    whole = expected(answers, np.ones(rows, np.bool_))
+    answers = Answers(run.served.stated, run.labels, run.served.abstain, np.argmax(np.stack(list(lengths.values())), axis=0))
+    whole = expected(answers, np.ones(len(run.labels), np.bool_))
     assert whole is not None  # a file without texts is refused
-    # Typing errors could hide a target from its text.
-    perturbations = () if _has_targets(classifier, run) else tuple(PERTURBATIONS)
-    again = partial(_answers_among, names=names, counts=present(labels, len(names)))
+    kinds = len(run.names)
+    among, counts = confusion(run.judged.answers, run.labels, kinds), confusion(run.served.answers, run.labels, kinds)
+    found = figures_of(run.judged.stated, run.labels)
+    accuracy, f1 = accuracy_and_f1_intervals(run.judged.answers, run.labels, kinds, way.seed)
+    made = [example.made or NOT_MADE for example in examples]
     measurement = Measurement(
         accuracy=round(found.accuracy, 5),
         accuracy_interval=_rounded(accuracy),
@@ -262,42 +255,75 @@ def measure(
         macro_f1_interval=_rounded(f1),
         macro_recall=round(macro_recall(among), 5),
         ece=round(found.ece, 5),
-        all_labels=None if present(labels, len(names)).all() else _all_labels(run),
-        baselines=_baselines(classifier, run, names, before, vader, dataset.name, threads, truncation),
-        mixed=_mixed(classifier, run, rest, threads, truncation) if rest else None,
-        calibration=CalibrationFound(p_value=round(test.p_value, 5), ece_of_calibrated=_rounded(test.ece_of_calibrated)),
+        all_labels=None if run.counts.all() else _all_labels(run),
+        baselines=_baselines(classifier, run, dataset.name, way),
+        mixed=_mixed(classifier, run, mixed, way) if mixed else None,
+        calibration=_calibration(run, way.seed),
         expected=whole,
         expected_without_abstentions=expected(answers, answers.counted),
-        classes=_classes(counts, names),
+        classes=_classes(counts, run.names),
         confusion=tuple(tuple(row) for row in counts.tolist()),
-        reliability=tuple(reliability_bins(judged.confidence, judged.answers == labels)),
+        reliability=tuple(reliability_bins(run.judged.confidence, run.judged.answers == run.labels)),
         lengths=_slices(run, lengths),
         domains=_slices(run, domains),
-        phenomena=_slices(run, _by([example.made.phenomenon if example.made else "" for example in examples])),
-        held_out=_slices(run, _by([example.made.held_out if example.made else "" for example in examples])),
-        registers=_slices(run, _by([example.made.register if example.made else "" for example in examples])),
+        phenomena=_slices(run, _by([one.phenomenon for one in made])),
+        held_out=_slices(run, _by([one.held_out for one in made])),
+        registers=_slices(run, _by([one.register for one in made])),
         pairs=_pairs(run, examples),
-        robustness={
-            name: perturb(classifier, run.texts, labels, judged.answers, again, name, threads, truncation, seed) for name in perturbations
-        },
-        rows=rows,
+        robustness=_robustness(classifier, run, way),
+        rows=len(run.labels),
         tokens=int(run.served.lengths.sum()),
         truncated=int(run.served.truncated.sum()),
         abstained=int(run.served.abstain.sum()),
-        core_ms_per_text=round(1e3 * run.core_s / rows, 3),
-        texts_per_s=round(rows / run.seconds, 1),
+        core_ms_per_text=round(1e3 * run.core_s / len(run.labels), 3),
+        texts_per_s=round(len(run.labels) / run.seconds, 1),
         sha256=sha256(dataset.path),
         also_trained_on=also_trained_on(classifier, dataset),
     )
-    return measurement, answers, judged
+    return measurement, answers, run.judged
+
+
+def _labelled_and_mixed(classifier: Classifier, dataset: Dataset) -> tuple[list[Example], list[Example]]:
+    """The texts with a label of the model, of which there is one at least, and those labelled mixed."""
+    labels = classifier.manifest.labels
+    examples: list[Example] = []
+    mixed: list[Example] = []
+    for example in _read(classifier, dataset, outputs_of(labels, classifier.manifest.mixed)):
+        (examples if example.label < len(labels) else mixed).append(example)
+    if not examples:
+        raise BadData(f"{dataset.path}: all texts are labelled {MIXED}; add texts of one sign, for the false alarms")
+    return examples, mixed
+
+
+def _domains(examples: Sequence[Example], path: Path) -> dict[str, NDArray[np.bool_]]:
+    domains = _by([example.domain for example in examples])
+    if len(domains) > DOMAINS_MAX:
+        raise BadData(
+            f"{path}: the domain column has {len(domains)} values; the limit is {DOMAINS_MAX}. Rename the column if it holds something else"
+        )
+    return domains
+
+
+def _calibration(run: Measured, seed: int) -> CalibrationFound:
+    test = calibration_test(run.judged.stated, run.labels, seed)
+    return CalibrationFound(p_value=round(test.p_value, 5), ece_of_calibrated=_rounded(test.ece_of_calibrated))
+
+
+def _robustness(classifier: Classifier, run: Measured, way: Way) -> dict[str, Robustness]:
+    """By perturbation. None with targets: typing errors could hide one from its text."""
+
+    def judged(served: Served) -> Labels:
+        return judge(served.stated, served.abstain, run.names, run.names, run.counts).answers
+
+    answered = run.judged.answers
+    return {
+        name: perturb(classifier, run.texts, run.labels, answered, judged, name, way.threads, way.truncation, way.seed)
+        for name in (() if _has_targets(classifier, run) else PERTURBATIONS)
+    }
 
 
 def _has_targets(classifier: Classifier, run: Measured) -> bool:
     return classifier.manifest.targets is not None and not all(isinstance(text, str) for text in run.texts)
-
-
-def _answers_among(served: Served, names: Sequence[str], counts: NDArray[np.bool_]) -> Labels:
-    return judge(served.stated, served.abstain, names, names, counts).answers
 
 
 def _all_labels(run: Measured) -> AllLabels:
@@ -309,26 +335,16 @@ def _all_labels(run: Measured) -> AllLabels:
     )
 
 
-def _baselines(
-    classifier: Classifier,
-    run: Measured,
-    names: Sequence[str],
-    before: Classifier | None,
-    vader: bool,
-    title: str,
-    threads: int,
-    truncation: str | None,
-) -> dict[str, Baseline]:
+def _baselines(classifier: Classifier, run: Measured, title: str, way: Way) -> dict[str, Baseline]:
     """Figures of other answers, by name. Of texts with targets only those of the commonest label: the others answer no targets."""
-    counts = present(run.labels, len(names))
     answers = {COMMONEST: np.full(len(run.labels), commonest(run.labels))}
     if not _has_targets(classifier, run):
-        if vader and (found := vader_answers(list(map(_joined, run.texts)), run.labels, names, counts)) is not None:
+        if way.vader and (found := vader_answers(list(map(_joined, run.texts)), run.labels, run.names, run.counts)) is not None:
             answers[VADER] = found
-        if before:
-            served = serve(before, run.texts, f"{title}, {before.bundle.id}", threads, truncation)
-            answers[before.bundle.id] = judge(served.stated, served.abstain, before.manifest.labels, names, counts).answers
-    by_name = {name: confusion(one, run.labels, len(names)) for name, one in answers.items()}
+        if other := way.before:
+            served = serve(other, run.texts, f"{title}, {other.bundle.id}", way.threads, way.truncation)
+            answers[other.bundle.id] = judge(served.stated, served.abstain, other.manifest.labels, run.names, run.counts).answers
+    by_name = {name: confusion(one, run.labels, len(run.names)) for name, one in answers.items()}
     return {
         name: Baseline(accuracy=round(float(np.trace(one) / len(run.labels)), 5), macro_f1=round(float(macro_f1(one)), 5))
         for name, one in by_name.items()
@@ -339,16 +355,15 @@ def _joined(text: TextOrPair) -> str:
     return text if isinstance(text, str) else " ".join(text)
 
 
-def _mixed(classifier: Classifier, run: Measured, rest: Sequence[Example], threads: int, truncation: str | None) -> MixedFound:
-    """Judge what is said of mixed texts, ``rest``, and of those of ``run`` that have one sign."""
-    labels = classifier.manifest.labels
-    one_sign = np.array([labels[label].casefold() != NEUTRAL for label in run.labels.tolist()], np.bool_)
-    found = int(serve(classifier, [example.whole for example in rest], MIXED, threads, truncation).mixed.sum())
+def _mixed(classifier: Classifier, run: Measured, mixed: Sequence[Example], way: Way) -> MixedFound:
+    """Judge what is said of ``mixed`` texts, and of those of ``run`` that have one sign."""
+    one_sign = np.array([run.names[label].casefold() != NEUTRAL for label in run.labels.tolist()], np.bool_)
+    found = int(serve(classifier, [example.whole for example in mixed], MIXED, way.threads, way.truncation).mixed.sum())
     signs, alarms = int(one_sign.sum()), int(run.served.mixed[one_sign].sum())
     return MixedFound(
-        texts=len(rest),
+        texts=len(mixed),
         found=found,
-        found_interval=_rounded(wilson(found, len(rest))),
+        found_interval=_rounded(wilson(found, len(mixed))),
         one_sign=signs,
         alarms=alarms,
         alarms_interval=_rounded(wilson(alarms, signs)) if signs else (0.0, 1.0),
@@ -393,6 +408,8 @@ def record(bundle: Path, evaluation: Evaluation) -> None:
     for name, one in evaluation.datasets.items():
         counted = one.expected_without_abstentions
         accuracy[name] = {"accuracy": one.accuracy, "macro_f1": one.macro_f1, "ece": one.ece, "rows": one.rows}
+        if one.all_labels:
+            accuracy[name]["labels"] = [label for label, found in one.classes.items() if found.rows]
         if counted:
             accuracy[name]["without_abstentions"] = counted.model_dump(include={"rows", "accuracy", "expected_accuracy"})
     write_manifest(bundle, {**read_object(bundle / MANIFEST_FILE), "accuracy": accuracy})

@@ -21,7 +21,8 @@ class Judged:
     """Answers by the labels of a set.
 
     Attributes:
-        stated: the probability of each name, [texts, names]. It is 0 for a name that does not count. Each row sums to 1.
+        stated: the probability of each name, [texts, names]. It is 0 for a name that does not count or that the model lacks. Each row
+            sums to 1.
         answers: the index of each answer's name, [texts].
     """
 
@@ -30,9 +31,9 @@ class Judged:
 
     @property
     def confidence(self) -> NDArray[np.float64]:
-        """The largest probability of each text, [texts]."""
-        found: NDArray[np.float64] = self.stated.max(axis=1)
-        return found
+        """The probability that the model states of each answer, [texts]. NaN of one that abstaining stands for."""
+        found: NDArray[np.float64] = np.take_along_axis(self.stated, self.answers[:, None], axis=1)[:, 0]
+        return np.where(found > 0, found, np.nan)
 
 
 def present(labels: Labels, names: int) -> NDArray[np.bool_]:

@@ -1,7 +1,7 @@
 """The classification head that a run starts with: the base's, in the order of the run's labels, or a fresh one on its encoder."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
@@ -23,7 +23,8 @@ def load_with_head(
         base: a folder, or a name known to transformers.
         config: the base's own.
         labels: the run's.
-        new_head: make a fresh head though the base has one, and keep the encoder. Labels that both have begin as they are in the base.
+        new_head: make a fresh head though the base has one, and keep the encoder. Labels that both have, in whatever case, begin as they
+            are in the base.
         dither: seed of the weights that a bundle has in int8, see ``dithered``; None: as they are, for an encoder that is not trained.
         say: called with a line about what may not be expected.
 
@@ -43,7 +44,10 @@ def load_with_head(
         state = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(encoder)}
         fresh: PreTrainedModel = type(model).from_pretrained(None, config=wanted, state_dict=state)
         if new_head:
-            _begin(fresh, labels, model, own)
+            shared = _shared(own, labels)
+            if shared:
+                say(f"{base}: the labels {as_argument([labels[place] for place in shared])} begin as they are there")
+            _begin(fresh, model, shared)
         return fresh
     check_task({"problem_type": config.problem_type, "id2label": config.id2label}, base)
     kept: PreTrainedModel = model
@@ -53,16 +57,22 @@ def load_with_head(
     return kept
 
 
-def _begin(fresh: PreTrainedModel, labels: Sequence[str], base: PreTrainedModel, own: Sequence[str]) -> None:
-    """Let the labels that the base has answer as in the base, where it has several of them, and the others as if nothing spoke for them.
+def _shared(own: Sequence[str], labels: Sequence[str]) -> dict[int, int]:
+    """The places of ``labels`` that the base has, in whatever case, with their places there. None unless it has several of them."""
+    before, after = ([name.casefold() for name in names] for names in (own, labels))
+    found = {place: before.index(name) for place, name in enumerate(after) if before.count(name) == after.count(name) == 1}
+    return found if len(found) > 1 else {}
+
+
+def _begin(fresh: PreTrainedModel, base: PreTrainedModel, shared: Mapping[int, int]) -> None:
+    """Let the labels that the base has answer as in the base, and the others as if nothing spoke for them.
 
     Random weights would answer by chance until enough steps outweigh them, and few texts may follow.
     """
-    shared = [(place, own.index(name)) for place, name in enumerate(labels) if name in own]
     with torch.no_grad():
         for parameter, before in zip(_last(fresh).parameters(), _last(base).parameters(), strict=True):
             parameter.zero_()
-            for place, its in shared if len(shared) > 1 else ():
+            for place, its in shared.items():
                 parameter[place] = before[its]
 
 

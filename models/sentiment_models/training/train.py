@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
+from tokenizers import AddedToken, Tokenizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 from transformers import AutoConfig, PreTrainedModel
@@ -43,8 +44,12 @@ from sentiment_models.training.tracking import Log
 T = TypeVar("T")
 
 
+# In the place of a word that attention does not see. Not the padding's id, which a text may spell.
+HOLE_ID = -1
+
+
 class Row(NamedTuple):
-    """A tokenized text: token ids and segment ids, both [tokens]."""
+    """A tokenized text: token ids, HOLE_ID among them, and segment ids, both [tokens]."""
 
     ids: npt.NDArray[np.int32]
     types: npt.NDArray[np.int8]
@@ -244,10 +249,10 @@ class _Run:
                 line[length - len(one) if left else 0 : length if left else len(one)] = one
             return torch.from_numpy(table).to(self.device)
 
+        pad = self.tokenizer.pad_token_id or 0
         inputs = {
-            "input_ids": padded([row.ids for row in rows], self.tokenizer.pad_token_id or 0),
-            # A pad token in a text is a hole: a word that was erased by the mask.
-            "attention_mask": padded([row.ids != self.tokenizer.pad_token_id for row in rows], 0),
+            "input_ids": padded([np.where(row.ids == HOLE_ID, pad, row.ids) for row in rows], pad),
+            "attention_mask": padded([row.ids != HOLE_ID for row in rows], 0),
         }
         if self.family.segments:
             inputs["token_type_ids"] = padded([row.types for row in rows], 0)
@@ -322,22 +327,27 @@ class _Run:
         self.progress = Progress(**state["progress"])
 
     def _encode(self, texts: Sequence[TextOrPair]) -> list[Row]:
-        # Without transformers' wrapper, which takes as long as the tokenizer itself.
-        backend = self.tokenizer.backend_tokenizer
+        backend, instead = _with_marks(self.tokenizer)
         backend.enable_truncation(self.recipe.max_tokens)
         backend.no_padding()
         rows: list[Row] = []
         for chunk in tqdm(list(_chunks(texts, 1000)), desc="tokenizing", unit="k texts", mininterval=5, disable=not self.processes.first):
             # Single texts and pairs, tokenized as the service does it.
-            found = backend.encode_batch_fast([_with_tokens(text, self.tokenizer) for text in chunk])
-            rows += (Row(np.array(one.ids, np.int32), np.array(one.type_ids, np.int8)) for one in found)
+            found = backend.encode_batch_fast(list(chunk))
+            ids = ([instead.get(token, token) for token in one.ids] for one in found)
+            rows += (Row(np.array(its, np.int32), np.array(one.type_ids, np.int8)) for its, one in zip(ids, found, strict=True))
         return rows
 
 
-def _with_tokens(text: TextOrPair, tokenizer: Any) -> TextOrPair:  # Any: transformers has no one type for its tokenizers
-    """Put the tokenizer's own tokens where words were erased."""
-    tokens = {ord(HOLE): tokenizer.pad_token or "", ord(MASK): tokenizer.mask_token or ""}
-    return text.translate(tokens) if isinstance(text, str) else (text[0].translate(tokens), text[1].translate(tokens))
+def _with_marks(tokenizer: Any) -> tuple[Tokenizer, dict[int, int]]:  # Any: transformers has no one type for its tokenizers
+    """Make a copy that reads the marks of erased words as tokens of their own, and the ids to put in their places.
+
+    Without transformers' wrapper, which takes as long as the tokenizer itself.
+    """
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.add_special_tokens([AddedToken(mark, lstrip=True, normalized=False) for mark in (HOLE, MASK)])
+    mask = HOLE_ID if tokenizer.mask_token_id is None else tokenizer.mask_token_id
+    return backend, {backend.token_to_id(HOLE): HOLE_ID, backend.token_to_id(MASK): mask}
 
 
 def _moving_average(model: PreTrainedModel, decay: float) -> AveragedModel:

@@ -154,7 +154,9 @@ class Measured(_Part):
     macro_f1: float
     ece: float
     rows: int
-    # None: not measured.
+    # The labels of the set, among which accuracy, macro F1 and ECE count; empty: all of the model's.
+    labels: tuple[str, ...] = Field(default=(), strict=False)
+    # Among all labels. None: not measured.
     without_abstentions: Expected | None = None
 
 
