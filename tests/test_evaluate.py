@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sentiment.cli.main import main
-from sentiment.watch.evaluation import ERRORS_MAX, Evaluation, Judged, advice, json_of
+from sentiment.watch.evaluation import ERRORS_MAX, TEXTS_MIN, Evaluation, Judged, advice, json_of
 from tests.tiny import THREE, make_bundle
 
 Captured = pytest.CaptureFixture[str]
@@ -55,7 +55,7 @@ def written(path: Path, rows: list[tuple[str, str]]) -> Path:
 def test_an_undecided_answer_is_counted_as_such_before_its_label_is_looked_at() -> None:
     found = of(judged("neutral", 0.1, 0.2, 0.7), judged("neutral", 0.3, 0.3, 0.4, abstained=True), judged("negative", 0.6, 0.2, 0.2))
 
-    assert found.confusion("neutral") == {"negative": 0, "positive": 0, "neutral": 1, "undecided": 1}
+    assert found.confusion("neutral") == {"negative": 0, "positive": 0, "neutral": 1, None: 1}
     assert (found.decided().right, found.decided().texts) == (2, 2)
     assert (found.everything().right, found.everything().texts) == (3, 3)
 
@@ -65,10 +65,28 @@ def test_a_file_of_two_labels_is_judged_by_the_likelier_of_them_too() -> None:
 
     assert found.present == ("negative", "positive")
     assert found.everything().mean == pytest.approx(1 / 3)
-    assert found.among_present().mean == pytest.approx(2 / 3)
+    assert found.among_counting().mean == pytest.approx(2 / 3)
     assert any("no text labelled neutral" in line for line in advice(found))
     # An answer of a label that the file lacks is no error of its two.
     assert found.errors() == []
+
+
+def test_a_file_of_one_label_is_judged_among_all_labels() -> None:
+    found = of(judged("positive", 0.1, 0.3, 0.6), judged("positive", 0.1, 0.8, 0.1))
+
+    assert found.among_counting() == found.everything()
+    assert json_of(found, {}, [])["among_labels_of_file"]["accuracy"] == 0.5
+    assert [wrong.answered for wrong in found.errors()] == ["neutral"]
+
+
+def test_a_label_called_undecided_is_none_of_those_that_abstain() -> None:
+    found = Evaluation(["undecided", "positive"])
+    for abstained in (False, True, True):
+        found.add(Judged("positive", {"undecided": 0.7, "positive": 0.3}, abstained, "a text", "line 1"))
+
+    written = json_of(found, {}, [])
+
+    assert (written["confusion"], written["undecided"]) == ({"positive": {"undecided": 1, "positive": 0}}, {"positive": 2})
 
 
 def test_macro_f1_is_the_mean_over_the_labels_of_the_file() -> None:
@@ -92,8 +110,14 @@ def test_the_table_of_thresholds_counts_answers_that_are_at_least_so_probable() 
     rows = {row["probability"]: row for row in json_of(found, {}, [])["thresholds"]}
 
     assert [rows[threshold]["texts"] for threshold in (0.5, 0.7, 0.8, 0.9, 0.95)] == [2, 2, 1, 1, 0]
-    assert rows[0.5]["accuracy"]["accuracy"] == 0.5
-    assert rows[0.95]["accuracy"] is None
+    assert rows[0.5] == {
+        "probability": 0.5,
+        "texts": 2,
+        "accuracy": 0.5,
+        "low": pytest.approx(0.0945, abs=1e-4),
+        "high": pytest.approx(0.9055, abs=1e-4),
+    }
+    assert rows[0.95] == {"probability": 0.95, "texts": 0, "accuracy": None, "low": None, "high": None}
 
 
 @pytest.mark.parametrize(
@@ -106,6 +130,31 @@ def test_advice_fits_the_accuracy_and_the_number_of_labels(right: int, texts: in
     assert any(says in line for line in advice(found))
 
 
+def test_advice_goes_by_the_likelier_of_the_labels_that_the_file_has() -> None:
+    found = of(*[judged("positive", 0.1, 0.3, 0.6), judged("negative", 0.3, 0.1, 0.6)] * 500)
+
+    absent, use = advice(found)
+
+    assert absent.startswith("The file has no text labelled neutral")
+    assert use.startswith("Read so, the answers are right in 100 % of the texts")
+
+
+def test_a_threshold_is_advised_where_enough_sure_answers_are_right() -> None:
+    right, wrong = judged("positive", 0.05, 0.85, 0.1), judged("neutral", 0.1, 0.6, 0.3)
+    sure = [line for line in advice(of(*[right] * TEXTS_MIN, *[wrong] * TEXTS_MIN)) if line.startswith("Threshold")]
+
+    few = advice(of(*[right] * (TEXTS_MIN - 1), *[wrong] * TEXTS_MIN))
+
+    assert [line.split(";")[0] for line in sure] == ["Threshold: answers of at least 0.70 are right in 90 % or more"]
+    assert not any("Threshold" in line for line in few)
+
+
+def test_a_few_right_answers_are_no_reason_to_use_the_model() -> None:
+    (only,) = advice(of(*[judged("positive", 0.1, 0.8, 0.1)] * (TEXTS_MIN - 1)))
+
+    assert only.startswith("Label more texts")
+
+
 def test_a_file_is_answered_and_compared_label_by_label(evaluate: Any, tmp_path: Path, capsys: Captured) -> None:
     rows = [(label, text) for text, label in RIGHT.items()] * 20
     path = written(tmp_path / "own.tsv", [*rows, ("negative", "a great film"), ("", "never labelled")])
@@ -113,8 +162,8 @@ def test_a_file_is_answered_and_compared_label_by_label(evaluate: Any, tmp_path:
     found = evaluate(path)
 
     assert found["texts"] == 61
-    assert found["confusion"]["negative"] == {"negative": 20, "positive": 1, "neutral": 0, "undecided": 0}
-    assert found["confusion"]["neutral"]["undecided"] == 20
+    assert found["confusion"]["negative"] == {"negative": 20, "positive": 1, "neutral": 0}
+    assert found["undecided"] == {"negative": 0, "positive": 20, "neutral": 20}
     assert found["notes"] == ["left out: 1 texts without a label"]
     assert [error["text"] for error in found["errors"]] == ["a great film"]
     shown = capsys.readouterr().out

@@ -67,12 +67,10 @@ class Share:
         """Between which the share among all such texts lies, if these are a random sample of them."""
         return wilson(self.right, self.texts)
 
-    def json(self) -> dict[str, Any] | None:  # JSON
-        """None without texts."""
-        if not self.texts:
-            return None
-        low, high = self.interval
-        return {"texts": self.texts, "accuracy": self.mean, "low": low, "high": high}
+    def json(self) -> dict[str, Any]:  # JSON
+        """Without texts the accuracy is null, as is its interval."""
+        low, high = self.interval if self.texts else (None, None)
+        return {"texts": self.texts, "accuracy": self.mean if self.texts else None, "low": low, "high": high}
 
 
 @dataclass(slots=True)
@@ -80,6 +78,7 @@ class Evaluation:
     """Sums over labelled texts. ``labels``: the model's."""
 
     labels: Sequence[str]
+    texts: int = field(init=False, default=0)
     # By right label, the labels from the likeliest to the least likely, and whether the answer abstains. So the answer among any of the
     # labels is known in the end: which labels the file has is known only then.
     _ranked: Counter[tuple[str, tuple[str, ...], bool]] = field(init=False, default_factory=Counter)
@@ -94,6 +93,7 @@ class Evaluation:
         """Count a text."""
         ranking = tuple(sorted(judged.scores, key=lambda label: -judged.scores[label]))
         answered, score = ranking[0], judged.scores[ranking[0]]
+        self.texts += 1
         self._ranked[judged.label, ranking, judged.abstained] += 1
         step = int(score * STEPS)
         self._by_score[0][step] += answered == judged.label
@@ -104,15 +104,15 @@ class Evaluation:
             (heappush if len(kept) < ERRORS_MAX else heappushpop)(kept, wrong)
 
     @property
-    def texts(self) -> int:
-        """Those that were counted."""
-        return self._ranked.total()
-
-    @property
     def present(self) -> tuple[str, ...]:
         """The labels that the file has, in the model's order."""
         found = {label for label, _, _ in self._ranked}
         return tuple(label for label in self.labels if label in found)
+
+    @property
+    def counting(self) -> Sequence[str]:
+        """The labels among which an answer is looked for: those that the file has, which may lack others on purpose; all if it has one."""
+        return self.present if len(self.present) > 1 else self.labels
 
     def decided(self) -> Share:
         """The answers that do not abstain, as the server's measured accuracy counts them."""
@@ -122,17 +122,17 @@ class Evaluation:
         """All answers, those that abstain by their likeliest label."""
         return self._share(self.labels)
 
-    def among_present(self) -> Share:
-        """All answers, by the likeliest of the labels that the file has."""
-        return self._share(self.present)
+    def among_counting(self) -> Share:
+        """All answers, by the likeliest of the labels that count."""
+        return self._share(self.counting)
 
-    def confusion(self, label: str) -> dict[str, int]:
-        """How the texts with this right label were answered: by label, and ``undecided``, whatever the label then is."""
-        found = Counter[str]()
+    def confusion(self, label: str) -> dict[str | None, int]:
+        """How the texts with this right label were answered: by label, and None for those that abstain, whatever their label is."""
+        found = Counter[str | None]()
         for (right, ranking, abstained), count in self._ranked.items():
             if right == label:
-                found["undecided" if abstained else ranking[0]] += count
-        return {name: found[name] for name in (*self.labels, "undecided")}
+                found[None if abstained else ranking[0]] += count
+        return {name: found[name] for name in (*self.labels, None)}
 
     def f1(self, label: str) -> float:
         """Of all answers, those that abstain by their likeliest label."""
@@ -148,17 +148,16 @@ class Evaluation:
         return sum(map(self.f1, self.present)) / len(self.present)
 
     def errors(self) -> list[Wrong]:
-        """The surest wrong answers, the surest first: of labels that the file has, for it may lack others on purpose."""
-        among = self.present if len(self.present) > 1 else self.labels
-        found = [wrong for (_, answered), kept in self._errors.items() if answered in among for wrong in kept]
+        """The surest wrong answers, the surest first, of labels that count."""
+        found = [wrong for (_, answered), kept in self._errors.items() if answered in self.counting for wrong in kept]
         return sorted(found, reverse=True)[:ERRORS_MAX]
 
-    def sure(self) -> Iterator[tuple[float, int, Share]]:
-        """By threshold: how many answers are at least so probable, and how many of them are right."""
+    def sure(self) -> Iterator[tuple[float, Share]]:
+        """By threshold: of the answers that are at least so probable, the right ones."""
         right, every = (list(accumulate(reversed(counts)))[::-1] for counts in self._by_score)
         for threshold in THRESHOLDS:
             step = round(threshold * STEPS)
-            yield threshold, every[step], Share(right[step], every[step])
+            yield threshold, Share(right[step], every[step])
 
     def _share(self, among: Sequence[str], with_undecided: bool = True) -> Share:
         """Of all answers, by the likeliest label ``among`` these."""
@@ -175,13 +174,13 @@ def text_of(found: Evaluation, facts: Mapping[str, str], notes: Sequence[str]) -
     names = [*found.labels, "undecided"]
     rows = [(label, *counts.values(), f"{found.f1(label):.3f}") for label in found.present if (counts := found.confusion(label))]
     shares = [
-        (f"{threshold:.2f}", f"{100 * count / found.texts:.1f} %", f"{share.mean:.4f}" if count else "")
-        for threshold, count, share in found.sure()
+        (f"{threshold:.2f}", f"{100 * share.texts / found.texts:.1f} %", f"{share.mean:.4f}" if share.texts else "")
+        for threshold, share in found.sure()
     ]
     errors = [f"  {wrong.score:.3f} {wrong.answered}, labelled {wrong.label}, {wrong.place}: {wrong.text}" for wrong in found.errors()]
     parts = [
         "\n".join(f"{name}: {value}" for name, value in facts.items()),
-        plain(("", "value", "95 % by chance", "texts"), _figures(found)),
+        plain(("", "value", "95 % interval", "texts"), _figures(found)),
         "How texts of each label were answered\n" + plain(("labelled", *names, "F1"), rows),
         "If you act on answers of at least this probability\n" + plain(("probability", "answers", "accuracy"), shares),
         *(["The surest errors: is the answer wrong, or the label?\n" + "\n".join(errors)] if errors else []),
@@ -197,17 +196,19 @@ def json_of(found: Evaluation, facts: Mapping[str, str], notes: Sequence[str]) -
         {"place": wrong.place, "label": wrong.label, "answered": wrong.answered, "score": wrong.score, "text": wrong.text}
         for wrong in found.errors()
     ]
+    answered = {label: found.confusion(label) for label in found.present}
     return {
         "meta": dict(facts),
         "notes": list(notes),
         "texts": found.texts,
         "decided": found.decided().json(),
         "all": found.everything().json(),
-        "among_labels_of_file": found.among_present().json(),
+        "among_labels_of_file": found.among_counting().json(),
         "macro_f1": found.macro_f1(),
-        "confusion": {label: found.confusion(label) for label in found.present},
+        "confusion": {label: {name: count for name, count in row.items() if name is not None} for label, row in answered.items()},
+        "undecided": {label: row[None] for label, row in answered.items()},
         "f1": {label: found.f1(label) for label in found.present},
-        "thresholds": [{"probability": threshold, "texts": count, "accuracy": share.json()} for threshold, count, share in found.sure()],
+        "thresholds": [{"probability": threshold, **share.json()} for threshold, share in found.sure()],
         "errors": errors,
         "advice": advice(found),
     }
@@ -221,8 +222,8 @@ def _figures(found: Evaluation) -> list[tuple[str, str, str, str]]:
         return name, f"{share.mean:.4f}", f"{low:.4f} to {high:.4f}", f"{share.texts:,}"
 
     rows = [row("accuracy, without undecided", found.decided()), row("accuracy, undecided by their label", found.everything())]
-    if 1 < len(found.present) < len(found.labels):
-        rows.append(row(f"accuracy, likelier of {', '.join(found.present)}", found.among_present()))
+    if len(found.counting) < len(found.labels):
+        rows.append(row(f"accuracy, likelier of {', '.join(found.counting)}", found.among_counting()))
     undecided = found.texts - found.decided().texts
     return [
         *rows,
@@ -237,24 +238,25 @@ def advice(found: Evaluation) -> list[str]:
     few = [label for label in found.present if sum(found.confusion(label).values()) < TEXTS_MIN]
     if few:
         lines.append(f"Label more texts: {', '.join(few)} has fewer than {TEXTS_MIN}, so figures about it are rough.")
-    absent = [label for label in found.labels if label not in found.present]
-    if absent and len(found.present) > 1:
+    absent = [label for label in found.labels if label not in found.counting]
+    if absent:
         lines.append(
-            f"The file has no text labelled {', '.join(absent)}. If yours never are, take the likelier of {', '.join(found.present)} "
+            f"The file has no text labelled {', '.join(absent)}. If yours never are, take the likelier of {', '.join(found.counting)} "
             "by their scores, and read that line."
         )
-    sure = ((threshold, share) for threshold, count, share in found.sure() if count >= KEPT_MIN * found.texts)
-    good = next((threshold for threshold, share in sure if share.mean >= GOOD), None)
-    mean = found.everything().mean
-    if mean >= GOOD:
-        lines.append(f"The answers are right in {100 * mean:.0f} % of the texts. Look at the errors above, and use the model as it is.")
-    elif good is not None:
-        lines.append(
-            f"Threshold: answers of at least {good:.2f} are right in {100 * GOOD:.0f} % or more; send the others to a person "
-            "(`score` in an answer; `abstain_below` in a bundle of yours)."
-        )
-    if mean < GOOD:
+    all_of_them = found.among_counting()
+    if all_of_them.mean < GOOD:
+        kept_min = max(TEXTS_MIN, KEPT_MIN * found.texts)
+        good = next((threshold for threshold, share in found.sure() if share.texts >= kept_min and share.mean >= GOOD), None)
+        if good is not None:
+            lines.append(
+                f"Threshold: answers of at least {good:.2f} are right in {100 * GOOD:.0f} % or more; send the others to a person "
+                "(`score` in an answer; `abstain_below` in a bundle of yours)."
+            )
         lines.append(_training(found))
+    elif all_of_them.texts >= TEXTS_MIN:
+        right = f"right in {100 * all_of_them.mean:.0f} % of the texts"
+        lines.append(f"{'Read so, the' if absent else 'The'} answers are {right}. Look at the errors above, and use the model as it is.")
     return lines
 
 
