@@ -15,7 +15,7 @@ from sentiment.client import AsyncClient, CallFailed, Classification, Client, Re
 from sentiment.client.chunks import CHUNK_BYTES, chunks
 from sentiment.client.columns import AsyncColumn, Unusable, column_of
 from sentiment.client.frames import ROWS_SHOWN
-from tests.client.parts import UNCHECKED, serving
+from tests.client.parts import LATE, UNCHECKED, serving
 
 TEXT = "Good food \U0001f600, bad service. The caf\u00e9 is open. A good view."
 INDEX = ["a", "b", "c", "d"]
@@ -110,6 +110,62 @@ async def test_each_way_to_ask_gives_the_same(target: str, client: Client) -> No
 
     for each in found:
         assert answers(each) == expected
+
+
+@pytest.mark.parametrize(("asked", "what"), [({"sentences": True}, "sentences"), ({"targets": ["food"]}, "targets")], ids=str)
+async def test_a_server_that_ignores_parts_is_said_to_be_older(asked: dict[str, Any], what: str) -> None:
+    async def items() -> AsyncIterator[tuple[str, str]]:
+        yield "0", TEXT
+
+    with serving(able=False) as target, Client(target, options=UNCHECKED) as client:
+        async with AsyncClient(target, options=UNCHECKED) as later:
+            said = f"the server answers no {what}: it is of a version before 0.2"
+            with pytest.raises(CallFailed, match=said):
+                client.classify(TEXT, **asked)
+            with pytest.raises(CallFailed, match=said):
+                await later.classify(TEXT, **asked)
+            found = [
+                *client.classify([TEXT, TEXT], **asked),
+                *client.classify_batch([TEXT], **asked),
+                *await later.classify_batch([TEXT], **asked),
+                *[result async for _, result in later.classify_stream(items(), **asked)],
+            ]
+        whole = client.classify(TEXT)
+
+    assert [str(one) for one in found] == [f"UNIMPLEMENTED: {said}; ask without them"] * 5
+    assert whole.label == "positive"
+
+
+@pytest.mark.parametrize(
+    ("texts", "asked"),
+    [
+        ([f"{LATE}good", "bad"], {"sentences": True}),
+        ([f"{LATE}good", "bad"], {"targets": ["food"]}),
+        ([f"{LATE}good", Targeted("bad", ["food"])], {}),
+        ([Targeted(f"{LATE}good", ["food"]), "bad"], {}),
+    ],
+    ids=["sentences", "targets", "later targets", "earlier targets"],
+)
+async def test_parts_of_two_items_under_way_with_one_id_are_refused(target: str, texts: list[Any], asked: dict[str, Any]) -> None:
+    async def items() -> AsyncIterator[tuple[str, Any]]:
+        for text in texts:
+            yield "0", text
+
+    async with AsyncClient(target, options=UNCHECKED) as client:
+        with pytest.raises(ValueError, match="the id '0' is that of an item under way"):
+            async for _ in client.classify_stream(items(), **asked):
+                pass
+
+
+async def test_items_under_way_without_parts_may_have_one_id(target: str) -> None:
+    async def items() -> AsyncIterator[tuple[str, str]]:
+        for text in ("good", "bad"):
+            yield "0", f"{LATE}{text}"
+
+    async with AsyncClient(target, options=UNCHECKED) as client:
+        found = [result async for _, result in client.classify_stream(items())]
+
+    assert [one.label for one in answers(found)] == ["positive", "negative"]
 
 
 @pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS)

@@ -259,7 +259,10 @@ class Batch:
 
     def answers(self, response: pb.ClassifyBatchResponse) -> list[Result]:
         """The results of the texts that were sent, in order."""
-        return [_alone(result_of(result, item.text)) for item, result in zip(self.request.items, response.results, strict=False)]
+        return [
+            _alone(result_of(result, item, self.request.sentences))
+            for item, result in zip(self.request.items, response.results, strict=False)
+        ]
 
     def results(self, answers: Iterable[Result]) -> list[Result]:
         """One result per text, in order, from the server's answers and the failures here."""
