@@ -211,6 +211,27 @@ async def test_targets_of_one_text_and_of_a_stream_are_strings(client: Client, t
         AsyncColumn(items(), targets=[["battery"]])  # type: ignore[arg-type]  # of pairs, which are not read
 
 
+@pytest.mark.parametrize(
+    "targets",
+    [(name for name in ("food", "view")), {"food": 1, "view": 2}.keys(), np.array(["food", "view"]), pd.Series(["food", "view"])],
+    ids=["generator", "keys", "NumPy", "pandas"],
+)
+def test_targets_of_one_text_are_any_strings(client: Client, targets: Any) -> None:
+    assert list(client.classify(TEXT, targets=targets).targets) == ["food", "view"]
+
+
+@pytest.mark.parametrize("targets", [{"food": 1, "view": 2}.keys(), np.array(["food", "view"]), pa.array(["food", "view"])], ids=type)
+def test_a_collection_of_strings_is_asked_of_every_text(client: Client, targets: Any) -> None:
+    found = answers(client.classify([TEXT, "bad", "good"], targets=targets))
+
+    assert [list(one.targets) for one in found] == [["food", "view"]] * 3
+
+
+def test_a_table_is_no_list_of_targets(client: Client) -> None:
+    with pytest.raises(TypeError, match="targets must be one column"):
+        client.classify("good", targets=pd.DataFrame({"food": [1]}))
+
+
 def test_a_value_that_is_no_list_of_targets_fails_in_its_place() -> None:
     values = ["battery", ["battery"], [3], None, float("nan"), 7]
 

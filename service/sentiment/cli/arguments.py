@@ -98,6 +98,18 @@ def add_parts(parser: Any) -> None:  # Any: as above
     )
 
 
+def add_model(parser: Any, said: str) -> None:  # Any: as above
+    """Add the arguments that choose a model in this process, and how it reads long texts. ``said``: the help of --model."""
+    parser.add_argument("--model", default="", metavar="NAME[/VERSION]", help=said)
+    parser.add_argument("--bundles", default=None, metavar="FOLDERS", help="folders that hold bundles, separated by ':'")
+    parser.add_argument(
+        "--truncation",
+        default="",
+        choices=("", "refuse", "head", "head_tail", "windows"),
+        help="what to read of texts that are too long (default: the model's)",
+    )
+
+
 def reading_of(options: argparse.Namespace) -> Reading:
     """How the input is read.
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sentiment.cli.arguments import add_reading, bundles_of, reading_of
+from sentiment.cli.arguments import add_model, add_reading, bundles_of, reading_of
 from sentiment.files.output import beside
 from sentiment.files.standard_streams import need_standard_output
 from sentiment.files.visible import visible_lines
@@ -35,18 +35,6 @@ def add_evaluate(commands: Any) -> None:  # Any: argparse names the type of its 
     add_model(parser, "the model (default: the default bundle)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here (-: standard output)")
     parser.set_defaults(run=_run)
-
-
-def add_model(parser: Any, said: str) -> None:  # Any: as above
-    """Add the arguments that choose a model in this process, and how it reads long texts. ``said``: the help of --model."""
-    parser.add_argument("--model", default="", metavar="NAME[/VERSION]", help=said)
-    parser.add_argument("--bundles", default=None, metavar="FOLDERS", help="folders that hold bundles, separated by ':'")
-    parser.add_argument(
-        "--truncation",
-        default="",
-        choices=("", "refuse", "head", "head_tail", "windows"),
-        help="what to read of texts that are too long (default: the model's)",
-    )
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -4,8 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sentiment.cli.arguments import add_reading, bundles_of, count, reading_of
-from sentiment.cli.evaluate import add_model
+from sentiment.cli.arguments import add_model, add_reading, bundles_of, count, reading_of
 from sentiment.files.output import beside
 from sentiment.files.standard_streams import need_standard_output
 from sentiment.files.visible import visible_lines

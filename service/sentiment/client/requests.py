@@ -126,7 +126,7 @@ def same_targets(targets: Targets) -> tuple[str, ...]:
     Raises:
         TypeError: they are no list of strings.
     """
-    same = targets_of_all(targets)
+    same = targets_of_all(targets, beside=False)
     if same is None:
         raise TypeError("targets must be a list of strings, such as ['battery']; a column of them stands beside a column of texts")
     return same
