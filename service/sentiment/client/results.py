@@ -57,7 +57,7 @@ class Timing:
 class Prediction:
     """A label with its probability. ``scores``: calibrated probabilities by label, in the model's order; they sum to 1.
 
-    ``abstain``: the model cannot tell. ``mixed``: it praises and blames, whatever the label.
+    ``abstain``: the model cannot tell. ``mixed``: the text has both positive and negative sentiment, whatever the label.
     """
 
     label: str
@@ -144,7 +144,7 @@ class Classification(Prediction):
     Attributes:
         scores: calibrated probabilities by label, in the model's order; they sum to 1.
         abstain: the model cannot tell. A label neutral, in contrast, is an answer.
-        mixed: the text praises and blames, whatever the label.
+        mixed: the text has both positive and negative sentiment, whatever the label.
         explanation: set if it was requested.
         language_suspect: the text seems to be in another language or script than the model's. Its answer is a guess.
         sentences: the answers to its first sentences, in order, if they were requested.
