@@ -61,7 +61,8 @@ async def stop_listening(
     have begun.
     """
     loop = asyncio.get_running_loop()
-    if any([_begin_none(each) for each in server.sockets]):
+    ignoring = [_begin_none(each) for each in server.sockets]
+    if any(ignoring):
         await handshakes()
     # Accept no more, and first finish with those that have been accepted: asyncio loses them when its server is closed meanwhile.
     for each in server.sockets:
