@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
@@ -47,7 +46,7 @@ from sentiment.v1 import sentiment_pb2 as pb
 from tests.api_grpc.test_oip import asked
 from tests.api_grpc.test_receiving import Measured
 from tests.batching.test_cost import fixed
-from tests.tiny import LABELS
+from tests.tiny import THREE, make_bundle
 from tests.virtual_time import VirtualClock, VirtualTimeLoop
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "150"))
@@ -90,6 +89,7 @@ class World:
     raise_share: float
     late_share: float
     never_share: float
+    parts_share: float
     drains: bool
 
     @classmethod
@@ -110,6 +110,7 @@ class World:
             raise_share=rng.choice([0.0, 0.3, 1.0]),
             late_share=rng.choice([0.0, 0.0, 0.2]),
             never_share=rng.choice([0.0, 0.0, 0.1]),
+            parts_share=rng.choice([0.0, 0.2]),
             drains=rng.random() < 0.3,
         )
 
@@ -127,7 +128,7 @@ class Runner:
     ) -> Callable[[], None]:
         world, loop = self.world, asyncio.get_running_loop()
         chance = world.rng.random
-        outcome: Outcome = Ran([[float(row.ids[0]), 0.0] for row in rows], 0.0, world.run_s)
+        outcome: Outcome = Ran([[float(row.ids[0]), 0.0, 0.0, 0.0] for row in rows], 0.0, world.run_s)
         if chance() < world.hang_share:
             return lambda: None
         if chance() < world.lost_share:
@@ -181,7 +182,7 @@ class Day:
         self.seed, self.clock = seed, clock
         self.world = world = World.draw(seed)
         self.metrics = metrics = Metrics(METHODS, CODE_NAMES)
-        counted = metrics.model("tiny/1", [], LABELS, classifier.manifest.signals)
+        counted = metrics.model("tiny/1", [], THREE, classifier.manifest.signals)
         scheduler: Scheduler[Waiting] = Scheduler(
             fixed(world.run_s, 1e-9), BatchLimits(8, 1024, 2**26, 2), world.runners, world.queue_rows_max, 32
         )
@@ -277,14 +278,19 @@ class Day:
 
     async def handle(self, caller: Caller) -> None:
         handler, texts = self.handlers[caller.method], ["good film", "bad"] * 5
-        items = [pb.Item(text=text) for text in texts[: caller.texts]]
+        # Some have parts: a row for each sentence and target too, at most seven.
+        sentences = self.world.rng.random() < self.world.parts_share
+        targets = ["film", "bad", "service"] if self.world.rng.random() < self.world.parts_share else []
+        if sentences and caller.method != "ModelInfer":
+            texts = ["good film. and bad.", "bad. good! film?"] * 5
+        items = [pb.Item(text=text, targets=targets) for text in texts[: caller.texts]]
         if caller.method == "ClassifyStream":
-            caller.messages = self.items(items)
+            caller.messages = self.items(items, sentences)
             await handler.stream_stream(None, caller)
         else:
             message = {
-                "Classify": pb.ClassifyRequest(text=texts[0]),
-                "ClassifyBatch": pb.ClassifyBatchRequest(items=items),
+                "Classify": pb.ClassifyRequest(text=texts[0], sentences=sentences, targets=targets),
+                "ClassifyBatch": pb.ClassifyBatchRequest(items=items, sentences=sentences),
                 "ModelInfer": asked(*(item.text for item in items)),
             }[caller.method]
             caller.messages = self.message(message.SerializeToString())
@@ -302,11 +308,12 @@ class Day:
             await asyncio.Event().wait()
         await asyncio.sleep(LATE_MESSAGE_S if chance < self.world.never_share + self.world.late_share else 0.0)
 
-    async def items(self, items: Sequence[pb.Item]) -> AsyncIterator[bytes]:
+    async def items(self, items: Sequence[pb.Item], sentences: bool) -> AsyncIterator[bytes]:
         for number, item in enumerate(items):
             await self.comes()
             await asyncio.sleep(self.world.rng.choice([0.0, 0.01]))
-            yield pb.ClassifyStreamRequest(id=str(number), item=item).SerializeToString()
+            options = pb.StreamOptions(sentences=sentences)
+            yield pb.ClassifyStreamRequest(id=str(number), item=item, options=options).SerializeToString()
 
     def settle(self) -> Counter[str]:
         """Check that every call has one outcome and one count, and that nothing is left."""
@@ -333,8 +340,8 @@ class Day:
 
 
 @pytest.fixture(scope="module")
-def classifier(bundles: Path) -> Classifier:
-    return load_classifier(bundles / "tiny" / "1")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Classifier:
+    return load_classifier(make_bundle(tmp_path_factory.mktemp("three"), three=True))
 
 
 @pytest.fixture

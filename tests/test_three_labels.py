@@ -15,7 +15,7 @@ from sentiment.sklearn import SentimentClassifier
 from tests.api_http.http import call
 from tests.conftest import RunningServer
 from tests.test_journal import rows
-from tests.tiny import LABELS, THREE, make_bundle
+from tests.tiny import LABELS, THREE, make_bundle, read_manifest, write_manifest
 
 TEXTS = {"a good film": "positive", "awful": "negative", "the film": "neutral"}
 
@@ -24,7 +24,10 @@ TEXTS = {"a good film": "positive", "awful": "negative", "the film": "neutral"}
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("versions")
     make_bundle(folder, "english", 1)
-    make_bundle(folder, "english", 2, three=True)
+    three = make_bundle(folder, "english", 2, three=True)
+    manifest = read_manifest(three)
+    manifest["accuracy"]["made-up"]["labels"] = list(LABELS)
+    write_manifest(three, manifest)
     return folder
 
 
@@ -58,6 +61,8 @@ def test_a_two_label_bundle_of_the_old_format_answers_beside_a_three_label_one(c
         (list(THREE), True, True),
         (list(LABELS), False, False),
     ]
+    # Figures among the labels of a set say so.
+    assert [list(found.labels) for model in described for found in model.accuracy] == [list(LABELS), []]
 
 
 def test_predictions_are_counted_by_each_models_own_labels(both: RunningServer, client: Client) -> None:

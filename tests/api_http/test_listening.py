@@ -21,8 +21,13 @@ class Echo(asyncio.Protocol):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a packet filter on sockets")
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-async def test_while_a_port_closes_a_connection_is_served_or_does_not_begin(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "HANDSHAKE_S", 0.3)
+async def test_while_a_port_closes_a_connection_is_served_or_does_not_begin(host: str) -> None:
+    none_begins, ended = asyncio.Event(), asyncio.Event()
+
+    async def handshakes() -> None:
+        none_begins.set()
+        await ended.wait()
+
     server = await listening.listen(Echo, host, 0)
     address = server.sockets[0].getsockname()[:2]
     family = server.sockets[0].family
@@ -31,9 +36,12 @@ async def test_while_a_port_closes_a_connection_is_served_or_does_not_begin(host
         late.setblocking(False)
         loop = asyncio.get_running_loop()
 
-        closing = asyncio.create_task(listening.stop_listening(server, Echo))
-        await asyncio.sleep(0.1)
+        closing = asyncio.create_task(listening.stop_listening(server, Echo, handshakes))
+        await none_begins.wait()
         asked = asyncio.create_task(loop.sock_connect(late, address))
+        # In its first turn it calls ``connect``.
+        await asyncio.sleep(0)
+        ended.set()
         await closing
 
         assert not asked.done()
@@ -42,3 +50,16 @@ async def test_while_a_port_closes_a_connection_is_served_or_does_not_begin(host
         # The kernel repeats it after a second; nothing has been sent by then.
         with pytest.raises(ConnectionRefusedError):
             await asyncio.wait_for(asked, 30)
+
+
+async def test_a_port_that_cannot_ignore_connections_closes_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_begin_none", lambda _socket: False)
+    waited: list[bool] = []
+
+    async def handshakes() -> None:
+        waited.append(True)
+
+    server = await listening.listen(Echo, "127.0.0.1", 0)
+    await listening.stop_listening(server, Echo, handshakes)
+
+    assert not waited

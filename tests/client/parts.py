@@ -15,6 +15,8 @@ from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 LABELS = ("negative", "positive", "neutral")
 # Sentences that have an answer.
 SENTENCES_MAX = 4
+# How texts begin that are answered at the end of a stream.
+LATE = "late: "
 # The health service, for which the client's default configuration waits, is not there.
 UNCHECKED = [("grpc.service_config", "{}"), ("grpc.use_local_subchannel_pool", 1)]
 
@@ -81,8 +83,14 @@ class Parts(pb_grpc.SentimentServiceServicer):
     def ClassifyStream(
         self, requests: Iterable[pb.ClassifyStreamRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.ClassifyStreamResponse]:
+        late = []
         for request in requests:
-            yield pb.ClassifyStreamResponse(id=request.id, response=self._answered(request.item, request.options.sentences))
+            response = pb.ClassifyStreamResponse(id=request.id, response=self._answered(request.item, request.options.sentences))
+            if request.item.text.startswith(LATE):
+                late.append(response)
+            else:
+                yield response
+        yield from late
 
     def GetModel(self, request: pb.GetModelRequest, context: grpc.ServicerContext) -> pb.GetModelResponse:
         limits = pb.Limits(sentences=SENTENCES_MAX, targets=16) if self._able else pb.Limits()

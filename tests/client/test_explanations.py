@@ -246,11 +246,11 @@ def test_classify_returns_the_same_explanation_in_one_message() -> None:
     response.explanation.geometry.extend(message.geometry for message in geometry())
     response.explanation.summary.CopyFrom(summary().summary)
 
-    found = explained_of(response, TEXT, None).explanation
+    found = explained_of(response, pb.ClassifyRequest(text=TEXT)).explanation
 
     assert found is not None
     assert found.to_json() == explained(*ALL, *attention(Encoding.U8), *geometry()).to_json()
-    assert explained_of(pb.ClassifyResponse(), TEXT, None).explanation is None
+    assert explained_of(pb.ClassifyResponse(), pb.ClassifyRequest(text=TEXT)).explanation is None
 
 
 # options

@@ -16,7 +16,7 @@ from sentiment.client import AsyncClient, CallFailed, Classification, Client, Re
 from sentiment.client.chunks import CHUNK_BYTES, chunks
 from sentiment.client.columns import AsyncColumn, Unusable, column_of
 from sentiment.client.frames import ROWS_SHOWN
-from tests.client.parts import UNCHECKED, serving
+from tests.client.parts import LATE, UNCHECKED, serving
 
 TEXT = "Good food \U0001f600, bad service. The caf\u00e9 is open. A good view."
 INDEX = ["a", "b", "c", "d"]
@@ -113,6 +113,62 @@ async def test_each_way_to_ask_gives_the_same(target: str, client: Client) -> No
         assert answers(each) == expected
 
 
+@pytest.mark.parametrize(("asked", "what"), [({"sentences": True}, "sentences"), ({"targets": ["food"]}, "targets")], ids=str)
+async def test_a_server_that_ignores_parts_is_said_to_be_older(asked: dict[str, Any], what: str) -> None:
+    async def items() -> AsyncIterator[tuple[str, str]]:
+        yield "0", TEXT
+
+    with serving(able=False) as target, Client(target, options=UNCHECKED) as client:
+        async with AsyncClient(target, options=UNCHECKED) as later:
+            said = f"the server answers no {what}: it is of a version before 0.2"
+            with pytest.raises(CallFailed, match=said):
+                client.classify(TEXT, **asked)
+            with pytest.raises(CallFailed, match=said):
+                await later.classify(TEXT, **asked)
+            found = [
+                *client.classify([TEXT, TEXT], **asked),
+                *client.classify_batch([TEXT], **asked),
+                *await later.classify_batch([TEXT], **asked),
+                *[result async for _, result in later.classify_stream(items(), **asked)],
+            ]
+        whole = client.classify(TEXT)
+
+    assert [str(one) for one in found] == [f"UNIMPLEMENTED: {said}; ask without them"] * 5
+    assert whole.label == "positive"
+
+
+@pytest.mark.parametrize(
+    ("texts", "asked"),
+    [
+        ([f"{LATE}good", "bad"], {"sentences": True}),
+        ([f"{LATE}good", "bad"], {"targets": ["food"]}),
+        ([f"{LATE}good", Targeted("bad", ["food"])], {}),
+        ([Targeted(f"{LATE}good", ["food"]), "bad"], {}),
+    ],
+    ids=["sentences", "targets", "later targets", "earlier targets"],
+)
+async def test_parts_of_two_items_under_way_with_one_id_are_refused(target: str, texts: list[Any], asked: dict[str, Any]) -> None:
+    async def items() -> AsyncIterator[tuple[str, Any]]:
+        for text in texts:
+            yield "0", text
+
+    async with AsyncClient(target, options=UNCHECKED) as client:
+        with pytest.raises(ValueError, match="the id '0' is that of an item under way"):
+            async for _ in client.classify_stream(items(), **asked):
+                pass
+
+
+async def test_items_under_way_without_parts_may_have_one_id(target: str) -> None:
+    async def items() -> AsyncIterator[tuple[str, str]]:
+        for text in ("good", "bad"):
+            yield "0", f"{LATE}{text}"
+
+    async with AsyncClient(target, options=UNCHECKED) as client:
+        found = [result async for _, result in client.classify_stream(items())]
+
+    assert [one.label for one in answers(found)] == ["positive", "negative"]
+
+
 @pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS)
 def test_a_column_gives_each_text_its_own_targets(client: Client, column: Any) -> None:
     texts = TEXTS if isinstance(column, pd.Series) else TEXTS.to_list()
@@ -154,6 +210,27 @@ async def test_targets_of_one_text_and_of_a_stream_are_strings(client: Client, t
                 pass
     with pytest.raises(TypeError, match="make that give Targeted texts"):
         AsyncColumn(items(), targets=[["battery"]])  # type: ignore[arg-type]  # of pairs, which are not read
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [(name for name in ("food", "view")), {"food": 1, "view": 2}.keys(), np.array(["food", "view"]), pd.Series(["food", "view"])],
+    ids=["generator", "keys", "NumPy", "pandas"],
+)
+def test_targets_of_one_text_are_any_strings(client: Client, targets: Any) -> None:
+    assert list(client.classify(TEXT, targets=targets).targets) == ["food", "view"]
+
+
+@pytest.mark.parametrize("targets", [{"food": 1, "view": 2}.keys(), np.array(["food", "view"]), pa.array(["food", "view"])], ids=type)
+def test_a_collection_of_strings_is_asked_of_every_text(client: Client, targets: Any) -> None:
+    found = answers(client.classify([TEXT, "bad", "good"], targets=targets))
+
+    assert [list(one.targets) for one in found] == [["food", "view"]] * 3
+
+
+def test_a_table_is_no_list_of_targets(client: Client) -> None:
+    with pytest.raises(TypeError, match="targets must be one column"):
+        client.classify("good", targets=pd.DataFrame({"food": [1]}))
 
 
 def test_a_value_that_is_no_list_of_targets_fails_in_its_place() -> None:

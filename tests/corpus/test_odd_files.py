@@ -37,6 +37,6 @@ def test_an_odd_file_gives_its_texts_and_errors_in_order(odd: OddFile, step: int
 
 
 def texts_of(folder: Path, reading: Reading, step: int) -> list[str | None]:
-    parts = cut(find_sources(str(folder)), reading, (), step)
-    texts = [text for part in parts for chunk in read_part(part, reading, ()) for text in chunk.texts]
+    parts = cut(find_sources(str(folder)), reading, {}, step)
+    texts = [text for part in parts for chunk in read_part(part, reading, {}) for text in chunk.texts]
     return [ERROR if isinstance(text, Unread) else text for text in texts]

@@ -34,7 +34,7 @@ def scored(parts: list[Part], job: Job, classifier: OfflineClassifier, output: O
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != ".txt"])
 def test_a_row_has_the_answer_that_the_engine_gives_its_text(kind: str, tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
     texts = [*make_texts(3000, words=60), " ", "good"]
-    parts = cut(find_sources(str(write(tmp_path / f"in{kind}", texts))), Reading(), ("id",), 50_000)
+    parts = cut(find_sources(str(write(tmp_path / f"in{kind}", texts))), Reading(), {"id": "--keep"}, 50_000)
     output = Output(str(tmp_path / "out"))
 
     scored(parts, job, classifier, output)
@@ -61,7 +61,7 @@ def test_a_row_has_the_answer_that_the_engine_gives_its_text(kind: str, tmp_path
 
 
 def test_incomplete_parts_are_scored_again(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
-    parts = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(1000)))), Reading(), ("id",), 10_000)
+    parts = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(1000)))), Reading(), {"id": "--keep"}, 10_000)
     output = Output(str(tmp_path / "out"))
     scored(parts, job, classifier, output)
     missing, torn = parts[1].name, parts[2].name
@@ -76,7 +76,7 @@ def test_incomplete_parts_are_scored_again(tmp_path: Path, job: Job, classifier:
 
 
 def test_answers_that_cannot_be_written_leave_no_file_under_the_parts_name(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
-    (part,) = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(3000)))), Reading(), ("id",), 2**30)
+    (part,) = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(3000)))), Reading(), {"id": "--keep"}, 2**30)
     output = Output(str(tmp_path / "out"))
     output.record({})
 
@@ -92,7 +92,7 @@ def test_answers_that_cannot_be_written_leave_no_file_under_the_parts_name(tmp_p
 
 
 def test_a_file_with_a_header_and_no_rows_has_an_empty_part(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
-    parts = cut(find_sources(str(write(tmp_path / "in.csv", []))), Reading(), ("id",), 100)
+    parts = cut(find_sources(str(write(tmp_path / "in.csv", []))), Reading(), {"id": "--keep"}, 100)
     output = Output(str(tmp_path / "out"))
 
     scored(parts, job, classifier, output)
@@ -104,7 +104,7 @@ def test_a_file_with_a_header_and_no_rows_has_an_empty_part(tmp_path: Path, job:
 def test_another_file_system_is_read_and_written_as_this_one(job: Job, classifier: OfflineClassifier) -> None:
     fs = fsspec.filesystem("memory")
     fs.pipe_file("/corpus/a.csv", b"id,text\n1,good\n2,awful film\n")
-    parts = cut(find_sources("memory://corpus/*.csv"), Reading(), ("id",), 100)
+    parts = cut(find_sources("memory://corpus/*.csv"), Reading(), {"id": "--keep"}, 100)
     output = Output("memory://answers")
 
     scored(parts, job, classifier, output)
@@ -169,7 +169,7 @@ def test_a_pattern_that_would_match_the_output_overlaps_it(pattern: str, out: st
 
 
 def test_a_part_of_another_request_counts_as_missing(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
-    parts = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(100)))), Reading(), ("id",), 1000)
+    parts = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(100)))), Reading(), {"id": "--keep"}, 1000)
     here, other = Output(str(tmp_path / "out"), "this"), Output(str(tmp_path / "out"), "that")
     scored(parts, job, classifier, here)
     other.write_part(parts[1].name, score_part(parts[1], job, classifier))
@@ -179,7 +179,7 @@ def test_a_part_of_another_request_counts_as_missing(tmp_path: Path, job: Job, c
 
 
 def test_a_restart_deletes_only_files_of_the_command(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
-    parts = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(100)))), Reading(), ("id",), 1000)
+    parts = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(100)))), Reading(), {"id": "--keep"}, 1000)
     output = Output(str(tmp_path / "out"))
     scored(parts, job, classifier, output)
     output.report(Count(1), 1, 1.0)
@@ -241,7 +241,8 @@ def test_sentences_and_targets_stand_in_columns_of_json_beside_the_answer_of_the
     assert [(row["sentences_total"], row["mixed"], row["language_suspect"]) for row in found[:2]] == [
         (one.sentences_total, one.mixed, one.language_suspect) for one in (first, second)
     ]
-    assert found[1]["targets"] == "[]"
+    # As in ``sentiment classify``.
+    assert found[1]["targets"] is None
     assert found[2]["sentences"] is found[2]["targets"] is found[2]["sentences_total"] is None
     assert found[3]["error"] == "UNREADABLE: 'topics' must be names between ';', or a list of strings"
     assert "topics" not in found[0]

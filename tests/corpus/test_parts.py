@@ -1,10 +1,13 @@
 """Cutting a corpus and reading its parts. Each row is in exactly one part, for any step size; a malformed row does not affect others."""
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow
 import pytest
@@ -19,9 +22,9 @@ from sentiment.files.rows import NOT_DECODED, Unread
 from tests.corpus.files import KINDS, make_texts, write
 
 
-def read(path: Path | str, step: int = 2**20, column: str = "text", keep: tuple[str, ...] = ()) -> list[Text]:
-    parts = cut(find_sources(str(path)), Reading(column), keep, step)
-    return [text for part in parts for chunk in read_part(part, Reading(column), keep) for text in chunk.texts]
+def read(path: Path | str, step: int = 2**20, column: str = "text", beside: Mapping[str, str] = MappingProxyType({})) -> list[Text]:
+    parts = cut(find_sources(str(path)), Reading(column), beside, step)
+    return [text for part in parts for chunk in read_part(part, Reading(column), beside) for text in chunk.texts]
 
 
 def why_not(path: Path | str, **arguments: object) -> str:
@@ -46,7 +49,7 @@ def test_a_larger_file_has_several_parts(kind: str, tmp_path: Path) -> None:
     texts = make_texts(5000)
     path = write(tmp_path / f"a{kind}", texts)
 
-    parts = cut(find_sources(str(path)), Reading(), (), 20_000)
+    parts = cut(find_sources(str(path)), Reading(), {}, 20_000)
 
     assert len(parts) > 5
     assert len({part.name for part in parts}) == len(parts)
@@ -67,7 +70,7 @@ def test_a_position_is_the_byte_at_which_a_line_begins(tmp_path: Path) -> None:
     content = path.read_bytes()
 
     places = [
-        place for part in cut(find_sources(str(path)), Reading(), (), 100) for c in read_part(part, Reading(), ()) for place in c.positions
+        place for part in cut(find_sources(str(path)), Reading(), {}, 100) for c in read_part(part, Reading(), {}) for place in c.positions
     ]
 
     assert places == [0, *(i + 1 for i, byte in enumerate(content[:-1]) if byte == 10)]
@@ -177,7 +180,7 @@ def test_too_many_parts_are_refused_before_they_are_made(tmp_path: Path, monkeyp
     monkeypatch.setattr("sentiment.corpus.parts._cut", None)
 
     with pytest.raises(BadFile, match=f"the corpus has {PARTS_MAX + 1} parts; the limit is {PARTS_MAX}"):
-        cut(sources, Reading(), (), 1)
+        cut(sources, Reading(), {}, 1)
 
 
 def test_a_column_with_a_dot_in_its_name_has_its_size(tmp_path: Path) -> None:
@@ -186,8 +189,8 @@ def test_a_column_with_a_dot_in_its_name_has_its_size(tmp_path: Path) -> None:
     parquet.write_table(table, tmp_path / "a.parquet", use_dictionary=False)
     group = parquet.ParquetFile(tmp_path / "a.parquet").metadata.row_group(0)
 
-    (part,) = cut(find_sources(str(tmp_path)), Reading("a.text"), (), 2**20)
-    (kept,) = cut(find_sources(str(tmp_path)), Reading("a.text2"), ("a",), 2**30)
+    (part,) = cut(find_sources(str(tmp_path)), Reading("a.text"), {}, 2**20)
+    (kept,) = cut(find_sources(str(tmp_path)), Reading("a.text2"), {"a": "--keep"}, 2**30)
 
     assert part.bytes == group.column(0).total_uncompressed_size
     assert kept.bytes >= group.column(1).total_uncompressed_size + group.column(2).total_uncompressed_size
@@ -229,7 +232,8 @@ def test_a_missing_column_is_reported_before_anything_is_read(kind: str, tmp_pat
     path = write(tmp_path / f"a{kind}", ["good"])
 
     assert "no column 'review'" in why_not(path, column="review")
-    assert "no column 'key'" in why_not(path, keep=("key",))
+    for option in ("--keep", "--targets-column"):
+        assert re.search(rf"no column 'key'.*\(choose with {option}, or", why_not(path, beside={"key": option}))
 
 
 def test_a_column_of_numbers_is_no_text(tmp_path: Path) -> None:
@@ -255,8 +259,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         "import re, sys; from tests.corpus.test_parts import *\n"
         "peak = lambda: int(re.search(r'VmHWM:\\s*(\\d+)', Path('/proc/self/status').read_text())[1]) // 1024\n"
         "first = peak()\n"
-        "parts = cut(find_sources(sys.argv[1]), Reading(), (), 2**40)\n"
-        "print(sum(len(chunk.texts) for part in parts for chunk in read_part(part, Reading(), ())), peak() - first)\n"
+        "parts = cut(find_sources(sys.argv[1]), Reading(), {}, 2**40)\n"
+        "print(sum(len(chunk.texts) for part in parts for chunk in read_part(part, Reading(), {})), peak() - first)\n"
     )
 
     for path in (tmp_path / "a.jsonl", tmp_path / "a.parquet"):

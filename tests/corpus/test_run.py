@@ -162,7 +162,7 @@ class LocalLedger:
 @pytest.fixture
 def scored(tmp_path: Path, bundles: Path, job: Job) -> Callable[[Any], dict[str, Any]]:
     """Score a part with one text as a worker does, with this handle of the ledger."""
-    (part,) = cut(find_sources(str(write(tmp_path / "a.txt", ["good"]))), Reading(), (), 100)
+    (part,) = cut(find_sources(str(write(tmp_path / "a.txt", ["good"]))), Reading(), {}, 100)
     its = replace(job, output=str(tmp_path / "out"), keep=())
     Output(its.output).record({})
     row = {name: [value] for name, value in asdict(part).items()}

@@ -55,7 +55,7 @@ def english_twin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=[CAPTURING, PLAIN], ids=["capturing", "plain"])
 def session(request: pytest.FixtureRequest, graph: Path) -> DeviceSession:
-    return DeviceSession(graph, request.param, labels=2)
+    return DeviceSession(graph, request.param, logits=2)
 
 
 def row(*ids: int) -> Row:
@@ -502,9 +502,9 @@ def test_the_tested_releases_are_those_that_are_installed() -> None:
 
 def test_a_graph_that_is_no_classifier_is_refused(graph: Path) -> None:
     with pytest.raises(BadBundle, match="returns 2 logits per row; the manifest says 3"):
-        DeviceSession(graph, PLAIN, labels=3)
+        DeviceSession(graph, PLAIN, logits=3)
     with pytest.raises(BadBundle, match=r"has unknown inputs: attention_mask; supported are input_ids, position_ids"):
-        DeviceSession(graph, PLAIN, labels=2, layout="packed")
+        DeviceSession(graph, PLAIN, logits=2, layout="packed")
 
 
 def test_flash_attention_runs_at_every_length_on_hopper_and_by_default_on_older_gpus(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def session_of(graphs: Graphs, tmp_path_factory: pytest.TempPathFactory) -> Sess
     onnx.save(make_graph(), file)
 
     def make(layout: str, captures: bool, limits: BatchLimits) -> DeviceSession:
-        session = DeviceSession(file, CAPTURING if captures else PLAIN, labels=2, length_max=POSITIONS)
+        session = DeviceSession(file, CAPTURING if captures else PLAIN, logits=2, length_max=POSITIONS)
         session.layout, session.inputs = layout, [entry.name for entry in graphs["fp32", layout].graph.input]
         session.within(planner(session).within(limits).rows_at)
         return session

@@ -1,10 +1,15 @@
-"""What is read of a text besides the whole. PART_EXAMPLES sets how many random texts each property is tried on: a quarter of 10,000."""
+"""What is read of a text besides the whole. PART_EXAMPLES sets how many random texts each property is tried on: a quarter of 10,000.
+
+An example takes a millisecond: most texts are short, Hypothesis draws one number, and all read with one tokenizer.
+"""
 
 import os
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -15,8 +20,9 @@ from sentiment.model.bundle import load_bundle
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.mentions import Mentions
 from sentiment.model.parts import Parted, read_parts
-from sentiment.model.sentences import sentence_spans, sentences
-from sentiment.model.tokenizer import Row, Tokenizer
+from sentiment.model.sentences import sentences
+from sentiment.model.shortened import Shortened
+from sentiment.model.tokenizer import CUT_CHARACTERS_PER_TOKEN, Row, Tokenizer
 from sentiment.serving.queries import Query, QueryReader, TextLimits
 from tests.tiny import MAX_TOKENS, TARGET_TOKENS, THREE, WEIGHTS, make_bundle, read_manifest, write_manifest
 
@@ -30,22 +36,30 @@ ENDS = (". ", "! ", *[" "] * 8, "\n\n", "... ", "? ", "\u3002", "  ", ", ", "")
 NAMES = ("film", "good", "W3", "service", "\u00c9CLAIR", "good film", "\U0001f600")
 
 
-def written(seed: int) -> str:
-    """A random text. Made by a seed: Hypothesis would take ten times as long to draw one as the tests take to read it."""
+@dataclass(frozen=True)
+class Case:
+    """A random text, and what may be asked of it beside which others."""
+
+    text: str
+    targets: tuple[str, ...] = ()
+    limit: int = 1
+    others: tuple[str, ...] = ()
+    sentences: bool = True
+
+
+def drawn(seed: int) -> Case:
+    """Made by a seed: Hypothesis would take ten times as long to draw a text as the tests take to read it."""
     draw = random.Random(seed)
-    words = (chr(draw.randrange(1, 0x3100)) if draw.random() < 0.2 else draw.choice(WORDS) for _ in range(draw.choice((2, 6, 40))))
-    return "".join(word + draw.choice(ENDS) for word in words)
+
+    def written() -> str:
+        words = (chr(draw.randrange(1, 0x3100)) if draw.random() < 0.2 else draw.choice(WORDS) for _ in range(draw.choice((2, 6, 6, 24))))
+        return "".join(word + draw.choice(ENDS) for word in (draw.choice(WORDS), *words))
+
+    targets = tuple(draw.sample(NAMES, draw.randrange(5)))
+    return Case(written(), targets, draw.randint(1, 5), tuple(written() for _ in range(draw.randrange(3))), draw.random() < 0.5)
 
 
-def named(seed: int) -> tuple[str, ...]:
-    """Random targets."""
-    draw = random.Random(seed)
-    return tuple(draw.sample(NAMES, draw.randrange(5)))
-
-
-SEEDS = st.integers(0, 2**32)
-TEXTS = SEEDS.map(written).filter(lambda text: not text.isspace())
-TARGETS = SEEDS.map(named)
+CASES = st.integers(0, 2**32).map(drawn)
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +86,10 @@ def read(three: Classifier, text: str, sentences_max: int = 64, targets: tuple[s
 
 
 @many
-@given(text=TEXTS)
-@example(text=" \u00e9. \U0001f600! x ")
-def test_sentences_cover_the_text_but_for_white_space_in_three_units(three: Classifier, text: str) -> None:
+@given(case=CASES)
+@example(case=Case(" \u00e9. \U0001f600! x "))
+def test_sentences_cover_the_text_but_for_white_space_in_three_units(three: Classifier, case: Case) -> None:
+    text = case.text
     found = read(three, text, len(text))
 
     encoded, wide = text.encode("utf-8", "surrogatepass"), text.encode("utf-16-le", "surrogatepass")
@@ -92,27 +107,26 @@ def test_sentences_cover_the_text_but_for_white_space_in_three_units(three: Clas
 
 
 @many
-@given(text=TEXTS, targets=TARGETS, limit=st.integers(1, 5))
-def test_no_row_and_no_number_of_rows_exceeds_its_limit(three: Classifier, text: str, targets: tuple[str, ...], limit: int) -> None:
-    found = read(three, text, limit, targets)
+@given(case=CASES)
+def test_no_row_and_no_number_of_rows_exceeds_its_limit(three: Classifier, case: Case) -> None:
+    found = read(three, case.text, case.limit, case.targets)
 
-    assert len(found.sentences) <= min(limit, found.sentences_total)
-    assert [target.name for target in found.targets] == list(targets)
+    assert len(found.sentences) <= min(case.limit, found.sentences_total)
+    assert [target.name for target in found.targets] == list(case.targets)
     assert all(target.row is None or target.row.tokens <= TARGET_TOKENS for target in found.targets)
     assert all(sentence.tokens <= MAX_TOKENS for sentence in found.sentences)
     named = sum(target.row is not None for target in found.targets)
     alone = found.sentences_total == 1
-    assert len(found.rows) == 1 + (0 if alone else len(found.sentences)) + named <= 1 + limit + len(targets)
+    assert len(found.rows) == 1 + (0 if alone else len(found.sentences)) + named <= 1 + case.limit + len(case.targets)
 
 
 @many
-@given(text=TEXTS, targets=TARGETS)
-def test_a_target_is_read_with_whole_tokens_of_the_text_around_its_mention(
-    three: Classifier, unbounded: Tokenizer, text: str, targets: tuple[str, ...]
-) -> None:
+@given(case=CASES)
+def test_a_target_is_read_with_whole_tokens_of_the_text_around_its_mention(three: Classifier, unbounded: Tokenizer, case: Case) -> None:
+    text = case.text
     tokens = unbounded.encode_explained(text).tokens[1:-1]
     ids = unbounded.encode(text).ids[1:-1]
-    for target in read(three, text, 0, targets).targets:
+    for target in read(three, text, 0, case.targets).targets:
         assert (target.mention is None) == (target.row is None) == (Mentions(text).find(target.name) is None)
         if target.mention is not None and target.row is not None:
             start, end = target.mention.code_points
@@ -125,11 +139,9 @@ def test_a_target_is_read_with_whole_tokens_of_the_text_around_its_mention(
 
 
 @many
-@given(text=TEXTS, targets=TARGETS, others=st.lists(TEXTS, max_size=2), sentences=st.booleans())
-def test_the_answers_to_parts_do_not_depend_on_what_is_read_and_run_beside_them(
-    three: Classifier, reader: QueryReader, text: str, targets: tuple[str, ...], others: list[str], sentences: bool
-) -> None:
-    queries = [Query(one, sentences=sentences, targets=targets) for one in (text, *others)]
+@given(case=CASES)
+def test_the_answers_to_parts_do_not_depend_on_what_is_read_and_run_beside_them(three: Classifier, reader: QueryReader, case: Case) -> None:
+    queries = [Query(one, sentences=case.sentences, targets=case.targets) for one in (case.text, *case.others)]
     together = [reading for reading in reader.read(queries) if reading.tokens > three.tokenizer.special_tokens]
     (alone,) = reader.read(queries[:1])
     if alone.tokens <= three.tokenizer.special_tokens:
@@ -140,17 +152,17 @@ def test_the_answers_to_parts_do_not_depend_on_what_is_read_and_run_beside_them(
     whole_alone, parts_alone = three.answer(alone, [three.run([row])[0] for row in alone.rows])
 
     assert whole.scores == pytest.approx(whole_alone.scores, abs=1e-6)
-    assert (parts is None) == (parts_alone is None) == (not sentences and not targets)
+    assert (parts is None) == (parts_alone is None) == (not case.sentences and not case.targets)
     if parts is not None and parts_alone is not None:
         assert parts.sentences_total == parts_alone.sentences_total
         for one, other in ((parts.sentences, parts_alone.sentences), (parts.targets, parts_alone.targets)):
             assert [part for part, _ in one] == [part for part, _ in other]
             for (_, scored), (_, scored_alone) in zip(one, other, strict=True):
                 assert scored.scores == pytest.approx(scored_alone.scores, abs=1e-6)
-        if sentences:
+        if parts.sentences:
             # A sentence is answered as a text of its own.
-            for sentence, scored in parts.sentences:
-                (own,) = three.run([three.tokenizer.encode(text[slice(*sentence.span.code_points)])])
+            rows = [three.tokenizer.encode(case.text[slice(*sentence.span.code_points)]) for sentence, _ in parts.sentences]
+            for own, (_, scored) in zip(three.run(rows), parts.sentences, strict=True):
                 assert scored.scores == pytest.approx(three.score(own).scores, abs=1e-6)
 
 
@@ -272,10 +284,23 @@ def test_a_target_that_the_text_does_not_name_is_neutral_by_rule(three: Classifi
     ["film " + "\u0301" * 2**19, "x" * 2**19 + " film", ("e\u0301" * 100 + " ") * 5000 + "film", "film" + " " * 2**20],
     ids=["accents", "a word", "accented words", "spaces"],
 )
-def test_a_target_in_a_costly_text_is_read_within_its_tokens(three: Classifier, text: str) -> None:
-    (target,) = read(three, text, 0, ("film",)).targets
+def test_a_target_in_a_costly_text_is_read_within_its_tokens_and_characters(
+    three: Classifier, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, characters = three.tokenizer.encode(text), []
+    tokenize = Tokenizer._read
 
-    assert target.row is None or target.row.tokens <= TARGET_TOKENS
+    def read_short(tokenizer: Tokenizer, short: Shortened) -> Any:  # what it returns
+        characters.append(len(short.text))
+        return tokenize(tokenizer, short)
+
+    monkeypatch.setattr(Tokenizer, "_read", read_short)
+    (target,) = read_parts(three.tokenizer, text, whole, 0, ("film",), TARGET_TOKENS).targets
+
+    assert target.row is not None
+    assert target.row.tokens <= TARGET_TOKENS
+    # Those of the target, and those around the mention on both sides.
+    assert sum(characters) <= len("film") + 2 * CUT_CHARACTERS_PER_TOKEN * TARGET_TOKENS
 
 
 def test_a_long_target_leaves_half_of_the_row_to_the_text(three: Classifier) -> None:
@@ -312,8 +337,3 @@ def test_a_bundle_says_that_it_has_an_output_for_mixed_and_reads_targets(tmp_pat
     assert manifest.logits == 4
     assert manifest.targets is not None
     assert manifest.targets.tokens == TARGET_TOKENS
-
-
-def test_splitting_a_text_finds_no_sentence_in_white_space() -> None:
-    assert sentence_spans(" \n\n ") == []
-    assert sentence_spans(" a.\n\n\n b ") == [(1, 3), (7, 8)]

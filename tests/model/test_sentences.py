@@ -149,3 +149,8 @@ def test_the_work_grows_with_the_length_of_a_text(unit: str, work: Counter[str])
 def test_whoever_needs_the_first_sentences_does_not_wait_for_the_rest(work: Counter[str]) -> None:
     assert len(list(islice(sentences("It is so. " * 100_000), 3))) == 3
     assert work["read"] < 1_000
+
+
+def test_splitting_a_text_finds_no_sentence_in_white_space() -> None:
+    assert sentence_spans(" \n\n ") == []
+    assert sentence_spans(" a.\n\n\n b ") == [(1, 3), (7, 8)]

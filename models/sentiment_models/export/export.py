@@ -250,7 +250,7 @@ def _build(
         add_spellings(part / TOKENIZER_FILE, learned)
     tokenizer = Tokenizer(part / TOKENIZER_FILE, checkpoint.max_tokens)
     pads_left = checkpoint.family.padding_side == "left"
-    graphs = {p: Graph(tokenizer, Session(part / graph_file(p), labels=len(checkpoint.labels)), pads_left) for p in PRECISIONS}
+    graphs = {p: Graph(tokenizer, Session(part / graph_file(p), logits=len(checkpoint.labels)), pads_left) for p in PRECISIONS}
     say("comparing the graphs with torch, and single rows with batches")
     rows = _rows(tokenizer, dev, identity)
     parities, movements = _prove(graphs, {"int8": checkpoint, "fp32": stored}, rows, len(identity.labels))

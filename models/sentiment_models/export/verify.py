@@ -218,7 +218,7 @@ def _explain_errors(
     states = [f"hidden.{index}" for index in range(session.layers + 1)] if session.hidden else []
     feeds = pad(batch, session.inputs, tokenizer.pad_id, left=False)
     baseline = np.where(rng.random(feeds["input_ids"].shape) < 0.1, feeds["input_ids"], tokenizer.pad_id)
-    label, alpha = rng.integers(0, session.labels, len(batch)), rng.random(len(batch), np.float32)
+    label, alpha = rng.integers(0, session.logits, len(batch)), rng.random(len(batch), np.float32)
     found = session.run(feeds, ["logits", "embedding_dots", *attentions, *slopes, *states], label, alpha, baseline)
     wanted = reference(feeds, label, alpha, baseline)
     read = feeds["attention_mask"].astype(bool)

@@ -186,11 +186,11 @@ class AsyncClient:
             requests.check_options_of_many(explain, request_id)
             column = AsyncColumn(text, text_pair, targets)
             return await self._classify_many(column, options, CALL_TIMEOUT_S if timeout_s is None else timeout_s, progress)
-        item, second = requests.single(text, text_pair, targets)
+        item, _ = requests.single(text, text_pair, targets)
         if explain is not None and timeout_s is None:
             timeout_s = EXPLAIN_TIMEOUT_S
         request = requests.one(item, options, explain)
-        return explained_of(await self._call(self._stub.Classify, request, timeout_s, request_id), text, second)
+        return explained_of(await self._call(self._stub.Classify, request, timeout_s, request_id), request)
 
     async def explain(
         self,
@@ -337,14 +337,15 @@ class AsyncClient:
             model: as in ``classify``.
             truncation: as in ``classify``.
             priority: interactive if a user waits for the items; default: bulk.
-            sentences: as in ``classify``. Two items under way then need two ids, by which sentences get their text.
-            targets: as in ``classify``, for every text that is not ``Targeted``.
+            sentences: as in ``classify``. Items under way then need ids that differ, by which sentences get their text.
+            targets: as in ``classify``, for every text that is not ``Targeted``. Ids as with ``sentences``.
             timeout_s: of the whole stream; None: no limit.
             item_timeout_s: of each item, from its arrival at the server. None: the server's default (5 s). 256 long texts at a time may
                 exceed it on few cores.
 
         Raises:
             CallFailed: the stream ended early, or a text is not valid Unicode. Exceptions of ``items`` are passed on.
+            ValueError: two items under way have the same id, and one of them asks for sentences or targets.
         """
         for name, given_s in (("timeout_s", timeout_s), ("item_timeout_s", item_timeout_s)):
             if given_s is not None:
@@ -353,8 +354,8 @@ class AsyncClient:
         options = pb.StreamOptions()
         requests.Options(model, truncation, priority, sentences).write(options)
         failed: list[Exception] = []
-        # Texts whose sentences are under way, by id: an answer has only their places.
-        texts: dict[str, str] = {}
+        # Items under way by their id, for an answer does not repeat them. One id may have several if none asks for parts.
+        under_way: dict[str, list[pb.Item]] = {}
         sent = received = 0
         complete = False
 
@@ -364,8 +365,10 @@ class AsyncClient:
                 async for item_id, text in items:
                     sent += 1
                     item = requests.item_of(item_of_value(text, asked))
-                    if sentences:
-                        texts[item_id] = item.text
+                    same = under_way.setdefault(item_id, [])
+                    if same and (sentences or item.targets or same[0].targets):
+                        raise ValueError(f"the id {item_id!r} is that of an item under way; with sentences or targets each needs its own")
+                    same.append(item)
                     request = pb.ClassifyStreamRequest(id=item_id, item=item, options=options)
                     if item_timeout_s is not None:
                         request.timeout.FromNanoseconds(int(item_timeout_s * 1e9))
@@ -380,7 +383,12 @@ class AsyncClient:
         try:
             async for response in call:
                 received += 1
-                yield response.id, result_of(response, texts.pop(response.id, ""))
+                same = under_way.pop(response.id, [])
+                # The server cuts an id that is too long, and answers it with an error.
+                item = same.pop() if same else pb.Item()
+                if same:
+                    under_way[response.id] = same
+                yield response.id, result_of(response, item, sentences)
             if not complete or received < sent:
                 raise CallFailed(
                     grpc.StatusCode.UNAVAILABLE, f"the server ended the stream after {received} answers to at least {sent} items"

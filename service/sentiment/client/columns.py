@@ -39,7 +39,8 @@ class Targeted:
 # Any iterable, pandas and polars Series and NumPy arrays included. None, NaN and null stand for a missing text.
 Texts = Iterable[TextOrPair | Targeted | None] | ArrowColumn
 AsyncTexts = Texts | AsyncIterable[TextOrPair | Targeted | None]
-# The targets of every text, as strings; or a column with the list of each text, in which a missing value stands for no targets.
+# The targets of every text, as strings; or a column with the list of each text, in which a missing value stands for no targets. Beside a
+# column of texts an iterator is a column too.
 Targets = Iterable[str] | Iterable[Iterable[str] | None] | ArrowColumn
 
 
@@ -103,17 +104,24 @@ def column_of(texts: Texts, text_pair: Texts | None = None, targets: Targets = (
     return Column(values, count, index, same or ())
 
 
-def targets_of_all(targets: Targets) -> tuple[str, ...] | None:
-    """The targets of every text; None if they are a column.
+def targets_of_all(targets: Targets, beside: bool = True) -> tuple[str, ...] | None:
+    """The targets of every text; None if they are a column. ``beside``: whether a column of texts is there, beside which they may be one.
 
     Raises:
-        TypeError: they are a single string.
+        TypeError: they are a single string, or no strings at all.
     """
     if isinstance(targets, str):
         raise TypeError(f"targets must be a list of strings, such as {[targets[:40]]}, got one str")
-    if isinstance(targets, list | tuple | set | frozenset) and all(isinstance(target, str) for target in targets):
-        return tuple(targets)
-    return None
+    values, count, _ = _read(targets, "targets")
+    if beside and count is None:
+        # An iterator gives its values once.
+        return None
+    found = []
+    for value in values:
+        if not isinstance(value, str):
+            return None
+        found.append(value)
+    return tuple(found)
 
 
 class AsyncColumn:
@@ -131,7 +139,7 @@ class AsyncColumn:
             self.count, self.index = column.count, column.index
             self.items = self._items(_asynchronous(column.items), ())
             return
-        same = targets_of_all(targets)
+        same = targets_of_all(targets, beside=False)
         if text_pair is not None:
             raise TypeError("text_pair cannot stand beside an asynchronous iterable of texts; make that give pairs")
         if same is None:

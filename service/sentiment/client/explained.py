@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sentiment.client.packages import imported
-from sentiment.client.results import Classification, classification_of
+from sentiment.client.results import Classification, classification_of, ignored_parts
 from sentiment.v1 import sentiment_pb2 as pb
 
 if TYPE_CHECKING:
@@ -24,18 +24,21 @@ def need_numpy() -> None:
     imported("numpy", "an explanation")
 
 
-def explained_of(response: pb.ClassifyResponse, text: str, text_pair: str | None) -> Classification:
+def explained_of(response: pb.ClassifyResponse, request: pb.ClassifyRequest) -> Classification:
     """Read an answer with its explanation, if it has one.
 
     Raises:
-        CallFailed: as in ``explanation_of``.
+        CallFailed: as in ``explanation_of``, or the server ignores sentences or targets (UNIMPLEMENTED).
     """
-    answer = classification_of(response, text)
+    if failed := ignored_parts(response, request, request.sentences):
+        raise failed
+    answer = classification_of(response, request.text)
     if not response.HasField("explanation"):
         return answer
     from sentiment.client.explanation_reader import messages_of
 
-    return replace(answer, explanation=explanation_of(messages_of(response.explanation), text, text_pair))
+    text_pair = request.text_pair if request.HasField("text_pair") else None
+    return replace(answer, explanation=explanation_of(messages_of(response.explanation), request.text, text_pair))
 
 
 def explanation_of(messages: Iterable[pb.ExplainResponse], text: str, text_pair: str | None = None) -> "Explanation":

@@ -126,7 +126,7 @@ def same_targets(targets: Targets) -> tuple[str, ...]:
     Raises:
         TypeError: they are no list of strings.
     """
-    same = targets_of_all(targets)
+    same = targets_of_all(targets, beside=False)
     if same is None:
         raise TypeError("targets must be a list of strings, such as ['battery']; a column of them stands beside a column of texts")
     return same
@@ -259,7 +259,10 @@ class Batch:
 
     def answers(self, response: pb.ClassifyBatchResponse) -> list[Result]:
         """The results of the texts that were sent, in order."""
-        return [_alone(result_of(result, item.text)) for item, result in zip(self.request.items, response.results, strict=False)]
+        return [
+            _alone(result_of(result, item, self.request.sentences))
+            for item, result in zip(self.request.items, response.results, strict=False)
+        ]
 
     def results(self, answers: Iterable[Result]) -> list[Result]:
         """One result per text, in order, from the server's answers and the failures here."""

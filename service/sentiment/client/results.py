@@ -60,7 +60,7 @@ class Timing:
 class Prediction:
     """A label with its probability. ``scores``: calibrated probabilities by label, in the model's order; they sum to 1.
 
-    ``abstain``: the model cannot tell. ``mixed``: it praises and blames, whatever the label.
+    ``abstain``: the model cannot tell. ``mixed``: the text has both positive and negative sentiment, whatever the label.
     """
 
     label: str
@@ -147,7 +147,7 @@ class Classification(Prediction):
     Attributes:
         scores: calibrated probabilities by label, in the model's order; they sum to 1.
         abstain: the model cannot tell. A label neutral, in contrast, is an answer.
-        mixed: the text praises and blames, whatever the label.
+        mixed: the text has both positive and negative sentiment, whatever the label.
         explanation: set if it was requested.
         language_suspect: the text seems to be in another language or script than the model's. Its answer is a guess.
         sentences: the answers to its first sentences, in order, if they were requested.
@@ -352,11 +352,22 @@ def feedback_of(response: pb.FeedbackResponse) -> FeedbackTaken:
     return FeedbackTaken(response.predicted, response.right, response.abstain, model)
 
 
-def result_of(result: pb.ClassifyResult | pb.ClassifyStreamResponse, text: str) -> Result:
-    """Convert the result of one item of a batch or stream. ``text``: of the item."""
+def result_of(result: pb.ClassifyResult | pb.ClassifyStreamResponse, item: pb.Item, sentences: bool) -> Result:
+    """Convert the result of one item of a batch or stream. ``sentences``: whether they were asked for."""
     if result.WhichOneof("result") == "error":
         return failure_of_status(result.error)
-    return classification_of(result.response, text)
+    return ignored_parts(result.response, item, sentences) or classification_of(result.response, item.text)
+
+
+def ignored_parts(response: pb.ClassifyResponse, asked: pb.ClassifyRequest | pb.Item, sentences: bool) -> CallFailed | None:
+    """What a text fails with whose server ignores sentences or targets that were asked for; None if it does not.
+
+    Every text has a sentence at least, and one answer for each of its targets.
+    """
+    if len(response.targets) >= len(asked.targets) and (response.sentences_total or not sentences):
+        return None
+    what = "targets" if asked.targets else "sentences"
+    return CallFailed(grpc.StatusCode.UNIMPLEMENTED, f"the server answers no {what}: it is of a version before 0.2; ask without them")
 
 
 def failure_of_status(status: Status, request_id: str = "") -> CallFailed:

@@ -195,11 +195,11 @@ class Client:
             requests.check_options_of_many(explain, request_id)
             column = column_of(text, text_pair, targets)
             return self._classify_many(column, options, CALL_TIMEOUT_S if timeout_s is None else timeout_s, progress)
-        item, second = requests.single(text, text_pair, targets)
+        item, _ = requests.single(text, text_pair, targets)
         if explain is not None and timeout_s is None:
             timeout_s = EXPLAIN_TIMEOUT_S
         request = requests.one(item, options, explain)
-        return explained_of(self._call(self._stub.Classify, request, timeout_s, request_id), text, second)
+        return explained_of(self._call(self._stub.Classify, request, timeout_s, request_id), request)
 
     def explain(
         self,

@@ -6,7 +6,7 @@ read for that, because its fields may contain line breaks. Other files are one p
 
 import itertools
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,7 @@ from io import BufferedReader
 import pyarrow
 from pyarrow import parquet
 
-from sentiment.corpus.reading import BESIDE, LINE_BYTES_MAX, TEXTS, check_columns, record_starts
+from sentiment.corpus.reading import LINE_BYTES_MAX, TEXTS, check_columns, record_starts
 from sentiment.corpus.sources import Part, Source, open_buffered
 from sentiment.files.errors import BadFile
 from sentiment.files.reading import Reading, key_of
@@ -32,7 +32,7 @@ PARTS_OF_GROUP_MAX = 8
 OPEN_FILES = 16
 
 
-def cut(sources: Sequence[Source], reading: Reading, keep: Sequence[str], step: int) -> list[Part]:
+def cut(sources: Sequence[Source], reading: Reading, beside: Mapping[str, str], step: int) -> list[Part]:
     """Parts of about ``step`` bytes of text.
 
     Raises:
@@ -43,7 +43,7 @@ def cut(sources: Sequence[Source], reading: Reading, keep: Sequence[str], step: 
     if least > PARTS_MAX:
         raise _too_many(least)
     with ThreadPoolExecutor(OPEN_FILES) as pool:
-        each = pool.map(partial(_cut, reading=reading, keep=keep, step=step), range(len(sources)), sources)
+        each = pool.map(partial(_cut, reading=reading, beside=beside, step=step), range(len(sources)), sources)
         found = [part for parts in each for part in parts]
     if len(found) > PARTS_MAX:
         raise _too_many(len(found))
@@ -54,15 +54,16 @@ def _too_many(count: int) -> BadFile:
     return BadFile(f"the corpus has {count} parts; the limit is {PARTS_MAX}; increase --part-bytes")
 
 
-def _cut(number: int, source: Source, reading: Reading, keep: Sequence[str], step: int) -> list[Part]:
+def _cut(number: int, source: Source, reading: Reading, beside: Mapping[str, str], step: int) -> list[Part]:
     try:
         if source.kind == "parquet":
-            return list(_parquet(number, source, reading.column, keep, step))
-        if source.kind == "txt" and set(keep) - {reading.column, TEXT}:
-            raise BadFile(f"{source.shown}: a .txt file has no columns, so {BESIDE} {', '.join(keep)} is not possible")
+            return list(_parquet(number, source, reading.column, beside, step))
+        if source.kind == "txt" and (wrong := beside.keys() - {reading.column, TEXT}):
+            asked = ", ".join(f"{option} {name}" for name, option in beside.items() if name in wrong)
+            raise BadFile(f"{source.shown}: a .txt file has no columns, so leave out {asked}")
         with open_buffered(source.uri) as stream:
             whole = Part(number, source.uri, source.kind, 0, source.bytes, source.bytes, whole=not _is_cut(source, reading, stream))
-            check_columns(stream, whole, reading, keep)
+            check_columns(stream, whole, reading, beside)
             if whole.whole:
                 return [whole]
             edges = _edges(stream, whole, reading, step)
@@ -92,11 +93,11 @@ def _edges(stream: BufferedReader, whole: Part, reading: Reading, step: int) -> 
     return [*edges, whole.end]
 
 
-def _parquet(number: int, source: Source, column: str, keep: Sequence[str], step: int) -> Iterator[Part]:
+def _parquet(number: int, source: Source, column: str, beside: Mapping[str, str], step: int) -> Iterator[Part]:
     try:
         with open_buffered(source.uri) as stream, parquet.ParquetFile(stream) as file:
             names = file.schema_arrow.names
-            for name, option in ((column, "--column"), *((name, BESIDE) for name in keep)):
+            for name, option in ((column, "--column"), *beside.items()):
                 if key_of(names, name, source.shown, option) != name:
                     raise BadFile(f"{source.shown}: a column of a Parquet file is chosen by its name, got {name!r}")
             kind = file.schema_arrow.field(column).type
@@ -104,7 +105,7 @@ def _parquet(number: int, source: Source, column: str, keep: Sequence[str], step
                 raise BadFile(f"{source.shown}: column {column!r} must hold strings, got {kind}")
             paths = [file.metadata.schema.column(place).path for place in range(file.metadata.num_columns)]
             # Kept columns are held in memory too. A column of structs is stored as several columns.
-            begins = tuple(f"{name}." for name in (column, *keep))
+            begins = tuple(f"{name}." for name in (column, *beside))
             places = [place for place, path in enumerate(paths) if f"{path}.".startswith(begins)]
             groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
             sizes = [(group.num_rows, sum(group.column(place).total_uncompressed_size for place in places)) for group in groups]

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow
@@ -16,8 +16,6 @@ from sentiment.files.reading import Reading, RowsUnsure, Table, key_of
 from sentiment.files.records import OpenQuote, Record, bare, delimiter_of, records
 from sentiment.files.rows import TEXT, Row, Unread, plain
 
-# The options that name columns beside the texts'.
-BESIDE = "--keep or --targets-column"
 # Rows that the scorer plans together.
 CHUNK = 1024
 # Texts may be long, so the bytes of a chunk are limited too.
@@ -43,7 +41,7 @@ class Chunk:
 Placed = tuple[int, Row]
 
 
-def read_part(part: Part, reading: Reading, keep: Sequence[str]) -> Iterator[Chunk]:
+def read_part(part: Part, reading: Reading, beside: Mapping[str, str]) -> Iterator[Chunk]:
     """Yield chunks of at most CHUNK rows and about CHUNK_BYTES, in order. Only one chunk is in memory at a time.
 
     Raises:
@@ -52,13 +50,13 @@ def read_part(part: Part, reading: Reading, keep: Sequence[str]) -> Iterator[Chu
     try:
         with open_buffered(part.uri) as stream:
             if part.kind == "parquet":
-                yield from _parquet(stream, part, reading.column, keep)
+                yield from _parquet(stream, part, reading.column, beside)
                 return
-            column, columns, rows = _rows(stream, part, reading, keep)
+            column, columns, rows = _rows(stream, part, reading, beside)
             for group in _together(rows):
                 kept = {
                     name: pyarrow.array([_kept(row.values.get(key)) for _, row in group], pyarrow.string())
-                    for name, key in zip(keep, columns, strict=True)
+                    for name, key in zip(beside, columns, strict=True)
                 }
                 yield Chunk([position for position, _ in group], [row.text(column) for _, row in group], kept)
     except (OSError, pyarrow.ArrowException) as error:
@@ -78,32 +76,29 @@ def _together(rows: Iterable[Placed]) -> Iterator[list[Placed]]:
         yield group
 
 
-def check_columns(stream: io.BufferedReader, part: Part, reading: Reading, keep: Sequence[str]) -> None:
+def check_columns(stream: io.BufferedReader, part: Part, reading: Reading, beside: Mapping[str, str]) -> None:
     """Check that the columns exist, as far as the file has a header.
 
     Raises:
         BadFile: a column is missing, or the header cannot be read.
     """
-    _rows(stream, part, reading, keep)
+    _rows(stream, part, reading, beside)
 
 
-def _rows(stream: io.BufferedReader, part: Part, reading: Reading, keep: Sequence[str]) -> tuple[str, list[str], Iterator[Placed]]:
+def _rows(stream: io.BufferedReader, part: Part, reading: Reading, beside: Mapping[str, str]) -> tuple[str, list[str], Iterator[Placed]]:
     """The names of the text's column and of those to keep in the rows of a part, and the rows."""
     if part.whole:
         table = Table(stream, replace(reading, format=part.kind), name=shown(part.uri))
         if table.columns is None:
             # The rows of JSON have keys of their own.
-            return reading.column, list(keep), _of_table(table)
-        return table.key(reading.column), [table.key(name, BESIDE) for name in keep], _of_table(table)
+            return reading.column, list(beside), _of_table(table)
+        return table.key(reading.column), [table.key(name, option) for name, option in beside.items()], _of_table(table)
     if part.kind == "jsonl":
-        return reading.column, list(keep), ((position, _json(line)) for position, line in _lines(stream, part.start, part.end))
+        return reading.column, list(beside), ((position, _json(line)) for position, line in _lines(stream, part.start, part.end))
     if part.kind == "txt":
-        return TEXT, [TEXT] * len(keep), ((position, _text(line)) for position, line in _lines(stream, part.start, part.end))
+        return TEXT, [TEXT] * len(beside), ((position, _text(line)) for position, line in _lines(stream, part.start, part.end))
     table_of = _Delimited(stream, shown(part.uri), part.kind, reading)
-    keys = [
-        key_of(table_of.header, name, shown(part.uri), option)
-        for name, option in [(reading.column, "--column"), *((name, BESIDE) for name in keep)]
-    ]
+    keys = [key_of(table_of.header, name, shown(part.uri), option) for name, option in [(reading.column, "--column"), *beside.items()]]
     return keys[0], keys[1:], table_of.rows(max(part.start, table_of.begin), part.end)
 
 
@@ -241,20 +236,20 @@ def _kept(value: object) -> str | None:
     return text if text is None or text.isascii() else text.encode(errors="replace").decode()
 
 
-def _parquet(stream: io.BufferedReader, part: Part, column: str, keep: Sequence[str]) -> Iterator[Chunk]:
+def _parquet(stream: io.BufferedReader, part: Part, column: str, beside: Mapping[str, str]) -> Iterator[Chunk]:
     # Without pre-buffering, a column chunk is read while it is decoded, not as a whole.
     with parquet.ParquetFile(stream, buffer_size=2**20, pre_buffer=False) as file:
         first = group = 0
         while first + file.metadata.row_group(group).num_rows <= part.start:
             first += file.metadata.row_group(group).num_rows
             group += 1
-        columns = list(dict.fromkeys((column, *keep)))
+        columns = list(dict.fromkeys((column, *beside)))
         rows_each = max(1, min(CHUNK, CHUNK_BYTES * (part.end - part.start) // max(1, part.bytes)))
         for batch in file.iter_batches(rows_each, row_groups=[group], columns=columns, use_threads=False):
             start, end = max(0, part.start - first), min(batch.num_rows, part.end - first)
             if start < end:
                 rows = batch.slice(start, end - start)
-                kept = {name: rows.column(name) for name in keep}
+                kept = {name: rows.column(name) for name in beside}
                 yield Chunk(list(range(first + start, first + end)), _texts(rows.column(column), column), kept)
             first += batch.num_rows
             if first >= part.end:

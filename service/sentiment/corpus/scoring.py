@@ -46,9 +46,10 @@ class Job:
     targets: tuple[str, ...] | str = ()
 
     @property
-    def beside(self) -> tuple[str, ...]:
-        """The columns that are read beside the texts."""
-        return tuple(dict.fromkeys((*self.keep, self.targets))) if isinstance(self.targets, str) else self.keep
+    def beside(self) -> dict[str, str]:
+        """The columns that are read beside the texts, with the options that name them."""
+        targets = {self.targets: "--targets-column"} if isinstance(self.targets, str) else {}
+        return targets | dict.fromkeys(self.keep, "--keep")
 
 
 def load(job: Job) -> OfflineClassifier:
@@ -146,5 +147,5 @@ def _parts(good: Sequence[Classification | None], job: Job) -> dict[str, pyarrow
         columns["sentences"] = column(None if found is None else found.sentences for found in good)
         columns["sentences_total"] = pyarrow.array([found and found.sentences_total for found in good], pyarrow.int32())
     if job.targets:
-        columns["targets"] = column(None if found is None else tuple(found.targets.values()) for found in good)
+        columns["targets"] = column((found and tuple(found.targets.values())) or None for found in good)
     return columns

@@ -53,7 +53,7 @@ class Row:
         return Unread(f"{self.place}: {reason}" if self.place else reason)
 
     def strings(self, column: str) -> tuple[str, ...] | Unread:
-        """The strings in a column: a list of them, the same as JSON in a text, or a text with ``;`` between them. None if it has none."""
+        """The strings in a column: a list of them, the same as JSON in a text, or a text with ``;`` between them. ``()`` if it has none."""
         if self.error:
             return self._unread(self.error)
         value = self.values.get(column)

@@ -114,9 +114,9 @@ class WindowsSpec(_Part):
 
 
 class Mixed(_Part):
-    """Each row has one more logit, after those of the labels: that the text praises and blames.
+    """Each row has one more logit, after those of the labels: that the text has both positive and negative sentiment.
 
-    Its probability is its share in the softmax of all logits; from ``at`` on the text is called mixed.
+    Its probability is its share in the softmax of all logits; from ``at`` on the text is mixed.
     """
 
     at: float = Field(ge=0, le=1)
@@ -148,14 +148,18 @@ class Expected(_Part):
 
 
 class Measured(_Part):
-    """Accuracy of the served graph on one data set, measured by the bundle's maker."""
+    """Accuracy of the served graph on one data set, measured by the bundle's maker.
+
+    ``accuracy``, ``macro_f1`` and ``ece`` are of the likeliest of ``labels``: those of the set, in the model's order; empty for all of the
+    model's. ``without_abstentions`` is of the answers as they are given.
+    """
 
     accuracy: float
     macro_f1: float
     ece: float
     rows: int
     # The labels of the set, among which accuracy, macro F1 and ECE count; empty: all of the model's.
-    labels: tuple[str, ...] = Field(default=(), strict=False)
+    labels: tuple[Shown, ...] = Field((), strict=False)
     # Among all labels. None: not measured.
     without_abstentions: Expected | None = None
 

@@ -85,7 +85,7 @@ class DeviceSession(Session):
         self,
         path: Path,
         device: Device,
-        labels: int,
+        logits: int,
         layout: str = "padded",
         length_max: int = 512,
         memory_bytes: int = 0,
@@ -96,7 +96,7 @@ class DeviceSession(Session):
         Args:
             path: the .onnx file; its inputs are those of ``tensors.pad`` or ``tensors.pack``.
             device: where it runs.
-            labels: the number of logits of a row.
+            logits: how many a row has.
             layout: padded or packed.
             length_max: the tokens of the longest row.
             memory_bytes: the limit of the session's memory arena on the device; 0 for all of the memory.
@@ -106,7 +106,7 @@ class DeviceSession(Session):
             BadBundle: the service cannot run the graph, or the device's provider is missing; or, if the session captures, some nodes
                 would run on the CPU.
         """
-        self.layout, self.labels, self.device = layout, labels, device
+        self.layout, self.logits, self.device = layout, logits, device
         self.hardware = device.model or device.name
         self._known_inputs = _PACKED_INPUTS if layout == "packed" else Session._known_inputs
         accelerator = _accelerator(device)
@@ -115,7 +115,7 @@ class DeviceSession(Session):
         _choose_attention(device)
         self._captures = captures and accelerator.graphs
         session = load_graph(path, providers_of(device, memory_bytes, self._captures))
-        self._take(path, session, labels)
+        self._take(path, session, logits)
         self._types = {entry.name: _TYPES[entry.type] for entry in [*session.get_inputs(), *session.get_outputs()]}
         # Inputs that the graph reads as shapes stay on the host. A captured run would freeze their values.
         places = zip(self.inputs, session.get_input_memory_infos(), strict=True)
@@ -191,7 +191,7 @@ class DeviceSession(Session):
             else:
                 self._binding.bind_input(name, memory, index, array.dtype, list(array.shape), addresses[name])
         kind = np.dtype(self._types[self.output])
-        shape = len(given["token_offset" if self.layout == "packed" else "input_ids"]), self.labels
+        shape = len(given["token_offset" if self.layout == "packed" else "input_ids"]), self.logits
         output = self._memory.output(math.prod(shape) * kind.itemsize)
         self._binding.bind_output(self.output, memory, index, kind, list(shape), output.data_ptr())
         if self._captures:

@@ -10,7 +10,9 @@ POSITIVE, NEGATIVE, NEUTRAL = "positive", "negative", "neutral"
 
 @dataclass(slots=True)
 class Scored:
-    """An answer. ``scores`` are in the order of the labels and sum to 1. ``mixed``: the text praises and blames."""
+    """An answer. ``scores`` are in the order of the labels and sum to 1. ``mixed``: the text has both positive and
+    negative sentiment.
+    """
 
     label: str
     score: float

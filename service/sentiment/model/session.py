@@ -75,7 +75,7 @@ class Session:
         self,
         path: Path,
         provider: str = "CPUExecutionProvider",
-        labels: int | None = None,
+        logits: int | None = None,
         outside: Mapping[str, bytes] = MappingProxyType({}),
     ) -> None:
         """Load the graph.
@@ -83,13 +83,13 @@ class Session:
         Args:
             path: the .onnx file.
             provider: an ONNX Runtime execution provider.
-            labels: the number of logits that a row must have, that of ``mixed`` included; None accepts any.
+            logits: how many a row must have, that of ``mixed`` included; None accepts any.
             outside: the content of its external files, by name. ONNX Runtime maps any others into memory.
 
         Raises:
             BadBundle: the service cannot run the graph, or the provider is missing.
         """
-        self._take(path, load_graph(path, [provider], outside), labels)
+        self._take(path, load_graph(path, [provider], outside), logits)
         self.provider = provider
 
     def widen(self, path: Path, threads: int, outside: Mapping[str, bytes] = MappingProxyType({})) -> None:
@@ -114,7 +114,7 @@ class Session:
         """Release what ``widen`` loaded."""
         self._wide, self.width = None, 1
 
-    def _take(self, path: Path, session: onnxruntime.InferenceSession, labels: int | None) -> None:
+    def _take(self, path: Path, session: onnxruntime.InferenceSession, logits: int | None) -> None:
         """Check that a loaded graph has the inputs and the first output of a classifier, and use it."""
         self._session = session
         self.inputs = [entry.name for entry in self._session.get_inputs()]
@@ -126,8 +126,8 @@ class Session:
         if len(shape) != 2:
             raise BadBundle(f"{path}: the first output must be logits [rows, labels], got the shape {shape}")
         width = shape[-1]
-        if labels is not None and isinstance(width, int) and width != labels:
-            raise BadBundle(f"{path}: returns {width} logits per row; the manifest says {labels}")
+        if logits is not None and isinstance(width, int) and width != logits:
+            raise BadBundle(f"{path}: returns {width} logits per row; the manifest says {logits}")
 
     def within(self, rows_at: Callable[[int], int]) -> None:
         """Set the row limit of each length. Only a session that captures runs needs it, to limit its cells."""
@@ -169,7 +169,7 @@ class Session:
 class ExplainSession:
     """A loaded explain graph; docs/internals/bundle-format.md has its inputs and outputs. For several threads, as ``Session``.
 
-    ``layers`` and ``heads`` are those of its attention, ``labels`` the number of logits of a row, ``provider`` what runs it. ``hidden``:
+    ``layers`` and ``heads`` are those of its attention, ``logits`` how many a row has, ``provider`` what runs it. ``hidden``:
     whether it has hidden states.
     """
 
@@ -200,7 +200,7 @@ class ExplainSession:
             raise BadBundle(f"{path}: not an explain graph: {wrong}")
         self.inputs = [name for name in shapes if name in _KNOWN_INPUTS]
         _, self.layers, self.heads = shapes["head_gate"]
-        self.labels = given["logits"][1]
+        self.logits = given["logits"][1]
         # Graphs that were exported before 0.2 have none.
         self.hidden = all(f"hidden.{layer}" in given for layer in range(self.layers + 1))
 

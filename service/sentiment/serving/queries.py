@@ -83,10 +83,10 @@ class QueryReader:
         Raises:
             InvalidInput, Unsupported: the message names the field and the limit.
         """
-        self._check_text(query.text, query.field)
+        self._check_text(query.text, query.field, self._limits.bytes_max)
         if query.text_pair is not None:
             # First the text, as the client checks it before it sends it.
-            self._check_text(query.text_pair, query.field + "_pair")
+            self._check_text(query.text_pair, query.field + "_pair", self._limits.bytes_max)
             if query.in_parts:
                 asked = "targets" if query.targets else "sentences"
                 raise InvalidInput(query.field + "_pair", f"is given with {asked}, which are answered of one text; leave one of them unset")
@@ -106,18 +106,17 @@ class QueryReader:
         if not self._target_tokens:
             raise Unsupported(f"model {self._classifier.bundle.id} answers no targets; {len(targets)} were given")
 
-    def _check_text(self, text: str, field: str, bytes_max: int = 0) -> None:
-        """``bytes_max``: 0 for the limit of a text."""
+    def _check_text(self, text: str, field: str, bytes_max: int) -> None:
         if not text or text.isspace():
             raise InvalidInput(field, f"has {len(text)} characters and none but white space; at least one other is needed")
-        size, limit = len(text), bytes_max or self._limits.bytes_max
+        size = len(text)
         if not text.isascii():
             try:
                 size = len(text.encode())
             except UnicodeEncodeError as error:
                 raise InvalidInput(field, f"has a lone surrogate at code point {error.start}; Unicode text has none") from error
-        if size > limit:
-            raise InvalidInput(field, f"has {size} bytes; the limit is {limit}")
+        if size > bytes_max:
+            raise InvalidInput(field, f"has {size} bytes; the limit is {bytes_max}")
 
     def check_reading(self, query: Query, reading: Reading) -> None:
         """Refuse a tokenized query that cannot be answered.

@@ -298,8 +298,8 @@ class ClassifyRequest(_message.Message):
     priority: Global___Priority.ValueType
     sentences: _builtins.bool
     """Answer each sentence of the text too, as a row of its own. At most 64 sentences (a server setting); more are only
-    counted. Not for pairs. A text with n sentences takes the time of the text and n short ones. All rows of a text are
-    admitted or none: if one is refused, fails or expires, so does the text.
+    counted. With a pair: INVALID_ARGUMENT. A text with n sentences takes the time of the text and n short ones. All
+    rows of a text are admitted or none: if one is refused, fails or expires, so does the text.
     """
     @_builtins.property
     def explain(self) -> Global___ExplainOptions:
@@ -309,8 +309,9 @@ class ClassifyRequest(_message.Message):
 
     @_builtins.property
     def targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Answer the sentiment towards each of these too, such as "battery" and "service": at most 16 (a server setting), 1 to
-        128 bytes each. For models with Model.targets; otherwise FAILED_PRECONDITION. Not for pairs.
+        """Answer the sentiment towards each of these too, such as "battery" and "service": at most 16 (a server setting), 1
+        to 128 bytes each, each once and not white space alone. For models with Model.targets; others refuse them with
+        FAILED_PRECONDITION. Everything else that is wrong, and a pair with targets, is INVALID_ARGUMENT.
         """
 
     def __init__(
@@ -437,8 +438,8 @@ Global___Sentence: _TypeAlias = Sentence  # noqa: Y015
 
 @_typing.final
 class TargetAnswer(_message.Message):
-    """The sentiment of the text towards one target, from the part of the text around its mention: at most 128 tokens (the
-    bundle says how many).
+    """The sentiment of the text towards one target, from the part of the text around its mention: as many tokens as the
+    bundle says, 128 by default.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -451,8 +452,9 @@ class TargetAnswer(_message.Message):
     target: _builtins.str
     """As in the request."""
     named: _builtins.bool
-    """False if the text does not name the target, in any case of its letters. Then the answer is "neutral" by rule, with a
-    score of 1, and the model did not read the text for it.
+    """False if the text does not name the target, in any case of its letters. Then the answer is "neutral" by rule, with
+    a score of 1, and the model did not read the text for it. A part of a longer word names nothing, but for scripts
+    without spaces between words. The search ends after 65,536 places within longer words.
     """
     tokens: _builtins.int
     """Tokens that the model read, special tokens included; 0 if it read none."""
@@ -497,9 +499,9 @@ class Prediction(_message.Message):
     the label "neutral", which says that the text has no sentiment.
     """
     mixed: _builtins.bool
-    """True if the text praises and blames, whatever the label. For models with Model.mixed: their output for it, which is
-    not one of the scores, is above the model's threshold. If you asked for sentences: also if one of them is positive
-    and another negative, neither of which abstains.
+    """True if the text has both positive and negative sentiment, whatever the label. For models with Model.mixed: their
+    output for it, which is not one of the scores, is above the model's threshold. If you asked for sentences: also if
+    one of them is positive and another negative, neither of which abstains.
     """
     @_builtins.property
     def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___LabelScore]:
@@ -1337,12 +1339,22 @@ class Accuracy(_message.Message):
     MACRO_F1_FIELD_NUMBER: _builtins.int
     EXPECTED_CALIBRATION_ERROR_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
     dataset: _builtins.str
     accuracy: _builtins.float
+    """Share of right answers, each the likeliest of labels."""
     macro_f1: _builtins.float
+    """Mean over labels."""
     expected_calibration_error: _builtins.float
     """Expected calibration error, 15 bins of equal width."""
     rows: _builtins.int
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The labels of the set, among which answers count, in the model's order; empty: all of the model's. An answer that
+        the model gives may be another label, so with fewer labels the figures are higher than those of the answers as they
+        are.
+        """
+
     def __init__(
         self,
         *,
@@ -1351,10 +1363,11 @@ class Accuracy(_message.Message):
         macro_f1: _builtins.float = ...,
         expected_calibration_error: _builtins.float = ...,
         rows: _builtins.int = ...,
+        labels: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "dataset", b"dataset", "expected_calibration_error", b"expected_calibration_error", "macro_f1", b"macro_f1", "rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "dataset", b"dataset", "expected_calibration_error", b"expected_calibration_error", "labels", b"labels", "macro_f1", b"macro_f1", "rows", b"rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,7 +13,7 @@ from sentiment.watch.counts import LARGE_INDEX, OF_TEXTS, Counts, Shift, Watch
 from sentiment.watch.reference import GIVEN
 
 VALUE, SHIFT = ("", "value"), ("signal", "PSI", "by chance up to", "")
-WINDOW = ("from text", "from (UTC)", "texts", "expected accuracy", "95 % by chance", "measured", "labelled", "largest PSI", "drifted")
+WINDOW = ("from text", "from (UTC)", "texts", "expected accuracy", "95 % interval", "measured", "labelled", "largest PSI", "drifted")
 TICKS_MAX = 6
 # Names of the numbers on axes and in sentences.
 TITLES = {
@@ -123,7 +123,7 @@ def _values(found: Found) -> list[tuple[str, str]]:
         *((f"label {name}", _percent(count, texts)) for name, count in zip(watch.signals[0].bins, labels, strict=True)),
         ("abstained", _percent(abstained[1], texts)),
         ("expected accuracy, without abstained", "withheld: drifted" if watch.withheld(whole) else _number(watch.expected(whole)[0])),
-        ("  95 % by chance", _interval(watch, whole)),
+        ("  95 % interval", _interval(watch, whole)),
     ]
     if not math.isnan(found.error):
         rows.append(("  largest error on recorded data sets", _number(found.error)))
@@ -200,7 +200,7 @@ def _over_texts(found: Found) -> list[tuple[str, str]]:
         return list(zip(ends, values, strict=True))
 
     expected = [watch.expected(window) for window in windows]
-    names = "expected", "95 % by chance, low", "95 % by chance, high"
+    names = "expected", "95 % interval, low", "95 % interval, high"
     accuracy = {name: line([one[place] for one in expected]) for place, name in enumerate(names)}
     if watch.whole.labelled:
         accuracy["measured"] = line([window.measured for window in windows])

@@ -220,7 +220,12 @@ def model_of(served: Answering, is_default: bool, limits: pb.Limits, methods: Se
         calibration=pb.Calibration(temperature=manifest.calibration.temperature, abstain_below=manifest.calibration.abstain_below),
         accuracy=[
             pb.Accuracy(
-                dataset=name, accuracy=found.accuracy, macro_f1=found.macro_f1, expected_calibration_error=found.ece, rows=found.rows
+                dataset=name,
+                accuracy=found.accuracy,
+                macro_f1=found.macro_f1,
+                expected_calibration_error=found.ece,
+                rows=found.rows,
+                labels=found.labels,
             )
             for name, found in sorted(manifest.accuracy.items())
         ],

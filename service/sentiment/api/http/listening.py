@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from sentiment.serving.listening import bound, is_every
 
@@ -46,16 +46,24 @@ async def listen(make: Callable[[], asyncio.BaseProtocol], host: str, port: int)
     return server
 
 
-async def stop_listening(server: asyncio.Server, make: Callable[[], asyncio.BaseProtocol]) -> None:
+async def _handshakes() -> None:
+    """Wait for the end of the handshakes that have begun."""
+    await asyncio.sleep(HANDSHAKE_S)
+
+
+async def stop_listening(
+    server: asyncio.Server, make: Callable[[], asyncio.BaseProtocol], handshakes: Callable[[], Awaitable[None]] = _handshakes
+) -> None:
     """Close the port. Connections that the kernel has accepted are served: their clients may have sent a request.
 
     A connection that comes between the last call of ``accept`` and the end of the port would be reset. So on Linux none begins from here
-    on: who tries asks again after a second, and is refused or served by whoever listens there by then.
+    on: who tries asks again after a second, and is refused or served by whoever listens there by then. ``handshakes`` waits for those that
+    have begun.
     """
     loop = asyncio.get_running_loop()
-    for each in server.sockets:
-        _begin_none(each)
-    await asyncio.sleep(HANDSHAKE_S)
+    ignoring = [_begin_none(each) for each in server.sockets]
+    if any(ignoring):
+        await handshakes()
     # Accept no more, and first finish with those that have been accepted: asyncio loses them when its server is closed meanwhile.
     for each in server.sockets:
         loop.remove_reader(each.fileno())
@@ -73,13 +81,16 @@ async def stop_listening(server: asyncio.Server, make: Callable[[], asyncio.Base
         await loop.connect_accepted_socket(make, one)
 
 
-def _begin_none(listening: socket.socket) -> None:
-    """Let the kernel ignore whoever asks for a connection, where it can."""
+def _begin_none(listening: socket.socket) -> bool:
+    """Let the kernel ignore whoever asks for a connection. Returns whether it can."""
     if sys.platform != "linux":
-        return
+        return False
     program = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in NO_SYN))
-    with contextlib.suppress(OSError):
+    try:
         listening.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, struct.pack("@HP", len(NO_SYN), ctypes.addressof(program)))
+    except OSError:
+        return False
+    return True
 
 
 def _same(listening: socket.socket) -> socket.socket:

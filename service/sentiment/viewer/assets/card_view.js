@@ -83,7 +83,8 @@ function accuracyTable(rows) {
   const row = (found) => {
     const shares = [found.accuracy, found.macro_f1, found.expected_calibration_error].map((value) => Number(value).toFixed(4));
     const cells = [wholeNumber(found.rows), ...shares].map((text) => element("td", {class: "number", text}));
-    return element("tr", {}, element("th", {scope: "row", text: found.dataset}), ...cells);
+    const among = found.labels?.length ? ` (among ${found.labels.join(", ")})` : "";
+    return element("tr", {}, element("th", {scope: "row", text: `${found.dataset}${among}`}), ...cells);
   };
   const table = element(
     "table",
