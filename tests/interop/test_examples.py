@@ -16,6 +16,7 @@ from sentiment_models.cli import _parser as models_parser
 from tests.conftest import RunningServer
 from tests.interop.foreign import ROOT, run
 from tests.security.authorities import Authority
+from tests.tiny import make_bundle
 
 PAGES = [ROOT / "README.md", *sorted(page for folder in ("guide", "operate") for page in (ROOT / "docs" / folder).glob("*.md"))]
 # A page, a block's language and its text; the same text on two pages once.
@@ -30,6 +31,7 @@ TOKEN = "an-example-s-token"
 # What a block needs beside the server that all tests share.
 TRITON, SECURED, EXPLAINED, JOURNALLED = "import tritonclient", "Credentials(", ".explain(", ".feedback("
 TABLED = ".to_pandas("
+TARGETED = "targets=["
 # Run by tests/client/test_guide.py, which runs that whole page.
 GUIDED = "import AsyncClient"
 # What runs the model in the process.
@@ -39,7 +41,7 @@ UNSERVED = ("import Local", "sentiment.sklearn")
 def python_examples(*needs: str) -> list[str]:
     """The blocks in Python with one of these words; without any, those that need nothing."""
     python = [text for _, language, text in BLOCKS if language == "python"]
-    special = (TRITON, SECURED, EXPLAINED, JOURNALLED, TABLED, GUIDED)
+    special = (TRITON, SECURED, EXPLAINED, JOURNALLED, TABLED, TARGETED, GUIDED)
     if needs != UNSERVED:
         python = [text for text in python if not any(word in text for word in UNSERVED)]
     return [text for text in python if (any(need in text for need in needs) if needs else not any(need in text for need in special))]
@@ -98,7 +100,22 @@ def test_python_without_a_server(text: str, tmp_path: Path) -> None:
     assert "positive" in run([sys.executable, "-c", text], tmp_path)
 
 
-@each(python_examples(TABLED))
+@pytest.fixture
+def targeted(start: Callable[..., RunningServer], tmp_path: Path) -> RunningServer:
+    """A server whose model answers targets."""
+    return start(bundles=(make_bundle(tmp_path / "bundles", three=True).parents[1],))
+
+
+@each(python_examples(TARGETED))
+def test_python_with_targets(text: str, targeted: RunningServer, tmp_path: Path) -> None:
+    first, second, whole, *_ = run([sys.executable, "-c", at(targeted, text)], tmp_path).splitlines()
+
+    assert first.endswith(" Great food. 0 11")
+    assert second.endswith(" The waiter was rude. 12 32")
+    assert whole.split()[-1] == "False"
+
+
+@each([text for text in python_examples(TABLED) if TARGETED not in text])
 def test_python_with_a_table(text: str, server: RunningServer, tmp_path: Path) -> None:
     first, _, *rows = run([sys.executable, "-c", at(server, text)], tmp_path).splitlines()
 
@@ -155,8 +172,8 @@ def test_node(server: RunningServer) -> None:
 
 
 @pytest.mark.needs_tool("curl")
-def test_curl(server: RunningServer) -> None:
-    for command in commands("curl -s -d", server):
+def test_curl(targeted: RunningServer) -> None:
+    for command in commands("curl -s -d", targeted):
         said = run([word.replace("/models/english/", "/models/tiny/") for word in command]).replace(" ", "")
         assert '"label":"positive"' in said or '"data":["positive",' in said
 
