@@ -71,7 +71,7 @@ async def test_an_executor_that_does_not_read_gets_a_bounded_amount_and_does_not
     with pytest.raises(Refused, match="does not read"):
         for _ in range(1000):
             # 64 KiB each; what its deadline ends leaves room for others and nothing in the buffer.
-            queue.submit(row(1, tokens=2**14), time.monotonic() - 10, told.append, INTERACTIVE)
+            queue.submit([row(1, tokens=2**14)], time.monotonic() - 10, told.append, INTERACTIVE)
             await asyncio.sleep(0)
             queue.end_late(time.monotonic())
             sent += 1
@@ -103,7 +103,7 @@ async def test_texts_to_read_once_more_never_fill_the_buffer_of_live_ones(
         assert sent < 1000
     assert link._transport is not None
     assert link._transport.get_write_buffer_size() < 2**19
-    queue.submit(row(1), time.monotonic() + 60, lambda _: None, INTERACTIVE)
+    queue.submit([row(1)], time.monotonic() + 60, lambda _: None, INTERACTIVE)
 
     await link.close()
     peer.close()
@@ -117,7 +117,7 @@ async def test_texts_are_sent_once_the_executor_has_been_ready_even_if_it_no_lon
     peer.sendall(frame_of(Kind.STATE, {"ready": False}) + LISTED)
     await until(lambda: bool(heard.models_listed))
     with pytest.raises(Unavailable):
-        queue.submit(row(1), time.monotonic() + 60, lambda _: None, INTERACTIVE)
+        queue.submit([row(1)], time.monotonic() + 60, lambda _: None, INTERACTIVE)
     peer.sendall(frame_of(Kind.STATE, {"ready": True}) + frame_of(Kind.STATE, {"ready": False}))
     await until(lambda: heard.states == [False, True, False])
 
@@ -321,7 +321,7 @@ async def test_many_texts_of_one_turn_are_sent_as_several_frames() -> None:
     queue = RemoteQueue(DIGEST, rows_max=1000)
     queue.attach(sent.append)
     for number in range(20):
-        queue.submit(row(number, tokens=2**16), time.monotonic() + 60, lambda _: None, INTERACTIVE)
+        queue.submit([row(number, tokens=2**16)], time.monotonic() + 60, lambda _: None, INTERACTIVE)
     await asyncio.sleep(0)
 
     numbers = [text.number for one in sent for _, body in Frames().feed(one) for text in unpack_texts(model_of(body)[1])]
