@@ -141,7 +141,8 @@ def test_on_a_terminal_a_server_says_in_text_where_the_viewer_is_and_what_to_try
             page = subprocess.run(["curl", "-sf", viewer], capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
             assert "<title>" in page
             answer = subprocess.run(shlex.split(command), capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
-            assert answer.rstrip("\n").endswith(f"{TEXT}  (undecided)")
+            # The tiny vocabulary has none of its words.
+            assert answer.rstrip("\n").endswith(f"{TEXT}  (undecided, another language?)")
         server.terminate()
         with contextlib.suppress(OSError):
             while os.read(ours, 2**16):
