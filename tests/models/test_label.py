@@ -39,6 +39,17 @@ def test_labels_of_the_file_are_kept_next_to_the_teachers_probabilities(teacher:
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".part"] == []
 
 
+def test_a_text_without_a_label_gets_the_teachers_probabilities_alone(teacher: Path, tmp_path: Path) -> None:
+    source = tmp_path / "texts.jsonl"
+    source.write_text('{"text": "good film"}\n{"text": "bad film", "label": "negative"}\n')
+
+    label(teacher, [str(source)], tmp_path / "soft.jsonl", CPU)
+
+    rows = [json.loads(line) for line in (tmp_path / "soft.jsonl").read_text().splitlines()]
+    assert [row.get("label") for row in rows] == [None, "negative"]
+    assert all(len(row["probabilities"]) == len(LABELS) for row in rows)
+
+
 def test_what_a_generator_says_of_a_text_is_kept(teacher: Path, tmp_path: Path) -> None:
     rows = [
         {"text": f"film {number}", "label": LABELS[number % 2], "phenomenon": "plain", "held_out": held_out, "pair": number // 2}

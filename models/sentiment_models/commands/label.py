@@ -16,7 +16,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("teacher", type=Path, metavar="CHECKPOINT", help="folder of a fine-tuned classifier, such as OUT/best of train")
     parser.add_argument(
-        "files", nargs="+", metavar="PATH[:TIMES]", help="labelled texts as for train, or a .txt with one text per line; also .gz"
+        "files",
+        nargs="+",
+        metavar="PATH[:TIMES]",
+        help="texts as for train, with or without labels, or a .txt with one text per line; also .gz",
     )
     add_output(parser, ".jsonl file to write; -: standard output", metavar="FILE")
     parser.add_argument("--sentences", type=positive, metavar="N", help="label N sentences of 4 to 60 words instead of whole texts")

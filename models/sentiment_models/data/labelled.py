@@ -146,7 +146,9 @@ class UnknownLabel(BadData):
     """A label of a file is none of the model's."""
 
 
-def read_examples(path: Path, labels: Sequence[str], *, pairs: bool = True, reading: LabelledReading = PLAIN) -> Iterator[Example]:
+def read_examples(
+    path: Path, labels: Sequence[str], *, pairs: bool = True, unjudged: bool = False, reading: LabelledReading = PLAIN
+) -> Iterator[Example]:
     """Read labelled texts from a file of any format of ``sentiment.files`` but .txt.
 
     A table has the columns label and text, and each object of a .jsonl or .json these keys. A .tsv without these in its first line has no
@@ -155,7 +157,8 @@ def read_examples(path: Path, labels: Sequence[str], *, pairs: bool = True, read
     ``probabilities``, one per label, with the ``teacher`` that gave them, as ``sentiment-models label`` writes them. Its label may then be
     missing and is the likeliest one. A row with a ``phenomenon`` is a generated text, as ``sentiment-models cases`` writes them. In the
     journal of a server, lines of feedback with a text are labelled texts; the others, and those of other models, are left out, and their
-    number is written to standard error. Without ``pairs``, a second text is refused.
+    number is written to standard error. Without ``pairs``, a second text is refused. With ``unjudged``, a text may have neither label nor
+    probabilities: nobody has judged it.
 
     Raises:
         BadData: the file cannot be used. Names file and line.
@@ -168,7 +171,9 @@ def read_examples(path: Path, labels: Sequence[str], *, pairs: bool = True, read
         if line.target is not None and not line.label:
             place = max(range(len(labels)), key=line.target.__getitem__)
         elif not line.label:
-            raise BadData(f"{where}: has no label; add it or delete the row")
+            if not unjudged:
+                raise BadData(f"{where}: has no label; add it or delete the row")
+            place = 0
         else:
             try:
                 place = places.place(line.label, line.place)

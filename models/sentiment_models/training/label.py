@@ -98,14 +98,14 @@ def label(
 
 
 def read_inputs(source: Source, names: Sequence[str], seed: int, reading: LabelledReading = PLAIN) -> Iterator[TeacherInput]:
-    """Read a .txt with one text per line, or a labelled file as ``train`` takes it; either optionally .gz.
+    """Read a .txt with one text per line, or a file as ``train`` takes it, whose rows may be without a label; either optionally .gz.
 
     Raises:
         BadData: the file cannot be used.
     """
     path = source.path
     if format_of(path.name) != "txt":
-        for example in repeat(list(read_examples(path, names, reading=reading)), source.times, seed):
+        for example in repeat(list(read_examples(path, names, unjudged=True, reading=reading)), source.times, seed):
             yield TeacherInput(
                 example.text, names[example.label] if example.judged else None, example.text_pair, example.domain, example.made
             )
