@@ -29,6 +29,21 @@ def test_the_average_is_the_mean_of_every_weight_and_names_what_it_was_made_of(t
     }
 
 
+def test_rows_of_labels_that_a_checkpoint_lacks_are_those_of_the_others(tmp_path: Path) -> None:
+    three, two = (
+        save_tiny_bert(tmp_path / str(len(names)), seed=len(names), labels=names) for names in (("no", "yes", "so"), ("yes", "no"))
+    )
+
+    average([three, three, two], tmp_path / "mean")
+
+    wide, narrow, mean = (load_file(path / "model.safetensors") for path in (three, two, tmp_path / "mean"))
+    for name in ("classifier.weight", "classifier.bias"):
+        assert torch.allclose(mean[name][:2], (2 * wide[name][:2] + narrow[name].flip(0)) / 3, atol=1e-6)
+        assert torch.equal(mean[name][2], wide[name][2])
+    with pytest.raises(BadCheckpoint, match="labels are no, yes, so, but those of"):
+        average([two, three], tmp_path / "other")
+
+
 def test_checkpoints_that_cannot_be_averaged_are_refused(tmp_path: Path) -> None:
     one = save_tiny_bert(tmp_path / "one")
     other_words = save_tiny_bert(tmp_path / "other", known=("words", "more"))

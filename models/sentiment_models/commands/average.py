@@ -6,8 +6,8 @@ from pathlib import Path
 from sentiment_models.commands.arguments import add_output, add_overwrite
 
 DESCRIPTION = (
-    "Average the weights of checkpoints or bundles of one model into OUT. One that is named twice counts twice. OUT/training.json holds "
-    "the record of the last one, and the names of the others under averaged_with."
+    "Average the weights of checkpoints or bundles of one model into OUT. One that is named twice counts twice; those after the first may "
+    "lack labels of it. OUT/training.json holds the record of the last one, and the names of the others under averaged_with."
 )
 
 

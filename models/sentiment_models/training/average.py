@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedModel
 
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.export.checkpoint import base_tokenizer, load_classifier
 from sentiment_models.export.inherited import hand_on, inherited_of
 from sentiment_models.export.labels import label_names
 from sentiment_models.training.bases import TRAINING_FILE, teacher_name, training_of
+from sentiment_models.training.heads import last_layer
 from sentiment_models.training.resume import replace_folder
 
 
@@ -21,12 +23,14 @@ def average(checkpoints: Sequence[Path], out: Path, *, force: bool = False) -> N
     """Write the mean of the checkpoints' weights to ``out``, and the last one's training record, with the names of the others.
 
     Args:
-        checkpoints: folders of classifiers or bundles, at least two. One that is named twice counts twice.
+        checkpoints: folders of classifiers or bundles, at least two. One that is named twice counts twice. Those after the first may lack
+            labels of it: of these labels' rows in the head only the others count.
         out: the folder to write.
         force: replace ``out`` if it exists.
 
     Raises:
-        BadCheckpoint: there are fewer than two, one cannot be loaded, or their labels or the names or shapes of their weights differ.
+        BadCheckpoint: there are fewer than two, one cannot be loaded, one has a label that the first lacks, or the names or shapes of
+            their weights differ.
         ModelsError: ``out`` exists.
     """
     if out.exists() and not force:
@@ -35,14 +39,15 @@ def average(checkpoints: Sequence[Path], out: Path, *, force: bool = False) -> N
         raise BadCheckpoint(f"average needs at least 2 checkpoints, got {len(checkpoints)}")
     models = [load_classifier(path)[0] for path in checkpoints]
     labels = [label_names(path) for path in checkpoints]
-    states = [model.state_dict() for model in models]
-    for path, state, its in zip(checkpoints[1:], states[1:], labels[1:], strict=True):
-        if its != labels[0]:
+    for path, its in zip(checkpoints[1:], labels[1:], strict=True):
+        if not set(its) <= set(labels[0]):
             raise BadCheckpoint(f"{path}: labels are {', '.join(its)}, but those of {checkpoints[0]} are {', '.join(labels[0])}")
+    states = [_state(model, its, labels[0]) for model, its in zip(models, labels, strict=True)]
+    for path, state in zip(checkpoints[1:], states[1:], strict=True):
         if {name: tensor.shape for name, tensor in state.items()} != {name: tensor.shape for name, tensor in states[0].items()}:
             raise BadCheckpoint(f"{path}: names or shapes of the weights differ from those of {checkpoints[0]}")
     mean = {
-        name: torch.stack([state[name] for state in states]).mean(0) if tensor.is_floating_point() else tensor
+        name: torch.stack([state[name] for state in states]).nanmean(0) if tensor.is_floating_point() else tensor
         for name, tensor in states[0].items()
     }
     models[0].load_state_dict(mean)
@@ -58,3 +63,15 @@ def average(checkpoints: Sequence[Path], out: Path, *, force: bool = False) -> N
         (part / TRAINING_FILE).write_text(json.dumps({**record, "averaged_with": names}, indent=1), encoding="utf-8")
 
     replace_folder(out, fill)
+
+
+def _state(model: PreTrainedModel, own: Sequence[str], labels: Sequence[str]) -> dict[str, torch.Tensor]:
+    """The weights by name. The head's rows are those of ``labels``, in this order: NaN for labels that are not among the model's own."""
+    state = dict(model.state_dict())
+    last = {id(parameter) for parameter in last_layer(model).parameters()}
+    for name, parameter in model.named_parameters():
+        if id(parameter) in last:
+            rows = parameter.new_full((len(labels), *parameter.shape[1:]), torch.nan)
+            rows[[labels.index(label) for label in own]] = parameter.detach()
+            state[name] = rows
+    return state

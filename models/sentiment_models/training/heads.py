@@ -70,7 +70,7 @@ def _begin(fresh: PreTrainedModel, base: PreTrainedModel, shared: Mapping[int, i
     Random weights would answer by chance until enough steps outweigh them, and few texts may follow.
     """
     with torch.no_grad():
-        for parameter, before in zip(_last(fresh).parameters(), _last(base).parameters(), strict=True):
+        for parameter, before in zip(last_layer(fresh).parameters(), last_layer(base).parameters(), strict=True):
             parameter.zero_()
             for place, its in shared.items():
                 parameter[place] = before[its]
@@ -94,7 +94,7 @@ def _order(base: str, own: Sequence[str], labels: Sequence[str], say: Callable[[
 
 def _put_in_order(model: PreTrainedModel, order: Sequence[int]) -> None:
     """Put the outputs of a classifier in another order."""
-    for parameter in _last(model).parameters():
+    for parameter in last_layer(model).parameters():
         parameter.data = parameter.data[list(order)]
 
 
@@ -104,7 +104,7 @@ def head_of(model: PreTrainedModel) -> list[torch.nn.Parameter]:
     return [parameter for parameter in model.parameters() if id(parameter) not in encoder]
 
 
-def _last(model: PreTrainedModel) -> torch.nn.Linear:
+def last_layer(model: PreTrainedModel) -> torch.nn.Linear:
     """The layer that gives the logits: in every family the last linear one."""
     last = [module for module in model.modules() if isinstance(module, torch.nn.Linear)][-1]
     assert last.out_features == model.config.num_labels
