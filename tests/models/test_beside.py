@@ -98,8 +98,8 @@ def test_the_threshold_finds_most_mixed_texts_that_one_false_alarm_in_ten_allows
     assert calibrate_mixed(mixed, one_sign, 0.7) == MixedCalibration(at=0.4401, texts=30, found=29, one_sign=50, alarms=5)
 
 
-def test_with_few_mixed_texts_the_threshold_is_the_base_s() -> None:
-    assert calibrate_mixed(np.full(19, 0.9), np.full(500, 0.1), 0.7).at == 0.7
+def test_with_few_texts_of_one_sign_the_threshold_is_the_base_s() -> None:
+    assert calibrate_mixed(np.full(500, 0.9), np.full(19, 0.1), 0.7).at == 0.7
 
 
 def test_only_texts_of_kinds_that_have_mixed_ones_choose_the_threshold(four: Path, tmp_path: Path) -> None:

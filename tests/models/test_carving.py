@@ -72,6 +72,18 @@ def test_a_copy_of_a_text_of_a_pair_is_on_the_side_of_the_pair() -> None:
     assert all(text.replace("good", "bad") in dev for text in dev)
 
 
+def test_a_text_and_its_pairs_are_on_one_side_and_the_development_set_has_all_of_them() -> None:
+    texts = [f"the food was fine and the waiter number {number} was slow" for number in range(60)]
+    whole = [Example(text, 0) for text in texts]
+    pairs = [Example(text, 1, text_pair=target) for text in texts for target in ("food", "waiter")]
+
+    split = carve([(whole, 1.0), (pairs, 1.0)], 0.3, seed=1)
+
+    dev, train = (Counter(example.text for example in side) for side in (split.dev, split.train))
+    assert set(dev.values()) == set(train.values()) == {3}
+    assert not set(dev) & set(train)
+
+
 def test_a_generated_text_without_a_pair_stands_for_itself() -> None:
     examples = [Example(f"text {number}", number % 2, made=Made("plain", "", "")) for number in range(400)]
 

@@ -3,7 +3,7 @@
 Of each label, the texts with the lowest hashes of their letters and digits are the development set. So both sets have the labels in the
 same shares, copies that differ in case, spacing or punctuation are on the same side, whatever file they come from, and the split does not
 depend on the order of files. A phrase is on the side of the sentence that contains it. The texts of a generated pair and their copies are
-on one side. Texts that only a teacher labelled are for training.
+on one side, and so are a text, whole and with each of its second texts. Texts that only a teacher labelled are for training.
 Knows nothing of torch or of models.
 """
 
@@ -55,8 +55,7 @@ def carve(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: floa
 
     def unit(example: Example) -> str:
         """What is on one side with the example."""
-        key = _key(example)
-        return pairs.get(key) or wholes.get(_words(example)) or key
+        return pairs.get(_key(example)) or wholes.get(_words(example)) or _letters(example.text)
 
     held_out = _held_out([(unit(example), example.label) for example in every if example.judged], dev_fraction, seed)
     train: list[Example] = []
@@ -93,7 +92,7 @@ def without_overlap(examples: Sequence[Example], others: Sequence[Example]) -> l
     wholes = _sentences((*examples, *others))
 
     def sentence(example: Example) -> str:
-        return wholes.get(_words(example)) or _key(example)
+        return wholes.get(_words(example)) or _letters(example.text)
 
     taken = {sentence(example) for example in others}
     return [example for example in examples if sentence(example) not in taken]
@@ -106,7 +105,7 @@ def repeat(examples: Sequence[Example], times: float, seed: int) -> Iterator[Exa
 
 def _sentences(examples: Iterable[Example]) -> dict[Words, str]:
     """Map each phrase to the key of the longest text that contains it and has a label from people and at most SENTENCE_WORDS_MAX words."""
-    keys = {_words(example): _key(example) for example in examples if example.judged}
+    keys = {_words(example): _letters(example.text) for example in examples if example.judged}
     short = {words for words in keys if words.count(" ") <= SENTENCE_WORDS_MAX + 1}
     holding: defaultdict[str, list[Words]] = defaultdict(list)
     for words in sorted(short, key=lambda words: (-words.count(" "), words)):
@@ -122,7 +121,7 @@ def _sentences(examples: Iterable[Example]) -> dict[Words, str]:
 
 
 def _words(example: Example) -> Words:
-    return f" {' '.join(re.split(SEPARATORS, _text(example))).strip()} "
+    return f" {' '.join(re.split(SEPARATORS, example.text.lower())).strip()} "
 
 
 def _times(example: Example, times: float, seed: int) -> int:
@@ -135,11 +134,11 @@ def _pair(example: Example) -> str:
 
 
 def _key(example: Example) -> str:
-    return re.sub(SEPARATORS, "", _text(example))
+    return _letters(f"{example.text} {example.text_pair or ''}")
 
 
-def _text(example: Example) -> str:
-    return f"{example.text} {example.text_pair or ''}".lower()
+def _letters(text: str) -> str:
+    return re.sub(SEPARATORS, "", text.lower())
 
 
 def _draw(key: str, purpose: str, seed: int) -> float:

@@ -101,6 +101,8 @@ def calibrate(
         return found
     praise_and_blame = stated(logits, len(labels), found.temperature)[:, -1]
     kinds = {example.domain for example, one in zip(dev, single, strict=True) if not one}
+    # Texts without a kind are of all kinds: beside others they would say nothing of these.
+    kinds = kinds - {""} or kinds
     polar = [
         one and labels[example.label].casefold() != NEUTRAL and example.domain in kinds for example, one in zip(dev, single, strict=True)
     ]
@@ -130,10 +132,9 @@ def calibrate_mixed(mixed: NDArray[np.float64], one_sign: NDArray[np.float64], k
     Args:
         mixed: the probability that each mixed text praises and blames.
         one_sign: the same of positive and negative texts of the same kinds.
-        known: the threshold if either has fewer than TEXTS_MIN texts.
+        known: the threshold if fewer than TEXTS_MIN texts have one sign.
     """
-    enough = min(len(mixed), len(one_sign)) >= TEXTS_MIN
-    at = threshold_within(one_sign, MIXED_ALARMS_MAX) if enough else known
+    at = threshold_within(one_sign, MIXED_ALARMS_MAX) if len(one_sign) >= TEXTS_MIN else known
     return MixedCalibration(at, len(mixed), int((mixed >= at).sum()), len(one_sign), int((one_sign >= at).sum()))
 
 
