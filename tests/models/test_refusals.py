@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from sentiment_models.cli import main
 from sentiment_models.export.export import Exported
 from tests.models.test_export import DAMAGED_WEIGHTS
-from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
+from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
 
 # What stands before a checkpoint, and behind it.
 READERS = {
