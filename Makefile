@@ -11,10 +11,9 @@ PYTEST = REQUIRE_ALL=$(REQUIRE_ALL) $(DEV)/python -m pytest
 export PATH := $(CURDIR)/$(BUILD)/tools/bin:$(CURDIR)/$(BUILD)/tools/node_modules/.bin:$(PATH)
 # What `make bundle` trains on, how, where, and the labelled files that the result is judged by.
 DATA ?=
-RECIPE ?= quick
 DEVICE ?= cpu
 EVAL ?=
-RUN ?= $(BUILD)/train/$(RECIPE)
+RUN ?= $(BUILD)/train
 # Processes of `make test`, each with whole files of tests: they wait more than they compute.
 JOBS ?= 3
 # Tests that start no server and no training.
@@ -144,6 +143,6 @@ mutants: .venv-dev/.dev ## break the scheduler in every way mutmut knows and lis
 
 ##@ Train models
 
-bundle: .venv-dev/.dev ## train, export and judge the default bundle again: make bundle DATA=dir EVAL="files" RECIPE=quick|taught|head DEVICE=cpu|cuda
+bundle: .venv-dev/.dev ## train, export and judge the default bundle again: make bundle DATA=dir EVAL="files" DEVICE=cpu|cuda
 	@test -n "$(DATA)" || { echo 'error: give the folder of the training files, DATA=dir; models/make_bundle.sh says what it holds' >&2; exit 2; }
-	DEVICE=$(DEVICE) EVAL="$(EVAL)" models/make_bundle.sh "$(DATA)" "$(RUN)" $(RECIPE)
+	DEVICE=$(DEVICE) EVAL="$(EVAL)" models/make_bundle.sh "$(DATA)" "$(RUN)"

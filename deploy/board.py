@@ -207,7 +207,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Expected accuracy",
             "percentunit",
-            "Mean probability of the last 5 minutes' answers, without those that abstain, and its 95 % interval by chance. It does not see "
+            "Mean probability of the last 5 minutes' answers, without those that abstain, and its 95 % interval. It does not see "
             "a model that is sure and wrong. Where it is withheld there is a gap, and a line at 0 % that says why: drift, for example.",
             {
                 "{{pod}} {{model}}": gauge("expected_accuracy"),

@@ -107,12 +107,12 @@ FAILURES = {
     "503": ("Unavailable", "The server is starting or stopping. Retry, on another server if there is one."),
     "504": ("Expired", "Not finished by the deadline, or the deadline is too near even for an idle server."),
 }
-MODEL = {"name": "english", "version": 4, "digest": "348905c7d929" + 52 * "0"}
+MODEL = {"name": "english", "version": 4, "digest": "c369df0063c4" + 52 * "0"}
 ANSWER = {
     "prediction": {
         "label": "positive",
-        "score": 0.9936,
-        "scores": [{"label": "negative", "score": 0.0064}, {"label": "positive", "score": 0.9936}],
+        "score": 0.9946,
+        "scores": [{"label": "negative", "score": 0.0030}, {"label": "positive", "score": 0.9946}, {"label": "neutral", "score": 0.0024}],
         "abstain": False,
         "mixed": False,
     },

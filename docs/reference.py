@@ -349,11 +349,11 @@ def metrics_page() -> str:
     """Every metric, from a registry in which a model, a GPU and a certificate are watched."""
     metrics = Metrics(METHODS, CODE_NAMES)
     signals = [Signal.of_values(name, {"": ""}, {"reviews": [1]}) for name in VALUES["drift", "signal"]]
-    model = metrics.model("english/1", ["cpu-0"], ["positive"], signals[:-1], signals[-1:])
+    model = metrics.model("english/2", ["cpu-0"], ["positive"], signals[:-1], signals[-1:])
     model.describe(0, 0.0, name="", version="", digest="", precision="", provider="")
     model.watch_queue(float, float, float)
     model.watch_explanations(float)
-    metrics.shadow("english/1", "english/2", ["negative", "positive"])
+    metrics.shadow("english/2", "english/3", ["negative", "positive"])
     metrics.build_info.info({"version": "", "onnxruntime": ""})
     metrics.loop_busy_seconds.watch(float, "server")
     metrics.watch_devices({"cuda:0": _Silent()})

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+import hypothesis
 import psutil
 import pytest
 import structlog
@@ -22,6 +23,10 @@ from sentiment.serving import event_loop
 from sentiment.serving.app import App
 from sentiment.settings import Settings
 from tests.tiny import make_bundle
+
+# A busy machine takes longer now and then.
+hypothesis.settings.register_profile("no_deadline", deadline=None)
+hypothesis.settings.load_profile("no_deadline")
 
 # The client retries refusals; tests of refusals need the first answer.
 NO_RETRIES = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]

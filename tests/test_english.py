@@ -11,16 +11,15 @@ import pytest
 
 import sentiment_models
 from sentiment.client import Classification
-from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.model.classifier import Classifier, load_classifier, widen
-from sentiment.model.scores import probabilities
 from sentiment.traffic.lengths import SHORT
 from sentiment_models.data.labelled import read_examples
+from sentiment_models.evaluation.judging import judge, present
 from sentiment_models.export.inference import serve
 from tests.bench.texts import make_texts
 from tests.conftest import RunningServer
+from tests.english import ENGLISH
 
-ENGLISH = CHECKOUT_BUNDLES / "english" / "1"
 PLAIN = Path(sentiment_models.__file__).parent / "texts" / "plain_test.tsv"
 
 # Written for this test; the first word of each line is its label.
@@ -49,6 +48,10 @@ positive WOW! ABSOLUTELY BRILLIANT!!!
 negative AWFUL. JUST AWFUL. AVOID.
 positive A charming little film with a big heart.
 negative The sound is terrible, the picture is worse.
+neutral The train leaves at nine from platform two.
+neutral Does it come in blue, and how long does delivery take?
+neutral The meeting was moved to Thursday at ten o'clock.
+neutral She plays a clerk who finds a letter in an old desk.
 """.strip().splitlines()
 
 
@@ -63,6 +66,11 @@ def texts(classifier: Classifier) -> list[str]:
     return [line.partition(" ")[2] for line in SENTENCES] + make_texts(SHORT, 60, tokenizer) + ["great", "\U0001f600", "word " * 200]
 
 
+def test_neutral_stands_behind_the_labels_of_earlier_versions(classifier: Classifier) -> None:
+    """Who reads ``scores`` by place keeps the first two."""
+    assert classifier.manifest.labels == ("negative", "positive", "neutral")
+
+
 def test_plain_sentences_get_the_right_label(classifier: Classifier) -> None:
     wrong = []
     for label, _, text in (line.partition(" ") for line in SENTENCES):
@@ -74,18 +82,24 @@ def test_plain_sentences_get_the_right_label(classifier: Classifier) -> None:
 
 
 def test_plain_texts_of_everyday_life_are_not_taken_for_hard_ones(classifier: Classifier) -> None:
-    """The bundle before today's had 0.921 here: it had learned from hard texts, and took plain ones for ironic or negated ones."""
-    examples = list(read_examples(PLAIN, classifier.manifest.labels, pairs=False))
+    """An earlier bundle had 0.921 here: it had learned from hard texts, and took plain ones for ironic or negated ones.
+
+    All are praise or blame, so neutral does not count.
+    """
+    names = classifier.manifest.labels
+    examples = list(read_examples(PLAIN, names, pairs=False))
+    labels = np.array([example.label for example in examples])
     served = serve(classifier, [example.text for example in examples], "plain texts")
 
-    assert np.mean(served.stated.argmax(-1) == [example.label for example in examples]) >= 0.97
+    judged = judge(served.stated, served.abstain, names, names, present(labels, len(names)))
+
+    assert np.mean(judged.answers == labels) >= 0.97
 
 
 def test_a_texts_answer_does_not_depend_on_its_batch_mates(classifier: Classifier, texts: list[str]) -> None:
     """Alone against shuffled batches of 2 to 32, padded to the longest of them."""
     rows = [classifier.tokenizer.encode(text) for text in texts]
-    temperature = classifier.manifest.calibration.temperature
-    alone = [classifier.run([row])[0] for row in rows]
+    alone = [classifier.score(classifier.run([row])[0]) for row in rows]
     rng = random.Random(7)
     moved, flips = 0.0, 0
 
@@ -94,9 +108,9 @@ def test_a_texts_answer_does_not_depend_on_its_batch_mates(classifier: Classifie
         for start in range(0, len(order), size):
             batch = order[start : start + size]
             for index, logits in zip(batch, classifier.run([rows[index] for index in batch]), strict=True):
-                before, after = probabilities(alone[index], temperature), probabilities(logits, temperature)
-                moved = max(moved, abs(before[0] - after[0]))
-                flips += (before[0] > 0.5) != (after[0] > 0.5)
+                before, after = alone[index], classifier.score(logits)
+                moved = max(moved, np.abs(np.subtract(before.scores, after.scores)).max())
+                flips += before.label != after.label
 
     assert flips == 0
     assert moved <= classifier.graph.invariance == 1e-4
@@ -138,8 +152,8 @@ def test_int8_stays_close_to_fp32() -> None:
     distances = []
     for line in SENTENCES:
         row = int8.tokenizer.encode(line.partition(" ")[2])
-        first, second = (each.score(each.run([row])[0]).scores[0] for each in (int8, fp32))
-        distances.append(abs(first - second))
+        first, second = (each.score(each.run([row])[0]).scores for each in (int8, fp32))
+        distances.append(np.abs(np.subtract(first, second)).max())
 
     assert max(distances) < 0.1
     assert sum(distances) / len(distances) < 0.01

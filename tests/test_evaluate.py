@@ -186,3 +186,11 @@ def test_a_file_without_labels_or_with_others_says_so(bundles: Path, tmp_path: P
     assert "has no labelled text with an answer (--labels label); left out: 1 texts without a label" in capsys.readouterr().err
     assert main(["evaluate", str(written(tmp_path / "other.tsv", [("mixed", "good")])), *arguments]) == 1
     assert f"the label must be 0 to 2 or one of {', '.join(THREE)}" in capsys.readouterr().err
+
+
+def test_a_servers_journal_is_refused_since_its_labels_are_the_models_own(bundles: Path, tmp_path: Path, capsys: Captured) -> None:
+    journal = tmp_path / "answers.jsonl"
+    journal.write_text('{"journal":"answer","model":"tiny/1","label":"positive","text":"a good film"}\n')
+
+    assert main(["evaluate", str(journal), "--model", "tiny", "--bundles", str(bundles)]) == 1
+    assert "is a server's journal; sentiment watch measures" in capsys.readouterr().err

@@ -25,10 +25,12 @@ from sentiment.observability.expected_accuracy import (
 )
 from sentiment.observability.instruments import Count
 from sentiment_models.export.inference import serve
+from tests.english import ENGLISH
 from tests.stack_traces import stack_traces
-from tests.test_english import ENGLISH
 
 KIND = Signal.of_values("kind", {one: one for one in ("usual", "rare", "unlike")}, {"ours": [900, 100, 0]})
+# Of which the default bundle has references.
+KINDS = ("films", "forum", "products", "sentences", "tickets", "tweets")
 
 
 class Model:
@@ -137,7 +139,7 @@ def test_with_the_default_bundle_it_is_withheld_for_stack_traces() -> None:
     assert model.window.withheld(5.0) == DRIFT
 
 
-@pytest.mark.parametrize("kinds", [("reviews",), ("sentences",), ("reviews", "sentences")])
+@pytest.mark.parametrize("kinds", [*((kind,) for kind in KINDS), KINDS])
 def test_with_the_default_bundle_it_holds_for_texts_like_its_references(kinds: tuple[str, ...]) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

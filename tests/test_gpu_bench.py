@@ -18,7 +18,6 @@ import onnx
 import onnxruntime
 import pytest
 
-from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.model.devices import Accelerator, Device
 from sentiment.model.session import Session
 from sentiment.model.tensors import pad
@@ -39,6 +38,7 @@ from tests.bench.gpu.rows import BATCHES, MIXES, draw_rows, measure, packed_batc
 from tests.bench.gpu.spread import median
 from tests.bench.gpu.stages import flop, read_kernels
 from tests.bench.gpu.wheels import find_peers
+from tests.english import ENGLISH
 from tests.models.tiny_families import TINY, save_tiny
 
 ROOT = Path(__file__).parents[1]
@@ -78,7 +78,7 @@ def test_a_trial_on_a_cpu_names_every_figure_or_the_reason_and_keeps_to_its_budg
 
 def test_every_stage_measures_all_its_figures_without_a_gpu_with_512_calls_in_flight(tmp_path: Path) -> None:
     plan = dataclasses.replace(plan_of("cpu", 2), load_s=0.1, steady_s=0.2)
-    bench = Bench(plan, tmp_path, CHECKOUT_BUNDLES / "english" / "1", 600.0)
+    bench = Bench(plan, tmp_path, ENGLISH, 600.0)
     bench.versions = find_peers()
     assert plan.in_flight == 512
 
@@ -243,7 +243,7 @@ def test_the_operations_of_a_text_are_those_of_the_notes() -> None:
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 def test_every_token_of_the_borrowed_tokenizer_has_an_embedding(size: Size) -> None:
-    words = json.loads((CHECKOUT_BUNDLES / "english" / "1" / TOKENIZER_FILE).read_text(encoding="utf-8"))
+    words = json.loads((ENGLISH / TOKENIZER_FILE).read_text(encoding="utf-8"))
     ids = [*words["model"]["vocab"].values(), *(added["id"] for added in words["added_tokens"])]
 
     assert max(ids) < size.vocabulary

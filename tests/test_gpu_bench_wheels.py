@@ -144,8 +144,8 @@ def test_the_tree_is_small_and_has_all_that_the_script_imports_and_a_bundle_that
     modules = [f"tests.bench.gpu.{path.stem}" for path in (tree / "tests/bench/gpu").glob("*.py") if path.stem not in NOT_IMPORTED]
     code = (
         f"import importlib, sys\nfor name in {modules}: importlib.import_module(name)\n"
-        "from sentiment.model.bundle import CHECKOUT_BUNDLES\nfrom sentiment.model.classifier import load_classifier\n"
-        "load_classifier(CHECKOUT_BUNDLES / 'english' / '1', 'fp32')\n"
+        "from sentiment.model.bundle import CHECKOUT_BUNDLES, find_bundle\nfrom sentiment.model.classifier import load_classifier\n"
+        "load_classifier(find_bundle('english', [CHECKOUT_BUNDLES]), 'fp32')\n"
         "ours = ('tests', 'sentiment', 'sentiment_models')\n"
         "print(*(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] in ours and getattr(m, '__file__', None)), sep='\\n')"
     )

@@ -112,7 +112,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], print_blob=True)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], print_blob=True)
 @given(steps=STEPS, block_bytes=st.sampled_from((2, 300, 2**18)))
 def test_the_index_finds_what_a_scan_of_all_files_finds(
     monkeypatch: pytest.MonkeyPatch, steps: list[tuple[Any, ...]], block_bytes: int

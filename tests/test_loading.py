@@ -37,6 +37,7 @@ from sentiment.serving.app import App
 from sentiment.serving.lifecycle.loading import ON_GPU, Loaded, load
 from sentiment.settings import Settings
 from tests.conftest import RunningServer
+from tests.english import ENGLISH
 from tests.packed_twin import save_twin
 from tests.tiny import make_bundle, make_graph
 
@@ -481,7 +482,7 @@ def test_packed_batches_are_answered_like_single_texts(
 
     served = sessions(server)[0]
     assert (served.layout, server.app._ready_with["device"]) == ("packed", "cuda:0")
-    host = load_classifier(ROOT / "models/bundles/english/1", "fp32")
+    host = load_classifier(ENGLISH, "fp32")
     wanted = [host.score(host.run([host.tokenizer.encode(text, None)])[0]).scores[1] for text in texts]
     assert [result.scores["positive"] for result in results if isinstance(result, Classification)] == pytest.approx(wanted, abs=1e-4)
     # The shapes that need most memory ran before the first request.

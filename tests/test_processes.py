@@ -18,6 +18,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -441,9 +442,10 @@ def test_a_server_short_of_memory_answers_every_text_in_smaller_batches(spawn: C
     failed = [line for line in server.lines if line["event"] == "batch_failed"]
     assert failed
     assert all("OutOfMemory" in str(line["error"]) for line in failed)
-    # It learns: the second and the third batch are smaller from the start. Halving to 4 rows takes 7 batches; halving three times to 8
-    # rows would take 9.
-    assert len(failed) <= 7
+    # It learns: the second and the third batch are smaller from the start, so no size fails again for rows that it failed for. How small
+    # they become depends on the memory that threads take.
+    sizes = Counter(line["rows"] for line in failed)
+    assert all(rows * count <= 32 for rows, count in sizes.items()), sizes
     assert 'sentiment_items_total{code="OK",method="ClassifyBatch",model="tiny/1"} 96.0' in metrics
 
 

@@ -121,7 +121,7 @@ def test_a_change_is_seen_in_its_window_and_fails_if_asked_to(watch: Any, tmp_pa
     # What is left is less than half a window.
     assert [window["texts"] for window in found["windows"]] == [1000, 1000, 1000, 1400]
     assert [bool(window["drifted"]) for window in found["windows"]] == [False, False, True, True]
-    assert [window["expected_accuracy_withheld"] for window in found["windows"]] == [False, False, True, True]
+    assert [window["expected_accuracy_withheld"] for window in found["windows"]] == [None, None, "drift", "drift"]
     assert [window["expected_accuracy"] is None for window in found["windows"]] == [False, False, True, True]
     assert set(found["windows"][2]["drift"]) == {"label", "abstained", "score", "tokens", "unknown", "fragments"}
 
@@ -485,8 +485,7 @@ def test_a_journal_of_any_length_has_a_bounded_number_of_windows_and_loses_nothi
     assert [window.since for window in watch.windows[:2]] == ["000000", f"{watch.window_texts:06}"]
     assert watch.whole.bins[0] == [0, count] and watch.whole.bins[1] == [count // 2, count // 2 + 1]
     assert watch.whole.tokens == sum(number % 9 for number in range(count))
-    mean, low, _ = watch.expected(watch.whole)
-    assert mean == 0.75 and not math.isnan(low)
+    assert (watch.whole.decided, watch.whole.probability) == (count // 2, 0.75 * (count // 2))
     # Of each answer, the last label.
     assert (watch.whole.labelled, watch.whole.right) == (3, 2)
 

@@ -42,7 +42,7 @@ def counted(message: Message) -> int:
     return total
 
 
-@settings(deadline=None, print_blob=True)
+@settings(print_blob=True)
 @given(message=MESSAGES)
 def test_a_message_has_the_fields_that_are_found_when_it_is_parsed(message: Message) -> None:
     data, count = message.SerializeToString(), counted(message)
@@ -52,7 +52,7 @@ def test_a_message_has_the_fields_that_are_found_when_it_is_parsed(message: Mess
     assert not has_more_fields(type(message), data, count)
 
 
-@settings(deadline=None, print_blob=True)
+@settings(print_blob=True)
 @given(data=st.binary(max_size=300), limit=st.integers(0, 100))
 def test_counting_fields_accepts_any_bytes(data: bytes, limit: int) -> None:
     has_more_fields(pb.ExplainRequest, data, limit)

@@ -91,7 +91,7 @@ TEXT = st.lists(st.sampled_from(["good", "bad", "awful", "great", "film"]) | st.
     every=st.booleans() | st.none(),
     truncation=st.sampled_from([None, "head", "windows"]),
 )
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_http_and_grpc_give_the_same_outputs(
     server: RunningServer,
     stub: Any,

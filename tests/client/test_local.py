@@ -19,13 +19,13 @@ import pytest
 from sentiment import Local
 from sentiment.client import CallFailed, Classification, Client, ExplainOptions, Explanation, Result
 from sentiment.errors import BadBundle, BadSettings, OutOfMemory
-from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.model.cores import cores_granted
 from sentiment.serving import local as module
 from sentiment.serving.offline import READ, ROWS
 from sentiment.settings import Settings
 from sentiment.traffic.texts import clauses
 from tests.conftest import PLAIN, RunningServer
+from tests.english import ENGLISH
 from tests.tiny import make_bundle
 
 Either = Client | Local
@@ -161,7 +161,7 @@ def test_the_default_bundle_answers_as_a_server_does_bit_for_bit(truncation: str
         served = client.classify(texts, truncation=truncation)
 
     assert (alone[-1].truncated, alone[-1].tokens > 512) == ((True, False) if not truncation else (False, True))
-    assert {answer.label for answer in alone} == {"negative", "positive"}
+    assert len({answer.label for answer in alone}) > 1
     assert told(alone) == told(together) == told(served)
 
 
@@ -211,7 +211,7 @@ def test_the_environment_says_which_bundle_as_for_a_server(bundles: Path, monkey
     monkeypatch.delenv("SENTIMENT_MODEL")
     assert Settings().model == "english"
     with Local() as opened:
-        assert opened.classifier.bundle.path == CHECKOUT_BUNDLES / "english" / "1"
+        assert opened.classifier.bundle.path == ENGLISH
 
 
 def test_one_text_needs_no_thread_and_many_no_more_than_the_cores(bundles: Path) -> None:

@@ -155,8 +155,8 @@ def test_numbers_reach_the_server_as_they_were_written() -> None:
 def test_lists_reach_the_server_as_it_splits_them() -> None:
     container = server(rendered("laid_over"))[2]
 
-    assert environment(container)["SENTIMENT_MODELS"] == "english/1,german"
-    assert settings(container).models == ("english/1", "german")
+    assert environment(container)["SENTIMENT_MODELS"] == "english/2,german"
+    assert settings(container).models == ("english/2", "german")
 
 
 @needs_helm
@@ -216,8 +216,8 @@ tests:
   - name: each release has its own figures and alerts, although one Prometheus has the rules of both
     interval: 1m
     input_series:
-      - {series: 'sentiment_model_info{namespace="shop", job="words-sentiment", model="english/1"}', values: 1x20 stale}
-      - {series: 'sentiment_model_info{namespace="shop", job="sentiment", model="english/1"}', values: 1x60}
+      - {series: 'sentiment_model_info{namespace="shop", job="words-sentiment", model="english/2"}', values: 1x20 stale}
+      - {series: 'sentiment_model_info{namespace="shop", job="sentiment", model="english/2"}', values: 1x60}
       - {series: 'sentiment_request_seconds_count{namespace="shop", job="words-sentiment", method="Classify"}', values: 0+600x60}
       - {series: 'sentiment_slow_requests_total{namespace="shop", job="words-sentiment", method="Classify"}', values: 0x60}
       - {series: 'sentiment_request_seconds_count{namespace="shop", job="sentiment", method="Classify"}', values: 0+600x60}

@@ -303,7 +303,7 @@ def test_each_tile_states_its_own_error() -> None:
     assert sharp.error_max > 10 * broad.error_max > 0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     rows=st.integers(1, 12),
     columns=st.integers(1, 40),

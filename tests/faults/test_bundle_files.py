@@ -14,8 +14,8 @@ import onnx
 import pytest
 
 from sentiment.client import CallFailed, Client, ExplainOptions
-from sentiment.model.bundle import CHECKOUT_BUNDLES
 from tests.conftest import PLAIN
+from tests.english import ENGLISH, NAME
 from tests.faults.evidence import Evidence
 from tests.faults.fates import Callers
 from tests.front_ends.servers import PATIENCE_S, Server
@@ -178,7 +178,7 @@ def test_files_of_the_default_bundle_are_damaged_while_it_is_served(
     fates = []
     for loaded_before in (False, True):
         root = tmp_path / str(loaded_before)
-        path = Path(shutil.copytree(CHECKOUT_BUNDLES / "english", root / "english") / "1")
+        path = Path(shutil.copytree(ENGLISH, root / NAME))
         server = serve("--bundles", str(root), "--model", "english")
         with Client(server.target, options=PLAIN, timeout_s=60) as client:
             texts = [(text, client.classify(text).scores["positive"]) for text, _ in DEFAULT]

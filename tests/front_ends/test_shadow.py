@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sentiment.client import ExplainOptions
-from sentiment.model.bundle import bundle_roots, find_bundle
+from tests.english import ENGLISH, NAME
 from tests.front_ends.servers import Server
 from tests.front_ends.test_exchange import Exchanging, exchanging, root, until
 from tests.lifecycle.test_shadow import TEXTS, differences, make_other
@@ -41,7 +41,7 @@ def test_texts_of_all_ways_in_are_compared_once_in_the_executor(exchanging: Call
 
 
 def test_hidden_states_of_all_ways_in_are_counted_once_in_the_executor(serve: Callable[..., Server]) -> None:
-    root = find_bundle("english", bundle_roots([])).parents[1]
+    root = ENGLISH.parents[1]
     server = serve("--model", "english", "--hidden-drift-share", "1", root=root).wait_ready()
     texts = ["a gripping film", "dull", "worth it"]
 
@@ -53,5 +53,5 @@ def test_hidden_states_of_all_ways_in_are_counted_once_in_the_executor(serve: Ca
     urllib.request.urlopen(posted, timeout=60).read()
 
     until(lambda: server.total("hidden_drift_texts") == 7)
-    assert server.total("signal_texts_total", signal="hidden_1", model="english/1") == 7
-    assert server.total("drift_texts", model="english/1") == 7
+    assert server.total("signal_texts_total", signal="hidden_1", model=NAME) == 7
+    assert server.total("drift_texts", model=NAME) == 7

@@ -15,13 +15,13 @@ from structlog.testing import capture_logs
 from sentiment.errors import BadSettings
 from sentiment.explain.engine import Explainer
 from sentiment.explain.engine.projections import PROJECTIONS, layer_of, project
-from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.classifier import load_classifier
 from sentiment.model.tokenizer import Row, Windows
 from sentiment.observability import drift
 from sentiment.serving.lifecycle import hidden_drift, sampling
 from sentiment.settings import load_settings
 from tests.conftest import RunningServer
+from tests.english import ENGLISH, NAME
 from tests.lifecycle.conftest import Exchanging
 from tests.lifecycle.test_shadow import until
 
@@ -40,12 +40,12 @@ def english(start: Start) -> Callable[..., RunningServer]:
     return lambda **changes: start(bundles=(), model="english", hidden_drift_share=1.0, **changes)
 
 
-def compared(server: RunningServer, model: str = "english/1") -> float:
+def compared(server: RunningServer, model: str = NAME) -> float:
     return server.metric("sentiment_hidden_drift_texts", model=model)
 
 
 def dropped(server: RunningServer, reason: str) -> float:
-    return server.metric("sentiment_hidden_drift_dropped_total", reason=reason, model="english/1")
+    return server.metric("sentiment_hidden_drift_dropped_total", reason=reason, model=NAME)
 
 
 def test_the_states_of_each_text_are_counted_once_and_compared_with_the_references(
@@ -54,7 +54,7 @@ def test_the_states_of_each_text_are_counted_once_and_compared_with_the_referenc
     texts = TEXTS * 8
     monkeypatch.setattr(drift, "TEXTS_MIN", len(texts))
     server = english()
-    classifier = load_classifier(find_bundle("english", bundle_roots([])))
+    classifier = load_classifier(ENGLISH)
     graph, layer = Explainer(classifier).load(), classifier.manifest.hidden_layer
     assert graph is not None
     assert layer == layer_of(graph.session.layers) == 2
@@ -71,14 +71,14 @@ def test_the_states_of_each_text_are_counted_once_and_compared_with_the_referenc
         expected = Counter(signal.place(one[place]) for one in values)
         window[signal.name] = [8 * expected[bin_] for bin_ in range(len(signal.bins))]
         for name, count in zip(signal.bins, window[signal.name], strict=True):
-            assert server.metric("sentiment_signal_texts_total", signal=signal.name, bin=name, model="english/1") == count
+            assert server.metric("sentiment_signal_texts_total", signal=signal.name, bin=name, model=NAME) == count
     fit = drift.nearest(window, {signal.name: signal.counts for signal in signals})
     for name in window:
-        assert server.metric("sentiment_drift", signal=name, model="english/1") == pytest.approx(fit.indexes[name])
-        assert server.metric("sentiment_drift_threshold", signal=name, model="english/1") == pytest.approx(fit.thresholds[name])
+        assert server.metric("sentiment_drift", signal=name, model=NAME) == pytest.approx(fit.indexes[name])
+        assert server.metric("sentiment_drift_threshold", signal=name, model=NAME) == pytest.approx(fit.thresholds[name])
     assert max(fit.indexes.values()) > 0.25
     # The window of the other signals is its own.
-    assert server.metric("sentiment_drift_texts", model="english/1") == len(texts)
+    assert server.metric("sentiment_drift_texts", model=NAME) == len(texts)
 
 
 def test_of_a_text_in_windows_the_first_one_is_read_once(english: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_of_a_text_in_windows_the_first_one_is_read_once(english: Callable[..., 
         client.classify_batch([text], truncation="windows")
         until(lambda: compared(server) == 1)
 
-    windows = load_classifier(find_bundle("english", bundle_roots([]))).read_on(text, "windows")
+    windows = load_classifier(ENGLISH).read_on(text, "windows")
     assert isinstance(windows, Windows)
     assert len(windows.rows) > 1
     assert [list(row.ids) for row in rows] == [list(windows.rows[0].ids)]
@@ -139,7 +139,7 @@ def test_a_graph_that_cannot_be_used_is_logged_once_and_calls_are_answered(
         until(lambda: dropped(server, "failed") == 3)
         server.stop()
 
-    assert [(line["model"], line["reason"]) for line in logs if line["event"] == "hidden_drift_failed"] == [("english/1", "no such node")]
+    assert [(line["model"], line["reason"]) for line in logs if line["event"] == "hidden_drift_failed"] == [(NAME, "no such node")]
 
 
 def test_without_references_of_hidden_states_the_log_says_so_and_no_thread_reads(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def test_it_needs_explanations_on_the_cpu(flags: dict[str, object], said: str) -
 @pytest.fixture
 def versions(tmp_path: Path) -> Path:
     """A root with english/1 and english/2, which are the same."""
-    one = find_bundle("english", bundle_roots([]))
+    one = ENGLISH
     for number in (1, 2):
         path = shutil.copytree(one, tmp_path / "versions" / "english" / str(number))
         manifest = json.loads((one / "manifest.json").read_text())
@@ -208,7 +208,7 @@ def test_only_the_version_in_use_is_compared_and_each_loaded_one_begins_anew(
 
 
 def test_an_end_while_the_graph_is_loaded_is_no_verdict_on_it() -> None:
-    explainer = Explainer(load_classifier(find_bundle("english", bundle_roots([]))))
+    explainer = Explainer(load_classifier(ENGLISH))
 
     def end(_run: Callable[[], None]) -> None:
         raise sampling.Over

@@ -20,6 +20,7 @@ from onnx import TensorProto, helper
 from sentiment.batching.plan import BatchLimits
 from sentiment.errors import BadBundle, DeviceLost, NoDevice, OutOfMemory
 from sentiment.model import device_session, gpu_wheel
+from sentiment.model.bundle import load_bundle
 from sentiment.model.device_memory import DeviceMemory
 from sentiment.model.device_session import SQUARE, DeviceSession, prove
 from sentiment.model.devices import CUDA, Accelerator, Device
@@ -27,13 +28,13 @@ from sentiment.model.gpu_graphs import make_graphs
 from sentiment.model.session import Session, Stop
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row
+from tests.english import ENGLISH
 from tests.packed_twin import save_twin
 from tests.tiny import make_graph
 
 # The CPU provider ignores the options of captured runs. Everything else is as on a GPU.
 CAPTURING = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu", graphs=True), "a GPU")
 ROOT = Path(__file__).parents[2]
-ENGLISH = ROOT / "models/bundles/english/1"
 PLAIN = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu"))
 
 
@@ -539,7 +540,7 @@ def test_cells_stay_within_the_row_limits(graph: Path) -> None:
 @pytest.mark.parametrize("device", [CAPTURING, PLAIN], ids=["capturing", "plain"])
 def test_packed_batches_of_a_real_bert_have_the_answers_of_its_plain_graph(device: Device, english_twin: Path) -> None:
     plain = Session(ENGLISH / "fp32.onnx")
-    session = DeviceSession(english_twin, device, 2, layout="packed")
+    session = DeviceSession(english_twin, device, load_bundle(ENGLISH).manifest.logits, layout="packed")
     seen = set()
 
     for seed, (count, longest) in enumerate([(1, 5), (3, 16), (7, 30), (2, 70), (40, 40), (1, 512)]):

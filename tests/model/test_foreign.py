@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 import sentiment_models
-from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.model.foreign import TOKENS_READ, Fragments
 from sentiment.model.foreign import is_foreign as tells
 from sentiment.model.tokenizer import Tokenizer
 from sentiment_models.evaluation.probes import read_kinds
+from tests.english import ENGLISH
 
 TEXTS = Path(sentiment_models.__file__).parent / "texts"
 TOKENS = ("[UNK]", "good", "film", "a", "##s", "##ly", "##1", "\u00e9", "\u4e2d", "!", "42")
@@ -40,7 +40,7 @@ def test_only_the_beginning_is_read() -> None:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Iterator[Tokenizer]:
-    yield Tokenizer(CHECKOUT_BUNDLES / "english/1/tokenizer.json", 512)
+    yield Tokenizer(ENGLISH / "tokenizer.json", 512)
 
 
 @pytest.mark.parametrize(("name", "found_min", "alarms_max"), [("undecided.tsv", 0.9, 0.02), ("undecided_test.tsv", 0.9, 0.05)])

@@ -15,10 +15,9 @@ from sentiment.model.on_device import FP16_TOLERANCE
 from sentiment.model.session import Session
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row
+from tests.english import ENGLISH
 from tests.fp16 import FP32, KERNELS, Emulated, Kernels, fp16_graphs, golden_errors
 from tests.models.tiny_families import MAX_TOKENS, TEXTS, TINY, graph_tiny
-
-ENGLISH = Path(__file__).parents[2] / "models/bundles/english/1"
 
 
 @pytest.fixture(scope="module")

@@ -26,12 +26,12 @@ from sentiment.model.gpu_graphs import GpuGraphs, make_graphs, make_unfused
 from sentiment.model.session import Session, load_graph
 from sentiment.model.tensors import pack, pad
 from sentiment.model.tokenizer import Row
+from tests.english import ENGLISH
 from tests.models.tiny_families import graph_tiny
 from tests.packed_twin import save_twin
 from tests.tiny import make_bundle, read_manifest, write_manifest
 
 ROOT = Path(__file__).parents[2]
-ENGLISH = ROOT / "models" / "bundles" / "english" / "1"
 # Those whose every layer ONNX Runtime fuses, with their layers; english is the bundle that is served by default.
 PACKED = {"bert": 2, "bert-deep": 4, "electra": 2, "english": 6}
 LAYERS = {**PACKED, "roberta": 2}

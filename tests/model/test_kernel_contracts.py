@@ -7,7 +7,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from sentiment.model.gpu_graphs import make_graphs
 from sentiment.model.tokenizer import Row
 from sentiment.serving.lifecycle.loading import ON_GPU, SCORES_KEPT_MAX
 from sentiment.settings import Settings
+from tests.english import ENGLISH
 from tests.kernel_contracts import (
     EFFICIENT_FP32_MIN,
     INT32_MAX,
@@ -43,7 +43,6 @@ from tests.kernel_contracts import (
 from tests.model.test_device_session import CAPTURING, PLAIN
 from tests.tiny import make_graph
 
-ENGLISH = Path(__file__).parents[2] / "models/bundles/english/1"
 HEADS, POSITIONS, WORDS = 12, 512, 32_534
 Graphs = Mapping[tuple[str, str], ModelProto]
 Sessions = Callable[[str, bool, BatchLimits], DeviceSession]
@@ -126,7 +125,7 @@ def refusal(graphs: Graphs, layout: str, fed: Mapping[str, Array]) -> str:
     return "; ".join(filter(None, reasons))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(lengths=LENGTHS, limits=LIMITS, captures=st.booleans())
 @example(lengths=[1], limits=BY_DEFAULT, captures=False)
 @example(lengths=[POSITIONS, *[2] * 2000], limits=BY_DEFAULT, captures=False)
@@ -138,7 +137,7 @@ def test_no_packed_batch_is_refused(graphs: Graphs, session_of: Sessions, length
     assert refusal(graphs, "packed", fed) == ""
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(lengths=LENGTHS, limits=LIMITS, captures=st.booleans())
 @example(lengths=[1], limits=BY_DEFAULT, captures=False)
 @example(lengths=[POSITIONS] * 600, limits=LARGEST, captures=False)

@@ -21,7 +21,7 @@ WORDS = st.lists(st.integers(1, 9), min_size=1, max_size=60).map(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(words=WORDS, room=st.integers(1, 24), stride=st.integers(1, 24), count_max=st.integers(1, 40))
 @example(words=[0] * 100, room=10, stride=5, count_max=40)
 @example(words=[0, *[1] * 99], room=10, stride=5, count_max=40)
@@ -41,7 +41,7 @@ def test_windows_cover_the_text_in_order_without_a_gap(words: list[int | None], 
     assert spans[-1][1] == len(words) or len(spans) == count_max
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(words=WORDS, room=st.integers(18, 40), overlap=st.integers(0, 10))
 def test_no_word_of_at_most_half_a_stride_is_cut(words: list[int], room: int, overlap: int) -> None:
     spans = window_spans(words, room, max(18, room - overlap), 100)
@@ -145,7 +145,7 @@ def assert_framed(kind: str, ids: list[int], types: list[int] | None) -> list[in
     return own
 
 
-@settings(deadline=None, max_examples=40, print_blob=True)
+@settings(max_examples=40, print_blob=True)
 @given(text=TEXTS, count_max=st.sampled_from([1, 3, 64]))
 @example(text="good " * 60, count_max=64)
 @example(text="goodly " * 1000, count_max=3)
@@ -161,7 +161,7 @@ def test_windows_are_slices_of_the_ids_of_the_whole_text(kind: str, ours: Tokeni
     assert (found.tokens, found.truncated) == (spans[-1][1] + 2, spans[-1][1] < len(ids))
 
 
-@settings(deadline=None, max_examples=40, print_blob=True)
+@settings(max_examples=40, print_blob=True)
 @given(text=TEXTS, head=st.integers(1, ROOM - 1))
 @example(text="good " * 1000 + "film " * 5, head=4)
 @example(text="goodly " * 1000, head=4)

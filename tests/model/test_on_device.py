@@ -19,10 +19,10 @@ from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.device_session import DeviceSession
 from sentiment.model.devices import Accelerator, Device
 from sentiment.model.on_device import load_on_device
+from tests.english import ENGLISH
 from tests.tiny import make_bundle, make_graph, read_manifest, write_manifest
 
 DEVICE = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu", graphs=True), "a GPU")
-DEFAULT = Path(__file__).parents[2] / "models/bundles/english/1"
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_a_bundle_that_pads_on_the_left_is_served_unfused_in_fp16(tmp_path: Path
 
 def test_the_default_bundle_is_served_in_fp16(tmp_path: Path) -> None:
     """As on a GPU, except for its kernels and for packed attention, which the CPU provider lacks."""
-    host = load_classifier(DEFAULT, "fp32")
+    host = load_classifier(ENGLISH, "fp32")
 
     served = load_on_device(host, DEVICE, "auto", tmp_path)
 

@@ -29,7 +29,7 @@ from tests.tiny import MAX_TOKENS, TARGET_TOKENS, THREE, WEIGHTS, make_bundle, r
 EXAMPLES = int(os.environ.get("PART_EXAMPLES", "2500"))
 SENTENCES_MAX = 4
 LIMITS = TextLimits(2**20, SENTENCES_MAX, 16)
-many = settings(max_examples=EXAMPLES, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=EXAMPLES, print_blob=True, suppress_health_check=list(HealthCheck))
 
 WORDS = ("good", "bad", "film", "and", "w3", "w-7", "Film", "\u00e9clair", "\U0001f600", "x", "\u200b", "GREAT", "the film")
 ENDS = (". ", "! ", *[" "] * 8, "\n\n", "... ", "? ", "\u3002", "  ", ", ", "")

@@ -170,6 +170,17 @@ def test_a_text_is_mixed_from_the_threshold_on(at: float, mixed: bool) -> None:
     assert score([0.0, 0.0, 0.0, 0.0], LABELS, 1.0, 0.0, at).mixed is mixed
 
 
+@pytest.mark.parametrize(("mixed", "said"), [(0.1, False), (1.0, False), (1.2, True)])
+def test_a_text_that_the_model_cannot_tell_is_mixed_only_if_that_is_likelier_than_not(mixed: float, said: bool) -> None:
+    """As of a text in another language, all of whose outputs are about alike."""
+    undecided = [0.1, 0.0, 0.0, mixed]
+
+    for found in (score(undecided, LABELS, 1.0, 0.5, 0.1), score_windows([undecided], "mean_logit", LABELS, 1.0, 0.5, 0.1)):
+        assert found.abstain
+        assert found.mixed is said
+    assert score(undecided, LABELS, 1.0, 0.0, 0.1).mixed
+
+
 @pytest.mark.parametrize("rule", COMBINATIONS)
 def test_a_text_in_windows_is_mixed_if_one_of_them_is(rule: str) -> None:
     plain, mixed = [1.0, 0.0, 0.0, -9.0], [0.0, 0.0, 2.0, 9.0]

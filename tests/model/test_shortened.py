@@ -7,13 +7,14 @@ import pytest
 import tokenizers
 
 from sentiment.model.shortened import APART, BLANK, DROPPED, JOINER, OTHER, WORD, ByKind, Shortener, Unchanged, bert_kinds, shortener_of
-from tests.model.test_tokenizer import ENGLISH, make_byte_tokenizer, make_cased_tokenizer, make_piece_tokenizer
+from tests.english import ENGLISH
+from tests.model.test_tokenizer import make_byte_tokenizer, make_cased_tokenizer, make_piece_tokenizer
 
 
 @pytest.fixture(scope="module")
 def english() -> tuple[tokenizers.Tokenizer, Shortener]:
-    tokenizer = tokenizers.Tokenizer.from_file(str(ENGLISH))
-    return tokenizer, shortener_of(tokenizer, ENGLISH.read_text(encoding="utf-8"))
+    tokenizer = tokenizers.Tokenizer.from_file(str(ENGLISH / "tokenizer.json"))
+    return tokenizer, shortener_of(tokenizer, (ENGLISH / "tokenizer.json").read_text(encoding="utf-8"))
 
 
 # Checks "xcx" after normalization, and its words.

@@ -6,14 +6,13 @@ import pytest
 
 from sentiment.model.tokenizer import Tokenizer
 from sentiment.model.words import Encoded, Piece, Units, group
+from tests.english import ENGLISH
 from tests.models.tiny_families import TINY
-
-ENGLISH = Path(__file__).resolve().parents[2] / "models" / "bundles" / "english" / "1" / "tokenizer.json"
 
 
 @pytest.fixture(scope="module")
 def english() -> Tokenizer:
-    return Tokenizer(ENGLISH, 512)
+    return Tokenizer(ENGLISH / "tokenizer.json", 512)
 
 
 def _words(encoded: Encoded, *texts: str) -> list[str]:

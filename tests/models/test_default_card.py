@@ -1,6 +1,7 @@
 """The card and the record of the default bundle: no figure in them that the manifest or a recorded measurement has not."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,16 +9,16 @@ import pytest
 
 from sentiment.model.bundle import Bundle, load_bundle
 from sentiment_models.data.labelled import read_examples
-from sentiment_models.export.manifest import MANIFEST_FILE, read_object
+from sentiment_models.export.manifest import MANIFEST_FILE, digest_without_card, read_object
 from sentiment_models.reports.about import AuthorFacts, read_about
 from sentiment_models.reports.card import card, record_path
 from sentiment_models.reports.card_record import training_stages
-from tests.test_english import ENGLISH
+from tests.english import ENGLISH
 
 ABOUT = ENGLISH.parents[2] / "about_english.toml"
 TEXTS = ENGLISH.parents[2] / "sentiment_models" / "texts"
-# Two pages for people.
-WORDS_MAX = 1_000
+# Two pages for people, and half a page for the table of all data sets.
+WORDS_MAX = 1_400
 
 
 @pytest.fixture(scope="module")
@@ -44,57 +45,67 @@ def rows(text: str, heading: str) -> Iterator[dict[str, str]]:
         yield dict(reversed(list(zip(cut[0], cells, strict=True))))
 
 
+def plain(name: str) -> str:
+    """A data set's name without the mark that the bundle was trained on it."""
+    return name.removesuffix(" (also trained on)")
+
+
 def test_every_figure_of_the_card_is_the_manifest_s_or_the_record_s(bundle: Bundle, record: str, about: AuthorFacts) -> None:
-    recorded = {row["data set"]: row for row in rows(record, "## Figures") if row["graph"] == "int8"}
-    beside = {row["data set"]: row for row in rows(record, "### Beside other answers")} if "### Beside other answers" in record else {}
+    recorded = {plain(row["data set"]): row for row in rows(record, "## Figures") if row["graph"] == "int8"}
+    beside = {plain(row["data set"]): row for row in rows(record, "### Beside other answers")}
     named = {about.name(name): name for name in recorded}
 
     shown = list(rows(bundle.card, "## Figures"))
 
-    assert [row["data set"] for row in shown] == [about.name(name) for name in recorded if name not in about.omit]
+    assert [plain(row["data set"]) for row in shown] == [about.name(name) for name in recorded if name not in about.omit]
     for row in shown:
-        name = named[row["data set"]]
+        name = named[plain(row["data set"])]
         wanted, accuracy = recorded[name], row["accuracy"]
         assert (row["texts"], accuracy[:6]) == (wanted["texts"], wanted["accuracy"])
         interval = [float(one) for one in wanted["95 %"].split(" to ")]
         assert [float(one) for one in accuracy[8:-1].split(" to ")] == pytest.approx(interval, abs=6e-4)
-        assert float(row["ECE"]) == pytest.approx(float(wanted["ECE"]), abs=6e-4)
+        for figure in ("macro F1", "ECE"):
+            assert float(row[figure]) == pytest.approx(float(wanted[figure]), abs=6e-4)
         assert row["abstained"] == f"{100 * int(wanted['abstained']) / int(row['texts'].replace(',', '')):.1f} %"
-        for other in beside.get(name, {}).keys() & row.keys() - {"data set"}:
-            assert float(row[other]) == pytest.approx(float(beside[name][other].partition(";")[0]), abs=6e-4)
+        for other in beside[name].keys() & row.keys() - {"data set"}:
+            accuracy_of_other = beside[name][other].partition(";")[0]
+            assert (row[other] and float(row[other])) == (accuracy_of_other and pytest.approx(float(accuracy_of_other), abs=6e-4))
         if measured := bundle.manifest.accuracy.get(name):
             assert (f"{measured.rows:,}", f"{measured.accuracy:.4f}", f"{measured.ece:.3f}") == (row["texts"], accuracy[:6], row["ECE"])
 
 
 def test_the_card_says_what_its_author_wrote_and_what_the_manifest_says(bundle: Bundle, about: AuthorFacts) -> None:
-    digest, provenance = bundle.digest, read_object(ENGLISH / MANIFEST_FILE)["provenance"]
+    manifest = read_object(ENGLISH / MANIFEST_FILE)
+    provenance = manifest["provenance"]
     assert isinstance(provenance, dict)
 
-    made = card(bundle, digest, provenance, [], author=about)
+    made = card(bundle, digest_without_card(manifest), provenance, [], author=about)
 
     # Without the evaluations, which are not kept, all but figures and weaknesses.
     parts = [part for part in re.split(r"\n(?=## )", made) if not part.startswith(("## Figures", "## Weaknesses"))]
     assert [part for part in parts if part.strip() not in bundle.card] == []
 
 
-def test_the_record_has_the_stages_of_the_manifest_and_its_digest(bundle: Bundle, record: str) -> None:
-    provenance = read_object(ENGLISH / MANIFEST_FILE)["provenance"]
+def test_the_record_has_the_stages_of_the_manifest_and_its_digest(record: str) -> None:
+    manifest = read_object(ENGLISH / MANIFEST_FILE)
+    provenance = manifest["provenance"]
     assert isinstance(provenance, dict)
 
     assert training_stages(provenance) in record
-    assert bundle.digest in record
-    assert record.count("and chose nothing: accuracy") == 8
-    assert record.count(" looks at it was kept, after ") == 4
+    assert digest_without_card(manifest) in record
 
 
-def test_the_card_is_two_pages_and_claims_no_selection_of_all_stages(bundle: Bundle, record: str) -> None:
+def test_the_card_is_short_and_claims_no_selection_of_all_stages(bundle: Bundle, record: str) -> None:
     assert len(re.findall(r"\S*\w\S*", bundle.card)) <= WORDS_MAX
     assert "the checkpoint (accuracy" not in bundle.card + record
     assert bundle.card.count("SST-2") > 2
 
 
-@pytest.mark.parametrize(("name", "file"), [("plain texts", "plain_test.tsv"), ("hard texts", "hard_test.tsv")])
+@pytest.mark.parametrize(("name", "file"), [("plain", "plain_test.tsv"), ("hard", "hard_test.tsv")])
 def test_the_written_texts_are_as_many_as_the_record_says(name: str, file: str, bundle: Bundle, record: str) -> None:
-    labels = [example.label for example in read_examples(Path(TEXTS / file), bundle.manifest.labels)]
+    labels = bundle.manifest.labels
+    counted = Counter(labels[example.label] for example in read_examples(Path(TEXTS / file), labels))
 
-    assert [row["texts"] for row in rows(record, "### Labels") if row["data set"] == name] == [str(labels.count(label)) for label in (0, 1)]
+    recorded = {row["label"]: int(row["texts"]) for row in rows(record, "### Labels") if row["data set"] == name}
+
+    assert +Counter(recorded) == counted

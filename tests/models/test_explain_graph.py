@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from sentiment.errors import BadBundle
-from sentiment.model.bundle import CHECKOUT_BUNDLES, load_bundle
+from sentiment.model.bundle import load_bundle
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Tokenizer
@@ -24,6 +24,7 @@ from sentiment_models.export.checkpoint import Checkpoint
 from sentiment_models.export.export import Exported, export
 from sentiment_models.export.graphs.explain_graph import explain_graph
 from sentiment_models.export.verify import ExplainParity, check_explain_parity, explain_parity
+from tests.english import ENGLISH
 from tests.models.tiny_families import MAX_TOKENS, TINY, Made, save_tiny
 
 TEXTS = ("the film was good", "bad", "i did not like it at all , but the end was great", "", "so so " * 40)
@@ -303,10 +304,9 @@ def test_a_graph_without_attention_is_refused(whole: onnx.ModelProto) -> None:
 
 
 def test_the_default_bundles_explain_graph_is_torchs_on_its_own_weights() -> None:
-    bundle = CHECKOUT_BUNDLES / "english" / "1"
-    tokenizer = Tokenizer(bundle / "tokenizer.json", 512)
+    tokenizer = Tokenizer(ENGLISH / "tokenizer.json", 512)
     rows = [tokenizer.encode(text) for text in ("It was not half bad, was it?", "dull", "I laughed. " * 20, "A film about a clerk.")]
-    session = ExplainSession(bundle / "explain.onnx")
+    session = ExplainSession(ENGLISH / "explain.onnx")
 
     assert (session.layers, session.heads) == (6, 12)
-    check_explain_parity(explain_parity(session, tokenizer, Checkpoint.of_bundle(bundle).explained, rows))
+    check_explain_parity(explain_parity(session, tokenizer, Checkpoint.of_bundle(ENGLISH).explained, rows))

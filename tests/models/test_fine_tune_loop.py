@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from sentiment.client import Client
-from sentiment.model.bundle import CHECKOUT_BUNDLES, Bundle, load_bundle
+from sentiment.model.bundle import Bundle, Manifest, load_bundle
 from sentiment_models.cli import main
 from sentiment_models.export.inherited import inherited_of
+from tests.english import ENGLISH, NAME
 from tests.models.tiny_bert import save_tiny_bert, sentences
 
-BASE = CHECKOUT_BUNDLES / "english" / "1"
 TEXTS = 200
 
 
@@ -67,7 +67,7 @@ def _round(base: Path, data: list[Path], run: Path, bundle: Path) -> Bundle:
 def test_a_model_learns_from_200_texts_and_again_from_the_feedback_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine, journal, bundles = _texts(tmp_path), tmp_path / "journal", tmp_path / "bundles"
 
-    first = _round(BASE, [mine], tmp_path / "run1", bundles / "mine" / "1")
+    first = _round(ENGLISH, [mine], tmp_path / "run1", bundles / "mine" / "1")
     printed = capsys.readouterr()
     with _served(bundles, journal) as client:
         answer = client.classify("The parcel came broken.", request_id="8a0ff4f1-2d5c-4cbb-9d1c-6d9d6b3f1c55")
@@ -82,13 +82,15 @@ def test_a_model_learns_from_200_texts_and_again_from_the_feedback_on_it(tmp_pat
 
     assert (answer.label, taken.right, again.label) == ("negative", True, "negative")
     assert (answer.model.version, again.model.version) == (1, 2)
+    known = load_bundle(ENGLISH).manifest
     for bundle in (first, second):
-        _check_kept(bundle)
+        _check_kept(bundle, known)
     assert first.manifest.references["training"].texts == TEXTS
     # The answer in the journal; the text that was only labelled is no answer.
     assert second.manifest.references["training"].texts == TEXTS + 1
-    assert study.dataset == "sst2/dev (measured on english/1, before this fine-tuning)"
-    assert " (with the base's: 1.027, 95 % sure: " in printed.out
+    assert known.explanations
+    assert study.dataset == f"{known.explanations.dataset} (measured on {NAME}, before this fine-tuning)"
+    assert f" (with the base's: {known.calibration.temperature:.3f}, 95 % sure: " in printed.out
     assert f"--texts {mine} --output ..." in printed.out
 
 
@@ -115,16 +117,16 @@ def test_the_command_that_train_prints_exports_a_model_of_pairs(tmp_path: Path, 
     assert "neither reply (--pair) nor text_pair" in capsys.readouterr().err
 
 
-def _check_kept(bundle: Bundle) -> None:
+def _check_kept(bundle: Bundle, known: Manifest) -> None:
     """Check what a fine-tune has of its base, and that the rest is its own."""
-    found, known = bundle.manifest, load_bundle(BASE).manifest
+    found = bundle.manifest
     assert (found.default_truncation, found.head_tail, found.windows) == (known.default_truncation, known.head_tail, known.windows)
     assert known.explanations
-    assert found.explanations == known.explanations.model_copy(update={"bundle": "english/1"})
+    assert found.explanations == known.explanations.model_copy(update={"bundle": NAME})
     assert found.references.keys() == {"training"}
     assert 0.5 < found.calibration.temperature < 2
     assert found.calibration.abstain_below == known.calibration.abstain_below
-    handed, original = inherited_of(bundle.path), inherited_of(BASE)
+    handed, original = inherited_of(bundle.path), inherited_of(ENGLISH)
     assert handed
     assert original
     assert handed.spellings == original.spellings

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from sentiment_models.export.wheel import pack
+from tests.english import ENGLISH
 from tests.environments import environment
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +56,7 @@ def metadata(wheel: Path) -> Message:
 
 @pytest.fixture(scope="session")
 def bundle_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack(ROOT / "models/bundles/english/1", tmp_path_factory.mktemp("bundle"))
+    return pack(ENGLISH, tmp_path_factory.mktemp("bundle"))
 
 
 def requirements(metadata: Message, extra: str = "") -> list[str]:

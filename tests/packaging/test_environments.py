@@ -10,8 +10,9 @@ import pytest
 
 from sentiment.traffic.texts import clauses
 from tests.conftest import RunningServer
+from tests.english import ENGLISH
 from tests.interop.conftest import TRITONCLIENT
-from tests.packaging.conftest import ROOT, installed, requirements, run, serving
+from tests.packaging.conftest import installed, requirements, run, serving
 
 HERE = Path(__file__).parent
 LABELS = ["positive", "negative", "positive"]
@@ -76,7 +77,7 @@ def test_the_oldest_and_the_newest_tokenizers_read_every_text_alike(oldest: Path
     file = tmp_path / "texts.json"
     file.write_text(json.dumps(texts))
 
-    arguments = [HERE / "reading.py", ROOT / "models/bundles/english/1/tokenizer.json", file]
+    arguments = [HERE / "reading.py", ENGLISH / "tokenizer.json", file]
     (old, read_by_old), (new, read_by_new) = (json.loads(run(python, *arguments)) for python in (oldest, program.with_name("python")))
 
     assert (old.startswith("0.21."), new >= "0.23") == (True, True)

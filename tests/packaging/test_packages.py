@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sentiment.viewer.page import assets
+from tests.english import NAME
 from tests.packaging.conftest import READY_S_MAX, ROOT, run, serving
 from tests.tiny import make_bundle
 
@@ -95,10 +96,10 @@ def test_every_extra_of_the_description_exists(metadata: Message) -> None:
 
 
 def test_an_installed_bundle_is_served_and_called_in_an_empty_folder(program: Path, clean: Path) -> None:
-    assert re.fullmatch(r"sentiment \S+\nPython \S+, onnxruntime \S+, bundles: english/1\n", run(program, "--version"))
+    assert re.fullmatch(rf"sentiment \S+\nPython \S+, onnxruntime \S+, bundles: {NAME}\n", run(program, "--version"))
 
     with serving(program) as ready:
-        assert ready["model"] == "english/1"
+        assert ready["model"] == NAME
         out = run(program, "classify", "--target", str(ready["grpc"]), *TEXTS)
         page = run(program.with_name("python"), "-c", f"import urllib.request as u; print(u.urlopen('http://{ready['http']}/').read())")
 

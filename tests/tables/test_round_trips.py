@@ -22,9 +22,6 @@ SIGNS = st.lists(st.text("ab\",;\t\n\r '=\ufeff", max_size=8), min_size=1, max_s
 DELIMITERS = st.sampled_from([",", ";", "\t"])
 LINE_ENDS = st.sampled_from(["\n", "\r\n"])
 
-# The files are written to a disk that others use, too.
-IN_ANY_TIME = settings(deadline=None)
-
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -44,7 +41,6 @@ def read_bytes(content: bytes, folder: Path, ending: str, reading: Reading | Non
     return read(path, reading or Reading())
 
 
-@IN_ANY_TIME
 @given(st.one_of(TEXTS, SIGNS), DELIMITERS, LINE_ENDS, st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]))
 def test_tables_of_the_csv_module(texts: list[str], delimiter: str, line_end: str, quoting: int) -> None:
     stream = io.StringIO(newline="")
@@ -60,7 +56,6 @@ def delimited(content: str) -> list[object]:
     return [row.text("text") for row in opened.rows]
 
 
-@IN_ANY_TIME
 @given(st.one_of(TEXTS, SIGNS), DELIMITERS, LINE_ENDS, st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]), st.booleans())
 def test_tables_of_pandas(shared: Path, texts: list[str], delimiter: str, line_end: str, encoding: str, index: bool) -> None:
     frame = pandas.DataFrame({"text": texts, "id": range(len(texts))})
@@ -70,7 +65,6 @@ def test_tables_of_pandas(shared: Path, texts: list[str], delimiter: str, line_e
     assert read_bytes(content, shared, ".csv") == texts
 
 
-@IN_ANY_TIME
 @given(st.one_of(TEXTS, SIGNS), DELIMITERS, LINE_ENDS, st.sampled_from(["necessary", "always", "non_numeric"]))
 def test_tables_of_polars(shared: Path, texts: list[str], delimiter: str, line_end: str, style: str) -> None:
     frame = polars.DataFrame({"text": texts, "id": range(len(texts))})
@@ -80,7 +74,6 @@ def test_tables_of_polars(shared: Path, texts: list[str], delimiter: str, line_e
     assert read_bytes(content.encode(), shared, ".tsv" if delimiter == "\t" else ".csv") == texts
 
 
-@IN_ANY_TIME
 @given(st.one_of(TEXTS, SIGNS))
 def test_one_column_of_texts_keeps_its_rows(shared: Path, texts: list[str]) -> None:
     content = pandas.DataFrame({"text": texts}).to_csv(index=False)
@@ -90,7 +83,6 @@ def test_one_column_of_texts_keeps_its_rows(shared: Path, texts: list[str]) -> N
     assert [str(text).rstrip("\r") for text in found] == [text.rstrip("\r") for text in texts]
 
 
-@IN_ANY_TIME
 @given(st.one_of(TEXTS, SIGNS))
 def test_json_of_pandas_and_polars(shared: Path, texts: list[str]) -> None:
     frame = pandas.DataFrame({"text": texts})
@@ -100,7 +92,7 @@ def test_json_of_pandas_and_polars(shared: Path, texts: list[str]) -> None:
     assert read_bytes(polars.DataFrame({"text": texts}).write_ndjson().encode(), shared, ".ndjson") == texts
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.one_of(TEXTS, SIGNS), st.sampled_from([".csv", ".tsv", ".json", ".parquet", ".xlsx"]))
 def test_tables_that_are_written_here(shared: Path, texts: list[str], ending: str) -> None:
     path = shared / f"written{ending}"
@@ -114,7 +106,6 @@ def test_tables_that_are_written_here(shared: Path, texts: list[str], ending: st
     assert read(path, Reading()) == texts
 
 
-@IN_ANY_TIME
 @given(st.text('ab",\n\r', max_size=40), DELIMITERS)
 def test_whatever_the_text_no_line_is_read_twice_or_left_out(text: str, delimiter: str) -> None:
     lines = io.StringIO(text, newline="\n").readlines()

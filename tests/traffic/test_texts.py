@@ -8,11 +8,11 @@ import pytest
 import tokenizers
 
 from sentiment.errors import BadSettings
-from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.traffic.lengths import BUILT_IN, IMDB, MIXED, QUANTILES, SHORT, SST2, Lengths, estimate_tokens, of_lengths, parse_lengths
 from sentiment.traffic.texts import make_texts, read_pool
+from tests.english import ENGLISH
 
-TOKENIZER = CHECKOUT_BUNDLES / "english" / "1" / "tokenizer.json"
+TOKENIZER = ENGLISH / "tokenizer.json"
 
 
 @pytest.mark.parametrize("law", [SST2, IMDB, MIXED, of_lengths([7]), of_lengths([5, 500])])

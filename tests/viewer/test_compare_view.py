@@ -41,7 +41,7 @@ def common(first: list[str], second: list[str]) -> int:
     return row[-1]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(first=WORDS, second=WORDS)
 def test_each_word_stands_once_in_order_and_as_many_as_possible_stay(diff: Page, first: list[str], second: list[str]) -> None:
     aligned = diff.evaluate("([first, second]) => alignedWords(first, second)", [first, second])

@@ -24,6 +24,7 @@ from tests.tables.odd_files import ODD_FILES, OddFile
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
 from tests.viewer.reading import ask, show, until
+from tests.viewer.texts import FOREIGN
 
 pytestmark = pytest.mark.needs_tool("chromium")
 
@@ -435,11 +436,11 @@ def test_a_run_keeps_what_was_chosen_at_its_start_and_names_the_model_of_each_an
 
 
 def test_undecided_answers_can_be_looked_at_alone(visit: Visit, english: RunningServer, reader: Client, tmp_path: Path) -> None:
-    texts = ["a wonderful film", "it was a disaster", "The hotel is ten minutes from the station."]
+    texts = ["a wonderful film", "it was a disaster", *FOREIGN]
     wanted = [text for text in texts if reader.classify(text).abstain]
     page = visit(address(english.url, "file"))
     file = tmp_path / "x.txt"
-    file.write_text("\n".join(texts))
+    file.write_text("\n".join(texts), encoding="utf-8")
 
     classify(page, file)
     says(page, "Done")

@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 
 from sentiment.client import AttentionOptions, Client, ExplainOptions
 from tests.conftest import RunningServer
+from tests.english import NAME
 from tests.viewer.conftest import Visit
 from tests.viewer.reading import VIEWS, number, painted, saved_svg, settled, show, sideways, words
 from tests.viewer.texts import ATTACK, SHORT
@@ -81,7 +82,7 @@ def test_every_view_of_a_saved_page_works(visit: Visit, file: Path, reader: Clie
     assert painted(panel.locator(".geometry-canvas")) > 2000
     expect(panel.locator(".geometry-table tbody tr").first).to_be_visible()
     panel = show(page, "card")
-    expect(panel).to_contain_text("english/1")
+    expect(panel).to_contain_text(NAME)
     for view in ("text", "heads", "model", "neuron", "geometry"):
         show(page, view)
         assert saved_svg(page, tmp_path).get("width")

@@ -36,8 +36,8 @@ def shows(page: Page, found: Explanation, method: str) -> None:
         if abs(value) >= 0.0501:
             assert number(button["value"]) == pytest.approx(value, abs=0.00501)
         if abs(value) >= 0.00501:
-            others = [label for label in found.scores if label != found.explained]
-            assert button["name"].endswith(f"logits towards {found.explained if value > 0 else others[0]}")
+            other = found.against or next(label for label in found.scores if label != found.explained)
+            assert button["name"].endswith(f"logits towards {found.explained if value > 0 else other}")
     rows = page.locator(".text-table tbody").first.locator("tr").all_inner_texts()
     shown = [abs(number(row.split("\t")[1])) for row in rows]
     assert shown == pytest.approx(sorted(map(abs, values), reverse=True)[: len(rows)], abs=0.000501)
@@ -110,16 +110,17 @@ def test_the_other_label_can_be_explained(visit: Visit, english: RunningServer, 
     expect(page.locator(".answer .label")).to_have_text("negative")
 
 
-def test_equal_values_have_equal_colours_in_every_text(visit: Visit, english: RunningServer) -> None:
-    colours: dict[float, set[str]] = {}
+def test_equal_values_towards_a_label_have_equal_colours_in_every_text(visit: Visit, english: RunningServer) -> None:
+    colours: dict[tuple[float, str], set[str]] = {}
     for text in (SHORT, "a good film", "it is a film", "truly the worst, most horrible film ever made"):
         page = visit(address(english.url, text=text))
         settled(page)
         for button in page.locator(".text-word").all():
             value = number(button.get_attribute("data-value") or "0")
-            colours.setdefault(value, set()).add(button.evaluate("(node) => getComputedStyle(node).backgroundColor"))
+            towards = (button.get_attribute("aria-label") or "").rpartition("towards ")[2]
+            colours.setdefault((value, towards), set()).add(button.evaluate("(node) => getComputedStyle(node).backgroundColor"))
 
-    assert {value for value, found in colours.items() if len(found) > 1 and value} == set()
+    assert {place for place, found in colours.items() if len(found) > 1 and place[0]} == set()
     assert len(set.union(*colours.values())) > 3
 
 

@@ -3,6 +3,12 @@
 SHORT = "The acting is superb, but the story is so dull that I wanted to leave."
 # Right to left with left to right inside, beside signs of one, two and many UTF-16 units.
 MIXED = "הסרט הזה היה נפלא 🎬, but the end 👩‍👩‍👧‍👦 was not good. שלום café!"
+# Of most texts in other languages, a model of English cannot tell.
+FOREIGN = (
+    "Pociąg odjeżdża o dziewiątej z peronu drugiego.",
+    "Juna lähtee yhdeksältä raiteelta kaksi.",
+    "Der Zug fährt um neun von Gleis zwei.",
+)
 PAIR = ("the film was not good at all", "but i liked the end")
 ATTACK = (
     "<img src=x onerror=alert(1)> good <script>alert(2)</script> film <svg onload=alert(3)> \"'><b onmouseover=alert(4)>bad</b> ${alert(5)}"

@@ -20,7 +20,7 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder of a fine-tuned classifier, such as OUT/best of train")
-    add_output(parser, "bundle to write, such as models/bundles/english/1")
+    add_output(parser, "bundle to write, such as models/bundles/mine/1")
     parser.add_argument("--name", help="bundle name (default: the name of DIR's parent folder)")
     parser.add_argument("--version", type=positive, metavar="N", help="bundle version (default: the name of DIR)")
     parser.add_argument(

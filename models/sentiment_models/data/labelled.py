@@ -402,10 +402,10 @@ class _Journal:
         unlabelled = len(latest) - len(rows)
         left_out += f", {replaced} labels that a later one replaced" if replaced else ""
         left_out += f", {unlabelled} texts of which no label is right" if unlabelled else ""
-        if not rows:
-            raise BadData(f"{self._path}: a journal without a {texts} ({left_out})")
         left_out += f"; of other models: {unread} (choose with --journal-model)" if unread else ""
         model = f" of {', '.join(sorted(chosen))}" if any(chosen) else ""
+        if not rows:
+            raise BadData(f"{self._path}: a journal without a {texts}{model} ({left_out})")
         sys.stderr.write(f"{self._path}: {len(rows)} {texts}s{model} of a journal; left out: {left_out}\n")
         yield from rows
 

@@ -74,7 +74,8 @@ class WordCounts:
     def log_odds(self, words: Sequence[str], target: Target, own: int | None = None) -> Floats:
         """Return the log ratio of the share of the label's texts with the word to that of other texts, with add-one smoothing, [n].
 
-        Of a target against another label, the other texts are those of that label.
+        Of a target against another label, the other texts are those of that label. Of one that no counted text has, they are those of
+        all other labels: without it, the words would be ranked by how frequent they are.
 
         Args:
             words: the words of the text.
@@ -86,7 +87,8 @@ class WordCounts:
             texts[own] -= 1
             mine[own] = 1
         label, labels = target.label, np.arange(len(texts))
-        others = labels != label if target.against is None else labels == target.against
+        against = target.against if target.against is not None and texts[target.against] else None
+        others = labels != label if against is None else labels == against
         found = []
         for word in words:
             # At least 0: the tokenizer may split words differently from ``of``.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from sentiment.cli.answers import Asked, reason_of
 from sentiment.cli.terminal import Piece, flowed
 from sentiment.client import CallFailed, Result
-from sentiment.client.results import CUT, Prediction, marks_of, unanswered_sentences
+from sentiment.client.results import Prediction, marks_of, unanswered_sentences
 from sentiment.files.rows import Unread
 from sentiment.files.visible import visible
 
@@ -40,8 +40,7 @@ def answer_lines(asked: Asked, result: Result, width: int | None) -> Iterator[st
 def _entry(kind: str, answer: Prediction, text: str, width: int | None) -> Iterator[str]:
     """An answer and its text, which is broken at the terminal's width."""
     head = f"{kind:{KIND if kind else 0}}{visible(answer.label):10} {answer.score:.4f}  "
-    # A cut text is told by --json only.
-    marks = [mark for mark in marks_of(answer) if mark != CUT]
+    marks = marks_of(answer)
     said = [*_shown(text).split(), *([f" ({', '.join(marks)})"] if marks else [])]
     if width is None:
         yield head + " ".join(said)

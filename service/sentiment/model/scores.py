@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 # Labels that have a meaning to the server, in any case of their letters.
 POSITIVE, NEGATIVE, NEUTRAL = "positive", "negative", "neutral"
+# Of a text that the model cannot tell, such as one in another language, all outputs are about alike, and each may be above a low
+# threshold. One that praises and blames in equal shares abstains too, but says so clearly.
+MIXED_IF_ABSTAINS = 0.5
 
 
 @dataclass(slots=True)
@@ -37,7 +40,8 @@ def score(
 ) -> Scored:
     """The answer for the logits of one row.
 
-    ``mixed_at``: the least probability of a mixed text, whose logit follows those of the labels; None if there is none.
+    ``mixed_at``: the least probability of a mixed text, whose logit follows those of the labels; None if there is none. If the answer
+    abstains, it is at least MIXED_IF_ABSTAINS.
 
     Raises:
         ValueError: a logit is not finite.
@@ -46,7 +50,7 @@ def score(
     if mixed_at is None:
         return _answer(tuple(probabilities(logits, temperature)), labels, abstain_below)
     found = _answer(tuple(probabilities(logits[: len(labels)], temperature)), labels, abstain_below)
-    found.mixed = probabilities(logits, temperature)[-1] >= mixed_at
+    found.mixed = _mixed(probabilities(logits, temperature)[-1], found.abstain, mixed_at)
     return found
 
 
@@ -69,8 +73,12 @@ def score_windows(
         _check_finite(logits)
     found = _answer(tuple(combine([logits[: len(labels)] for logits in windows], rule, temperature)), labels, abstain_below)
     if mixed_at is not None:
-        found.mixed = max(probabilities(logits, temperature)[-1] for logits in windows) >= mixed_at
+        found.mixed = _mixed(max(probabilities(logits, temperature)[-1] for logits in windows), found.abstain, mixed_at)
     return found
+
+
+def _mixed(probability: float, abstain: bool, mixed_at: float) -> bool:
+    return probability >= (max(mixed_at, MIXED_IF_ABSTAINS) if abstain else mixed_at)
 
 
 def unnamed(labels: Sequence[str], neutral: str) -> Scored:

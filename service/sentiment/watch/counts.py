@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from sentiment.model.foreign import is_foreign
 from sentiment.observability.drift import TEXTS_MIN, Fit, Signal, nearest, values_of
-from sentiment.observability.expected_accuracy import UNLIKE_INDEX, interval
+from sentiment.observability.expected_accuracy import DRIFT, FEW_TEXTS, LIKE_TEXTS_MIN, NO_REFERENCE, UNLIKE_INDEX, interval
 from sentiment.observability.measured_accuracy import MeasuredAccuracy
 
 # Then neighbours are joined: a journal of any length takes so many rows of a table, and points of a plot.
@@ -163,22 +163,20 @@ class Watch:
 
     def fit(self, counts: Counts) -> Fit | None:
         """What the texts are nearest to, after ``end``; None without a reference, and with fewer than TEXTS_MIN texts."""
-        if counts.texts < TEXTS_MIN or not self.has_reference:
-            return None
-        if id(counts) not in self._fits:
-            window = {signal.name: bins for signal, bins in zip(self.signals, counts.bins, strict=True)}
-            self._fits[id(counts)] = nearest(window, {signal.name: signal.counts for signal in self.signals})
-        return self._fits[id(counts)]
+        return self._nearest(counts) if counts.texts >= TEXTS_MIN and self.has_reference else None
 
     def shifts(self, counts: Counts) -> list[Shift]:
         """How much each signal differs from the nearest reference; empty where ``fit`` is None."""
         fit = self.fit(counts)
         return [Shift(name, index, fit.thresholds[name]) for name, index in fit.indexes.items()] if fit else []
 
-    def withheld(self, counts: Counts) -> bool:
-        """Whether the texts are so unlike the reference that the server would state no expected accuracy of them."""
-        fit = self.fit(counts)
-        return fit is not None and bool(fit.above(UNLIKE_INDEX))
+    def withheld(self, counts: Counts) -> str:
+        """Why the server would state no expected accuracy of these texts: one of expected_accuracy.WITHHELD; empty if it would."""
+        if not self.has_reference:
+            return NO_REFERENCE
+        if counts.texts < LIKE_TEXTS_MIN:
+            return FEW_TEXTS
+        return DRIFT if self._nearest(counts).above(UNLIKE_INDEX) else ""
 
     def expected(self, counts: Counts) -> tuple[float, float, float]:
         """The expected accuracy, and its 95 % interval (see ``expected_accuracy.interval``); NaN if it is withheld, or all abstain."""
@@ -190,6 +188,12 @@ class Watch:
     def has_reference(self) -> bool:
         """Whether there is something to compare with."""
         return bool(self.signals[0].counts)
+
+    def _nearest(self, counts: Counts) -> Fit:
+        if id(counts) not in self._fits:
+            window = {signal.name: bins for signal, bins in zip(self.signals, counts.bins, strict=True)}
+            self._fits[id(counts)] = nearest(window, {signal.name: signal.counts for signal in self.signals})
+        return self._fits[id(counts)]
 
     def _counts(self) -> Counts:
         return Counts([[0] * len(signal.bins) for signal in self.signals])

@@ -13,6 +13,7 @@ from sentiment.files.output import new_file, refuse_same_file
 from sentiment.files.reading import Reading
 from sentiment.serving.offline import OfflineClassifier
 from sentiment.watch.evaluation import Evaluation, json_of, text_of
+from sentiment.watch.journal import is_journal
 from sentiment.watch.texts import TextSource
 
 
@@ -43,6 +44,10 @@ def evaluate(task: Task, advance: Callable[[], None]) -> str:
         BadBundle: the bundle cannot be run.
     """
     refuse_same_file(input=task.input, json=task.json)
+    # A pipe is read once.
+    if (task.input.is_file() or task.input.is_dir()) and is_journal(task.input):
+        # The labels of its answers are the model's own.
+        raise BadFile(f"{task.input}: is a server's journal; sentiment watch measures its answers by the feedback in it")
     with ExitStack() as stack:
         # Opened first, so that an output that cannot be written is reported before a long run.
         write = stack.enter_context(new_file(task.json)) if task.json else None

@@ -180,7 +180,7 @@ def text_of(found: Evaluation, facts: Mapping[str, str], notes: Sequence[str]) -
     errors = [f"  {wrong.score:.3f} {wrong.answered}, labelled {wrong.label}, {wrong.place}: {wrong.text}" for wrong in found.errors()]
     parts = [
         "\n".join(f"{name}: {value}" for name, value in facts.items()),
-        plain(("", "value", "95 % by chance", "texts"), _figures(found)),
+        plain(("", "value", "95 % interval", "texts"), _figures(found)),
         "How texts of each label were answered\n" + plain(("labelled", *names, "F1"), rows),
         "If you act on answers of at least this probability\n" + plain(("probability", "answers", "accuracy"), shares),
         *(["The surest errors: is the answer wrong, or the label?\n" + "\n".join(errors)] if errors else []),
@@ -238,7 +238,7 @@ def advice(found: Evaluation) -> list[str]:
     lines = []
     few = [label for label in found.present if sum(found.confusion(label).values()) < TEXTS_MIN]
     if few:
-        lines.append(f"Label more texts: {', '.join(few)} has fewer than {TEXTS_MIN}, so figures about it are rough.")
+        lines.append(f"Label more texts: fewer than {TEXTS_MIN} are {', '.join(few)}, so figures about these are rough.")
     absent = [label for label in found.labels if label not in found.counting]
     if absent:
         lines.append(

@@ -9,12 +9,18 @@ from sentiment.files import svg_plots
 from sentiment.files.html_report import Section, notice, page, paragraph, plain, table
 from sentiment.files.svg_plots import Axis, Mark
 from sentiment.observability.drift import ABOVE, TEXTS_MIN
+from sentiment.observability.expected_accuracy import DRIFT, FEW_TEXTS, LIKE_TEXTS_MIN, NO_REFERENCE
 from sentiment.watch.counts import LARGE_INDEX, OF_TEXTS, Counts, Shift, Watch
 from sentiment.watch.reference import GIVEN
 
 VALUE, SHIFT = ("", "value"), ("signal", "PSI", "by chance up to", "")
 WINDOW = ("from text", "from (UTC)", "texts", "expected accuracy", "95 % interval", "measured", "labelled", "largest PSI", "drifted")
 TICKS_MAX = 6
+_WITHHELD = {
+    DRIFT: "withheld: drifted",
+    FEW_TEXTS: f"withheld: fewer than {LIKE_TEXTS_MIN} texts",
+    NO_REFERENCE: "withheld: no reference",
+}
 # Names of the numbers on axes and in sentences.
 TITLES = {
     "score": "probability of the label, up to",
@@ -71,7 +77,7 @@ def json_of(found: Found) -> dict[str, Any]:  # JSON
             "expected_accuracy_low": low,
             "expected_accuracy_high": high,
             "expected_accuracy_texts": counts.decided,
-            "expected_accuracy_withheld": watch.withheld(counts),
+            "expected_accuracy_withheld": watch.withheld(counts) or None,
             "measured_accuracy": counts.measured,
             "measured_accuracy_texts": counts.labelled,
             "nearest": dict(fit.shares) if (fit := watch.fit(counts)) else None,
@@ -122,7 +128,7 @@ def _values(found: Found) -> list[tuple[str, str]]:
         ("texts", f"{texts:,}"),
         *((f"label {name}", _percent(count, texts)) for name, count in zip(watch.signals[0].bins, labels, strict=True)),
         ("abstained", _percent(abstained[1], texts)),
-        ("expected accuracy, without abstained", "withheld: drifted" if watch.withheld(whole) else _number(watch.expected(whole)[0])),
+        ("expected accuracy, without abstained", _WITHHELD.get(watch.withheld(whole)) or _number(watch.expected(whole)[0])),
         ("  95 % interval", _interval(watch, whole)),
     ]
     if not math.isnan(found.error):

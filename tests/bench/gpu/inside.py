@@ -21,7 +21,7 @@ import tokenizers
 from onnx import TensorProto, helper
 from onnxruntime.transformers import float16
 
-from sentiment.model.bundle import find_bundle
+from sentiment.model.bundle import find_bundle, load_bundle
 from sentiment.model.classifier import load_classifier
 from sentiment.model.device_session import DeviceSession
 from sentiment.model.gpu_graphs import PLAIN, make_graphs
@@ -290,7 +290,8 @@ class Inside:
             save_twin(path.with_name("packed.onnx"), path)
         size = SIZES.get(model)
         longest = size.positions if size else 512
-        return DeviceSession(path, self.device, len(LABELS), layout, longest, captures=CAPTURES[variant])
+        labels = len(LABELS) if size else load_bundle(self.english).manifest.logits
+        return DeviceSession(path, self.device, labels, layout, longest, captures=CAPTURES[variant])
 
     def _bundle(self, model: str) -> Path:
         return made(self.english if model == "english" else self.bundles / model / "1")

@@ -14,7 +14,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from sentiment.model.bundle import CHECKOUT_BUNDLES
+from sentiment.model.bundle import CHECKOUT_BUNDLES, find_bundle
 from sentiment.model.cores import cores_granted
 from tests.bench.gpu import serve_stages, stages
 from tests.bench.gpu.bench import Bench, plan_of, working_folder
@@ -58,7 +58,7 @@ def run(device: str, budget_s: float, logs: Path | None, seed: int, deliver: Del
     cores = cores_granted()
     plan = plan_of(device, cores)
     with working_folder() as folder:
-        bench = Bench(plan, Path(folder), CHECKOUT_BUNDLES / "english" / "1", budget_s, seed)
+        bench = Bench(plan, Path(folder), find_bundle("english", [CHECKOUT_BUNDLES]), budget_s, seed)
         bench.versions = dict(find_peers())
         print(peers_there(bench.versions), flush=True)
         bench.meta = {

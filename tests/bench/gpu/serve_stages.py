@@ -265,8 +265,8 @@ def _server(bench: Bench, size: str, front_ends: int, until: float) -> Server:
     """Start a server with the default bundle (size l6 on a GPU) or a random model. Ends the other processes first, to free the device."""
     bench.close()
     plan = bench.plan
-    model = "english/1" if size == "l6" and plan.on_gpu else plan.models[size]
-    if model != "english/1":
+    model = "english" if size == "l6" and plan.on_gpu else plan.models[size]
+    if model != "english":
         made(bench.bundles / model / "1")
     flags = ["--bundles", str(bench.bundles), "--model", model, "--cache-dir", str(bench.folder / "graphs"), *plan.server_flags]
     flags += ["--front-ends", str(front_ends)]

@@ -13,7 +13,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[3]
 BYTES_MAX = 60_000_000
 FOLDER = "sentiment-gpu-bench"
-BUNDLE = "models/bundles/english/1"
+BUNDLE = "models/bundles/english/2"
 # Kept of the bundle: the fp32 graph, of which a GPU's graphs are made.
 BUNDLE_FILES = ("config.json", "fp32.onnx", "model.safetensors", "tokenizer.json")
 TREES = ("service", "models/sentiment_models", "tests/bench/gpu")

@@ -135,6 +135,8 @@ def test_the_lexicon_is_the_smoothed_log_odds_without_the_text_itself() -> None:
     assert three.log_odds(["good"], Target(2)) == pytest.approx([math.log((2 / 3) / (1 / 5))])
     assert three.log_odds(["good"], Target(2, against=1)) == pytest.approx([math.log((2 / 3) / (1 / 3))])
     assert three.log_odds(["end"], Target(0)) == pytest.approx([math.log((2 / 4) / (1 / 4))])
+    # A label without texts says nothing of the words.
+    assert (found == WordCounts.of(COUNTED, 3).log_odds(["good", "bad", "unheard"], Target(1, against=2))).all()
 
 
 def test_the_lexicon_is_counted_without_what_is_drawn_its_phrases_and_its_sentence(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ export function quotedWords(header, indices) {
   return named.join(" ") + more;
 }
 
-/** The answer: "positive 0.7605 (undecided), english/1". */
+/** The answer: "positive 0.7605 (undecided), english/2". */
 export function answerSentence(header) {
   const {label, score, abstain} = header.prediction;
   return `${visibleText(label)} ${score.toFixed(4)}${abstain ? " (undecided)" : ""}, ${header.model.name}/${header.model.version}`;

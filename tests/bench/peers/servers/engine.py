@@ -35,7 +35,8 @@ class Engine(ABC):
 
     def classify(self, texts: Sequence[str]) -> list[Answer]:
         """The label of each text and its probability."""
-        return [self._answer(row) for row in self.logits(self._tokenizer.encode_batch(list(texts)))]
+        # A further logit, that a text is mixed, is no label's.
+        return [self._answer(row[: len(self._labels)]) for row in self.logits(self._tokenizer.encode_batch(list(texts)))]
 
     def _answer(self, logits: list[float]) -> Answer:
         best = max(range(len(logits)), key=logits.__getitem__)
