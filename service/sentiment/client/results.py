@@ -28,8 +28,7 @@ REQUEST_ID = "x-request-id"
 _FRAME = "width: 12em; border: 1px solid; opacity: 0.7"
 _BAR = "height: 0.6em; background: currentColor"
 # What is true of few answers, in the words of a page.
-CUT = "cut to fit"
-_MARKS = {"truncated": CUT, "abstain": "undecided", "mixed": "mixed", "language_suspect": "another language?"}
+_MARKS = {"truncated": "cut to fit", "abstain": "undecided", "mixed": "mixed", "language_suspect": "another language?"}
 # Sentences that a repr shows.
 SENTENCES_SHOWN = 3
 # As servers count them: so many or more.

@@ -108,7 +108,7 @@ def _reader(field: FieldDescriptor) -> Read | None:
             return _boolean
         case FieldDescriptor.CPPTYPE_ENUM if field.enum_type is not None:
             return _enum(field.enum_type)
-    raise NotImplementedError(f"{field.full_name}: no request has a field of this type yet")
+    raise NotImplementedError(f"{field.full_name}: fields of this type are not read from JSON")
 
 
 def _text(value: Any, at: str) -> str:  # Any: JSON, as below
