@@ -38,7 +38,7 @@ from sentiment.observability.metrics import Metrics
 from sentiment.settings import Settings, markdown_table, settings_table
 from sentiment_models.cli import COMMANDS
 from sentiment_models.cli import _parser as models_parser
-from tests.bench.peers.table import from_json, to_section
+from tests.bench.peers.table import from_json, to_summary
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -706,7 +706,7 @@ def _leads(edges: set[tuple[str, str]], start: str, end: str) -> bool:
 def runs() -> str:
     """The runs of ``make bench-peers`` that are kept, a section for each kind of machine."""
     kept = [from_json(json.loads(path.read_text(encoding="utf-8"))) for path in sorted(PEERS.with_suffix("").glob("*.json"))]
-    return wrapped("\n".join(to_section(rows, meta) for rows, meta in kept))
+    return wrapped("\n".join(to_summary(rows, meta) for rows, meta in kept))
 
 
 def filled(path: Path, **parts: str) -> str:

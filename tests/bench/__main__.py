@@ -38,7 +38,7 @@ IDLE_MIN = 0.9
 class Load:
     """Sends texts to the server, one text an RPC or a POST, in batches, or as a stream."""
 
-    def __init__(self, target: str, http: str = "") -> None:
+    def __init__(self, target: str, http: str) -> None:
         self._http = http
         self._channel = grpc.aio.insecure_channel(target)
         self._stub: Any = pb_grpc.SentimentServiceStub(self._channel)
@@ -156,17 +156,16 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
         mixes = {"": make_texts(SHORT, 300, tokenizer), "_long": make_texts(LONG, 60, tokenizer)}
     measured = (str(bundle), str(threads))
     echo, ceiling = Worker("processes", "echo"), Worker("processes", "ceiling", *measured)
-    plain = {"plain": Worker("plain", *measured), "front": Worker("plain", *measured, "front")}
     server = start_server(options.model)
     try:
         results: list[dict[str, Any]] = []
         for suffix, texts in mixes.items():
-            results += await measure(suffix, texts, echo, ceiling, plain, server, options)
+            results += await measure(suffix, texts, echo, ceiling, server, options)
             fp32 = Worker("processes", "ceiling", *measured, "fp32")
             results += compare_precisions(suffix, texts, ceiling, fp32, options)
             fp32.close()
     finally:
-        for worker in (echo, ceiling, *plain.values()):
+        for worker in (echo, ceiling):
             worker.close()
         server.end()
     mixed = [text for texts in mixes.values() for text in texts[:: max(1, len(texts) // 60)]]
@@ -193,13 +192,11 @@ async def measure(
     texts: list[str],
     echo: Worker,
     ceiling: Worker,
-    plain: dict[str, Worker],
     server: Started,
     options: argparse.Namespace,
 ) -> list[dict[str, Any]]:
     """Measure one mix of texts, every part once a round; medians over the rounds."""
     load, pid = Load(server.grpc, server.http), server.process.pid
-    plain_loads = {name: Load(worker.hello["target"]) for name, worker in plain.items()}
     seen: dict[str, list[float]] = {}
     passes = options.passes
     for number in range(options.rounds + 1):
@@ -213,10 +210,6 @@ async def measure(
             await getattr(load, kind)(texts * passes)
             found[kind] = (cpu_s(pid) - begun) / (passes * len(texts)) * 1e3
             found[f"{kind}_texts_per_s"] = passes * len(texts) / (time.perf_counter() - wall)
-        for name, worker in plain.items():
-            begun = cpu_s(worker.process.pid)
-            await plain_loads[name].unary(texts * passes)
-            found[name] = (cpu_s(worker.process.pid) - begun) / (passes * len(texts)) * 1e3
         alone = texts[:: max(1, len(texts) // 60)]
         found["echo_p50"] = await measure_echo_latency(echo_target, alone)
         found["inprocess_p50"] = statistics.median(ceiling.ask(latency=alone)["seconds"]) * 1e3
@@ -245,8 +238,6 @@ def summarize(suffix: str, median: dict[str, float]) -> list[dict[str, Any]]:
         *(entry(f"{kind}_texts_per_s", median[f"{kind}_texts_per_s"], "texts/s", None, True) for kind in KINDS),
         entry("http_over_unary", median["http"] / median["unary"], "ratio", 1.0),
         entry("overhead_unary_over_echo", (median["unary"] - least) / median["echo"], "ratio", 2.0),
-        entry("plain_unary_over_echo", (median["plain"] - least) / median["echo"], "ratio"),
-        entry("front_unary_over_echo", median["front"] / median["echo"], "ratio"),
         entry("overhead_batch_ms", median["batch"] - least, "core-ms/text", 0.07),
         entry("overhead_stream_ms", median["stream"] - least, "core-ms/text", 0.07),
         entry("efficiency_unary", least / median["unary"], "ratio", 0.80, True),

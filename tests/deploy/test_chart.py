@@ -293,7 +293,7 @@ def overlay(tmp_path: Path) -> Callable[..., list[Document]]:
             "namespace": "words",
             "resources": [f"../kustomize/{base}"],
             "components": [f"../kustomize/{name}" for name in components],
-            "images": [{"name": name, "newName": f"registry.example/{name}", "newTag": "0.1.0"} for name in ("sentiment", "sentiment-gpu")],
+            "images": [{"name": name, "newName": f"registry.example/{name}", "newTag": "0.2.0"} for name in ("sentiment", "sentiment-gpu")],
         }
         (folder / "kustomization.yaml").write_text(json.dumps(entry), encoding="utf-8")
         command = ["kubectl", "kustomize", "--load-restrictor", "LoadRestrictionsNone", str(folder)]

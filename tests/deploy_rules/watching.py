@@ -75,11 +75,6 @@ class Prometheus:
         """
         return [(series["metric"], [_point(series["value"])]) for series in self._get("query", query=expression)["result"]]
 
-    def query_range(self, expression: str, start: float, end: float) -> Found:
-        """The values of an expression in each second of a range."""
-        result = self._get("query_range", query=expression, start=start, end=end, step=1)["result"]
-        return [(series["metric"], [_point(value) for value in series["values"]]) for series in result]
-
     def rules(self) -> list[dict[str, Any]]:
         """All rules with their health and last error."""
         return [rule for group in self._get("rules")["groups"] for rule in group["rules"]]

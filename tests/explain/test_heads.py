@@ -19,7 +19,6 @@ from sentiment.explain.methods.heads import (
     first_order_effects,
     gate_plan,
     head_patterns,
-    rank_heads,
 )
 from sentiment.explain.methods.target import Target
 from sentiment.model.words import Encoded, Piece, group
@@ -474,19 +473,6 @@ def test_a_changed_label_is_that_of_the_row_with_all_heads_uniform() -> None:
 
     assert effects_from(plan, np.array([[1, 0], [0, 1], [1, 0], [1, 0]], np.float32), Target(0)).label_changed is True
     assert effects_from(plan, np.array([[1, 0], [1, 0], [0, 1], [0, 1]], np.float32), Target(0)).label_changed is False
-
-
-def test_heads_are_ranked_by_absolute_effect() -> None:
-    effects = np.array([[0.5, -2, 0], [1, 0.5, -0.5]], np.float32)
-
-    assert rank_heads(effects) == ((0, 1), (1, 0), (0, 0), (1, 1), (1, 2), (0, 2))
-
-
-@SEEDS
-def test_of_heads_with_equal_effects_the_lower_one_comes_first(seed: int) -> None:
-    effects = np.random.default_rng(seed).integers(-2, 3, (12, 12)).astype(np.float32)
-
-    assert list(rank_heads(effects)) == sorted(product(range(12), range(12)), key=lambda head: -abs(effects[head]))
 
 
 @pytest.mark.parametrize(

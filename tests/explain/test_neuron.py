@@ -26,8 +26,8 @@ class Head:
         weights = np.exp(self.score - self.score.max(1, keepdims=True))
         self.attention: Floats = weights / weights.sum(1, keepdims=True)
 
-    def view(self, token: int = 2, top: int = 3, scale: float = SCALE) -> NeuronView:
-        return neuron_view(self.query, self.key, self.score, self.attention, scale=scale, token=token, top=top)
+    def view(self, token: int = 2, scale: float = SCALE) -> NeuronView:
+        return neuron_view(self.query, self.key, self.score, self.attention, scale=scale, token=token)
 
 
 @SEEDS
@@ -103,36 +103,23 @@ def test_a_wrong_scale_shows_as_bias() -> None:
     assert np.abs(head.view(scale=1.0).bias).max() > 1
 
 
-@SEEDS
-@pytest.mark.parametrize("top", [1, 5, WIDTH])
-def test_top_dimensions_have_the_largest_absolute_products(seed: int, top: int) -> None:
-    view = Head(seed).view(top=top)
-
-    assert view.top_dimensions.shape == (TOKENS, top)
-    for products, dimensions in zip(view.product, view.top_dimensions, strict=True):
-        assert dimensions.tolist() == sorted(range(WIDTH), key=lambda place: -abs(products[place]))[:top]
-
-
 def test_all_arrays_of_numbers_are_float32() -> None:
     view = Head(0).view()
 
     for name in ("query", "key", "product", "dot", "scaled", "bias", "score", "softmax", "attention"):
         assert getattr(view, name).dtype == np.float32, name
-    assert view.top_dimensions.dtype == np.int32
 
 
 @pytest.mark.parametrize(
-    ("token", "top", "message"),
+    ("token", "message"),
     [
-        (7, 3, "token must be from 0 to 6, got 7"),
-        (-1, 3, "token must be from 0 to 6, got -1"),
-        (0, 0, r"top must be from 1 to 16 \(the dimensions\), got 0"),
-        (0, 17, r"top must be from 1 to 16 \(the dimensions\), got 17"),
+        (7, "token must be from 0 to 6, got 7"),
+        (-1, "token must be from 0 to 6, got -1"),
     ],
 )
-def test_a_token_or_dimension_that_does_not_exist_is_refused(token: int, top: int, message: str) -> None:
+def test_a_token_that_does_not_exist_is_refused(token: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Head(0).view(token, top)
+        Head(0).view(token)
 
 
 @pytest.mark.parametrize(("keys", "wrong"), [(1, math.nan), (1, math.inf), (slice(None), -math.inf)], ids=["nan", "inf", "all masked"])

@@ -1,6 +1,5 @@
 """Servers to harm, and the record of the outcome."""
 
-import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ from tests.front_ends.servers import Server
 @pytest.fixture
 def evidence(request: pytest.FixtureRequest) -> Iterator[Evidence]:
     """The test fills it in; it is written if the test passes."""
-    name = request.node.name.removeprefix("test_")
-    record = Evidence(name, inspect.getdoc(request.module) or "", " ".join((inspect.getdoc(request.function) or "").split()))
+    record = Evidence(request.node.name.removeprefix("test_"))
     failed = request.session.testsfailed
     yield record
     if FOLDER and request.session.testsfailed == failed:

@@ -17,12 +17,10 @@ FOLDER = os.environ.get("FAULTS_JSON")
 class Evidence:
     """The record of one fault test.
 
-    ``fault`` is the test's docstring, ``calls`` the number of calls by fate, ``measured`` further figures, whose names state their units.
+    ``calls`` is the number of calls by fate, ``measured`` further figures, whose names state their units.
     """
 
     name: str
-    group: str
-    fault: str
     calls: dict[str, int] = field(default_factory=dict)
     measured: dict[str, float | int | str] = field(default_factory=dict)
     _begun: float = field(default_factory=time.monotonic)
@@ -41,8 +39,6 @@ class Evidence:
         folder.mkdir(parents=True, exist_ok=True)
         content = {
             "name": self.name,
-            "group": self.group,
-            "fault": self.fault,
             "seconds": round(time.monotonic() - self._begun, 1),
             "calls": self.calls,
             "measured": self.measured,

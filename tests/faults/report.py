@@ -1,7 +1,7 @@
 """Make deploy/RELIABILITY.md from the records of the fault tests: python -m tests.faults.report FOLDER.
 
 Records in FOLDER are added to deploy/reliability.json, or replace those of the same test, with the day and machine of the run. The page is
-made from that file alone, so that it only states measured results.
+made from that file and from the first lines of the tests' docstrings, so that it only states measured results.
 """
 
 import ast
@@ -10,6 +10,8 @@ import json
 import os
 import platform
 import sys
+import textwrap
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +24,33 @@ KEPT = DEPLOY / "reliability.json"
 PAGE = DEPLOY / "RELIABILITY.md"
 HEAD = f"""# Reliability
 
-Faults that were injected into the service, and how the calls ended that were made during them. Each section is one test in
-`tests/faults`, which fails if its promise is broken. The figures are those of the run that is named below them. `make test` runs the quick
-tests. `make faults` runs all of them and writes this page; with `SOAK_S=3600` the soak takes an hour, and `INPUTS=1000000` sends a million
-malformed inputs.
+For operators and reviewers: the faults that were injected into the service, what it promises in
+each, and how the calls ended that were made during them. Each row is one test in
+[tests/faults](../tests/faults), which fails if its promise is broken and describes the fault in its
+docstring.
 
-**{WRONG}** are answers that belong to another text. **{HUNG}** are calls without answer or status five seconds after their deadline. Both
-must be 0, or the test fails. All other calls ended with an answer or with the status that is named; callers may retry UNAVAILABLE and
-RESOURCE_EXHAUSTED, as our clients do. Unless stated otherwise, the model is a tiny one: the code paths are the same, and the tests are
-faster. Processes, files, sockets, network namespaces and memory limits are real. **No cluster was available**, so this page does not show
-how Kubernetes reacts to a fault (restart, reschedule, remove from the endpoints).
+**Calls** are all that were made, **{WRONG}** those with the answer of another text, **{HUNG}** those
+without answer or status five seconds after their deadline. The others ended with an answer or with
+the status that the test names. Callers may retry UNAVAILABLE and RESOURCE_EXHAUSTED, as our clients
+do. Most tests serve a tiny model: the code paths are the same. Processes, files, sockets, network
+namespaces and memory limits are real. **No cluster was available**: what Kubernetes does about a
+fault is not shown.
+
+`make faults` writes this page again. [reliability.json](reliability.json) has what each test
+measured, with statuses, day and machine.
 """
+COLUMNS = 100
+SPELLED = {"grpc": "gRPC", "http": "HTTP", "utf8": "UTF-8"}
 
 
-def declared() -> list[str]:
-    """The names of all fault tests that write a record, in the order of their files."""
-    names = []
+def declared() -> dict[str, str]:
+    """The promise of each fault test that writes a record, by its name, in the order of their files."""
+    promises = {}
     for path in sorted(Path(__file__).parent.glob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and "evidence" in [one.arg for one in node.args.args]:
-                names.append(node.name.removeprefix("test_"))
-    return names
+                promises[node.name.removeprefix("test_")] = (ast.get_docstring(node) or "").partition("\n")[0]
+    return promises
 
 
 def gathered(folder: Path) -> list[dict[str, Any]]:
@@ -57,51 +65,41 @@ def gathered(folder: Path) -> list[dict[str, Any]]:
 def merged(kept: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The newest record of each existing test, in the tests' order. A parametrized test has several."""
     records = {record["name"]: record for record in [*kept, *new]}
-    order = declared()
+    order = list(declared())
+    return sorted((one for one in records.values() if test_of(one) in order), key=lambda one: order.index(test_of(one)))
 
-    def place(name: str) -> int:
-        return order.index(name.partition("[")[0])
 
-    return sorted((one for name, one in records.items() if name.partition("[")[0] in order), key=lambda one: place(one["name"]))
+def test_of(record: dict[str, Any]) -> str:
+    """The name of a record's test, without its parameter."""
+    return str(record["name"]).partition("[")[0]
 
 
 def titled(name: str) -> str:
-    """``a_server_is_killed[front end]``: "A server is killed: front end"."""
-    words, _, parameter = name.partition("[")
-    title = words.replace("_", " ")
-    return title[0].upper() + title[1:] + (f": {parameter.removesuffix(']')}" if parameter else "")
+    """``http_servers_are_killed``: "HTTP servers are killed"."""
+    words = " ".join(SPELLED.get(word, word) for word in name.split("_"))
+    return words if words.startswith("gRPC") else words[0].upper() + words[1:]
 
 
-def table(rows: dict[str, Any]) -> list[str]:
-    return [f"| {' | '.join(rows)} |", f"|{'---:|' * len(rows)}", f"| {' | '.join(plain(value) for value in rows.values())} |", ""]
-
-
-def plain(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def page(records: list[dict[str, Any]]) -> str:
-    """The page of these records."""
-    calls = [record["calls"] for record in records if record["calls"]]
-    total = {name: sum(one.get(name, 0) for one in calls) for name in (ANSWERED, WRONG, HUNG)}
-    others = sum(sum(one.values()) for one in calls) - sum(total.values())
-    lines = [HEAD]
-    lines += [f"{len(records)} faults, {sum(total.values()) + others:,} calls:", ""]
-    lines += table(total | {"another status": others})
-    group = ""
+def page(records: list[dict[str, Any]], promises: dict[str, str]) -> str:
+    """The page of these records: a row for each test, with the calls of all its parameters."""
+    calls: dict[str, Counter[str]] = {}
     for record in records:
-        if record["group"] != group:
-            group = record["group"]
-            lines += [f"## {group}", ""]
-        lines += [f"### {titled(record['name'])}", "", record["fault"], ""]
-        if record["calls"]:
-            lines += table(record["calls"])
-        lines += [f"- {name}: {plain(value)}" for name, value in record["measured"].items()]
-        lines += [""] if record["measured"] else []
-        lines += [f"*{record['day']}, {record['machine']}; {record['seconds']:.0f} s.*", ""]
-    return "\n".join(lines).rstrip("\n") + "\n"
+        calls.setdefault(test_of(record), Counter()).update(record["calls"])
+    total = sum(calls.values(), Counter[str]())
+    runs = "; ".join(sorted({f"{record['day']}, {record['machine']}" for record in records}))
+    order = (ANSWERED, WRONG, HUNG, *sorted(total.keys() - {ANSWERED, WRONG, HUNG}))
+    ended_as = ", ".join(f"{total[name]:,} {name}" for name in order)
+    lines = [
+        HEAD,
+        textwrap.fill(f"{len(calls)} faults, {total.total():,} calls: {ended_as}. Measured on {runs}.", COLUMNS),
+        "",
+        f"|Fault|Promise|Calls|{WRONG}|{HUNG}|",
+        "|---|---|---:|---:|---:|",
+    ]
+    for name, ended in calls.items():
+        figures = (f"{ended.total():,}", ended[WRONG], ended[HUNG]) if ended else ("-", "-", "-")
+        lines.append("|".join(["", titled(name), promises[name], *map(str, figures), ""]))
+    return "\n".join(lines) + "\n"
 
 
 def kept() -> list[dict[str, Any]]:
@@ -109,11 +107,11 @@ def kept() -> list[dict[str, Any]]:
 
 
 def main(folder: Path) -> None:
-    records = merged(kept(), gathered(folder))
+    records, promises = merged(kept(), gathered(folder)), declared()
     KEPT.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(page(records), encoding="utf-8")
-    missing = sorted(set(declared()) - {record["name"].partition("[")[0] for record in records})
-    print(f"{PAGE}: {len(records)} faults" + (f"; without a record: {', '.join(missing)}" if missing else ""))
+    PAGE.write_text(page(records, promises), encoding="utf-8")
+    missing = sorted(promises.keys() - {test_of(record) for record in records})
+    print(f"{PAGE}: {len(records)} records" + (f"; without a record: {', '.join(missing)}" if missing else ""))
 
 
 if __name__ == "__main__":

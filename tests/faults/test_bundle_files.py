@@ -101,7 +101,9 @@ def assert_refused(path: Path, name: str, damage: Damage, other: Path, *flags: s
 
 @pytest.mark.thorough
 def test_a_start_with_a_damaged_file(tmp_path: Path, other: Path, evidence: Evidence) -> None:
-    """Each file of a bundle (manifest, tokenizer, graph, external weights) is damaged in each of six ways: a bit flipped, overwritten, cut
+    """Every start is refused and names the file.
+
+    Each file of a bundle (manifest, tokenizer, graph, external weights) is damaged in each of six ways: a bit flipped, overwritten, cut
     in half, emptied, replaced by another bundle's, deleted. Every start ends with exit code 3 and names the file, with both hashes or
     sizes where the manifest has them.
     """
@@ -126,7 +128,9 @@ def test_a_start_with_cut_files_is_refused(tmp_path: Path, other: Path) -> None:
 def test_files_are_damaged_while_they_are_served(
     tmp_path: Path, other: Path, serve: Callable[..., Server], evidence: Evidence, outside: bool
 ) -> None:
-    """Under load, every file of the bundle is changed in place (one bit, then all bytes), cut in half, emptied, replaced by rename, and
+    """All answers stay right; the next start is refused.
+
+    Under load, every file of the bundle is changed in place (one bit, then all bytes), cut in half, emptied, replaced by rename, and
     deleted. All answers stay correct, and the next start is refused. ONNX Runtime would map external weights into memory; the server reads
     them instead, because a mapped file gives wrong answers once it is overwritten, and kills the process once it is cut.
     """
@@ -148,7 +152,9 @@ def test_files_are_damaged_while_they_are_served(
 
 
 def test_a_damaged_new_version_comes_while_its_folder_is_watched(tmp_path: Path, serve: Callable[..., Server], evidence: Evidence) -> None:
-    """Under load, a version 2 with one flipped bit in its graph appears in the watched folder (models_watch_s). It is refused with the
+    """It is refused, and version 1 stays in use.
+
+    Under load, a version 2 with one flipped bit in its graph appears in the watched folder (models_watch_s). It is refused with the
     file's name and both hashes, and version 1 stays in use.
     """
     make_bundle(tmp_path)
@@ -170,7 +176,9 @@ def test_a_damaged_new_version_comes_while_its_folder_is_watched(tmp_path: Path,
 def test_files_of_the_default_bundle_are_damaged_while_it_is_served(
     tmp_path: Path, serve: Callable[..., Server], evidence: Evidence
 ) -> None:
-    """The default bundle has an int8 graph, and an explanation graph with its weights in model.safetensors. Its weights and graphs are
+    """Answers and explanations stay right, or explanations are refused.
+
+    The default bundle has an int8 graph, and an explanation graph with its weights in model.safetensors. Its weights and graphs are
     overwritten and emptied in place under load: on one server before the first explanation, which loads the explanation graph, on another
     one after it. Answers do not change, nor do explanations if the graph was loaded before. Otherwise the log names the file and hashes,
     and attributions that need the graph are refused.
@@ -247,7 +255,9 @@ HOSTILE: dict[str, Damage] = {
 
 
 def test_bundles_that_somebody_hostile_made(tmp_path: Path, serve: Callable[..., Server], evidence: Evidence) -> None:
-    """Files of a bundle are links to a file with a secret, pipes, or nested 200,000 deep; its manifest lists a file outside of the folder,
+    """Each is refused with a reason and without the secret.
+
+    Files of a bundle are links to a file with a secret, pipes, or nested 200,000 deep; its manifest lists a file outside of the folder,
     or has a label of two lines that clears a terminal. Each start ends with exit code 3 and says why, and nothing of the secret. Under
     load, version 2 appears with such a card in the folder that a server watches: it is refused, and GetModel gives the card of version 1.
     """

@@ -111,7 +111,10 @@ def beside(server: Server, attack: Callable[[], object]) -> Iterator[None]:
 
 
 def test_messages_that_open_to_a_thousand_times_their_size(serve: Serve, evidence: Evidence) -> None:
-    """300 gRPC messages of 16 KB that open to 16 MB each go to Health/Check, twice. They are refused before they are opened."""
+    """They are refused before they are opened.
+
+    300 gRPC messages of 16 KB that open to 16 MB each go to Health/Check, twice. They are refused before they are opened.
+    """
     server = serve(*BOUNDED)
     content = gzip.compress(b"\x0a" + b"a" * (MESSAGE_MAX - 2**10), 9)
     message = memoryview(b"\1" + struct.pack(">I", len(content)) + content)
@@ -149,7 +152,9 @@ def test_messages_that_open_to_a_thousand_times_their_size(serve: Serve, evidenc
     ],
 )
 def test_messages_that_are_announced_and_never_finished(serve: Serve, evidence: Evidence, path: str) -> None:
-    """130 calls on one connection announce messages of 16 MB and send all but their last bytes: 2 GB. The server keeps what one caller may
+    """One caller holds its share of memory at most.
+
+    130 calls on one connection announce messages of 16 MB and send all but their last bytes: 2 GB. The server keeps what one caller may
     hold of ``request_bytes_max``, here 64 MiB, and ends the other calls.
     """
     server = serve(*BOUNDED)
@@ -167,7 +172,10 @@ def test_messages_that_are_announced_and_never_finished(serve: Serve, evidence: 
 
 
 def test_streams_of_large_texts_whose_answers_are_not_read(serve: Serve, evidence: Evidence) -> None:
-    """8 streams send 100 texts of a megabyte each and read no answer. A text is dropped once it is tokenized, and a refusal keeps none."""
+    """No text is kept after it is tokenized.
+
+    8 streams send 100 texts of a megabyte each and read no answer. A text is dropped once it is tokenized, and a refusal keeps none.
+    """
     server = serve(*BOUNDED)
     text = "a good film " * (MB // 12)
 
@@ -201,7 +209,9 @@ def takes_no_answers(target: str, path: str, body: bytes, seconds: float) -> int
 
 
 def test_answers_that_nobody_takes(serve: Serve, evidence: Evidence) -> None:
-    """Each of two connections asks for the model 2,500 times a second for 5 s and lets the server send no answer. Each gets at most as many
+    """One connection holds its share of memory at most.
+
+    Each of two connections asks for the model 2,500 times a second for 5 s and lets the server send no answer. Each gets at most as many
     answers, with what a call takes, as stay free of ``request_bytes_max``, here 64 MiB; other calls are refused.
     """
     server = serve(*BOUNDED)
@@ -222,7 +232,9 @@ def test_answers_that_nobody_takes(serve: Serve, evidence: Evidence) -> None:
 
 
 def test_streams_of_one_connection_that_send_nothing(serve: Serve, evidence: Evidence) -> None:
-    """One connection opens 8,600 streams, more than calls may be open (calls_max), and sends nothing on them. It gets half of the places,
+    """One connection gets half of the places at most.
+
+    One connection opens 8,600 streams, more than calls may be open (calls_max), and sends nothing on them. It gets half of the places,
     and others are answered.
     """
     server = serve()
@@ -243,7 +255,9 @@ def test_streams_of_one_connection_that_send_nothing(serve: Serve, evidence: Evi
 
 
 def test_batches_of_empty_texts(serve: Serve, evidence: Evidence) -> None:
-    """One connection always has 100 batches of 1,024 empty texts open, of 2 KB each. Others are answered, at the median within half a
+    """Others are answered, at the median within 0.5 s.
+
+    One connection always has 100 batches of 1,024 empty texts open, of 2 KB each. Others are answered, at the median within half a
     second.
     """
     server, codes = serve(), Counter[str]()
@@ -268,7 +282,9 @@ def test_batches_of_empty_texts(serve: Serve, evidence: Evidence) -> None:
 
 
 def test_fifty_streams_that_send_without_end(serve: Serve, evidence: Evidence) -> None:
-    """50 streams, on connections of their own, send short texts as fast as they can, and nobody reads the answers. Others are answered, in
+    """Others are answered, at the median within 0.5 s.
+
+    50 streams, on connections of their own, send short texts as fast as they can, and nobody reads the answers. Others are answered, in
     less than half a second at the median.
     """
     server = serve(*BOUNDED)
@@ -294,7 +310,9 @@ def test_fifty_streams_that_send_without_end(serve: Serve, evidence: Evidence) -
 
 @pytest.mark.parametrize("kind", ["windows", pytest.param("interactive batches", marks=pytest.mark.thorough)])
 def test_calls_that_cost_as_much_as_hundreds(english: Server, evidence: Evidence, kind: str) -> None:
-    """The default model. Four callers send texts of 18 KB in windows, each of which costs as much as 350 short texts; or two callers send
+    """Only a few of their rows go before others'.
+
+    The default model. Four callers send texts of 18 KB in windows, each of which costs as much as 350 short texts; or two callers send
     batches of long texts that ask for priority. Only a handful of their rows go before the others'.
     """
     request = pb.ClassifyRequest(text="a good film " * 1500, truncation=pb.TRUNCATION_WINDOWS)
@@ -339,7 +357,9 @@ def test_calls_that_cost_as_much_as_hundreds(english: Server, evidence: Evidence
 
 
 def test_grpc_connections_beyond_the_share_of_open_files(serve: Serve, evidence: Evidence) -> None:
-    """A server may open 400 files, and 400 connections come to its gRPC port. It keeps 65 % as many as files, and closes the others.
+    """Open connections and probes are served; the surplus is closed.
+
+    A server may open 400 files, and 400 connections come to its gRPC port. It keeps 65 % as many as files, and closes the others.
     Callers on open connections are answered, and so are probes over new HTTP connections. A new caller is
     answered once the crowd has left.
     """
@@ -372,7 +392,9 @@ def is_answered(server: Server) -> bool:
 
 
 def test_more_calls_than_can_be_answered_are_all_counted(serve: Serve, evidence: Evidence) -> None:
-    """150 callers with a deadline of 50 ms, and callers of the Open Inference Protocol with less time than their texts need. Each call that
+    """Each call is in exactly one counter.
+
+    150 callers with a deadline of 50 ms, and callers of the Open Inference Protocol with less time than their texts need. Each call that
     reached the event loop is in exactly one of the counters, and none counts as in time that came too late.
     """
     server = serve()

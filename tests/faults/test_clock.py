@@ -24,7 +24,9 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 
 @pytest.mark.needs_tool("gcc")
 def test_the_wall_clock_jumps_five_hours_ahead_and_ten_back(serve: Callable[..., Server], evidence: Evidence, tmp_path: Path) -> None:
-    """Under load, the wall clock of a server with TLS and a watched model folder is set 5 h ahead, then 10 h back, then right again (by a
+    """All calls, model changes and valid certificates work.
+
+    Under load, the wall clock of a server with TLS and a watched model folder is set 5 h ahead, then 10 h back, then right again (by a
     preloaded library). Callers have deadlines of 5 s, a health watch has 10 min. After each jump there is a new version of the model and a
     new caller; after the first two also a new certificate. By the clock that is behind, the second certificate is not valid yet: the
     previous one stays in use until the clock is right.

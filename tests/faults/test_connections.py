@@ -112,13 +112,18 @@ def hold(server: Server, evidence: Evidence, connections: int, seconds: float) -
 
 
 def test_five_hundred_connections(serve: Serve, evidence: Evidence) -> None:
-    """500 clients connect and make no call, beside 100 callers with a connection each; then they abort their connections."""
+    """All callers are answered.
+
+    500 clients connect and make no call, beside 100 callers with a connection each; then they abort their connections.
+    """
     hold(serve(), evidence, 500, 0)
 
 
 @pytest.mark.thorough
 def test_ten_thousand_connections(serve: Serve, evidence: Evidence) -> None:
-    """10,000 clients connect and make no call for 45 s, longer than the server's keepalive interval, beside 100 callers with a connection
+    """All callers are answered.
+
+    10,000 clients connect and make no call for 45 s, longer than the server's keepalive interval, beside 100 callers with a connection
     each; then they abort their connections.
     """
     hold(serve(), evidence, 10_000, 45)
@@ -135,7 +140,9 @@ def new_caller(server: Server, timeout_s: float) -> str:
 
 @pytest.mark.parametrize("port", ["gRPC", "HTTP"])
 def test_no_file_descriptor_is_left(serve: Serve, evidence: Evidence, port: str) -> None:
-    """A server may open 40 more files, and 100 connections come to one of its ports; the kernel accepts them. Callers with connections are
+    """Open connections are served; new callers wait for room.
+
+    A server may open 40 more files, and 100 connections come to one of its ports; the kernel accepts them. Callers with connections are
     served. New callers wait, until their deadline if necessary, and are served once others have left. The HTTP side logs the shortage
     once a second; for both sides, ``process_open_fds`` beside ``process_max_fds`` shows it.
     """
@@ -172,7 +179,9 @@ def test_no_file_descriptor_is_left(serve: Serve, evidence: Evidence, port: str)
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "], ids=["idle", "half a head"])
 def test_http_connections_without_a_request(serve: Serve, evidence: Evidence, sent: bytes) -> None:
-    """A server may open 1,024 files, and 2,000 connections that send no whole request come to its HTTP port from one address. It keeps a
+    """Probes and new calls are answered.
+
+    A server may open 1,024 files, and 2,000 connections that send no whole request come to its HTTP port from one address. It keeps a
     quarter as many as files, and closes the one of that address that has waited longest for each new one. Probes that open a connection
     each, and calls over new gRPC connections, are answered all the time. A connection of another address, on which nothing comes, is kept.
     """

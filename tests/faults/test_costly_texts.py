@@ -71,7 +71,9 @@ def costly_callers(target: str, model: str = "") -> Iterator[list[int]]:
 
 
 def test_megabytes_of_one_word_beside_others(english: Server, evidence: Evidence) -> None:
-    """Eight callers send texts of a megabyte in a closed loop: one word, accents, blanks or zeros. Another caller, whose texts have three
+    """Short texts of another caller wait little longer.
+
+    Eight callers send texts of a megabyte in a closed loop: one word, accents, blanks or zeros. Another caller, whose texts have three
     words, waits little longer than beside eight callers whose megabytes are refused unread (they name an unknown model). All share two
     cores.
     """

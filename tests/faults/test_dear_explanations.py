@@ -124,19 +124,26 @@ def beside(server: Server, evidence: Evidence, request: pb.ExplainRequest, timeo
 
 
 def test_short_explanations_beside_the_dearest_of_another_caller(english: Server, evidence: Evidence) -> None:
-    """One caller asks for 16 explanations at a time, each of 3 KB of text with every method in 256 steps and every other part, and gives
+    """All short explanations are answered.
+
+    One caller asks for 16 explanations at a time, each of 3 KB of text with every method in 256 steps and every other part, and gives
     them 60 s. Ten explanations of 7 and 20 words in a row, of another caller who gives them 30 s, are all answered.
     """
     beside(english, evidence, DEAR, 60.0)
 
 
 def test_short_explanations_beside_a_flood_of_long_ones(english: Server, evidence: Evidence) -> None:
-    """The same beside 16 explanations at a time of texts of 512 tokens, as the default method explains them, with 30 s."""
+    """All short explanations are answered.
+
+    The same beside 16 explanations at a time of texts of 512 tokens, as the default method explains them, with 30 s.
+    """
     beside(english, evidence, LONG, 30.0)
 
 
 def test_more_callers_of_dear_explanations_than_places(serve: Callable[..., Server], evidence: Evidence) -> None:
-    """Eight callers ask for one of the dearest explanations each, and two may wait besides those that are begun. The others are refused
+    """Those without a place are refused at once.
+
+    Eight callers ask for one of the dearest explanations each, and two may wait besides those that are begun. The others are refused
     at once, with the time after which to retry, and two short ones of another caller are answered meanwhile.
     """
     server = serve(*ENGLISH, "--explain-calls-max", "2")
@@ -157,7 +164,9 @@ def test_more_callers_of_dear_explanations_than_places(serve: Callable[..., Serv
 
 
 def test_short_explanations_after_dear_ones(english: Server, evidence: Evidence) -> None:
-    """Three of the dearest explanations run until their deadlines of 3 s, one after the other. Then five callers ask for a short one at
+    """No short explanation is refused.
+
+    Three of the dearest explanations run until their deadlines of 3 s, one after the other. Then five callers ask for a short one at
     the same time, within 5 s: what those took changes nothing for these, and none is refused.
     """
     dear, callers = Asking(english), [Asking(english) for _ in range(5)]

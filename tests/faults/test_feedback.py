@@ -61,7 +61,9 @@ async def label_own(client: AsyncClient) -> list[float]:
 
 
 def test_a_flood_of_unknown_request_ids(tmp_path: Path, serve: Callable[..., Server], evidence: Evidence) -> None:
-    """A journal has 100,000 answers of an earlier server. One connection sends feedback for unknown request ids without a pause, as many at
+    """No call or label of others fails.
+
+    A journal has 100,000 answers of an earlier server. One connection sends feedback for unknown request ids without a pause, as many at
     once as one may have waiting and one more. Beside it 16 callers classify, and another one labels each of its answers at once: none of
     these fails. Of the flood each is NOT_FOUND or refused.
     """
@@ -100,7 +102,9 @@ def test_a_flood_of_unknown_request_ids(tmp_path: Path, serve: Callable[..., Ser
 
 
 def test_request_ids_that_are_guessed_from_ones_own(tmp_path: Path, serve: Callable[..., Server], evidence: Evidence) -> None:
-    """Two callers take turns, without request ids of their own. One of them then names ids near those that the server gave him: the next
+    """No answer of another caller is found.
+
+    Two callers take turns, without request ids of their own. One of them then names ids near those that the server gave him: the next
     and the previous numbers, and each with one digit changed. He finds no answer of the other, and replaces no label.
     """
     server = serve("--journal", str(tmp_path / "journal"))

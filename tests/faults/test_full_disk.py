@@ -97,7 +97,9 @@ def is_json(line: str) -> bool:
 def test_a_server_whose_disk_is_full(
     disk: Callable[[int], Disk], spawn: Callable[..., OwnProcess], evidence: Evidence, front_ends: str
 ) -> None:
-    """The log (a line for every call), cache_dir and TMPDIR are on a disk that is full from the start. Under load, it twice gets 128 KiB of
+    """All calls are answered, and SIGTERM ends the server.
+
+    The log (a line for every call), cache_dir and TMPDIR are on a disk that is full from the start. Under load, it twice gets 128 KiB of
     room, which the log fills each time. SIGTERM ends the server on the full disk.
     """
     full = disk(512 * KIB).fill()
@@ -141,7 +143,9 @@ def test_a_server_whose_disk_is_full(
 def test_a_journal_whose_disk_is_full(
     disk: Callable[[int], Disk], spawn: Callable[..., OwnProcess], evidence: Evidence, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The journal is on a disk that is full from the start. Under load, the disk twice gets 32 KiB of room, which the journal fills each
+    """All calls are answered, and SIGTERM ends the server.
+
+    The journal is on a disk that is full from the start. Under load, the disk twice gets 32 KiB of room, which the journal fills each
     time, and then as much as the journal may take. SIGTERM ends the server.
     """
     full = disk(512 * KIB).fill()
@@ -185,7 +189,9 @@ def test_a_journal_whose_disk_is_full(
 def test_sentiment_classify_fills_the_disk_and_resumes(
     disk: Callable[[int], Disk], server: RunningServer, texts: Path, tmp_path: Path, capsys: Captured, evidence: Evidence
 ) -> None:
-    """``sentiment classify`` writes the answers to 3,000 texts to a disk that has room for some of them (128 KiB). It ends with exit code
+    """It ends with exit code 1; a repeat completes the file.
+
+    ``sentiment classify`` writes the answers to 3,000 texts to a disk that has room for some of them (128 KiB). It ends with exit code
     1, and says why and what to do. After room is made, the repeated command completes the file, which equals that of an undisturbed run.
     """
     command = ["classify", "--target", server.target, "--input", str(texts), "--output"]
@@ -212,7 +218,9 @@ def test_sentiment_classify_fills_the_disk_and_resumes(
 def test_results_of_commands_on_a_full_disk(
     disk: Callable[[int], Disk], server: RunningServer, capsys: Captured, evidence: Evidence
 ) -> None:
-    """``sentiment loadtest --json`` and ``--html``, and ``sentiment explain --html``, write to a full disk. They end with exit code 1 and a
+    """They end with exit code 1 and spoil no file.
+
+    ``sentiment loadtest --json`` and ``--html``, and ``sentiment explain --html``, write to a full disk. They end with exit code 1 and a
     line that says which file, why and what to do. They leave no new file and do not change an existing one. Figures are still printed.
     """
     full = disk(4 * KIB * KIB)
@@ -239,7 +247,9 @@ def test_results_of_commands_on_a_full_disk(
 
 
 def test_a_standard_output_on_a_full_disk(server: RunningServer, texts: Path, evidence: Evidence) -> None:
-    """``sentiment settings``, ``sentiment classify --input`` and ``sentiment explain`` print to /dev/full. They end with exit code 1 and
+    """They end with exit code 1 and say why.
+
+    ``sentiment settings``, ``sentiment classify --input`` and ``sentiment explain`` print to /dev/full. They end with exit code 1 and
     one line that says why and what to do.
     """
     commands = [
@@ -263,7 +273,9 @@ def test_a_standard_output_on_a_full_disk(server: RunningServer, texts: Path, ev
 def test_sentiment_batch_fills_the_disk_and_resumes(
     disk: Callable[[int], Disk], bundles: Path, texts: Path, tmp_path: Path, evidence: Evidence
 ) -> None:
-    """One Ray worker scores 3,000 texts in about 20 parts, on a disk with room for a few of them (32 KiB). The command ends with exit code
+    """It ends with exit code 1; a repeat completes the rows.
+
+    One Ray worker scores 3,000 texts in about 20 parts, on a disk with room for a few of them (32 KiB). The command ends with exit code
     1 and a line that says which file, why and what to do; every part is complete or absent. After room is made, the repeated command gives
     the rows of an undisturbed run.
     """
@@ -297,7 +309,9 @@ def test_sentiment_batch_fills_the_disk_and_resumes(
 
 @pytest.mark.thorough
 def test_sentiment_models_export_to_a_full_disk(disk: Callable[[int], Disk], tmp_path: Path, capsys: Captured, evidence: Evidence) -> None:
-    """A checkpoint is exported to a disk with room for nothing, for the small files, for the weights, and for all but the last graph. Each
+    """It ends with exit code 1 and leaves nothing.
+
+    A checkpoint is exported to a disk with room for nothing, for the small files, for the weights, and for all but the last graph. Each
     export ends with exit code 1 and a line that says which file, why and what to do, and leaves nothing. With enough room, it succeeds.
     """
     from tests.models.tiny_bert import save_tiny_bert

@@ -87,7 +87,9 @@ def counted(server: Server) -> Counter[str]:
 
 @pytest.mark.parametrize("method", ["Classify", "ClassifyBatch", "ClassifyStream"])
 def test_half_of_the_callers_leave(one_runner: Server, checked: list[tuple[str, float]], evidence: Evidence, method: str) -> None:
-    """The default bundle on one core has 16 callers that wait for their answers, and 16 that leave after a random time of up to 0.15 s.
+    """The others are answered; waiting rows of leavers never run.
+
+    The default bundle on one core has 16 callers that wait for their answers, and 16 that leave after a random time of up to 0.15 s.
     With batches and streams of 16 texts it has 4 of each, and up to 1 s. The first half is answered; the leavers' waiting rows are not
     run; no row and no call stays open.
     """

@@ -110,7 +110,9 @@ async def sent(target: str, dice: random.Random, inputs: int) -> Counter[str]:
 
 
 def test_malformed_messages(attacked: OwnProcess, tmp_path: Path, evidence: Evidence) -> None:
-    """Every method of sentiment.v1 and of the Open Inference Protocol gets malformed bodies: random bytes, valid messages with flipped,
+    """Each gets a code that says what is wrong.
+
+    Every method of sentiment.v1 and of the Open Inference Protocol gets malformed bodies: random bytes, valid messages with flipped,
     removed or doubled bits, unknown and repeated fields, wrong wire types, nesting, wrong lengths, bad UTF-8, NaN, extreme numbers. Each
     call ends with a code that says what is wrong, none with UNKNOWN or INTERNAL. Valid calls beside them are answered.
     """
@@ -141,7 +143,9 @@ def send_all(address: tuple[str, int], content: bytes) -> bytes:
 
 
 def test_a_path_that_is_not_utf8(attacked: OwnProcess, tmp_path: Path, evidence: Evidence) -> None:
-    """Calls on connections of their own have the byte 0xf4 in their :path, 200 of them without a pause. Each gets UNIMPLEMENTED. grpc.aio's
+    """Each gets UNIMPLEMENTED, and the server goes on.
+
+    Calls on connections of their own have the byte 0xf4 in their :path, 200 of them without a pause. Each gets UNIMPLEMENTED. grpc.aio's
     own loop would end its server, and with it the port, at each of them.
     """
     call = raw.frame(raw.HEADERS, raw.END_HEADERS | raw.END_STREAM, 1, call_headers(b"/SecretPath\xf4/b"))
@@ -160,7 +164,9 @@ def test_a_path_that_is_not_utf8(attacked: OwnProcess, tmp_path: Path, evidence:
 
 @pytest.mark.parametrize("port", ["HTTP 2", "HTTP 1"])
 def test_connections_with_malformed_frames(attacked: OwnProcess, tmp_path: Path, evidence: Evidence, port: str) -> None:
-    """The gRPC port gets, over raw sockets, mostly a preface and then 10 frames of any type, flags, length and stream, with HPACK garbage
+    """Valid calls beside them are answered.
+
+    The gRPC port gets, over raw sockets, mostly a preface and then 10 frames of any type, flags, length and stream, with HPACK garbage
     and out of order. The HTTP port gets requests and JSON bodies with flipped, removed or doubled bits. Valid calls beside them are
     answered.
     """

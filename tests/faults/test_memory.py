@@ -55,7 +55,9 @@ def large_calls(server: Server, send: Callable[[Server], None], callers: int = 8
 
 
 def test_the_kernel_kills_a_server_for_its_memory(serve_two: Callable[..., list[Server]], evidence: Evidence) -> None:
-    """Two servers are behind our client, under load. One is put into a cgroup in which it may take 24 MB more, without swap, and gets
+    """No more calls are lost than by any kill -9.
+
+    Two servers are behind our client, under load. One is put into a cgroup in which it may take 24 MB more, without swap, and gets
     batches of 3.5 MB until the kernel kills it. No more calls are lost than by any ``kill -9``.
     """
     servers = serve_two()
@@ -75,7 +77,9 @@ def test_the_kernel_kills_a_server_for_its_memory(serve_two: Callable[..., list[
 
 
 def test_the_kernel_kills_an_executor_for_its_memory(serve: Serve, evidence: Evidence) -> None:
-    """The executor of a server with two front ends is put into a cgroup in which it may take 24 MB more, and gets bodies of 12 MB over
+    """It is replaced; callers get UNAVAILABLE in between.
+
+    The executor of a server with two front ends is put into a cgroup in which it may take 24 MB more, and gets bodies of 12 MB over
     HTTP until the kernel kills it. The supervisor replaces it. Callers get UNAVAILABLE in between.
     """
     server = serve("--front-ends", "2")

@@ -52,7 +52,9 @@ def changed(folder: Path, program: str) -> dict[str, str]:
 
 @both
 def test_drift_and_journal_raise(serve: Callable[..., Server], tmp_path: Path, evidence: Evidence, front_ends: str) -> None:
-    """Drift and journal raise for every text, under load. Every call is answered in time; the failures are counted, and logged once each,
+    """All calls are answered; failures are counted and logged once.
+
+    Drift and journal raise for every text, under load. Every call is answered in time; the failures are counted, and logged once each,
     without what they say.
     """
     server = serve("--front-ends", front_ends, "--journal", str(tmp_path / "journal"), environment=changed(tmp_path, RAISING))
@@ -72,7 +74,9 @@ def test_drift_and_journal_raise(serve: Callable[..., Server], tmp_path: Path, e
 
 
 def test_the_watch_of_certificates_ends(serve: Callable[..., Server], tmp_path: Path, evidence: Evidence) -> None:
-    """The task that reloads certificates and tokens ends, under load. The server says so, is neither ready nor alive, answers what it has
+    """The server drains and exits with 1.
+
+    The task that reloads certificates and tokens ends, under load. The server says so, is neither ready nor alive, answers what it has
     accepted, and exits with 1, so that it is replaced.
     """
     dies = tmp_path / "dies"
@@ -93,7 +97,10 @@ def test_the_watch_of_certificates_ends(serve: Callable[..., Server], tmp_path: 
 
 
 def test_the_watch_of_certificates_ends_in_each_process(serve: Callable[..., Server], tmp_path: Path, evidence: Evidence) -> None:
-    """The same with two front ends, in all three processes at once: each drains and is replaced, and the server goes on."""
+    """Each process drains and is replaced.
+
+    The same with two front ends, in all three processes at once: each drains and is replaced, and the server goes on.
+    """
     dies = tmp_path / "dies"
     server = serve("--front-ends", "2", environment=changed(tmp_path, DYING.format(dies=str(dies))))
     with Callers(server.target) as callers:
@@ -113,7 +120,9 @@ def test_the_watch_of_certificates_ends_in_each_process(serve: Callable[..., Ser
 
 @both
 def test_two_servers_with_one_journal_folder(serve: Callable[..., Server], tmp_path: Path, evidence: Evidence, front_ends: str) -> None:
-    """A server keeps a journal, under load. Two further ones, the second with front ends, are given the same folder. Neither starts: the
+    """Only the first one starts, and its journal is whole.
+
+    A server keeps a journal, under load. Two further ones, the second with front ends, are given the same folder. Neither starts: the
     exit code is 2, and the log names the setting. The first one's journal has every answer.
     """
     folder = tmp_path / "journal"

@@ -135,7 +135,9 @@ def overload(server: Server, evidence: Evidence, seconds: float) -> float:
 
 
 def test_three_times_its_capacity_for_seconds(english: Server, evidence: Evidence) -> None:
-    """The default bundle gets texts as long as sentences and reviews, with deadlines of 0.5 s, at three times the rate that it answers to
+    """The surplus is refused or expires.
+
+    The default bundle gets texts as long as sentences and reviews, with deadlines of 0.5 s, at three times the rate that it answers to
     64 callers in a closed loop. The load comes from another process for 2.5 s, in an open loop.
     """
     overload(english, evidence, 2.5)
@@ -143,13 +145,18 @@ def test_three_times_its_capacity_for_seconds(english: Server, evidence: Evidenc
 
 @pytest.mark.thorough
 def test_three_times_its_capacity_for_a_minute(english: Server, evidence: Evidence) -> None:
-    """The same for 60 s."""
+    """The surplus is refused or expires.
+
+    The same for 60 s.
+    """
     # Run by ``make faults``, with no other test beside it.
     assert overload(english, evidence, 60.0) > 0.3
 
 
 def test_batches_that_do_not_fit_into_their_deadlines(english: Server, evidence: Evidence) -> None:
-    """The default bundle gets batches of 256 texts of 512 tokens, one after the other, with deadlines of 2 s, in which it can answer a part
+    """Each is answered in time, with errors for the rest.
+
+    The default bundle gets batches of 256 texts of 512 tokens, one after the other, with deadlines of 2 s, in which it can answer a part
     of one. Each batch gets its answers within its deadline, and the items without one an error each.
     """
     batch = pb.ClassifyBatchRequest(

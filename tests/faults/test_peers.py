@@ -67,7 +67,9 @@ def assert_refused(peer: Peer) -> None:
 
 
 def test_headers_without_an_end(server: Server, evidence: Evidence) -> None:
-    """Three connections send headers in endless CONTINUATION frames: 512 MB of large fields, empty frames, and one field of 2 GiB. The
+    """The call is refused, or the connection ended.
+
+    Three connections send headers in endless CONTINUATION frames: 512 MB of large fields, empty frames, and one field of 2 GiB. The
     limit is 16 KiB of headers: the call is refused, or the connection ended.
     """
     fields = b"".join(frame(raw.CONTINUATION, 0, 1, raw.literal("x" * 100, "y" * 100) * 50) for _ in range(10))
@@ -88,7 +90,9 @@ def test_headers_without_an_end(server: Server, evidence: Evidence) -> None:
 
 
 def test_messages_that_are_too_large(server: Server, evidence: Evidence) -> None:
-    """Calls on connections of their own have a length prefix of 17 MiB, one of 4 GiB, and 64 MiB that are really sent. The transport's
+    """Each call is refused, or its connection ended.
+
+    Calls on connections of their own have a length prefix of 17 MiB, one of 4 GiB, and 64 MiB that are really sent. The transport's
     limit is 16 MiB: each call is refused as soon as its length is known, or its connection ended.
     """
     with others_are_answered(server, evidence) as seen:
@@ -103,7 +107,9 @@ def test_messages_that_are_too_large(server: Server, evidence: Evidence) -> None
 
 
 def test_a_message_that_comes_byte_by_byte(server: Server, evidence: Evidence) -> None:
-    """A message comes byte by byte, in one call with a deadline of 0.3 s and in one without. The former ends at its deadline. The latter
+    """The call ends at its deadline.
+
+    A message comes byte by byte, in one call with a deadline of 0.3 s and in one without. The former ends at its deadline. The latter
     lasts as long as its connection, and costs as much as an open stream.
     """
     with others_are_answered(server, evidence), Peer(server.target) as peer:
@@ -123,7 +129,9 @@ def test_a_message_that_comes_byte_by_byte(server: Server, evidence: Evidence) -
 
 
 def test_a_window_that_is_never_opened(server: Server, evidence: Evidence) -> None:
-    """100 calls with complete messages and a deadline of 0.5 s come over a connection whose flow control lets no answer out. Their rows
+    """The calls end at their deadline.
+
+    100 calls with complete messages and a deadline of 0.5 s come over a connection whose flow control lets no answer out. Their rows
     run, and the calls end at their deadline.
     """
     with others_are_answered(server, evidence), Peer(server.target, raw.PREFACE + raw.settings({raw.INITIAL_WINDOW: 0})) as peer:
@@ -134,7 +142,9 @@ def test_a_window_that_is_never_opened(server: Server, evidence: Evidence) -> No
 
 
 def test_calls_that_are_reset_as_soon_as_they_come(server: Server, evidence: Evidence) -> None:
-    """40,000 calls over one connection are each reset right after their message ("rapid reset"), as fast as the server takes them. The
+    """Others are answered, some with UNAVAILABLE.
+
+    40,000 calls over one connection are each reset right after their message ("rapid reset"), as fast as the server takes them. The
     event loop cannot handle so many, so that meanwhile some calls of others also end as UNAVAILABLE (calls_pending_max).
     """
     with others_are_answered(server, evidence, may=("UNAVAILABLE",)) as seen:
@@ -152,7 +162,9 @@ def test_calls_that_are_reset_as_soon_as_they_come(server: Server, evidence: Evi
 
 @pytest.mark.parametrize(("kind", "payload"), [(raw.PING, b"12345678"), (raw.SETTINGS, b"")], ids=["pings", "settings"])
 def test_a_flood_of_frames_that_need_an_answer(server: Server, evidence: Evidence, kind: int, payload: bytes) -> None:
-    """A peer sends frames that the server must acknowledge, as fast as it takes them and up to 20 MB in 2 s, and reads no acknowledgement.
+    """Nothing is kept of them, or the connection ends.
+
+    A peer sends frames that the server must acknowledge, as fast as it takes them and up to 20 MB in 2 s, and reads no acknowledgement.
     The server ends the connection, or takes the frames without keeping anything.
     """
     with others_are_answered(server, evidence) as seen:
@@ -165,7 +177,9 @@ def test_a_flood_of_frames_that_need_an_answer(server: Server, evidence: Evidenc
 
 
 def test_more_open_calls_than_allowed(serve: Serve, evidence: Evidence) -> None:
-    """300 calls without message and deadline come over one connection to a server with calls_max and calls_pending_max 100. Those beyond
+    """Those beyond the limit are refused.
+
+    300 calls without message and deadline come over one connection to a server with calls_max and calls_pending_max 100. Those beyond
     200 are refused: they exceed the limit of streams, which client libraries respect.
     """
     server = serve("--calls-max", "100", "--calls-pending-max", "100")
@@ -185,7 +199,9 @@ def ended_calls(peers: list[Peer], seconds: float = 0.0) -> int:
 
 @pytest.mark.thorough
 def test_as_many_open_calls_as_allowed(patient: Server, evidence: Evidence) -> None:
-    """Three connections open 15,000 calls without message and deadline, 1,000 a second each, on a server that waits a minute for messages.
+    """One connection gets its share; others are answered.
+
+    Three connections open 15,000 calls without message and deadline, 1,000 a second each, on a server that waits a minute for messages.
     Each gets at most as many as stay free of 8,192 (calls_max): 2,048. Other calls and probes are answered. The memory of each call is
     measured.
     """
@@ -221,7 +237,10 @@ def http_peer(server: Server, begin: bytes = b"") -> socket.socket:
 
 
 def test_a_body_that_comes_byte_by_byte(server: Server, evidence: Evidence) -> None:
-    """The body of POST /v1/classify comes byte by byte, with a time limit of 0.3 s: the answer is 504 at the deadline."""
+    """It gets 504 at its deadline.
+
+    The body of POST /v1/classify comes byte by byte, with a time limit of 0.3 s: the answer is 504 at the deadline.
+    """
     head = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nGrpc-Timeout: 300m\r\nContent-Length: 1000\r\n\r\n"
     with others_are_answered(server, evidence), http_peer(server, head) as peer:
         begun, answer = time.monotonic(), b""
@@ -242,7 +261,9 @@ CHUNKED = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: 
 
 @pytest.mark.parametrize("path", [b"/v1/classify", b"/nosuch"], ids=["read", "answered before it is read"])
 def test_bodies_in_chunks_of_one_byte(server: Server, evidence: Evidence, path: bytes) -> None:
-    """For 3 s, 20 connections send bodies in chunks of one byte as fast as they can, and are opened again when the server has ended them.
+    """They are refused, and others are answered.
+
+    For 3 s, 20 connections send bodies in chunks of one byte as fast as they can, and are opened again when the server has ended them.
     It parses them in slices, refuses each after 16,384 such chunks, and parses little more of one that it has answered.
     """
     head, chunks = CHUNKED.replace(b"/v1/classify", path), b"1\r\n \r\n" * 2000
@@ -271,7 +292,9 @@ def test_bodies_in_chunks_of_one_byte(server: Server, evidence: Evidence, path: 
 
 
 def test_large_bodies_that_never_end(serve: Serve, evidence: Evidence) -> None:
-    """60 connections send 12 MiB of a batch each, but for its last byte, to a server whose requests may have 64 MiB together
+    """They get 429, or 504.
+
+    60 connections send 12 MiB of a batch each, but for its last byte, to a server whose requests may have 64 MiB together
     (request_bytes_max). What does not fit is refused with 429; the others end after 10 s (receive_s_max) with 504.
     """
     server = serve("--request-bytes-max", str(64 * MB))
@@ -296,7 +319,9 @@ def test_large_bodies_that_never_end(serve: Serve, evidence: Evidence) -> None:
 
 @pytest.mark.thorough
 def test_peers_that_never_finish_a_request(server: Server, evidence: Evidence) -> None:
-    """These peers have a connection each at the same time: gRPC peers that send nothing, the preface byte by byte, nothing after the
+    """Each connection is ended after a stated time.
+
+    These peers have a connection each at the same time: gRPC peers that send nothing, the preface byte by byte, nothing after the
     preface, and endless headers, a frame a second; HTTP peers that send nothing, a header a second, and 3,000 requests for /metrics without
     reading the answers. Each connection is ended: gRPC's after at most 60 s, idle HTTP's after 75 s, and that of one that does not read
     after 30 s.
@@ -366,7 +391,9 @@ def has_ended(peer: socket.socket, pieces: list[bytes]) -> bool:
 
 
 def test_requests_that_a_page_of_others_or_a_proxy_is_made_to_send(server: Server, evidence: Evidence) -> None:
-    """100 requests each of a page of another origin, of a page whose name resolves to the server (DNS rebinding), and of bodies whose
+    """They are refused by their headers.
+
+    100 requests each of a page of another origin, of a page whose name resolves to the server (DNS rebinding), and of bodies whose
     length two servers might read differently, beside callers over HTTP and gRPC. They are refused by their headers.
     """
     host, port = server.url.removeprefix("http://").split(":")

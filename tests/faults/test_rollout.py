@@ -91,7 +91,9 @@ def roll(servers: list[Server], serve: Serve, drain: Sequence[str], *callers: Ca
 
 @pytest.mark.usefixtures("slowly")
 def test_a_rollout_under_load_loses_nothing(serve: Serve, serve_two: ServeTwo, evidence: Evidence) -> None:
-    """Two servers are under the load of a client that calls them in turn, watches their health and never retries. SIGTERM ends one after
+    """No call is lost.
+
+    Two servers are under the load of a client that calls them in turn, watches their health and never retries. SIGTERM ends one after
     the other. Balancers have 1 s to notice, and the second server ends only when the client calls the successor of the first.
     """
     servers = serve_two(*WITH_A_DRAIN)
@@ -103,7 +105,9 @@ def test_a_rollout_under_load_loses_nothing(serve: Serve, serve_two: ServeTwo, e
 
 @pytest.mark.usefixtures("slowly")
 def test_a_rollout_with_a_plain_client_loses_nothing(serve: Serve, serve_two: ServeTwo, evidence: Evidence) -> None:
-    """The same load and order, with a client that only calls the servers in turn: it neither watches their health nor retries, as most
+    """No call is lost.
+
+    The same load and order, with a client that only calls the servers in turn: it neither watches their health nor retries, as most
     clients of gRPC. It learns of a stop by the GOAWAY, and of a start when the port opens, which it does when the models answer.
     """
     servers = serve_two(*WITH_A_DRAIN)
@@ -120,7 +124,9 @@ def test_a_rollout_with_a_plain_client_loses_nothing(serve: Serve, serve_two: Se
     "front_ends", [pytest.param("0", id="one process"), pytest.param("2", id="front ends", marks=pytest.mark.thorough)]
 )
 def test_a_rollout_under_load_loses_no_http_request(serve: Serve, serve_two: ServeTwo, evidence: Evidence, front_ends: str) -> None:
-    """Two servers are under the load of 16 plain HTTP callers that never repeat a request: half of them keep their connections, the others
+    """No request is lost.
+
+    Two servers are under the load of 16 plain HTTP callers that never repeat a request: half of them keep their connections, the others
     open one for each request. SIGTERM ends each server twice, in turn. Callers go to the other server when their connection has ended, or
     where nothing listens.
     """
@@ -143,7 +149,9 @@ def test_a_rollout_under_load_loses_no_http_request(serve: Serve, serve_two: Ser
 
 @pytest.mark.usefixtures("slowly")
 def test_the_same_rollout_without_a_drain_loses_calls(serve: Serve, serve_two: ServeTwo, evidence: Evidence) -> None:
-    """The same load and order, but with drain_wait_s and drain_grace_s 0: balancers have no time to notice, and calls in progress are cut
+    """Our client, which retries, loses none.
+
+    The same load and order, but with drain_wait_s and drain_grace_s 0: balancers have no time to notice, and calls in progress are cut
     off. The client that never retries loses calls. Our own client, beside it, retries UNAVAILABLE and loses none.
     """
     servers = serve_two(*WITHOUT)
@@ -177,7 +185,10 @@ def ms(seconds: float) -> float:
 
 
 def test_one_of_two_servers_is_killed_with_64_calls_in_flight(serve_two: ServeTwo, evidence: Evidence) -> None:
-    """Two servers are behind our client. One is frozen until all 64 callers wait for it, and then killed (``kill -9``)."""
+    """Our client repeats the calls and loses none.
+
+    Two servers are behind our client. One is frozen until all 64 callers wait for it, and then killed (``kill -9``).
+    """
     servers = serve_two()
     with Callers(both(servers), callers=64, timeout_s=30) as callers:
         callers.wait(200)
@@ -195,7 +206,9 @@ def test_one_of_two_servers_is_killed_with_64_calls_in_flight(serve_two: ServeTw
 
 
 def test_a_lone_server_is_killed_with_64_calls_in_flight(serve: Serve, evidence: Evidence) -> None:
-    """The only server is frozen until all 64 callers, with deadlines of 30 s, wait for it, and then killed. Another one is then started at
+    """The calls end with UNAVAILABLE within 15 s.
+
+    The only server is frozen until all 64 callers, with deadlines of 30 s, wait for it, and then killed. Another one is then started at
     its address.
     """
     server = serve()
@@ -223,7 +236,10 @@ def test_a_lone_server_is_killed_with_64_calls_in_flight(serve: Serve, evidence:
 
 @pytest.mark.parametrize("name", [pytest.param("front-0", id="front end"), pytest.param("executor", id="executor")])
 def test_a_process_of_a_server_with_front_ends_is_killed(serve: Serve, evidence: Evidence, name: str) -> None:
-    """``kill -9`` of one process of a server with two front ends, under the load of 32 callers on 8 connections of our client."""
+    """It is replaced; calls end with answer or UNAVAILABLE.
+
+    ``kill -9`` of one process of a server with two front ends, under the load of 32 callers on 8 connections of our client.
+    """
     server = serve("--front-ends", "2")
     pid = server.pid(name)
     with Callers(server.target, callers=32, channels=8) as callers:

@@ -39,7 +39,9 @@ def wait_answered(callers: Callers, calls: int) -> None:
 
 
 def test_one_of_two_servers_freezes(serve_two: ServeTwo, evidence: Evidence) -> None:
-    """SIGSTOP freezes one of two servers under load. Callers have deadlines of 0.5 s and a client that pings every second and waits a
+    """The client leaves it, and comes back.
+
+    SIGSTOP freezes one of two servers under load. Callers have deadlines of 0.5 s and a client that pings every second and waits a
     second for the answer. The client stops calling the frozen server, so that calls are answered again. After SIGCONT it calls both.
     """
     servers = serve_two(*PINGED)
@@ -63,7 +65,9 @@ def test_one_of_two_servers_freezes(serve_two: ServeTwo, evidence: Evidence) -> 
 
 
 def test_a_lone_server_freezes(serve: Serve, evidence: Evidence) -> None:
-    """SIGSTOP freezes a server while 64 calls with deadlines of 1 s come. SIGCONT follows when the last of them has expired. The server
+    """Calls expire; at most one batch of them runs.
+
+    SIGSTOP freezes a server while 64 calls with deadlines of 1 s come. SIGCONT follows when the last of them has expired. The server
     computes none of their rows, except for one batch that may start before it has read that the callers left.
     """
     server = serve()
@@ -100,7 +104,9 @@ def test_a_lone_server_freezes(serve: Serve, evidence: Evidence) -> None:
 
 @pytest.mark.thorough
 def test_one_of_two_servers_freezes_behind_our_client_as_it_is(serve_two: ServeTwo, evidence: Evidence) -> None:
-    """SIGSTOP freezes one of two servers under load. Callers have deadlines of 60 s, and our client pings every 10 s and waits 5 s for the
+    """All calls are answered by the other one.
+
+    SIGSTOP freezes one of two servers under load. Callers have deadlines of 60 s, and our client pings every 10 s and waits 5 s for the
     answer. Those who wait for the frozen server are answered by the other one, long before their deadlines.
     """
     servers = serve_two()
@@ -116,7 +122,9 @@ def test_one_of_two_servers_freezes_behind_our_client_as_it_is(serve_two: ServeT
 
 @pytest.mark.needs_tool("ip")
 def test_one_of_two_servers_loses_its_network(serve: Serve, namespace: Namespace, evidence: Evidence) -> None:
-    """One of two servers is in a network namespace. Under load, all packets to and from it vanish, and later arrive again. Callers have
+    """All calls are answered by the other one.
+
+    One of two servers is in a network namespace. Under load, all packets to and from it vanish, and later arrive again. Callers have
     deadlines of 30 s and a client that pings every second and waits a second for the answer.
     """
     far = serve(*PINGED, "--grpc-listen", f"{namespace.its}:0", "--http-listen", f"{namespace.watched}:0", before=namespace.before)
@@ -137,7 +145,9 @@ def test_one_of_two_servers_loses_its_network(serve: Serve, namespace: Namespace
 
 @pytest.mark.needs_tool("ip")
 def test_a_lone_server_loses_its_network(serve: Serve, namespace: Namespace, evidence: Evidence) -> None:
-    """All packets to and from a server in a network namespace vanish. 16 callers have a client that pings every second and waits a second
+    """Calls end with UNAVAILABLE or at their deadline.
+
+    All packets to and from a server in a network namespace vanish. 16 callers have a client that pings every second and waits a second
     for the answer, and 16 one without pings; all have deadlines of 4 s.
     """
     server = serve(*PINGED, "--grpc-listen", f"{namespace.its}:0", "--http-listen", f"{namespace.watched}:0", before=namespace.before)
@@ -170,7 +180,9 @@ def test_a_lone_server_loses_its_network(serve: Serve, namespace: Namespace, evi
 @pytest.mark.thorough
 @pytest.mark.needs_tool("ip")
 def test_a_client_that_vanishes_is_given_up(serve: Serve, namespace: Namespace, evidence: Evidence) -> None:
-    """A server in a network namespace has 16 open health watches when all packets to and from their client vanish. After its pings (every
+    """Its calls and its connection are closed.
+
+    A server in a network namespace has 16 open health watches when all packets to and from their client vanish. After its pings (every
     30 s, with 10 s for the answer) it has closed their calls and their connection.
     """
     server = serve("--grpc-listen", f"{namespace.its}:0", "--http-listen", f"{namespace.watched}:0", before=namespace.before)

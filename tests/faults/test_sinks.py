@@ -44,7 +44,9 @@ def fill_log(server: OwnProcess) -> None:
 
 @pytest.mark.parametrize("front_ends", ["0", "2"], ids=["one process", "front ends"])
 def test_a_log_that_nobody_reads(spawn: Spawn, evidence: Evidence, front_ends: str) -> None:
-    """Standard error is a pipe whose reader stops, under load with a log line for every call (debug), until lines are dropped. Then it
+    """Lines are dropped, and all calls answered.
+
+    Standard error is a pipe whose reader stops, under load with a log line for every call (debug), until lines are dropped. Then it
     reads on and stops again, and SIGTERM ends the server.
     """
     reader, writer = os.pipe()
@@ -108,7 +110,10 @@ def test_lines_are_written_after_reporting_lost_ones_has_failed() -> None:
 
 
 def test_a_log_whose_reader_has_gone(spawn: Spawn, evidence: Evidence) -> None:
-    """Standard error is a pipe that loses its reader (EPIPE), under load with a log line for every call. Later SIGTERM ends the server."""
+    """All calls are answered, and SIGTERM ends the server.
+
+    Standard error is a pipe that loses its reader (EPIPE), under load with a log line for every call. Later SIGTERM ends the server.
+    """
     reader, writer = os.pipe()
     server = spawn("--log-level", "debug", stderr=writer)
     os.close(writer)
@@ -125,7 +130,9 @@ def test_a_log_whose_reader_has_gone(spawn: Spawn, evidence: Evidence) -> None:
 
 @pytest.mark.usefixtures("hangs_up")
 def test_a_terminal_that_is_closed(spawn: Spawn, evidence: Evidence) -> None:
-    """The server runs in a terminal that is closed under load (SIGHUP, and a lost standard error). It drains as after SIGTERM, and later
+    """The server drains as after SIGTERM.
+
+    The server runs in a terminal that is closed under load (SIGHUP, and a lost standard error). It drains as after SIGTERM, and later
     calls are refused.
     """
     terminal, slave = os.openpty()
@@ -142,7 +149,9 @@ def test_a_terminal_that_is_closed(spawn: Spawn, evidence: Evidence) -> None:
 @pytest.mark.usefixtures("hangs_up")
 @pytest.mark.parametrize("front_ends", ["0", "2"], ids=["one process", "front ends"])
 def test_a_hang_up_without_a_terminal(serve: Callable[..., Server], evidence: Evidence, tmp_path: Path, front_ends: str) -> None:
-    """SIGHUP 20 times under load, to a server without a terminal, each time after a token was added. Each reloads the tokens at once,
+    """Tokens are reloaded, and no call is lost.
+
+    SIGHUP 20 times under load, to a server without a terminal, each time after a token was added. Each reloads the tokens at once,
     and no call is lost.
     """
     tokens, added = tmp_path / "tokens", [f"token-of-tests-{number:02}" for number in range(21)]
@@ -166,7 +175,10 @@ def test_a_hang_up_without_a_terminal(serve: Callable[..., Server], evidence: Ev
 
 @pytest.mark.parametrize("way", ["hangs", "refuses"])
 def test_a_trace_collector_that_accepts_nothing(spawn: Spawn, evidence: Evidence, way: str) -> None:
-    """Every request is traced, and the collector never answers or refuses, under load. Then SIGTERM ends the server."""
+    """All calls are answered, and SIGTERM ends the server.
+
+    Every request is traced, and the collector never answers or refuses, under load. Then SIGTERM ends the server.
+    """
     collector = Collector()
     try:
         setattr(collector, way, True)
@@ -188,7 +200,10 @@ def test_a_trace_collector_that_accepts_nothing(spawn: Spawn, evidence: Evidence
 
 
 def test_scrapers_that_never_read_their_answer(spawn: Spawn, evidence: Evidence) -> None:
-    """20 connections request /metrics 50 times each and read nothing, under load; then they are closed."""
+    """All other calls are answered.
+
+    20 connections request /metrics 50 times each and read nothing, under load; then they are closed.
+    """
     server = spawn(stderr=subprocess.DEVNULL)
     ask = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 50
     with Callers(server.target) as callers:
@@ -223,7 +238,9 @@ def connected(server: OwnProcess) -> socket.socket:
 
 
 def test_clients_that_never_read_their_answers(spawn: Spawn, evidence: Evidence) -> None:
-    """20 ClassifyStream calls, and 20 HTTP connections that request classifications and explanations, send as much as they can and read
+    """All other calls are answered.
+
+    20 ClassifyStream calls, and 20 HTTP connections that request classifications and explanations, send as much as they can and read
     nothing, under load, until the deadline of the streams, 2 s, has passed.
     """
     server = spawn(stderr=subprocess.DEVNULL)

@@ -98,7 +98,9 @@ async def load(server: Server, can: float, seconds: float) -> list[Point]:
 
 @pytest.mark.thorough
 def test_a_soak(serve: Serve, evidence: Evidence) -> None:
-    """SOAK_S seconds (default 60) of mixed calls to the default bundle, at half of its capacity: single texts, batches, streams and
+    """Files and threads do not grow; memory at most 1 %.
+
+    SOAK_S seconds (default 60) of mixed calls to the default bundle, at half of its capacity: single texts, batches, streams and
     explanations, some of which are cancelled; callers that check every answer; and twenty connections a second that send malformed calls.
     The longest text is explained first, and the first sixth is warm-up. Memory is compared by the medians of the first and last tenth of
     the rest: in runs of half an hour or more it may grow by 1 %, in shorter ones it is only recorded. Files and threads may not grow.

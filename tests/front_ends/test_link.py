@@ -60,11 +60,11 @@ async def test_an_executor_that_does_not_read_gets_a_bounded_amount_and_does_not
 ) -> None:
     monkeypatch.setattr(links, "UNREAD_BYTES_MAX", 2**20)
     monkeypatch.setattr(links, "CLOSE_S", 0.05)
-    queue = RemoteQueue(DIGEST, rows_max=10**6)
-    link = await join(tmp_path / "rows.sock", Heard(), queue)
+    queue, heard = RemoteQueue(DIGEST, rows_max=10**6), Heard()
+    link = await join(tmp_path / "rows.sock", heard, queue)
     peer, _ = silent.accept()
     peer.sendall(LISTED + frame_of(Kind.STATE, {"ready": True}))
-    await until(lambda: queue.attached)
+    await until(heard.takes_texts)
     told: list[TextOutcome] = []
     sent = 0
 
@@ -87,11 +87,11 @@ async def test_texts_to_read_once_more_never_fill_the_buffer_of_live_ones(
     silent: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links, "CLOSE_S", 0.05)
-    queue = RemoteQueue(DIGEST, rows_max=100)
-    link = await join(tmp_path / "rows.sock", Heard(), queue)
+    queue, heard = RemoteQueue(DIGEST, rows_max=100), Heard()
+    link = await join(tmp_path / "rows.sock", heard, queue)
     peer, _ = silent.accept()
     peer.sendall(LISTED + frame_of(Kind.STATE, {"ready": True}))
-    await until(lambda: queue.attached)
+    await until(heard.takes_texts)
 
     def sampled(characters: int) -> Sampled:
         return Sampled("a" * characters, None, None, "positive", 0.9, shadow=True, drift=False, missed=0)
@@ -121,7 +121,8 @@ async def test_texts_are_sent_once_the_executor_has_been_ready_even_if_it_no_lon
     peer.sendall(frame_of(Kind.STATE, {"ready": True}) + frame_of(Kind.STATE, {"ready": False}))
     await until(lambda: heard.states == [False, True, False])
 
-    assert queue.attached
+    queue.submit([row(1)], time.monotonic() + 60, lambda _: None, INTERACTIVE)
+    assert queue.texts == 1
     peer.close()
     await link.lost.wait()
 
@@ -137,7 +138,8 @@ async def test_a_model_that_is_read_late_promises_nothing_to_the_next_executor(j
 
     joined.link.follow(1, [DIGEST])
 
-    assert not joined.queue.attached
+    with pytest.raises(Unavailable):
+        submit(joined, row(1), [])
     server.close()
 
 

@@ -43,6 +43,10 @@ class Heard:
     def state(self, ready: bool) -> None:
         self.states.append(ready)
 
+    def takes_texts(self) -> bool:
+        """Whether the queues of an executor that is ready send texts."""
+        return bool(self.models_listed) and self.states[-1:] == [True]
+
     def counts(self) -> Any:
         counted, self.counted = self.counted, []
         return counted
@@ -84,7 +88,7 @@ async def joined(tmp_path: Path) -> AsyncIterator[Joined]:
     async with asyncio.timeout(PATIENCE_S):
         await server.begin([Serving(DIGEST, "tiny/1", b"copy", HereQueue(batcher), lambda: 0.125)], [DIGEST])
     server.set_ready(True)
-    await until(lambda: queue.attached)
+    await until(heard.takes_texts)
     yield Joined(server, queue, heard, link, batcher, runner, notes, added)
     await link.close()
     server.close()
@@ -186,7 +190,7 @@ async def test_a_cancelled_text_is_neither_run_nor_answered(joined: Joined) -> N
 async def test_texts_of_a_front_end_that_disconnects_are_withdrawn_and_no_others(joined: Joined, tmp_path: Path) -> None:
     other, queue = Heard(), RemoteQueue(DIGEST, rows_max=100)
     link = await join(tmp_path / "rows.sock", other, queue, "front-1")
-    await until(lambda: queue.attached)
+    await until(other.takes_texts)
     running: list[TextOutcome] = []
     mine: list[TextOutcome] = []
     theirs: list[TextOutcome] = []
@@ -234,7 +238,7 @@ async def test_the_same_queue_works_with_the_next_executor(joined: Joined, tmp_p
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(looking, server.begin([Serving(DIGEST, "tiny/1", b"copy", HereQueue(joined.batcher), lambda: 0.0)], [DIGEST]))
     server.set_ready(True)
-    await until(lambda: joined.queue.attached)
+    await until(joined.heard.takes_texts)
     outcomes: list[TextOutcome] = []
     await answered(joined, row(5), outcomes)
 

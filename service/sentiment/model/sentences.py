@@ -78,17 +78,12 @@ _ENDINGS = _words("com net org io js py md")
 _PRONOUNS = _words("i we you they really")
 
 
-def sentence_spans(text: str) -> list[Span]:
+def sentences(text: str) -> Iterator[Span]:
     """Code points [start, end) of the sentences, in order, without white space around them.
 
-    Together they cover all that is not white space; empty for a text of white space alone. A sentence holds a letter or a digit,
-    unless the whole text has none.
+    Together they cover all that is not white space; none for a text of white space alone. A sentence holds a letter or a digit, unless
+    the whole text has none. They come one by one: whoever needs only the first of them does not wait for the rest.
     """
-    return list(sentences(text))
-
-
-def sentences(text: str) -> Iterator[Span]:
-    """As ``sentence_spans``, one by one: whoever needs only the first of them does not wait for the rest."""
     begin = at = _after_space(text, 0)
     written, read = False, begin
     last: Span | None = None

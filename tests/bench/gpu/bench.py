@@ -44,7 +44,6 @@ class Plan:
     steady_s: float
     front_ends: int
     compile_s: float
-    engine_s: float
     stream_items: int
     server_flags: tuple[str, ...] = ()
 
@@ -77,7 +76,6 @@ def plan_of(device: str, cores: int) -> Plan:
             steady_s=0.5,
             front_ends=1,
             compile_s=60.0,
-            engine_s=0.2,
             stream_items=4,
             # A batch of 16,384 tokens, the default, takes seconds on a CPU.
             server_flags=("--batch-tokens-max", "512", "--batch-rows-max", "8"),
@@ -101,7 +99,6 @@ def plan_of(device: str, cores: int) -> Plan:
         steady_s=30.0,
         front_ends=max(1, min(6, cores // 2 - 1)),
         compile_s=20.0,
-        engine_s=30.0,
         stream_items=256,
     )
 

@@ -7,7 +7,6 @@ import asyncio
 import itertools
 import json
 import random
-import struct
 import sys
 import time
 from collections import Counter
@@ -18,12 +17,9 @@ from typing import Any
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from sentiment.oip import inference_pb2 as oip
-from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.bench.gpu.child import serve
-from tests.bench.gpu.triton_names import INPUT, MODEL
 
 TIMEOUT_S = 20.0
 # The callers of a closed loop begin one after the other within this time: of many calls that arrive at once, gRPC's core ends some as
@@ -42,7 +38,6 @@ class Load:
     def __init__(self, target: str, texts: list[str], channels: int) -> None:
         self._channels = [grpc.aio.insecure_channel(target, OPTIONS) for _ in range(channels)]
         self._stubs: Any = itertools.cycle([pb_grpc.SentimentServiceStub(channel) for channel in self._channels])
-        self._inference: Any = itertools.cycle([oip_grpc.GRPCInferenceServiceStub(channel) for channel in self._channels])
         self._texts = itertools.cycle(texts)
         self.begin()
 
@@ -67,8 +62,8 @@ class Load:
         return {"ends": ends, "failed": dict(self.failed), "failure": self.failure, "seconds": seconds, "cpu_s": cpu_s}
 
     async def call(self, kind: str, at: float, items: int) -> None:
-        """One call: unary, batch (of ``items`` texts) or oip (unary, by Open Inference); its latency counts from the instant ``at``."""
-        await {"unary": self._unary, "batch": self._batch, "oip": self._infer}[kind](at, items)
+        """One call: unary or batch (of ``items`` texts); its latency counts from the instant ``at``."""
+        await {"unary": self._unary, "batch": self._batch}[kind](at, items)
 
     async def _unary(self, at: float, _items: int) -> None:
         request = pb.ClassifyRequest(text=next(self._texts))
@@ -77,15 +72,6 @@ class Load:
     async def _batch(self, at: float, items: int) -> None:
         request = pb.ClassifyBatchRequest(items=[pb.Item(text=next(self._texts)) for _ in range(items)])
         await self._timed(at, items, lambda: next(self._stubs).ClassifyBatch(request, timeout=TIMEOUT_S))
-
-    async def _infer(self, at: float, _items: int) -> None:
-        text = next(self._texts).encode()
-        request = oip.ModelInferRequest(
-            model_name=MODEL,
-            inputs=[oip.ModelInferRequest.InferInputTensor(name=INPUT, datatype="BYTES", shape=[1, 1])],
-            raw_input_contents=[struct.pack("<I", len(text)) + text],
-        )
-        await self._timed(at, 1, lambda: next(self._inference).ModelInfer(request, timeout=TIMEOUT_S))
 
     async def _timed(self, at: float, items: int, call: Callable[[], Awaitable[object]]) -> None:
         try:
@@ -137,7 +123,7 @@ class Client:
         self.target, self.texts = target, texts
 
     def closed(self, kind: str, in_flight: int, items: int, seconds: float, seed: int) -> dict[str, Any]:  # Any: JSON
-        """Closed loop with ``in_flight`` callers. ``kind`` is unary, batch, stream or oip.
+        """Closed loop with ``in_flight`` callers. ``kind`` is unary, batch or stream.
 
         ``items``: texts of a batch call, or texts in flight of a stream.
 

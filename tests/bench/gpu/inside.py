@@ -48,8 +48,6 @@ from tests.bench.gpu.rows import (
     timed,
 )
 from tests.bench.gpu.stand_in import device_of
-from tests.bench.gpu.tensorrt_peer import CUDA, NoTensorRT
-from tests.bench.gpu.tensorrt_peer import load as load_tensorrt
 from tests.bench.texts import make_texts
 from tests.packed_twin import save_twin
 
@@ -59,7 +57,6 @@ DRAWN_MAX = 2**20 + 7
 # The greatest difference of a logit between a captured run and an uncaptured one, which may use other kernels.
 CELL_ERROR_MAX = 0.01
 CAPTURES = {"padded": False, "packed": False, "padded_captured": True, "packed_captured": True}
-TENSORRT = "tensorrt_fp16"
 
 
 class Inside:
@@ -135,7 +132,7 @@ class Inside:
         return {**{name: [many / each / 1e9 for each in spent] for name, (many, spent) in moved.items()}, "pinned": pinned}
 
     def measure(self, model: str, variant: str, mix: str, tokens: int, seconds: float, rows_max: int = ANY_ROWS) -> dict[str, float]:
-        """See ``rows.measure``. Variants: ours, ``unfused_fp16``, ``unfused_fp32`` and, for rows of one length, ``tensorrt_fp16``.
+        """See ``rows.measure``. Variants: ours, ``unfused_fp16`` and ``unfused_fp32``.
 
         ``rows_max``: of a packed batch.
         """
@@ -237,7 +234,7 @@ class Inside:
     def _run_of(self, model: str, variant: str) -> Run:
         """The function that runs a batch, from its rows to its logits on the host."""
         if (model, variant) not in self._runs:
-            make = self._ours if variant in CAPTURES else self._tensorrt if variant == TENSORRT else self._plain
+            make = self._ours if variant in CAPTURES else self._plain
             self._runs[model, variant] = make(model, variant)
         return self._runs[model, variant]
 
@@ -254,21 +251,6 @@ class Inside:
         """Plain use of ONNX Runtime: the exported graph with its mask, fused by the session only, with host arrays."""
         providers = [(self._accelerator().provider, {"device_id": str(self.device.index)})]
         return partial(_run_arrays, onnxruntime.InferenceSession(str(self._unfused(model, variant)), providers=providers))
-
-    def _tensorrt(self, model: str, variant: str) -> Run:
-        """The same graph in TensorRT. The first batch of a shape builds its engine."""
-        if self._accelerator().provider != CUDA:
-            raise NoTensorRT(f"TensorRT is not measured without a GPU, on {self._accelerator().provider}")
-        file = self._unfused(model, variant)
-        load = cache(load_tensorrt)
-        return lambda rows: _run_arrays(load(file, len(rows), max(row.tokens for row in rows), self.device.index), rows)
-
-    def session_for_a_peer(self, model: str) -> dict[str, Any]:  # Any: JSON
-        """The graph and the provider with which a peer serves the model: plain use of ONNX Runtime, in fp16."""
-        index = str(self.device.index)
-        options = {"device_id": index} if self._accelerator().provider == CUDA else {}
-        graph = self._unfused(model, "unfused_fp16")
-        return {"graph": str(graph), "provider": self._accelerator().provider, "provider_options": options}
 
     def _unfused(self, model: str, variant: str) -> Path:
         kind = variant.rpartition("_")[2]

@@ -10,7 +10,7 @@ from tests.bench.gpu.wheels import PEERS as PACKAGES
 OURS = ("padded", "packed")
 PEERS = ("unfused_fp16", "torch_sdpa", "torch_varlen")
 # Peers that are measured with 128 tokens only.
-AT_128 = ("unfused_fp32", "torch_compiled", "tensorrt_fp16")
+AT_128 = ("unfused_fp32", "torch_compiled")
 SIZES = {"base": "BERT-base", "l6": "MiniLM-L6"}
 # The mixes of lengths that are measured in-process. The default bundle has the size of MiniLM-L6.
 OFFLINE = {"base": MIXES, "l6": ("sst2", "mixed", "128")}
@@ -44,23 +44,21 @@ UNITS = {
     "_tokens": "tokens",
     "_failed": "texts",
 }
-LOWER = ("_seconds", "_us", "_ms", "_move", "_flips", "_error", "_failed", "_host_share", "_tensorrt_over_ours")
+LOWER = ("_seconds", "_us", "_ms", "_move", "_flips", "_error", "_failed", "_host_share")
 
-# Targets against the device, the best peer, the host and TensorRT (beyond 1.1 it would be worth serving with); then the checks. What one
-# process serves has no target against the device: on a fast one tokenizing alone keeps the process below it. But one side must be busy.
+# Targets against the device, the best peer and the host; then the checks. What one process serves has no target against the device: on a
+# fast one tokenizing alone keeps the process below it. But one side must be busy.
 TARGETS = {
     # Reckoned on an H100: of 7.65 ms for 128 texts products take 4.7, attention 0.65, traffic of what is not fused 2.3.
     "base_128_products_share": 0.6,
     "base_128_over_peer": 1.0,
     "base_mixed_over_peer": 1.0,
-    "base_128_tensorrt_over_ours": 1.1,
     # Beyond that the setting that captures small batches is worth it.
     "capture_gain": 1.1,
     **{f"base_128_{kind}_limit_busy": 0.9 for kind in CALLS},
     "base_128_c1_minus_inprocess_ms": 0.5,
     f"{STEADY}_at_70_p99_ms": P99_MS,
     f"{STEADY}_at_70_failed": 0.0,
-    "base_128_over_triton": 1.0,
     "base_sst2_packed_real_over_processed": 0.96,
     "base_imdb_packed_real_over_processed": 0.96,
     "base_mixed_packed_real_over_processed": 0.96,
@@ -115,11 +113,6 @@ def front_ends_rows() -> list[str]:
     return [f"base_128_front_ends_{what}" for what in ("unary_texts_per_s", "unary_failed", "unary_limit_busy", "over_offline")]
 
 
-def triton_rows() -> list[str]:
-    """The figures of the Triton peer."""
-    return ["base_128_triton_texts_per_s", "base_128_triton_failed", "base_128_over_triton"]
-
-
 def served_rows() -> list[str]:
     """The figures of all servers of ours, with and without front ends."""
     return [
@@ -153,9 +146,7 @@ def expected() -> list[str]:
         "base_128_host_share",
         *tokenize_rows(),
         *(f"base_128_{variant}_tflops" for variant in AT_128),
-        "base_128_tensorrt_over_ours",
         *served_rows(),
-        *triton_rows(),
     ]
 
 

@@ -36,8 +36,7 @@ STAGES: dict[str, tuple[Stage, float]] = {
     "BERT-base, 128 tokens": (stages.at_128, 0.5),
     "server, BERT-base": (partial(serve_stages.serve, size="base"), 0.84),
     "server, default bundle": (partial(serve_stages.serve, size="l6"), 0.89),
-    "server with front ends": (serve_stages.serve_front_ends, 0.95),
-    "server, Triton": (serve_stages.serve_triton, 1.0),
+    "server with front ends": (serve_stages.serve_front_ends, 1.0),
 }
 # After the budget: the ends of servers and children. Then the process ends, whatever hangs.
 LATE_S = 25.0

@@ -1,11 +1,8 @@
-"""The server under load: one text an RPC, batches and streams in closed loops; at steady rates; with front ends; and Triton beside it."""
+"""The server under load: one text an RPC, batches and streams in closed loops; at steady rates; and with front ends."""
 
 import contextlib
 import http.client
-import json
 import random
-import socket
-import sys
 import threading
 import time
 from functools import partial
@@ -15,13 +12,12 @@ import tokenizers
 from sentiment_models.export.manifest import TOKENIZER_FILE
 from tests.bench.gpu import limits
 from tests.bench.gpu.bench import Bench, part
-from tests.bench.gpu.bert import LABELS, SIZES, made
+from tests.bench.gpu.bert import SIZES, made
 from tests.bench.gpu.child import Gone
-from tests.bench.gpu.report import CALLS, IN_PROCESS, LOADS, OURS, SHARES, STEADY, call_rows, front_ends_rows, server_rows, triton_rows
+from tests.bench.gpu.report import CALLS, IN_PROCESS, LOADS, OURS, SHARES, STEADY, call_rows, front_ends_rows, server_rows
 from tests.bench.gpu.rows import lengths_of
-from tests.bench.gpu.serving import Answered, Clients, Server, Triton, tree_cpu_s
+from tests.bench.gpu.serving import Answered, Clients, Server, tree_cpu_s
 from tests.bench.gpu.spread import Rounds
-from tests.bench.gpu.wheels import with_libraries, with_peer
 from tests.bench.texts import texts_of
 
 TEXTS = 300
@@ -214,51 +210,6 @@ def _front_ends(bench: Bench, until: float) -> Figures:
         }
         offline = loaded.offline()
         return found | ({f"{name}_over_offline": said.rate.value / offline} if offline else {})
-
-
-def serve_triton(bench: Bench, until: float) -> None:
-    """The same model behind Triton, by PyTriton: BERT-base with 128 tokens, one text per call."""
-    bench.attempt(triton_rows(), until, 10.0 if bench.plan.on_gpu else 0.1, partial(_triton, bench, until))
-
-
-def _triton(bench: Bench, until: float) -> Figures:
-    bench.need("triton")
-    plan, name = bench.plan, "base_128_triton"
-    asked = bench.inside().ask(until, "session_for_a_peer", model=plan.models["base"])
-    bench.close()
-    ports = _free_ports(3)
-    options = {
-        **asked,
-        "tokenizer": str(bench.english / TOKENIZER_FILE),
-        "tokens_max": SIZES[plan.models["base"]].positions,
-        "labels": len(LABELS),
-        "rows": 256 if plan.on_gpu else 8,
-        "ports": ports,
-    }
-    command = [sys.executable, "-m", "tests.bench.gpu.triton_peer", json.dumps(options)]
-    environment = {**with_libraries(), **with_peer("triton")}
-    target = f"127.0.0.1:{ports[0]}"
-    with (
-        Triton(command, environment, target, bench.folder / "triton.log", part(until, START_SHARE)),
-        Clients(plan.clients, target, texts_for(bench, "128"), bench.folder) as clients,
-    ):
-        clients.closed("oip", plan.in_flight, 1, plan.load_s, until)
-        said = clients.closed("oip", plan.in_flight, 1, plan.load_s, until)
-    found: Figures = {f"{name}_texts_per_s": said.rate, f"{name}_failed": sum(said.failed.values())}
-    ours = bench.found.get("base_128_unary_texts_per_s")
-    return found | ({"base_128_over_triton": ours / said.rate.value} if ours else {})
-
-
-def _free_ports(count: int) -> list[int]:
-    """Free ports, since Triton does not support port 0."""
-    with_sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in with_sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in with_sockets]
-    finally:
-        for each in with_sockets:
-            each.close()
 
 
 def _server(bench: Bench, size: str, front_ends: int, until: float) -> Server:

@@ -16,14 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import grpc
-
-from sentiment.oip import inference_pb2 as oip
-from sentiment.oip import inference_pb2_grpc as oip_grpc
 from tests.bench.gpu.child import Child, Gone, started
 from tests.bench.gpu.client import ramp_s
 from tests.bench.gpu.spread import Rounds, slices_of
-from tests.bench.gpu.triton_names import MODEL
 from tests.bench.gpu.wheels import with_libraries
 
 STOP_S = 15.0
@@ -132,40 +127,6 @@ def read_metrics(page: str) -> dict[str, float]:
             key = ".".join([series, *filter(None, kept)])
             found[key] = found.get(key, 0.0) + float(value)
     return found
-
-
-class Triton:
-    """The Triton peer. A context manager that stops it at its end."""
-
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], target: str, said: Path, until: float) -> None:
-        """Start it and wait until its model is ready.
-
-        Raises:
-            Gone: it ended, or was not ready at the instant ``until``.
-        """
-        with said.open("ab") as stream:
-            self.process = started(
-                subprocess.Popen(
-                    command, stdout=stream, stderr=stream, text=True, start_new_session=True, env={**os.environ, **environment}
-                )
-            )
-        with grpc.insecure_channel(target) as channel:
-            stub = oip_grpc.GRPCInferenceServiceStub(channel)
-            while self.process.poll() is None and time.monotonic() < until:
-                with contextlib.suppress(grpc.RpcError):
-                    if stub.ModelReady(oip.ModelReadyRequest(name=MODEL), timeout=1.0, wait_for_ready=True).ready:
-                        return
-                time.sleep(0.1)
-        code = self.process.poll()
-        stop(self.process)
-        last = said.read_text(errors="replace").strip().splitlines()[-1:]
-        raise Gone("triton was not ready when its time was up" if code is None else f"triton ended with {code}: {''.join(last)[:300]}")
-
-    def __enter__(self) -> "Triton":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        stop(self.process)
 
 
 @dataclass(frozen=True, slots=True)

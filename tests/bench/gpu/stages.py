@@ -310,11 +310,9 @@ def at_128(bench: Bench, until: float) -> None:
             measured = _measure(bench, "base", variant, "128", tokens, 1.0 if plan.on_gpu else 0.1, until)
             return {} if measured is None else {f"base_128_{variant}_tflops": measured["tflops"]}
 
-        needs_s = {"torch_compiled": plan.compile_s, "tensorrt_fp16": plan.engine_s}.get(variant, 1.0)
+        needs_s = {"torch_compiled": plan.compile_s}.get(variant, 1.0)
         bench.attempt([f"base_128_{variant}_tflops"], until, needs_s, peer)
-    compiled, tensorrt = (bench.found.get(f"base_128_{variant}_tflops") for variant in ("torch_compiled", "tensorrt_fp16"))
+    compiled = bench.found.get("base_128_torch_compiled_tflops")
     best = max((bench.found.get(f"base_128_{variant}_tflops", 0.0) for variant in OURS), default=0.0)
     if compiled and "base_128_over_peer" in bench.found:
         bench.found["base_128_over_peer"] = min(bench.found["base_128_over_peer"], best / compiled)
-    over = {"base_128_tensorrt_over_ours": tensorrt / best} if tensorrt and best else {}
-    bench.attempt(["base_128_tensorrt_over_ours"], until, 0.0, lambda: over)

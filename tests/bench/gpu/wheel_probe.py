@@ -1,6 +1,6 @@
 """``python -m tests.bench.gpu.wheel_probe WHEEL``: whether a wheel of onnxruntime-gpu still is what the service takes it for.
 
-Reads the machine code, the option names and the library names in the file; needs no GPU and installs nothing. Run it before you change
+Reads the machine code and the names of options and libraries in the file; needs no GPU and installs nothing. Run it before you change
 ``gpu_wheel.TESTED``. Exit status 1 if something differs.
 """
 
@@ -17,19 +17,13 @@ from sentiment.model.devices import CUDA
 from sentiment.model.gpu_wheel import CAPABILITIES, CUDA_MIN, TESTED, wheel_refused
 
 # In the wheel.
-CORE, KERNELS, TENSORRT = (
-    "onnxruntime/capi/libonnxruntime.so.{version}",
-    "onnxruntime/capi/libonnxruntime_providers_cuda.so",
-    "onnxruntime/capi/libonnxruntime_providers_tensorrt.so",
-)
+CORE, KERNELS = "onnxruntime/capi/libonnxruntime.so.{version}", "onnxruntime/capi/libonnxruntime_providers_cuda.so"
 # A fat binary: a header, and entries of machine code or PTX, each for one GPU.
 _FATBIN, _HEADER = 0xBA55ED50, struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHI")
 _PTX, _MACHINE_CODE = 1, 2
 # Widths of an attention head for which flash attention in fp16 must exist: MiniLM's and BERT's.
 HEADS = (32, 64)
-# The library that the benchmark's TensorRT is of.
-TENSORRT_LIBRARY = "libnvinfer.so.10"
 OPTIONS = (*CUDA.options, *(value for value in CUDA.options.values() if value.isalpha()), "gpu_mem_limit", "enable_cuda_graph")
 RUN_OPTIONS = ("gpu_graph_id", "ORT_MIN_SEQ_LEN_FLASH_ATTENTION_PACKED_QKV")
 OPERATORS = ("PackedMultiHeadAttention", "EmbedLayerNormalization", "SkipLayerNormalization", "BiasGelu", "Attention")
@@ -54,7 +48,6 @@ def probe(wheel: Path) -> Iterator[Checked]:
     yield Checked(not refused, f"version {version}{f', not in TESTED = {TESTED}' if refused else ''}")
     with zipfile.ZipFile(wheel) as files:
         kernels, core = files.read(KERNELS), files.read(CORE.format(version=version))
-        tensorrt = files.read(TENSORRT) if TENSORRT in files.namelist() else b""
     found = set(machine_code(kernels))
     capabilities = tuple(sorted(divmod(number, 10) for kind, number in found if kind == _MACHINE_CODE))
     yield Checked(capabilities == CAPABILITIES, f"machine code for {capabilities}; gpu_wheel.CAPABILITIES = {CAPABILITIES}")
@@ -66,10 +59,6 @@ def probe(wheel: Path) -> Iterator[Checked]:
     yield Checked(heads.issuperset(HEADS), f"flash attention in fp16 for heads of {sorted(heads)}; needed: {HEADS}")
     missing = [name for name in (*OPTIONS, *OPERATORS, *RUN_OPTIONS) if name.encode() not in kernels and name.encode() not in core]
     yield Checked(not missing, f"names of options and operators that are missing: {', '.join(missing) or 'none'}")
-    library = sorted({name.decode() for name in re.findall(rb"libnvinfer\.so\.\d+", tensorrt)})
-    yield Checked(
-        library == [TENSORRT_LIBRARY], f"TensorRT's library: {', '.join(library) or 'none'}; the benchmark brings {TENSORRT_LIBRARY}"
-    )
 
 
 def machine_code(library: bytes) -> Iterator[tuple[int, int]]:

@@ -3,8 +3,8 @@
 Imports nothing but the standard library and, of pip, how requirements are read: it runs before anything is installed. Packages that
 this Python has already (a machine's own PyTorch and CUDA libraries, say) are used too, unless a wheel brings the same.
 
-What only one of the peers needs lies in a folder of its own and is seen by that peer's process only: PyTorch pins other CUDA libraries
-than ONNX Runtime takes, and PyTriton an older NumPy and protobuf than the service.
+What only a peer needs lies in a folder of its own and is seen by that peer's process only: PyTorch pins other CUDA libraries than ONNX
+Runtime takes.
 """
 
 import importlib
@@ -41,12 +41,11 @@ LATE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What is measured beside the service, if its packages are there: the first of ``needs`` tells. ``index``: where else they are."""
+    """What is measured beside the service, if its packages are there: the first of ``needs`` tells."""
 
     name: str
     needs: tuple[str, ...]
     gives: str
-    index: str = ""
 
     @property
     def package(self) -> str:
@@ -54,13 +53,7 @@ class Peer:
         return self.needs[0].partition("=")[0].partition(">")[0]
 
 
-PEERS = (
-    Peer("torch", ("torch==2.13.0",), "torch_sdpa, torch_varlen, torch_compiled, and its products in the probes"),
-    # ONNX Runtime's provider loads libnvinfer.so.10 (``wheel_probe`` reads it); the newest release has libnvinfer.so.11. PyPI has a source
-    # package only, which fetches the wheel from NVIDIA's index.
-    Peer("tensorrt", ("tensorrt-cu13-libs==10.16.1.11",), "tensorrt_fp16", index="https://pypi.nvidia.com"),
-    Peer("triton", ("nvidia-pytriton==0.7.0",), "the server base_128_triton"),
-)
+PEERS = (Peer("torch", ("torch==2.13.0",), "torch_sdpa, torch_varlen, torch_compiled, and its products in the probes"),)
 
 
 def run_with(wheels: Path, argv: list[str], budget_s: float) -> int:
@@ -151,10 +144,9 @@ class _Installing:
 def environment(site: Path, sites: dict[str, str] | None = None) -> dict[str, str]:
     """Variables with which Python finds the wheels first, then the checkout; and, ``with_libraries``, the loader CUDA's."""
     path = [str(site), str(ROOT), str(ROOT / "service"), str(ROOT / "models"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    entries = [str(site), *filter(None, [(sites or {}).get("tensorrt")]), *filter(None, sys.path)]
+    entries = [str(site), *filter(None, sys.path)]
     # ONNX Runtime searches beside itself, but these wheels are in another folder.
-    places = ("nvidia/*/lib", "tensorrt_libs")
-    libraries = [str(lib) for entry in entries for place in places for lib in sorted(Path(entry).glob(place))]
+    libraries = [str(lib) for entry in entries for lib in sorted(Path(entry).glob("nvidia/*/lib"))]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path),
@@ -275,14 +267,14 @@ def what_to_fetch(wheels: Path, python: str = "") -> str:
         f"needed:\n  {_command(wheels, ['pip', *needed()], python)}",
     ]
     for peer in PEERS:
-        lines += ["", f"optional, for {peer.gives}:\n  {_command(wheels / peer.name, peer.needs, python, peer.index)}"]
+        lines += ["", f"optional, for {peer.gives}:\n  {_command(wheels / peer.name, peer.needs, python)}"]
     return "\n".join(lines)
 
 
-def _command(folder: Path, names: Iterable[str], python: str, index: str = "") -> str:
+def _command(folder: Path, names: Iterable[str], python: str) -> str:
     platforms = " ".join(f"--platform {each}" for each in PLATFORMS)
     quoted = " ".join(f"'{name}'" for name in names)
-    target = f"--implementation cp --python-version {python} {platforms}{f' --extra-index-url {index}' * bool(index)}"
+    target = f"--implementation cp --python-version {python} {platforms}"
     return f"python3 -m pip download --only-binary=:all: {target} -d {folder} {quoted}"
 
 

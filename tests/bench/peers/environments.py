@@ -70,8 +70,6 @@ _CTRANSLATE2 = (
 PEERS = (
     # Debian's Python: under CPython 3.11.7 PyTriton's workers do not start (multiprocessing's resource tracker has no _recursion_count).
     Peer("triton", "oip", ("nvidia-pytriton==0.7.0", *SHARED), short=Tuning(8), ports=2, python="/usr/bin/python3.11"),
-    # With a newer uvloop its workers end at once: they call get_event_loop without an event loop.
-    Peer("mlserver", "oip", ("mlserver==1.7.1", "uvloop<0.22", *SHARED), short=Tuning(8, 5.0), ports=2),
     Peer("litserve", "http", ("litserve==0.2.19", *SHARED), short=Tuning(4, 1.0)),
     Peer("bentoml", "http", ("bentoml==1.4.39", *SHARED), short=Tuning(4)),
     Peer("fastapi", "http", ("fastapi==0.165.0", "uvicorn[standard]==0.54.0", *SHARED)),
@@ -79,14 +77,6 @@ PEERS = (
     Peer("ctranslate2_fastapi", "http", _CTRANSLATE2, weights="its own int8", environment="ctranslate2"),
     Peer("ctranslate2", "in-process", _CTRANSLATE2, Tuning(32), Tuning(32), weights="its own int8"),
     Peer("openvino", "in-process", ("openvino==2026.4.1", "nncf==3.4.0", *SHARED), Tuning(32), Tuning(32), weights="its own int8"),
-    Peer(
-        "torch",
-        "in-process",
-        ("torch==2.13.0", "transformers==4.57.6", "safetensors>=0.6", "numpy>=2"),
-        Tuning(32),
-        Tuning(32),
-        weights="fp32",
-    ),
 )
 
 # Those that are no servers.

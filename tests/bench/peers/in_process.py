@@ -24,7 +24,7 @@ class Passed:
 
 
 class InProcess:
-    """A started process such as ``servers/torch.py``."""
+    """A started process such as ``servers/openvino.py``."""
 
     def __init__(self, running: Running) -> None:
         self._running = running

@@ -12,6 +12,19 @@ from typing import Any
 OURS = "ours"
 # Figures that differ by less count as equal, since the speed of a machine varies within a run.
 LEVEL = 0.03
+# The rows that docs/internals/peers.md shows, by key.
+SUMMARY = (
+    "core_ms_short",
+    "core_ms_mixed",
+    "throughput_mixed",
+    "p50_ms_c1",
+    "p50_ms_at_0.6_of_ours",
+    "p99_ms_at_0.6_of_ours",
+    "p99_ms_at_0.9_of_ours",
+    "slo_load",
+    "overload_goodput",
+    "memory_mib",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +105,23 @@ def to_section(rows: Sequence[Row], meta: Mapping[str, Any]) -> str:
     about = f"{meta['at'][:10]}, {meta['rounds']} round{'s' if meta['rounds'] > 1 else ''}, loads of {meta['seconds']:g} s, default bundle."
     notes = "".join(f"- {' '.join(note.split())}\n" for note in meta["notes"])
     return f"### {meta['machine']}\n\n{about} {to_markdown(rows, names)}\n{notes}"
+
+
+def to_summary(rows: Sequence[Row], meta: Mapping[str, Any]) -> str:
+    """A run as a section of a page: how often ours is ahead, and the medians of the rows of SUMMARY. Its JSON has the others."""
+    names = [OURS, *meta["peers"]]
+    about = f"{meta['at'][:10]}, {meta['rounds']} round{'s' if meta['rounds'] > 1 else ''}, loads of {meta['seconds']:g} s."
+    lines = [
+        f"| medians | {' | '.join(names)} | ours is |",
+        "|---|" + "---:|" * len(names) + "---|",
+        *(
+            f"| {_name(row)} | {' | '.join(_median(row, name) for name in names)} | {row.verdict} |"
+            for row in rows
+            if row.figure.key in SUMMARY
+        ),
+    ]
+    counted = _counted(row.verdict for row in rows)
+    return f"### {meta['machine']}\n\n{about} Beside the best other server, ours is {counted}.\n\n" + "\n".join(lines) + "\n"
 
 
 def _counted(verdicts: Iterable[str]) -> str:

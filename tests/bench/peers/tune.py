@@ -11,7 +11,7 @@ from tests.bench.peers.processes import start
 
 ROWS = (1, 2, 4, 8)
 # Of peers that wait for a batch; the others have a single value.
-DELAYS_MS = {"mlserver": (1.0, 5.0), "litserve": (1.0, 5.0)}
+DELAYS_MS = {"litserve": (1.0, 5.0)}
 # The load of the second measurement, relative to the throughput of mixed texts. Above 1, so that bad batching shows.
 LOAD = 1.1
 

@@ -20,9 +20,6 @@ from sentiment.explain.methods.sentences import sentence_numbers
 from sentiment.explain.parts import ROLLOUTS, Aggregation, AttentionRequest, AttentionTile, ExplanationRequest, Neuron, NeuronRequest
 from sentiment.model.words import Encoded
 
-# Dimensions of a head that the neuron view names for each key.
-NEURON_TOP = 8
-
 Floats = npt.NDArray[np.float32]
 Map = tuple[int, int, Floats]
 """Layer and head (-1 if the map has none), and weights [rows, columns]."""
@@ -47,10 +44,9 @@ def outputs(request: ExplanationRequest, layers: int) -> list[str]:
 def neuron(arrays: Arrays, request: NeuronRequest) -> Neuron:
     """The neuron view of the requested token and head."""
     query, key, score, attention = (arrays[f"{kind}.{request.layer}"][0, request.head] for kind in ("query", "key", "score", "attention"))
-    width = query.shape[1]
     scale = _scale(query[request.token], key, score[request.token])
     # A copy; otherwise the view keeps the arrays of all heads in memory.
-    view = neuron_view(query.copy(), key.copy(), score, attention, scale=scale, token=request.token, top=min(NEURON_TOP, width))
+    view = neuron_view(query.copy(), key.copy(), score, attention, scale=scale, token=request.token)
     return Neuron(request.layer, request.head, view)
 
 

@@ -192,12 +192,6 @@ def effects_from(plan: GatePlan, logits: Floats, target: Target) -> HeadEffects:
     return HeadEffects(gated, uniform, float(changes[0]), changed, plan.rows)
 
 
-def rank_heads(effects: Floats) -> tuple[tuple[int, int], ...]:
-    """All (layer, head) by descending absolute effect; ``effects`` is [layers, heads]. Of equal effects the lower index comes first."""
-    order = np.argsort(-np.abs(effects), axis=None, kind="stable")
-    return tuple((int(place) // effects.shape[1], int(place) % effects.shape[1]) for place in order)
-
-
 def _content(encoded: Encoded) -> Flags:
     return np.array([not token.special for token in encoded.tokens], np.bool_)
 

@@ -16,8 +16,6 @@ class NeuronView:
     ``scale`` x dot. ``bias``: score - scaled, which is relative positions and the mask, and otherwise 0 except for rounding. ``score``: the
     input of softmax. ``softmax``: its output in float64. ``attention``: what the model used. ``max_abs_error``: the largest difference
     between the last two; above about 1e-5, the view does not show what the model did.
-
-    ``top_dimensions`` int32 [tokens, n]: the dimensions with the largest |product|, the largest first.
     """
 
     token: int
@@ -32,10 +30,9 @@ class NeuronView:
     softmax: Floats
     attention: Floats
     max_abs_error: float
-    top_dimensions: npt.NDArray[np.int32]
 
 
-def neuron_view(query: Floats, key: Floats, score: Floats, attention: Floats, *, scale: float, token: int, top: int) -> NeuronView:
+def neuron_view(query: Floats, key: Floats, score: Floats, attention: Floats, *, scale: float, token: int) -> NeuronView:
     """Compute the neuron view of ``token`` in one layer and head.
 
     Args:
@@ -45,16 +42,13 @@ def neuron_view(query: Floats, key: Floats, score: Floats, attention: Floats, *,
         attention: output of softmax, [tokens, tokens].
         scale: factor of query . key: 1 / sqrt(width) in BERT (Vaswani et al. 2017), 1 if the queries are already scaled.
         token: index of the query token.
-        top: how many dimensions to return per key.
 
     Raises:
-        ValueError: the shapes do not match, ``token`` or ``top`` is out of range, or the highest score of the token is not finite.
+        ValueError: the shapes do not match, ``token`` is out of range, or the highest score of the token is not finite.
     """
-    tokens, width = _check_shapes(query, key, score, attention)
+    tokens = _check_shapes(query, key, score, attention)
     if not 0 <= token < tokens:
         raise ValueError(f"token must be from 0 to {tokens - 1}, got {token}")
-    if not 1 <= top <= width:
-        raise ValueError(f"top must be from 1 to {width} (the dimensions), got {top}")
     product = query[token].astype(np.float64) * key
     dot = product.sum(1)
     given = score[token].astype(np.float64)
@@ -73,18 +67,17 @@ def neuron_view(query: Floats, key: Floats, score: Floats, attention: Floats, *,
         softmax=softmax.astype(np.float32),
         attention=attention[token].copy(),
         max_abs_error=float(np.abs(softmax - attention[token]).max()),
-        top_dimensions=np.argsort(-np.abs(product), axis=1, kind="stable")[:, :top].astype(np.int32),
     )
 
 
-def _check_shapes(query: Floats, key: Floats, score: Floats, attention: Floats) -> tuple[int, int]:
+def _check_shapes(query: Floats, key: Floats, score: Floats, attention: Floats) -> int:
     if query.ndim != 2 or key.shape != query.shape:
         raise ValueError(f"query and key must both be [tokens, width], got {list(query.shape)} and {list(key.shape)}")
     square = (len(query), len(query))
     for name, matrix in (("score", score), ("attention", attention)):
         if matrix.shape != square:
             raise ValueError(f"{name} must be {list(square)} for this query, got {list(matrix.shape)}")
-    return query.shape[0], query.shape[1]
+    return len(query)
 
 
 def _softmax(score: npt.NDArray[np.float64], token: int) -> npt.NDArray[np.float64]:

@@ -93,11 +93,6 @@ class RemoteQueue:
         """Number of unanswered texts."""
         return len(self._texts)
 
-    @property
-    def attached(self) -> bool:
-        """Whether an executor takes texts."""
-        return self._write is not None
-
     def submit(
         self,
         rows: Sequence[Row],

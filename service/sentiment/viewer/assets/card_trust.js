@@ -37,7 +37,7 @@ export function trustGroups(trust) {
 }
 
 /** What was measured, in three sentences or four; `shown` is the method that the text view shows. */
-export function trustSentences({explanation_trust: trust, explanation_study: study}, shown) {
+function trustSentences({explanation_trust: trust, explanation_study: study}, shown) {
   const ways = study.operators.map((operator) => TRUST_ERASED[operator] ?? visibleText(operator));
   const texts = `${wholeNumber(study.texts)} texts of ${visibleText(study.dataset)}, of up to ${wholeNumber(study.words_max)} words`;
   const where = `Measured by the bundle's maker on ${texts}`;

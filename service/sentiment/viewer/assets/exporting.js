@@ -7,14 +7,14 @@ const PNG_SIDE_MAX = 16384;
 const PNG_PIXELS_MAX = 2 ** 27;
 
 /** The drawing as an SVG document. */
-export function svgOf(drawing) {
+function svgOf(drawing) {
   const surface = new SvgSurface(drawing.width, drawing.height);
   drawOn(surface, drawing);
   return surface.document(drawing.title);
 }
 
 /** The drawing as a PNG, two pixels a CSS pixel where that fits. */
-export async function pngOf(drawing) {
+async function pngOf(drawing) {
   const {width, height} = drawing;
   const scale = Math.min(2, PNG_SIDE_MAX / width, PNG_SIDE_MAX / height, Math.sqrt(PNG_PIXELS_MAX / (width * height)));
   const canvas = document.createElement("canvas");

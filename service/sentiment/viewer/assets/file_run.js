@@ -1,7 +1,7 @@
 // Classifies the texts of a file: several at a time, sent again where the server refuses for a while. Does not use the page.
 
 // What a page keeps: each row with its columns, and what was answered.
-export const ROWS_MAX = 20_000;
+const ROWS_MAX = 20_000;
 const CHARS_MAX = 32 * 2 ** 20;
 // An answer to a sentence or a target takes about as much memory as so many characters.
 const PART_CHARS = 200;

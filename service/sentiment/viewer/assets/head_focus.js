@@ -71,7 +71,7 @@ function focusBox(surface, {x, y}, width, weight, colour, theme) {
 }
 
 /** Black or white, whichever is readable on a colour over a background with some opacity. */
-export function textOn(colour, below, alpha) {
+function textOn(colour, below, alpha) {
   const linear = (value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
   const [red, green, blue] = blendedColour(below, colour, alpha).map((part) => linear(part / 255));
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000000" : "#ffffff";

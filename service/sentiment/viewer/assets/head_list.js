@@ -14,7 +14,7 @@ export function chosenHeads(state, count) {
 }
 
 /** The state's value for some heads of a layer: unset for all of them. */
-export function headsValue(heads, count) {
+function headsValue(heads, count) {
   if (!heads.length) return "none";
   return heads.length === count ? null : [...heads].sort((one, other) => one - other).join(",");
 }

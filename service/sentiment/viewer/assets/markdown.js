@@ -2,7 +2,7 @@
 import {element} from "./dom.js";
 
 /** How many characters of a text are drawn; longer texts say how much is missing. */
-export const MARKDOWN_MAX = 200000;
+const MARKDOWN_MAX = 200000;
 
 const LISTED = /^( *)(?:[-*+]|(\d{1,9})[.)])\s+(.*)$/;
 const FENCED = /^ {0,3}(```+|~~~+)/;

@@ -5,7 +5,7 @@ import {drawMapPixels, smallerMap} from "./model_pixels.js";
 import {signedNumber} from "./wording.js";
 
 /** The side of a thumbnail in pixels. */
-export const THUMB_SIDE = 72;
+const THUMB_SIDE = 72;
 const GRID_FRAME_MS = 8;
 const GRID_TITLE = "Attention maps, a row a layer and a column a head";
 

@@ -15,12 +15,12 @@ const NEURON_TABLE_ROWS = 20;
 const NEURON_TRACK = {height: 72, gap: 10, label: 42, below: 20};
 
 /** The dimensions of a key whose products are largest, the largest first. */
-export function neuronTopDimensions(view, key, count) {
+function neuronTopDimensions(view, key, count) {
   return largestFirst(view.product.subarray(key * view.width, (key + 1) * view.width)).slice(0, count);
 }
 
 /** What makes q·k of a key, in words; their share is given only where their sum has its sign and is not more. */
-export function neuronMakes(view, key) {
+function neuronMakes(view, key) {
   const top = neuronTopDimensions(view, key, NEURON_DIMENSIONS_NAMED);
   const values = top.map((dimension) => view.product[key * view.width + dimension]);
   const sum = values.reduce((total, value) => total + value, 0);

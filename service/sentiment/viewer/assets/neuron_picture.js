@@ -169,7 +169,7 @@ export function drawNeuronLegend(surface, facts, columns, colours, top) {
 }
 
 /** Draw a vector as cells of colour: orange above 0, blue below, the panel's colour at 0. */
-export function drawNeuronStrip(surface, values, {x, y, cell, height, full}, colours) {
+function drawNeuronStrip(surface, values, {x, y, cell, height, full}, colours) {
   values.forEach((value, place) => {
     const fill = neuronShade(value, full, colours);
     if (fill) surface.rect(x + place * cell, y, cell, height, {fill});
@@ -192,7 +192,7 @@ export function neuronShade(value, full, colours) {
 }
 
 /** The largest absolute value. */
-export function neuronLargest(values) {
+function neuronLargest(values) {
   let most = 0;
   for (const value of values) most = Math.max(most, Math.abs(value));
   return most;

@@ -1,7 +1,7 @@
 // Drawing surfaces: the same calls draw on a canvas or write an SVG document. Lengths in CSS pixels; y of a text is its baseline.
 
-export const TEXT_FONT = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
-export const MONO_FONT = "ui-monospace, 'Cascadia Mono', Menlo, 'DejaVu Sans Mono', monospace";
+const TEXT_FONT = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
+const MONO_FONT = "ui-monospace, 'Cascadia Mono', Menlo, 'DejaVu Sans Mono', monospace";
 
 let surfaceMeasure = null;
 

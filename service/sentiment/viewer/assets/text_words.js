@@ -11,7 +11,7 @@ const STRONG = /\p{L}/u;
 const CLOSING = /^[\p{Pe}\p{Pf}\p{Po}]{1,3}$/u;
 
 /** "rtl", "ltr", or "" for a text without letters: how its first letter is written. */
-export function directionOf(text) {
+function directionOf(text) {
   const letter = STRONG.exec(text);
   return letter ? (RIGHT_TO_LEFT.test(letter[0]) ? "rtl" : "ltr") : "";
 }

@@ -41,7 +41,7 @@ export function wholeNumber(value) {
 }
 
 /** A p-value with two significant digits: "0.05". */
-export function probabilityOfChance(value) {
+function probabilityOfChance(value) {
   return String(Number(value.toPrecision(2)));
 }
 
