@@ -17,12 +17,12 @@ RUN ?= $(BUILD)/train
 # Processes of `make test`, each with whole files of tests: they wait more than they compute.
 JOBS ?= 3
 # Tests that start no server and no training.
-UNIT := tests/batching tests/explain tests/traffic tests/corpus/test_output.py tests/model/test_tokenizer.py tests/model/test_shortened.py \
-	tests/model/test_runner.py tests/api_grpc/test_wire.py tests/test_settings.py tests/test_files.py tests/test_tidy.py tests/docs/test_reference.py
+UNIT := tests/core/batching tests/core/explain tests/tools/traffic tests/tools/corpus/test_output.py tests/core/model/test_tokenizer.py tests/core/model/test_shortened.py \
+	tests/core/model/test_runner.py tests/core/grpc/test_wire.py tests/core/test_settings.py tests/core/files/test_files.py tests/docs/test_tidy.py tests/docs/test_reference.py
 # Tests of what users install: server, clients, commands. `make pythons` runs them.
-USED := tests/api_grpc tests/api_http tests/batching tests/client tests/corpus tests/front_ends tests/lifecycle tests/packaging tests/top tests/test_cli.py \
-	tests/test_completion.py tests/test_connecting.py tests/test_explain_cli.py tests/test_explain_html.py tests/test_files.py \
-	tests/test_journal.py tests/test_log_text.py tests/test_metrics.py tests/test_pipeline.py tests/test_processes.py tests/test_settings.py
+USED := tests/core/grpc tests/core/http tests/core/batching tests/core/client tests/tools/corpus tests/front_ends tests/core/lifecycle tests/deploy/packaging tests/tools/top tests/core/cli/test_cli.py \
+	tests/core/cli/test_completion.py tests/core/cli/test_connecting.py tests/core/cli/test_explain_cli.py tests/viewer/test_explain_html.py tests/core/files/test_files.py \
+	tests/core/observability/test_journal.py tests/core/observability/test_log_text.py tests/core/observability/test_metrics.py tests/core/pipeline/test_pipeline.py tests/core/serving/test_processes.py tests/core/test_settings.py
 PYTHONS ?= python3.12 python3.13
 # How long `make faults` soaks, in seconds, and how many malformed inputs it sends.
 SOAK_S ?= 60
@@ -112,17 +112,17 @@ clean: ## delete what was built
 ##@ Run it
 
 deploy-check: .venv-dev/.dev ## the part of test that is about deploy/: chart, manifests, alerts, board (helm, kubectl, checkov, promtool)
-	$(PYTEST) tests/deploy tests/deploy_rules
+	$(PYTEST) tests/deploy/chart tests/deploy/alerts
 
 image-check: .venv-dev/.dev ## build the image and run it as a pod of the chart, locked in (root; buildah, podman, runc, mmdebstrap, helm; some minutes)
 	@mkdir -p $(BUILD)
-	$(DEV)/python -m tests.image --json $(BUILD)/image.json --sbom $(BUILD)/sbom.json
+	$(DEV)/python -m tests.deploy.image --json $(BUILD)/image.json --sbom $(BUILD)/sbom.json
 
 faults: .venv-dev/.dev ## make every fault, long ones too, and write deploy/RELIABILITY.md (some minutes; SOAK_S=3600: an hour's soak, INPUTS=1000000: malformed inputs)
 	rm -rf $(BUILD)/faults
-	FAULTS_JSON=$(BUILD)/faults SOAK_S=$(SOAK_S) INPUTS=$(INPUTS) $(PYTEST) -m "" tests/faults \
-		--deselect tests/faults/test_report.py
-	$(DEV)/python -m tests.faults.report $(BUILD)/faults
+	FAULTS_JSON=$(BUILD)/faults SOAK_S=$(SOAK_S) INPUTS=$(INPUTS) $(PYTEST) -m "" tests/core/faults \
+		--deselect tests/core/faults/test_report.py
+	$(DEV)/python -m tests.core.faults.report $(BUILD)/faults
 
 release-check: .venv-dev/.dev ## hold the server to the limits in tests/bench/release.toml (five minutes; build/release.html has the curve)
 	@mkdir -p $(BUILD)

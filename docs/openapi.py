@@ -1,4 +1,4 @@
-"""Makes the OpenAPI document of the HTTP routes, ``service/sentiment/api/http/assets/openapi.json``, from the proto: ``make reference``.
+"""Makes the OpenAPI document of the HTTP routes, ``service/sentiment/doors/http/assets/openapi.json``, from the proto: ``make reference``.
 
 Messages, fields, their types and descriptions come from the proto. What it cannot say stands here: which rpc a route calls, which fields a
 request needs, limits that are only in comments, and examples.
@@ -14,8 +14,8 @@ from typing import Any
 
 from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
-from sentiment.api.http.openapi import SETTING
-from sentiment.serving.queries import TARGET_BYTES_MAX
+from sentiment.doors.http.openapi import SETTING
+from sentiment.pipeline.queries import TARGET_BYTES_MAX
 from sentiment.settings import Settings
 
 Schema = dict[str, Any]  # JSON

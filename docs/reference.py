@@ -27,10 +27,9 @@ from grpc_tools import protoc
 
 import sentiment.client
 from docs.openapi import openapi
-from sentiment.api.grpc.calls import CODE_NAMES
-from sentiment.api.grpc.names import METHODS
-from sentiment.api.grpc.status import CODES, HTTP_STATUS, Code
-from sentiment.cli.batch import _parser as batch_parser
+from sentiment.call.calls import CODE_NAMES
+from sentiment.call.names import METHODS
+from sentiment.call.status import CODES, HTTP_STATUS, Code
 from sentiment.cli.main import _parser as sentiment_parser
 from sentiment.errors import RequestError
 from sentiment.observability.drift import Signal
@@ -38,6 +37,7 @@ from sentiment.observability.metrics import Metrics
 from sentiment.settings import Settings, markdown_table, settings_table
 from sentiment_models.cli import COMMANDS
 from sentiment_models.cli import _parser as models_parser
+from sentiment_tools.commands.batch import _parser as batch_parser
 from tests.bench.peers.table import from_json, to_summary
 
 DOCS = Path(__file__).resolve().parent
@@ -45,30 +45,30 @@ ROOT = DOCS.parent
 PROTO = "sentiment/v1/sentiment.proto"
 ARCHITECTURE = DOCS / "internals/architecture.md"
 PEERS = DOCS / "internals/peers.md"
-OPENAPI = ROOT / "service/sentiment/api/http/assets/openapi.json"
+OPENAPI = ROOT / "service/sentiment/doors/http/assets/openapi.json"
 HEAD = "<!-- Made by docs/reference.py of the code; change that. -->\n\n"
 END = "<!-- end -->"
 COLUMNS = 100
 
 # Who calls whom in a Classify call, in its order.
 WAY = (
-    ("sentiment.api.grpc.server", "sentiment.api.grpc.calls"),
-    ("sentiment.api.grpc.calls", "sentiment.api.grpc.servicer"),
-    ("sentiment.api.grpc.servicer", "sentiment.serving.registry"),
-    ("sentiment.api.grpc.servicer", "sentiment.api.grpc.convert"),
-    ("sentiment.api.grpc.servicer", "sentiment.serving.pipeline"),
-    ("sentiment.serving.pipeline", "sentiment.serving.queries"),
-    ("sentiment.serving.pipeline", "sentiment.model.tokenizer"),
-    ("sentiment.serving.pipeline", "sentiment.batching.row_queue"),
+    ("sentiment.doors.grpc.server", "sentiment.call.calls"),
+    ("sentiment.call.calls", "sentiment.call.servicer"),
+    ("sentiment.call.servicer", "sentiment.pipeline.registry"),
+    ("sentiment.call.servicer", "sentiment.call.convert"),
+    ("sentiment.call.servicer", "sentiment.pipeline.served"),
+    ("sentiment.pipeline.served", "sentiment.pipeline.queries"),
+    ("sentiment.pipeline.served", "sentiment.model.tokenizer"),
+    ("sentiment.pipeline.served", "sentiment.batching.row_queue"),
     ("sentiment.batching.row_queue", "sentiment.batching.batcher"),
     ("sentiment.batching.batcher", "sentiment.batching.scheduler"),
     ("sentiment.batching.batcher", "sentiment.model.runner"),
     ("sentiment.model.runner", "sentiment.model.session"),
-    ("sentiment.serving.pipeline", "sentiment.model.scores"),
-    ("sentiment.api.grpc.calls", "sentiment.api.grpc.status"),
+    ("sentiment.pipeline.served", "sentiment.model.scores"),
+    ("sentiment.call.calls", "sentiment.call.status"),
 )
 # Each is drawn apart from its folder: it knows more than its neighbours may.
-APART = ("sentiment.serving.app", "sentiment.serving.local", "sentiment.serving.offline")
+APART = ("sentiment.serving.app", "sentiment.local", "sentiment.offline")
 # Its folders are drawn apart from each other.
 DIVIDED = "serving"
 GENERATED = ("v1", "oip")

@@ -26,9 +26,9 @@ from onnx.reference.ops import load_op
 
 from sentiment.errors import BadBundle
 from sentiment.model.classifier import Classifier, golden_error, load_classifier
-from sentiment.model.gpu_graphs import make_graphs, make_unfused
-from sentiment.model.on_device import FP16_TOLERANCE
-from sentiment.model.packed_graph import MICROSOFT
+from sentiment.model.gpu.graphs import make_graphs, make_unfused
+from sentiment.model.gpu.on_device import FP16_TOLERANCE
+from sentiment.model.gpu.packed_graph import MICROSOFT
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row
 

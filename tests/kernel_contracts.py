@@ -4,7 +4,7 @@ They show without a GPU which batches a kernel refuses, and which it would read 
 check returns an empty text if the kernel accepts. It names its source: a file of github.com/microsoft/onnxruntime, under
 onnxruntime/contrib_ops, and the commit of the version that was read. Where several kernels may run, the demands of all of them count,
 unless a check says otherwise; where versions differ, the strictest counts. Versions up to 2026 were read, but not just that of the tested
-release (TESTED in model/gpu_wheel.py). What a kernel computes is not checked.
+release (TESTED in model/gpu/wheel.py). What a kernel computes is not checked.
 """
 
 import functools

@@ -6,7 +6,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sentiment.serving.local import Local
+    from sentiment.local import Local
 
 __all__ = ["Local"]
 
@@ -15,7 +15,7 @@ def __getattr__(name: str) -> object:
     if name != "Local":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from sentiment.serving.local import Local  # noqa: PLC0415  # as said above
+        from sentiment.local import Local  # noqa: PLC0415  # as said above
     except ModuleNotFoundError as error:
         from sentiment.extras import SERVES, to_install  # noqa: PLC0415  # as said above
 

@@ -23,7 +23,7 @@ except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(what, name=missing.name) from missing
 
 if TYPE_CHECKING:
-    from sentiment.serving.local import Folders, Local
+    from sentiment.local import Folders, Local
 
 # Loaded bundles that are kept: the clones of a cross validation share one.
 LOADED_MAX = 2

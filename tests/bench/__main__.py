@@ -20,9 +20,9 @@ from google.protobuf.duration_pb2 import Duration
 from sentiment.files.reading import read_texts
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.cores import cores_granted
-from sentiment.traffic.lengths import LONG, SHORT
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+from sentiment_tools.traffic.lengths import LONG, SHORT
 from tests.bench.processes import CEILING_ROWS, Started, Worker, cpu_s, idle_share, start_server
 from tests.bench.slo import POLICIES, SHARES, measure_objective
 from tests.bench.texts import make_texts

@@ -27,8 +27,8 @@ from sentiment.batching.row_queue import TextOutcome
 from sentiment.batching.ticket import Priority
 from sentiment.errors import RequestError
 from sentiment.model.tokenizer import Row
-from sentiment.serving.front_ends.executor_client import Link, RemoteQueue, connect
-from sentiment.serving.front_ends.frames import Listing
+from sentiment_front_ends.executor_client import Link, RemoteQueue, connect
+from sentiment_front_ends.frames import Listing
 from tests.bench.front_ends import EXECUTOR_US_MAX, FED_TOKENS, server
 from tests.bench.processes import Worker, idle_share
 from tests.tiny import make_bundle

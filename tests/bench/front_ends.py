@@ -24,9 +24,9 @@ from sentiment.batching.batcher import RowResult
 from sentiment.batching.row_queue import TextOutcome
 from sentiment.batching.ticket import Priority
 from sentiment.model.tokenizer import Row
-from sentiment.serving.front_ends.executor_client import Link, RemoteQueue, connect
-from sentiment.serving.front_ends.frames import Listing
 from sentiment.v1 import sentiment_pb2 as pb
+from sentiment_front_ends.executor_client import Link, RemoteQueue, connect
+from sentiment_front_ends.frames import Listing
 from tests.bench.processes import Worker, cpu_s, idle_share
 from tests.tiny import make_bundle
 

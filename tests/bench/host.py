@@ -29,10 +29,10 @@ import tokenizers
 from google.protobuf.duration_pb2 import Duration
 
 from sentiment.model.bundle import bundle_roots, find_bundle
-from sentiment.traffic.lengths import SHORT
-from sentiment.traffic.texts import with_new_words
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+from sentiment_tools.traffic.lengths import SHORT
+from sentiment_tools.traffic.texts import with_new_words
 from tests.bench.processes import cpu_s, idle_share
 from tests.bench.texts import make_texts
 
@@ -69,9 +69,10 @@ LENGTHS = {"short": SHORT, "128": [128] * len(SHORT)}
 def take_the_place_of_a_gpu(model: Reckoned) -> None:
     """Make this process serve on the stand-in."""
     # Here, since the measuring process needs none of it.
-    from sentiment.model import device_session, gpu_graphs, on_device
-    from sentiment.model.devices import Found
-    from sentiment.serving.lifecycle import loading
+    from sentiment.lifecycle import loading
+    from sentiment.model.gpu import device_session, on_device
+    from sentiment.model.gpu import graphs as gpu_graphs
+    from sentiment.model.gpu.devices import Found
     from tests.bench.gpu.stand_in import STAND_IN
     from tests.packed_twin import save_twin
 
@@ -101,7 +102,7 @@ def take_the_place_of_a_gpu(model: Reckoned) -> None:
 def serve(model: str, arguments: list[str]) -> int:
     """``sentiment serve`` on the stand-in, and so its front ends' executor."""
     from sentiment.cli.main import main as sentiment  # as above
-    from sentiment.serving.front_ends import supervisor  # as above
+    from sentiment_front_ends import supervisor  # as above
 
     supervisor.COMMAND = (sys.executable, "-P", "-m", "tests.bench.host", "part", model)
     take_the_place_of_a_gpu(MODELS[model])
@@ -110,7 +111,7 @@ def serve(model: str, arguments: list[str]) -> int:
 
 def part(model: str) -> None:
     """One process of several."""
-    from sentiment.serving.front_ends.__main__ import main as front_ends  # as above
+    from sentiment_front_ends.__main__ import main as front_ends  # as above
 
     take_the_place_of_a_gpu(MODELS[model])
     sys.exit(front_ends())

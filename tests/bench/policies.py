@@ -13,7 +13,7 @@ from sentiment.batching.batcher import Waiting
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import State, Ticket
 from sentiment.cli.main import main
-from sentiment.serving.lifecycle import served_model
+from sentiment.lifecycle import served_model
 
 
 def make_fifo(rows_max: int) -> type[Scheduler[Waiting]]:

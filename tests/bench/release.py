@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Self
 
 from sentiment.client import CallFailed, Client
-from sentiment.files.html_report import plain
-from sentiment.loadtest.drivers import LoadFailed, Target
-from sentiment.loadtest.fleet import Fleet
-from sentiment.loadtest.knee import of_sent
-from sentiment.loadtest.mix import Mix
-from sentiment.loadtest.report import compose
-from sentiment.loadtest.results import Group, Point
-from sentiment.loadtest.search import Search, Slo, find_slo
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.cores import cores_granted
-from sentiment.traffic.arrivals import Poisson
-from sentiment.traffic.texts import read_pool
+from sentiment_tools.loadtest.drivers import LoadFailed, Target
+from sentiment_tools.loadtest.fleet import Fleet
+from sentiment_tools.loadtest.knee import of_sent
+from sentiment_tools.loadtest.mix import Mix
+from sentiment_tools.loadtest.report import compose
+from sentiment_tools.loadtest.results import Group, Point
+from sentiment_tools.loadtest.search import Search, Slo, find_slo
+from sentiment_tools.reports.html_report import plain
+from sentiment_tools.traffic.arrivals import Poisson
+from sentiment_tools.traffic.texts import read_pool
 from tests.bench.processes import CEILING_ROWS, Worker, cpu_s, idle_share, start_server
 
 LIMITS = Path(__file__).with_name("release.toml")

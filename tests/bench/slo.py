@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 
-from sentiment.loadtest.drivers import Target
-from sentiment.loadtest.fleet import Fleet, measure
-from sentiment.loadtest.mix import Mix
-from sentiment.traffic.arrivals import Poisson
+from sentiment_tools.loadtest.drivers import Target
+from sentiment_tools.loadtest.fleet import Fleet, measure
+from sentiment_tools.loadtest.mix import Mix
+from sentiment_tools.traffic.arrivals import Poisson
 from tests.bench.processes import start_server
 
 OBJECTIVE_S = 0.5

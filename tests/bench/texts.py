@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 
 import tokenizers
 
-from sentiment.traffic.lengths import of_quantiles
-from sentiment.traffic.texts import clauses
+from sentiment_tools.traffic.lengths import of_quantiles
+from sentiment_tools.traffic.texts import clauses
 
 
 def make_texts(quantiles: Sequence[int], count: int, tokenizer: tokenizers.Tokenizer, seed: int = 1) -> list[str]:

@@ -4,9 +4,9 @@ import statistics
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from sentiment.loadtest.drivers import Target
-from sentiment.loadtest.fleet import Fleet
-from sentiment.loadtest.mix import Mix
+from sentiment_tools.loadtest.drivers import Target
+from sentiment_tools.loadtest.fleet import Fleet
+from sentiment_tools.loadtest.mix import Mix
 from tests.bench.processes import start_server
 from tests.bench.slo import CALLERS, OBJECTIVE_S, PATIENT
 

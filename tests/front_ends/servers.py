@@ -27,7 +27,7 @@ BATCH_ROWS_HELD = 7
 HOLDING = """
 import pathlib, sys, time
 
-if "sentiment.serving.front_ends" in sys.orig_argv:
+if "sentiment_front_ends" in sys.orig_argv:
     from sentiment.model.session import Session
 
     run, folder = Session.run, pathlib.Path({folder!r})

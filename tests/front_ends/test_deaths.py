@@ -24,7 +24,7 @@ SECRET = "great XyzzySecret film"
 HANGING = """
 import pathlib, sys, threading
 
-if "sentiment.serving.front_ends" in sys.orig_argv:
+if "sentiment_front_ends" in sys.orig_argv:
     from sentiment.model.session import Session
 
     run, hung = Session.run, pathlib.Path({hung!r})

@@ -25,11 +25,11 @@ from onnx import numpy_helper
 
 from sentiment.admin_client import AdminClient
 from sentiment.client import AsyncClient, CallFailed, Classification, Client, ExplainOptions
-from sentiment.serving.front_ends.front_end import DROP_S
+from sentiment_front_ends.front_end import DROP_S
 from tests.conftest import PLAIN
+from tests.core.lifecycle.conftest import TOKEN, break_golden
 from tests.front_ends.servers import HELD, PATIENCE_S, Held, Server, eventually_answers
 from tests.front_ends.test_shared_port import connections
-from tests.lifecycle.conftest import TOKEN, break_golden
 from tests.tiny import LABELS, WEIGHTS, make_bundle, read_manifest, write_manifest
 
 SWAPS = 4

@@ -11,20 +11,20 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from sentiment.api.grpc import calls as calls_module
-from sentiment.api.grpc.accepting import Handler
-from sentiment.api.grpc.call import CALLER, REQUEST_ID
-from sentiment.api.grpc.calls import CODE_NAMES, CallLimits, Calls
-from sentiment.api.grpc.field_count import FIELDS_MAX
-from sentiment.api.grpc.names import METHODS, SERVICE
-from sentiment.api.grpc.receiving import Receiving
+from sentiment.call import calls as calls_module
+from sentiment.call.call import CALLER, REQUEST_ID
+from sentiment.call.calls import CODE_NAMES, CallLimits, Calls
+from sentiment.call.field_count import FIELDS_MAX
+from sentiment.call.names import METHODS, SERVICE
+from sentiment.call.request_bytes import RequestBytes
+from sentiment.doors.grpc.accepting import Handler
+from sentiment.doors.grpc.receiving import Receiving
 from sentiment.model.lease import InUse
 from sentiment.observability.metrics import Metrics
-from sentiment.serving.front_ends.executor_client import GONE
-from sentiment.serving.front_ends.forward import Forward
-from sentiment.serving.registry import Models
-from sentiment.serving.request_bytes import RequestBytes
+from sentiment.pipeline.registry import Models
 from sentiment.v1 import sentiment_pb2 as pb
+from sentiment_front_ends.executor_client import GONE
+from sentiment_front_ends.forward import Forward
 
 PATIENCE_S = 10
 ASKED = pb.ExplainRequest(text="good").SerializeToString()

@@ -15,12 +15,14 @@ import pytest
 from sentiment.batching.row_queue import NotLetIn, TextOutcome
 from sentiment.errors import Broken, Refused, Unavailable
 from sentiment.model.tokenizer import Row
+from sentiment.pipeline.queries import Query
 from sentiment.serving import event_loop
-from sentiment.serving.front_ends import executor_client as links
-from sentiment.serving.front_ends import executor_endpoint as endpoint
-from sentiment.serving.front_ends.executor_client import RemoteQueue
-from sentiment.serving.front_ends.executor_endpoint import FrontEndServer, Serving
-from sentiment.serving.front_ends.frames import (
+from sentiment.settings import Settings
+from sentiment_front_ends import executor_client as links
+from sentiment_front_ends import executor_endpoint as endpoint
+from sentiment_front_ends.executor_client import RemoteQueue
+from sentiment_front_ends.executor_endpoint import FrontEndServer, Serving
+from sentiment_front_ends.frames import (
     Frames,
     Kind,
     Listing,
@@ -36,10 +38,8 @@ from sentiment.serving.front_ends.frames import (
     unpack_numbers,
     unpack_texts,
 )
-from sentiment.serving.front_ends.front_end import FrontEnd
-from sentiment.serving.front_ends.handshake import Start
-from sentiment.serving.queries import Query
-from sentiment.settings import Settings
+from sentiment_front_ends.front_end import FrontEnd
+from sentiment_front_ends.handshake import Start
 from tests.front_ends.test_queue import DIGEST, INTERACTIVE, PATIENCE_S, Heard, Joined, join, joined, row, submit, until
 
 __all__ = ["joined"]

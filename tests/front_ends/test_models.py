@@ -15,13 +15,13 @@ from sentiment.batching.batcher import RowResult
 from sentiment.batching.row_queue import NotLetIn, TextOutcome
 from sentiment.errors import BadBundle, ModelNotFound, Unavailable
 from sentiment.model.classifier import load_classifier
-from sentiment.serving.front_ends import executor_endpoint as endpoint
-from sentiment.serving.front_ends.executor_client import Link, RemoteQueue, connect
-from sentiment.serving.front_ends.executor_endpoint import FrontEndServer, Serving
-from sentiment.serving.front_ends.frames import Listing
-from sentiment.serving.front_ends.model_copy import classifier_of, copy_of
-from sentiment.serving.queries import Query, QueryReader, TextLimits
-from sentiment.serving.registry import Models
+from sentiment.pipeline.queries import Query, QueryReader, TextLimits
+from sentiment.pipeline.registry import Models
+from sentiment_front_ends import executor_endpoint as endpoint
+from sentiment_front_ends.executor_client import Link, RemoteQueue, connect
+from sentiment_front_ends.executor_endpoint import FrontEndServer, Serving
+from sentiment_front_ends.frames import Listing
+from sentiment_front_ends.model_copy import classifier_of, copy_of
 from tests.front_ends.test_queue import INTERACTIVE, PATIENCE_S, row, until
 from tests.tiny import make_bundle
 

@@ -12,13 +12,13 @@ from structlog.testing import capture_logs
 
 from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost, SentimentError, TaskEnded
 from sentiment.serving import event_loop
-from sentiment.serving.front_ends import __main__ as entry
-from sentiment.serving.front_ends import executor as module
-from sentiment.serving.front_ends.executor import Executor
-from sentiment.serving.front_ends.front_end import FrontEnd
-from sentiment.serving.front_ends.handshake import EXECUTOR, Start
-from sentiment.serving.front_ends.supervisor import BAD_BUNDLE, CANNOT_SERVE, FAILED, WRONG_SETTINGS
 from sentiment.settings import Settings
+from sentiment_front_ends import __main__ as entry
+from sentiment_front_ends import executor as module
+from sentiment_front_ends.executor import Executor
+from sentiment_front_ends.front_end import FrontEnd
+from sentiment_front_ends.handshake import EXECUTOR, Start
+from sentiment_front_ends.supervisor import BAD_BUNDLE, CANNOT_SERVE, FAILED, WRONG_SETTINGS
 
 
 async def test_counts_are_collected_without_a_scrape_and_a_failure_does_not_end_that(monkeypatch: pytest.MonkeyPatch) -> None:

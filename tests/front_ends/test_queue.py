@@ -17,11 +17,11 @@ from sentiment.batching.ticket import Priority
 from sentiment.batching.windows import RowsResult
 from sentiment.errors import Expired, ModelFailed, Refused, Unavailable
 from sentiment.model.tokenizer import Row, Windows
-from sentiment.serving.front_ends.executor_client import LATE_S, Link, RemoteQueue, connect
-from sentiment.serving.front_ends.executor_endpoint import FrontEndServer, Serving
-from sentiment.serving.front_ends.frames import HEAD, Listing
-from tests.batching.test_batcher import HandRunner, Notes
-from tests.batching.test_cost import fixed
+from sentiment_front_ends.executor_client import LATE_S, Link, RemoteQueue, connect
+from sentiment_front_ends.executor_endpoint import FrontEndServer, Serving
+from sentiment_front_ends.frames import HEAD, Listing
+from tests.core.batching.test_batcher import HandRunner, Notes
+from tests.core.batching.test_cost import fixed
 
 INTERACTIVE = Priority.INTERACTIVE
 PATIENCE_S = 10

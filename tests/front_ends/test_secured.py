@@ -10,9 +10,9 @@ from grpc_health.v1 import health_pb2
 
 from sentiment.client import Client, Credentials
 from tests.conftest import PLAIN
+from tests.core.security.authorities import A_DAY, Authority, Mounted, mounted_pair
+from tests.core.security.test_doors import OTHER, TOKEN, code_of, fetch, health
 from tests.front_ends.servers import Server
-from tests.security.authorities import A_DAY, Authority, Mounted, mounted_pair
-from tests.security.test_doors import OTHER, TOKEN, code_of, fetch, health
 
 AUTHORITY = Authority()
 

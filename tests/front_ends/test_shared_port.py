@@ -16,10 +16,10 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from sentiment.client import AsyncClient, CallFailed, Client, ExplainOptions, Result
 from sentiment.oip import inference_pb2 as oip
 from sentiment.oip import inference_pb2_grpc as oip_grpc
-from sentiment.serving.front_ends.executor import COUNTS_EVERY_S
 from sentiment.v1 import sentiment_pb2 as pb
-from tests.api_grpc.test_oip import asked, labels_of
+from sentiment_front_ends.executor import COUNTS_EVERY_S
 from tests.conftest import PLAIN, RunningServer
+from tests.core.grpc.test_oip import asked, labels_of
 from tests.front_ends.servers import PATIENCE_S, Server
 
 LONG = "good " * 40 + "bad " * 60

@@ -14,9 +14,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from sentiment.errors import CannotServe
-from sentiment.serving.front_ends import supervisor as module
-from sentiment.serving.front_ends.handshake import EXECUTOR, Start
-from sentiment.serving.front_ends.supervisor import (
+from sentiment.settings import Settings
+from sentiment_front_ends import supervisor as module
+from sentiment_front_ends.handshake import EXECUTOR, Start
+from sentiment_front_ends.supervisor import (
     BAD_BUNDLE,
     CANNOT_SERVE,
     COMMAND,
@@ -26,7 +27,6 @@ from sentiment.serving.front_ends.supervisor import (
     Supervisor,
     supervise,
 )
-from sentiment.settings import Settings
 
 PATIENCE_S = 30
 # Sends one heartbeat.

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from sentiment.observability.drift import Signal, stability_index
 from sentiment.observability.expected_accuracy import interval
 from sentiment.observability.metrics import Metrics, ModelMetrics
-from sentiment.serving.front_ends.executor import Executor
-from sentiment.serving.front_ends.metric_totals import Counted, Totals
+from sentiment_front_ends.executor import Executor
+from sentiment_front_ends.metric_totals import Counted, Totals
 from tests.tiny import LABELS
 
 

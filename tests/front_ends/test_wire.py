@@ -12,7 +12,7 @@ from sentiment.batching.ticket import Priority
 from sentiment.errors import Broken, Expired, ModelFailed, Refused, RequestError, Unavailable
 from sentiment.model.tokenizer import Row
 from sentiment.observability.tracing.trace import Place
-from sentiment.serving.front_ends.frames import (
+from sentiment_front_ends.frames import (
     BODY_BYTES_MAX,
     DIGEST_BYTES,
     HEAD,

@@ -14,13 +14,14 @@ from unittest import mock
 import torch
 
 from sentiment_models.cli import main
-from sentiment_models.training import pretrain, train
+from sentiment_models.study import pretrain
+from sentiment_models.training import train
 
 # Far beyond what any of them takes.
 TIMEOUT_S = 300
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["sentiment_models.training.train", "sentiment_models.training.pretrain", "sentiment_models.export.export"])
+CONTEXT.set_forkserver_preload(["sentiment_models.training.train", "sentiment_models.study.pretrain", "sentiment_models.export.export"])
 
 
 def run(function: Callable[..., object], *calls: Sequence[Any]) -> list[int | None]:

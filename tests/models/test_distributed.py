@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from torch.distributed import TCPStore
 
 from sentiment_models.data.corpus import read_corpus
+from sentiment_models.study.pretrain import pretrain
 from sentiment_models.training.distributed import Processes
-from sentiment_models.training.pretrain import pretrain
 from sentiment_models.training.recipe import Pretraining, Recipe
 from sentiment_models.training.train import train
 from tests.models import processes

@@ -16,7 +16,7 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertForPreTraining, BertModel
 
 from sentiment_models.cli import main
-from sentiment_models.training.tensorflow_bert import _variables
+from sentiment_models.study.tensorflow_bert import _variables
 from tests.conftest import leave_out
 from tests.models import original_bert
 from tests.models.tiny_bert import sentences, write_tsv

@@ -16,13 +16,13 @@ from transformers import AutoConfig, BertForPreTraining, BertTokenizerFast
 
 from sentiment_models.cli import main
 from sentiment_models.commands.pretrain import PRETRAINING_HELP
-from sentiment_models.data.documents import Documents, Frame, pairs, read_documents, segments
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
-from sentiment_models.training import pretrain as pretrain_module
+from sentiment_models.study import pretrain as pretrain_module
+from sentiment_models.study.documents import Documents, Frame, pairs, read_documents, segments
+from sentiment_models.study.language_model import HEADS, load
+from sentiment_models.study.masking import IGNORED, Vocabulary, mask
+from sentiment_models.study.pretrain import Masker, pretrain
 from sentiment_models.training.distributed import Processes
-from sentiment_models.training.language_model import HEADS, load
-from sentiment_models.training.masking import IGNORED, Vocabulary, mask
-from sentiment_models.training.pretrain import Masker, pretrain
 from sentiment_models.training.recipe import Pretraining, Recipe
 from sentiment_models.training.train import train
 from tests.models import processes

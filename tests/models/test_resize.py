@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.export.checkpoint import load_classifier
-from sentiment_models.training.resize import resize
+from sentiment_models.study.resize import resize
 from tests.models.tiny_bert import save_tiny_bert, sentences
 from tests.models.tiny_families import TINY, save_tiny
 

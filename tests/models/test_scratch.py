@@ -11,10 +11,10 @@ from transformers import AutoTokenizer
 from sentiment_models.cli import main
 from sentiment_models.data.labelled import evaluation_steps, read_examples
 from sentiment_models.errors import BadData, ModelsError, OtherRun
-from sentiment_models.reports.experiment_page import curves_png, report, text_table
 from sentiment_models.reports.plots import panels
-from sentiment_models.training import experiment as module
-from sentiment_models.training.experiment import Outcome, Point, accuracy, conduct, parameters, sample
+from sentiment_models.study import experiment as module
+from sentiment_models.study.experiment import Outcome, Point, accuracy, conduct, parameters, sample
+from sentiment_models.study.experiment_page import curves_png, report, text_table
 from sentiment_models.training.recipe import Experiment, Recipe, Shape
 from sentiment_models.training.scratch import SPECIAL_TOKENS, train_tokenizer
 from sentiment_models.training.train import train

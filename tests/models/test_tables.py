@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from sentiment_models.data.labelled import Example, LabelledReading, read_examples, read_texts
 from sentiment_models.errors import BadData
+from tests.core.files.odd_files import ERROR, ODD_FILES, OddFile
+from tests.core.files.test_round_trips import DELIMITERS, LINE_ENDS, SIGNS, TEXTS
 from tests.models.tiny_bert import LABELS
-from tests.tables.odd_files import ERROR, ODD_FILES, OddFile
-from tests.tables.test_round_trips import DELIMITERS, LINE_ENDS, SIGNS, TEXTS
 
 # Column, header and format of labelled texts are fixed; a .tsv without the column label has no header; each object of a .jsonl is a row.
 OTHERS = [

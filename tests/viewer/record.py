@@ -12,7 +12,7 @@ from google.protobuf.json_format import ParseDict
 
 from sentiment.settings import Settings
 from sentiment.v1 import sentiment_pb2 as pb
-from sentiment.viewer.page import saved_page
+from sentiment_viewer.page import saved_page
 from tests.conftest import RunningServer
 
 ROOT = Path(__file__).parents[2]

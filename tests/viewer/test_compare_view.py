@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page, expect
 
 from sentiment.client import ExplainOptions
-from sentiment.viewer.page import assets
+from sentiment_viewer.page import assets
 from tests.conftest import RunningServer
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Route, expect
 
 from tests.conftest import RunningServer
-from tests.test_journal import rows
+from tests.core.observability.test_journal import rows
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
 from tests.viewer.reading import ask, field, settled, until

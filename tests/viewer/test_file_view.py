@@ -18,9 +18,9 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from sentiment.client import Client
-from tests.api_grpc.gate import FixedCost, Gate, set_cost
 from tests.conftest import RunningServer
-from tests.tables.odd_files import ODD_FILES, OddFile
+from tests.core.files.odd_files import ODD_FILES, OddFile
+from tests.core.grpc.gate import FixedCost, Gate, set_cost
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
 from tests.viewer.reading import ask, show, until

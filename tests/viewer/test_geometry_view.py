@@ -13,7 +13,7 @@ from google.protobuf.json_format import ParseDict
 from playwright.sync_api import Locator, Page, Route, expect
 
 from sentiment.v1 import sentiment_pb2 as pb
-from sentiment.viewer.page import saved_page
+from sentiment_viewer.page import saved_page
 from tests.conftest import RunningServer
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit

@@ -3,8 +3,8 @@
 import pytest
 from playwright.sync_api import Browser
 
-from sentiment.viewer.joining import joined
-from sentiment.viewer.page import assets
+from sentiment_viewer.joining import joined
+from sentiment_viewer.page import assets
 
 pytestmark = pytest.mark.needs_tool("chromium")
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 
 Floats = npt.NDArray[np.float64]
-ASSETS = Path(__file__).parents[2] / "service/sentiment/viewer/assets"
+ASSETS = Path(__file__).parents[2] / "service/sentiment_viewer/assets"
 CONTRAST_MIN = 3.0
 # Of a text with what is behind it (WCAG 2.2, 1.4.3).
 TEXT_CONTRAST_MIN = 4.5

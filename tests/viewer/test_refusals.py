@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from sentiment.explain.turns import NoRoom
-from tests.api_grpc.gate import Gate, in_loop, served_by, total
 from tests.conftest import RunningServer
+from tests.core.grpc.gate import Gate, in_loop, served_by, total
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
 from tests.viewer.reading import VIEWS, ask, field, settled, show, until

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from sentiment.cli.explanation_text import _counterfactual, _directions, _evidence, _explained, _moved
-from sentiment.viewer.page import assets
+from sentiment_viewer.page import assets
 
 pytestmark = pytest.mark.needs_tool("chromium")
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from sentiment_models.commands.arguments import DATA_HELP, add_output, label_names, positive
-from sentiment_models.explanations.training_settings import Settings
+from sentiment_models.study.training_settings import Settings
 
 DESCRIPTION = (
     "Train small encoders to test what attention contributes (Wiegreffe and Pinter 2019): frozen to uniform, from other seeds, as word "
@@ -55,9 +55,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     import torch
 
-    from sentiment_models.explanations.training_page import as_page, as_text, curve_png
-    from sentiment_models.explanations.training_tests import RESULTS, attention_tests
     from sentiment_models.reports.report import write_text
+    from sentiment_models.study.training_page import as_page, as_text, curve_png
+    from sentiment_models.study.training_tests import RESULTS, attention_tests
     from sentiment_models.training.resume import write_atomically
 
     torch.set_num_threads(arguments.threads)

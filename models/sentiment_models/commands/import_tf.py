@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    from sentiment_models.training.tensorflow_bert import import_tf
+    from sentiment_models.study.tensorflow_bert import import_tf
 
     found = import_tf(arguments.folder, arguments.output, lower_case=arguments.lower_case, force=arguments.force)
     case = "lower-cases texts" if found.lower_case else "keeps the case of texts"

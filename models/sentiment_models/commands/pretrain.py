@@ -61,8 +61,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     import torch
 
+    from sentiment_models.study.pretrain import pretrain
     from sentiment_models.training.distributed import is_first_process
-    from sentiment_models.training.pretrain import pretrain
 
     if arguments.threads:
         torch.set_num_threads(arguments.threads)

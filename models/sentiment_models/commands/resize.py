@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    from sentiment_models.training.resize import resize
+    from sentiment_models.study.resize import resize
 
     resize(arguments.base, arguments.out, layers=arguments.layers, width=arguments.width, seed=arguments.seed, force=arguments.force)
     print(f"{arguments.out}: resized; go on with: sentiment-models train --base {arguments.out}")

@@ -59,8 +59,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     import torch
 
-    from sentiment_models.reports.experiment_page import curves_png, report, text_table
-    from sentiment_models.training.experiment import conduct
+    from sentiment_models.study.experiment import conduct
+    from sentiment_models.study.experiment_page import curves_png, report, text_table
     from sentiment_models.training.resume import write_atomically
 
     if arguments.threads:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from sentiment.files.html_report import Section, page, paragraph, plain, table
 from sentiment.model.classifier import Classifier
 from sentiment.model.cores import cores_granted
 from sentiment_models.errors import ModelsError
@@ -17,6 +16,7 @@ from sentiment_models.evaluation.metrics import calibration_error
 from sentiment_models.evaluation.resample import SEED, difference_interval, mcnemar
 from sentiment_models.evaluation.tables import P_VALUE_MIN, Table, interval, shortened
 from sentiment_models.export.inference import load_served
+from sentiment_tools.reports.html_report import Section, page, paragraph, plain, table
 
 # Flips shown per file and direction, those where the second bundle is most confident first.
 EXAMPLES_MAX = 12

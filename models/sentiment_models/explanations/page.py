@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator
 
-from sentiment.files.html_report import Section, page, paragraph, plain, table
 from sentiment_models.evaluation.tables import Table
-from sentiment_models.explanations import pictures, tables, training_page
-from sentiment_models.explanations.attention_tables import attention_tables, not_measured
+from sentiment_models.explanations import pictures, tables
 from sentiment_models.explanations.conclusions import in_words, percent
 from sentiment_models.explanations.findings import DatasetFound, Findings
 from sentiment_models.explanations.pictures import Row
 from sentiment_models.explanations.training_findings import TrainingFindings
 from sentiment_models.reports.report import picture
+from sentiment_models.study import training_page
+from sentiment_models.study.attention_tables import attention_tables, not_measured
+from sentiment_tools.reports.html_report import Section, page, paragraph, plain, table
 
 AGAINST_RUNNER_UP = "the logit of the predicted label minus that of the runner-up; probability: its share in what both have together"
 

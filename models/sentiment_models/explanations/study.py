@@ -20,7 +20,6 @@ from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.evaluate import Dataset, refuse_equal_names
 from sentiment_models.explanations.aggregate import methods_found
 from sentiment_models.explanations.agreement import agreement
-from sentiment_models.explanations.attention_tests import attention_found
 from sentiment_models.explanations.corpus_heads import heads_found
 from sentiment_models.explanations.findings import AttentionFound, DatasetFound, Findings, HeadsFound
 from sentiment_models.explanations.journal import Journal
@@ -30,6 +29,7 @@ from sentiment_models.explanations.sources import OF_STUDY, code_of
 from sentiment_models.explanations.subject import Subject
 from sentiment_models.export.manifest import sha256
 from sentiment_models.export.provenance import Json
+from sentiment_models.study.attention_tests import attention_found
 
 TEXTS = 500
 SEED = 7

@@ -5,7 +5,6 @@ All statements follow from measurements, unfavourable ones included.
 
 from collections.abc import Iterator, Sequence
 
-from sentiment.files.html_report import markdown
 from sentiment.model.bundle import Manifest
 from sentiment.model.trust import ExplanationsMeasured
 from sentiment_models.explanations.conclusions import BETTER_AIM, SIGN, VERDICT_ERASES, against, aim, by_status, status
@@ -22,6 +21,7 @@ from sentiment_models.explanations.findings import (
 )
 from sentiment_models.explanations.training_findings import TrainingFindings
 from sentiment_models.reports.about import AuthorFacts
+from sentiment_tools.reports.html_report import markdown
 
 # Operators in words.
 ERASED = {"attention_mask": "by the attention mask", "mask_token": "by [MASK]", "deletion": "by deletion"}

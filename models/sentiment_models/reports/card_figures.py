@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from sentiment.files.html_report import markdown
 from sentiment.model.bundle import Manifest
 from sentiment_models.evaluation import tables
 from sentiment_models.evaluation.baselines import COMMONEST
 from sentiment_models.evaluation.findings import Evaluation, Measurement
 from sentiment_models.export.golden import MEANT
+from sentiment_tools.reports.html_report import markdown
 
 # Characters of a quoted text, and behaviours whose failures are quoted.
 QUOTED_MAX = 90

@@ -6,7 +6,6 @@ Every figure comes from a measurement or the manifest; none is written by hand.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sentiment.files.html_report import markdown
 from sentiment.model.bundle import Bundle, GraphSpec, Manifest
 from sentiment_models.evaluation.findings import Evaluation
 from sentiment_models.explanations.findings import Findings
@@ -15,6 +14,7 @@ from sentiment_models.export.manifest import CARD_FILE, WEIGHTS_FILE
 from sentiment_models.export.provenance import Json
 from sentiment_models.reports import card_figures
 from sentiment_models.reports.card_explanations import explanations
+from sentiment_tools.reports.html_report import markdown
 
 Facts = Mapping[str, Json]
 # Recipe settings that shape an untrained model and have no effect with a base.

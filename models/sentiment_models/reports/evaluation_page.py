@@ -1,10 +1,10 @@
 """The report of an evaluation, as terminal text and as an HTML page with plots."""
 
-from sentiment.files.html_report import Section, page, paragraph, plain, table
 from sentiment_models.evaluation import tables
 from sentiment_models.evaluation.findings import Evaluation
 from sentiment_models.evaluation.tables import Table
 from sentiment_models.reports.report import picture
+from sentiment_tools.reports.html_report import Section, page, paragraph, plain, table
 
 
 def as_text(evaluation: Evaluation) -> str:

@@ -1,4 +1,4 @@
-"""Parts of reports that ``sentiment.files.html_report`` lacks: embedded PNG pictures, and what is written where."""
+"""Parts of reports that ``sentiment_tools.reports.html_report`` lacks: embedded PNG pictures, and what is written where."""
 
 import base64
 import html

@@ -5,7 +5,7 @@ wait for ``hold_s``) or a deadline comes.
 ``step`` returns what to do now and when to call it again. The driver reports events with ``add``, ``cancel``, ``begin``, ``finish``,
 ``fail`` and ``give_back``. docs/internals/scheduler.md explains how a batch is chosen, and why.
 
-Promises, checked by a simulation in tests/batching/test_simulation.py:
+Promises, checked by a simulation in tests/core/batching/test_simulation.py:
 
 - Every ticket has exactly one fate: answered, expired, cancelled or failed. A row that ``add`` refuses gets no ticket.
 - A batch is formed for a free runner, or, if it is full, for a runner that is about to be free. Every batch keeps every limit.

@@ -33,7 +33,7 @@ from sentiment.v1 import sentiment_pb2 as pb
 if TYPE_CHECKING:
     from sentiment.cli.explain import ExplainJob
     from sentiment.client import Client
-    from sentiment.serving.local import Local
+    from sentiment.local import Local
 
 # No progress is shown for work that ends sooner.
 PROGRESS_AFTER_S = 2.0
@@ -309,7 +309,7 @@ def source_of(job: "Job | ExplainJob") -> "Iterator[Client | Local]":
         SentimentError: there is no server, or the bundle cannot be run.
     """
     if job.local:
-        from sentiment.serving.local import Local  # noqa: PLC0415  # the client needs no model runtime
+        from sentiment.local import Local  # noqa: PLC0415  # the client needs no model runtime
 
         with Local(job.model, bundles=job.bundles) as local:
             yield local

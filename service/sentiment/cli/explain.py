@@ -28,7 +28,7 @@ from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
 
 if TYPE_CHECKING:
-    from sentiment.serving.local import Local
+    from sentiment.local import Local
 
 # The field that a server names when the explanation would be too large.
 BYTES_FIELD = "options.bytes_max"

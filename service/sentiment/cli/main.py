@@ -24,13 +24,8 @@ from sentiment.cli.arguments import (
     seconds_or_none,
 )
 from sentiment.cli.completion import add_completion
-from sentiment.cli.evaluate import add_evaluate
-from sentiment.cli.loadtest import add_loadtest
 from sentiment.cli.models import add_models
-from sentiment.cli.plan import add_plan
-from sentiment.cli.top import add_top
 from sentiment.cli.version import ShowVersions
-from sentiment.cli.watch import add_watch
 from sentiment.errors import BadBundle, BadSettings, SentimentError
 from sentiment.extras import to_install
 from sentiment.files.output import STANDARD_OUTPUT
@@ -38,6 +33,11 @@ from sentiment.files.reading import format_of
 from sentiment.files.standard_streams import ReaderGone, need_standard_output, standard_streams
 from sentiment.files.visible import visible
 from sentiment.settings import Settings, add_flags, front_ends_of, load_settings, markdown_table, settings_table
+from sentiment_tools.commands.evaluate import add_evaluate
+from sentiment_tools.commands.loadtest import add_loadtest
+from sentiment_tools.commands.plan import add_plan
+from sentiment_tools.commands.top import add_top
+from sentiment_tools.commands.watch import add_watch
 
 DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3
 # As a shell has them of a process that SIGINT or SIGPIPE ended.
@@ -275,9 +275,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 def _serve(options: argparse.Namespace) -> int:
     # Explanations use one core; further threads of NumPy's would take those of the runners. Before NumPy is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from sentiment.doors import open_files  # noqa: PLC0415  # client commands run without a model runtime
     from sentiment.model.cores import cores_granted  # noqa: PLC0415  # client commands run without a model runtime
     from sentiment.observability import logs  # noqa: PLC0415  # client commands run without a model runtime
-    from sentiment.serving import open_files  # noqa: PLC0415  # client commands run without a model runtime
 
     flags = {name: value for name, value in vars(options).items() if name in Settings.model_fields}
     config = options.config or (Path(os.environ["SENTIMENT_CONFIG"]) if os.environ.get("SENTIMENT_CONFIG") else None)
@@ -287,7 +287,7 @@ def _serve(options: argparse.Namespace) -> int:
         logs.logger().info("variables_ignored", reason="Kubernetes injects such names", names=ignored)
     open_files.raise_limit()
     if front_ends := front_ends_of(settings, cores_granted()):
-        from sentiment.serving.front_ends.supervisor import supervise  # noqa: PLC0415  # the supervisor needs neither gRPC nor the runtime
+        from sentiment_front_ends.supervisor import supervise  # noqa: PLC0415  # the supervisor needs neither gRPC nor the runtime
 
         return supervise(settings.model_copy(update={"front_ends": front_ends}))
     from sentiment.serving import app, event_loop  # noqa: PLC0415  # as above

@@ -15,7 +15,7 @@ def sentiment() -> int:
 
 def batch() -> int:
     """Run ``sentiment-batch``."""
-    return _run("sentiment.cli.batch")
+    return _run("sentiment_tools.commands.batch")
 
 
 def _run(command: str) -> int:

@@ -18,8 +18,8 @@ from sentiment.client.results import (
     Violation,
 )
 from sentiment.client.sync import Client
+from sentiment.proto_json import json_dict as model_json
 from sentiment.security.client_credentials import Credentials
-from sentiment.viewer.proto_json import json_dict as model_json
 
 __all__ = [
     "AsyncClient",

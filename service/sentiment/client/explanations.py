@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sentiment.client.model_id import ModelId
 from sentiment.client.page_answer import answer_json
 from sentiment.v1 import sentiment_pb2 as pb
-from sentiment.viewer.page import notebook_frame, saved_page
+from sentiment_viewer.page import notebook_frame, saved_page
 
 if TYPE_CHECKING:
     import numpy as np

@@ -122,7 +122,7 @@ class Turns(Generic[E]):
       that has none is refused for want of a place only if the places are those of as many other callers.
     - An explanation is let in only if the others are predicted to leave it the work that it needs, and gives way to one that is let into
       its lane later and takes that work. What the other lane or an overrun takes meanwhile is not looked at again: less than one in 200
-      then waits for its deadline in vain, also if a third take longer than predicted (``tests/explain/test_turns.py``).
+      then waits for its deadline in vain, also if a third take longer than predicted (``tests/core/explain/test_turns.py``).
     - At most STARTED_MAX of a lane are begun, of which HEAVY_MAX are heavy, and no caller has more than half of either.
     """
 

@@ -30,7 +30,7 @@ TEXTS_MIN = 1000
 # The window moves in slots of at least so many texts, so at most 21 are kept.
 SLOT_TEXTS = 100
 # The share of independent windows without drift in which any signal is above its threshold. Between 0.4 % and 1.7 % of simulated ones are:
-# chi-square is near for rare bins, not exact (pytest -s tests/test_drift.py).
+# chi-square is near for rare bins, not exact (pytest -s tests/core/observability/test_drift.py).
 FALSE_ALARMS = 0.01
 # Bins in which chance puts fewer texts of the window count as one (Cochran 1954): single texts in rare bins would alarm.
 EXPECTED_MIN = 5

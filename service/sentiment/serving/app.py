@@ -16,31 +16,31 @@ from typing import NoReturn
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
-from sentiment.api.grpc.calls import CODE_NAMES
-from sentiment.api.grpc.endpoint import GrpcSide
-from sentiment.api.grpc.names import METHODS
-from sentiment.api.http.server import Web
+from sentiment.call.calls import CODE_NAMES
+from sentiment.call.names import METHODS
+from sentiment.call.request_bytes import RequestBytes
+from sentiment.doors.grpc.endpoint import GrpcSide
+from sentiment.doors.http.server import Web
+from sentiment.doors.listening import reserved, split
+from sentiment.doors.open_files import http_connections
 from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost
 from sentiment.health_check import DRAINING, STALLED
-from sentiment.model.nvml import meters
+from sentiment.lifecycle.repository import Repository
+from sentiment.lifecycle.served_model import RunningModel
+from sentiment.model.gpu.nvml import meters
 from sentiment.model.session import RUNTIME_VERSION
+from sentiment.observability.feedback import Feedback
 from sentiment.observability.journal_files import held
 from sentiment.observability.logs import lines_dropped, logger, wait_written
 from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.start import make_tracer
+from sentiment.pipeline.registry import Models
 from sentiment.security.secured import Secured
 from sentiment.serving import event_loop, signals
-from sentiment.serving.feedback import Feedback
+from sentiment.serving.exchange import Exchange
 from sentiment.serving.how_to_call import how_to_call
 from sentiment.serving.journaling import journal_of
-from sentiment.serving.lifecycle.exchange import Exchange
-from sentiment.serving.lifecycle.repository import Repository
-from sentiment.serving.lifecycle.served_model import RunningModel
-from sentiment.serving.listening import reserved, split
 from sentiment.serving.memory import keep_small
-from sentiment.serving.open_files import http_connections
-from sentiment.serving.registry import Models
-from sentiment.serving.request_bytes import RequestBytes
 from sentiment.serving.upkeep import Upkeep
 from sentiment.settings import Settings
 from sentiment.signs import Sign, shown

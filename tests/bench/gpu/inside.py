@@ -23,15 +23,15 @@ from onnxruntime.transformers import float16
 
 from sentiment.model.bundle import find_bundle, load_bundle
 from sentiment.model.classifier import load_classifier
-from sentiment.model.device_session import DeviceSession
-from sentiment.model.gpu_graphs import PLAIN, make_graphs
-from sentiment.model.on_device import load_on_device
+from sentiment.model.gpu.device_session import DeviceSession
+from sentiment.model.gpu.graphs import PLAIN, make_graphs
+from sentiment.model.gpu.on_device import load_on_device
 from sentiment.model.session import Session, load_graph
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment.observability.logs import configure
-from sentiment.traffic.lengths import LONG, SHORT
 from sentiment_models.export.manifest import TOKENIZER_FILE, WEIGHTS_FILE
+from sentiment_tools.traffic.lengths import LONG, SHORT
 from tests.bench.gpu import versions
 from tests.bench.gpu.bert import LABELS, SIZES, load_weights, made, make_bundle, make_graph
 from tests.bench.gpu.rows import (

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sentiment.model.tokenizer import Row
-from sentiment.traffic.lengths import Lengths, parse_built_in
+from sentiment_tools.traffic.lengths import Lengths, parse_built_in
 from tests.bench.gpu.bert import Size
 
 # Distributions of token counts, limited to the model's length; "mixed" is half SST-2 and half IMDB, a number is one length. The most

@@ -6,9 +6,9 @@ All of the way of a GPU's batch is gone, but for capturing runs and for packed a
 import sys
 
 from sentiment.cli.main import main
-from sentiment.model.device_session import prove
-from sentiment.model.devices import Accelerator, Device, Found, find_devices
-from sentiment.serving.lifecycle import loading
+from sentiment.lifecycle import loading
+from sentiment.model.gpu.device_session import prove
+from sentiment.model.gpu.devices import Accelerator, Device, Found, find_devices
 
 STAND_IN = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu", graphs=True), "a CPU in a GPU's place")
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentiment.model.devices import CUDA
-from sentiment.model.gpu_wheel import CAPABILITIES, CUDA_MIN, TESTED, wheel_refused
+from sentiment.model.gpu.devices import CUDA
+from sentiment.model.gpu.wheel import CAPABILITIES, CUDA_MIN, TESTED, wheel_refused
 
 # In the wheel.
 CORE, KERNELS = "onnxruntime/capi/libonnxruntime.so.{version}", "onnxruntime/capi/libonnxruntime_providers_cuda.so"

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from sentiment.loadtest.drivers import LoadFailed, Target
-from sentiment.loadtest.fleet import Fleet
-from sentiment.loadtest.mix import Mix
-from sentiment.loadtest.results import Point
-from sentiment.traffic.arrivals import Law
+from sentiment_tools.loadtest.drivers import LoadFailed, Target
+from sentiment_tools.loadtest.fleet import Fleet
+from sentiment_tools.loadtest.mix import Mix
+from sentiment_tools.loadtest.results import Point
+from sentiment_tools.traffic.arrivals import Law
 from tests.bench.peers.answers import ANSWER_FAILED, MODEL, QUIET_S_MAX, Answer, Ask, ask_alone, differing, quiet, ready
 from tests.bench.peers.environments import LIBRARIES, PeerFailed
 from tests.bench.peers.figures import FIGURES, OBJECTIVE_S

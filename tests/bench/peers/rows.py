@@ -6,12 +6,12 @@ import statistics
 import time
 from collections.abc import Mapping
 
-from sentiment.loadtest.fleet import Fleet
-from sentiment.loadtest.mix import Mix
-from sentiment.loadtest.search import Slo, Steps, steps
-from sentiment.traffic.arrivals import Poisson
-from sentiment.traffic.lengths import MIXED, SST2
-from sentiment.traffic.texts import make_texts
+from sentiment_tools.loadtest.fleet import Fleet
+from sentiment_tools.loadtest.mix import Mix
+from sentiment_tools.loadtest.search import Slo, Steps, steps
+from sentiment_tools.traffic.arrivals import Poisson
+from sentiment_tools.traffic.lengths import MIXED, SST2
+from sentiment_tools.traffic.texts import make_texts
 from tests.bench.peers.answers import ANSWER_FAILED, ask_alone, ask_amid, differing
 from tests.bench.peers.bench import SAME, Bench, Found, latency_s
 from tests.bench.peers.environments import Peer, PeerFailed

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from sentiment.traffic.arrivals import Poisson
+from sentiment_tools.traffic.arrivals import Poisson
 from tests.bench.peers import rows
 from tests.bench.peers.bench import Bench, Found
 from tests.bench.peers.environments import Peer, Tuning

@@ -8,9 +8,9 @@ import pytest
 
 from sentiment.model.tokenizer import Row
 from sentiment_models.explanations import pictures
-from sentiment_models.explanations.last_layer import LastLayer
 from sentiment_models.explanations.subject import Subject
 from sentiment_models.export.export import export
+from sentiment_models.study.last_layer import LastLayer
 from tests.models.faithfulness.layers import tiny_layer
 from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 

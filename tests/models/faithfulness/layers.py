@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from sentiment.model.tokenizer import Row, Tokenizer
-from sentiment_models.explanations.last_layer import Below, LastLayer, load_last_layer
+from sentiment_models.study.last_layer import Below, LastLayer, load_last_layer
 from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 
 TEXTS = ("the film was not good at all , but i liked the end", "dull", "It was not good. I liked the good end.", "a great story !")

@@ -8,9 +8,9 @@ import torch
 
 from sentiment.model.tokenizer import Row
 from sentiment_models.errors import ModelsError
-from sentiment_models.explanations import adversarial
-from sentiment_models.explanations.adversarial import CHANGES_MAX, find_adversarial, search
-from sentiment_models.explanations.last_layer import Below, LastLayer, jensen_shannon
+from sentiment_models.study import adversarial
+from sentiment_models.study.adversarial import CHANGES_MAX, find_adversarial, search
+from sentiment_models.study.last_layer import Below, LastLayer, jensen_shannon
 from tests.models.faithfulness.layers import Votes
 
 TEMPERATURE = 1.3

@@ -9,12 +9,12 @@ import pytest
 
 from sentiment.explain.methods.target import Target
 from sentiment_models.errors import ModelsError
-from sentiment_models.explanations import adversarial, attention_tests
-from sentiment_models.explanations.attention_tests import attention_found
 from sentiment_models.explanations.drawing import drawn
 from sentiment_models.explanations.rankings import Scores, attention_scores, attributions
 from sentiment_models.explanations.subject import Reading, Subject
-from sentiment_models.explanations.weight_erasure import RANKINGS
+from sentiment_models.study import adversarial, attention_tests
+from sentiment_models.study.attention_tests import attention_found
+from sentiment_models.study.weight_erasure import RANKINGS
 from tests.models.faithfulness.layers import TEXTS
 
 Scored = list[dict[str, Scores]]

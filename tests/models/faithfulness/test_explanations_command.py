@@ -9,10 +9,11 @@ import pytest
 from sentiment.model.bundle import load_bundle
 from sentiment_models.cli import main
 from sentiment_models.commands import explanations
-from sentiment_models.explanations import adversarial, plausibility
+from sentiment_models.explanations import plausibility
 from sentiment_models.explanations import study as studying
 from sentiment_models.explanations.findings import Findings
 from sentiment_models.explanations.training_findings import TrainingFindings
+from sentiment_models.study import adversarial
 from tests.models.faithfulness.made_up import findings
 from tests.models.faithfulness.test_plausibility import LINES, write
 

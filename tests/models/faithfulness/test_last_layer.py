@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from sentiment.model.tokenizer import Row
-from sentiment_models.explanations import last_layer
-from sentiment_models.explanations.last_layer import LastLayer, jensen_shannon, load_last_layer, total_variation
+from sentiment_models.study import last_layer
+from sentiment_models.study.last_layer import LastLayer, jensen_shannon, load_last_layer, total_variation
 from tests.models.faithfulness.layers import tiny_layer
 from tests.models.tiny_families import TINY, save_tiny
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from sentiment.explain.methods.target import Target
-from sentiment_models.explanations import randomisation
-from sentiment_models.explanations.last_layer import LastLayer, load_last_layer
-from sentiment_models.explanations.randomisation import METHODS, STEPS, agreement, attribute, randomised
 from sentiment_models.explanations.subject import Subject
+from sentiment_models.study import randomisation
+from sentiment_models.study.last_layer import LastLayer, load_last_layer
+from sentiment_models.study.randomisation import METHODS, STEPS, agreement, attribute, randomised
 from tests.models.faithfulness.conftest import MakeSubject
 from tests.models.faithfulness.layers import TEXTS
 

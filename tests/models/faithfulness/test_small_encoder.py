@@ -6,8 +6,8 @@ import torch
 from transformers import BertForSequenceClassification
 
 from sentiment_models.data.labelled import Example
-from sentiment_models.explanations.bag import Bag, read_bag, train_bag, uniform_weights
-from sentiment_models.explanations.small_encoder import (
+from sentiment_models.study.bag import Bag, read_bag, train_bag, uniform_weights
+from sentiment_models.study.small_encoder import (
     Batch,
     Course,
     Texts,

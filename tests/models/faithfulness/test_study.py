@@ -11,7 +11,7 @@ from sentiment.explain.methods.erasure import ranked
 from sentiment_models.data.labelled import Example
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.evaluate import Dataset
-from sentiment_models.explanations import adversarial, one_text, rankings
+from sentiment_models.explanations import one_text, rankings
 from sentiment_models.explanations import study as studying
 from sentiment_models.explanations.findings import ATTENTION, ATTRIBUTION, BASELINE, KINDS, Findings
 from sentiment_models.explanations.measures import Model
@@ -19,6 +19,7 @@ from sentiment_models.explanations.one_text import study_text, study_unsigned
 from sentiment_models.explanations.rankings import WordCounts
 from sentiment_models.explanations.study import balanced, study
 from sentiment_models.explanations.subject import Subject
+from sentiment_models.study import adversarial
 from tests.models.tiny_families import TEXTS
 
 COUNT = 4

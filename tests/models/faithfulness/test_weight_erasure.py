@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from sentiment.model.tokenizer import Row
-from sentiment_models.explanations.last_layer import LastLayer
-from sentiment_models.explanations.weight_erasure import RANKINGS, _answers, erase_weights, share_to_flip, without
+from sentiment_models.study.last_layer import LastLayer
+from sentiment_models.study.weight_erasure import RANKINGS, _answers, erase_weights, share_to_flip, without
 from tests.models.faithfulness.layers import Votes
 
 NO_ROWS = [Row((), None, False)]

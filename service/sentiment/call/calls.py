@@ -1,0 +1,345 @@
+"""What all calls share: parsing, the deadline, and the one status that is sent, logged and counted."""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Generic, NoReturn, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from sentiment.call.call import REQUEST_ID, Call, caller_named
+from sentiment.call.field_count import FIELDS_MAX, has_more_fields
+from sentiment.call.spans import end_span
+from sentiment.call.status import CODES, Context, abort, code_of
+from sentiment.doors.grpc.accepting import Handler
+from sentiment.doors.grpc.receiving import Receiving, parsed
+from sentiment.errors import Broken, Expired, InvalidInput, Refused, RequestError, Unauthenticated, shown_s
+from sentiment.observability.logs import logger
+from sentiment.observability.metrics import NO_MODEL, CallMetrics, Metrics
+from sentiment.observability.tracing.trace import Headers, Tracer, exemplar_of
+
+OK = "OK"
+# UNAUTHENTICATED is left out: a caller without a token is refused before a call exists, and counted by a metric of its own.
+CODE_NAMES = tuple(sorted({OK, "CANCELLED", *(code.name for code in CODES.values())} - {CODES[Unauthenticated].name}))
+# The outcomes of answers whose call ended otherwise, or too late.
+OUTCOMES = {OK: "expired", "DEADLINE_EXCEEDED": "expired", "CANCELLED": "cancelled"}
+# An answer is held only if this much time is left.
+HOLD_LEFT_S_MIN = 0.5
+# Retry delay for a call that is refused because too many calls are open. Some of them will have ended by then.
+OPEN_RETRY_S = 1.0
+# Messages up to this size are parsed on the event loop: whatever fields they have, counting and parsing them takes at most 2 ms. For a
+# larger message the cost of a thread is small in comparison.
+INLINE_BYTES_MAX = 2**14
+
+Q = TypeVar("Q", bound=Message)
+A = TypeVar("A", bound=Message)
+T = TypeVar("T")
+# Answers a message: its bytes, its call and the call's context.
+Answering = Callable[[bytes, Call, Context], Awaitable[T]]
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """Limits of every call."""
+
+    message_bytes_max: int
+    deadline_default_s: float
+    deadline_max_s: float
+    open_max: int
+    # A call that takes longer is counted as slow.
+    objective_s: float
+    # An answer is in time if the transport gets it this long before the deadline.
+    margin_s: float
+    # Fields and list entries of a message, at all depths.
+    fields_max: int = FIELDS_MAX
+    # Log every call at debug level.
+    log_calls: bool = False
+    # False if a front end forwards the calls and counts them itself.
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[Q, A]):
+    """A unary method: its name, its request message and the function that answers it."""
+
+    name: str
+    request: type[Q]
+    answer: Callable[[Q, Call], Awaitable[A]] = field(repr=False)
+    # True for health probes. They are exempt from the limit of open calls, so that a server under load does not look dead.
+    probe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMethod(Generic[Q, A]):
+    """A server-streaming method. Closing the generator of ``answer`` at any point withdraws its queued work."""
+
+    name: str
+    request: type[Q]
+    answer: Callable[[Q, Call], AsyncGenerator[A, None]] = field(repr=False)
+
+    async def write_all(self, request: Q, call: Call, write: Callable[[A], Awaitable[None]]) -> None:
+        """Write the answers one by one. The next answer is requested only after the previous one has been written."""
+        async with contextlib.aclosing(self.answer(request, call)) as answers:
+            async for answer in answers:
+                await write(answer)
+
+
+class Calls:
+    """Every call, over gRPC or HTTP, runs in ``settle`` and gets exactly one status there."""
+
+    def __init__(self, metrics: Metrics, limits: CallLimits, receiving: Receiving, tracer: Tracer | None = None) -> None:
+        self.no_model = CallMetrics(metrics, NO_MODEL)
+        self._limits = limits
+        self._receiving = receiving
+        self._tracer = tracer
+        self._parsing = ThreadPoolExecutor(1, "parse")
+        self._open = 0
+        # Those of each caller.
+        self._open_of: Counter[str] = Counter()
+        # From this instant on the server cancels what is open: the grace of its drain has passed. And how many calls it has cut off.
+        self.cut_at, self.cut = float("inf"), 0
+        # Set when held answers may leave; None where none are held.
+        self._leaving: asyncio.Event | None = None
+
+    @contextlib.contextmanager
+    def holding_answers(self) -> Iterator[None]:
+        """Answers of calls with one message wait for the end of the context, unless their deadline is near.
+
+        So callers that wait for an answer before they send the next call send none meanwhile.
+        """
+        self._leaving = asyncio.Event()
+        try:
+            yield
+        finally:
+            self._leaving.set()
+            self._leaving = None
+
+    @property
+    def margin_s(self) -> float:
+        """See ``CallLimits``."""
+        return self._limits.margin_s
+
+    def metrics_of(self, call: Call) -> CallMetrics:
+        """The metrics that count the call: its model's, or those of no model if it has none or the model has been unloaded."""
+        return self.no_model if call.served is None or call.served.metrics.forgotten else call.served.metrics
+
+    def begin(
+        self, method: str, time_left_s: float | None, headers: Callable[[], Headers], route: str = "", peer: Callable[[], str] = str
+    ) -> Call:
+        """A call that arrives now.
+
+        Args:
+            method: its name.
+            time_left_s: the client's time limit, None for the default; cut to the server's maximum.
+            headers: returns its headers.
+            route: HTTP only; see ``Call``.
+            peer: returns the remote address of its connection.
+        """
+        now = time.monotonic()
+        allowed_s = self.bounded_s(self._limits.deadline_default_s if time_left_s is None else time_left_s)
+        # A front end that forwards a call names its caller.
+        named = peer if self._limits.counted else lambda: caller_named(headers())
+        call = Call(method, now, now + allowed_s, headers, named, route)
+        if self._tracer is not None:
+            # A call that a front end forwards is sampled if the front end sampled it.
+            call.trace = self._tracer.request(headers(), follow=not self._limits.counted)
+        return call
+
+    def bounded_s(self, time_left_s: float) -> float:
+        """A client's time limit, cut to the server's maximum."""
+        return min(max(0.0, time_left_s), self._limits.deadline_max_s)
+
+    def parse(self, request: type[Q], data: bytes) -> Q:
+        """Parse a message.
+
+        Raises:
+            InvalidInput: the message has too many fields, is not of this type, or has invalid UTF-8.
+        """
+        if has_more_fields(request, data, self._limits.fields_max):
+            raise InvalidInput("", f"the message has more than {self._limits.fields_max} fields and list entries")
+        return parsed(request, data)
+
+    async def settle(self, call: Call, work: Coroutine[Any, Any, T], probe: bool = False) -> T:
+        """Run a call's work, then log and count its status. ``probe``: as in Method.
+
+        Raises:
+            RequestError: the work failed. An unexpected exception is logged and becomes Broken.
+            asyncio.CancelledError: the caller has left.
+        """
+        code = "CANCELLED"
+        # Now: a connection that has ended has no address any more, and a call no headers.
+        logged = {**call.logged, **call.sender} if self._limits.log_calls else {}
+        caller, free = call.caller, self._limits.open_max - self._open
+        mine = self._open_of[caller]
+        self._open += 1
+        self._open_of[caller] += 1
+        try:
+            if mine >= free and not probe:
+                work.close()
+                most = self._limits.open_max
+                found = f"{most - free} calls are open, {mine} of them this caller's; the limit is {most}"
+                raise Refused(f"{found}, and a caller gets at most as many as stay free", OPEN_RETRY_S, "calls")
+            result = await work
+            if (late_s := -call.time_left_s()) > 0:
+                raise Expired(f"the answer was ready {shown_s(late_s)} after the deadline")
+            code = OK
+            return result
+        except RequestError as error:
+            code = code_of(error).name
+            if code == "INTERNAL":
+                logger().error("call_failed", **call.logged, reason=str(error))
+            raise
+        except asyncio.CancelledError:
+            if time.monotonic() < self.cut_at:
+                code = call.left_code()
+            else:
+                code = "UNAVAILABLE"
+                self.cut += 1
+            raise
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # the caller waits for an answer, whatever happened, even a panic of the tokenizer
+            code = "INTERNAL"
+            logger().exception("call_failed", **call.logged)
+            raise Broken(f"internal error; see the server's log for request id {call.request_id}") from error
+        finally:
+            self._open -= 1
+            self._open_of[caller] -= 1
+            if not self._open_of[caller]:
+                del self._open_of[caller]
+            # Now: what is told late counts as late, whenever it is counted.
+            outcome = self._outcome(call, code)
+            self.no_model.observing.later("call", self._observe, call, code, outcome, time.monotonic() - call.arrived_at, logged)
+
+    def _outcome(self, call: Call, code: str) -> str:
+        """The outcome of the call's answers, which are told now."""
+        if code == OK and call.time_left_s() >= self._limits.margin_s:
+            return "met"
+        return OUTCOMES.get(code, "failed")
+
+    def _observe(self, call: Call, code: str, outcome: str, seconds: float, logged: dict[str, str]) -> None:
+        """Count, trace and log a call that has ended."""
+        metrics = self.metrics_of(call)
+        if call.answered and call.served is not None:
+            call.served.count_told(call.answered, outcome)
+        for text_code, texts in (call.texts if code == OK else Counter({code: call.texts.total()})).items():
+            metrics.items[call.method, text_code](texts)
+        if self._limits.counted:
+            metrics.requests[call.method, code]()
+            metrics.request_seconds[call.method](seconds, exemplar_of(call.trace))
+            if seconds > self._limits.objective_s:
+                metrics.slow_requests[call.method]()
+        if call.trace is not None:
+            end_span(call, call.trace, code, seconds, self._limits.counted)
+        if self._limits.log_calls:
+            logger().debug("call", **logged, code=code, seconds=round(seconds, 6))
+
+    async def write(self, call: Call, context: Context, message: bytes) -> None:
+        """Write a message of a stream.
+
+        Raises:
+            Expired: the client did not read it before the deadline.
+        """
+        try:
+            async with asyncio.timeout_at(call.deadline_at):
+                await self._receiving.write(context, call.caller, message)
+        except TimeoutError as error:
+            raise Expired("the client did not read the answer within the deadline") from error
+
+    async def answer(self, method: Method[Q, A], data: bytes, call: Call) -> bytes:
+        """The answer of a unary method to a message, both as bytes.
+
+        Raises:
+            RequestError: there is none.
+        """
+        request = await self.parsed(method.request, data)
+        # It may be large, and the answer may take long.
+        del data
+        return await self.answer_parsed(method, request, call)
+
+    async def answer_parsed(self, method: Method[Q, A], request: Q, call: Call) -> bytes:
+        """As ``answer``, to a message that is parsed."""
+        answering = method.answer(request, call)
+        del request
+        response = await answering
+        begun = time.monotonic()
+        sent = response.SerializeToString()
+        if call.served is not None:
+            call.served.metrics.stage["send"](time.monotonic() - begun)
+        return sent
+
+    async def parsed(self, request: type[Q], data: bytes) -> Q:
+        """As ``parse``, in a thread if the message is large: one for all, so that the event loop shares Python with one other at most."""
+        if len(data) <= INLINE_BYTES_MAX:
+            return self.parse(request, data)
+        return await asyncio.get_running_loop().run_in_executor(self._parsing, self.parse, request, data)
+
+    def unary(self, method: Method[Q, A]) -> Handler:
+        """The handler of a unary method."""
+        return self.unary_bytes(method.name, lambda data, call, _: self.answer(method, data, call), method.probe)
+
+    def unary_bytes(self, method: str, answer: Answering[bytes], probe: bool = False) -> Handler:
+        """The handler of a unary method, from its message's bytes to its answer's.
+
+        It reads the message itself, so that it limits how long that may take, and that a message that does not come, or cannot be parsed,
+        is answered and counted here too.
+        """
+
+        async def handle(_: object, context: Context) -> bytes:
+            answered = await self._handle(method, context, answer, probe)
+            self._receiving.answers(context.peer(), len(answered))
+            return answered
+
+        return grpc.stream_unary_rpc_method_handler(handle)
+
+    def server_stream(self, method: StreamMethod[Q, A]) -> Handler:
+        """The handler of a server-streaming method. An error ends the stream after the messages written so far."""
+
+        async def answer(data: bytes, call: Call, context: Context) -> None:
+            async def write(message: A) -> None:
+                await self.write(call, context, message.SerializeToString())
+
+            await method.write_all(await self.parsed(method.request, data), call, write)
+
+        return self.stream_bytes(method.name, answer)
+
+    def stream_bytes(self, method: str, answer: Answering[None]) -> Handler:
+        """The handler of a server-streaming method. ``answer`` writes to the context."""
+
+        async def handle(_: object, context: Context) -> None:
+            await self._handle(method, context, answer)
+
+        return grpc.stream_stream_rpc_method_handler(handle)
+
+    async def _handle(self, method: str, context: Context, answer: Answering[T], probe: bool = False) -> T:
+        call = self.begin(method, context.time_remaining(), headers_of(context), peer=context.peer)
+        try:
+            return await self.settle(call, self._received(call, context, answer), probe)
+        except RequestError as error:
+            return await end_with(context, call, error)
+
+    async def _received(self, call: Call, context: Context, answer: Answering[T]) -> T:
+        """Read the call's message and answer it. Its bytes count until then."""
+        data = await self._receiving.message(context, call.caller, self._limits.message_bytes_max, call.deadline_at)
+        with self._receiving.requests.held(call.caller, len(data)):
+            answering = answer(data, call, context)
+            del data
+            answered = await answering
+            if self._leaving is not None and call.time_left_s() > HOLD_LEFT_S_MIN:
+                await self._leaving.wait()
+            return answered
+
+
+async def end_with(context: Context, call: Call, error: RequestError) -> NoReturn:
+    """End a call with an error's status, and its request id."""
+    await abort(context, error, call.time_left_s(), (REQUEST_ID, call.request_id))
+
+
+def headers_of(context: Context) -> Callable[[], Headers]:
+    """A function that returns the headers of a gRPC call."""
+    return lambda: context.invocation_metadata() or ()

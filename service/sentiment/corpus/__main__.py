@@ -1,8 +1,0 @@
-"""``python -m sentiment.corpus`` is ``sentiment-batch``."""
-
-import sys
-
-from sentiment.cli.start import batch
-
-if __name__ == "__main__":
-    sys.exit(batch())

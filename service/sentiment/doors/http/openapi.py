@@ -1,0 +1,49 @@
+"""Serves the description of the HTTP routes, OpenAPI 3.1, at /openapi.json. ``docs/openapi.py`` makes its file from the proto."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+from aiohttp import web
+
+from sentiment_viewer.page import Asset
+from sentiment_viewer.routes import asset_response
+
+FILE = "openapi.json"
+# In the file: the setting that a limit depends on, and the limit's keyword. The server puts its own value there.
+SETTING = "x-setting"
+KEYWORDS = ("maxLength", "maxItems")
+HEADERS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+
+
+class OpenApi:
+    """The description of one server."""
+
+    def __init__(self, limits: Mapping[str, int]) -> None:
+        """Read the file once. ``limits``: by their settings. A character has a byte at least, so one of bytes is one of characters too."""
+        description = json.loads(files("sentiment.doors.http").joinpath("assets", FILE).read_bytes())
+        limit(description, limits)
+        body = json.dumps(description).encode()
+        self._asset = Asset(body, "application/json; charset=utf-8", f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        """Serve it."""
+        router.add_get(f"/{FILE}", self._get)
+
+    async def _get(self, request: web.Request) -> web.Response:
+        return asset_response(request, self._asset, HEADERS)
+
+
+def limit(node: Any, settings: Mapping[str, int]) -> None:  # Any: JSON
+    """Put the server's limits in place of the defaults."""
+    if isinstance(node, list):
+        for member in node:
+            limit(member, settings)
+    elif isinstance(node, dict):
+        if SETTING in node:
+            value = settings[node.pop(SETTING)]
+            node.update({keyword: value for keyword in KEYWORDS if keyword in node})
+        for member in node.values():
+            limit(member, settings)

@@ -1,0 +1,433 @@
+"""The loaded models and their changes while the server runs: load at low priority, verify, warm up, put to use, keep for rollback, unload.
+
+One load at a time. If a change fails, the models that served before are unaffected.
+"""
+
+import asyncio
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Collection, Coroutine, Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+from sentiment.doors.grpc.admin import LOADING, READY, UNAVAILABLE, UNLOADING, Entry
+from sentiment.errors import BadBundle, BadSettings, CannotServe, ModelNotFound, Unavailable, Unsupported
+from sentiment.lifecycle.hidden_drift import HiddenDrift
+from sentiment.lifecycle.loading import Loaded
+from sentiment.lifecycle.sampling import Sampling
+from sentiment.lifecycle.served_model import RunningModel, classifies, fits, make_served, no_room
+from sentiment.lifecycle.shadow import Shadow
+from sentiment.lifecycle.startup import check_beside, load_all, load_beside
+from sentiment.model import folders
+from sentiment.model.bundle import bundle_roots, find_bundle
+from sentiment.model.gpu.devices import CPU
+from sentiment.observability.journal import Journal
+from sentiment.observability.logs import logger
+from sentiment.observability.metrics import Metrics
+from sentiment.observability.tracing.trace import Tracer
+from sentiment.pipeline.registry import Models
+from sentiment.serving import event_loop
+from sentiment.settings import MODEL, Settings
+
+# How many failure reasons are kept; the oldest go first.
+FAILURES_MAX = 100
+# Added to the longest deadline before an unloading model's remaining requests are ended.
+LEAVE_S = 5.0
+
+
+class Elsewhere(Protocol):
+    """Other processes that accept calls for the models: front ends. Each method returns once they have followed, or, except ``begin``,
+    after a limit.
+    """
+
+    async def begin(self, models: Collection[RunningModel], used: Collection[RunningModel]) -> None:
+        """Accept calls for these models. ``used``: the version in use of each name. Raises BadBundle."""
+
+    async def add_model(self, running: RunningModel) -> None:
+        """Accept calls for a model, but not by its name alone if another version is in use. Raises BadBundle."""
+
+    async def use_model(self, running: RunningModel) -> None:
+        """Make this the version in use of its name."""
+
+    async def remove_model(self, running: RunningModel, within_s: float) -> None:
+        """Accept no more calls for a model, and wait for the end of those that were accepted."""
+
+
+class Nowhere:
+    """No other process: this one alone accepts calls."""
+
+    async def begin(self, models: Collection[RunningModel], used: Collection[RunningModel]) -> None:
+        """See Elsewhere."""
+
+    async def add_model(self, running: RunningModel) -> None:
+        """See Elsewhere."""
+
+    async def use_model(self, running: RunningModel) -> None:
+        """See Elsewhere."""
+
+    async def remove_model(self, running: RunningModel, within_s: float) -> None:
+        """See Elsewhere."""
+
+
+class Repository:
+    """Owns the loaded models. Runs on one event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        models: Models,
+        tracer: Tracer | None = None,
+        broken: asyncio.Event | None = None,
+        journal: Journal | None = None,
+    ) -> None:
+        """Nothing is loaded yet; must be called in the event loop.
+
+        Args:
+            settings: of the server.
+            metrics: counts models and their changes.
+            models: the registry in which requests look up models.
+            tracer: the process's tracer; None without tracing.
+            broken: set when a runner of any model is lost.
+            journal: keeps answers; None for none.
+        """
+        self.broken = broken or asyncio.Event()
+        # Set it before ``start``.
+        self.elsewhere: Elsewhere = Nowhere()
+        self._settings, self._metrics, self._models, self._tracer = settings, metrics, models, tracer
+        self._journal = journal
+        self._roots = bundle_roots(settings.bundles)
+        self._log = logger()
+        self._running: dict[str, RunningModel] = {}
+        self._leaving: dict[str, RunningModel] = {}
+        # Announced elsewhere, and not yet among the loaded models: it may already get calls.
+        self._announced: list[RunningModel] = []
+        # Kept only for rollback; the first has been kept longest and is unloaded first.
+        self._kept: list[RunningModel] = []
+        # The highest unloaded version of each name.
+        self._gone: dict[str, int] = {}
+        # Reasons of failed loads, by id.
+        self._failures: dict[str, str] = {}
+        self._loading = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Set to abandon a load in progress.
+        self._load_no_more = threading.Event()
+        # Compare versions, and hidden states with the references; None if it is off.
+        self.shadow: Shadow | None = None
+        self.hidden_drift: HiddenDrift | None = None
+        self._sampling: Sampling | None = None
+        if settings.shadow_share or settings.hidden_drift_share:
+            self._sampling = Sampling(lambda: settings.explain_share if self.busy() else 1.0)
+        if self._sampling is not None and settings.shadow_share:
+            self.shadow = Shadow(models, metrics, self._sampling, settings.shadow_share, settings.text_bytes_max)
+        if self._sampling is not None and settings.hidden_drift_share:
+            self.hidden_drift = HiddenDrift(models, self._sampling, settings.hidden_drift_share, settings.text_bytes_max)
+
+    @property
+    def running(self) -> list[RunningModel]:
+        """All models in memory, including those being announced or unloaded."""
+        return [*self._running.values(), *self._announced, *self._leaving.values()]
+
+    def busy(self) -> bool:
+        """Whether texts are being classified. Thread-safe."""
+        return any(classifies(running.batcher) for running in self.running)
+
+    def newest(self, name: str) -> int:
+        """The highest version of a model that is or was loaded; 0 if none."""
+        manifests = [running.classifier.manifest for running in self._running.values()]
+        return max(self._gone.get(name, 0), *(manifest.version for manifest in manifests if manifest.name == name), 0)
+
+    async def start(self) -> Loaded:
+        """Load and serve the models that the settings name, the default first; returns the default.
+
+        Raises:
+            BadBundle: one of them cannot be served.
+            DeviceLost: a requested device is lost.
+            BadSettings: a device does not exist, batches are too large for it, or the models exceed the limits.
+            CannotServe: the server was stopped meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+
+        def fail(model: str, reason: str) -> None:
+            loop.call_soon_threadsafe(self._fail, model, reason)
+
+        for one in await asyncio.to_thread(load_all, self._settings, self._roots, self._load_no_more, fail):
+            running = self._start_running(one)
+            self._running[running.id] = running
+        size, limit = sum(running.size for running in self.running), self._settings.models_bytes_max
+        if limit and size > limit:
+            raise BadSettings(f"the models have {size} bytes; the limit is {limit} (models_bytes_max)")
+        default, *_ = self._running.values()
+        by_version = sorted(self._running.values(), key=lambda running: running.classifier.manifest.version)
+        used = {running.classifier.manifest.name: running for running in by_version}
+        used[default.classifier.manifest.name] = default
+        # First elsewhere: without models this process answers that it is starting.
+        await self.elsewhere.begin(self._running.values(), used.values())
+        for running in self._running.values():
+            self._models.add(running, use=running in used.values())
+        return default.loaded
+
+    async def load(self, model: str, use: bool = True) -> None:
+        """Load ``name/version``, or the highest version of ``name`` on disk, and put it to use.
+
+        A loaded version is only put to use. The load continues if the caller is cancelled. ``use``: False leaves the version in use.
+
+        Raises:
+            ModelNotFound: there is no such bundle.
+            Unsupported: it cannot be served, there is no room, or models of this device cannot be changed.
+            Unavailable: another model is being loaded, or this one is being unloaded.
+        """
+        path = await asyncio.to_thread(self._find, model)
+        wanted = f"{path.parent.name}/{path.name}"
+        running = self._running.get(wanted)
+        if running is not None:
+            found = await asyncio.to_thread(folders.digest, path)
+            if found not in ("", running.classifier.bundle.digest):
+                raise Unsupported(
+                    f"{wanted} is loaded with the digest {running.classifier.bundle.digest[:12]}, but its folder has {found[:12]}: "
+                    "versions are immutable; give the new files a new version"
+                )
+            if self._running.get(wanted) is not running:
+                raise Unavailable(f"{wanted} is being unloaded")
+            if use:
+                await self._use(running)
+            return
+        if self._loading or wanted in self._leaving:
+            raise Unavailable(f"{self._loading} is being loaded" if self._loading else f"{wanted} is being unloaded")
+        self._check_device()
+        self._loading = wanted
+        await asyncio.shield(self._begin(self._load_beside(wanted, path, use)))
+
+    async def use(self, model: str) -> None:
+        """Make this loaded ``name/version`` the version in use of its name, from the next request on.
+
+        Raises:
+            ModelNotFound: it is not loaded.
+        """
+        await self._use(self._loaded(model))
+
+    async def unload(self, model: str) -> None:
+        """Unload ``name/version``, or all versions of ``name``; returns once their requests are answered and they are unloaded.
+
+        Raises:
+            ModelNotFound: it is not loaded.
+            Unsupported: it is the version in use, or the name is the default's; or models of this device cannot be changed.
+        """
+        self._check_device()
+        chosen = [running for running in self._running.values() if model in (running.id, running.classifier.manifest.name)]
+        chosen = chosen or [self._loaded(model)]
+        name = chosen[0].classifier.manifest.name
+        if name == self._models.default if model == name else any(map(self._models.uses, chosen)):
+            users = "requests that name no model" if name == self._models.default else f"requests for {name} without a version"
+            raise Unsupported(f"{chosen[0].id if len(chosen) == 1 else name} serves {users}: put another version to use first")
+        for running in chosen:
+            self._withdraw(running)
+        await asyncio.shield(self._begin(self._leave_all(chosen)))
+
+    async def index(self) -> list[Entry]:
+        """Every version that is loaded, failed to load, or is on disk."""
+        found = await asyncio.to_thread(lambda: {model: folders.missing(path) for model, path in folders.on_disk(self._roots).items()})
+        entries = []
+        models = {*found, *self._running, *self._leaving, *self._failures, *filter(None, [self._loading])}
+        for name, version in sorted((name, int(version)) for name, _, version in (model.partition("/") for model in models)):
+            model = f"{name}/{version}"
+            state = self._state(model)
+            reason = self._reason(model, found.get(model, "")) if state in (READY, UNAVAILABLE) else ""
+            entries.append(Entry(name, str(version), state, reason))
+        return entries
+
+    def load_no_more(self) -> None:
+        """Abandon a load in progress and refuse new ones, at once."""
+        self._load_no_more.set()
+
+    async def close(self) -> None:
+        """Finish the running requests, then end all models. Call it when no new calls can arrive."""
+        self.load_no_more()
+        if self._sampling is not None:
+            self._sampling.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=LEAVE_S)
+        for running in self.running:
+            await running.batcher.drained()
+            running.end()
+
+    def _state(self, model: str) -> str:
+        if model == self._loading:
+            return LOADING
+        return READY if model in self._running else UNLOADING if model in self._leaving else UNAVAILABLE
+
+    def _reason(self, model: str, missing: str) -> str:
+        running = self._running.get(model)
+        if running is None:
+            return self._failures.get(model) or missing
+        if self._models.uses(running):
+            return "default" if running.classifier.manifest.name == self._models.default else "in use"
+        compared = self.shadow.verdict(running) if self.shadow is not None else ""
+        return "; ".join(filter(None, ("kept" if running in self._kept else "", compared)))
+
+    def _check_device(self) -> None:
+        # While a run is captured, nothing else in the process may take the device's memory.
+        if self._settings.device_captures and any(running.loaded.devices != (CPU,) for running in self._running.values()):
+            raise Unsupported(
+                "models on a GPU cannot be changed while they serve with device_captures: start a server with the new model, then stop "
+                "this one"
+            )
+
+    def _find(self, model: str) -> Path:
+        if not re.fullmatch(MODEL, model):
+            raise ModelNotFound(f"model {model[:128]!r} is not a valid name or name/version")
+        try:
+            return find_bundle(model, self._roots)
+        except BadBundle as error:
+            raise ModelNotFound(str(error)) from error
+
+    def _loaded(self, model: str) -> RunningModel:
+        running = self._running.get(model)
+        if running is None:
+            raise ModelNotFound(f"model {model[:128]!r} is not loaded; loaded are {', '.join(sorted(self._running))}")
+        return running
+
+    def _begin(self, change: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run a change to its end, even if its caller is cancelled."""
+        task = asyncio.create_task(change)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        # The caller may be gone; the error is already logged.
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return task
+
+    async def _load_beside(self, model: str, path: Path, use: bool) -> None:
+        """Load a model while others serve. They are unaffected, whatever happens."""
+        begun = time.monotonic()
+        try:
+            await self._make_room(path)
+            # Where the others are: with ``auto`` a GPU may have been passed over.
+            devices = ",".join(device.name for device in next(iter(self._running.values())).loaded.devices)
+            settings = self._settings.model_copy(update={"device": devices})
+            one = await asyncio.to_thread(load_beside, settings, model, self.busy, self._load_no_more)
+            running = self._start_running(one)
+            await self._announce(running)
+        except (BadBundle, BadSettings, Unsupported) as error:
+            self._fail(model, str(error))
+            raise Unsupported(str(error)) from error
+        except CannotServe as error:
+            raise Unavailable(str(error)) from error
+        except Exception as error:  # a failed load must not affect the models that serve
+            self._fail(model, repr(error))
+            raise
+        finally:
+            self._loading = ""
+        self._failures.pop(model, None)
+        self._running[model] = running
+        self._count("loaded")
+        digest = running.classifier.bundle.digest[:12]
+        for reason in running.classifier.passed_over:
+            self._log.warning("graph_passed_over", model=model, reason=reason, serving=running.classifier.graph.precision)
+        self._log.info("model_loaded", model=model, digest=digest, seconds=round(time.monotonic() - begun, 2))
+        self._models.add(running, use=False)
+        if use:
+            await self._use(running)
+
+    async def _announce(self, running: RunningModel) -> None:
+        self._announced.append(running)
+        try:
+            await self.elsewhere.add_model(running)
+        except BaseException:
+            await running.release()
+            running.metrics.forget()
+            raise
+        finally:
+            self._announced.remove(running)
+
+    def _start_running(self, one: Loaded) -> RunningModel:
+        try:
+            busy_share = event_loop.running().busy_share
+            running = make_served(one, self._settings, self._metrics, self._tracer, self.broken, self.busy, busy_share, self._journal)
+        except BaseException:
+            for runner in one.runners:
+                runner.close(0.0)
+            raise
+        running.samples = [samples.sample for samples in (self.shadow, self.hidden_drift) if samples is not None]
+        return running
+
+    async def _use(self, running: RunningModel) -> None:
+        before = self._models.use(running)
+        with contextlib.suppress(ValueError):
+            self._kept.remove(running)
+        if before is not None:
+            assert isinstance(before, RunningModel)
+            self._kept.append(before)
+            if self.hidden_drift is not None:
+                self.hidden_drift.withdraw(before)
+            self._begin(before.forget_graph())
+            self._count("used")
+            self._log.info("model_in_use", model=running.id, digest=running.classifier.bundle.digest[:12], before=before.id)
+        # In any case: other processes may have been told otherwise while this version was announced.
+        await self.elsewhere.use_model(running)
+
+    async def _make_room(self, path: Path) -> None:
+        """Unload kept models, the longest kept first, until this bundle fits. Unloads nothing if that cannot be enough.
+
+        Raises:
+            BadBundle: the bundle's files are invalid; nothing is unloaded for it.
+            Unsupported: it does not fit even without the kept models.
+            CannotServe: it fits only once the models being unloaded are gone; or the load was abandoned.
+        """
+        size = await asyncio.to_thread(folders.size, path)
+        checked = False
+        while not fits(self._settings, self.running, size):
+            staying = [running for running in self._running.values() if running not in self._kept]
+            if not fits(self._settings, staying, size):
+                raise Unsupported(no_room(self._settings, self.running, size))
+            if not fits(self._settings, [*staying, *self._leaving.values()], size):
+                raise CannotServe(f"there is no room until {', '.join(self._leaving)} is unloaded; try again")
+            if not checked:
+                await asyncio.to_thread(check_beside, path, self.busy, self._load_no_more)
+                checked = True
+                continue
+            oldest = self._kept[0]
+            self._withdraw(oldest)
+            await self._leave(oldest)
+
+    def _withdraw(self, running: RunningModel) -> None:
+        """Send a model no more requests."""
+        self._leaving[running.id] = self._running.pop(running.id)
+        manifest = running.classifier.manifest
+        self._gone[manifest.name] = max(manifest.version, self._gone.get(manifest.name, 0))
+        with contextlib.suppress(ValueError):
+            self._kept.remove(running)
+        self._models.remove(running)
+        for samples in (self.shadow, self.hidden_drift):
+            if samples is not None:
+                samples.withdraw(running)
+
+    async def _leave_all(self, chosen: Iterable[RunningModel]) -> None:
+        """Unload models concurrently. A failure of one does not stop the others."""
+        for found in await asyncio.gather(*map(self._leave, chosen), return_exceptions=True):
+            if found is not None:
+                raise found
+
+    async def _leave(self, running: RunningModel) -> None:
+        """Let a withdrawn model finish its requests, then unload it."""
+        within_s = self._settings.deadline_max_s + LEAVE_S
+        try:
+            await self.elsewhere.remove_model(running, within_s)
+            await running.leave(within_s)
+        finally:
+            del self._leaving[running.id]
+            running.metrics.forget()
+        self._count("unloaded")
+        self._log.info("model_unloaded", model=running.id)
+
+    def _fail(self, model: str, reason: str) -> None:
+        self._failures.pop(model, None)
+        self._failures[model] = reason
+        while len(self._failures) > FAILURES_MAX:
+            del self._failures[next(iter(self._failures))]
+        self._log.error("model_not_loaded", model=model, reason=reason)
+        self._count("failed")
+
+    def _count(self, change: str) -> None:
+        self._metrics.model_changes.labels(change).inc()

@@ -1,0 +1,1 @@
+"""Models on a GPU: devices, their memory, the graphs made for them."""

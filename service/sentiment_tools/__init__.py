@@ -1,0 +1,1 @@
+"""Commands for operators: load tests, planning, corpora, live views and reports."""

@@ -1,0 +1,271 @@
+"""What classify and explain say of a target without a ready server, each shown with a real process there."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from sentiment.cli import connecting
+from sentiment.cli.listener import Listener, look
+from sentiment.cli.main import main
+from sentiment.client import CallFailed, Client
+from sentiment.health_check import NOT_READY
+from sentiment.security.client_credentials import Credentials
+from sentiment.signs import is_starting
+from tests.conftest import PLAIN
+from tests.core.security.authorities import Authority, mounted_pair
+from tests.core.serving.test_processes import PATIENCE_S, Process, free_port, hanging, loading, spawn
+
+__all__ = ["hanging", "spawn"]
+
+Spawn = Callable[..., Process]
+Captured = pytest.CaptureFixture[str]
+LOCAL = "; start one with 'sentiment serve', or use --local"
+
+
+def refused(capsys: Captured, target: str, *flags: str) -> str:
+    """Why ``classify`` fails. It says nothing else."""
+    assert main(["classify", "--target", target, *flags, "a good film"]) == 1
+    out, errors = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"error: [^\n]+\n", errors), errors
+    return errors.removeprefix("error: ").removesuffix("\n")
+
+
+class Loading:
+    """A server whose model is loaded when the test wants."""
+
+    def __init__(self, folder: Path, spawn: Spawn) -> None:
+        program, self._go = loading(folder)
+        self.target = f"127.0.0.1:{free_port()}"
+        self.server = spawn("--grpc-listen", self.target, "--drain-wait-s", "0", program=program)
+
+    def wait_starting(self) -> "Loading":
+        ends_at = time.monotonic() + PATIENCE_S
+        while not is_starting(self.target):
+            assert time.monotonic() < ends_at
+            time.sleep(0.02)
+        return self
+
+    def load(self) -> None:
+        self._go.touch()
+
+
+def not_ready(target: str) -> str | None:
+    """The trailer of a health check; None without a server or a trailer."""
+    with grpc.insecure_channel(target, PLAIN) as channel, contextlib.suppress(grpc.RpcError):
+        _, call = health_pb2_grpc.HealthStub(channel).Check.with_call(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
+        return dict(call.trailing_metadata()).get(NOT_READY)
+    return None
+
+
+def test_a_server_that_is_starting_is_waited_for_and_then_answers(capsys: Captured, spawn: Spawn, tmp_path: Path) -> None:
+    loading = Loading(tmp_path, spawn).wait_starting()
+    command = [sys.executable, "-m", "sentiment", "classify", "--target", loading.target, "a good film"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr is not None
+        said = waiting.stderr.readline()
+        loading.load()
+        out, rest = waiting.communicate(timeout=PATIENCE_S)
+
+    assert said == f"the server at {loading.target} is starting; waiting up to 30 s\n"
+    assert (waiting.returncode, out, rest) == (0, "positive   0.8808  a good film\n", "")
+
+
+def test_a_server_that_starts_for_too_long_is_given_up(capsys: Captured, spawn: Spawn, tmp_path: Path) -> None:
+    loading = Loading(tmp_path, spawn).wait_starting()
+    starting = f"the server at {loading.target} is starting"
+
+    assert refused(capsys, loading.target, "--wait", "0") == f"{starting}; see its log, or wait for a ready one with --wait SECONDS"
+    assert main(["classify", "--target", loading.target, "--wait", "0.5", "good"]) == 1
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == f"{starting}; waiting up to 1 s"
+    assert last == f"error: {starting}, after 0.5 s of waiting; wait longer with --wait SECONDS"
+    loading.load()
+
+
+def test_ctrl_c_ends_the_waiting_quietly_with_130(spawn: Spawn, tmp_path: Path) -> None:
+    loading = Loading(tmp_path, spawn).wait_starting()
+    command = [sys.executable, "-m", "sentiment", "explain", "--target", loading.target, "a good film"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr is not None
+        assert "is starting; waiting" in waiting.stderr.readline()
+        waiting.send_signal(signal.SIGINT)
+        out, rest = waiting.communicate(timeout=PATIENCE_S)
+
+    assert (waiting.returncode, out, rest) == (130, "", "")
+    loading.load()
+
+
+def test_a_server_that_is_not_there_yet_is_waited_for_if_asked(capsys: Captured, bundles: Path, spawn: Spawn) -> None:
+    target = f"127.0.0.1:{free_port()}"
+    late = threading.Timer(0.5, lambda: spawn("--grpc-listen", target))
+    late.start()
+    try:
+        assert main(["classify", "--target", target, "--wait", "60", "a good film"]) == 0
+    finally:
+        late.join()
+
+    out, errors = capsys.readouterr()
+    assert out == "positive   0.8808  a good film\n"
+    assert errors.startswith(f"no server answers at {target}: nothing listens there; waiting up to 60 s\n")
+
+
+def test_nothing_is_told_at_once(capsys: Captured) -> None:
+    target = f"127.0.0.1:{free_port()}"
+    begun = time.monotonic()
+
+    assert refused(capsys, target) == f"no server answers at {target}: nothing listens there{LOCAL}"
+    assert time.monotonic() - begun < connecting.CONNECT_S_MAX
+    assert "no connection: No such file or directory" in refused(capsys, "unix:/nosuch/socket")
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "fact"),
+    [
+        ("127.0.0.1", ConnectionRefusedError(), "nothing listens there (port 443, as the target names none)"),
+        ("nosuch.invalid:1", socket.gaierror(socket.EAI_NONAME, "unknown"), "its host name cannot be resolved"),
+    ],
+)
+def test_why_there_is_no_connection_is_told(monkeypatch: pytest.MonkeyPatch, target: str, error: OSError, fact: str) -> None:
+    def refuse(*_: object) -> socket.socket:
+        raise error
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+
+    assert look(target, Credentials()) == Listener(fact)
+
+
+def test_a_server_that_drains_is_told_from_one_that_starts(capsys: Captured, spawn: Spawn) -> None:
+    server = spawn("--drain-wait-s", "60").wait_ready()
+    server.process.terminate()
+    server.wait_not_ready()
+
+    says = f"the server at {server.target} is draining: it ends, and takes no new callers"
+    assert refused(capsys, server.target).startswith(says)
+    # It still answers who is there: only new callers are told.
+    with Client(server.target, options=PLAIN) as client:
+        assert client.classify("good").label == "positive"
+
+
+def test_a_server_whose_run_hangs_is_told_from_one_that_drains(capsys: Captured, spawn: Spawn, hanging: Path) -> None:
+    server = spawn("--stall-s", "5", "--runners", "1", program=hanging).wait_ready()
+    with Client(server.target, options=PLAIN, timeout_s=0.5) as client, contextlib.suppress(CallFailed):
+        client.classify("w7")
+    server.wait_not_ready()
+
+    assert refused(capsys, server.target).startswith(f"the server at {server.target} is not ready: a batch runs longer than stall_s")
+
+
+def test_a_front_end_without_its_models_process_is_starting(capsys: Captured, spawn: Spawn) -> None:
+    server = spawn("--front-ends", "1").wait_ready()
+    executor = next(line["pid"] for line in server.lines if line.get("started") == "executor")
+    # Its replacement takes seconds to load.
+    os.kill(int(str(executor)), signal.SIGKILL)
+    ends_at = time.monotonic() + PATIENCE_S
+    while not_ready(server.target) is None:
+        assert time.monotonic() < ends_at
+        time.sleep(0.01)
+
+    assert main(["classify", "--target", server.target, "--wait", "60", "a good film"]) == 0
+    out, errors = capsys.readouterr()
+    assert out == "positive   0.8808  a good film\n"
+    assert f"the server at {server.target} waits for its process that has the model; waiting up to 60 s\n" in errors
+
+
+def test_another_program_is_told_by_what_it_speaks(capsys: Captured, spawn: Spawn) -> None:
+    server = spawn().wait_ready()
+
+    assert refused(capsys, server.url) == (
+        f"no server answers at {server.url}: an HTTP/1 server listens there, no gRPC; is it the server's HTTP port?"
+    )
+    with talker(b"SSH-2.0-OpenSSH_9.9\r\n") as target:
+        assert refused(capsys, target) == f"no server answers at {target}: another program listens there, no gRPC"
+    with talker(b"") as target:
+        closes = "what listens there closes connections: a forwarded port without a server yet, another program, or a server that ends"
+        assert refused(capsys, target) == f"no server answers at {target}: {closes}{LOCAL}"
+    others = grpc.server(futures.ThreadPoolExecutor(1))
+    target = f"127.0.0.1:{others.add_insecure_port('127.0.0.1:0')}"
+    others.start()
+    try:
+        says = f"no server answers at {target}: another gRPC server listens there, without sentiment.v1.SentimentService"
+        assert refused(capsys, target, "--wait", "30") == says
+    finally:
+        others.stop(0)
+
+
+@contextlib.contextmanager
+def talker(greeting: bytes) -> Iterator[str]:
+    """A process that sends a greeting to whoever connects; without one it closes the connection."""
+    program = (
+        "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); kept = []\n"
+        f"while True:\n c = s.accept()[0]; c.sendall({greeting!r}); kept.append(c) if {greeting!r} else c.close()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("flags", [[], ["--tls"]], ids=["plaintext", "TLS"])
+def test_what_never_answers_is_told_so(capsys: Captured, monkeypatch: pytest.MonkeyPatch, flags: list[str]) -> None:
+    monkeypatch.setattr(connecting, "CONNECT_S_MAX", 0.2)
+    monkeypatch.setattr(connecting, "HEALTH_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = f"127.0.0.1:{silent.getsockname()[1]}"
+        silence = "what listens there does not answer within 1 s: a server that hangs, or another program"
+
+        assert refused(capsys, target, "--timeout", "600", *flags) == f"no server answers at {target}: {silence}{LOCAL}"
+
+
+def test_tls_on_one_side_only_and_certificates_that_do_not_fit_are_told(capsys: Captured, spawn: Spawn, tmp_path: Path) -> None:
+    authority, stranger = Authority(), Authority("stranger")
+    secret = mounted_pair(tmp_path / "tls", authority.sign(), authority)
+    (tmp_path / "stranger.crt").write_bytes(stranger.certificate)
+    files = ("--tls-cert-file", str(secret / "tls.crt"), "--tls-key-file", str(secret / "tls.key"), "--health-listen", "")
+    secure, plain = spawn(*files), spawn()
+    mutual = spawn(*files, "--tls-client-ca-file", str(secret / "ca.crt"))
+    for server in (secure, plain, mutual):
+        server.wait_ready()
+    ca = ("--ca", str(secret / "ca.crt"))
+
+    def why(server: Process, *flags: str) -> str:
+        return refused(capsys, server.target, *flags).removeprefix(f"no server answers at {server.target}: ")
+
+    assert why(secure) == "what listens there expects TLS; use --tls, or --ca FILE with its certificate authority"
+    assert why(plain, "--tls") == "the server there has no TLS; leave out --tls, --ca, --cert and --key"
+    not_trusted = r"the server's certificate is not trusted: .*; choose its authority with --ca FILE"
+    assert re.fullmatch(not_trusted, why(secure, "--tls"))
+    assert re.fullmatch(not_trusted, why(secure, "--ca", str(tmp_path / "stranger.crt")))
+    assert re.fullmatch(
+        r"the server refuses the TLS handshake: .*; if it wants a client's certificate, give --cert and --key", why(mutual, *ca)
+    )
+    assert main(["classify", "--target", secure.target, *ca, "good"]) == 0
+
+
+def test_a_certificate_is_not_compared_with_the_path_of_a_unix_socket(tmp_path: Path) -> None:
+    authority = Authority()
+    pair = authority.sign()
+    (tmp_path / "ca.crt").write_bytes(authority.certificate)
+    target = f"unix:{tmp_path / 'socket'}"
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    server.add_secure_port(target, grpc.ssl_server_credentials([(pair.key, pair.certificate)]))
+    server.start()
+    try:
+        assert look(target, Credentials(ca_file=str(tmp_path / "ca.crt"))) == Listener()
+    finally:
+        server.stop(0)

@@ -1,0 +1,122 @@
+"""The tokens to explain are those that the classifier reads, with each truncation; unread parts are reported."""
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from sentiment.errors import InvalidInput
+from sentiment.explain.engine import Explainer
+from sentiment.explain.engine.reading import read
+from sentiment.explain.parts import ExplanationRequest
+from sentiment.model.classifier import Classifier
+from sentiment.model.tokenizer import Tokenizer
+from tests.core.explain.explained import explained
+from tests.models.tiny_families import MAX_TOKENS, TINY
+
+SENTENCE = "the film was not good , but i didn't dislike the unforgettable end 😍. "
+LONG = SENTENCE * 30
+
+
+def _default(classifier: Classifier, truncation: str) -> Classifier:
+    manifest = classifier.manifest.model_copy(update={"default_truncation": truncation})
+    bundle = replace(classifier.bundle, manifest=manifest)
+    return Classifier(bundle, classifier.graph, classifier.tokenizer, classifier.session)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *product(["bert", "roberta", "albert", "xlnet", "mpnet"], [LONG, "  \n " + LONG[3:].upper(), "word " * 61 + "end"]),
+        # For BERT's and MPNet's tokenizer one unknown word each, which fits.
+        *product(["roberta", "albert", "xlnet"], ["x" * 5000, "😍" * 400]),
+    ],
+)
+@pytest.mark.parametrize("head", [1, 7, 40])
+def test_head_and_tail_have_the_served_ids_and_their_places_in_the_text(tmp_path: Path, name: str, head: int, text: str) -> None:
+    TINY[name].tokens().save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(tmp_path / "tokenizer.json", MAX_TOKENS)
+    assert tokenizer.encode(text).truncated
+    row = tokenizer.encode_head_tail(text, head)
+
+    found = tokenizer.encode_explained(text, head=head)
+
+    assert found.ids == tuple(row.ids)
+    assert found.type_ids == (None if row.type_ids is None else tuple(row.type_ids))
+    assert found.truncated
+    assert len(found.tokens) == len(found.ids)
+    assert sum(token.special for token in found.tokens) == tokenizer.special_tokens
+    ((source, start, end),) = found.unseen
+    assert source == 0
+    assert 0 <= start <= end <= len(text)
+    places = [(token.start, token.end) for token in found.tokens if not token.special]
+    assert all(last <= start or first >= end for first, last in places)
+    # A token reads the same wherever the text was cut.
+    for token in found.tokens:
+        written = "".join(text[token.start : token.end].split()).lower()
+        if not token.special and not token.unknown and name == "bert":
+            assert token.piece.removeprefix("##") == written
+    assert [word.start for word in found.words] == sorted(word.start for word in found.words)
+    assert not any(word.start < start < word.end for word in found.words)
+
+
+def test_unread_ranges_are_reported(classifier: Classifier) -> None:
+    def unseen(asked: ExplanationRequest) -> list[str]:
+        header, _, _ = explained(Explainer(classifier), replace(asked, attributions=False))
+        return [header.texts[source][start:end] for source, start, end in header.unseen]
+
+    assert unseen(ExplanationRequest(SENTENCE)) == []
+    (rest,) = unseen(ExplanationRequest(LONG, truncation="head"))
+    assert LONG.endswith(rest)
+    assert len(rest) > 1000
+    (gap,) = unseen(ExplanationRequest(LONG, truncation="head_tail"))
+    assert gap in LONG
+    assert not LONG.endswith(gap)
+    assert len(unseen(ExplanationRequest(LONG, LONG))) == 2
+    # Of a short text beside a long one everything is read.
+    header, _, _ = explained(Explainer(classifier), ExplanationRequest("good", LONG, attributions=False))
+    assert [source for source, _, _ in header.unseen] == [1]
+
+
+@pytest.mark.parametrize(("default", "as_by"), [("head", "head"), ("head_tail", "head_tail"), ("windows", "head_tail")])
+def test_a_text_that_is_too_long_uses_the_default_truncation(classifier: Classifier, default: str, as_by: str) -> None:
+    assert read(_default(classifier, default), ExplanationRequest(LONG)) == read(classifier, ExplanationRequest(LONG, truncation=as_by))
+    assert any(token.pair for token in read(_default(classifier, default), ExplanationRequest(LONG, LONG)).tokens)
+
+
+@pytest.mark.parametrize("truncation", ["refuse", "head", "head_tail", "windows", None])
+def test_a_text_that_fits_is_not_truncated(classifier: Classifier, truncation: str | None) -> None:
+    assert read(classifier, ExplanationRequest(SENTENCE, truncation=truncation)) == read(classifier, ExplanationRequest(SENTENCE))
+
+
+@pytest.mark.parametrize(
+    ("asked", "field", "message"),
+    [
+        (
+            ExplanationRequest(LONG, truncation="refuse"),
+            "text",
+            "has more tokens than the model reads; the limit is 64 and truncation is refuse",
+        ),
+        (
+            ExplanationRequest(LONG, LONG, truncation="head_tail"),
+            "text",
+            "has more tokens than .* together with text_pair; .* head_tail is for single texts",
+        ),
+        (
+            ExplanationRequest(LONG, truncation="windows"),
+            "truncation",
+            r"is windows; the text has more tokens than one window \(64\)",
+        ),
+        (ExplanationRequest(LONG, truncation="tail"), "truncation", "is 'tail'; it must be one of refuse, head, head_tail"),
+        (ExplanationRequest("\u200b\u0000"), "text", "has 2 characters, and the model reads none of them"),
+    ],
+)
+def test_a_text_that_cannot_be_read_is_refused(classifier: Classifier, asked: ExplanationRequest, field: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^{field}: {message}"):
+        read(classifier, asked)
+
+
+def test_a_default_truncation_of_refuse_refuses(classifier: Classifier) -> None:
+    with pytest.raises(InvalidInput, match="truncation is refuse"):
+        read(_default(classifier, "refuse"), ExplanationRequest(LONG))

@@ -1,0 +1,415 @@
+"""Peers that are slow, huge or hostile"""
+
+import contextlib
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from sentiment.doors.http.listening import IDLE_S, UNREAD_S
+from tests.conftest import PLAIN
+from tests.core.faults import raw
+from tests.core.faults.evidence import Evidence
+from tests.core.faults.http_callers import HttpCallers
+from tests.core.faults.raw import Peer, frame
+from tests.core.faults.seen import MB, others_are_answered, until
+from tests.front_ends.servers import Server
+
+Serve = Callable[..., Server]
+RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED = b"\x0bgrpc-status\x018", b"\x0bgrpc-status\x014"
+# How long gRPC's core waits for a peer to acknowledge the server's settings.
+SETTINGS_S = 60.0
+# How much later a busy machine may be.
+LATE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def server(bundles: Path) -> Iterator[Server]:
+    """All tests of this module share it, but for one: no peer may harm it."""
+    found = Server(bundles, "--front-ends", "0").wait_ready()
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def patient(bundles: Path) -> Iterator[Server]:
+    """Waits a minute for the message of a call."""
+    found = Server(bundles, "--front-ends", "0", "--receive-s-max", "60", "--deadline-default-s", "60").wait_ready()
+    yield found
+    found.end()
+
+
+def send_for(peer: Peer, content: bytes, bytes_max: int, seconds: float = 20.0) -> int:
+    """Send ``content`` repeatedly, up to ``bytes_max`` or ``seconds``, or until the server ends the connection. Returns the bytes sent."""
+    sent, end = 0, time.monotonic() + seconds
+    while sent < bytes_max and time.monotonic() < end and peer.send(content):
+        sent += len(content)
+    return sent
+
+
+def assert_refused(peer: Peer) -> None:
+    """Wait until the peer's first call is refused, or its connection is ended."""
+
+    def answers() -> list[bytes]:
+        peer.read(0.1)
+        return [payload for kind, _, stream, payload in peer.frames if (kind, stream) == (raw.HEADERS, 1)]
+
+    until(lambda: bool(answers()) or peer.ended, "it is refused")
+    assert peer.ended or RESOURCE_EXHAUSTED in answers()[0]
+
+
+def test_headers_without_an_end(server: Server, evidence: Evidence) -> None:
+    """The call is refused, or the connection ended.
+
+    Three connections send headers in endless CONTINUATION frames: 512 MB of large fields, empty frames, and one field of 2 GiB. The
+    limit is 16 KiB of headers: the call is refused, or the connection ended.
+    """
+    fields = b"".join(frame(raw.CONTINUATION, 0, 1, raw.literal("x" * 100, "y" * 100) * 50) for _ in range(10))
+    empty = frame(raw.CONTINUATION, 0, 1) * 1000
+    endless = frame(raw.CONTINUATION, 0, 1, b"y" * 16_000) * 10
+    # A name of one byte, and a value whose length is given as 2**31 - 1.
+    large = b"\x00\x01a\x7f\x80\xff\xff\xff\x07"
+    with others_are_answered(server, evidence) as seen:
+        for block, content in ((b"", fields), (b"", empty), (large, endless)):
+            with Peer(server.target) as peer:
+                peer.send(frame(raw.HEADERS, 0, 1, raw.request_headers() + block))
+                sent = send_for(peer, content, 512 * MB, 2)
+                evidence.measured["sent, MB"] = round(evidence.measured.get("sent, MB", 0) + sent / MB)  # type: ignore[operator]
+                if content is not empty:
+                    assert_refused(peer)
+        # The server keeps what it reads at a time, not what was sent.
+        assert seen.peak_mb < 1024
+
+
+def test_messages_that_are_too_large(server: Server, evidence: Evidence) -> None:
+    """Each call is refused, or its connection ended.
+
+    Calls on connections of their own have a length prefix of 17 MiB, one of 4 GiB, and 64 MiB that are really sent. The transport's
+    limit is 16 MiB: each call is refused as soon as its length is known, or its connection ended.
+    """
+    with others_are_answered(server, evidence) as seen:
+        begun = seen.rss_mb
+        for length, sent in ((17 * MB, 10_000), (2**32 - 1, 10_000), (64 * MB, 64 * MB)):
+            with Peer(server.target) as peer:
+                peer.call(1)
+                peer.send(frame(raw.DATA, 0, 1, b"\x00" + struct.pack(">I", length)))
+                send_for(peer, frame(raw.DATA, 0, 1, b"x" * 10_000), sent, 2)
+                assert_refused(peer)
+        assert seen.peak_mb < begun + 256
+
+
+def test_a_message_that_comes_byte_by_byte(server: Server, evidence: Evidence) -> None:
+    """The call ends at its deadline.
+
+    A message comes byte by byte, in one call with a deadline of 0.3 s and in one without. The former ends at its deadline. The latter
+    lasts as long as its connection, and costs as much as an open stream.
+    """
+    with others_are_answered(server, evidence), Peer(server.target) as peer:
+        begun = time.monotonic()
+        peer.call(1, timeout="300m")
+        peer.call(3)
+        ended_s = None
+        for byte in raw.message("a film that is good")[:-1]:
+            peer.send(frame(raw.DATA, 0, 3, bytes([byte])))
+            if ended_s is None:
+                peer.send(frame(raw.DATA, 0, 1, bytes([byte])))
+            if any(kind == raw.HEADERS and stream == 1 for kind, _, stream, _ in peer.read(0.03)):
+                ended_s = time.monotonic() - begun
+        assert DEADLINE_EXCEEDED in peer.wait_for(raw.HEADERS, 1)
+        assert not any(stream == 3 and kind in (raw.HEADERS, raw.RST_STREAM) for kind, _, stream, _ in peer.frames)
+        evidence.measured["ended after, s"] = round(ended_s or time.monotonic() - begun, 2)
+
+
+def test_a_window_that_is_never_opened(server: Server, evidence: Evidence) -> None:
+    """The calls end at their deadline.
+
+    100 calls with complete messages and a deadline of 0.5 s come over a connection whose flow control lets no answer out. Their rows
+    run, and the calls end at their deadline.
+    """
+    with others_are_answered(server, evidence), Peer(server.target, raw.PREFACE + raw.settings({raw.INITIAL_WINDOW: 0})) as peer:
+        for number in range(100):
+            peer.call(1 + 2 * number, timeout="500m", body=raw.message())
+        until(lambda: len({one[2] for one in peer.frames + peer.read(0.1) if one[0] == raw.RST_STREAM}) == 100, "all calls are ended")
+        assert not any(kind == raw.DATA for kind, *_ in peer.frames)
+
+
+def test_calls_that_are_reset_as_soon_as_they_come(server: Server, evidence: Evidence) -> None:
+    """Others are answered, some with UNAVAILABLE.
+
+    40,000 calls over one connection are each reset right after their message ("rapid reset"), as fast as the server takes them. The
+    event loop cannot handle so many, so that meanwhile some calls of others also end as UNAVAILABLE (calls_pending_max).
+    """
+    with others_are_answered(server, evidence, may=("UNAVAILABLE",)) as seen:
+        rss_mb, cpu_s, begun = seen.rss_mb, seen.cpu_s, time.monotonic()
+        with Peer(server.target) as peer:
+            for first in range(1, 80_000, 200):
+                calls = [raw.call_and_reset(stream) for stream in range(first, first + 200, 2)]
+                if not peer.send(*calls):
+                    break
+                peer.read()
+        evidence.measured["reset calls a second"] = round(first / 2 / (time.monotonic() - begun))
+        evidence.measured["CPU of the server, s"] = round(seen.cpu_s - cpu_s, 1)
+        assert seen.peak_mb < rss_mb + 512
+
+
+@pytest.mark.parametrize(("kind", "payload"), [(raw.PING, b"12345678"), (raw.SETTINGS, b"")], ids=["pings", "settings"])
+def test_a_flood_of_frames_that_need_an_answer(server: Server, evidence: Evidence, kind: int, payload: bytes) -> None:
+    """Nothing is kept of them, or the connection ends.
+
+    A peer sends frames that the server must acknowledge, as fast as it takes them and up to 20 MB in 2 s, and reads no acknowledgement.
+    The server ends the connection, or takes the frames without keeping anything.
+    """
+    with others_are_answered(server, evidence) as seen:
+        rss_mb = seen.rss_mb
+        with Peer(server.target) as peer:
+            peer.socket.settimeout(0.5)
+            sent = send_for(peer, frame(kind, 0, 0, payload) * 1000, 20 * MB, 2)
+            evidence.measured["taken, MB"] = round(sent / MB, 1)
+        assert seen.peak_mb < rss_mb + 128
+
+
+def test_more_open_calls_than_allowed(serve: Serve, evidence: Evidence) -> None:
+    """Those beyond the limit are refused.
+
+    300 calls without message and deadline come over one connection to a server with calls_max and calls_pending_max 100. Those beyond
+    200 are refused: they exceed the limit of streams, which client libraries respect.
+    """
+    server = serve("--calls-max", "100", "--calls-pending-max", "100")
+    with others_are_answered(server, evidence), Peer(server.target) as peer:
+        for number in range(300):
+            peer.call(1 + 2 * number)
+            peer.read(0.002)
+        until(lambda: ended_calls([peer], 0.1) >= 100, "100 calls are refused")
+
+
+def ended_calls(peers: list[Peer], seconds: float = 0.0) -> int:
+    """How many of their calls the server has ended."""
+    for peer in peers:
+        peer.read(seconds)
+    return len({(number, one[2]) for number, peer in enumerate(peers) for one in peer.frames if one[0] == raw.RST_STREAM})
+
+
+@pytest.mark.thorough
+def test_as_many_open_calls_as_allowed(patient: Server, evidence: Evidence) -> None:
+    """One connection gets its share; others are answered.
+
+    Three connections open 15,000 calls without message and deadline, 1,000 a second each, on a server that waits a minute for messages.
+    Each gets at most as many as stay free of 8,192 (calls_max): 2,048. Other calls and probes are answered. The memory of each call is
+    measured.
+    """
+    with others_are_answered(patient, evidence) as seen:
+        rss_mb, peers = seen.rss_mb, [Peer(patient.target) for _ in range(3)]
+        for number in range(5000):
+            for peer in peers:
+                peer.call(1 + 2 * number)
+            if number % 20 == 0:
+                time.sleep(0.02)
+        held = 15_000 - ended_calls(peers, 1.0)
+        with grpc.insecure_channel(patient.target, PLAIN) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            assert (
+                stub.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=20).status == health_pb2.HealthCheckResponse.SERVING
+            )
+        evidence.measured["calls held open"] = held
+        evidence.measured["memory of each, KB"] = round((seen.rss_mb - rss_mb) * 1024 / held, 1)
+        for peer in peers:
+            peer.socket.close()
+        assert 3 * 2048 <= held < 3 * 2048 + 100
+
+
+def http_peer(server: Server, begin: bytes = b"") -> socket.socket:
+    host, _, port = server.url.removeprefix("http://").rpartition(":")
+    peer = socket.socket()
+    # A small buffer, or the system would accept answers for a peer that does not read.
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    peer.settimeout(20)
+    peer.connect((host, int(port)))
+    peer.sendall(begin)
+    return peer
+
+
+def test_a_body_that_comes_byte_by_byte(server: Server, evidence: Evidence) -> None:
+    """It gets 504 at its deadline.
+
+    The body of POST /v1/classify comes byte by byte, with a time limit of 0.3 s: the answer is 504 at the deadline.
+    """
+    head = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nGrpc-Timeout: 300m\r\nContent-Length: 1000\r\n\r\n"
+    with others_are_answered(server, evidence), http_peer(server, head) as peer:
+        begun, answer = time.monotonic(), b""
+        peer.settimeout(0.03)
+        while not answer:
+            assert time.monotonic() < begun + LATE_S
+            peer.sendall(b" ")
+            try:
+                answer = peer.recv(2**16)
+            except TimeoutError:
+                continue
+        evidence.measured["ended after, s"] = round(time.monotonic() - begun, 2)
+        assert answer.startswith(b"HTTP/1.1 504")
+
+
+CHUNKED = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("path", [b"/v1/classify", b"/nosuch"], ids=["read", "answered before it is read"])
+def test_bodies_in_chunks_of_one_byte(server: Server, evidence: Evidence, path: bytes) -> None:
+    """They are refused, and others are answered.
+
+    For 3 s, 20 connections send bodies in chunks of one byte as fast as they can, and are opened again when the server has ended them.
+    It parses them in slices, refuses each after 16,384 such chunks, and parses little more of one that it has answered.
+    """
+    head, chunks = CHUNKED.replace(b"/v1/classify", path), b"1\r\n \r\n" * 2000
+    answers, ended, sent = set(), 0, 0
+    with others_are_answered(server, evidence) as seen:
+        rss_mb, end = seen.rss_mb, time.monotonic() + 3
+        peers = [http_peer(server, head) for _ in range(20)]
+        while time.monotonic() < end:
+            for number, peer in enumerate(peers):
+                peer.settimeout(0.001)
+                try:
+                    sent += peer.send(chunks)
+                    answers.add(peer.recv(2**16)[9:12])
+                except TimeoutError:
+                    continue
+                except OSError:
+                    ended += 1
+                    peer.close()
+                    peers[number] = http_peer(server, head)
+        for peer in peers:
+            peer.close()
+        assert seen.peak_mb < rss_mb + 128
+    evidence.measured |= {"sent, MB": round(sent / MB), "connections ended": ended}
+    assert ended > 0
+    assert answers - {b""} == {b"404" if path == b"/nosuch" else b"400"}
+
+
+def test_large_bodies_that_never_end(serve: Serve, evidence: Evidence) -> None:
+    """They get 429, or 504.
+
+    60 connections send 12 MiB of a batch each, but for its last byte, to a server whose requests may have 64 MiB together
+    (request_bytes_max). What does not fit is refused with 429; the others end after 10 s (receive_s_max) with 504.
+    """
+    server = serve("--request-bytes-max", str(64 * MB))
+    head = b"POST /v1/classify:batch HTTP/1.1\r\nHost: localhost\r\nGrpc-Timeout: 60S\r\nContent-Length: %d\r\n\r\n" % (12 * MB)
+    statuses: Counter[str] = Counter()
+    with others_are_answered(server, evidence) as seen:
+        rss_mb = seen.rss_mb
+        peers = [http_peer(server, head) for _ in range(60)]
+        for peer in peers:
+            with contextlib.suppress(OSError):
+                peer.sendall(b" " * (12 * MB - 1))
+        for peer in peers:
+            with contextlib.suppress(OSError):
+                statuses[peer.recv(2**16)[9:12].decode()] += 1
+            peer.close()
+        evidence.measured |= {f"answered with {status}": number for status, number in sorted(statuses.items())}
+        # And what connections hold uncounted, in aiohttp and in system buffers.
+        assert seen.peak_mb < rss_mb + 2 * 64
+    assert statuses["429"] > 0
+    assert statuses["504"] > 0
+
+
+@pytest.mark.thorough
+def test_peers_that_never_finish_a_request(server: Server, evidence: Evidence) -> None:
+    """Each connection is ended after a stated time.
+
+    These peers have a connection each at the same time: gRPC peers that send nothing, the preface byte by byte, nothing after the
+    preface, and endless headers, a frame a second; HTTP peers that send nothing, a header a second, and 3,000 requests for /metrics without
+    reading the answers. Each connection is ended: gRPC's after at most 60 s, idle HTTP's after 75 s, and that of one that does not read
+    after 30 s.
+    """
+    open_grpc = raw.PREFACE + frame(raw.SETTINGS)
+    headers = open_grpc + frame(raw.HEADERS, 0, 1, raw.request_headers())
+    field = frame(raw.CONTINUATION, 0, 1, raw.literal("a", "b"))
+    # Name: the connection, the pieces to send, one a second, and how long it may last.
+    peers: dict[str, tuple[socket.socket, list[bytes], float]] = {}
+
+    def add(name: str, peer: socket.socket, limit_s: float, pieces: list[bytes] | None = None) -> None:
+        peers[name] = (peer, pieces or [], limit_s + LATE_S)
+
+    def grpc_peer(begin: bytes) -> socket.socket:
+        return Peer(server.target, begin).socket
+
+    with others_are_answered(server, evidence, callers=1):
+        add("gRPC, silent", grpc_peer(b""), SETTINGS_S)
+        add("gRPC, the preface byte by byte", grpc_peer(b""), SETTINGS_S, [bytes([byte]) for byte in raw.PREFACE])
+        add("gRPC, nothing after the preface", grpc_peer(raw.PREFACE), SETTINGS_S)
+        add("gRPC, headers without an end", grpc_peer(headers), SETTINGS_S, [field] * 200)
+        add("HTTP, silent", http_peer(server), IDLE_S)
+        add(
+            "HTTP, headers without an end",
+            http_peer(server, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"),
+            IDLE_S,
+            [b"X-A: b\r\n"] * 200,
+        )
+        add("HTTP, does not read", http_peer(server, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3000), UNREAD_S)
+        watch(server, peers, evidence)
+
+
+def watch(server: Server, peers: dict[str, Any], evidence: Evidence) -> None:
+    """Send the pieces until the server has ended all connections; record when."""
+    begun, beats = time.monotonic(), 0
+    while peers:
+        time.sleep(max(0.0, begun + beats - time.monotonic()))
+        for name, (peer, pieces, limit_s) in list(peers.items()):
+            seconds = time.monotonic() - begun
+            ended = (
+                has_ended(peer, pieces[beats : beats + 1]) if "does not read" not in name else peer.getsockname() not in connected(server)
+            )
+            if ended:
+                evidence.measured[f"{name}: ended after, s"] = round(seconds)
+                peers.pop(name)[0].close()
+            else:
+                assert seconds < limit_s, f"{name} is there after {seconds:.0f} s"
+        beats += 1
+
+
+def connected(server: Server) -> set[tuple[str, int]]:
+    """The peers of the server's connections. A peer that does not read cannot see that its connection was ended."""
+    return {tuple(one.raddr) for one in psutil.Process(server.process.pid).net_connections("tcp") if one.raddr}
+
+
+def has_ended(peer: socket.socket, pieces: list[bytes]) -> bool:
+    """Whether the server has ended the connection."""
+    peer.settimeout(0.01)
+    try:
+        for piece in pieces:
+            peer.sendall(piece)
+        return not peer.recv(2**16)
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def test_requests_that_a_page_of_others_or_a_proxy_is_made_to_send(server: Server, evidence: Evidence) -> None:
+    """They are refused by their headers.
+
+    100 requests each of a page of another origin, of a page whose name resolves to the server (DNS rebinding), and of bodies whose
+    length two servers might read differently, beside callers over HTTP and gRPC. They are refused by their headers.
+    """
+    host, port = server.url.removeprefix("http://").split(":")
+    refused = {
+        403: f"Host: {host}:{port}\r\nOrigin: http://evil.example\r\nContent-Length: 0",
+        421: f"Host: evil.example:{port}\r\nOrigin: http://evil.example:{port}\r\nContent-Length: 0",
+        400: f"Host: {host}:{port}\r\nTransfer-Encoding: gzip, chunked",
+    }
+    found: Counter[tuple[int, int]] = Counter()
+    with others_are_answered(server, evidence), HttpCallers([server.url], callers=2, kept=1) as callers:
+        callers.wait(10)
+        for _ in range(100):
+            for status, headers in refused.items():
+                with socket.create_connection((host, int(port)), LATE_S) as sender:
+                    sender.sendall(f"POST /v1/classify HTTP/1.1\r\n{headers}\r\n\r\n".encode())
+                    found[status, int(sender.recv(2**16)[9:12])] += 1
+        callers.wait(10)
+    evidence.judge(callers.fates)
+    assert found == {(status, status): 100 for status in refused}

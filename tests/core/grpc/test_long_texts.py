@@ -1,0 +1,328 @@
+"""Texts that do not fit, through a real server: read at both ends or in windows, by every method, counted as one text each."""
+
+import asyncio
+import json
+import math
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from sentiment import Local
+from sentiment.client import AsyncClient, CallFailed, Classification, Client
+from sentiment.v1 import sentiment_pb2 as pb
+from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+from tests.conftest import NO_RETRIES, RunningServer
+from tests.core.grpc.gate import (
+    MODEL,
+    FixedCost,
+    Gate,
+    Hold,
+    Start,
+    assert_nothing_left,
+    bounded,
+    every_method,
+    id_of,
+    outcome_of,
+    queued,
+    send,
+    served_by,
+    set_cost,
+    total,
+    until,
+)
+from tests.tiny import WEIGHTS, make_bundle, read_manifest
+
+Code = grpc.StatusCode
+# 90 tokens: the tiny model reads 30 of a text, and 5 windows of 30 every 16 reach 94.
+WORDS = ["w3"] * 25 + ["w-9", "film"] * 20 + ["w8"] * 25
+TEXT = " ".join(WORDS)
+
+
+def positive(words: Sequence[str]) -> float:
+    """What the model answers to these words."""
+    return 1 / (1 + math.exp(-2 * sum(WEIGHTS[word] for word in words)))
+
+
+def in_windows(words: Sequence[str], windows: int = 16) -> float:
+    """The surest of windows of 30 words every 16."""
+    starts = range(0, max(1, len(words) - 14), 16)[:windows]
+    return max((positive(words[start : start + 30]) for start in starts), key=lambda score: abs(score - 0.5))
+
+
+def expected(truncation: str) -> tuple[float, int, bool]:
+    if truncation == "windows":
+        return in_windows(WORDS), 92, False
+    kept = WORDS[:30] if truncation == "head" else WORDS[:8] + WORDS[-22:]
+    return positive(kept), 32, True
+
+
+def found(answer: Classification) -> tuple[Any, int, bool]:
+    return pytest.approx(answer.scores["positive"], abs=1e-6), answer.tokens, answer.truncated
+
+
+async def streamed(server: RunningServer, texts: Sequence[str], truncation: str) -> list[Any]:
+    """The results of a stream, in the order of the texts."""
+
+    async def items() -> AsyncIterator[tuple[str, str]]:
+        for number, text in enumerate(texts):
+            yield str(number), text
+
+    async with AsyncClient(server.target) as client:
+        results = {int(item_id): result async for item_id, result in client.classify_stream(items(), truncation=truncation)}
+    return [results[number] for number in range(len(texts))]
+
+
+@pytest.mark.parametrize("truncation", ["head", "head_tail", "windows"])
+def test_every_path_reads_a_long_text_alike(truncation: str, bundles: Path, server: RunningServer, client: Client) -> None:
+    body = json.dumps({"text": TEXT, "truncation": f"TRUNCATION_{truncation.upper()}"}).encode()
+    with urllib.request.urlopen(urllib.request.Request(server.url + "/v1/classify", body), timeout=10) as response:
+        web = json.load(response)
+    with Local("tiny", bundles=[bundles]) as local:
+        (inside,) = local.classify_all([TEXT], truncation=truncation)
+
+    answers = [
+        client.classify(TEXT, truncation=truncation),
+        *client.classify_batch([TEXT], truncation=truncation),
+        *asyncio.run(streamed(server, [TEXT], truncation)),
+        inside,
+    ]
+
+    for answer in answers:
+        assert isinstance(answer, Classification)
+        assert expected(truncation) == found(answer)
+    assert web["prediction"]["scores"][1]["score"] == pytest.approx(expected(truncation)[0], abs=1e-6)
+    assert (web["tokens"], web["truncated"]) == expected(truncation)[1:]
+
+
+@pytest.mark.parametrize("truncation", ["head_tail", "windows"])
+def test_a_text_that_fits_is_read_whole_whatever_is_asked(client: Client, truncation: str) -> None:
+    text = " ".join(["w5"] * 30)
+
+    answer = client.classify(text, truncation=truncation)
+
+    assert found(answer) == found(client.classify(text))
+    assert (answer.tokens, answer.truncated) == (32, False)
+
+
+def test_what_lies_behind_the_last_window_is_not_read_and_that_is_said(client: Client) -> None:
+    words = ["w1"] * 270 + ["awful"] * 200
+
+    answer = client.classify(" ".join(words), truncation="windows")
+
+    assert (answer.tokens, answer.truncated) == (30 + 15 * 16 + 2, True)
+    assert answer.scores["positive"] == pytest.approx(in_windows(words), abs=1e-6)
+
+
+def test_a_text_too_long_for_the_event_loop_is_read_in_a_thread(client: Client) -> None:
+    text = "film " * 200_000 + "great"
+
+    assert client.classify(text, truncation="head_tail").label == "positive"
+    assert client.classify(text, truncation="windows").tokens == 272
+
+
+def test_the_manifest_says_how_and_by_default(start: Start, tmp_path: Path) -> None:
+    path = make_bundle(tmp_path)
+    windows = {"size": 22, "stride": 20, "combine": "mean_probability", "count_max": 4}
+    manifest = {**read_manifest(path), "default_truncation": "windows", "windows": windows, "head_tail": {"head": 20}}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+    with start(bundles=(tmp_path,)).client() as client:
+        default, tail, model = client.classify(TEXT), client.classify(TEXT, truncation="head_tail"), client.get_model()
+
+    pieces = [positive(WORDS[start : start + 20]) for start in (0, 20, 40, 60)]
+    assert (sum(pieces) / 4, 82, True) == found(default)
+    assert (positive(WORDS[:20] + WORDS[-10:]), 32, True) == found(tail)
+    assert model.default_truncation == pb.TRUNCATION_WINDOWS
+
+
+def test_a_pair_that_does_not_fit_is_told_unless_only_the_model_wants_windows(start: Start, tmp_path: Path) -> None:
+    path = make_bundle(tmp_path, "paired", pairs=True)
+    (path / "manifest.json").write_text(json.dumps({**read_manifest(path), "default_truncation": "windows"}))
+
+    with start(bundles=(tmp_path,), model="paired").client() as client:
+        for truncation in ("head_tail", "windows"):
+            assert client.classify("good", "great film", truncation=truncation).tokens == 6
+            with pytest.raises(CallFailed, match=f"the limit is 32 and truncation {truncation} is for single texts") as caught:
+                client.classify("good", TEXT, truncation=truncation)
+            assert caught.value.code is Code.INVALID_ARGUMENT
+        assert client.classify("good", TEXT).truncated
+
+
+# Long and short ones together
+
+
+@pytest.mark.parametrize("method", ["ClassifyBatch", "ClassifyStream"])
+@pytest.mark.parametrize("call_rows_max", [3, 7, 256])
+async def test_long_and_short_texts_are_answered_in_order_however_few_rows_a_call_may_have(
+    start: Start, call_rows_max: int, method: str
+) -> None:
+    server = start(call_rows_max=call_rows_max)
+    texts = [TEXT if number % 3 == 0 else f"w{number % 30} film" for number in range(40)] + ["", TEXT]
+
+    if method == "ClassifyBatch":
+        with server.client() as client:
+            results = await asyncio.to_thread(client.classify_batch, texts, truncation="windows")
+    else:
+        results = await streamed(server, texts, "windows")
+
+    assert isinstance(results.pop(40), CallFailed)
+    scores = [result.scores["positive"] for result in results]
+    assert scores == pytest.approx([in_windows(text.split()) for text in texts if text], abs=1e-6)
+    assert total(server, "items", method=method, code="OK") == total(server, "deadline_outcome", outcome="met") == 41
+    await until(lambda: server.app._grpc.calls._open == 0, "the call has ended")
+    assert_nothing_left(server)
+
+
+async def test_the_windows_of_a_client_that_does_not_read_take_places_too(start: Start, hold: Hold) -> None:
+    server = start(runners=1, call_rows_max=8)
+    gate = hold(server)
+
+    async def endless() -> AsyncIterator[pb.ClassifyStreamRequest]:
+        while True:
+            yield pb.ClassifyStreamRequest(item=pb.Item(text=TEXT), options=pb.StreamOptions(truncation=pb.TRUNCATION_WINDOWS))
+
+    scheduler = served_by(server).batcher.scheduler
+    async with grpc.aio.insecure_channel(server.target, NO_RETRIES) as channel:
+        call = pb_grpc.SentimentServiceStub(channel).ClassifyStream(endless())
+        await gate.begun()
+        await until(lambda: scheduler.rows_waiting + scheduler.rows_running == 10, "two texts are let in")
+        await asyncio.sleep(0.1)
+        # Five places, then three more for the second text's five windows; the third text waits.
+        assert scheduler.rows_waiting + scheduler.rows_running == 10
+        call.cancel()
+        await until(lambda: server.app._grpc.calls._open == 0, "the stream is closed")
+        gate.open()
+
+    # Of rows that have left, the batch still runs.
+    await until(lambda: not served_by(server).batcher._runs, "no batch runs")
+    assert total(server, "items", method="ClassifyStream", code="CANCELLED") == 2
+    assert_nothing_left(server)
+
+
+# Ends before the answer
+
+
+def ask(stub: Any, method: str, timeout: float | None = None) -> Any:
+    """A call with one long text in windows."""
+    windows = pb.TRUNCATION_WINDOWS
+    if method == "Classify":
+        return stub.Classify(pb.ClassifyRequest(text=TEXT, truncation=windows, priority=pb.PRIORITY_INTERACTIVE), timeout=timeout)
+    if method == "ClassifyBatch":
+        items = [pb.Item(text=TEXT)]
+        return stub.ClassifyBatch(
+            pb.ClassifyBatchRequest(items=items, truncation=windows, priority=pb.PRIORITY_INTERACTIVE), timeout=timeout
+        )
+    request = pb.ClassifyStreamRequest(item=pb.Item(text=TEXT))
+    request.options.truncation, request.options.priority = windows, pb.PRIORITY_INTERACTIVE
+    if timeout is not None:
+        request.timeout.FromNanoseconds(int(timeout * 1e9))
+    return stub.ClassifyStream(iter([request]))
+
+
+async def code_of(call: Any, method: str) -> int:
+    """How the call's one text ended."""
+    if method == "ClassifyStream":
+        (response,) = [response async for response in call]
+        return int(response.error.code)
+    outcome = await outcome_of(call)
+    if isinstance(outcome, grpc.aio.AioRpcError):
+        return int(outcome.code().value[0])
+    return int(outcome.results[0].error.code) if method == "ClassifyBatch" else 0
+
+
+class Setting:
+    """A server with one runner, held before the model, and a client's stub."""
+
+    def __init__(self, server: RunningServer, gate: Gate, stub: Any) -> None:
+        self.server, self.gate, self.stub = server, gate, stub
+        self.plug: asyncio.Task[Any] | None = None
+
+    async def busy(self) -> None:
+        """Keep the runner busy with a short text, so that what comes waits."""
+        self.plug = send(self.stub.Classify(pb.ClassifyRequest(text="good"), timeout=60))
+        await self.gate.begun()
+
+    async def assert_in_order(self, texts: int) -> None:
+        """The short text has its answer, every text was counted once, and nothing is left."""
+        self.gate.open()
+        if self.plug is not None:
+            assert isinstance(await self.plug, pb.ClassifyResponse)
+        server = self.server
+        await until(lambda: server.app._grpc.calls._open == 0, "no call is open")
+        await until(lambda: not served_by(server).batcher._runs, "no batch runs")
+        assert total(server, "items") == total(server, "deadline_outcome") == texts
+        assert_nothing_left(server)
+
+
+@pytest.fixture
+def setting(start: Start, hold: Hold, connect: Callable[[RunningServer], Any], request: pytest.FixtureRequest) -> Setting:
+    server = start(runners=1, **getattr(request, "param", {}))
+    return Setting(server, hold(server), connect(server))
+
+
+@every_method
+async def test_leaving_withdraws_every_window(setting: Setting, method: str) -> None:
+    await setting.busy()
+    call = ask(setting.stub, method)
+    reading = asyncio.create_task(bounded(code_of(call, method)))
+    await queued(setting.server, 5)
+
+    call.cancel()
+
+    await queued(setting.server, 0)
+    await asyncio.wait({reading})
+    await setting.assert_in_order(texts=2)
+    assert total(setting.server, "dropped", reason="cancelled") == 5
+    assert total(setting.server, "deadline_outcome", outcome="cancelled") == 1
+    # The plug alone.
+    assert len(setting.gate.batches) == 1
+
+
+@every_method
+async def test_a_deadline_ends_every_window_and_is_told_once(setting: Setting, method: str) -> None:
+    set_cost(setting.server, FixedCost(1e-3))
+    await setting.busy()
+
+    # Of a run that lasts, as much again is expected: a text that comes later than this after its start is refused.
+    code = await bounded(code_of(ask(setting.stub, method, timeout=0.8), method))
+
+    assert code == Code.DEADLINE_EXCEEDED.value[0]
+    await setting.assert_in_order(texts=2)
+    assert total(setting.server, "deadline_outcome", outcome="expired") == 1
+
+
+@every_method
+@pytest.mark.parametrize("setting", [{"queue_rows_max": 3}], indirect=True)
+async def test_a_text_whose_windows_do_not_all_fit_is_refused_and_none_is_left(setting: Setting, method: str) -> None:
+    await setting.busy()
+
+    code = await bounded(code_of(ask(setting.stub, method), method))
+
+    assert code == Code.RESOURCE_EXHAUSTED.value[0]
+    assert setting.server.metric("sentiment_queue_rows", model=MODEL) == 0
+    assert total(setting.server, "refused") == total(setting.server, "refused", reason="queue_full") == 1
+    short = send(setting.stub.Classify(pb.ClassifyRequest(text="bad"), timeout=60))
+    await queued(setting.server, 1)
+    await setting.assert_in_order(texts=3)
+    assert (await short).prediction.label == "negative"
+
+
+@every_method
+async def test_one_window_that_fails_fails_its_text_and_no_other(setting: Setting, method: str) -> None:
+    setting.gate.poison = id_of("w8")
+    await setting.busy()
+    reading = asyncio.create_task(bounded(code_of(ask(setting.stub, method), method)))
+    await queued(setting.server, 5)
+    others = [send(setting.stub.Classify(pb.ClassifyRequest(text="bad " * 25), timeout=60)) for _ in range(3)]
+    await queued(setting.server, 8)
+
+    setting.gate.open()
+
+    assert await reading == Code.INTERNAL.value[0]
+    assert [(await other).prediction.label for other in others] == ["negative"] * 3
+    await setting.assert_in_order(texts=5)
+    assert total(setting.server, "deadline_outcome", outcome="failed") == 1

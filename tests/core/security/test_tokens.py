@@ -1,0 +1,205 @@
+"""Tokens in files, and who is let in by them."""
+
+import codecs
+import hmac
+from pathlib import Path
+
+import pytest
+import structlog
+
+from sentiment.errors import BadSettings
+from sentiment.security import tokens
+from sentiment.security.client_credentials import Credentials, first_token
+from sentiment.security.reloaded import Reloaded
+from sentiment.security.token_files import CHARACTERS, CHARACTERS_MAX
+from sentiment.security.tokens import FILE_BYTES_MAX, FILES_MAX, TOKENS_MAX, Tokens, reloaded_tokens
+from tests.core.security.authorities import Mounted
+
+FIRST, SECOND = "first-token-0123456789", "c2Vjb25kLXRva2Vu+/=="
+
+
+def read(path: Path) -> Reloaded[dict[str, bytes], Tokens]:
+    return reloaded_tokens(path, "auth_tokens")
+
+
+def lets_in(source: Reloaded[dict[str, bytes], Tokens], token: str) -> bool:
+    return source.now.know([f"Bearer {token}"])
+
+
+def test_every_token_of_a_file_is_valid_and_comments_are_none(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(f"# of the checkout\n{FIRST}\n\n  {SECOND}\r\n")
+
+    source = read(tmp_path / "tokens")
+
+    assert [lets_in(source, token) for token in (FIRST, SECOND, "# of the checkout", "")] == [True, True, False, False]
+
+
+def test_of_a_folder_only_files_without_a_dot_are_read_as_in_a_mounted_secret(tmp_path: Path) -> None:
+    mounted = Mounted(tmp_path, web=FIRST.encode())
+    (tmp_path / ".hidden").write_text("hidden-token-0123456789")
+    source = read(tmp_path)
+
+    before = [lets_in(source, token) for token in (FIRST, SECOND, "hidden-token-0123456789")]
+    mounted.exchange(web=SECOND.encode())
+
+    assert source.look()
+    assert before == [True, False, False]
+    assert [lets_in(source, token) for token in (FIRST, SECOND)] == [False, True]
+
+
+def test_tokens_that_have_gone_from_the_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text(FIRST)
+    (tmp_path / "new").write_text(SECOND)
+    source = read(tmp_path)
+
+    (tmp_path / "old").unlink()
+
+    assert source.look()
+    assert [lets_in(source, token) for token in (FIRST, SECOND)] == [False, True]
+
+
+def test_a_file_without_a_token_is_refused_and_leaves_the_last_good_ones(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text("# none yet\n")
+    with pytest.raises(BadSettings, match="has no token"):
+        read(file)
+    file.write_text(FIRST)
+    source = read(file)
+
+    # As a shell's redirection leaves it before it writes.
+    file.write_text("")
+
+    assert not source.look()
+    assert lets_in(source, FIRST)
+
+
+@pytest.mark.parametrize("wrong", ["short", "with blank in it 0123456", "x" * (CHARACTERS_MAX + 1), "ümlaut-0123456789"])
+def test_bad_tokens_leave_the_last_good_ones_and_are_not_logged(tmp_path: Path, wrong: str) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(FIRST)
+    source = read(file)
+    file.write_text(f"{SECOND}\n{wrong}")
+
+    with structlog.testing.capture_logs() as logged:
+        looks = [source.look(), source.look()]
+
+    assert looks == [False, False]
+    assert lets_in(source, FIRST)
+    assert not lets_in(source, SECOND)
+    assert [(line["event"], line["files"]) for line in logged] == [("not_reloaded", "tokens")]
+    assert "line 2 of tokens" in logged[0]["reason"]
+    assert wrong not in str(logged)
+    assert SECOND not in str(logged)
+
+
+def test_files_that_are_not_there_leave_the_last_good_tokens(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(FIRST)
+    source = read(file)
+    file.unlink()
+
+    assert not source.look()
+    assert lets_in(source, FIRST)
+
+    file.write_text(SECOND)
+    assert source.look()
+    assert not lets_in(source, FIRST)
+
+
+def test_limits_are_named(tmp_path: Path) -> None:
+    (tmp_path / "short").write_text("short")
+    (tmp_path / "long").write_text("#" * (FILE_BYTES_MAX + 1))
+    (tmp_path / "many").write_text("\n".join(f"token-number-{number:08}" for number in range(TOKENS_MAX + 1)))
+    (tmp_path / "folder").mkdir()
+    for number in range(FILES_MAX + 1):
+        (tmp_path / "folder" / str(number)).touch()
+
+    found = {}
+    for name in ("short", "long", "many", "folder", "absent"):
+        with pytest.raises(BadSettings) as error:
+            read(tmp_path / name)
+        found[name] = str(error.value).removeprefix(f"auth_tokens = '{tmp_path / name}': ")
+
+    assert found == {
+        "short": "line 1 of short: a token must have 16 to 4096 characters, got 5",
+        "long": "the file long has more bytes than the limit of 65536",
+        "many": "has 129 tokens; the limit is 128",
+        "folder": "the folder has 129 files; the limit is 128",
+        "absent": "cannot be read: No such file or directory",
+    }
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [FIRST],
+        [f"Basic {FIRST}"],
+        [f"Bearer  {FIRST}"],
+        [f"Bearer {FIRST} "],
+        [f"Bearer {FIRST[:-1]}"],
+        [f"Bearer {FIRST}x"],
+        [f"Bearer {FIRST},Bearer {FIRST}"],
+        [f"Bearer {FIRST}", f"Bearer {FIRST}"],
+        ["Bearer " + FIRST.upper()],
+        ["Bearer " + "x" * 100_000],
+        ["Bearer \udcff\x00"],
+        [b"Bearer \xff\x00"],
+    ],
+)
+def test_only_one_header_with_the_very_token_lets_in(headers: list[str | bytes]) -> None:
+    valid = Tokens([FIRST, SECOND])
+
+    assert not valid.know(headers)
+    assert valid.know([f"bearer {SECOND}"])
+
+
+def test_each_token_is_compared_in_constant_time_whatever_the_others_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared, in_constant_time = [], hmac.compare_digest
+
+    def compare(one: bytes, other: bytes) -> bool:
+        compared.append((len(one), len(other)))
+        return in_constant_time(one, other)
+
+    monkeypatch.setattr(tokens.hmac, "compare_digest", compare)
+    valid = Tokens([FIRST, SECOND, "third-token-0123456789"])
+
+    compared.clear()
+    assert valid.know([f"Bearer {FIRST}"])
+    assert not valid.know(["Bearer x"])
+    assert compared == [(32, 32)] * 6
+
+
+def test_a_byte_order_mark_is_no_part_of_a_token(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_bytes(codecs.BOM_UTF8 + f"{FIRST}\n".encode())
+
+    assert lets_in(read(tmp_path / "tokens"), FIRST)
+    assert first_token(str(tmp_path / "tokens")) == FIRST
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("# mine\ntök-0123456789abcdef\n".encode(), f"line 2 of tokens: {CHARACTERS}"),
+        (f"{FIRST} of the checkout\n".encode(), f"line 1 of tokens: {CHARACTERS}"),
+        (codecs.BOM_UTF16_LE + FIRST.encode("utf-16-le"), "tokens is in UTF-16; save it in UTF-8"),
+        (b"# none\n", "has no token"),
+    ],
+    ids=["not ASCII", "white space", "UTF-16", "none"],
+)
+def test_a_client_names_what_is_wrong_with_a_file_as_the_server_does(tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "tokens"
+    path.write_bytes(content)
+
+    with pytest.raises(BadSettings) as of_server:
+        read(path)
+    with pytest.raises(BadSettings) as of_client:
+        Credentials(token_file=str(path)).for_grpc()
+
+    assert str(of_server.value) == f"auth_tokens = '{path}': {says}"
+    assert str(of_client.value) == f"{path}: {says}"
+
+
+def test_a_token_that_is_none_is_told_before_it_is_sent() -> None:
+    with pytest.raises(BadSettings, match="a token may have only"):
+        Credentials(token="tök-0123456789abcdef").for_grpc()

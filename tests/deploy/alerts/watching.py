@@ -1,0 +1,89 @@
+"""A real Prometheus on a free local port. It scrapes real servers every second and evaluates the real rules."""
+
+import json
+import subprocess
+import threading
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from tests.deploy.alerts.expressions import RULES
+
+# Labels of a series, and its points: seconds since the epoch, value.
+Found = list[tuple[dict[str, str], list[tuple[float, float]]]]
+
+
+class Prometheus:
+    """A context manager; its data are in ``folder``."""
+
+    def __init__(self, folder: Path, targets: Mapping[str, str]) -> None:
+        """Configure the targets.
+
+        Args:
+            folder: an empty folder.
+            targets: HTTP address of each server, by its label ``pod``.
+        """
+        config = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(RULES)],
+            "scrape_configs": [
+                {
+                    "job_name": "sentiment",
+                    "static_configs": [
+                        {"targets": [target], "labels": {"namespace": "default", "pod": pod}} for pod, target in targets.items()
+                    ],
+                }
+            ],
+        }
+        self._config = folder / "prometheus.yaml"
+        self._config.write_text(yaml.safe_dump(config))
+        self._command = ["prometheus", f"--config.file={self._config}", f"--storage.tsdb.path={folder / 'data'}"]
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen([*self._command, "--web.listen-address=127.0.0.1:0"], stderr=subprocess.PIPE, text=True)
+        assert self._process.stderr is not None
+        lines = []
+        for line in self._process.stderr:
+            lines.append(line)
+            if '"Listening on" address=' in line:
+                self.url = "http://" + line.strip().rpartition("address=")[2]
+            if "ready to receive web requests" in line:
+                break
+        else:
+            raise RuntimeError(f"prometheus ended with {self._process.wait()}: {''.join(lines[-3:])}")
+        # A full pipe would block it.
+        self._reader = threading.Thread(target=self._process.stderr.read, daemon=True)
+        self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(20)
+        self._reader.join()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+    def query(self, expression: str) -> Found:
+        """The current value of an expression.
+
+        Raises:
+            urllib.error.HTTPError: the expression is not PromQL.
+        """
+        return [(series["metric"], [_point(series["value"])]) for series in self._get("query", query=expression)["result"]]
+
+    def rules(self) -> list[dict[str, Any]]:
+        """All rules with their health and last error."""
+        return [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
+
+    def _get(self, what: str, **arguments: object) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{self.url}/api/v1/{what}?{urllib.parse.urlencode(arguments)}", timeout=10) as response:
+            answer: dict[str, Any] = json.load(response)["data"]
+        return answer
+
+
+def _point(value: list[Any]) -> tuple[float, float]:
+    return float(value[0]), float(value[1])

@@ -1,6 +1,0 @@
-"""Rules for manifests that no schema can express. Each rule yields the faults in the documents of one release."""
-
-from tests.deploy.rules import around, pods
-from tests.deploy.rules.release import Rule
-
-RULES: tuple[Rule, ...] = (*pods.RULES, *around.RULES)
