@@ -1,4 +1,4 @@
-"""Makes the OpenAPI document of the HTTP routes, ``service/sentiment/doors/http/assets/openapi.json``, from the proto: ``make reference``.
+"""Makes the OpenAPI document of the HTTP routes, ``service/sentiment/doors/http/openapi.json``, from the proto: ``make reference``.
 
 Messages, fields, their types and descriptions come from the proto. What it cannot say stands here: which rpc a route calls, which fields a
 request needs, limits that are only in comments, and examples.

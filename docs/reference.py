@@ -12,7 +12,10 @@ import re
 import sys
 import tempfile
 import textwrap
+import tomllib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import grimp
@@ -45,14 +48,16 @@ ROOT = DOCS.parent
 PROTO = "sentiment/v1/sentiment.proto"
 ARCHITECTURE = DOCS / "internals/architecture.md"
 PEERS = DOCS / "internals/peers.md"
-OPENAPI = ROOT / "service/sentiment/doors/http/assets/openapi.json"
+OPENAPI = ROOT / "service/sentiment/doors/http/openapi.json"
 HEAD = "<!-- Made by docs/reference.py of the code; change that. -->\n\n"
 END = "<!-- end -->"
 COLUMNS = 100
 
 # Who calls whom in a Classify call, in its order.
 WAY = (
-    ("sentiment.doors.grpc.server", "sentiment.call.calls"),
+    ("sentiment.doors.grpc.accepting", "sentiment.doors.grpc.handlers"),
+    ("sentiment.doors.grpc.handlers", "sentiment.call.calls"),
+    ("sentiment.doors.grpc.handlers", "sentiment.doors.grpc.receiving"),
     ("sentiment.call.calls", "sentiment.call.servicer"),
     ("sentiment.call.servicer", "sentiment.pipeline.registry"),
     ("sentiment.call.servicer", "sentiment.call.convert"),
@@ -63,14 +68,18 @@ WAY = (
     ("sentiment.batching.row_queue", "sentiment.batching.batcher"),
     ("sentiment.batching.batcher", "sentiment.batching.scheduler"),
     ("sentiment.batching.batcher", "sentiment.model.runner"),
-    ("sentiment.model.runner", "sentiment.model.session"),
-    ("sentiment.pipeline.served", "sentiment.model.scores"),
+    ("sentiment.model.runner", "sentiment.model.classifier"),
+    ("sentiment.pipeline.served", "sentiment.model.classifier"),
+    ("sentiment.model.classifier", "sentiment.model.session"),
+    ("sentiment.model.classifier", "sentiment.model.scores"),
+    ("sentiment.pipeline.served", "sentiment.pipeline.after_answer"),
     ("sentiment.call.calls", "sentiment.call.status"),
 )
+WINGS = ("sentiment_front_ends", "sentiment_viewer", "sentiment_tools", "sentiment_models")
 # Each is drawn apart from its folder: it knows more than its neighbours may.
 APART = ("sentiment.serving.app", "sentiment.local", "sentiment.offline")
 # Its folders are drawn apart from each other.
-DIVIDED = "serving"
+DIVIDED = "doors"
 GENERATED = ("v1", "oip")
 
 RETRY_PUSHBACK = "yes, after the pushback; if it is -1, only with a longer deadline"
@@ -438,7 +447,7 @@ def status_page() -> str:
         'The body is `{"error": {"status": "INVALID_ARGUMENT", "code": 3, "message": ..., "details": [...]}}`. A stream of lines (`POST\n'
         "/v1/explain`) that fails after its first line has the error as its last line, under status 200.\n\n"
         "## Where each status comes from\n\nThe server maps each of its errors (`errors.py`) to one status, "
-        "in `status.py` and nowhere else.\n\n" + table(["gRPC status", "error", "what it is"], causes)
+        "in `call/status.py` and nowhere else.\n\n" + table(["gRPC status", "error", "what it is"], causes)
     )
 
 
@@ -652,36 +661,59 @@ def way() -> str:
 
 
 def rooms() -> str:
-    """The folders of the package as a diagram: an arrow from each to those that it imports, but where another way leads there."""
+    """The core's folders and the wings (rounded) as a diagram: an arrow from each to those that it imports, but where another way leads
+    there, and a dotted one to the wings that it finds by entry points.
+    """
     graph = _graph()
     packages = {module for module in graph.modules if graph.find_children(module)}
     edges: set[tuple[str, str]] = set()
-    for module in sorted(graph.modules):
+    for module in graph.modules:
         for target in graph.find_modules_directly_imported_by(module):
             ends = _room(module, packages), _room(target, packages)
             if "" not in ends and ends[0] != ends[1]:
                 edges.add(ends)
-    lines = [f'    {a.replace(".", "_")}["{a}"] --> {b.replace(".", "_")}["{b}"]' for a, b in sorted(_reduced(edges))]
+    lines = [f'    {_node(room)}(["{room}"])' if room in WINGS else f'    {_node(room)}["{room}"]' for room in sorted({*chain(*edges)})]
+    lines += [f"    {_node(a)} --> {_node(b)}" for a, b in sorted(_reduced(edges))]
+    lines += [f"    {_node(a)} -.-> {_node(b)}" for a, b in sorted(set(_found(graph, packages)))]
     return "\n".join(["```mermaid", "flowchart TD", *lines, "```"]) + "\n"
 
 
+def _found(graph: grimp.ImportGraph, packages: set[str]) -> Iterator[tuple[str, str]]:
+    """Which folder of the core finds which wing, by an entry point's group that it names."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
+    for module in graph.find_modules_that_directly_import("sentiment.wings"):
+        source = (ROOT / "service" / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8")
+        for group, points in groups.items():
+            if f'wing("{group}"' in source:
+                yield from ((_room(module, packages), target.split(".")[0]) for target in points.values())
+
+
+@cache
 def _graph() -> grimp.ImportGraph:
-    return grimp.build_graph("sentiment", cache_dir=None)
+    return grimp.build_graph("sentiment", *WINGS, cache_dir=None)
 
 
 def _path(module: str) -> str:
     return module.removeprefix("sentiment.").replace(".", "/") + ".py"
 
 
+def _node(room: str) -> str:
+    # A word before the name: "call" alone is a keyword of Mermaid.
+    return "in_" + re.sub(r"\W", "_", room)
+
+
 def _room(module: str, packages: set[str]) -> str:
     """What a module is drawn as; nothing if it lies at the root, or is generated."""
     parts = module.split(".")
+    if parts[0] in WINGS:
+        return parts[0]
     if module in APART:
-        return ".".join(parts[1:])
+        return _path(module)
     if len(parts) < 2 or ".".join(parts[:2]) not in packages or parts[1] in GENERATED:
         return ""
-    divided = parts[1] == DIVIDED and len(parts) > 2 and ".".join(parts[:3]) in packages
-    return ".".join(parts[1 : 3 if divided else 2])
+    if parts[1] == DIVIDED:
+        return "/".join(parts[1:3]) if ".".join(parts[:3]) in packages and len(parts) > 2 else ""
+    return parts[1]
 
 
 def _reduced(edges: set[tuple[str, str]]) -> set[tuple[str, str]]:

@@ -1,9 +1,10 @@
-"""The command line ``sentiment-models``: a table of commands, each a module of ``sentiment_models.commands``."""
+"""The command line ``sentiment-models``: a table of commands, each a module of ``sentiment_models.commands`` or of the study's."""
 
 import argparse
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from sentiment.errors import BadBundle, BadSettings
 from sentiment.files.errors import BadFile
@@ -39,7 +40,9 @@ COMMANDS = {
     "pack": "make a wheel of a bundle, for pip",
 }
 """Name and help text of each command. Its module has the same name, with _ for -."""
-TRAINING = {"pretrain", "import-tf", "train", "scratch", "label", "edit", "resize", "average", "export", "attention-tests"}
+OF_THE_STUDY = {"pretrain", "import-tf", "scratch", "resize", "attention-tests"}
+"""The commands whose modules stand in ``sentiment_models.study.commands``."""
+TRAINING = {*OF_THE_STUDY, "train", "label", "edit", "average", "export"}
 """The commands that need the extra ``models``, whichever of its packages is missed first."""
 CONTINUED = {"pretrain", "train", "scratch", "attention-tests"}
 """The commands that continue an interrupted run when they are repeated."""
@@ -80,6 +83,12 @@ def _run(command: str, argv: Sequence[str]) -> int:
         raise ModelsError(message) from error
 
 
+def module_of(command: str) -> Any:  # Any: a module with DESCRIPTION, add_arguments and run
+    """The module of a command, imported."""
+    package = "sentiment_models.study" if command in OF_THE_STUDY else "sentiment_models"
+    return importlib.import_module(f"{package}.commands.{command.replace('-', '_')}")
+
+
 def _parser(used: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sentiment-models", description="Make the bundles that the sentiment service loads.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -87,7 +96,7 @@ def _parser(used: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help_text)
         # Import only the command in use. Its work, such as torch, is imported when it runs.
         if name == used:
-            module = importlib.import_module(f"sentiment_models.commands.{name.replace('-', '_')}")
+            module = module_of(name)
             command.description = module.DESCRIPTION
             module.add_arguments(command)
             command.set_defaults(run=module.run)

@@ -1,6 +1,6 @@
 """All errors that this package raises on purpose. A message states fact, value and limit, and never quotes a user's text.
 
-Only ``api.grpc.status`` maps them to gRPC codes, and only ``cli`` maps them to exit codes.
+Only ``call.status`` maps them to gRPC codes, and only ``cli`` maps them to exit codes.
 """
 
 from typing import Self

@@ -13,4 +13,7 @@ def to_install(error: ModuleNotFoundError) -> str | None:
     module = (error.name or "").partition(".")[0]
     if module == RUNTIME:
         return SERVES
+    # A part of this distribution.
+    if module.startswith("sentiment"):
+        return "pip install --force-reinstall sentiment-service"
     return "pip install 'sentiment-service[commands]'; to serve or run a model, [cpu] or [gpu]" if module in COMMANDS else None

@@ -14,11 +14,13 @@ from typing import Any, TypeAlias, TypeVar
 import grpc
 
 from sentiment.call.call import CALLER, REQUEST_ID, Call
-from sentiment.call.calls import OK, Answering, Calls
+from sentiment.call.calls import OK, Calls
 from sentiment.call.names import SERVICE
 from sentiment.call.servicer import SentimentService
-from sentiment.call.status import Context, HandedOn
+from sentiment.call.status import HandedOn
 from sentiment.doors.grpc.accepting import Handler
+from sentiment.doors.grpc.context import Context
+from sentiment.doors.grpc.handlers import Answering, Handlers
 from sentiment.errors import Expired, Unavailable
 from sentiment.observability.tracing.trace import TRACE_HEADERS
 from sentiment.pipeline.registry import Models
@@ -71,11 +73,12 @@ class Forward:
         """Cancel the remaining calls."""
         await self._channel.close()
 
-    def adapt(self, handlers: dict[str, Handler], calls: Calls, service: SentimentService) -> None:
+    def adapt(self, handlers: dict[str, Handler], make: Handlers, service: SentimentService) -> None:
         """Replace the handlers that need the executor by forwarding ones. ``service`` answers here what does not."""
+        calls = make.calls
         for name in UNARY:
-            handlers[name] = calls.unary_bytes(name, self._unary(name, calls))
-        handlers[STREAM] = calls.stream_bytes(STREAM, self._stream(STREAM, calls))
+            handlers[name] = make.unary_bytes(name, self._unary(name, calls))
+        handlers[STREAM] = make.stream_bytes(STREAM, self._stream(STREAM, make))
         explained = self._far(CLASSIFY)
 
         async def answer(data: bytes, call: Call, context: Context) -> bytes:
@@ -85,7 +88,7 @@ class Forward:
                 return await self._hand_on(request, call, explained(call, context))
             return await calls.answer_parsed(service.classify_method, request, call)
 
-        handlers[CLASSIFY] = calls.unary_bytes(CLASSIFY, answer)
+        handlers[CLASSIFY] = make.unary_bytes(CLASSIFY, answer)
 
     def _far(self, method: str) -> Callable[[Call, Context], Work[bytes]]:
         """What makes unary calls of the executor."""
@@ -108,7 +111,7 @@ class Forward:
 
         return answer
 
-    def _stream(self, method: str, calls: Calls) -> Answering[None]:
+    def _stream(self, method: str, make: Handlers) -> Answering[None]:
         far: Any = self._channel.unary_stream(f"/{SERVICE}/{method}")  # Any: as above
 
         async def answer(data: bytes, call: Call, context: Context) -> None:
@@ -116,11 +119,11 @@ class Forward:
                 messages = far(data, timeout=call.time_left_s(), metadata=_headers(context, call))
                 try:
                     async for message in messages:
-                        await calls.write(call, context, message)
+                        await make.write(call, context, message)
                 finally:
                     messages.cancel()
 
-            await self._hand_on(await _read(calls, method, data), call, work)
+            await self._hand_on(await _read(make.calls, method, data), call, work)
 
         return answer
 

@@ -6,23 +6,17 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
+from sentiment.assets import Asset, asset_of, has_type
 from sentiment.proto_json import json_line
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment_viewer.joining import joined
 
 INDEX, ROOT = "index.html", "app.js"
-CONTENT_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
 _COMMON_POLICY = "img-src data:; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 # Policy of the served page. frame-ancestors works only as a header, so a saved page cannot have it.
 POLICY = f"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-ancestors 'none'; {_COMMON_POLICY}"
@@ -35,39 +29,19 @@ _STYLE_REFUSED = re.compile(r"</style|@import|url\((?!\"?data:)|\r|[^\x00-\x7f]"
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
-@dataclass(frozen=True, slots=True)
-class Asset:
-    """One served file. ``etag`` includes its quotes."""
-
-    body: bytes
-    content_type: str
-    etag: str
-
-    @property
-    def text(self) -> str:
-        """The body as text."""
-        return self.body.decode()
-
-
 @cache
 def assets() -> Mapping[str, Asset]:
     """The viewer's files by name, read once."""
-    found = {}
-    for file in sorted(files("sentiment_viewer").joinpath("assets").iterdir(), key=lambda file: file.name):
-        content_type = CONTENT_TYPES.get(file.name[file.name.rfind(".") :])
-        if content_type is not None:
-            body = file.read_bytes()
-            found[file.name] = Asset(body, content_type, _etag(body))
-    return MappingProxyType(found)
+    found = sorted(
+        (file for file in files("sentiment_viewer").joinpath("assets").iterdir() if has_type(file.name)), key=lambda file: file.name
+    )
+    return MappingProxyType({file.name: asset_of(file.name, file.read_bytes()) for file in found})
 
 
 def served_index(feedback: bool) -> Asset:
     """The page as a server sends it. ``feedback``: it takes right labels, so the page offers to tell them."""
     index = assets()[INDEX]
-    if not feedback:
-        return index
-    body = index.body.replace(_HTML.encode(), f'{_HTML[:-1]} data-feedback="yes">'.encode(), 1)
-    return Asset(body, index.content_type, _etag(body))
+    return asset_of(INDEX, index.body.replace(_HTML.encode(), f'{_HTML[:-1]} data-feedback="yes">'.encode(), 1)) if feedback else index
 
 
 def saved_page(
@@ -118,10 +92,6 @@ def notebook_frame(page: str) -> str:
         f'<iframe sandbox="allow-scripts allow-downloads" srcdoc="{html.escape(page)}" title="Explanation" width="100%" '
         f'height="{FRAME_HEIGHT}" style="border: 0"></iframe>'
     )
-
-
-def _etag(body: bytes) -> str:
-    return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
 
 
 def _style(name: str, parts: Mapping[str, Asset]) -> str:

@@ -14,10 +14,11 @@ from prometheus_client import CollectorRegistry
 from sentiment.call import calls as calls_module
 from sentiment.call.call import CALLER, REQUEST_ID
 from sentiment.call.calls import CODE_NAMES, CallLimits, Calls
-from sentiment.call.field_count import FIELDS_MAX
 from sentiment.call.names import METHODS, SERVICE
+from sentiment.call.parsing import FIELDS_MAX
 from sentiment.call.request_bytes import RequestBytes
 from sentiment.doors.grpc.accepting import Handler
+from sentiment.doors.grpc.handlers import Handlers
 from sentiment.doors.grpc.receiving import Receiving
 from sentiment.model.lease import InUse
 from sentiment.observability.metrics import Metrics
@@ -138,10 +139,10 @@ async def joined(tmp_path: Path) -> AsyncIterator[Joined]:
     )
     models.add(served)
     forward = Forward(tmp_path / "calls.sock", models)
-    calls = Calls(metrics, CallLimits(2**20, 60.0, 60.0, 1, 0.5, 0.002), Receiving(RequestBytes(2**24), 2**20, 60.0))
+    calls = Calls(metrics, CallLimits(2**20, 60.0, 60.0, 1, 0.5, 0.002))
     handlers: dict[str, Handler] = {}
     nothing: Any = None
-    forward.adapt(handlers, calls, nothing)
+    forward.adapt(handlers, Handlers(calls, Receiving(RequestBytes(2**24), 2**20, 60.0)), nothing)
     yield Joined(executor, handlers, metrics.registry, server, served)
     await forward.close()
     await server.stop(0)

@@ -16,7 +16,7 @@ def copy(bundle: Path, folder: Path) -> Path:
     """Copy a bundle into ``folder``, add a model card, and return the copy."""
     to = folder / bundle.parent.name / bundle.name
     shutil.copytree(bundle, to)
-    write_card(to, [])
+    write_card(to)
     return to
 
 
@@ -26,7 +26,7 @@ def reseal(bundle: Path, change: Callable[[dict[str, Any]], object] = lambda _: 
     manifest["files"] = file_entries(bundle)
     change(manifest)
     write_object(bundle / MANIFEST_FILE, manifest)
-    write_card(bundle, [])
+    write_card(bundle)
     return bundle
 
 

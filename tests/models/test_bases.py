@@ -60,7 +60,7 @@ def test_a_folder_that_does_not_exist_is_told_and_no_hub_is_asked(
     [
         ({}, "no checkpoint or bundle in this folder: it has no config.json\n"),
         (
-            {"2/config.json": "{}", "10/config.json": "{}", "1.record.md": ""},
+            {"2/config.json": "{}", "10/config.json": "{}", "1.record.json": ""},
             "it has no config.json; did you mean BASE/2 or BASE/10?\n",
         ),
         ({"config.json": "{}"}, "got None\n"),

@@ -43,7 +43,7 @@ def test_a_signed_bundle_verifies_on_the_command_line(bundle: Path, tmp_path: Pa
     shown = capsys.readouterr().out
     assert f"--signature {signature} --insecure-ignore-tlog {bundle / 'manifest.json'}" in shown
     assert "ok    signature: 1.sig matches the key key.pub" in shown
-    assert {path.name for path in bundle.parent.iterdir()} == {"1", "1.record.md", "1.sig"}
+    assert {path.name for path in bundle.parent.iterdir()} == {"1", "1.sig"}
 
 
 def test_a_signature_on_standard_output_is_alone_there(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,8 @@ from sentiment_models.export.graphs.quantize import quantize
 from sentiment_models.export.inference import Graph
 from sentiment_models.export.manifest import MANIFEST_FILE, read_object, write_object
 from sentiment_models.export.weights import refer
-from sentiment_models.reports.card import record_path
+from sentiment_models.reports.record import NOTHING
+from sentiment_models.reports.record_tables import tables
 from tests.models.tampered import change_graph, change_json, copy, reseal
 
 
@@ -84,7 +85,7 @@ def test_a_bundle_of_0_1_0_which_has_its_weights_in_fp16_and_in_int8_onnx_is_ser
     reseal(bundle, change)
 
     assert _failed(bundle) == {}
-    assert "has the weights in fp16" in record_path(bundle).read_text()
+    assert "has the weights in fp16" in tables(bundle, NOTHING)
     assert load_classifier(bundle).graph.precision == "int8"
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from sentiment.errors import BadBundle
 from sentiment.model.bundle import load_bundle
+from sentiment_models.cli import main
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.evaluate import Dataset, evaluate
 from sentiment_models.evaluation.findings import Evaluation
@@ -16,7 +17,10 @@ from sentiment_models.export.export import Exported
 from sentiment_models.export.golden import MEANT
 from sentiment_models.export.manifest import MANIFEST_FILE, digest_without_card, read_object
 from sentiment_models.reports.about import Source, read_about
-from sentiment_models.reports.card import record_path, write_card
+from sentiment_models.reports.card import write_card
+from sentiment_models.reports.evaluation_page import as_text
+from sentiment_models.reports.record import NOTHING, Record, read_record, record_path
+from sentiment_models.reports.record_tables import tables
 from tests.models.tiny_bert import sentences, write_tsv
 
 
@@ -24,11 +28,6 @@ from tests.models.tiny_bert import sentences, write_tsv
 def bundle(exported: tuple[Path, Exported], tmp_path: Path) -> Path:
     """A copy that a test may change."""
     return Path(shutil.copytree(exported[0], tmp_path / "tiny" / "1"))
-
-
-def recorded(card: Path) -> str:
-    """The record beside the bundle of a card."""
-    return record_path(card.parent).read_text(encoding="utf-8")
 
 
 def _record(bundle: Path, **provenance: object) -> None:
@@ -57,35 +56,54 @@ def test_the_card_holds_the_measured_figures_and_the_bundle_stays_valid(bundle: 
     digest = load_bundle(bundle).digest
     assert digest == digest_without_card(read_object(bundle / MANIFEST_FILE))
 
-    path = write_card(bundle, [evaluation])
-    text, record = path.read_text(encoding="utf-8"), recorded(path)
+    text = write_card(bundle, Record(evaluations=(evaluation,))).read_text(encoding="utf-8")
 
     found = evaluation.datasets["made/up"]
     low, high = found.accuracy_interval
-    figures = f"{found.accuracy:.4f} | {low:.4f} to {high:.4f} | {found.macro_f1:.4f} | {found.macro_recall:.4f} | {found.ece:.4f} |"
-    assert f"| int8 | made/up | 100 | {figures}" in record
     largest = max(one.rows for one in found.classes.values()) / 100
     assert f"| made/up | 100 | {largest:.3f} | {found.accuracy:.4f} ({low:.3f} to {high:.3f}) |" in text
     assert "1.0 % of the texts of made/up are longer than 64 tokens" in text
     assert "The checkpoint has no record of its training." in text
     assert digest in text
-    assert digest in record
     assert load_bundle(bundle).card == text
     assert "MODEL_CARD.md" in load_bundle(bundle).manifest.files
     assert digest == digest_without_card(read_object(bundle / MANIFEST_FILE)) != load_bundle(bundle).digest
 
 
 def test_a_card_that_was_lost_or_changed_can_be_written_again(bundle: Path) -> None:
-    path = write_card(bundle, [])
+    path = write_card(bundle)
     written = path.read_text(encoding="utf-8")
     for spoil in (path.unlink, lambda: path.write_text("changed")):
         spoil()
         with pytest.raises(BadBundle):
             load_bundle(bundle)
-        assert write_card(bundle, []).read_text(encoding="utf-8") == load_bundle(bundle).card == written
+        assert write_card(bundle).read_text(encoding="utf-8") == load_bundle(bundle).card == written
 
 
-def test_the_record_has_each_stage_of_training_and_what_its_development_set_chose(bundle: Path) -> None:
+def test_the_card_can_be_written_again_from_the_record(bundle: Path, evaluation: Evaluation, capsys: pytest.CaptureFixture[str]) -> None:
+    assert read_record(bundle) == NOTHING
+    written = write_card(bundle, Record(evaluations=(evaluation,))).read_text(encoding="utf-8")
+    assert read_record(bundle) == Record(evaluations=(evaluation,))
+
+    assert main(["card", str(bundle)]) == 0
+
+    assert load_bundle(bundle).card == written
+    record_path(bundle).write_text('{"evaluations": 1}')
+    assert main(["card", str(bundle)]) == 1
+    assert "1.record.json: not written by card of this version: evaluations: " in capsys.readouterr().err
+
+
+def test_every_table_is_printed_and_nothing_written(bundle: Path, evaluation: Evaluation, capsys: pytest.CaptureFixture[str]) -> None:
+    write_card(bundle, Record(evaluations=(evaluation,)))
+    before = {path: path.read_bytes() for path in bundle.parent.rglob("*") if path.is_file()}
+
+    assert main(["card", str(bundle), "--tables"]) == 0
+
+    assert as_text(evaluation) in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in bundle.parent.rglob("*") if path.is_file()} == before
+
+
+def test_the_tables_have_each_stage_of_training_and_what_its_development_set_chose(bundle: Path) -> None:
     file = {"file": "sst2/train.tsv.gz", "rows": 58404, "times": 3, "sha256": "ab" * 32}
     tails = {"file": "imdb/train.tsv.gz", "rows": 22422, "times": 1, "tails": True, "sha256": "cd" * 32}
     read = {"file": "unlabelled.txt.gz", "documents": 50000, "times": 1, "sha256": "ef" * 32}
@@ -96,10 +114,11 @@ def test_the_record_has_each_stage_of_training_and_what_its_development_set_chos
     last = {"files": [file], "steps": 4314, "recipe": {"base": "best", "seed": 1}, "base_training": first}
     _record(bundle, training={**last, "history": looks[-1:], "dev_accuracy": 0.85})
 
-    text = recorded(write_card(bundle, []))
+    text = tables(bundle, NOTHING)
 
-    assert "| sst2/train.tsv.gz | 58,404 | 3 | `abababababababab` |" in text
-    assert "| unlabelled.txt.gz | 50,000 | 1 | `efefefefefefefef` |" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["sst2/train.tsv.gz", "58,404", "3", "abababababababab"] in rows
+    assert ["unlabelled.txt.gz", "50,000", "1", "efefefefefefefef"] in rows
     assert "Pre-training on 49,500 documents without labels, 7 optimizer steps; 500 held-out documents selected" in text
     assert "Recipe: layers 6." in text
     assert "Recipe: base minilm, seed 2." in text
@@ -114,7 +133,7 @@ def test_the_record_has_each_stage_of_training_and_what_its_development_set_chos
         < text.index("Stage 3 of 3")
         < text.index("sst2/train")
     )
-    assert "Not evaluated." in text
+    assert "Not evaluated." in write_card(bundle).read_text(encoding="utf-8")
 
 
 def test_the_card_has_what_its_author_knows_and_no_measurement_tells(bundle: Path, evaluation: Evaluation, tmp_path: Path) -> None:
@@ -136,11 +155,10 @@ use = "all of them"
     (one,) = evaluation.datasets.values()
     both = evaluation.model_copy(update={"datasets": {**evaluation.datasets, "in/training": one}})
 
-    path = write_card(bundle, [both], author=author)
-    text = path.read_text(encoding="utf-8")
+    text = write_card(bundle, Record(evaluations=(both,)), author).read_text(encoding="utf-8")
 
     assert "in/training" not in text
-    assert "| in/training |" in recorded(path)
+    assert read_record(bundle).evaluations == (both,)
     assert author.sources == (Source(name="Reviews", use="all of them"),)
     assert "Classifies one English text as negative or positive: a bert encoder" in text
     assert "Not for texts in languages other than English. Not for poems." in text
@@ -169,25 +187,25 @@ def test_without_what_its_author_knows_the_card_names_the_files_of_training(bund
     first = {"files": [{"file": "a.tsv"}, {"file": "b.tsv"}], "recipe": {}}
     _record(bundle, training={"files": [{"file": "a.tsv"}], "recipe": {}, "base_training": first})
 
-    assert "The files of all stages: `a.tsv`, `b.tsv`." in write_card(bundle, []).read_text(encoding="utf-8")
+    assert "The files of all stages: `a.tsv`, `b.tsv`." in write_card(bundle).read_text(encoding="utf-8")
 
 
 def test_a_resized_base_is_a_stage_of_its_own(bundle: Path) -> None:
     resized = {"resized": {"base": "english", "layers": 12, "width": 384, "seed": 0}}
     _record(bundle, training={"base_training": resized, "steps": 7})
 
-    text = recorded(write_card(bundle, []))
+    text = tables(bundle, NOTHING)
 
-    assert "### Stage 1 of 2\n\nNot trained: resized to 12 layers of 384 dimensions (seed 0)." in text
+    assert "Stage 1 of 2\nNot trained: resized to 12 layers of 384 dimensions (seed 0)." in text
 
 
-def test_the_record_names_the_texts_that_spellings_come_from(bundle: Path) -> None:
+def test_the_tables_name_the_texts_that_spellings_come_from(bundle: Path) -> None:
     _record(bundle, spellings={"count": 140692, "files": [{"file": "reviews.txt.gz", "sha256": "ab" * 32}]})
 
-    text = recorded(write_card(bundle, []))
+    text = tables(bundle, NOTHING)
 
     assert "The tokenizer corrects 140,692 misspelled words, each with one swapped or omitted letter." in text
-    assert "by word counts in reviews.txt.gz (`abababababababab`)." in text
+    assert "by word counts in reviews.txt.gz (abababababababab)." in text
 
 
 def test_the_card_lists_golden_texts_that_are_answered_wrongly_and_no_facts_that_it_was_not_given(bundle: Path) -> None:
@@ -195,7 +213,7 @@ def test_the_card_lists_golden_texts_that_are_answered_wrongly_and_no_facts_that
     wrong = [golden for golden in manifest.golden if golden.label != MEANT[golden.text]]
     assert 0 < len(wrong) < len(manifest.golden)
 
-    text = write_card(bundle, []).read_text(encoding="utf-8")
+    text = write_card(bundle).read_text(encoding="utf-8")
 
     # Without facts from the author, the card leaves them out.
     assert "Classifies one text as negative or positive" in text
@@ -209,24 +227,21 @@ def test_the_card_refuses_figures_of_another_bundle(bundle: Path, evaluation: Ev
     other = evaluation.model_copy(update={"graph": evaluation.graph.model_copy(update={"sha256": "0" * 64})})
 
     with pytest.raises(ModelsError, match=r"the evaluation measured int8\.onnx with SHA-256 000000000000; the bundle has one with"):
-        write_card(bundle, [other])
+        write_card(bundle, Record(evaluations=(other,)))
     for setting in ("temperature", "abstain_below"):
         with pytest.raises(ModelsError, match=f"the evaluation has {setting} 9"):
-            write_card(bundle, [evaluation.model_copy(update={setting: 9.0})])
+            write_card(bundle, Record(evaluations=(evaluation.model_copy(update={setting: 9.0}),)))
     # Checkpoints of one shape have equal fp32.onnx files: only the weights differ.
     for name in ("model.safetensors", "tokenizer.json"):
         beside = {**evaluation.graph.beside, name: "0" * 64}
         other = evaluation.model_copy(update={"graph": evaluation.graph.model_copy(update={"beside": beside})})
         with pytest.raises(ModelsError, match=rf"the evaluation measured {name} with SHA-256 000000000000; the bundle has one with"):
-            write_card(bundle, [other])
+            write_card(bundle, Record(evaluations=(other,)))
 
 
-def test_the_record_has_a_table_of_every_measurement_of_the_served_graph(bundle: Path, evaluation: Evaluation) -> None:
-    path = write_card(bundle, [evaluation])
-    text = path.read_text(encoding="utf-8")
+def test_the_behaviour_that_fails_most_often_is_shown_with_an_example(bundle: Path, evaluation: Evaluation) -> None:
+    text = write_card(bundle, Record(evaluations=(evaluation,))).read_text(encoding="utf-8")
 
-    for heading in ("Labels", "By length", "Robustness", "Behaviours", "Texts without an answer"):
-        assert f"### {heading}" in recorded(path)
     worst = max(evaluation.behaviours, key=lambda one: one.failures / one.cases)
     weaknesses = text[text.index("## Weaknesses") :]
     assert f"| {worst.name} | {100 * worst.failures / worst.cases:.1f} % | {worst.examples[0].texts[0]}" in weaknesses
@@ -237,27 +252,29 @@ def test_undecided_texts_that_get_an_answer_are_a_weakness(bundle: Path, evaluat
     missed = {"fr": {"rows": 200, "caught": 150}, "en": {"rows": 100, "caught": 100}}
     other = Evaluation.model_validate({**evaluation.model_dump(), "undecided": missed})
 
-    text = write_card(bundle, [other]).read_text(encoding="utf-8")
+    text = write_card(bundle, Record(evaluations=(other,))).read_text(encoding="utf-8")
 
     assert "50 of 200 texts of kind fr were not marked `abstain`" in text
 
 
-def test_a_graph_that_is_not_served_has_its_figures_and_no_tables(bundle: Path, dataset: Dataset) -> None:
-    text = recorded(write_card(bundle, [evaluate(bundle, [dataset], "fp32", threads=2)]))
+def test_a_graph_that_is_not_served_has_tables_and_no_place_in_the_card(bundle: Path, dataset: Dataset) -> None:
+    record = Record(evaluations=(evaluate(bundle, [dataset], "fp32", threads=2),))
 
-    assert "| fp32 | made/up | 100 |" in text
-    assert "### Labels" not in text
+    text = write_card(bundle, record).read_text(encoding="utf-8")
+
+    assert "Not evaluated." in text
+    assert "tiny/1, fp32, 2 threads" in tables(bundle, record)
 
 
 def test_evaluations_of_several_files_are_put_together(bundle: Path, evaluation: Evaluation) -> None:
     datasets = {"another": evaluation.datasets["made/up"]}
     other = evaluation.model_copy(update={"datasets": datasets, "behaviours": (), "undecided": {}})
 
-    text = recorded(write_card(bundle, [evaluation, other]))
+    text = write_card(bundle, Record(evaluations=(evaluation, other))).read_text(encoding="utf-8")
 
-    assert "| made/up | negative |" in text
-    assert "| another | negative |" in text
-    assert text.count("### Behaviours") == 1
+    assert "| made/up | 100 |" in text
+    assert "| another | 100 |" in text
+    assert text.count("Behaviours that fail most often") == 1
 
 
 def test_the_card_states_how_long_texts_are_read_and_the_accuracy_of_each_way(bundle: Path) -> None:
@@ -271,12 +288,12 @@ def test_the_card_states_how_long_texts_are_read_and_the_accuracy_of_each_way(bu
     manifest["windows"] = {"size": 64, "stride": 31, "combine": "ends", "count_max": 4}
     (bundle / "manifest.json").write_text(json.dumps(manifest))
 
-    path = write_card(bundle, [])
-    text = recorded(path)
+    path = write_card(bundle)
+    text = tables(bundle, NOTHING)
 
     assert "is read in overlapping windows, whose answers are combined by the rule ends, unless the caller chooses" in path.read_text()
-    assert "on 120 texts of imdb.tsv." in text
-    assert "| windows 64/31 ends | 0.9250 |" in text
+    assert "on 120 texts of imdb.tsv\n" in text
+    assert "windows 64/31 ends    0.9250" in text
 
 
 def test_the_card_names_domains_and_teachers_if_there_are_any(bundle: Path, evaluation: Evaluation) -> None:
@@ -288,14 +305,10 @@ def test_the_card_names_domains_and_teachers_if_there_are_any(bundle: Path, eval
         for name, share in (("food", 0.7), ("films", 0.9))
     }
 
-    path = write_card(bundle, [Evaluation.model_validate(content)])
-    text = recorded(path)
+    path = write_card(bundle, Record(evaluations=(Evaluation.model_validate(content),)))
 
-    assert "| told.jsonl, probabilities of `big@ab12`, `english/1@cd34` | 7 | 1 |" in text
-    assert "### By domain" in text
-    assert "| made/up | food | 40 | 0.7000 | 0.5000 to 0.9500 | 0.1000 |" in text
+    assert "told.jsonl, probabilities of big@ab12, english/1@cd34      7" in tables(bundle, NOTHING)
     assert "- By domain, accuracy is lowest on made/up, food: 0.7000 on 40 texts." in path.read_text(encoding="utf-8")
-    assert "### By domain" not in recorded(write_card(bundle, [evaluation]))
 
 
 def test_the_length_with_the_lowest_accuracy_is_a_weakness_unless_it_has_few_texts(bundle: Path, evaluation: Evaluation) -> None:
@@ -304,6 +317,6 @@ def test_the_length_with_the_lowest_accuracy_is_a_weakness_unless_it_has_few_tex
     lengths = {name: {"rows": rows, "accuracy": share, "accuracy_interval": (0, 1), "ece": 0.1} for name, (rows, share) in slices.items()}
     content["datasets"]["made/up"]["lengths"] = lengths
 
-    text = write_card(bundle, [Evaluation.model_validate(content)]).read_text(encoding="utf-8")
+    text = write_card(bundle, Record(evaluations=(Evaluation.model_validate(content),))).read_text(encoding="utf-8")
 
     assert "- By length, accuracy is lowest on made/up, worst: 0.6000 on 30 texts." in text

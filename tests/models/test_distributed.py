@@ -12,8 +12,9 @@ from torch.distributed import TCPStore
 
 from sentiment_models.data.corpus import read_corpus
 from sentiment_models.study.pretrain import pretrain
+from sentiment_models.study.recipes import Pretraining
 from sentiment_models.training.distributed import Processes
-from sentiment_models.training.recipe import Pretraining, Recipe
+from sentiment_models.training.recipe import Recipe
 from sentiment_models.training.train import train
 from tests.models import processes
 from tests.models.events import SPEED, read_scalars

@@ -26,6 +26,7 @@ from sentiment_models.export.manifest import sha256
 from sentiment_models.reports import plots
 from sentiment_models.reports.card import write_card
 from sentiment_models.reports.evaluation_page import as_page, as_text
+from sentiment_models.reports.record import Record
 from tests.models import tampered
 from tests.models.tiny_bert import sentences, write_tsv
 
@@ -275,10 +276,10 @@ def test_a_file_that_the_bundle_was_trained_on_is_marked_and_said(
     assert [f"{dataset.path}: tiny/1 was trained on this file; figures on it flatter" in line for line in warnings] == [True]
     assert "made/up (also trained on)" in as_text(found)
     assert "made/up (also trained on)" in as_page(found)
-    assert "made/up (also trained on) | 100 |" in (card := write_card(bundle, [found]).read_text(encoding="utf-8"))
+    assert "made/up (also trained on) | 100 |" in (card := write_card(bundle, Record(evaluations=(found,))).read_text(encoding="utf-8"))
     assert re.search(r"lowest accuracy of a data set is 0\.\d{4}, on made/other: ", card)
     alone = found.model_copy(update={"datasets": {"made/up": found.datasets["made/up"]}})
-    card = write_card(bundle, [alone]).read_text(encoding="utf-8")
+    card = write_card(bundle, Record(evaluations=(alone,))).read_text(encoding="utf-8")
     assert "how well it answers new texts was not measured" in card
     assert "lowest accuracy" not in card
 

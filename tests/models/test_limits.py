@@ -6,8 +6,9 @@ from dataclasses import fields
 import pytest
 
 from sentiment_models.errors import ModelsError
+from sentiment_models.study.recipes import Experiment, Pretraining
 from sentiment_models.training.limits import LIMITS
-from sentiment_models.training.recipe import Experiment, Pretraining, Recipe
+from sentiment_models.training.recipe import Recipe
 
 KINDS = {
     "train": lambda **given: Recipe("base", ("data.tsv",), **given),

@@ -15,15 +15,16 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, BertForPreTraining, BertTokenizerFast
 
 from sentiment_models.cli import main
-from sentiment_models.commands.pretrain import PRETRAINING_HELP
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
 from sentiment_models.study import pretrain as pretrain_module
+from sentiment_models.study.commands.pretrain import PRETRAINING_HELP
 from sentiment_models.study.documents import Documents, Frame, pairs, read_documents, segments
 from sentiment_models.study.language_model import HEADS, load
 from sentiment_models.study.masking import IGNORED, Vocabulary, mask
 from sentiment_models.study.pretrain import Masker, pretrain
+from sentiment_models.study.recipes import Pretraining
 from sentiment_models.training.distributed import Processes
-from sentiment_models.training.recipe import Pretraining, Recipe
+from sentiment_models.training.recipe import Recipe
 from sentiment_models.training.train import train
 from tests.models import processes
 from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv

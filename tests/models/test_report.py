@@ -9,9 +9,10 @@ from sentiment.errors import BadSettings
 from sentiment.files.errors import BadFile
 from sentiment_models.errors import ModelsError
 from sentiment_models.evaluation.metrics import Bin
-from sentiment_models.reports.plots import SERIES_MAX, confusion, curves, reliability
+from sentiment_models.reports.plots import confusion, curves, reliability
 from sentiment_models.reports.report import check_writable, picture
 from sentiment_tools.reports.html_report import Section, markdown, page, paragraph, plain, table
+from sentiment_tools.reports.plot_style import SERIES_MAX
 
 PNG = b"\x89PNG\r\n\x1a\n"
 VOID = {"meta", "img", "br"}

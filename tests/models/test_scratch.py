@@ -15,7 +15,8 @@ from sentiment_models.reports.plots import panels
 from sentiment_models.study import experiment as module
 from sentiment_models.study.experiment import Outcome, Point, accuracy, conduct, parameters, sample
 from sentiment_models.study.experiment_page import curves_png, report, text_table
-from sentiment_models.training.recipe import Experiment, Recipe, Shape
+from sentiment_models.study.recipes import Experiment
+from sentiment_models.training.recipe import Recipe, Shape
 from sentiment_models.training.scratch import SPECIAL_TOKENS, train_tokenizer
 from sentiment_models.training.train import train
 from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv

@@ -21,6 +21,7 @@ from sentiment_models.evaluation.findings import Evaluation
 from sentiment_models.export.export import Exported
 from sentiment_models.reports.card import write_card
 from sentiment_models.reports.evaluation_page import as_page, as_text
+from sentiment_models.reports.record import Record
 from tests.models.tiny_bert import sentences
 
 THREE = ("negative", "positive", "neutral")
@@ -175,7 +176,7 @@ def test_every_table_is_shown_and_the_card_has_the_other_answers(evaluation: Eva
         assert title in text
         assert title in page
     assert "fewer than 2,000 texts" in text
-    card = write_card(bundle, [evaluation]).read_text(encoding="utf-8")
+    card = write_card(bundle, Record(evaluations=(evaluation,))).read_text(encoding="utf-8")
     assert "| data set | texts | commonest label | tiny/1 | accuracy |" in card
     assert "`mixed` says that a text praises and blames" in card
     assert "it reads at most 32 tokens around it" in card

@@ -23,7 +23,7 @@ from sentiment_models.errors import BadCheckpoint, BadData, ModelsError, OtherRu
 from sentiment_models.export.export import Exported, export
 from sentiment_models.export.graphs.quantize import INT8, SCALE
 from sentiment_models.export.weights import real
-from sentiment_models.reports.card_record import training_stages
+from sentiment_models.reports.record_tables import training_stages
 from sentiment_models.training.label import label
 from sentiment_models.training.recipe import Recipe
 from sentiment_models.training.resume import locked

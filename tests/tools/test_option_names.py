@@ -1,7 +1,6 @@
 """One name for one option in all commands; the older names are taken too, and are not shown."""
 
 import argparse
-import importlib
 import re
 from collections.abc import Iterator
 
@@ -37,7 +36,7 @@ def commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
         yield name, parser
     for command in models.COMMANDS:
         parser = argparse.ArgumentParser()
-        importlib.import_module(f"sentiment_models.commands.{command.replace('-', '_')}").add_arguments(parser)
+        models.module_of(command).add_arguments(parser)
         yield f"sentiment-models {command}", parser
 
 

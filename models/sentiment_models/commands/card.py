@@ -5,7 +5,7 @@ from pathlib import Path
 
 DESCRIPTION = (
     "Write MODEL_CARD.md into a bundle, from its manifest and the results of evaluate, and list it in the manifest, whose digest changes. "
-    "Write the record of training and every table beside the bundle's folder, as BUNDLE.record.md."
+    "The results are kept beside the bundle's folder, as BUNDLE.record.json, which is read where none are given."
 )
 
 
@@ -23,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--language", default="", metavar="NAME", help="language of the texts, such as English")
     parser.add_argument("--licences", default="", metavar="TEXT", help="statement on the licences of the training texts")
+    parser.add_argument(
+        "--tables", action="store_true", help="write nothing; print the stages of training, the graphs and every table of the results"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -33,15 +36,21 @@ def run(arguments: argparse.Namespace) -> None:
     from sentiment_models.explanations.training_findings import TrainingFindings
     from sentiment_models.reports.about import AuthorFacts, read_about
     from sentiment_models.reports.card import write_card
+    from sentiment_models.reports.record import NOTHING, Record, read_record
 
     findings, training = arguments.explanations, arguments.attention_tests
+    record = Record(
+        evaluations=tuple(read_evaluation(path) for path in arguments.evaluation),
+        explanations=stored(findings, Findings, "evaluate --explanations --json") if findings else None,
+        attention_tests=stored(training, TrainingFindings, "attention-tests") if training else None,
+    )
+    if record == NOTHING:
+        record = read_record(arguments.bundle)
+    if arguments.tables:
+        from sentiment_models.reports.record_tables import tables
+
+        print(tables(arguments.bundle, record))
+        return
     about = read_about(arguments.about) if arguments.about else AuthorFacts()
     given = {name: value for name in ("language", "licences") if (value := getattr(arguments, name))}
-    path = write_card(
-        arguments.bundle,
-        [read_evaluation(path) for path in arguments.evaluation],
-        stored(findings, Findings, "evaluate --explanations --json") if findings else None,
-        stored(training, TrainingFindings, "attention-tests") if training else None,
-        about.model_copy(update=given),
-    )
-    print(path)
+    print(write_card(arguments.bundle, record, about.model_copy(update=given)))

@@ -1,7 +1,8 @@
 """Compare two bundles on the same texts: accuracy, flipped answers, significance and cost."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,10 @@ from sentiment_models.evaluation.evaluate import Dataset, Measured, graph_measur
 from sentiment_models.evaluation.findings import GraphMeasured
 from sentiment_models.evaluation.metrics import calibration_error
 from sentiment_models.evaluation.resample import SEED, difference_interval, mcnemar
-from sentiment_models.evaluation.tables import P_VALUE_MIN, Table, interval, shortened
+from sentiment_models.evaluation.tables import P_VALUE_MIN, interval, shortened
 from sentiment_models.export.inference import load_served
-from sentiment_tools.reports.html_report import Section, page, paragraph, plain, table
+from sentiment_models.reports.report import Table
+from sentiment_tools.reports.html_report import Section, page, paragraph
 
 # Flips shown per file and direction, those where the second bundle is most confident first.
 EXAMPLES_MAX = 12
@@ -235,37 +237,30 @@ def tables(comparison: Comparison) -> tuple[Table, Table, Table]:
 
 def as_text(comparison: Comparison) -> str:
     """Format the comparison for a terminal, with the first few flips."""
-    parts = [_names(comparison), *(f"{one.title}\n{plain(one.header, one.rows)}" for one in tables(comparison))]
-    for title, rows in _flips(comparison):
-        narrow = [(shortened(text, TERMINAL_MAX), *rest) for text, *rest in rows[:5]]
-        parts.append(f"{title}\n{plain(_FLIP_HEADER, narrow)}")
-    return "\n\n".join(parts)
+    narrow = (
+        replace(one, rows=tuple((shortened(str(text), TERMINAL_MAX), *rest) for text, *rest in one.rows[:5])) for one in _flips(comparison)
+    )
+    return "\n\n".join([_names(comparison), *(one.text() for one in (*tables(comparison), *narrow))])
 
 
 def as_page(comparison: Comparison) -> str:
     """Compose a self-contained HTML document."""
-    sections = [Section(one.title, paragraph(one.note) + table(one.header, one.rows)) for one in tables(comparison)]
-    sections += [Section(title, table(_FLIP_HEADER, rows)) for title, rows in _flips(comparison)]
+    sections = [one.section() for one in (*tables(comparison), *_flips(comparison))]
     return page(
         f"{comparison.first.bundle} compared with {comparison.second.bundle}",
         [Section("Bundles", paragraph(_names(comparison))), *sections],
     )
 
 
-_FLIP_HEADER = ("text", "right", "A", "B")
-
-
-def _flips(comparison: Comparison) -> list[tuple[str, list[tuple[str, ...]]]]:
-    found = []
+def _flips(comparison: Comparison) -> Iterator[Table]:
     for name, one in comparison.datasets.items():
         for kind, total, flips in (
             ("right in A, wrong in B", one.lost, one.lost_examples),
             ("wrong in A, right in B", one.gained, one.gained_examples),
         ):
-            rows = [(one.text, one.right, *map(_answer, one.answers, one.scores)) for one in flips]
+            rows = tuple((one.text, one.right, *map(_answer, one.answers, one.scores)) for one in flips)
             if rows:
-                found.append((f"{name}: {kind}, {len(rows)} of {total:,}", rows))
-    return found
+                yield Table(f"{name}: {kind}, {len(rows)} of {total:,}", ("text", "right", "A", "B"), rows)
 
 
 def _answer(label: str, score: float | None) -> str:

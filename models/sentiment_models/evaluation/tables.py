@@ -1,9 +1,10 @@
 """The tables of an evaluation, shared by the terminal, the page and the card. Knows nothing of how they are rendered."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sentiment_models.evaluation.findings import Baseline, Evaluation, Failure, Measurement, Slice, Undecided
+from sentiment_models.reports.report import Table
 
 Interval = tuple[float, float]
 # Characters of a text shown in a table.
@@ -22,16 +23,6 @@ ACCURACY_NOTE = (
 POOL_TEXTS_MIN = 2000
 EXPECTED = "expected"
 """The column that a terminal has no room for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells as ``html_report.table`` takes them. ``note`` explains how to read them; it may be empty."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[object, ...], ...]
-    note: str = ""
 
 
 def named(name: str, one: Measurement) -> str:

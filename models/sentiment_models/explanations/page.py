@@ -2,16 +2,14 @@
 
 from collections.abc import Iterator
 
-from sentiment_models.evaluation.tables import Table
 from sentiment_models.explanations import pictures, tables
 from sentiment_models.explanations.conclusions import in_words, percent
 from sentiment_models.explanations.findings import DatasetFound, Findings
 from sentiment_models.explanations.pictures import Row
+from sentiment_models.explanations.sections import attention_tables, training_sections, training_text
 from sentiment_models.explanations.training_findings import TrainingFindings
 from sentiment_models.reports.report import picture
-from sentiment_models.study import training_page
-from sentiment_models.study.attention_tables import attention_tables, not_measured
-from sentiment_tools.reports.html_report import Section, page, paragraph, plain, table
+from sentiment_tools.reports.html_report import Section, page, paragraph, table
 
 AGAINST_RUNNER_UP = "the logit of the predicted label minus that of the runner-up; probability: its share in what both have together"
 
@@ -24,19 +22,18 @@ def as_text(found: Findings, training: TrainingFindings | None = None) -> str:
         parts.append("\n".join([_drawn(name, one), *(f"- {line}" for line in in_words(one, found.default_method, found.operators))]))
         for operator in found.operators:
             both = (tables.faithfulness(one, operator), tables.more_faithfulness(one, operator))
-            parts += [f"{name}: words erased by {operator}\n{_plain(item)}" for item in both]
+            parts += [item.text(f"{name}: words erased by {operator}") for item in both]
         several = (tables.comparisons(one, found.operators), tables.verdicts(one, found.operators), tables.costs(one))
-        parts += [f"{name}: {item.title}\n{_plain(item)}" for item in several]
+        parts += [item.text(f"{name}: {item.title}") for item in several]
         if one.attention is not None:
-            parts += [f"{name}: {item.title}\n{_plain(item)}\n{item.note}" for item in attention_tables(one.attention)]
-            parts += [left] if (left := not_measured(one.attention)) else []
+            tested, left = attention_tables(one.attention)
+            parts += [*(item.text(f"{name}: {item.title}", note=True) for item in tested), *filter(None, [left])]
         if one.heads is not None:
-            parts.append(f"{name}: heads with the largest effect\n{_plain(tables.heads(one.heads))}")
+            parts.append(tables.heads(one.heads).text(f"{name}: heads with the largest effect"))
     if found.plausibility is not None:
-        item = tables.plausibility(found.plausibility)
-        parts.append(f"{item.title}\n{_plain(item)}\n{item.note}")
+        parts.append(tables.plausibility(found.plausibility).text(note=True))
     if training is not None:
-        parts.append(training_page.as_text(training))
+        parts.append(training_text(training))
     return "\n\n".join(parts)
 
 
@@ -47,9 +44,10 @@ def as_page(found: Findings, training: TrainingFindings | None = None) -> str:
         of = f", {name}" if len(found.datasets) > 1 else ""
         sections += [Section(section.title + of, section.html) for section in _dataset(one, found)]
     if found.plausibility is not None:
-        sections.append(_section(tables.plausibility(found.plausibility)))
+        sections.append(tables.plausibility(found.plausibility).section())
     if training is not None:
-        sections += _training(training)
+        # They do not measure this bundle's weights.
+        sections += [Section(f"Small encoders: {section.title.lower()}", section.html) for section in training_sections(training)]
     facts = (
         ("bundle", f"{found.bundle}, digest {found.digest}"),
         ("graph", f"{found.graph}, SHA-256 {found.graph_sha256}"),
@@ -84,28 +82,28 @@ def _dataset(one: DatasetFound, found: Findings) -> Iterator[Section]:
     )
     for title, laid_out, drawn in (("Faithfulness", tables.faithfulness, curves), ("More on faithfulness", tables.more_faithfulness, "")):
         by_operator = [laid_out(one, operator) for operator in operators]
-        parts = [paragraph(by_operator[0].note) + drawn, *(f"<h3>by {item.title}</h3>{_table(item)}" for item in by_operator)]
-        yield Section(title, "".join(parts))
+        parts = (f"<h3>by {item.title}</h3>{table(item.header, item.rows)}" for item in by_operator)
+        yield Section(title, "".join([paragraph(by_operator[0].note), drawn, *parts]))
     yield Section("Compared with random orders", _against_random(one))
     if one.comparisons:
-        yield _section(tables.comparisons(one, operators), _against_others(one, default))
-    yield _section(tables.verdicts(one, operators))
-    yield _section(tables.costs(one))
+        yield tables.comparisons(one, operators).section(_against_others(one, default))
+    yield tables.verdicts(one, operators).section()
+    yield tables.costs(one).section()
     if one.agreement:
         note = "Mean rank agreement of word scores. Methods that disagree cannot all be right; methods that agree can all be wrong."
         drawn = picture(pictures.tau_matrix(one.agreement, "Kendall's tau-b of word scores"), "Rank agreement of each method with each.")
         yield Section("Do methods agree?", paragraph(note) + drawn)
     if one.attention is not None:
-        parts = [f"<h3>{item.title}</h3>{paragraph(item.note)}{_table(item)}" for item in attention_tables(one.attention)]
-        parts += [paragraph(left)] if (left := not_measured(one.attention)) else []
-        yield Section("Does attention explain?", "".join(parts))
+        tested, left = attention_tables(one.attention)
+        tests = [f"<h3>{item.title}</h3>{item.section().html}" for item in tested]
+        yield Section("Does attention explain?", "".join([*tests, *map(paragraph, filter(None, [left]))]))
     if one.heads is not None:
         drawn = picture(
             pictures.heads_map(one.heads, "Heads: mean effect and most frequent pattern"),
             "Mean absolute effect of each head on the answer; the table has the largest.",
         )
-        yield _section(tables.heads(one.heads), drawn)
-        yield _section(tables.patterns(one.heads))
+        yield tables.heads(one.heads).section(drawn)
+        yield tables.patterns(one.heads).section()
 
 
 def _against_random(one: DatasetFound) -> str:
@@ -131,25 +129,3 @@ def _against_others(one: DatasetFound, default: str) -> str:
         rows, "difference in comprehensiveness (right of 0: the default is better)", f"{default}, the default, minus ..."
     )
     return picture(drawn, f"Comprehensiveness of {default} minus that of each other method, with intervals; the table has the figures.")
-
-
-def _training(found: TrainingFindings) -> Iterator[Section]:
-    """Yield the tests on small trained encoders, which do not measure this bundle's weights."""
-    whole = found.adversaries is not None and found.seeds is not None
-    for item in training_page.tables(found):
-        drawn = ""
-        if whole and item.title == training_page.ADVERSARIES:
-            drawn = picture(training_page.curve_png(found), "Change of the answer by divergence of attention; the table has the figures.")
-        yield _section(Table(f"Small encoders: {item.title.lower()}", item.header, item.rows, item.note), drawn)
-
-
-def _section(item: Table, drawn: str = "") -> Section:
-    return Section(item.title, (paragraph(item.note) if item.note else "") + drawn + _table(item))
-
-
-def _table(item: Table) -> str:
-    return table(item.header, item.rows)
-
-
-def _plain(item: Table) -> str:
-    return plain(item.header, item.rows)

@@ -1,10 +1,10 @@
-"""Plots of a study as PNG bytes: erasure by fraction, differences with intervals, heads, agreement of methods. Style: ``plots``."""
+"""Plots of a study as PNG bytes: erasure by fraction, differences with intervals, heads, agreement of methods. Style: ``plot_style``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from sentiment_models.explanations.findings import (
@@ -19,9 +19,11 @@ from sentiment_models.explanations.findings import (
     Difference,
     HeadsFound,
 )
-from sentiment_models.reports.plots import COLOURS, GREY, INK, MARKERS, as_png, blank, plain_axes
+from sentiment_models.reports.plots import GREY
+from sentiment_tools.reports.plot_style import COLOURS, INK, MARKERS, as_png, figure, legend, plain
 
-KIND_COLOURS = {ATTRIBUTION: "#0072B2", ATTENTION: "#D55E00", BASELINE: "#777777", BOUND: "#000000", CONTROL: "#8B4513"}
+# Blue, orange, grey, black; brown is none of the palette.
+KIND_COLOURS = {ATTRIBUTION: COLOURS[0], ATTENTION: COLOURS[1], BASELINE: COLOURS[6], BOUND: COLOURS[7], CONTROL: "#8b4513"}
 KIND_LINES = {ATTRIBUTION: "-", ATTENTION: "--", BASELINE: ":", BOUND: "-", CONTROL: "-."}
 # Baselines are grey and differ by marker; methods of the other kinds have distinct colours within their kind.
 GREYS = ("#555555", "#777777", "#999999", "#bbbbbb")
@@ -44,25 +46,24 @@ def by_fraction(found: DatasetFound, operators: Sequence[str]) -> bytes:
 
     The shaded area is no better than random orders: below their comprehensiveness, above their sufficiency.
     """
-    figure = blank(12.4, 4.3 * len(operators))
-    grid = figure.subplots(len(operators), 2, sharex=True, squeeze=False)
+    drawn = figure(12.4, 4.3 * len(operators))
+    grid = drawn.subplots(len(operators), 2, sharex=True, squeeze=False)
     for row, operator in zip(grid, operators, strict=True):
         for axes, measure in zip(row, ("comprehensiveness", "sufficiency"), strict=True):
-            plain_axes(axes)
+            plain(axes, grid="both")
             _fractions(axes, found, operator, measure)
             better = "higher is better" if measure == "comprehensiveness" else "lower is better"
             axes.set_title(f"{measure} by {operator} ({better})")
             axes.set_ylabel("change of the probability")
         for axes in grid[-1]:
             axes.set_xlabel("share of the words, highest scores first")
-    handles, names = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside right upper", frameon=False, fontsize=9, handlelength=3.2)
-    return as_png(figure)
+    legend(drawn, grid[0][0].get_legend_handles_labels()[0], "right upper")
+    return as_png(drawn)
 
 
-def _fractions(axes: Axes, found: DatasetFound, operator: str, measure: str) -> None:
+def _fractions(axes: Any, found: DatasetFound, operator: str, measure: str) -> None:  # matplotlib's, which has no types here
     places = np.arange(len(FRACTIONS))
-    drawn = dict.fromkeys(KIND_COLOURS, 0)
+    counts = dict.fromkeys(KIND_COLOURS, 0)
     for name, method in found.methods.items():
         if operator not in method.operators or name == "uniform":
             continue
@@ -73,16 +74,14 @@ def _fractions(axes: Axes, found: DatasetFound, operator: str, measure: str) -> 
             axes.plot(places, values, "-", color=GREY, linewidth=3.5, label=name, zorder=2)
             axes.fill_between(places, values, FAR if measure == "sufficiency" else -FAR, color="#eeeeee", zorder=0, linewidth=0)
             continue
-        colour, marker = _style(method.kind, drawn[method.kind])
-        drawn[method.kind] += 1
+        colour, marker = _style(method.kind, counts[method.kind])
+        counts[method.kind] += 1
         width = 1.2 if method.kind == BASELINE else 2.0
         line = KIND_LINES[method.kind]
         label = name if texts == found.texts else f"{name} ({texts} texts)"
         axes.plot(places, values, line, color=colour, marker=marker, markersize=5, linewidth=width, label=label, zorder=3)
     axes.set_ylim(*_limits(found, measure))
     axes.set_xticks(places, [f"{fraction:.0%}" for fraction in FRACTIONS])
-    axes.grid(color="#dddddd", linewidth=0.8)
-    axes.set_axisbelow(True)
 
 
 def _limits(found: DatasetFound, measure: str) -> tuple[float, float]:
@@ -98,8 +97,8 @@ def _style(kind: str, number: int) -> tuple[str, str]:
         return GREYS[number % len(GREYS)], MARKERS[number % len(MARKERS)]
     if kind in (BOUND, CONTROL):
         return KIND_COLOURS[kind], "*" if kind == BOUND else "P"
-    # Attributions take colours from the start of the list, attention from its end.
-    return (COLOURS[:-1] if kind == ATTRIBUTION else COLOURS[-2::-1])[number % (len(COLOURS) - 1)], MARKERS[number % len(MARKERS)]
+    # Attributions take colours from the start of the list, attention from its end, without grey and black.
+    return (COLOURS[:6] if kind == ATTRIBUTION else COLOURS[5::-1])[number % 6], MARKERS[number % len(MARKERS)]
 
 
 def forest(rows: Sequence[Row], x: str, title: str) -> bytes:
@@ -111,9 +110,9 @@ def forest(rows: Sequence[Row], x: str, title: str) -> bytes:
         title: title of the plot.
     """
     operators = list(dict.fromkeys(operator for row in rows for operator in row.operators))
-    figure = blank(8.2, 1.5 + 0.36 * len(rows))
-    axes = figure.subplots()
-    plain_axes(axes)
+    drawn = figure(8.2, 1.5 + 0.36 * len(rows))
+    axes = drawn.subplots()
+    plain(axes, grid="x")
     axes.axvline(0, color=INK, linewidth=1)
     for place, row in enumerate(rows):
         for number, operator in enumerate(operators):
@@ -129,22 +128,21 @@ def forest(rows: Sequence[Row], x: str, title: str) -> bytes:
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel(x)
     axes.set_title(title)
-    axes.grid(axis="x", color="#dddddd", linewidth=0.8)
     kinds = dict.fromkeys(KINDS.get(row.name, BASELINE) for row in rows)
     marks = [Line2D([], [], color=INK, marker=OPERATOR_MARKERS[operator], linestyle="", label=operator) for operator in operators]
     marks.append(Line2D([], [], color=INK, marker="o", markerfacecolor="white", linestyle="", label="interval includes 0"))
     marks += [Line2D([], [], color=KIND_COLOURS[kind], linewidth=3, label=kind) for kind in kinds]
-    figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False, fontsize=9, columnspacing=1.2)
-    return as_png(figure)
+    legend(drawn, marks, "lower center", len(marks))
+    return as_png(drawn)
 
 
 def heads_map(found: HeadsFound, title: str) -> bytes:
     """Draw the mean absolute effect of each head (rows: layers), with its most frequent pattern unless that is mixed."""
     effect = np.array(found.effect)
     layers, heads = effect.shape
-    figure = blank(max(5.6, 1.8 + 0.72 * heads), max(3.0, 1.6 + 0.42 * layers))
-    axes = figure.subplots()
-    plain_axes(axes)
+    drawn = figure(max(5.6, 1.8 + 0.72 * heads), max(3.0, 1.6 + 0.42 * layers))
+    axes = drawn.subplots()
+    plain(axes)
     image = axes.imshow(effect, cmap="Blues", vmin=0, aspect="auto")
     for layer in range(layers):
         for head in range(heads):
@@ -157,8 +155,8 @@ def heads_map(found: HeadsFound, title: str) -> bytes:
     axes.set_xlabel("head")
     axes.set_ylabel("layer")
     axes.set_title(title)
-    figure.colorbar(image, ax=axes, label="mean absolute effect, logits")
-    return as_png(figure)
+    drawn.colorbar(image, ax=axes, label="mean absolute effect, logits")
+    return as_png(drawn)
 
 
 def tau_matrix(agreement: Mapping[str, Mapping[str, float]], title: str) -> bytes:
@@ -166,9 +164,9 @@ def tau_matrix(agreement: Mapping[str, Mapping[str, float]], title: str) -> byte
     names = list(agreement)
     values = np.array([[agreement[first].get(second, np.nan) for second in names] for first in names])
     side = 2.6 + 0.5 * len(names)
-    figure = blank(side + 1.4, side)
-    axes = figure.subplots()
-    plain_axes(axes)
+    drawn = figure(side + 1.4, side)
+    axes = drawn.subplots()
+    plain(axes)
     image = axes.imshow(values, cmap="PuOr_r", vmin=-1, vmax=1)
     for row in range(len(names)):
         for column in range(len(names)):
@@ -179,5 +177,5 @@ def tau_matrix(agreement: Mapping[str, Mapping[str, float]], title: str) -> byte
     axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
     axes.set_yticks(range(len(names)), names)
     axes.set_title(title)
-    figure.colorbar(image, ax=axes, label="Kendall's tau-b", shrink=0.8)
-    return as_png(figure)
+    drawn.colorbar(image, ax=axes, label="Kendall's tau-b", shrink=0.8)
+    return as_png(drawn)

@@ -6,20 +6,23 @@ from pathlib import Path
 
 from sentiment import explain
 
-FOLDER = Path(__file__).parent
-# Modules of this folder by the records that they determine; modules that only present results are in none.
-OF_SCORES = ("subject", "rankings", "findings")
+FOLDER = Path(__file__).parents[1]
+# Modules of this package by the records that they determine; modules that only present results are in none.
+OF_SCORES = ("explanations/subject", "explanations/rankings", "explanations/findings")
 OF_STUDY = (
     *OF_SCORES,
-    *("study", "one_text", "measures", "stability", "drawing", "intervals", "corpus_heads"),
-    *("attention_tests", "adversarial", "weight_erasure", "last_layer", "randomisation"),
+    *(f"explanations/{name}" for name in ("study", "one_text", "measures", "stability", "drawing", "intervals", "corpus_heads")),
+    *(f"study/{name}" for name in ("attention_tests", "adversarial", "weight_erasure", "last_layer", "randomisation")),
 )
-OF_RATIONALES = (*OF_SCORES, "plausibility")
-OF_TRAINING = ("training_tests", "training_settings", "small_encoder", "bag", "distances", "intervals")
+OF_RATIONALES = (*OF_SCORES, "explanations/plausibility")
+OF_TRAINING = (
+    *("explanations/distances", "explanations/intervals"),
+    *(f"study/{name}" for name in ("training_tests", "training_settings", "small_encoder", "bag")),
+)
 
 
 def code_of(modules: Sequence[str]) -> str:
-    """Return the SHA-256 of modules of this folder and, except for OF_TRAINING, of the service's ``explain`` package."""
+    """Return the SHA-256 of modules of this package and, except for OF_TRAINING, of the service's ``explain`` package."""
     paths = [FOLDER / f"{name}.py" for name in modules]
     if modules != OF_TRAINING:
         paths += sorted(Path(str(explain.__file__)).parent.rglob("*.py"))

@@ -25,11 +25,11 @@ from sentiment_models.explanations.findings import AttentionFound, DatasetFound,
 from sentiment_models.explanations.journal import Journal
 from sentiment_models.explanations.one_text import TextFound, UnsignedText, study_text, study_unsigned
 from sentiment_models.explanations.rankings import WordCounts, lexicon_of
+from sentiment_models.explanations.sections import attention_found
 from sentiment_models.explanations.sources import OF_STUDY, code_of
 from sentiment_models.explanations.subject import Subject
 from sentiment_models.export.manifest import sha256
 from sentiment_models.export.provenance import Json
-from sentiment_models.study.attention_tests import attention_found
 
 TEXTS = 500
 SEED = 7

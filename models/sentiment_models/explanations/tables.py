@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sentiment_models.evaluation.tables import Table
 from sentiment_models.explanations.conclusions import SIGN, VERDICT_ERASES, percent, share_of_tested, status
 from sentiment_models.explanations.findings import (
     BOUND,
@@ -16,6 +15,7 @@ from sentiment_models.explanations.findings import (
     HeadsFound,
     PlausibilityFound,
 )
+from sentiment_models.reports.report import Table
 
 # Heads shown in a table, those with the largest effect.
 HEADS_SHOWN = 12

@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from sentiment_models.explanations.findings import Difference
 
 DIVERGENCE_MAX = math.log(2)
+# Sources of a bag's weights: uniform, learned by the bag, attention of the encoder with the same seed, attention of the adversary.
+UNIFORM, LEARNED, ATTENTION, ADVERSARY = "uniform", "learned", "attention", "adversary"
 
 
 class _Part(BaseModel):

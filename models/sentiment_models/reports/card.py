@@ -1,17 +1,13 @@
 """The model card: two pages for people. Figures come from measurements, the rest from the manifest and from what its author wrote.
 
-How the model was trained, and every table, are in the record beside the bundle, see ``card_record``.
+The figures are kept in the record beside the bundle, see ``record``; ``record_tables`` prints them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from sentiment.model.bundle import Bundle, Manifest, WindowsSpec, load_bundle
-from sentiment_models.errors import ModelsError
-from sentiment_models.evaluation.findings import Evaluation
 from sentiment_models.explanations.findings import Findings
-from sentiment_models.explanations.record import check_of
-from sentiment_models.explanations.training_findings import TrainingFindings
 from sentiment_models.export.manifest import (
     CARD_FILE,
     MANIFEST_FILE,
@@ -24,81 +20,49 @@ from sentiment_models.export.manifest import (
 from sentiment_models.export.provenance import Json
 from sentiment_models.reports import card_figures
 from sentiment_models.reports.about import AuthorFacts
-from sentiment_models.reports.card_explanations import explanations_in_short
-from sentiment_models.reports.card_record import record
+from sentiment_models.reports.record import NOTHING, Record, record_path
 from sentiment_models.reports.report import write_text
 
 Facts = Mapping[str, Json]
 NO_FACTS = AuthorFacts()
 
 
-def record_path(bundle: Path) -> Path:
-    """Return the path of a bundle's record: next to its folder, never in it."""
-    whole = bundle.resolve()
-    return whole.with_name(whole.name + ".record.md")
-
-
-def write_card(
-    bundle: Path,
-    evaluations: Sequence[Evaluation],
-    findings: Findings | None = None,
-    training: TrainingFindings | None = None,
-    author: AuthorFacts = NO_FACTS,
-) -> Path:
+def write_card(bundle: Path, record: Record = NOTHING, author: AuthorFacts = NO_FACTS) -> Path:
     """Write MODEL_CARD.md into a bundle, list it in the manifest, whose digest changes, and write the record beside the bundle.
 
     Args:
         bundle: the bundle's directory.
-        evaluations: results of ``evaluate`` on this bundle.
-        findings: results of ``evaluate --explanations``.
-        training: results of ``attention-tests``.
+        record: what was measured. An empty one is not written.
         author: facts that cannot be measured.
 
     Raises:
-        ModelsError: an evaluation or the findings belong to another bundle, or the findings have another default method.
+        ModelsError: something was measured on another bundle; see ``Record.check_of``.
         sentiment.errors.BadBundle: the bundle is damaged.
     """
     # Whatever became of an earlier card.
     loaded = load_bundle(bundle, card=False)
     manifest = read_object(bundle / MANIFEST_FILE)
-    for evaluation in evaluations:
-        evaluation.check_of(loaded.manifest)
-    if findings is not None:
-        check_of(findings, loaded.manifest)
-        served = loaded.manifest.explanations
-        if served is not None and findings.default_method != served.default_method:
-            raise ModelsError(
-                f"the findings have default method {findings.default_method}; the bundle has {served.default_method}. Run evaluate "
-                f"--explanations again with --record --default {served.default_method}; with the same --resume file this is quick"
-            )
+    record.check_of(loaded.manifest)
     path = bundle / CARD_FILE
-    described = digest_without_card(manifest)
-    provenance = _facts(manifest.get("provenance"))
-    replace_file(path, card(loaded, described, provenance, evaluations, findings, author).encode())
-    write_text(record_path(bundle), record(loaded, described, provenance, evaluations, findings, training))
+    replace_file(path, card(loaded, manifest, record, author).encode())
+    if record != NOTHING:
+        write_text(record_path(bundle), record.model_dump_json(exclude_defaults=True) + "\n")
     write_manifest(bundle, {**manifest, "files": {**_facts(manifest["files"]), CARD_FILE: file_entry(path)}})
     return path
 
 
-def card(
-    bundle: Bundle,
-    digest: str,
-    provenance: Facts,
-    evaluations: Sequence[Evaluation],
-    findings: Findings | None = None,
-    author: AuthorFacts = NO_FACTS,
-) -> str:
-    """Compose the card's text. ``digest``: of the manifest without the card."""
-    manifest = bundle.manifest
+def card(bundle: Bundle, written: dict[str, Json], record: Record, author: AuthorFacts = NO_FACTS) -> str:
+    """Compose the card's text. ``written``: the manifest as it is in the file."""
+    manifest, provenance, evaluations = bundle.manifest, _facts(written.get("provenance")), record.evaluations
     shown = [{author.name(name): found for name, found in one.datasets.items() if name not in author.omit} for one in evaluations]
     named = [one.model_copy(update={"datasets": datasets}) for one, datasets in zip(evaluations, shown, strict=True) if datasets]
     sections = (
-        _head(bundle, digest, provenance, author),
+        _head(bundle, digest_without_card(written), provenance, author),
         _use(manifest, author),
         card_figures.summary(manifest, named),
         *([f"## How it was chosen\n\n{author.selection.strip()}"] if author.selection else ()),
         card_figures.weaknesses(manifest, named),
-        explanations_in_short(manifest, findings, author),
+        _explanations(manifest, record.explanations, author),
         _data(provenance, author),
     )
     return "\n\n".join(sections) + "\n"
@@ -151,6 +115,23 @@ def _long_text(manifest: Manifest) -> str:
         "head_tail": "is classified by its first and its last tokens",
         "windows": f"is read in overlapping windows, whose answers are combined by the rule {rule},",
     }[manifest.default_truncation]
+
+
+def _explanations(manifest: Manifest, findings: Findings | None, author: AuthorFacts) -> str:
+    """Name the default method, and say whether its evidence confirms it."""
+    title, measured = "## How far explanations can be trusted", manifest.explanations
+    if measured is None:
+        what = "were studied; the record has the figures" if findings else "were not measured"
+        return f"{title}\n\nThe bundle's explanations {what}. Each explanation still has evidence measured on its own text."
+    base = f" (measured on {measured.bundle}, before this fine-tuning)" if measured.bundle else ""
+    said = f"On {measured.texts:,} texts of {author.name(measured.dataset)}{base}, the default method, `{measured.default_method}`, "
+    for one in measured.trust:
+        if one.method == measured.default_method:
+            said += f"is {'better' if one.better_than_random else '**not** shown to be better'} than random word order in the mean"
+            if one.better_of_tested is not None:
+                share = f"{100 * one.better_of_tested:.1f} %"
+                said += f"; on single texts its evidence confirms it on {share} of the {one.tested:,} that can be tested"
+    return f"{title}\n\n{said}. Where heads look is no reason for an answer. Each explanation has evidence measured on its own text."
 
 
 def _data(provenance: Facts, author: AuthorFacts) -> str:

@@ -1,4 +1,4 @@
-"""The model card's sections on measurements: figures, tables of the served graph, weaknesses. All figures are measured."""
+"""The model card's sections on measurements: figures of the served graph, weaknesses. All figures are measured."""
 
 from collections.abc import Iterator, Sequence
 
@@ -50,62 +50,14 @@ def _left_open(manifest: Manifest) -> str:
     return "marked `abstain`, or English and `neutral`" if manifest.neutral else "marked `abstain`"
 
 
-def figures(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
-    """Compose the record's section of figures: those of every graph, then the further tables of the served one."""
-    if not evaluations:
-        return "## Figures\n\nNot evaluated."
-    header = (
-        *("graph", "data set", "texts", "accuracy", "95 %", "macro F1", "macro recall", "ECE", "calibrated, 95 %"),
-        *("p", "truncated", "abstained", "core-ms per text"),
-    )
-    rows = [
-        (
-            *(
-                evaluation.graph.precision,
-                tables.named(name, one),
-                one.rows,
-                one.accuracy,
-                tables.interval(one.accuracy_interval),
-                one.macro_f1,
-                one.macro_recall,
-                one.ece,
-            ),
-            *(tables.interval(one.calibration.ece_of_calibrated), f"{one.calibration.p_value:.4f}"),
-            *(one.truncated, one.abstained, f"{one.core_ms_per_text:.2f}"),
-        )
-        for evaluation in evaluations
-        for name, one in evaluation.datasets.items()
-    ]
-    text = (
-        "## Figures\n\n"
-        "ECE is the expected calibration error over 15 bins of equal width. *Calibrated, 95 %* is the range that a perfectly calibrated "
-        "model with the same probabilities gets by chance; *p* is the share of such models whose error is at least as large. The "
-        "interval of the accuracy is bootstrapped. Times depend on the machine.\n\n" + markdown(header, rows)
-    )
-    served = served_evaluation(manifest, evaluations)
-    return "\n\n".join([text, *(_details(served) if served else ())])
-
-
-def _details(served: Evaluation) -> Iterator[str]:
-    cut = (tables.lengths, tables.domains, tables.phenomena, tables.held_out, tables.registers, tables.pairs, tables.robustness)
-    found = [tables.all_labels(served), tables.baselines(served), tables.confusion(served), tables.mixed(served), tables.pools(served)]
-    found += [tables.expected_accuracy(served), tables.leave_one_out(served), tables.classes(served), *(table(served) for table in cut)]
-    found += [tables.behaviours(served)] if served.behaviours else []
-    found += [tables.undecided_in_short(served)] if served.undecided else []
-    for one in (each for each in found if each.rows):
-        note = f"{one.note}\n\n" if one.note else ""
-        yield f"### {one.title}\n\n{note}{markdown(one.header, one.rows)}"
-
-
 def served_evaluation(manifest: Manifest, evaluations: Sequence[Evaluation]) -> Evaluation | None:
-    """Merge the evaluations of the graph that is served first: all its data sets, and the latest of everything else."""
+    """Merge the evaluations of the graph that is served first: all its data sets, and the latest behaviours and undecided texts."""
     served = [one for one in evaluations if one.graph.file == manifest.graphs.classify[0].file]
     if not served:
         return None
     return served[-1].model_copy(
         update={
             "datasets": {name: found for one in served for name, found in one.datasets.items()},
-            "leave_one_out": next((one.leave_one_out for one in reversed(served) if one.leave_one_out), None),
             "behaviours": next((one.behaviours for one in reversed(served) if one.behaviours), ()),
             "undecided": next((one.undecided for one in reversed(served) if one.undecided), {}),
         }

@@ -2,9 +2,8 @@
 
 from sentiment_models.evaluation import tables
 from sentiment_models.evaluation.findings import Evaluation
-from sentiment_models.evaluation.tables import Table
-from sentiment_models.reports.report import picture
-from sentiment_tools.reports.html_report import Section, page, paragraph, plain, table
+from sentiment_models.reports.report import Table, picture
+from sentiment_tools.reports.html_report import Section, page, paragraph, table
 
 
 def as_text(evaluation: Evaluation) -> str:
@@ -12,9 +11,8 @@ def as_text(evaluation: Evaluation) -> str:
     graph = evaluation.graph
     size = f"graph {graph.bytes / 1e6:.1f} MB, bundle {graph.bundle_bytes / 1e6:.1f} MB"
     parts = [f"{evaluation.bundle}, {graph.precision}, {evaluation.threads} threads, {size}"]
-    for one in tables.tables(evaluation):
-        short = tables.undecided_in_short(evaluation) if one.title == tables.UNDECIDED else _narrow(one)
-        parts.append(f"{short.title}\n{plain(short.header, short.rows)}")
+    whole = tables.tables(evaluation)
+    parts += [(tables.undecided_in_short(evaluation) if one.title == tables.UNDECIDED else _narrow(one)).text() for one in whole]
     if not evaluation.behaviours:
         parts.append(tables.BEHAVIOURS_SKIPPED)
     return "\n\n".join(parts)
@@ -24,10 +22,9 @@ def as_page(evaluation: Evaluation) -> str:
     """Compose a self-contained HTML document."""
     sections = []
     for one in tables.tables(evaluation):
-        sections.append(Section(one.title, _with_note(one) + _plots(one.title, evaluation)))
+        sections.append(one.section(below=_plots(one.title, evaluation)))
         if one.title == tables.BEHAVIOURS:
-            failed = tables.failures(evaluation)
-            sections.append(Section(failed.title, _with_note(failed)))
+            sections.append(tables.failures(evaluation).section())
     if not evaluation.behaviours:
         sections.append(Section(tables.BEHAVIOURS, paragraph(tables.BEHAVIOURS_SKIPPED)))
     graph = evaluation.graph
@@ -62,7 +59,3 @@ def _narrow(one: Table) -> Table:
     """Remove the column that a terminal has no room for."""
     kept = [index for index, name in enumerate(one.header) if name != tables.EXPECTED]
     return Table(one.title, tuple(one.header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in one.rows))
-
-
-def _with_note(one: Table) -> str:
-    return (paragraph(one.note) if one.note else "") + table(one.header, one.rows)

@@ -1,12 +1,32 @@
-"""Parts of reports that ``sentiment_tools.reports.html_report`` lacks: embedded PNG pictures, and what is written where."""
+"""What reports here add to ``sentiment_tools.reports.html_report``: tables with notes, embedded PNG pictures, and what is written where."""
 
 import base64
 import html
+from dataclasses import dataclass
 from pathlib import Path
 
 from sentiment.files.output import is_standard_output, new_file, refuse_same_file, replaced
 from sentiment.files.standard_streams import need_standard_output
 from sentiment_models.errors import ModelsError
+from sentiment_tools.reports.html_report import Section, paragraph, plain, table
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells as ``html_report.table`` takes them. ``note`` explains how to read them; it may be empty."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[object, ...], ...]
+    note: str = ""
+
+    def text(self, title: str = "", *, note: bool = False) -> str:
+        """Lay out for a terminal: a title, by default the table's own, the cells, and the note if it is asked for."""
+        return f"{title or self.title}\n{plain(self.header, self.rows)}" + f"\n{self.note}" * note
+
+    def section(self, above: str = "", below: str = "") -> Section:
+        """Lay out as a section of a page: the note, the cells, and what stands above and below them as HTML."""
+        return Section(self.title, (paragraph(self.note) if self.note else "") + above + table(self.header, self.rows) + below)
 
 
 def picture(png: bytes, alt: str) -> str:

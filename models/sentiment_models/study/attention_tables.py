@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from sentiment_models.evaluation.tables import Table
 from sentiment_models.explanations.conclusions import percent, signed
 from sentiment_models.explanations.findings import AttentionFound
+from sentiment_models.reports.report import Table
 
 # ln 2, the Jensen-Shannon divergence of distributions without overlap.
 FARTHEST = 0.693

@@ -10,9 +10,6 @@ import torch
 from sentiment_models.evaluation.metrics import Probabilities
 from sentiment_models.study.small_encoder import Batch, Course, Texts, Weights, fit, in_order, padded
 
-UNIFORM, LEARNED, ATTENTION, ADVERSARY = "uniform", "learned", "attention", "adversary"
-"""Sources of the weights: uniform, learned by the bag, attention of the encoder with the same seed, attention of the adversary."""
-
 
 class Bag(torch.nn.Module):
     """The model. Without given weights it learns a score per word, and the weights are the softmax of the scores over the text."""

@@ -16,9 +16,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from sentiment_models.data.corpus import read_corpus
 from sentiment_models.data.labelled import Example, read_examples
 from sentiment_models.errors import BadData, ModelsError, OtherRun
+from sentiment_models.study.recipes import Experiment
 from sentiment_models.training.bases import TRAINING_FILE, content_of, folder_of, name_of
 from sentiment_models.training.precision import mixed_precision
-from sentiment_models.training.recipe import Experiment, Recipe
+from sentiment_models.training.recipe import Recipe
 from sentiment_models.training.resume import fingerprint_of, locked, write_atomically
 from sentiment_models.training.train import train
 

@@ -6,8 +6,8 @@ from sentiment_models.export.provenance import Json
 from sentiment_models.reports.plots import panels
 from sentiment_models.reports.report import picture
 from sentiment_models.study.experiment import Outcome
-from sentiment_models.training.recipe import Experiment
-from sentiment_tools.reports.html_report import Section, page, paragraph, table
+from sentiment_models.study.recipes import Experiment
+from sentiment_tools.reports.html_report import Section, page, paragraph, plain, table
 
 PUBLISHED = {"8x6": 0.76, "8x12": 0.76, "16x6": 0.76, "16x12": 0.76}
 """Published test accuracy from scratch with 4,000 reviews, 128 tokens and 5 epochs, by heads x layers."""
@@ -29,11 +29,7 @@ def rows(outcomes: Sequence[Outcome]) -> list[list[str]]:
 
 def text_table(outcomes: Sequence[Outcome]) -> str:
     """Format the figures for a terminal."""
-    cells = [list(HEADER), *rows(outcomes)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(HEADER))]
-    return "\n".join(
-        f"{row[0]:{widths[0]}}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)) for row in cells
-    )
+    return plain(HEADER, rows(outcomes))
 
 
 def curves_png(outcomes: Sequence[Outcome]) -> bytes:

@@ -21,11 +21,12 @@ from sentiment_models.export.provenance import Json, distinct_names
 from sentiment_models.study.documents import Documents, Frame, Row, pairs, read_documents, segments
 from sentiment_models.study.language_model import LanguageModel, fresh, load, load_tokenizer
 from sentiment_models.study.masking import IGNORED, Ids, Vocabulary, mask
+from sentiment_models.study.recipes import Pretraining
 from sentiment_models.training.bases import TRAINING_FILE, content_of, folder_of, name_of, training_of
 from sentiment_models.training.distributed import Processes, join
 from sentiment_models.training.optimizer import make_optimizer
 from sentiment_models.training.precision import mixed_precision
-from sentiment_models.training.recipe import Pretraining, Shape
+from sentiment_models.training.recipe import Shape
 from sentiment_models.training.resume import fingerprint_of, load_state, locked, replace_folder, save_state, write_atomically
 from sentiment_models.training.scratch import train_tokenizer
 from sentiment_models.training.tracking import Log

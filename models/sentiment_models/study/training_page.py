@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
-from sentiment_models.evaluation.tables import Table
 from sentiment_models.explanations.findings import Difference
 from sentiment_models.explanations.training_findings import (
+    ADVERSARY,
+    ATTENTION,
     DIVERGENCE_MAX,
+    LEARNED,
     Accuracy,
     AdversariesFound,
     FrozenFound,
@@ -14,9 +16,8 @@ from sentiment_models.explanations.training_findings import (
     UniformFound,
 )
 from sentiment_models.reports.plots import curves
-from sentiment_models.reports.report import picture
-from sentiment_models.study.bag import ADVERSARY, ATTENTION, LEARNED
-from sentiment_tools.reports.html_report import Section, page, paragraph, plain, table
+from sentiment_models.reports.report import Table, picture
+from sentiment_tools.reports.html_report import Section, page, paragraph, table
 
 SEEDS, UNIFORM, ADVERSARIES, FROZEN = "Other seeds", "Uniform attention", "Trained adversaries", "Weights in a bag of embeddings"
 PAPER = {
@@ -47,9 +48,7 @@ def tables(found: TrainingFindings) -> list[Table]:
 
 def as_text(found: TrainingFindings) -> str:
     """Format the figures for a terminal, with their interpretation."""
-    parts = [_drawn(found)]
-    parts += [f"{one.title}\n{plain(one.header, one.rows)}\n{one.note}" for one in tables(found)]
-    return "\n\n".join(parts)
+    return "\n\n".join([_drawn(found), *(one.text(note=True) for one in tables(found))])
 
 
 def curve_png(found: TrainingFindings) -> bytes:
@@ -74,11 +73,6 @@ def curve_png(found: TrainingFindings) -> bytes:
 
 def as_page(found: TrainingFindings, png: bytes) -> str:
     """Compose a self-contained HTML document; ``png``: from ``curve_png``."""
-    sections = []
-    for one in tables(found):
-        drawn = picture(png, "Change of the answer by divergence of attention; the table has the figures.")
-        body = paragraph(one.note) + table(one.header, one.rows) + (drawn if one.title == ADVERSARIES else "")
-        sections.append(Section(one.title, body))
     facts = [
         *((name.replace("_", " "), _setting(value)) for name, value in found.settings.items()),
         ("parameters of an encoder", f"{found.parameters:,}"),
@@ -86,8 +80,14 @@ def as_page(found: TrainingFindings, png: bytes) -> str:
         *((f"SHA-256 of {name}", digest) for name, digest in found.files.items()),
         *((f"seconds of {name}", f"{seconds:.0f}") for name, seconds in found.seconds.items()),
     ]
-    sections.append(Section("What was trained", paragraph(_drawn(found)) + table(("", ""), facts)))
-    return page("Tests of attention on small encoders", sections)
+    trained = Section("What was trained", paragraph(_drawn(found)) + table(("", ""), facts))
+    return page("Tests of attention on small encoders", [*sections(found, png), trained])
+
+
+def sections(found: TrainingFindings, png: bytes = b"") -> list[Section]:
+    """Return a section for every finished test; ``png``: from ``curve_png``, if it is drawn already."""
+    alt = "Change of the answer by divergence of attention; the table has the figures."
+    return [one.section(picture(png or curve_png(found), alt) if one.title == ADVERSARIES else "") for one in tables(found)]
 
 
 def _drawn(found: TrainingFindings) -> str:

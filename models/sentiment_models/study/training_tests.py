@@ -23,6 +23,10 @@ from sentiment_models.errors import BadData, ModelsError, OtherRun
 from sentiment_models.explanations.distances import agreement, compared, divergence, kl_divergence, output_change
 from sentiment_models.explanations.sources import OF_TRAINING, code_of
 from sentiment_models.explanations.training_findings import (
+    ADVERSARY,
+    ATTENTION,
+    LEARNED,
+    UNIFORM,
     AdversariesFound,
     AdversaryFound,
     FrozenFound,
@@ -54,8 +58,8 @@ from sentiment_models.training.resume import fingerprint_of, load_state, locked,
 from sentiment_models.training.scratch import train_tokenizer
 
 RESULTS = "results.json"
-LEARNED, LAST, ALL = "learned", "uniform-last", "uniform-all"
-"""Kinds of encoders, by the layers with uniform attention: none, the last, all."""
+LAST, ALL = "uniform-last", "uniform-all"
+"""Kinds of encoders, by the layers with uniform attention: the last, all; with LEARNED attention in all layers: none."""
 TESTS = ("seeds", "uniform", "adversaries", "frozen")
 
 
@@ -210,10 +214,10 @@ class _Tests:
         settings = self.settings
         adversary = self._weights(self._adversary(found.adversaries.chosen))
         given: dict[str, Callable[[int], tuple[Weights | None, Weights | None]]] = {
-            bags.UNIFORM: lambda _: (bags.uniform_weights(self.train), bags.uniform_weights(self.heldout)),
-            bags.LEARNED: lambda _: (None, None),
-            bags.ATTENTION: lambda seed: self._weights(self._encoder(LEARNED, seed)),
-            bags.ADVERSARY: lambda _: adversary,
+            UNIFORM: lambda _: (bags.uniform_weights(self.train), bags.uniform_weights(self.heldout)),
+            LEARNED: lambda _: (None, None),
+            ATTENTION: lambda seed: self._weights(self._encoder(LEARNED, seed)),
+            ADVERSARY: lambda _: adversary,
         }
         right = {}
         for name, weights in given.items():
@@ -225,8 +229,8 @@ class _Tests:
                 bags.train_bag(bag, self.train, for_train, course, f"bag, {name} weights, seed {seed}")
                 rows.append(bags.read_bag(bag, self.heldout, for_heldout).argmax(1) == self.heldout.labels)
             right[name] = np.array(rows)
-        others = [name for name in given if name != bags.UNIFORM]
-        pairs = [*((name, bags.UNIFORM) for name in others), (bags.ATTENTION, bags.ADVERSARY)]
+        others = [name for name in given if name != UNIFORM]
+        pairs = [*((name, UNIFORM) for name in others), (ATTENTION, ADVERSARY)]
         accuracy, (*over_uniform, lead) = compared(right, pairs, settings.seed)
         return FrozenFound(accuracy=accuracy, over_uniform=dict(zip(others, over_uniform, strict=True)), attention_over_adversary=lead)
 

@@ -1,7 +1,7 @@
 """The queue of texts. A text enters as one row or more, all or none, and leaves with one outcome.
 
 ``HereQueue`` is the queue of this process. A front-end process has another, which leads to the process with the model
-(``front_ends.executor_client``).
+(``sentiment_front_ends.executor_client``).
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What all calls share: parsing, the deadline, and the one status that is sent, logged and counted."""
+"""What all calls share, whatever their door: parsing, the deadline, and the one status that is sent, logged and counted."""
 
 import asyncio
 import contextlib
@@ -7,17 +7,14 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, TypeVar
 
-import grpc
 from google.protobuf.message import Message
 
-from sentiment.call.call import REQUEST_ID, Call, caller_named
-from sentiment.call.field_count import FIELDS_MAX, has_more_fields
+from sentiment.call.call import Call, caller_named
+from sentiment.call.parsing import FIELDS_MAX, has_more_fields, parsed
 from sentiment.call.spans import end_span
-from sentiment.call.status import CODES, Context, abort, code_of
-from sentiment.doors.grpc.accepting import Handler
-from sentiment.doors.grpc.receiving import Receiving, parsed
+from sentiment.call.status import CODES, code_of
 from sentiment.errors import Broken, Expired, InvalidInput, Refused, RequestError, Unauthenticated, shown_s
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import NO_MODEL, CallMetrics, Metrics
@@ -39,8 +36,6 @@ INLINE_BYTES_MAX = 2**14
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
 T = TypeVar("T")
-# Answers a message: its bytes, its call and the call's context.
-Answering = Callable[[bytes, Call, Context], Awaitable[T]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +87,9 @@ class StreamMethod(Generic[Q, A]):
 class Calls:
     """Every call, over gRPC or HTTP, runs in ``settle`` and gets exactly one status there."""
 
-    def __init__(self, metrics: Metrics, limits: CallLimits, receiving: Receiving, tracer: Tracer | None = None) -> None:
+    def __init__(self, metrics: Metrics, limits: CallLimits, tracer: Tracer | None = None) -> None:
         self.no_model = CallMetrics(metrics, NO_MODEL)
         self._limits = limits
-        self._receiving = receiving
         self._tracer = tracer
         self._parsing = ThreadPoolExecutor(1, "parse")
         self._open = 0
@@ -118,6 +112,16 @@ class Calls:
         finally:
             self._leaving.set()
             self._leaving = None
+
+    async def may_leave(self, call: Call) -> None:
+        """Wait while answers are held, unless the call's deadline is near."""
+        if self._leaving is not None and call.time_left_s() > HOLD_LEFT_S_MIN:
+            await self._leaving.wait()
+
+    @property
+    def message_bytes_max(self) -> int:
+        """See ``CallLimits``."""
+        return self._limits.message_bytes_max
 
     @property
     def margin_s(self) -> float:
@@ -239,18 +243,6 @@ class Calls:
         if self._limits.log_calls:
             logger().debug("call", **logged, code=code, seconds=round(seconds, 6))
 
-    async def write(self, call: Call, context: Context, message: bytes) -> None:
-        """Write a message of a stream.
-
-        Raises:
-            Expired: the client did not read it before the deadline.
-        """
-        try:
-            async with asyncio.timeout_at(call.deadline_at):
-                await self._receiving.write(context, call.caller, message)
-        except TimeoutError as error:
-            raise Expired("the client did not read the answer within the deadline") from error
-
     async def answer(self, method: Method[Q, A], data: bytes, call: Call) -> bytes:
         """The answer of a unary method to a message, both as bytes.
 
@@ -278,68 +270,3 @@ class Calls:
         if len(data) <= INLINE_BYTES_MAX:
             return self.parse(request, data)
         return await asyncio.get_running_loop().run_in_executor(self._parsing, self.parse, request, data)
-
-    def unary(self, method: Method[Q, A]) -> Handler:
-        """The handler of a unary method."""
-        return self.unary_bytes(method.name, lambda data, call, _: self.answer(method, data, call), method.probe)
-
-    def unary_bytes(self, method: str, answer: Answering[bytes], probe: bool = False) -> Handler:
-        """The handler of a unary method, from its message's bytes to its answer's.
-
-        It reads the message itself, so that it limits how long that may take, and that a message that does not come, or cannot be parsed,
-        is answered and counted here too.
-        """
-
-        async def handle(_: object, context: Context) -> bytes:
-            answered = await self._handle(method, context, answer, probe)
-            self._receiving.answers(context.peer(), len(answered))
-            return answered
-
-        return grpc.stream_unary_rpc_method_handler(handle)
-
-    def server_stream(self, method: StreamMethod[Q, A]) -> Handler:
-        """The handler of a server-streaming method. An error ends the stream after the messages written so far."""
-
-        async def answer(data: bytes, call: Call, context: Context) -> None:
-            async def write(message: A) -> None:
-                await self.write(call, context, message.SerializeToString())
-
-            await method.write_all(await self.parsed(method.request, data), call, write)
-
-        return self.stream_bytes(method.name, answer)
-
-    def stream_bytes(self, method: str, answer: Answering[None]) -> Handler:
-        """The handler of a server-streaming method. ``answer`` writes to the context."""
-
-        async def handle(_: object, context: Context) -> None:
-            await self._handle(method, context, answer)
-
-        return grpc.stream_stream_rpc_method_handler(handle)
-
-    async def _handle(self, method: str, context: Context, answer: Answering[T], probe: bool = False) -> T:
-        call = self.begin(method, context.time_remaining(), headers_of(context), peer=context.peer)
-        try:
-            return await self.settle(call, self._received(call, context, answer), probe)
-        except RequestError as error:
-            return await end_with(context, call, error)
-
-    async def _received(self, call: Call, context: Context, answer: Answering[T]) -> T:
-        """Read the call's message and answer it. Its bytes count until then."""
-        data = await self._receiving.message(context, call.caller, self._limits.message_bytes_max, call.deadline_at)
-        with self._receiving.requests.held(call.caller, len(data)):
-            answering = answer(data, call, context)
-            del data
-            answered = await answering
-            if self._leaving is not None and call.time_left_s() > HOLD_LEFT_S_MIN:
-                await self._leaving.wait()
-            return answered
-
-
-async def end_with(context: Context, call: Call, error: RequestError) -> NoReturn:
-    """End a call with an error's status, and its request id."""
-    await abort(context, error, call.time_left_s(), (REQUEST_ID, call.request_id))
-
-
-def headers_of(context: Context) -> Callable[[], Headers]:
-    """A function that returns the headers of a gRPC call."""
-    return lambda: context.invocation_metadata() or ()

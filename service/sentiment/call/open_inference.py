@@ -1,18 +1,17 @@
 """inference.GRPCInferenceService, the Open Inference Protocol: the same models and pipeline for clients of Triton and KServe.
 
-``api.http.open_inference`` answers by the same methods.
+``doors.http.open_inference`` answers by the same methods.
 """
 
 import importlib.metadata
 import time
-from typing import Any
+from typing import Any, Protocol
 
 from sentiment.batching.ticket import Priority
 from sentiment.call import open_inference_tensors as tensors
 from sentiment.call.call import Call
 from sentiment.call.calls import OK, Calls, Method
 from sentiment.call.servicer import keep_few_interactive
-from sentiment.doors.grpc.health import Health
 from sentiment.errors import ModelNotFound, RequestError, Unavailable
 from sentiment.oip import inference_pb2 as oip
 from sentiment.pipeline.answer import Answer
@@ -25,10 +24,22 @@ SERVER = "sentiment"
 EXTENSIONS = ("binary_tensor_data", "model_configuration")
 
 
+class Readiness(Protocol):
+    """The state of the server, as its health service has it."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether ``liveness`` is SERVING."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether "" is SERVING."""
+
+
 class InferenceService:
     """The protocol's methods over the loaded models."""
 
-    def __init__(self, models: Models, calls: Calls, health: Health, texts_max: int, interactive_max: int) -> None:
+    def __init__(self, models: Models, calls: Calls, health: Readiness, texts_max: int, interactive_max: int) -> None:
         """``texts_max``: the maximum number of texts in a request; ``interactive_max``: those of several that may be interactive."""
         self._models = models
         self._calls = calls

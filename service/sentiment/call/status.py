@@ -1,7 +1,6 @@
 """The only table of status codes: the gRPC code and the HTTP status of each error."""
 
 import math
-from typing import Any, NoReturn, TypeAlias
 
 import grpc
 from google.protobuf import any_pb2
@@ -25,7 +24,6 @@ from sentiment.errors import (
 )
 
 Code = grpc.StatusCode
-Context: TypeAlias = "grpc.aio.ServicerContext[bytes, Any]"  # Any: bytes too; the class is generic over request and response
 
 CODES: dict[type[RequestError], grpc.StatusCode] = {
     InvalidInput: Code.INVALID_ARGUMENT,
@@ -83,17 +81,6 @@ def status_of(error: RequestError) -> Status:
         set_seconds(retry.retry_delay, error.retry_after_s)
         _attach(status, retry)
     return status
-
-
-async def abort(context: Context, error: RequestError, time_left_s: float | None, *trailers: tuple[str, str]) -> NoReturn:
-    """End a call with an error's status, details and trailers, and with these. ``time_left_s``: None if the call has no deadline."""
-    if isinstance(error, HandedOn):
-        await context.abort(error.code, str(error), error.trailers)
-    status = status_of(error)
-    pushback = pushback_ms(error, math.inf if time_left_s is None else time_left_s)
-    retry = () if pushback is None else ((PUSHBACK, str(pushback)),)
-    await context.abort(code_of(error), status.message, (("grpc-status-details-bin", status.SerializeToString()), *trailers, *retry))
-    raise AssertionError("abort raises")
 
 
 def pushback_ms(error: RequestError, time_left_s: float) -> int | None:

@@ -1,14 +1,12 @@
 """``sentiment classify``: classifies texts in order and in bounded memory, with a server or in this process."""
 
 import json
-import math
 import shutil
 import sys
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,36 +14,30 @@ import grpc
 
 from sentiment.cli.answer_text import answer_lines
 from sentiment.cli.answers import PAIR, Asked, Names, answer_of, question_of, table_columns, table_row
-from sentiment.cli.connecting import connected
+from sentiment.cli.calling import Calling, source_of
 from sentiment.cli.standard_input import standard_input
 from sentiment.client import CallFailed, Classification, Result
 from sentiment.client.columns import Targeted, Unusable
 from sentiment.errors import BadSettings
 from sentiment.files.errors import BadFile
 from sentiment.files.line_output import LineOutput
+from sentiment.files.progress import TextProgress
 from sentiment.files.reading import Reading, Table
 from sentiment.files.rows import TEXT, Row, Unread
 from sentiment.files.tables import Write, json_text, writer_of
 from sentiment.files.visible import visible, visible_json
-from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
 
 if TYPE_CHECKING:
-    from sentiment.cli.explain import ExplainJob
     from sentiment.client import Client
     from sentiment.local import Local
 
-# No progress is shown for work that ends sooner.
-PROGRESS_AFTER_S = 2.0
-PROGRESS_EVERY_S = 1.0
 
-
-@dataclass(frozen=True, slots=True)
-class Job:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(Calling):
     """The arguments of the command. Without texts and input the rows come from standard input.
 
-    ``pair``: the column of second texts; empty for none. ``targets``: of every text, or their column. ``drop``: leave out the input's
-    other columns. ``wait_s``: see ``connecting.connected``.
+    ``pair``: the column of second texts; empty for none. ``drop``: leave out the input's other columns.
     """
 
     texts: Sequence[str]
@@ -56,18 +48,7 @@ class Job:
     output: Path | None
     overwrite: bool
     escape_formulas: bool
-    json: bool
-    target: str
-    model: str
-    truncation: str
-    timeout_s: float
-    local: bool
-    wait_s: float | None = None
-    restart: bool = False
-    sentences: bool = False
-    targets: tuple[str, ...] | str = ()
-    bundles: tuple[Path, ...] = ()
-    credentials: Credentials = field(default_factory=Credentials)
+    restart: bool
 
 
 def classify(job: Job) -> int:
@@ -98,7 +79,8 @@ def classify(job: Job) -> int:
             _skip_done(output, asked, source, failed, names)
         # Answers on a terminal, or texts that somebody is typing, have no progress among them.
         shown = output is not None or (job.input is not None and not sys.stdout.isatty())
-        progress = Progress(output.lines if output else 0, shown)
+        before = output.lines if output else 0
+        progress = TextProgress(before, shown)
         digests = {model.id.digest} if output else set()
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         for each, result in _answers(asked, source, answerer, job):
@@ -117,7 +99,11 @@ def classify(job: Job) -> int:
             if source.waits:
                 # The next row of standard input may take long to come.
                 sys.stdout.flush()
-        progress.close(failed.count, failed.first)
+        progress.close()
+        if failed.count:
+            texts = before + progress.texts
+            why = f"; the first: {visible(failed.first)}" if failed.count == texts else ""
+            print(f"{failed.count} of {texts} texts have no answer{why}", file=sys.stderr)
         if len(digests) > 1:
             print(f"the model changed during the run: the answers are from digests {visible(', '.join(sorted(digests)))}", file=sys.stderr)
         source.check()
@@ -299,55 +285,3 @@ def _skip_done(output: LineOutput, rows: Iterator[Asked], source: _Source, faile
             raise output.other(f"does not match text {number} of {source.name}, which has changed or is another file", number)
         if "error" in known:
             failed.add(known)
-
-
-@contextmanager
-def source_of(job: "Job | ExplainJob") -> "Iterator[Client | Local]":
-    """Who answers: the server, or the bundle in this process.
-
-    Raises:
-        SentimentError: there is no server, or the bundle cannot be run.
-    """
-    if job.local:
-        from sentiment.local import Local  # noqa: PLC0415  # the client needs no model runtime
-
-        with Local(job.model, bundles=job.bundles) as local:
-            yield local
-    else:
-        with connected(job.target, job.model, job.credentials, job.wait_s) as client:
-            yield client
-
-
-class Progress:
-    """Shows the progress of long work as a line on standard error."""
-
-    def __init__(self, skipped: int = 0, shown: bool = True) -> None:
-        """``skipped``: texts that an earlier run has processed. ``shown``: False to show only the end, and that only with failures."""
-        self._begun_at = time.monotonic()
-        self._next_at = self._begun_at + PROGRESS_AFTER_S if shown else math.inf
-        self._skipped = skipped
-        self._rows = 0
-        self._shown = False
-
-    def advance(self) -> None:
-        """Count a text."""
-        self._rows += 1
-        now = time.monotonic()
-        if now >= self._next_at:
-            self._next_at = now + PROGRESS_EVERY_S
-            self._show("\r" if sys.stderr.isatty() else "\n")
-
-    def close(self, failed: int = 0, first: str = "") -> None:
-        """Show the end. ``failed``: texts without an answer; ``first``: why the first of them has none."""
-        if self._shown:
-            self._show("\n")
-        if failed:
-            texts = self._skipped + self._rows
-            why = f"; the first: {visible(first)}" if failed == texts else ""
-            print(f"{failed} of {texts} texts have no answer{why}", file=sys.stderr)
-
-    def _show(self, end: str) -> None:
-        self._shown = True
-        rate = self._rows / max(1e-9, time.monotonic() - self._begun_at)
-        skipped = f" ({self._skipped:,} more from before)" if self._skipped else ""
-        print(f"{self._rows:,} texts{skipped}, {rate:,.0f} a second", end=end, file=sys.stderr, flush=True)

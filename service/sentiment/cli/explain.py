@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from sentiment.cli.answers import Asked, answer_of, reason_of
-from sentiment.cli.classify import source_of
+from sentiment.cli.calling import Calling, source_of
 from sentiment.cli.explanation_text import page
 from sentiment.cli.standard_input import standard_texts
 from sentiment.client import AttentionOptions, CallFailed, Classification, Client, ExplainOptions, Explanation, NeuronOptions, model_json
@@ -24,7 +24,6 @@ from sentiment.files.output import beside, new_file
 from sentiment.files.rows import Unread
 from sentiment.files.tables import json_text
 from sentiment.files.visible import visible, visible_json
-from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
 
 if TYPE_CHECKING:
@@ -36,32 +35,21 @@ BYTES_FIELD = "options.bytes_max"
 Ask = Callable[[str, ExplainOptions], Explanation]
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainJob:
-    """The arguments of the command. ``text`` is None for standard input, one text a line. ``color`` is auto, always or never; ``html`` is
-    the file for a page, None to print. ``sentences``, ``targets``: what else the page shows of the text.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainJob(Calling):
+    """The arguments of the command. ``text`` is None for standard input, one text a line; ``pair``: the second text. ``color`` is auto,
+    always or never; ``html`` is the file for a page, None to print. ``sentences``, ``targets``: what else the page shows of the text.
 
     ``encoding`` is that of the page's attention if ``options`` request none.
     """
 
     text: str | None
-    text_pair: str | None
+    pair: str | None
     label: str
     options: ExplainOptions
-    target: str
-    model: str
-    truncation: str
-    timeout_s: float
-    json: bool
-    local: bool
     color: str
-    bundles: tuple[Path, ...] = ()
-    html: Path | None = None
-    encoding: str = "u8"
-    sentences: bool = False
-    targets: tuple[str, ...] = ()
-    credentials: Credentials = field(default_factory=Credentials)
-    wait_s: float | None = None
+    html: Path | None
+    encoding: str
 
 
 def explain(job: ExplainJob) -> int:
@@ -149,7 +137,7 @@ def _parts(job: ExplainJob, source: "Client | Local", asked: str) -> Classificat
     """The answer with what the page shows beside the whole."""
     return source.classify(
         asked,
-        job.text_pair,
+        job.pair,
         model=job.model,
         truncation=job.truncation,
         sentences=job.sentences,
@@ -196,7 +184,7 @@ def _within_limit(options: ExplainOptions, droppable: Sequence[str], ask: Callab
 def _ask(job: ExplainJob, source: "Client | Local") -> Ask:
     def ask(text: str, options: ExplainOptions) -> Explanation:
         return source.explain(
-            text, job.text_pair, model=job.model, label=job.label, options=options, truncation=job.truncation, timeout_s=job.timeout_s
+            text, job.pair, model=job.model, label=job.label, options=options, truncation=job.truncation, timeout_s=job.timeout_s
         )
 
     return ask

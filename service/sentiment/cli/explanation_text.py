@@ -6,9 +6,9 @@ from textwrap import wrap
 import numpy as np
 import numpy.typing as npt
 
-from sentiment.cli.terminal import Hues, Piece, bar, columns, direction_hues, fitted, flowed, legend
+from sentiment.cli.terminal import Hues, Piece, bar, direction_hues, flowed, legend
 from sentiment.client.explanations import Attention, Attribution, Counterfactual, Evidence, Explanation, Heads, Neuron, Word, WordGeometry
-from sentiment.files.visible import visible
+from sentiment.files.visible import columns, fitted, visible
 
 WORDS_SHOWN = 20
 # A text with more words shows its sentences, and the largest words in each: a list of single words tells little of it. The longest

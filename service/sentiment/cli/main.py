@@ -6,9 +6,9 @@ signal, 130 interrupted (Ctrl-C; ``top`` ends with 0), 141 the reader of the out
 
 import argparse
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from sentiment.cli.arguments import (
     add_credentials,
@@ -19,29 +19,25 @@ from sentiment.cli.arguments import (
     bundles_of,
     credentials_of,
     names,
+    options_as,
     reading_of,
     seconds,
     seconds_or_none,
 )
-from sentiment.cli.completion import add_completion
+from sentiment.cli.completion import SHELLS, PrintCompletion
+from sentiment.cli.exit_codes import DONE, FAILED, exit_code
 from sentiment.cli.models import add_models
 from sentiment.cli.version import ShowVersions
-from sentiment.errors import BadBundle, BadSettings, SentimentError
-from sentiment.extras import to_install
+from sentiment.errors import BadSettings
 from sentiment.files.output import STANDARD_OUTPUT
 from sentiment.files.reading import format_of
-from sentiment.files.standard_streams import ReaderGone, need_standard_output, standard_streams
+from sentiment.files.standard_streams import need_standard_output
 from sentiment.files.visible import visible
 from sentiment.settings import Settings, add_flags, front_ends_of, load_settings, markdown_table, settings_table
-from sentiment_tools.commands.evaluate import add_evaluate
-from sentiment_tools.commands.loadtest import add_loadtest
-from sentiment_tools.commands.plan import add_plan
-from sentiment_tools.commands.top import add_top
-from sentiment_tools.commands.watch import add_watch
+from sentiment.wings import wing
 
-DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3
-# As a shell has them of a process that SIGINT or SIGPIPE ended.
-INTERRUPTED, BROKEN_PIPE = 130, 141
+# Commands of sentiment_tools, in the order of the help.
+TOOLS = ("loadtest", "plan", "evaluate", "watch", "top")
 # The client's values. Parsing a command does not import the client.
 AGGREGATIONS = ("maps", "words", "cls_rows", "head_mean", "rollout", "rollout_value_norms", "rollout_gradient")
 
@@ -55,48 +51,10 @@ def _run(options: argparse.Namespace) -> int:
     return int(options.run(options))
 
 
-def exit_code(run: Callable[[], int]) -> int:
-    """Run a command. One of our errors ends it with a line on standard error and the exit code of its kind."""
-    try:
-        with standard_streams():
-            return _with_runtime(run)
-    except ReaderGone:
-        return BROKEN_PIPE
-    except BadSettings as error:
-        return _fail(error, WRONG_USAGE)
-    except BadBundle as error:
-        return _fail(error, BAD_BUNDLE)
-    except SentimentError as error:
-        return _fail(error, WRONG_USAGE if _is_of_an_option(error) else FAILED)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-
-
-def _is_of_an_option(error: SentimentError) -> bool:
-    """Whether a server refused a request for an option's value, such as a label that the model does not have."""
-    fields = [violation.field for violation in getattr(error, "violations", ())]
-    # The limit of an explanation's bytes is none that the user gave.
-    return any(field in ("label", "truncation") or (field.startswith("options.") and field != "options.bytes_max") for field in fields)
-
-
-def _with_runtime(run: Callable[[], int]) -> int:
-    try:
-        return run()
-    except ModuleNotFoundError as error:
-        how = to_install(error)
-        if how is None:
-            raise
-        raise BadSettings(f"module {error.name} is missing: run {how}") from error
-
-
-def _fail(error: Exception, code: int) -> int:
-    print(f"error: {visible(str(error))}", file=sys.stderr)
-    return code
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sentiment", description="Serve and call a fine-tuned BERT sentiment classifier.")
     parser.add_argument("--version", action=ShowVersions, help="print the versions of this package and of what it runs with")
+    parser.add_argument("--print-completion", action=PrintCompletion, choices=SHELLS, help="print the completion script for a shell")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     serve = commands.add_parser("serve", help="run the server", description="Run the server until SIGTERM or Ctrl-C.")
@@ -151,18 +109,30 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("bundle", metavar="BUNDLE", help="bundle folder, or NAME or NAME/VERSION to search for")
     check.set_defaults(run=_check)
 
-    add_loadtest(commands)
-    add_plan(commands)
-    add_evaluate(commands)
-    add_watch(commands)
-    add_top(commands)
+    for name in TOOLS:
+        _add_tool(commands, name)
     add_models(commands)
 
     settings = commands.add_parser("settings", help="list the settings", description="List every setting of serve with its default.")
     settings.add_argument("--markdown", action="store_true", help="print a Markdown table")
     settings.set_defaults(run=_settings)
-    add_completion(parser)
     return parser
+
+
+def _add_tool(commands: Any, name: str) -> None:  # Any: argparse names the type of its subparsers in private
+    """Add a command of a wing; where that is missing, one that says so."""
+    try:
+        wing("sentiment.commands", name)(commands)
+    except ModuleNotFoundError as error:
+        missing = error
+        # It takes anything: nothing starts with a NUL.
+        command = commands.add_parser(name, help=f"needs module {error.name}, which is missing", add_help=False, prefix_chars="\0")
+        command.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
+
+        def run(_options: argparse.Namespace) -> int:
+            raise missing
+
+        command.set_defaults(run=run)
 
 
 def _add_call(parser: argparse.ArgumentParser, truncations: Sequence[str]) -> None:
@@ -287,9 +257,8 @@ def _serve(options: argparse.Namespace) -> int:
         logs.logger().info("variables_ignored", reason="Kubernetes injects such names", names=ignored)
     open_files.raise_limit()
     if front_ends := front_ends_of(settings, cores_granted()):
-        from sentiment_front_ends.supervisor import supervise  # noqa: PLC0415  # the supervisor needs neither gRPC nor the runtime
-
-        return supervise(settings.model_copy(update={"front_ends": front_ends}))
+        supervise = wing("sentiment.topologies", "front_ends")  # it needs neither gRPC nor the runtime
+        return int(supervise(settings.model_copy(update={"front_ends": front_ends})))
     from sentiment.serving import app, event_loop  # noqa: PLC0415  # as above
 
     event_loop.run(app.serve(settings))
@@ -300,7 +269,6 @@ def _classify(options: argparse.Namespace) -> int:
     _quiet_grpc()
     from sentiment.cli.classify import Job, classify  # noqa: PLC0415  # importing gRPC takes 0.1 s, which other commands do not need
     from sentiment.cli.standard_input import STANDARD_INPUT, reads_standard_input  # noqa: PLC0415  # as above
-    from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # as above
 
     _refuse_file_names(options.texts)
     if options.texts and options.input:
@@ -319,27 +287,16 @@ def _classify(options: argparse.Namespace) -> int:
             raise BadSettings(f"--{name.replace('_', '-')} needs --output")
     need_standard_output(output)
     _log_local(options)
-    job = Job(
+    job = options_as(
+        Job,
+        options,
         texts=[] if piped else texts,
         input=file,
         reading=reading_of(options),
-        pair=options.pair,
-        drop=options.drop,
         output=output,
-        overwrite=options.overwrite,
-        escape_formulas=options.escape_formulas,
         json=options.json or options.output == str(STANDARD_OUTPUT),
-        target=options.target,
-        model=options.model,
-        truncation=options.truncation,
-        sentences=options.sentences,
         targets=options.targets_column or options.targets,
-        timeout_s=options.timeout,
-        local=options.local,
-        wait_s=options.wait,
-        restart=options.restart,
-        bundles=bundles_of(options.bundles),
-        credentials=Credentials(**credentials_of(options)),
+        **_calling(options),
     )
     return FAILED if classify(job) else DONE
 
@@ -356,7 +313,6 @@ def _explain(options: argparse.Namespace) -> int:
     from sentiment.cli.explain import ExplainJob, explain  # noqa: PLC0415  # as above
     from sentiment.cli.standard_input import reads_standard_input  # noqa: PLC0415  # as above
     from sentiment.client import AttentionOptions, ExplainOptions, NeuronOptions  # noqa: PLC0415  # as in _classify
-    from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # as above
 
     if options.html and options.json:
         raise BadSettings("--html and --json cannot both be given")
@@ -386,29 +342,16 @@ def _explain(options: argparse.Namespace) -> int:
         raise BadSettings("--method and --against must be valid UTF-8") from error
     except ValueError as error:
         raise BadSettings(f"--steps {options.steps}: {error}") from error
-    failed = explain(
-        ExplainJob(
-            text=None if piped else options.text,
-            text_pair=options.pair,
-            label=options.label,
-            options=requested,
-            target=options.target,
-            model=options.model,
-            truncation=options.truncation,
-            timeout_s=options.timeout,
-            json=options.json,
-            local=options.local,
-            color=options.color,
-            bundles=bundles_of(options.bundles),
-            html=options.html,
-            encoding=options.encoding,
-            sentences=options.sentences,
-            targets=options.targets,
-            credentials=Credentials(**credentials_of(options)),
-            wait_s=options.wait,
-        )
-    )
-    return FAILED if failed else DONE
+    job = options_as(ExplainJob, options, text=None if piped else options.text, options=requested, **_calling(options))
+    return FAILED if explain(job) else DONE
+
+
+def _calling(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of ``_add_call`` that are not taken as they are."""
+    from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # as in _classify
+
+    credentials = Credentials(**credentials_of(options))
+    return {"timeout_s": options.timeout, "wait_s": options.wait, "bundles": bundles_of(options.bundles), "credentials": credentials}
 
 
 def _quiet_grpc() -> None:

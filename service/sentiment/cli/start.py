@@ -1,4 +1,4 @@
-"""The console scripts. Where the packages of their extra are missing, they say which to install: the parser itself needs some of them."""
+"""The console script. Where the packages of their extra are missing, they say which to install: the parser itself needs some of them."""
 
 import sys
 from importlib import import_module
@@ -10,15 +10,11 @@ WRONG_USAGE = 2
 
 def sentiment() -> int:
     """Run ``sentiment``."""
-    return _run("sentiment.cli.main")
+    return run("sentiment.cli.main")
 
 
-def batch() -> int:
-    """Run ``sentiment-batch``."""
-    return _run("sentiment_tools.commands.batch")
-
-
-def _run(command: str) -> int:
+def run(command: str) -> int:
+    """Run ``main`` of a module and return its exit code."""
     try:
         main = import_module(command).main
     except ModuleNotFoundError as error:

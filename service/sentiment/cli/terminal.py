@@ -1,19 +1,18 @@
 """Words with values on a terminal: widths, colours, bars. Pure; does not know explanations."""
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, cycle
+from itertools import cycle
 from typing import NamedTuple
-from unicodedata import category, combining, east_asian_width
+
+from sentiment.files.visible import columns
 
 # Values have one scale for all texts. Colours and bars reach their maximum here.
 LOGITS_FULL = 2.0
 _BLACK = "38;5;16"
 # Smaller values are not coloured: they round to 0.0.
 LOGITS_MIN = 0.05
-_NO_WIDTH = {"Mn", "Me", "Cf"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +82,6 @@ class Piece:
         if abs(self.value) >= LOGITS_MIN:
             codes += [_BLACK, f"48;5;{_background(self.value, self.hue)}", *self.hue.marks]
         return f"\x1b[{';'.join(codes)}m{self.text}\x1b[0m" if colour and codes else self.text
-
-
-def columns(text: str) -> int:
-    """How many columns of a terminal a text takes: wide characters take two, accents and joiners none."""
-    return sum(0 if combining(sign) or category(sign) in _NO_WIDTH else 2 if east_asian_width(sign) in "WF" else 1 for sign in text)
-
-
-def fitted(text: str, width: int) -> str:
-    """The text in exactly ``width`` columns: cut with dots, or filled with spaces."""
-    # The column at which each character ends.
-    ends = list(accumulate(map(columns, text)))
-    if ends and ends[-1] > width:
-        text = text[: bisect_right(ends, width - 3)] + "..."
-    return text + " " * (width - columns(text))
 
 
 def flowed(atoms: Iterable[Sequence[Piece]], width: int, colour: bool) -> list[str]:

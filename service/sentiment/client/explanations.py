@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sentiment.client.model_id import ModelId
 from sentiment.client.page_answer import answer_json
 from sentiment.v1 import sentiment_pb2 as pb
-from sentiment_viewer.page import notebook_frame, saved_page
+from sentiment.wings import wing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -380,15 +380,22 @@ class Explanation:
         Raises:
             ValueError: the explanation has no ``messages``.
         """
-        return saved_page(self.messages, self.text, self.text_pair, model, answer=None if answer is None else answer_json(answer))
+        answer_shown = None if answer is None else answer_json(answer)
+        return str(_page().saved_page(self.messages, self.text, self.text_pair, model, answer=answer_shown))
 
     def _repr_html_(self) -> str:
         """The viewer in a frame, for notebooks. Without attention if the page would be too large."""
         size = sum(map(len, self.messages)) * BASE64
         if size <= NOTEBOOK_BYTES_MAX:
-            return notebook_frame(self.to_html())
+            return str(_page().notebook_frame(self.to_html()))
         sizes = f"the page would have {size / 1e6:.0f} MB, and the limit in notebooks is {NOTEBOOK_BYTES_MAX / 1e6:.0f} MB"
-        return notebook_frame(without_attention(self, f"attention is left out here: {sizes}; use to_html() to see it").to_html())
+        return str(
+            _page().notebook_frame(without_attention(self, f"attention is left out here: {sizes}; use to_html() to see it").to_html())
+        )
+
+
+def _page() -> Any:  # Any: a module, sentiment_viewer.page
+    return wing("sentiment.views", "page")
 
 
 def without_attention(explanation: Explanation, why: str) -> Explanation:

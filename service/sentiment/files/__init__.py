@@ -1,1 +1,1 @@
-"""Reading texts from files, writing answers to files, and HTML reports with plots."""
+"""Reading texts from files, and writing answers to files."""

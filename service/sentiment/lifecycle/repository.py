@@ -8,11 +8,10 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from sentiment.doors.grpc.admin import LOADING, READY, UNAVAILABLE, UNLOADING, Entry
 from sentiment.errors import BadBundle, BadSettings, CannotServe, ModelNotFound, Unavailable, Unsupported
 from sentiment.lifecycle.hidden_drift import HiddenDrift
 from sentiment.lifecycle.loading import Loaded
@@ -20,6 +19,7 @@ from sentiment.lifecycle.sampling import Sampling
 from sentiment.lifecycle.served_model import RunningModel, classifies, fits, make_served, no_room
 from sentiment.lifecycle.shadow import Shadow
 from sentiment.lifecycle.startup import check_beside, load_all, load_beside
+from sentiment.lifecycle.states import LOADING, READY, UNAVAILABLE, UNLOADING, ModelVersion
 from sentiment.model import folders
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.gpu.devices import CPU
@@ -28,7 +28,6 @@ from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.trace import Tracer
 from sentiment.pipeline.registry import Models
-from sentiment.serving import event_loop
 from sentiment.settings import MODEL, Settings
 
 # How many failure reasons are kept; the oldest go first.
@@ -82,6 +81,7 @@ class Repository:
         tracer: Tracer | None = None,
         broken: asyncio.Event | None = None,
         journal: Journal | None = None,
+        busy_share: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Nothing is loaded yet; must be called in the event loop.
 
@@ -92,12 +92,13 @@ class Repository:
             tracer: the process's tracer; None without tracing.
             broken: set when a runner of any model is lost.
             journal: keeps answers; None for none.
+            busy_share: how busy the event loop is, 0 to 1.
         """
         self.broken = broken or asyncio.Event()
         # Set it before ``start``.
         self.elsewhere: Elsewhere = Nowhere()
         self._settings, self._metrics, self._models, self._tracer = settings, metrics, models, tracer
-        self._journal = journal
+        self._journal, self._busy_share = journal, busy_share
         self._roots = bundle_roots(settings.bundles)
         self._log = logger()
         self._running: dict[str, RunningModel] = {}
@@ -226,7 +227,7 @@ class Repository:
             self._withdraw(running)
         await asyncio.shield(self._begin(self._leave_all(chosen)))
 
-    async def index(self) -> list[Entry]:
+    async def index(self) -> list[ModelVersion]:
         """Every version that is loaded, failed to load, or is on disk."""
         found = await asyncio.to_thread(lambda: {model: folders.missing(path) for model, path in folders.on_disk(self._roots).items()})
         entries = []
@@ -235,7 +236,7 @@ class Repository:
             model = f"{name}/{version}"
             state = self._state(model)
             reason = self._reason(model, found.get(model, "")) if state in (READY, UNAVAILABLE) else ""
-            entries.append(Entry(name, str(version), state, reason))
+            entries.append(ModelVersion(name, str(version), state, reason))
         return entries
 
     def load_no_more(self) -> None:
@@ -343,8 +344,7 @@ class Repository:
 
     def _start_running(self, one: Loaded) -> RunningModel:
         try:
-            busy_share = event_loop.running().busy_share
-            running = make_served(one, self._settings, self._metrics, self._tracer, self.broken, self.busy, busy_share, self._journal)
+            running = make_served(one, self._settings, self._metrics, self._tracer, self.broken, self.busy, self._busy_share, self._journal)
         except BaseException:
             for runner in one.runners:
                 runner.close(0.0)

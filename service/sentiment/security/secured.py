@@ -18,7 +18,7 @@ from sentiment.settings import Settings
 class Secured:
     """TLS and tokens of a process. ``guard`` is None if no token is required; ``certificates`` and ``https`` are None without TLS.
 
-    Other servers of the process use the same certificates, by ``api.grpc.tls.server_credentials(secured.certificates)`` or
+    Other servers of the process use the same certificates, by ``doors.grpc.tls.server_credentials(secured.certificates)`` or
     ``secured.https``. They use the same guard, or one with tokens of their own from ``guard_of``. ``keep_fresh`` reloads all of them.
     """
 

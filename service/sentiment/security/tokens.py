@@ -48,8 +48,8 @@ class Guard:
     The gRPC and HTTP ports of a server share one guard. To guard another server, such as the admin port::
 
         guard = secured.guard_of(path, "admin_tokens", open_to_all=())  # security.secured, which reloads its tokens
-        grpc.aio.server(interceptors=[GrpcGuard(guard)])                # api.grpc.guard
-        web.Application(middlewares=[http_guard(guard)])                # api.http.guard
+        grpc.aio.server(interceptors=[GrpcGuard(guard)])                # doors.grpc.guard
+        web.Application(middlewares=[http_guard(guard)])                # doors.http.guard
     """
 
     def __init__(self, tokens: Callable[[], Tokens], open_to_all: Collection[str], refused: Callable[[str], None]) -> None:

@@ -1,1 +1,1 @@
-"""The path of a text through the server, and the process that serves it."""
+"""The process that serves: its parts put together, its event loop, its signals and its end."""

@@ -133,7 +133,8 @@ class App:
         # Set when the process has lost a runner or a task that it needs, and must be replaced.
         self._broken = asyncio.Event()
         self._upkeep = Upkeep(self._broken)
-        self._repository = Repository(settings, self._metrics, self._models, self._tracer, self._broken, self._journal)
+        busy_share = event_loop.running().busy_share
+        self._repository = Repository(settings, self._metrics, self._models, self._tracer, self._broken, self._journal, busy_share)
         self._exchange = Exchange(settings, self._repository, self._secured, requests, self._upkeep)
         # Extra fields of the log event "ready".
         self._ready_with: dict[str, str] = {}

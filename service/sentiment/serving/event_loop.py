@@ -1,7 +1,7 @@
 """An event loop that measures how long it was busy, which shows how close it is to saturation.
 
 A saturated loop is busy for 0.9 s of each second or more; 0.8 s where gRPC's own threads lack cores and the loop waits for them. Calls
-that are lost then are counted by ``api.grpc.core_calls``.
+that are lost then are counted by ``doors.grpc.core_calls``.
 
 Two other measures do not work. CPU time of the thread: where cores or the GIL are scarce, a saturated loop uses a third of a core.
 Lateness of timers: calls wait in gRPC's core, and a loop that lost one call of twenty was 1 ms late, like an idle one.

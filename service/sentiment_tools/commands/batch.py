@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from sentiment.cli.arguments import add_option, add_parts, add_reading, count, reading_of
-from sentiment.cli.main import DONE, exit_code
+from sentiment.cli.exit_codes import DONE, exit_code
 from sentiment.errors import BadSettings
 
 

@@ -4,8 +4,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sentiment.cli.arguments import add_model, add_reading, bundles_of, count, reading_of
+from sentiment.cli.arguments import add_model, add_reading, bundles_of, count, options_as, reading_of
 from sentiment.files.output import beside
+from sentiment.files.progress import TextProgress
 from sentiment.files.standard_streams import need_standard_output
 from sentiment.files.visible import visible_lines
 from sentiment.observability.drift import TEXTS_MIN, WINDOW_TEXTS
@@ -54,28 +55,14 @@ def add_watch(commands: Any) -> None:  # Any: argparse names the type of its sub
 
 
 def _run(options: argparse.Namespace) -> int:
-    from sentiment.cli.classify import Progress  # noqa: PLC0415  # importing gRPC takes 0.1 s, which other commands do not need
     from sentiment.observability import logs  # noqa: PLC0415  # only model runs write logs
     from sentiment_tools.watch.run import Job, run  # noqa: PLC0415  # as above
 
     need_standard_output(options.json, options.html)
     logs.configure("warning", "text")
-    progress = Progress()
+    progress = TextProgress()
     shown, drifted = run(
-        Job(
-            input=options.input,
-            reading=reading_of(options),
-            pair=options.pair,
-            labels=options.labels,
-            reference=options.reference,
-            model=options.model,
-            bundles=bundles_of(options.bundles),
-            truncation=options.truncation,
-            window_texts=options.window,
-            json=options.json,
-            html=options.html,
-            fail_on_drift=options.fail_on_drift,
-        ),
+        options_as(Job, options, reading=reading_of(options), bundles=bundles_of(options.bundles), window_texts=options.window),
         progress.advance,
     )
     progress.close()

@@ -6,21 +6,20 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TextIO
 
+from sentiment.files.progress import every_s
 from sentiment_tools.loadtest.results import JUDGED, OK, STAGES, Group, Point, Second
 
-# If standard error is not a terminal, one line covers this many seconds.
-QUIET_EVERY_S = 10
 LIMITED = "*"
 _LATENCY = ("load", "answered/s", "goodput/s", "in time", "p50", "p90", "p99", "p99.9", "longest", "")
 _STAGES = ("load", "tokenize", "queue", "run", "rest", "sent late p99", "client CPU", "sent", "not answered")
 
 
 class Progress:
-    """One line per second on a terminal, else one line per QUIET_EVERY_S seconds."""
+    """A line of its own for each second on a terminal, else for as many seconds as ``files.progress`` has for a log."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self._every = 1 if self._stream.isatty() else QUIET_EVERY_S
+        self._every = every_s(self._stream)
         self._waiting: list[Second] = []
 
     def begin(self, load: str, seconds: float) -> None:

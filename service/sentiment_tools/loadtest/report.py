@@ -8,6 +8,7 @@ from sentiment_tools.loadtest.results import JUDGED, OK, Point
 from sentiment_tools.loadtest.search import Search, Slo, Verdict
 from sentiment_tools.reports import svg_plots
 from sentiment_tools.reports.html_report import Section, notice, page, paragraph, table
+from sentiment_tools.reports.plot_style import STYLE
 
 HIDES_WAITING = (
     "closed loop: each caller waits for its answer before it sends the next call, so a slow server gets fewer calls and the waiting time "
@@ -38,7 +39,7 @@ def compose(found: Search | Sequence[Point], facts: Mapping[str, str], slo: Slo,
         *_classes(points),
         Section("What was run", table(("", "this run"), list(facts.items()))),
     ]
-    return page("Load test", sections, svg_plots.STYLE)
+    return page("Load test", sections, STYLE)
 
 
 def doubts(points: Sequence[Point], slo: Slo) -> list[str]:

@@ -11,6 +11,7 @@ from sentiment_tools.planning.outcome import PERCENTILES, Fate, Limit, Outcome
 from sentiment_tools.planning.search import Objective, Sizing
 from sentiment_tools.reports import svg_plots
 from sentiment_tools.reports.html_report import Section, notice, page, paragraph, table
+from sentiment_tools.reports.plot_style import STYLE
 from sentiment_tools.reports.svg_plots import Axis, Mark
 
 Table = tuple[Sequence[str], Sequence[Sequence[object]]]
@@ -98,7 +99,7 @@ def compose(sizing: Sizing, objective: Objective, capacity: Capacity, facts: Map
         Section("Every fleet", "".join(table(header, rows) for header, rows in tables(sizing, objective))),
         Section("What was simulated", table(("", "this run"), list(facts.items()))),
     ]
-    return page("Capacity plan", sections, svg_plots.STYLE)
+    return page("Capacity plan", sections, STYLE)
 
 
 def _fleet_row(outcome: Outcome, objective: Objective) -> tuple[object, ...]:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import zip_longest
 
-from sentiment.cli.terminal import columns, fitted
-from sentiment.files.visible import visible
+from sentiment.files.visible import columns, fitted, visible
 from sentiment_tools.top.figures import Answers, Figures, Signal
 
 # A text and its style: one of title, head, dim, good, warn, bad, bar, or none.

@@ -9,6 +9,7 @@ from sentiment.observability.drift import ABOVE, TEXTS_MIN
 from sentiment.observability.expected_accuracy import DRIFT, FEW_TEXTS, LIKE_TEXTS_MIN, NO_REFERENCE
 from sentiment_tools.reports import svg_plots
 from sentiment_tools.reports.html_report import Section, notice, page, paragraph, plain, table
+from sentiment_tools.reports.plot_style import STYLE
 from sentiment_tools.reports.svg_plots import Axis, Mark
 from sentiment_tools.watch.counts import LARGE_INDEX, OF_TEXTS, Counts, Shift, Watch
 from sentiment_tools.watch.reference import GIVEN
@@ -117,7 +118,7 @@ def html_of(found: Found) -> str:
         *([Section("Windows", table(WINDOW, _window_rows(watch)))] if len(watch.windows) > 1 else []),
         Section("What was read", table(("", "this run"), list(found.facts.items()))),
     ]
-    return page("What the model answers", sections, svg_plots.STYLE)
+    return page("What the model answers", sections, STYLE)
 
 
 def _values(found: Found) -> list[tuple[str, str]]:

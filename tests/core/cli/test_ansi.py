@@ -16,16 +16,14 @@ from sentiment.cli.terminal import (
     Hues,
     Piece,
     bar,
-    columns,
     direction_hues,
-    fitted,
     flowed,
     label_hues,
     legend,
 )
 from sentiment.client.explained import explanation_of
 from sentiment.client.explanations import Evidence
-from sentiment.files.visible import visible
+from sentiment.files.visible import columns, fitted, visible
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.core.client.explained import READ, TEXT, attribution, evidence, geometry, header, messages, span, summary
 

@@ -12,8 +12,8 @@ from pyarrow import parquet
 from sentiment.cli.answer_text import answer_lines
 from sentiment.cli.answers import Asked, table_row
 from sentiment.cli.main import main
-from sentiment.cli.terminal import columns
 from sentiment.client.results import classification_of
+from sentiment.files.visible import columns
 from tests.core.cli.test_cli import interrupt_at
 from tests.core.client.parts import answered, serving
 from tests.tiny import make_bundle

@@ -9,7 +9,7 @@ import pytest
 PROGRAM = """
 import resource, sys
 from sentiment.observability import logs
-from sentiment.serving import open_files
+from sentiment.doors import open_files
 
 logs.configure("info", "json")
 resource.setrlimit(resource.RLIMIT_NOFILE, tuple(map(int, sys.argv[1:])))

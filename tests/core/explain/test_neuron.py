@@ -135,8 +135,8 @@ def test_matrices_of_different_shapes_are_refused() -> None:
     head = Head(0)
 
     with pytest.raises(ValueError, match=r"both be \[tokens, width\], got \[7, 16\] and \[6, 16\]"):
-        neuron_view(head.query, head.key[1:], head.score, head.attention, scale=SCALE, token=0, top=1)
+        neuron_view(head.query, head.key[1:], head.score, head.attention, scale=SCALE, token=0)
     with pytest.raises(ValueError, match=r"score must be \[7, 7\] for this query, got \[7, 6\]"):
-        neuron_view(head.query, head.key, head.score[:, 1:], head.attention, scale=SCALE, token=0, top=1)
+        neuron_view(head.query, head.key, head.score[:, 1:], head.attention, scale=SCALE, token=0)
     with pytest.raises(ValueError, match=r"attention must be \[7, 7\] for this query, got \[6, 7\]"):
-        neuron_view(head.query, head.key, head.score, head.attention[1:], scale=SCALE, token=0, top=1)
+        neuron_view(head.query, head.key, head.score, head.attention[1:], scale=SCALE, token=0)

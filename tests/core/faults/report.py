@@ -26,7 +26,7 @@ HEAD = f"""# Reliability
 
 For operators and reviewers: the faults that were injected into the service, what it promises in
 each, and how the calls ended that were made during them. Each row is one test in
-[tests/faults](../tests/core/faults), which fails if its promise is broken and describes the fault in its
+[tests/core/faults](../tests/core/faults), which fails if its promise is broken and describes the fault in its
 docstring.
 
 **Calls** are all that were made, **{WRONG}** those with the answer of another text, **{HUNG}** those

@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2
 from sentiment.call.calls import CODE_NAMES, HOLD_LEFT_S_MIN, CallLimits, Calls
 from sentiment.call.request_bytes import RequestBytes
 from sentiment.client import CallFailed
+from sentiment.doors.grpc.handlers import Handlers
 from sentiment.doors.grpc.receiving import Receiving
 from sentiment.errors import Expired
 from sentiment.observability.metrics import Metrics
@@ -137,7 +138,7 @@ def test_a_message_that_cannot_be_parsed_is_invalid_and_counted(server: RunningS
 def limited(margin_s: float = 0.0, open_max: int = 8) -> tuple[Calls, Metrics]:
     """What all calls share, without a server."""
     metrics = Metrics(("Classify",), CODE_NAMES)
-    return Calls(metrics, CallLimits(2**20, 5.0, 60.0, open_max, 0.5, margin_s), Receiving(RequestBytes(2**24), 2**20, 10.0)), metrics
+    return Calls(metrics, CallLimits(2**20, 5.0, 60.0, open_max, 0.5, margin_s)), metrics
 
 
 class Told:
@@ -190,7 +191,7 @@ async def test_answers_that_are_held_leave_together_but_for_those_whose_deadline
     async def answer(data: bytes, _call: object, _context: object) -> bytes:
         return data + b"answer"
 
-    handler: Any = calls.unary_bytes("Classify", answer)
+    handler: Any = Handlers(calls, Receiving(RequestBytes(2**24), 2**20, 10.0)).unary_bytes("Classify", answer)
     before = await handler.stream_unary(None, Context(30.0))
     with calls.holding_answers():
         held = asyncio.create_task(handler.stream_unary(None, Context(30.0)))

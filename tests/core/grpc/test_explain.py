@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from google.protobuf.json_format import ParseDict
 
+from sentiment.doors.grpc.receiving import Receiving
 from sentiment.explain.engine.request_check import METHODS
 from sentiment.settings import Settings
 from sentiment.v1 import sentiment_pb2 as pb
@@ -407,8 +408,12 @@ async def test_a_client_that_does_not_read_is_ended_at_the_deadline(channel: Any
     server, stub = channel
     calls = server.app._grpc.calls
     monkeypatch.setattr(calls, "_limits", replace(calls._limits, deadline_default_s=0.5))
-    write = calls.write
-    monkeypatch.setattr(calls, "write", lambda call, context, message: write(call, context, message + b"\0" * 2**24))
+    write = Receiving.write
+
+    async def padded(receiving: Receiving, context: Any, caller: str, message: bytes) -> None:
+        await write(receiving, context, caller, message + b"\0" * 2**24)
+
+    monkeypatch.setattr(Receiving, "write", padded)
 
     call = stub.Explain(pb.ExplainRequest(text="a good film"))
     await call.wait_for_connection()

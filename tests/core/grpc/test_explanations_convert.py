@@ -300,7 +300,7 @@ def test_a_neuron_view_is_split_by_keys_and_loses_none(tokens: int, width: int, 
     score = query @ key.T
     attention = np.exp(score - score.max(1, keepdims=True))
     attention /= attention.sum(1, keepdims=True)
-    view = neuron_view(query, key, score, attention, scale=1.0, token=2, top=1)
+    view = neuron_view(query, key, score, attention, scale=1.0, token=2)
 
     found = [message.neuron for message in _messages(Neuron(3, 1, view))]
 

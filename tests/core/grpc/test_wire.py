@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError, Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentiment.call.field_count import PACKED_BYTES, has_more_fields
+from sentiment.call.parsing import PACKED_BYTES, has_more_fields
 from sentiment.oip import inference_pb2 as oip
 from sentiment.v1 import sentiment_pb2 as pb
 

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from sentiment.call.calls import CallLimits, Calls
-from sentiment.call.request_bytes import RequestBytes
 from sentiment.client import CallFailed
-from sentiment.doors.grpc.receiving import Receiving
 from sentiment.explain.parts import ExplanationRequest, Part, Summary
 from sentiment.explain.thread import ExplainThreads, Job
 from sentiment.observability.metrics import Metrics
@@ -165,7 +163,7 @@ def test_a_busy_explain_thread_ends_after_it_is_closed() -> None:
 
 async def test_a_stream_that_outlives_its_version_is_counted_under_no_model() -> None:
     metrics = Metrics(("ClassifyStream",), ("OK",))
-    calls = Calls(metrics, CallLimits(2**20, 5.0, 60.0, 8, 0.5, 0.002), Receiving(RequestBytes(2**24), 2**20, 10.0))
+    calls = Calls(metrics, CallLimits(2**20, 5.0, 60.0, 8, 0.5, 0.002))
     call = calls.begin("ClassifyStream", None, tuple)
     call.served = SimpleNamespace(metrics=metrics.model("tiny/1", [], ()))
 

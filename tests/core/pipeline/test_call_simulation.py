@@ -29,6 +29,7 @@ from sentiment.call.calls import CODE_NAMES, CallLimits, Calls
 from sentiment.call.open_inference import InferenceService
 from sentiment.call.request_bytes import RequestBytes
 from sentiment.call.servicer import SentimentService, ServiceLimits
+from sentiment.doors.grpc.handlers import Handlers
 from sentiment.doors.grpc.health import Health
 from sentiment.doors.grpc.receiving import Receiving
 from sentiment.doors.grpc.stream import StreamLimits, Streams
@@ -196,11 +197,13 @@ class Day:
         receiving = Receiving(self.requests, MESSAGE_MAX, RECEIVE_S)
         # Nothing is known of them, and virtual time has no threads to look.
         receiving._connections = Measured()
-        self.calls = Calls(metrics, CallLimits(2**16, 1.0, 60.0, world.calls_max, 0.05, 0.002), receiving)
+        self.calls = Calls(metrics, CallLimits(2**16, 1.0, 60.0, world.calls_max, 0.05, 0.002))
         service = SentimentService(models, self.calls, ServiceLimits(2**10, 16, 2**16, 4, 2, 64, 16))
         self.streams = Streams(service, self.calls, receiving, StreamLimits(4, 2, 2**16, 1.0))
         methods = (*service.unary_methods, *InferenceService(models, self.calls, Health(()), 16, 2).methods)
-        self.handlers = {method.name: self.calls.unary(method) for method in methods} | {"ClassifyStream": self.streams.handler()}
+        self.handlers = {method.name: Handlers(self.calls, receiving).unary(method) for method in methods} | {
+            "ClassifyStream": self.streams.handler()
+        }
         self.callers: list[Caller] = []
         self.draining = False
 

@@ -1,4 +1,4 @@
-"""The image as a pod of the chart would run it, on this machine: ``make image-check`` or ``python -m tests.deploy.image`` (root; some minutes).
+"""The image as a pod of the chart runs it, on this machine: ``make image-check`` or ``python -m tests.deploy.image`` (root; some minutes).
 
 Makes a Debian base with Python, builds the Dockerfile's target ``cpu`` on it with buildah, has podman play the chart's own pod, with half a
 core and 512 MiB, and asks it: is it locked in, does it answer, do its runners follow the quota, does it end as it should? A second pod

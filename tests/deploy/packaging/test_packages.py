@@ -41,10 +41,9 @@ def test_the_source_distribution_makes_the_wheel_of_the_checkout(wheel: Path, tm
 
 
 @pytest.mark.needs_tool("git")
-def test_the_wheel_holds_every_file_of_the_two_packages_and_nothing_else(names: set[str]) -> None:
-    tracked = run(
-        "git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "service/sentiment", "models/sentiment_models"
-    )
+def test_the_wheel_holds_every_file_of_its_packages_and_nothing_else(names: set[str]) -> None:
+    packages = [f"service/{name}" for name in ("sentiment", "sentiment_front_ends", "sentiment_viewer", "sentiment_tools")]
+    tracked = run("git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard", *packages, "models/sentiment_models")
     wanted = {name.partition("/")[2] for name in tracked.splitlines() if (ROOT / name).is_file()}
 
     assert {name for name in names if ".dist-info/" not in name} == wanted

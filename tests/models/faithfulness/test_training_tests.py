@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from sentiment_models.cli import main
-from sentiment_models.commands.attention_tests import SETTINGS_HELP
 from sentiment_models.errors import BadData, ModelsError, OtherRun
 from sentiment_models.explanations.findings import Difference
 from sentiment_models.explanations.training_findings import TrainingFindings
 from sentiment_models.study import training_tests as module
+from sentiment_models.study.commands.attention_tests import SETTINGS_HELP
 from sentiment_models.study.training_page import as_page, as_text, curve_png, tables
 from sentiment_models.study.training_settings import Settings
 from sentiment_models.study.training_tests import RESULTS, TESTS, attention_tests, draw, read_findings

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from sentiment.cli.main import main
+from sentiment.files.progress import LOG_EVERY_S
 from sentiment_tools.loadtest import report
 from sentiment_tools.loadtest.drivers import LoadFailed
 from sentiment_tools.loadtest.fleet import Fleet
-from sentiment_tools.loadtest.progress import QUIET_EVERY_S, Progress
+from sentiment_tools.loadtest.progress import Progress
 from sentiment_tools.loadtest.results import Point, Second
 from sentiment_tools.loadtest.search import CURVE, find_slo
 from sentiment_tools.reports import svg_plots
@@ -321,5 +322,5 @@ def test_a_terminal_gets_a_line_each_second_and_a_log_one_in_ten() -> None:
     begin, *lines = log.getvalue().splitlines()
     assert begin == "holding 30 calls/s for 12 s"
     # The p99 shown is that of the worst second.
-    assert [line.split()[0] for line in lines] == [str(QUIET_EVERY_S), "12"]
+    assert [line.split()[0] for line in lines] == [str(LOG_EVERY_S), "12"]
     assert re.search(r"30/s sent +27 in time +1 late +2 failed +p50 +10 ms +p99 +109 ms$", lines[0])

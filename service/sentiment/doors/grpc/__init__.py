@@ -1,1 +1,1 @@
-"""The gRPC server. It converts messages to queries and answers to messages; the pipeline does the work in between."""
+"""The gRPC server. Connections, messages as bytes, streams, health and admin; ``sentiment.call`` answers the calls."""

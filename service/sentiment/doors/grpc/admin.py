@@ -4,42 +4,32 @@ It is a port of its own, because a caller that may classify must not be able to 
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
+from sentiment.call.parsing import parsed
 from sentiment.call.request_bytes import RequestBytes
-from sentiment.call.status import Context, abort
 from sentiment.doors.grpc.accepting import Handler, accepting_server
-from sentiment.doors.grpc.receiving import Receiving, parsed
+from sentiment.doors.grpc.context import Context, abort
+from sentiment.doors.grpc.receiving import Receiving
 from sentiment.doors.grpc.server import NO_ALGORITHM, named
 from sentiment.errors import Broken, InvalidInput, RequestError
+from sentiment.lifecycle.states import READY, ModelVersion
 from sentiment.observability.logs import logger
 from sentiment.oip import inference_pb2 as oip
 
 SERVICE = oip.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
-READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVAILABLE"
 MESSAGE_BYTES_MAX = 2**16
 
 Q = TypeVar("Q", bound=Message)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A version of a model, loaded or on disk. ``reason`` explains its state."""
-
-    name: str
-    version: str
-    state: str
-    reason: str = ""
-
-
 class Repository(Protocol):
     """The models, and how to change them."""
 
-    async def index(self) -> list[Entry]:
+    async def index(self) -> list[ModelVersion]:
         """Every version, loaded or on disk."""
 
     async def load(self, model: str, use: bool = True) -> None:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sentiment.call.calls import CallLimits, Calls
-from sentiment.call.field_count import FIELDS_MAX
 from sentiment.call.names import OIP_SERVICE, SERVICE
 from sentiment.call.open_inference import InferenceService
+from sentiment.call.parsing import FIELDS_MAX
 from sentiment.call.request_bytes import RequestBytes
 from sentiment.call.servicer import SentimentService, ServiceLimits
 from sentiment.doors.grpc.accepting import Handler
 from sentiment.doors.grpc.core_calls import CoreCalls
+from sentiment.doors.grpc.handlers import Handlers
 from sentiment.doors.grpc.health import Health
 from sentiment.doors.grpc.port import GrpcPort
 from sentiment.doors.grpc.receiving import Receiving
@@ -34,8 +35,8 @@ MODEL_BYTES_MAX = 128
 
 # How long answers are held before the GOAWAY: longer than a call is on its way within a region. And after it: until it is sent.
 QUIET_S, GOAWAY_S = 0.05, 0.01
-# Replaces some of the handlers of sentiment.v1, by method name: the handlers, what counts their calls, and the service.
-Adapt = Callable[[dict[str, Handler], Calls, SentimentService], None]
+# Replaces some of the handlers of sentiment.v1, by method name: the handlers, what makes them, and the service.
+Adapt = Callable[[dict[str, Handler], Handlers, SentimentService], None]
 
 
 class GrpcSide:
@@ -47,7 +48,7 @@ class GrpcSide:
         metrics: Metrics,
         models: Models,
         share_port: bool = False,
-        adapt: Adapt = lambda _handlers, _calls, _service: None,
+        adapt: Adapt = lambda _handlers, _make, _service: None,
         counts: bool = True,
         tracer: Tracer | None = None,
         secured: Secured | None = None,
@@ -81,7 +82,7 @@ class GrpcSide:
             log_calls=settings.log_level == "debug",
         )
         receiving = Receiving(requests, transport_bytes(settings.message_bytes_max), settings.receive_s_max, counts)
-        self.calls = Calls(metrics, limits, receiving, tracer)
+        self.calls = Calls(metrics, limits, tracer)
         interactive_max = settings.interactive_items_max
         of_service = ServiceLimits(
             settings.text_bytes_max,
@@ -110,7 +111,7 @@ class GrpcSide:
             share_port,
         )
         forwarded = replace(limits, message_bytes_max=limits.message_bytes_max + MODEL_BYTES_MAX, counted=False, log_calls=False)
-        of_port = self.calls if counts else Calls(metrics, forwarded, receiving, tracer)
+        of_port = Handlers(self.calls if counts else Calls(metrics, forwarded, tracer), receiving)
         handlers = {method.name: of_port.unary(method) for method in self.service.unary_methods}
         handlers |= {METHOD: self.streams.handler(), self.service.explain_method.name: of_port.server_stream(self.service.explain_method)}
         adapt(handlers, of_port, self.service)

@@ -7,10 +7,11 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2
 
+from sentiment.call.parsing import parsed
 from sentiment.call.request_bytes import RequestBytes
-from sentiment.call.status import Context
 from sentiment.doors.grpc.accepting import Handler
-from sentiment.doors.grpc.receiving import Receiving, in_status, parsed
+from sentiment.doors.grpc.context import Context, in_status
+from sentiment.doors.grpc.receiving import Receiving
 from sentiment.errors import Refused
 from sentiment.health_check import DRAINING, NOT_READY, STARTING
 

@@ -10,22 +10,18 @@ gRPC's core holds a message until its last byte has come, and an answer until it
 
 import asyncio
 import time
-from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError, Message
 
 from sentiment.call.request_bytes import RETRY_S, RequestBytes
-from sentiment.call.status import Context, abort
 from sentiment.doors.grpc.connections import Connections
-from sentiment.errors import Expired, InvalidInput, Refused, RequestError
+from sentiment.doors.grpc.context import Context
+from sentiment.errors import Expired, InvalidInput, Refused
 from sentiment.observability.logs import logger
 
-T = TypeVar("T")
-Q = TypeVar("Q", bound=Message)
 # A read or write that is found in progress twice, this long apart, waits for its client; others end at once, often before they begin.
 # Connections of those that wait are measured as often, in at most this share of the event loop's time.
 LOOK_S, LOOK_SHARE = 0.02, 0.05
@@ -299,21 +295,3 @@ def _checked(data: bytes, bytes_max: int) -> bytes:
     if len(data) > bytes_max:
         raise InvalidInput("", f"the message has {len(data)} bytes; the limit is {bytes_max}")
     return data
-
-
-async def in_status(context: Context, work: Awaitable[T]) -> T:
-    """Await the work of a call that nobody counts. Its error ends the call with the error's status."""
-    try:
-        return await work
-    except RequestError as error:
-        await abort(context, error, context.time_remaining())
-
-
-def parsed(request: type[Q], data: bytes) -> Q:
-    """Parse a message. Raises InvalidInput if it is not of this type, or has invalid UTF-8."""
-    try:
-        return request.FromString(data)
-    except (DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(
-            "", f"the message of {len(data)} bytes is not a valid {request.DESCRIPTOR.full_name} in protobuf with valid UTF-8"
-        ) from error

@@ -18,10 +18,10 @@ from sentiment.batching.row_queue import Pending
 from sentiment.batching.ticket import Priority
 from sentiment.call import convert
 from sentiment.call.call import Call
-from sentiment.call.calls import OUTCOMES, Calls, end_with, headers_of
+from sentiment.call.calls import OUTCOMES, Calls
 from sentiment.call.servicer import SentimentService, code_name_of, keep_few_interactive
-from sentiment.call.status import Context
 from sentiment.doors.grpc.accepting import Handler
+from sentiment.doors.grpc.context import Context, end_with, headers_of
 from sentiment.doors.grpc.receiving import Receiving
 from sentiment.errors import Broken, InvalidInput, Refused, RequestError, Unavailable
 from sentiment.observability.logs import logger

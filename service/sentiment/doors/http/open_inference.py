@@ -1,6 +1,6 @@
 """The Open Inference Protocol over HTTP, below /v2, with the binary tensor extension: for clients of Triton and KServe.
 
-The methods and their messages are those of gRPC (``api.grpc.open_inference``).
+The methods and their messages are those of gRPC (``call.open_inference``).
 """
 
 import asyncio

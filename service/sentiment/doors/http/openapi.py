@@ -1,6 +1,5 @@
 """Serves the description of the HTTP routes, OpenAPI 3.1, at /openapi.json. ``docs/openapi.py`` makes its file from the proto."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from importlib.resources import files
@@ -8,8 +7,8 @@ from typing import Any
 
 from aiohttp import web
 
-from sentiment_viewer.page import Asset
-from sentiment_viewer.routes import asset_response
+from sentiment.assets import asset_of
+from sentiment.doors.http.asset_response import asset_response
 
 FILE = "openapi.json"
 # In the file: the setting that a limit depends on, and the limit's keyword. The server puts its own value there.
@@ -23,10 +22,9 @@ class OpenApi:
 
     def __init__(self, limits: Mapping[str, int]) -> None:
         """Read the file once. ``limits``: by their settings. A character has a byte at least, so one of bytes is one of characters too."""
-        description = json.loads(files("sentiment.doors.http").joinpath("assets", FILE).read_bytes())
+        description = json.loads(files("sentiment.doors.http").joinpath(FILE).read_bytes())
         limit(description, limits)
-        body = json.dumps(description).encode()
-        self._asset = Asset(body, "application/json; charset=utf-8", f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+        self._asset = asset_of(FILE, json.dumps(description).encode())
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Serve it."""

@@ -43,8 +43,7 @@ from sentiment.observability.metrics import HTTP_REFUSALS
 from sentiment.security.secured import Secured
 from sentiment.signs import Sign, shown
 from sentiment.v1 import sentiment_pb2 as pb
-from sentiment_viewer.docs_page import add_docs_page
-from sentiment_viewer.routes import add_viewer
+from sentiment.wings import wing
 
 # aiohttp reads no further in a body when twice as much of it waits to be taken, uncounted.
 READ_AHEAD_BYTES = 2**15
@@ -135,8 +134,7 @@ class Web:
                 for path in (root, f"{root}/{{path:.*}}"):
                     application.router.add_route("*", path, _no_route)
         if everything and viewer:
-            add_viewer(application.router, service.takes_feedback)
-            add_docs_page(application.router)
+            wing("sentiment.pages", "viewer")(application.router, service.takes_feedback)
         self._runner = web.AppRunner(
             application,
             # A client that disconnects cancels its request, as in gRPC.

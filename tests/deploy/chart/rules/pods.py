@@ -11,7 +11,7 @@ from tests.deploy.chart.manifests import Document, of_kind
 from tests.deploy.chart.rules.release import Rule, environment, pods, server, settings
 
 RULES: list[Rule] = []
-# A cold start took 2.2 s on two cores and 3.0 s on one (tests/deploy/chart/chart/footprint.py); a busy node may take twenty times that.
+# A cold start took 2.2 s on two cores and 3.0 s on one (tests/deploy/chart/footprint.py); a busy node may take twenty times that.
 STARTUP_S_MIN = 60
 RESTRICTED = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 # Kubernetes makes 17 more of it for a pod (a hash of up to 10, five of its own, two dashes), and cuts what does not go into 63.

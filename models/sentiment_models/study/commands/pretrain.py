@@ -3,7 +3,7 @@
 import argparse
 
 from sentiment_models.commands.arguments import add_run
-from sentiment_models.training.recipe import Pretraining
+from sentiment_models.study.recipes import Pretraining
 
 DESCRIPTION = (
     "Pre-train an encoder on whole documents into OUT/best, for train --base. Objectives: BERT's masked tokens (15 %: 80 % of them "

@@ -5,7 +5,7 @@ import re
 import sys
 
 from sentiment_models.commands.arguments import DATA_HELP, add_output, label_names, positive
-from sentiment_models.training.recipe import Experiment
+from sentiment_models.study.recipes import Experiment
 
 DESCRIPTION = (
     "Train transformers from scratch and fine-tune others on the same few reviews. Prints the accuracies beside the published ones; "

@@ -1,0 +1,1 @@
+"""The study's commands, as those of ``sentiment_models.commands``."""
