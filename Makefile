@@ -16,8 +16,13 @@ EVAL ?=
 RUN ?= $(BUILD)/train
 # Processes of `make test`, each with whole files of tests: they wait more than they compute.
 JOBS ?= 3
-# Tests that start no server and no training.
-UNIT := tests/core/batching tests/core/explain tests/tools/traffic tests/tools/corpus/test_output.py tests/core/model/test_tokenizer.py tests/core/model/test_shortened.py \
+# A revision: `make test` runs the wings that the change since then can reach.
+CHANGED ?=
+ifneq ($(and $(CHANGED),$(REQUIRE_ALL)),)
+$(error CHANGED leaves tests out, and REQUIRE_ALL is set)
+endif
+# Tests that start no server and no training, and load neither the default bundle nor torch.
+UNIT := tests/core/batching tests/core/explain --ignore tests/core/explain/exported tests/tools/traffic tests/tools/corpus/test_output.py tests/core/model/test_tokenizer.py tests/core/model/test_shortened.py \
 	tests/core/model/test_runner.py tests/core/grpc/test_wire.py tests/core/test_settings.py tests/core/files/test_files.py tests/docs/test_tidy.py tests/docs/test_reference.py
 # Tests of what users install: server, clients, commands. `make pythons` runs them.
 USED := tests/core/grpc tests/core/http tests/core/batching tests/core/client tests/tools/corpus tests/front_ends tests/core/lifecycle tests/deploy/packaging tests/tools/top tests/core/cli/test_cli.py \
@@ -27,8 +32,10 @@ PYTHONS ?= python3.12 python3.13
 # How long `make faults` soaks, in seconds, and how many malformed inputs it sends.
 SOAK_S ?= 60
 INPUTS ?= 20000
+# How many days `make simulate` runs in each layout.
+SIM_SEEDS ?= 20000
 
-.PHONY: help check lint unit serve demo test deploy-check manifests reference docs screenshots bench bench-peers release-check mutants bundle proto image-check faults clean python pythons
+.PHONY: help check lint unit serve demo test deploy-check manifests reference docs screenshots bench bench-peers release-check mutants simulate bundle proto image-check faults clean python pythons
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*##/ {printf "  %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,7 +43,7 @@ help: ## list the targets
 python:
 	@test -n "$(PYTHON)" || { echo "error: no Python from 3.11 to 3.13 found; install one or set PYTHON=/path/to/python3" >&2; exit 2; }
 
-# One stamp an extra: changing EXTRA or pyproject.toml begins anew, for the two runtimes must not share an environment.
+# One stamp an extra: changing EXTRA or pyproject.toml builds it again, because the two runtimes must not share an environment.
 .venv/.$(EXTRA): pyproject.toml | python
 	$(PYTHON) -m venv --clear .venv
 	.venv/bin/pip install --quiet --disable-pip-version-check --editable '.[$(EXTRA)]'
@@ -70,8 +77,8 @@ lint: .venv-dev/.dev ## style, types and import rules
 unit: .venv-dev/.dev ## the tests that start no server and no training
 	SIM_SEEDS=5 $(DEV)/python -m pytest -n 2 $(UNIT)
 
-test: lint ## lint and every test; REQUIRE_ALL=1: leave nothing out; JOBS=N: in N processes
-	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder
+test: lint ## lint and every test; CHANGED=REV: of the wings that the change since REV can reach; REQUIRE_ALL=1: leave nothing out; JOBS=N: in N processes
+	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(if $(CHANGED),-p tests.select --changed=$(CHANGED))
 
 pythons: ## the tests of server, clients and commands under other Pythons, where installed (PYTHONS="python3.12 python3.13"; minutes each)
 	@ran=; for python in $(PYTHONS); do \
@@ -85,7 +92,8 @@ pythons: ## the tests of server, clients and commands under other Pythons, where
 		ran=$$ran$$version; \
 	done; test -n "$$ran" || { echo "error: none of $(PYTHONS) is installed" >&2; exit 1; }
 
-reference: .venv-dev/.dev ## write docs/reference/ and the diagrams of the architecture page again, from the code
+reference: .venv-dev/.dev ## write docs/reference/, the diagrams of the architecture page and the blocking client again, from the code
+	$(DEV)/python docs/blocking.py
 	$(DEV)/python -m docs.reference
 
 docs: .venv-dev/.dev ## build the documentation as a site, into build/site
@@ -96,7 +104,7 @@ $(BUILD)/tools/proto/.installed: proto/requirements.txt | python
 	$(@D)/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
 
-proto: $(BUILD)/tools/proto/.installed ## generate the Python code of proto/ again, and what Envoy is told of it
+proto: $(BUILD)/tools/proto/.installed ## generate the Python code of proto/ again, and Envoy's descriptor set
 	$(<D)/bin/python proto/generate.py service deploy/envoy/sentiment.pb
 
 manifests: .venv-dev/.dev ## write again the board and what is made of the chart: kustomize, its schema and the table of its values (helm)
@@ -135,6 +143,9 @@ bench: .venv-dev/.dev ## measure against the ceiling and other policies; writes 
 
 bench-peers: .venv-dev/.dev ## measure other servers beside ours, same graph and texts; writes build/peers.json (three rounds, two and a half hours; PEERS=a,b: only these)
 	$(DEV)/python -m tests.bench.peers $(if $(PEERS),--only $(PEERS))
+
+simulate: .venv-dev/.dev ## many of the scheduler's simulated days, and every way to break it (SIM_SEEDS=20000: minutes; 300000: half an hour)
+	SIM_SEEDS=$(SIM_SEEDS) $(PYTEST) -n 2 -m "" tests/core/batching/test_simulation.py
 
 mutants: .venv-dev/.dev ## break the scheduler in every way mutmut knows and list what no test notices (an hour)
 	rm -rf $(BUILD)/mutants && mkdir -p $(BUILD)/mutants

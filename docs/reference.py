@@ -1,4 +1,4 @@
-"""Writes docs/reference/, the diagrams of architecture.md, the runs of peers.md and the OpenAPI document: ``make reference``.
+"""Writes docs/reference/, the diagrams of architecture.md, the runs of peers.md and what else is made of the code: ``make reference``.
 
 Each page is a function from the code to Markdown; what the code cannot say (when a status occurs, what a label's value means) stands here,
 and a name without its words, or words without their name, stop the writing.
@@ -14,9 +14,11 @@ import tempfile
 import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, fields
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import grimp
 from google.protobuf.descriptor_pb2 import (
@@ -29,12 +31,17 @@ from google.protobuf.descriptor_pb2 import (
 from grpc_tools import protoc
 
 import sentiment.client
+from docs.blocking import MADE, SOURCE, blocking
 from docs.openapi import openapi
 from sentiment.call.calls import CODE_NAMES
 from sentiment.call.names import METHODS
 from sentiment.call.status import CODES, HTTP_STATUS, Code
 from sentiment.cli.main import _parser as sentiment_parser
+from sentiment.client.policy import RETRIES, SERVICE_CONFIG
 from sentiment.errors import RequestError
+from sentiment.explain import wording
+from sentiment.explain.methods.registry import REGISTRY, Method
+from sentiment.explain.thread import TIMED
 from sentiment.observability.drift import Signal
 from sentiment.observability.metrics import Metrics
 from sentiment.settings import Settings, markdown_table, settings_table
@@ -48,8 +55,11 @@ ROOT = DOCS.parent
 PROTO = "sentiment/v1/sentiment.proto"
 ARCHITECTURE = DOCS / "internals/architecture.md"
 PEERS = DOCS / "internals/peers.md"
+VIEWER = ROOT / "service/sentiment_viewer/assets"
 OPENAPI = ROOT / "service/sentiment/doors/http/openapi.json"
+SERVICE_CONFIG_JSON = ROOT / "proto/sentiment/v1/service_config.json"
 HEAD = "<!-- Made by docs/reference.py of the code; change that. -->\n\n"
+SCRIPT_HEAD = "// Made by docs/reference.py of the code; change that.\n"
 END = "<!-- end -->"
 COLUMNS = 100
 
@@ -59,7 +69,7 @@ WAY = (
     ("sentiment.doors.grpc.handlers", "sentiment.call.calls"),
     ("sentiment.doors.grpc.handlers", "sentiment.doors.grpc.receiving"),
     ("sentiment.call.calls", "sentiment.call.servicer"),
-    ("sentiment.call.servicer", "sentiment.pipeline.registry"),
+    ("sentiment.call.servicer", "sentiment.lifecycle.registry"),
     ("sentiment.call.servicer", "sentiment.call.convert"),
     ("sentiment.call.servicer", "sentiment.pipeline.served"),
     ("sentiment.pipeline.served", "sentiment.pipeline.queries"),
@@ -81,14 +91,17 @@ APART = ("sentiment.serving.app", "sentiment.local", "sentiment.offline")
 # Its folders are drawn apart from each other.
 DIVIDED = "doors"
 GENERATED = ("v1", "oip")
+# What clients inherit their calls from.
+CALLS = ("sentiment.client.async_calls", "sentiment.client.calls")
 
+BACKOFF = f"0 to {RETRIES.first_s * 1000:g} ms at random, doubling with each attempt"
 RETRY_PUSHBACK = "yes, after the pushback; if it is -1, only with a longer deadline"
 STATUS: dict[Code, tuple[str, str, str]] = {
     Code.OK: ("The call is answered. Items of a batch or stream have a status each.", "-", "-"),
     Code.CANCELLED: (
         "You cancelled the call. If you did not: the server stops, or more calls wait than it can look at (`calls_pending_max`).",
         "yes, if you did not cancel",
-        "0 to 50 ms at random, doubling with each attempt",
+        BACKOFF,
     ),
     Code.INVALID_ARGUMENT: (
         "The request is wrong: an empty or all-white-space text, nothing the model reads (control "
@@ -137,7 +150,7 @@ STATUS: dict[Code, tuple[str, str, str]] = {
         "The server starts or drains, its last runner or device is lost, the journal that feedback needs cannot be read, or the connection "
         "went away.",
         "yes, on another server if there is one",
-        "0 to 50 ms at random, doubling with each attempt, at most 1 s",
+        f"{BACKOFF}, at most {RETRIES.most_s:g} s",
     ),
     Code.INTERNAL: (
         "A fault of the server's. Its log has the cause under the request id of the trailer `x-request-id`.",
@@ -356,7 +369,7 @@ def _said(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 def metrics_page() -> str:
     """Every metric, from a registry in which a model, a GPU and a certificate are watched."""
-    metrics = Metrics(METHODS, CODE_NAMES)
+    metrics = Metrics(METHODS, CODE_NAMES, TIMED)
     signals = [Signal.of_values(name, {"": ""}, {"reviews": [1]}) for name in VALUES["drift", "signal"]]
     model = metrics.model("english/2", ["cpu-0"], ["positive"], signals[:-1], signals[-1:])
     model.describe(0, 0.0, name="", version="", digest="", precision="", provider="")
@@ -548,10 +561,11 @@ def python_page() -> str:
         + (inspect.getdoc(sentiment.client) or "").replace("``", "`")
         + "\n"
     )
+    told: dict[tuple[type, str], str] = {}
     for name, found in [(name, getattr(sentiment.client, name)) for name in sentiment.client.__all__] + [("Local", sentiment.Local)]:
         text += f"\n## {name}\n\n"
         if inspect.isclass(found):
-            text += "".join(_class(found))
+            text += "".join(_class(found, told))
         elif inspect.isfunction(found):
             text += _signature(_tree(found)) + _docstring(inspect.getdoc(found) or "")
         else:
@@ -559,34 +573,47 @@ def python_page() -> str:
     return text
 
 
-def _class(found: type) -> Iterator[str]:
+def _class(found: type, told: dict[tuple[type, str], str]) -> Iterator[str]:
+    """A class. ``told``: where methods stand on the page, by the class that has each and its name: those of a base class appear once."""
     tree = _tree(found)
-    assert isinstance(tree, ast.ClassDef)
     fields = [ast.unparse(node) for node in tree.body if isinstance(node, ast.AnnAssign) and not ast.unparse(node).startswith("_")]
     if fields:
         yield "```text\n" + "\n".join(fields) + "\n```\n\n"
     yield _docstring(inspect.getdoc(found) or "")
-    overloads: list[str] = []
-    for node in tree.body:
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if _marked(node, "overload"):
-            overloads.append(_signature(node))
-            continue
-        signatures, overloads = overloads or [_signature(node)], []
-        doc = ast.get_docstring(node) or ""
-        if node.name == "__init__" and (doc or not fields):
-            yield "\n" + _signature(node, tree.name) + _docstring(doc)
-        elif not node.name.startswith("_"):
-            yield f"\n### {tree.name}.{node.name}\n\n"
-            yield (f"`{node.name}: {_answer(node)}`\n\n" if _marked(node, "property") else "".join(signatures)) + _docstring(doc)
+    links = []
+    for name, (owner, nodes) in _methods(found).items():
+        doc = ast.get_docstring(nodes[-1]) or ("" if name.startswith("_") else inspect.getdoc(getattr(found, name)) or "")
+        if name == "__init__" and (doc or not fields):
+            yield "\n" + _signature(nodes[0], found.__name__) + _docstring(doc)
+        elif (owner, name) in told:
+            links.append(f"[{told[owner, name]}](#{told[owner, name].replace('.', '').lower()})")
+        elif not name.startswith("_"):
+            told[owner, name] = f"{found.__name__}.{name}"
+            yield f"\n### {told[owner, name]}\n\n"
+            shown = [f"`{name}: {_answer(nodes[0])}`\n\n"] if _marked(nodes[0], "property") else map(_signature, nodes[:-1] or nodes)
+            yield "".join(shown) + _docstring(doc)
+    if links:
+        yield f"\nIts other calls are {', '.join(links)}.\n"
+
+
+def _methods(found: type) -> dict[str, tuple[type, list[ast.FunctionDef | ast.AsyncFunctionDef]]]:
+    """The methods by name, those of the base of all calls first: the class that has it, and its overloads, then itself."""
+    methods: dict[str, tuple[type, list[ast.FunctionDef | ast.AsyncFunctionDef]]] = {"__init__": (found, [])}
+    for owner in reversed(found.__mro__):
+        if owner is found or owner.__module__ in CALLS:
+            own: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+            for node in _tree(owner).body:
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    own.setdefault(node.name, []).append(node)
+            methods.update({name: (owner, nodes) for name, nodes in own.items()})
+    return {name: told for name, told in methods.items() if told[1]}
 
 
 def _marked(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
     return any(isinstance(mark, ast.Name) and mark.id == name for mark in node.decorator_list)
 
 
-def _tree(found: object) -> ast.stmt:
+def _tree(found: object) -> Any:  # the kind of node is that of what is found
     return ast.parse(textwrap.dedent(inspect.getsource(found))).body[0]  # type: ignore[arg-type]  # a class or a function
 
 
@@ -741,6 +768,24 @@ def runs() -> str:
     return wrapped("\n".join(to_summary(rows, meta) for rows, meta in kept))
 
 
+def methods_js() -> str:
+    """The registry of methods for the viewer."""
+    names = {field.name: re.sub(r"_(\w)", lambda letter: letter[1].upper(), field.name) for field in fields(Method)}
+    methods = {name: {names[key]: value for key, value in asdict(method).items()} for name, method in REGISTRY.items()}
+    return f"{SCRIPT_HEAD}/** The attribution methods by name, in the service's order. */\nexport const METHODS = {_json(methods)};\n"
+
+
+def sentences_js() -> str:
+    """The sentences and the limits in them for the viewer."""
+    numbers = ("SHORT_WORDS_MAX", "SET_SHOWN", "RANDOM_SETS", "EVIDENCE_WORDS_MIN")
+    limits = "".join(f"export const {name} = {getattr(wording, name)};\n" for name in numbers)
+    return f"{SCRIPT_HEAD}{limits}/** What the terminal says too, by key. */\nexport const TEMPLATES = {_json(wording.TEMPLATES)};\n"
+
+
+def _json(table: object) -> str:
+    return json.dumps(table, ensure_ascii=False, indent=2)
+
+
 def filled(path: Path, **parts: str) -> str:
     """A page with the named parts as they should be."""
     text = path.read_text(encoding="utf-8")
@@ -767,6 +812,10 @@ def made() -> dict[Path, str]:
         ARCHITECTURE: filled(ARCHITECTURE, way=way(), rooms=rooms()),
         PEERS: filled(PEERS, runs=runs()),
         OPENAPI: openapi(contract()),
+        SERVICE_CONFIG_JSON: json.dumps(SERVICE_CONFIG, indent=2) + "\n",
+        MADE: blocking(SOURCE.read_text(encoding="utf-8")),
+        VIEWER / "methods.js": methods_js(),
+        VIEWER / "sentences.js": sentences_js(),
     }
 
 

@@ -6,6 +6,7 @@ import shutil
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import suppress
@@ -18,11 +19,14 @@ import pytest
 import structlog
 from prometheus_client.samples import Sample
 
+from sentiment.call.calls import Calls
 from sentiment.client import Client
+from sentiment.doors.grpc.stream import Streams
 from sentiment.serving import event_loop
 from sentiment.serving.app import App
 from sentiment.settings import Settings
 from tests.tiny import make_bundle
+from tests.virtual_time import VirtualClock
 
 # A busy machine takes longer now and then.
 hypothesis.settings.register_profile("no_deadline", deadline=None)
@@ -76,6 +80,16 @@ class RunningServer:
         self.url = f"http://127.0.0.1:{self.app.http_port}"
         self.url_of_grpc = f"http://{self.target}"
 
+    @property
+    def calls(self) -> Calls:
+        """What counts its calls."""
+        return self.app._grpc.calls
+
+    @property
+    def streams(self) -> Streams:
+        """Its open streams."""
+        return self.app._grpc.streams
+
     def client(self, **arguments: Any) -> Client:
         return Client(self.target, **{"options": NO_RETRIES, **arguments})
 
@@ -116,6 +130,15 @@ class RunningServer:
         assert not self._thread.is_alive(), "the server did not stop within 30 s"
         if self.failure is not None:
             raise self.failure
+
+
+@pytest.fixture
+async def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
+    """The clock of the test's event loop, which only the test advances. Timers that are due then fire in the next turns of the loop."""
+    loop = asyncio.get_running_loop()
+    clock = VirtualClock(loop.time())
+    monkeypatch.setattr(loop, "time", clock)
+    return clock
 
 
 @pytest.fixture
@@ -187,6 +210,9 @@ def client(server: RunningServer) -> Iterator[Client]:
 
 
 _left_out: set[str] = set()
+# Seconds by file of tests. The cache keeps them from run to run.
+_took: Counter[str] = Counter()
+TOOK = "files/seconds"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -213,10 +239,26 @@ def leave_out(tool: str, why: str) -> NoReturn:
     pytest.skip(f"{tool} {why}")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin each folder with its slowest files, so that no process ends long after the others. Folders stay whole: they share servers."""
+    cache = getattr(config, "cache", None)
+    took = cache.get(TOOK, {}) if cache else {}
+    folders = {folder: place for place, folder in enumerate(dict.fromkeys(item.path.parent for item in items))}
+    items.sort(key=lambda item: (folders[item.path.parent], -took.get(item.nodeid.partition("::")[0], 0)))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _took[report.nodeid.partition("::")[0]] += report.duration
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     # The first of several processes reports what all have skipped.
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["left_out"] = sorted(_left_out)
+    elif cache := getattr(session.config, "cache", None):
+        before = cache.get(TOOK, {})
+        # A run of a part of a file takes less.
+        cache.set(TOOK, before | {name: max(seconds, before.get(name, 0) / 2) for name, seconds in _took.items()})
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -228,4 +270,4 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return
     tools = ", ".join(sorted(_left_out))
-    print(f"\nleft out for want of tools: {tools or 'nothing'}")
+    print(f"\nleft out because tools are missing: {tools or 'nothing'}")

@@ -35,7 +35,7 @@ from sentiment.model.tokenizer import Row
 Array = npt.NDArray[np.float32]
 Round = Callable[[Array], Array]
 
-# Standard operators that compute nothing: what they are given keeps its type, and Cast is told another one.
+# Standard operators that compute nothing: inputs keep their type, and Cast gets another one.
 MOVES = {
     *("Cast", "Concat", "Constant", "ConstantOfShape", "Expand", "Flatten", "Gather", "GatherElements", "Identity", "OneHot", "Reshape"),
     *("Shape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze", "Where"),

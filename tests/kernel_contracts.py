@@ -133,7 +133,7 @@ def embeddings(
 
 
 def embedded(ids: Array, table: int) -> str:
-    """Values for EmbedLayerNormalization: ids into a table of so many rows. cuda/bert/embed_layer_norm_impl.cu, 0680b8a."""
+    """Values for EmbedLayerNormalization: ids into a table of ``table`` rows. cuda/bert/embed_layer_norm_impl.cu, 0680b8a."""
     if ids.dtype != np.int32:
         return f"ids are {ids.dtype}, not int32"
     if ids.min() < 0 or ids.max() >= table:

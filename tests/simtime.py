@@ -28,7 +28,7 @@ AHEAD_DAYS = 2
 AHEAD_AT = 0.7
 # What remains of a run's time on several cores, while the runners of the others are idle.
 WIDE_PART = 0.6
-# One day in so many, if predictions are not exact, a wide batch takes up to WIDE_LOSES times as long.
+# One day in this many, if predictions are not exact, a wide batch takes up to WIDE_LOSES times as long.
 WIDE_LOSES_DAYS = 3
 WIDE_LOSES = 1.5
 # Times of runs are not round, as deadlines are: no run takes exactly the time that a deadline leaves.
@@ -234,7 +234,7 @@ class _Day:
             kept = int(self.world.queue_rows_max * KEPT_FOR_INTERACTIVE) if priority is Priority.BULK else 0
             full = waiting >= self.world.queue_rows_max - kept
             self.check(full == (error.reason == "queue_full"), f"refused as {error.reason} with {waiting} rows waiting")
-            self.check(not idle, "an idle server refuses for want of room")
+            self.check(not idle, "an idle server refuses for lack of room")
             row.fates.append("refused")
         except Expired:
             self.check(deadline_at - self.now < alone_s, "refused as hopeless though there is time")
@@ -435,7 +435,7 @@ class _Shares:
         self.in_step = [0.0, 0.0]
 
     def look(self, scheduler: Scheduler[Row]) -> None:
-        """A step begins or ends; start anew whenever a class does not wait."""
+        """A step begins or ends; reset whenever a class does not wait."""
         self.in_step = [0.0, 0.0]
         interactive, bulk = scheduler.queues.values()
         if not (interactive.rows and bulk.rows):

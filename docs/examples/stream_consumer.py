@@ -45,7 +45,7 @@ async def consume(name: str) -> None:
             entries = await redis.xreadgroup(GROUP, name, {TEXTS: ">"}, READ_MAX, block=1000)
         texts = dict(entries[0][1]) if entries else {}
         done, results = [], []
-        with suppress(CallFailed):  # the server is away
+        with suppress(CallFailed):  # the server is unreachable
             results = await client.classify([fields.get("text") for fields in texts.values()])
         for key, result in zip(texts, results, strict=False):
             if not isinstance(result, CallFailed):

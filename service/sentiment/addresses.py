@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from sentiment.errors import BadSettings
 
-# The server that clients and commands call, unless they are told another: this variable's, or this.
+# The default server of clients and commands: the variable's, or this one.
 TARGET_VARIABLE, DEFAULT_TARGET = "SENTIMENT_TARGET", "127.0.0.1:50051"
 PORT_MAX = 65_535
 # The port that gRPC takes if a target names none.
@@ -37,7 +37,7 @@ _FACTS = {
 def is_loopback(host: str) -> bool:
     """Whether a host is of this machine only: ``localhost`` or a loopback address, which IPv6 may write as ``::ffff:127.0.0.1``."""
     try:
-        # Before Python 3.13 the second form is none of loopback.
+        # Before Python 3.13 the second form does not count as loopback.
         return ipaddress.ip_address(unmapped(host)).is_loopback
     except ValueError:
         return host.lower() == "localhost"
@@ -64,7 +64,7 @@ def unmapped(host: str) -> str:
 
 
 def default_target() -> str:
-    """The target of clients and commands that are told none."""
+    """The default target of clients and commands."""
     return os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET
 
 
@@ -72,7 +72,7 @@ def checked_target(target: str) -> str:
     """The target, if gRPC can take it. It names a host or a socket, which need not be there.
 
     Raises:
-        BadSettings: it is a URL, has no host, or its port is none. gRPC would take another port, or look for a host of that name.
+        BadSettings: it is a URL, has no host, or its port is invalid. gRPC would take another port, or look for a host of that name.
     """
     url = SCHEME.match(target)
     if url and url[1].lower() not in SCHEMES:
@@ -84,7 +84,7 @@ def checked_target(target: str) -> str:
     host, port = parts
     # A comma is of gRPC's lists of addresses.
     if port is None and ":" in host and "," not in host and not _is_address(host):
-        raise BadSettings(f"the target {target!r:.80} is no HOST:PORT, such as {_in_brackets(host) or DEFAULT_TARGET}")
+        raise BadSettings(f"the target {target!r:.80} is not HOST:PORT, such as {_in_brackets(host) or DEFAULT_TARGET}")
     if not host or re.search(r"[\s/@]", host):
         raise BadSettings(f"the target {target!r:.80} names no server; give HOST:PORT, such as {DEFAULT_TARGET}")
     if port is not None and _port(port) is None:
@@ -98,7 +98,7 @@ def address_of(target: str) -> tuple[str, int] | str | None:
         return "/" + target.removeprefix("unix:///") if target.startswith("unix:///") else target.removeprefix("unix:")
     host, written = _host_and_port(target) or ("", None)
     port = GRPC_PORT if written is None else _port(written)
-    # What still has a slash names a DNS server, or is no target.
+    # What still has a slash names a DNS server, or is not a target.
     return None if not host or "/" in host or port is None else (host, port)
 
 
@@ -182,7 +182,7 @@ def _is_address(host: str) -> bool:
 
 
 def _in_brackets(host: str) -> str:
-    """The target that is meant by an IPv6 address with a port behind it; empty if it is none."""
+    """The target that is meant by an IPv6 address with a port behind it; empty if it is not one."""
     address, _, port = host.rpartition(":")
     return f"[{address}]:{port}" if ":" in address and _is_address(address) and _port(port) else ""
 

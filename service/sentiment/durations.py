@@ -10,8 +10,8 @@ def checked_s(name: str, value: object, *, least_s: float | None = None) -> floa
     """A time in seconds: more than 0, or from ``least_s``, and at most a day.
 
     Raises:
-        TypeError: it is no number.
-        ValueError: it is no such time.
+        TypeError: it is not a number.
+        ValueError: it is out of range.
     """
     if not isinstance(value, Real):
         raise TypeError(f"{name} must be a number of seconds, got {type(value).__name__}")

@@ -54,6 +54,9 @@ def shown_s(seconds: float) -> str:
 class RequestError(SentimentError):
     """Base class of errors that end one request without an answer."""
 
+    # False if a queue did not admit the request: in another process it may be too late to raise the error.
+    admitted = True
+
     def alone(self) -> Self:
         """Return it without its traceback and causes, for where it is kept: they hold the memory of the frames that they name."""
         self.__cause__ = self.__context__ = None

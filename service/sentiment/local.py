@@ -1,28 +1,24 @@
 """``Local``: a bundle in this process, with the interface of the client and the answers of a server."""
 
-# ruff: noqa: ARG002 - the client's arguments that only a server heeds
-
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import NoReturn, Self, overload
+from typing import Any
 
 from sentiment.call import convert
 from sentiment.call.explain_request import explanation_request, in_classify
 from sentiment.call.explain_response import Messages
 from sentiment.call.status import status_of
-from sentiment.client import CallFailed, Classification, ExplainOptions, Explanation, Result, Results, requests
-from sentiment.client.columns import Column, Item, Targets, Texts, column_of
+from sentiment.client import CallFailed, Classification, ExplainOptions, Explanation, Result, requests
+from sentiment.client.calls import Calls
+from sentiment.client.columns import Column, Item
 from sentiment.client.explanation_reader import Reader
-from sentiment.client.notebook import shown
 from sentiment.client.policy import EXPLAIN_TIMEOUT_S
 from sentiment.client.progress import counting
 from sentiment.client.results import failure_of_status
-from sentiment.client.unpicklable import unpicklable
 from sentiment.errors import BadBundle, InvalidInput, ModelNotFound, RequestError
 from sentiment.explain.engine import Explainer
 from sentiment.explain.queue import not_computed
@@ -38,12 +34,16 @@ BYTES_MAX = 2**31 - 1
 Folders = str | Path | Iterable[str | Path]
 
 
-class Local:
+class Local(Calls):
     """Classifies and explains with a bundle in this process: no server, no event loop, no network. Safe to share between threads.
 
     It has the calls of ``Client`` but for ``feedback``, and the same results and errors. On a CPU the answers are those of a server, bit
     for bit. What only a server has (``priority``, ``request_id``, ``timeout_s`` but for explanations, ``attempts_max``) is accepted
-    and changes nothing.
+    and changes nothing. ``model`` is empty, this model's name or name/version, or what it was opened by; another is a CallFailed. After
+    ``close``, calls raise ValueError.
+
+    ``classify_all`` has at most about 2,000 texts at a time. As many explanations run at a time as there are threads; others wait for
+    them within their timeout.
 
     On CPUs it also works in a forked process, which shares the model's memory.
 
@@ -54,6 +54,10 @@ class Local:
     ...     print(local.classify("a good film").label)
     positive
     """
+
+    # Another attempt would find the same.
+    _repeats = False
+    _timeout_s = EXPLAIN_TIMEOUT_S
 
     def __init__(self, model: str | Path = "", *, bundles: Folders | None = None, device: str = "auto", threads: int = 0) -> None:
         """Load the bundle and check its answers on this machine. Takes 1 s for the default bundle on a CPU, on a GPU a minute.
@@ -74,18 +78,9 @@ class Local:
             raise ValueError(f"threads must be at least 0 (each core granted), got {threads}")
         folder = _folder(model)
         name = "" if folder else str(model) or os.environ.get("SENTIMENT_MODEL", "")
-        self._given = str(model)
         self._offline = OfflineClassifier(name, _roots(bundles), folder=folder, device=device, threads=threads)
         self._explainer = Explainer(self._offline.explained)
-
-    def __reduce__(self) -> NoReturn:
-        raise unpicklable(self, repr(self._given or self.classifier.bundle.id))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        self._made_of = str(model) or self.classifier.bundle.id
 
     def __repr__(self) -> str:
         return f"Local({self.classifier.bundle.id!r})"
@@ -100,214 +95,39 @@ class Local:
         """The loaded bundle. Only this object may run it."""
         return self._offline.classifier
 
-    @overload
-    def classify(  # type: ignore[overload-overlap]  # as in Client
-        self,
-        text: str,
-        text_pair: str | None = None,
-        *,
-        model: str = "",
-        truncation: str = "",
-        priority: str = "",
-        sentences: bool = False,
-        targets: Targets = (),
-        explain: ExplainOptions | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        progress: bool | None = None,
-    ) -> Classification: ...
+    def _check(self, options: requests.Options) -> None:
+        self._check_model(options.model)
 
-    @overload
-    def classify(
-        self,
-        text: Texts,
-        text_pair: Texts | None = None,
-        *,
-        model: str = "",
-        truncation: str = "",
-        priority: str = "",
-        sentences: bool = False,
-        targets: Targets = (),
-        timeout_s: float | None = None,
-        progress: bool | None = None,
-    ) -> Results: ...
-
-    def classify(
-        self,
-        text: str | Texts,
-        text_pair: str | Texts | None = None,
-        *,
-        model: str = "",
-        truncation: str = "",
-        priority: str = "",
-        sentences: bool = False,
-        targets: Targets = (),
-        explain: ExplainOptions | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        progress: bool | None = None,
-    ) -> Classification | Results:
-        """Classify one text or pair, or many: a string gives a ``Classification``, anything else ``Results``. As ``Client.classify``.
-
-        Args:
-            text: the text, or many: an iterable, a pandas or polars Series, a NumPy array or an Arrow column of strings or pairs.
-            text_pair: the second text, or as many second texts.
-            model: empty, or this model's name, name/version, or what it was opened by.
-            truncation: refuse, head, head_tail or windows. Empty: the model's default.
-            priority: checked, and without effect.
-            sentences: answer each sentence too, as in ``Client.classify``.
-            targets: answer the sentiment towards each of these too, as in ``Client.classify``.
-            explain: for one text: explanation to add to the answer.
-            request_id: for one text: checked, and without effect.
-            timeout_s: with ``explain``: of the explanation, 30 s by default. Else without effect.
-            progress: for many: whether to show a progress bar. None: on a terminal or in a notebook, if tqdm is installed and the work
-                takes over 2 s.
-
-        Raises:
-            CallFailed: one text has no answer, or this is another model; ``code`` says why.
-            ModuleNotFoundError: ``progress`` is True and tqdm is not installed.
-            TypeError: ``text`` is bytes, a mapping or a whole table.
-            ValueError: there are not as many second texts as texts, an option for one text is given with many, or ``close`` was called.
-        """
-        options = requests.Options(model, truncation, priority, sentences)
-        self._check_model(model)
-        if not isinstance(text, str):
-            requests.check_options_of_many(explain, request_id)
-            column = column_of(text, text_pair, targets)
-            results = self._shown(column, options, progress)
-            return Results(results, labels=self.classifier.manifest.labels, index=column.index)
-        requests.check_request_id(request_id)
-        item, second = requests.single(text, text_pair, targets)
+    def _one(self, item: Item, options: requests.Options, explain: ExplainOptions | None) -> Classification:
         # Before the explanation, which takes longer: a text without an answer has none.
-        (answer,) = self._offline.classify_all([item], truncation=truncation, sentences=sentences)
+        (answer,) = self._answers([item], options)
         if isinstance(answer, CallFailed):
             raise answer
         if explain is None:
             return answer
-        timeout_s = EXPLAIN_TIMEOUT_S if timeout_s is None else timeout_s
-        explanation = self._explanation(requests.one(item, options, explain), text, second, timeout_s)
-        return replace(answer, explanation=explanation)
+        request = requests.one(item, options, explain)
+        return replace(answer, explanation=self._explanation(request, *requests.texts_of(item), options.timeout_s))
 
-    def explain(
-        self,
-        text: str,
-        text_pair: str | None = None,
-        *,
-        model: str = "",
-        label: str = "",
-        options: ExplainOptions | None = None,
-        truncation: str = "",
-        timeout_s: float = EXPLAIN_TIMEOUT_S,
-    ) -> Explanation:
-        """Explain the answer to one text or pair. Arguments as in ``Client.explain``.
-
-        As many explanations run at a time as there are threads; others wait for them within their timeout.
-
-        Raises:
-            CallFailed: there is no explanation; the codes are the server's.
-            TypeError: the text or the pair is no string.
-            ValueError: as in ``Client.explain``; also if ``close`` was called.
-        """
-        item, second = requests.single(text, text_pair)
-        self._check_model(model)
-        request = requests.explanation(item, requests.Options(model, truncation), label, options)
-        return self._explanation(request, text, second, timeout_s)
-
-    def explain_all(
-        self,
-        texts: Texts,
-        *,
-        model: str = "",
-        label: str = "",
-        options: ExplainOptions | None = None,
-        truncation: str = "",
-        timeout_s: float = EXPLAIN_TIMEOUT_S,
-        attempts_max: int = 0,
-        progress: bool | None = False,
-    ) -> Generator[Explanation | CallFailed, None, None]:
-        """Explain any number of texts or pairs, lazily, in input order, one at a time, as ``Client.explain_all`` does.
-
-        The result of a text that fails is a CallFailed.
-
-        Raises:
-            CallFailed: this is another model.
-            TypeError: as in ``classify``.
-            ValueError: ``close`` was called.
-        """
-        call_options = requests.Options(model, truncation)
-        self._check_model(model)
-
-        def one(item: Item) -> Explanation | CallFailed:
-            try:
-                return self._explanation(requests.explanation(item, call_options, label, options), *requests.texts_of(item), timeout_s)
-            except CallFailed as error:
-                return error
-
-        return _each(column_of(texts), one, progress)
-
-    def classify_batch(
-        self,
-        texts: Texts,
-        *,
-        model: str = "",
-        truncation: str = "",
-        priority: str = "",
-        sentences: bool = False,
-        targets: Targets = (),
-        request_id: str = "",
-        timeout_s: float | None = None,
-    ) -> list[Result]:
-        """Classify up to 1,024 texts. Results are in input order; the result of a failed item is a CallFailed.
-
-        Raises:
-            CallFailed: this is another model, or there are no texts or too many.
-        """
-        options = requests.Options(model, truncation, priority, sentences)
-        requests.check_request_id(request_id)
-        items = list(column_of(texts, targets=targets).items)
-        self._check_model(options.model)
-        limit = self._offline.batch_items_max
+    def _batch(self, column: Column, options: requests.Options) -> list[Result]:
+        items, limit = list(column.items), self._offline.batch_items_max
         if not 1 <= len(items) <= limit:
             raise _failure(InvalidInput("items", f"must have 1 to {limit} items, got {len(items)}"))
-        return list(self._offline.classify_all(items, truncation=truncation, sentences=sentences))
+        return list(self._answers(items, options))
 
-    def classify_all(
-        self,
-        texts: Texts,
-        *,
-        model: str = "",
-        truncation: str = "",
-        priority: str = "",
-        sentences: bool = False,
-        targets: Targets = (),
-        timeout_s: float = 0.0,
-        attempts_max: int = 0,
-        progress: bool | None = False,
-    ) -> Generator[Result, None, None]:
-        """Classify any number of texts, lazily, in input order and in bounded memory: at most about 2,000 texts at a time.
+    def _each(self, column: Column, options: requests.Options) -> Generator[Result, None, None]:
+        with counting(column.count, options.progress) as count:
+            for result in self._answers(column.items, options):
+                count(result)
+                yield result
 
-        ``texts`` and ``progress``: as in ``classify``. The result of a text that fails is a CallFailed.
+    def _answers(self, items: Iterable[Item], options: requests.Options) -> Generator[Result, None, None]:
+        return self._offline.classify_all(items, truncation=options.truncation, sentences=options.sentences)
 
-        Raises:
-            CallFailed: this is another model.
-            TypeError: as in ``classify``.
-        """
-        options = requests.Options(model, truncation, priority, sentences)
-        self._check_model(model)
-        return self._shown(column_of(texts, targets=targets), options, progress)
-
-    def list_models(self, *, timeout_s: float | None = None) -> pb.ListModelsResponse:
-        """List this model, as ``Client.list_models`` does."""
-        return shown(pb.ListModelsResponse(models=[self._described(with_card=False)]))
-
-    def get_model(self, model: str = "", *, timeout_s: float | None = None) -> pb.Model:
-        """Get this model with its card, as ``Client.get_model`` does.
-
-        Raises:
-            CallFailed: this is another model.
-        """
-        self._check_model(model)
-        return shown(self._described(with_card=True))
+    def _call(self, method: str, request: Any, *_: object) -> Any:  # as in Calls
+        if method == "ListModels":
+            return pb.ListModelsResponse(models=[self._described(with_card=False)])
+        self._check_model(request.model)
+        return pb.GetModelResponse(model=self._described(with_card=True))
 
     def _described(self, with_card: bool) -> pb.Model:
         limited = self._offline.text_limits
@@ -318,14 +138,8 @@ class Local:
 
     def _check_model(self, model: str) -> None:
         bundle = self.classifier.bundle
-        if model not in ("", self._given, bundle.manifest.name, bundle.id):
+        if model not in ("", self._made_of, bundle.manifest.name, bundle.id):
             raise _failure(ModelNotFound(f"model {model[:128]!r} is not loaded; loaded are {bundle.id}"))
-
-    def _shown(self, column: Column, options: requests.Options, progress: bool | None) -> Generator[Result, None, None]:
-        with counting(column.count, progress) as count:
-            for result in self._offline.classify_all(column.items, truncation=options.truncation, sentences=options.sentences):
-                count(result)
-                yield result
 
     def _explanation(
         self, request: pb.ExplainRequest | pb.ClassifyRequest, text: str, text_pair: str | None, timeout_s: float
@@ -349,16 +163,6 @@ class Local:
         except Exception as error:  # ONNX Runtime's exceptions share no base class
             raise _failure(not_computed(error)) from error
         return reader.explanation()
-
-
-def _each(
-    column: Column, explain: Callable[[Item], Explanation | CallFailed], progress: bool | None
-) -> Generator[Explanation | CallFailed, None, None]:
-    with counting(column.count, progress, "explain") as count:
-        for item in column.items:
-            found = explain(item)
-            count(found)
-            yield found
 
 
 def _failure(error: RequestError) -> CallFailed:

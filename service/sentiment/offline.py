@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from sentiment.batch_limits import ON_CPU_OFFLINE
 from sentiment.batching.plan import BatchLimits
 from sentiment.call.convert import set_response
 from sentiment.call.status import status_of
@@ -43,9 +44,6 @@ from sentiment.v1 import sentiment_pb2 as pb
 READ = 64
 # Rows that are sorted by length together. At most two times as many texts are held; refused texts have no row.
 ROWS = 1024
-# Limits of a batch on a core. Batches cut by measured costs were not faster, and measuring takes 2 s: 200 short texts took 0.82 s of a core
-# with these limits and 0.98 s by costs, 40 long ones 2.5 s both ways (int8, AVX2).
-ON_CPU = {"rows": 16, "tokens": 256, "scores_bytes": 64 * 2**20}
 # How long to wait for the end of an idle runner.
 RUNNER_WAIT_S = 1.0
 
@@ -133,13 +131,13 @@ class OfflineClassifier:
         self._turns = threading.BoundedSemaphore(self.threads)
 
     def forked(self) -> None:
-        """Begin anew in a forked process, which has no threads of its parent, and no devices either."""
+        """Reset in a forked process, which has neither the threads nor the devices of its parent."""
         self._forked = bool(self._runners)
         if not self._forked:
             self._begin_threads()
 
     def close(self) -> None:
-        """Wait for the batches and turns that run, and release the memory. Whoever waits fails with Closed. May be repeated."""
+        """Wait for the batches and turns that run, and release the memory. Waiting callers get Closed. May be called again."""
         if self._closed:
             return
         self._closed = True
@@ -151,7 +149,7 @@ class OfflineClassifier:
         own = [runner.classifier for runner in self._runners if runner.classifier is not None]
         for session in {classifier.session for classifier in (self.classifier, self.explained, *own)}:
             session.close()
-        # Whoever waits for one of them finds out that this is closed.
+        # Waiting callers then see that this is closed.
         for right in taken:
             self._rights.put(right)
         self._turns.release(self.threads)
@@ -398,7 +396,7 @@ def _load(settings: Settings, folder: Path | None) -> tuple[Classifier, Classifi
     """The classifier, the one for explanations, the limits of a batch, and the runner of each device; none for the CPU."""
     if find_devices(settings.device, prove).devices == (CPU,):
         classifier = load_classifier(folder.resolve()) if folder else checked(find_bundle(settings.model, bundle_roots(settings.bundles)))
-        return classifier, classifier, BatchLimits(**ON_CPU, heads=classifier.bundle.attention_heads), []
+        return classifier, classifier, BatchLimits(**ON_CPU_OFFLINE, heads=classifier.bundle.attention_heads), []
     if folder:
         named = {"model": f"{folder.parent.name}/{folder.name}", "bundles": (folder.parent.parent,)}
         settings, _ = load_settings({**settings.model_dump(exclude_unset=True), **named}, {})

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from sentiment.addresses import TARGET_VARIABLE, is_loopback
+from sentiment.batch_limits import ON_CPU, ON_GPU
 from sentiment.errors import BadSettings
 
 PREFIX = "SENTIMENT_"
@@ -116,17 +117,20 @@ class Settings(BaseModel):
         ge=0,
         le=64,
     )
-    batch_rows_max: int = Field(0, description="max rows in a batch; 0: 16 on the CPU, 1024 on a GPU", ge=0, le=4096)
+    batch_rows_max: int = Field(
+        0, description=f"max rows in a batch; 0: {ON_CPU['rows']} on the CPU, {ON_GPU['rows']} on a GPU", ge=0, le=4096
+    )
     batch_tokens_max: int = Field(
         0,
-        description="max tokens in a batch, padding included; a single row may exceed it; 0: 512 on the CPU, 16384 on a GPU",
+        description="max tokens in a batch, padding included; a single row may exceed it; "
+        f"0: {ON_CPU['tokens']} on the CPU, {ON_GPU['tokens']} on a GPU",
         ge=0,
         le=2**18,
     )
     batch_scores_bytes_max: int = Field(
         0,
-        description="max bytes of one layer's attention scores in a batch: rows x heads x length^2 x 4; 0: 64 MiB on the CPU, 4 GiB "
-        "on a GPU",
+        description="max bytes of one layer's attention scores in a batch: rows x heads x length^2 x 4; "
+        f"0: {ON_CPU['scores_bytes'] // 2**20} MiB on the CPU, {ON_GPU['scores_bytes'] // 2**30} GiB on a GPU",
         ge=0,
         le=2**36,
     )
@@ -134,7 +138,7 @@ class Settings(BaseModel):
     latency_objective_s: float = Field(
         0.5,
         description="seconds that calls should stay within: the alerts count slower Classify and ModelInfer calls, and texts that "
-        "arrive so much later than another of their class do not go before it, unless a deadline is near",
+        "arrive this much later than another of their class do not overtake it, unless a deadline is near",
         gt=0,
         le=3600,
     )
@@ -489,7 +493,7 @@ def flag_of(name: str) -> str:
 
 
 def front_ends_of(settings: Settings, cores: int) -> int:
-    """The number of front ends on a machine that grants so many cores; 0: the server is one process.
+    """The number of front ends for a machine with this many cores; 0: the server is one process.
 
     A core of the host feeds some thousand single texts a second, far fewer than a GPU runs. The model's process and gRPC's threads are left
     two cores.

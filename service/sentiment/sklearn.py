@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from sentiment.client.columns import Texts, column_of
+from sentiment.client.columns import Column, Texts
 from sentiment.client.results import CallFailed, Classification
 
 try:
@@ -85,7 +85,7 @@ class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Raises:
             BadBundle, BadSettings: as in ``Local``.
-            TypeError: ``labels`` is no mapping.
+            TypeError: ``labels`` is not a mapping.
             ValueError: ``labels`` does not give each of the model's labels one name, all of one kind.
         """
         return np.array(list(self._names.values()))
@@ -98,7 +98,7 @@ class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             y: right labels; None checks nothing.
 
         Raises:
-            ValueError: a label is none of the model's.
+            ValueError: the model does not have a label.
         """
         known = self.classes_
         strange = [] if y is None else [label for label in unique_labels(y).tolist() if label not in known]
@@ -113,7 +113,7 @@ class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The label of each text.
 
         Raises:
-            TypeError: ``X`` is no column of texts.
+            TypeError: ``X`` is not a column of texts.
             ValueError: a text has no answer: it is missing, empty or no string. The message has its place from 0.
         """
         names = self._names
@@ -136,7 +136,7 @@ class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return {label: label for label in sorted(own)} if self.labels is None else _named(self.labels, own)
 
     def _answers(self, texts: Texts) -> list[Classification]:
-        column_of(texts)  # one string is no column, but Local has an answer to it
+        Column(texts)  # refuses a single string, which Local would answer
         results = self._local.classify(texts, truncation=self.truncation, progress=False)
         failures = results.failures
         if failures:

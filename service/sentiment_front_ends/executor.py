@@ -14,13 +14,14 @@ from prometheus_client import CollectorRegistry
 from sentiment.doors.listening import split
 from sentiment.lifecycle.served_model import RunningModel
 from sentiment.observability.logs import logger
+from sentiment.observability.metrics import Grown
 from sentiment.pipeline.queries import Query
 from sentiment.serving.app import App
 from sentiment.signs import Sign, shown
 from sentiment_front_ends.executor_endpoint import FrontEndServer, Serving
 from sentiment_front_ends.frames import Sampled
 from sentiment_front_ends.handshake import Start, beat, front_ends
-from sentiment_front_ends.metric_totals import Counts, Totals
+from sentiment_front_ends.metric_totals import Growth, Totals
 from sentiment_front_ends.model_copy import copy_of
 
 # How often to collect the front ends' counts: a front end that dies loses at most this much.
@@ -56,7 +57,7 @@ class Executor(App):
         observe = self._metrics.observing.run
         counts, sample = partial(observe, "counts", self._add_counts), partial(observe, "sample", self._take_sample)
         self._front_ends = FrontEndServer(start.rows_socket, start.settings.front_ends, counts, sample)
-        self._repository.elsewhere = self
+        self._lifecycle.front_ends = self
 
     async def run(self) -> None:
         """Serve as in one process, for the front ends too."""
@@ -83,47 +84,42 @@ class Executor(App):
             except Exception:  # the next collection may succeed
                 logger().exception("collect_failed")
 
-    def _add_counts(self, counts: Counts) -> None:
-        """Add a front end's counts, also to what is no count and so is not summed."""
-        self._totals.add(counts)
-        now = time.monotonic()
-        for name, labels, growth, _ in counts:
-            self._metrics.add_expected(now, name, labels, growth)
-        self._metrics.add_signals(now, ((name, labels, growth) for name, labels, growth, _ in counts))
+    def _add_counts(self, counts: tuple[list[Growth], dict[str, Grown]]) -> None:
+        """Add what a front end's series and windows have counted."""
+        series, windows = counts
+        self._totals.add(series)
+        self._metrics.add_grown(time.monotonic(), windows)
 
     def _take_sample(self, digest: bytes, sampled: Sampled) -> None:
         """Read a text once more that a front end has answered."""
-        repository = self._repository
-        used = next((running for running in repository.running if _digest(running) == digest), None)
+        lifecycle = self._lifecycle
+        used = next((running for running in lifecycle.running if _digest(running) == digest), None)
         if used is None:
             return
         query = Query(sampled.text, sampled.text_pair, sampled.truncation)
-        if sampled.shadow and repository.shadow is not None:
-            repository.shadow.offer(used, query, sampled.label, sampled.score, sampled.missed)
-        if sampled.drift and repository.hidden_drift is not None:
-            repository.hidden_drift.offer(used, query)
+        if sampled.shadow and lifecycle.shadow is not None:
+            lifecycle.shadow.offer(used, query, sampled.label, sampled.score, sampled.missed)
+        if sampled.drift and lifecycle.hidden_drift is not None:
+            lifecycle.hidden_drift.offer(used, query)
 
     async def begin(self, models: Collection[RunningModel], used: Collection[RunningModel]) -> None:
-        """See Elsewhere. Returns once all front ends accept calls."""
+        """See FrontEndProcesses. Returns once all front ends accept calls."""
         await self._front_ends.begin([await self._serving(running) for running in models], [_digest(running) for running in used])
 
     async def add_model(self, running: RunningModel) -> None:
-        """See Elsewhere."""
+        """See FrontEndProcesses."""
         await self._front_ends.add(await self._serving(running))
 
     async def use_model(self, running: RunningModel) -> None:
-        """See Elsewhere."""
+        """See FrontEndProcesses."""
         await self._front_ends.use(_digest(running))
 
     async def remove_model(self, running: RunningModel, within_s: float) -> None:
-        """See Elsewhere."""
+        """See FrontEndProcesses."""
         await self._front_ends.remove(_digest(running), within_s)
-        self._models.let_go(running)
 
     async def _serving(self, running: RunningModel) -> Serving:
         copy = await asyncio.to_thread(copy_of, running.classifier)
-        # Calls that front ends forward name it from before it is listed here until after it no longer is.
-        self._models.hold(running)
         return Serving(_digest(running), running.id, copy, running.queue, lambda: running.batcher.backlog_s, self._tracer)
 
     async def _scrape(self) -> CollectorRegistry:
@@ -148,7 +144,7 @@ class Executor(App):
     async def _drain_grpc(self) -> None:
         """Wait until the front ends have drained and exited. If this process is broken, they stay for the next one and get failures now."""
         if self._broken.is_set():
-            for running in self._repository.running:
+            for running in self._lifecycle.running:
                 running.batcher.close()
         else:
             await self._front_ends.wait_gone(self._settings.drain_wait_s + self._settings.drain_grace_s)

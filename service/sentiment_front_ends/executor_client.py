@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from sentiment.batching.batcher import RowResult
-from sentiment.batching.row_queue import NotLetIn, Pending, TextOutcome
+from sentiment.batching.row_queue import RowsResult, TextOutcome
 from sentiment.batching.ticket import Priority
-from sentiment.batching.windows import RowsResult
 from sentiment.errors import Broken, Expired, Refused, Unavailable
 from sentiment.model.tokenizer import Row
 from sentiment.observability.logs import logger
@@ -66,7 +64,12 @@ class RemoteText:
     deadline_at: float
     rows: int
     tell: Callable[[TextOutcome], None]
+    withdraw: Callable[["RemoteText"], bool]
     sent: bool = False
+
+    def cancel(self) -> bool:
+        """As in Pending."""
+        return self.withdraw(self)
 
 
 class RemoteQueue:
@@ -101,7 +104,7 @@ class RemoteQueue:
         priority: Priority,
         trace: Trace | None = None,
     ) -> RemoteText:
-        """Send a text; see RowQueue. If the executor's queue refuses it, ``tell`` gets a NotLetIn later.
+        """Send a text; see RowQueue. If the executor's queue refuses it, ``tell`` gets the error later.
 
         Raises:
             Unavailable: there is no executor at the moment.
@@ -115,7 +118,7 @@ class RemoteQueue:
         if len(rows) <= self._rows_max < self._rows + len(rows):
             message = f"{self._rows} rows of this front end and model are unanswered; the limit is {self._rows_max}"
             raise Refused(message, self.backlog_s, "queue_full")
-        text = RemoteText(next(self._numbers), deadline_at, len(rows), tell)
+        text = RemoteText(next(self._numbers), deadline_at, len(rows), tell, self._withdraw)
         self._texts[text.number] = text
         self._rows += text.rows
         # Trace all rows of the text or none: the executor does not know the call's other rows.
@@ -124,13 +127,11 @@ class RemoteQueue:
         self._flush_soon()
         return text
 
-    def cancel(self, pending: Pending) -> bool:
-        """Withdraw a text; see RowQueue."""
-        assert isinstance(pending, RemoteText)
-        if self._take(pending.number) is None:
+    def _withdraw(self, text: RemoteText) -> bool:
+        if self._take(text.number) is None:
             return False
-        if pending.sent:
-            self._cancelled.append(pending.number)
+        if text.sent:
+            self._cancelled.append(text.number)
             self._flush_soon()
         return True
 
@@ -153,22 +154,18 @@ class RemoteQueue:
         answers, self.backlog_s = unpack_answers(body)
         for number, logits, queue_s, run_s, batch_rows in answers:
             if (text := self._take(number)) is not None:
-                run = queue_s, run_s, batch_rows
-                _tell(text, RowResult(logits[0], *run) if text.rows == 1 else RowsResult(logits, *run))
+                _tell(text, RowsResult(logits, queue_s, run_s, batch_rows))
 
     def failed(self, body: bytes) -> None:
         """Deliver the outcomes of a FAILURES frame."""
         failures, self.backlog_s = unpack_failures(body)
-        for number, error, let_in in failures:
-            if not let_in and isinstance(error, Refused | Expired | Unavailable):
-                self._tell(number, NotLetIn(error))
-            else:
-                self._tell(number, error)
+        for number, error in failures:
+            self._tell(number, error)
 
     def end_late(self, now: float) -> None:
         """Expire the texts that the executor did not expire at their deadline."""
         for text in [text for text in self._texts.values() if text.deadline_at + LATE_S < now]:
-            self.cancel(text)
+            text.cancel()
             _tell(text, Expired("no answer within the deadline: the executor process does not respond"))
 
     def _tell(self, number: int, outcome: TextOutcome) -> None:
@@ -225,7 +222,7 @@ class LinkListener(Protocol):
         """Whether the executor is ready; False once the connection is lost."""
 
     def counts(self) -> Any:  # Any: JSON
-        """The growth of the metrics since the last call."""
+        """What was counted since the last call."""
 
 
 class Link(asyncio.Protocol):

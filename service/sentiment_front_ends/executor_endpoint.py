@@ -13,10 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sentiment.batching.batcher import RowResult
-from sentiment.batching.row_queue import NotLetIn, Pending, RowQueue, TextOutcome
-from sentiment.batching.windows import RowsResult
-from sentiment.errors import Broken, Expired, Refused, Unavailable
+from sentiment.batching.row_queue import Pending, RowQueue, TextOutcome
+from sentiment.errors import Broken, Expired, Refused, RequestError, Unavailable
+from sentiment.lifecycle.states import CALLED, Event, State, Versions
 from sentiment.observability.logs import logger
 from sentiment.observability.tracing.trace import Tracer
 from sentiment_front_ends.frames import (
@@ -77,19 +76,17 @@ class FrontEndServer:
         Args:
             path: of the socket, in a folder that only this user may enter.
             front_ends: number of front ends that the server has.
-            add_counts: gets the growth of a front end's metrics.
+            add_counts: gets what a front end has counted.
             take_sample: gets the texts to read once more, with the digest of the model that answered.
         """
-        # The models whose texts are taken, by digest.
+        # The models whose texts are taken, by digest, and their states in the front ends.
         self.models: dict[bytes, Serving] = {}
+        self._versions = Versions[Serving]()
         self.ready = False
         self.add_counts = add_counts
         self.take_sample = take_sample
         self._path = path
         self._front_ends = front_ends
-        # The models that calls may use, and what their names mean.
-        self._listed: dict[bytes, Serving] = {}
-        self._in_use: dict[str, bytes] = {}
         self._revision = 0
         self._fronts: set[FrontEndConnection] = set()
         self._asks = 0
@@ -109,34 +106,38 @@ class FrontEndServer:
     async def begin(self, models: Iterable[Serving], in_use: Iterable[bytes]) -> None:
         """Take the texts of these models; returns once all front ends of the server accept calls for them."""
         for serving in models:
-            self._list(serving)
-        self._in_use = {_name(self._listed[digest]): digest for digest in in_use}
+            self._announce(serving)
+        used = [self.models[digest].model for digest in in_use]
+        # First those in use: the first of a name is put to use.
+        for model in sorted(self._versions.ids(State.ANNOUNCED), key=lambda model: model not in used):
+            self._versions.add(model)
         late = self._publish()
         while late() or len(self._fronts) < self._front_ends:
             await self._change()
 
     async def add(self, serving: Serving) -> None:
         """Take a model's texts; returns once the front ends accept calls for it. The first version of a name is put to use."""
-        self._list(serving)
-        self._in_use.setdefault(_name(serving), serving.digest)
+        self._announce(serving)
+        self._versions.add(serving.model)
         await self._follow("added", serving, FOLLOW_S)
 
     async def use(self, digest: bytes) -> None:
         """Make this the version in use of its name; returns once it is that in the front ends."""
-        serving = self._listed[digest]
-        self._in_use[_name(serving)] = digest
+        serving = self.models[digest]
+        self._versions.use(serving.model)
         await self._follow("used", serving, FOLLOW_S)
 
     async def remove(self, digest: bytes, within_s: float) -> None:
         """Take no more texts of a model, once no front end has a call for it or ``within_s`` seconds have passed."""
-        serving = self._listed.pop(digest)
-        if self._in_use.get(_name(serving)) == digest:
-            del self._in_use[_name(serving)]
+        serving = self.models[digest]
+        self._versions.move(serving.model, Event.WITHDRAWN)
         await self._follow("removed", serving, within_s)
+        self._versions.move(serving.model, Event.RELEASED)
         del self.models[digest]
 
-    def _list(self, serving: Serving) -> None:
-        self.models[serving.digest] = self._listed[serving.digest] = serving
+    def _announce(self, serving: Serving) -> None:
+        self._versions.announce(serving.model, serving)
+        self.models[serving.digest] = serving
         for front in self._fronts:
             front.send(model_frame(Kind.MODEL, serving.digest, serving.copy))
 
@@ -150,7 +151,7 @@ class FrontEndServer:
 
     async def _follow(self, change: str, serving: Serving, within_s: float) -> None:
         """Publish a change of a model, and wait until the front ends have followed."""
-        late = self._publish(b"" if serving.digest in self._listed else serving.digest)
+        late = self._publish(serving.digest if self._versions.state(serving.model) is State.LEAVING else b"")
         try:
             async with asyncio.timeout(within_s):
                 while late():
@@ -159,7 +160,9 @@ class FrontEndServer:
             logger().error("front_ends_late", change=change, model=serving.model, front_ends=late(), seconds=within_s)
 
     def _listing(self) -> bytes:
-        listing = Listing(self._revision, list(self._listed), list(self._in_use.values()))
+        states = {digest: self._versions.state(serving.model) for digest, serving in self.models.items()}
+        listed, in_use = ([digest for digest, state in states.items() if state in those] for those in (CALLED, [State.IN_USE]))
+        listing = Listing(self._revision, listed, in_use)
         return frame(Kind.MODELS, pack_listing(listing))
 
     def set_ready(self, ready: bool) -> None:
@@ -203,7 +206,7 @@ class FrontEndServer:
         """A front end has connected."""
         self._fronts.add(front)
         front.send(frame_of(Kind.STATE, {"ready": self.ready}))
-        for serving in self._listed.values():
+        for serving in self._versions.of(*CALLED):
             front.send(model_frame(Kind.MODEL, serving.digest, serving.copy))
         if self._revision:
             front.send(self._listing())
@@ -236,7 +239,7 @@ class FrontEndConnection(asyncio.Protocol):
         self._frames = Frames()
         self._transport: asyncio.Transport | None = None
         # Texts by their model's digest and their number; answers and failures by digest.
-        self._texts: dict[tuple[bytes, int], tuple[Serving, Pending]] = {}
+        self._texts: dict[tuple[bytes, int], Pending] = {}
         self._answered: dict[bytes, list[Answered]] = {}
         self._failed: dict[bytes, list[Failed]] = {}
         self._flushing = False
@@ -299,36 +302,37 @@ class FrontEndConnection(asyncio.Protocol):
     def _submit(self, digest: bytes, text: Text) -> None:
         serving, rows = self._server.models.get(digest), text.rows
         if serving is None:
-            self._fail(digest, Failed(text.number, Unavailable(UNLOADED), False))
+            self._refuse(digest, text, Unavailable(UNLOADED))
             return
         try:
             tell = partial(self._on_outcome, digest, text.number)
             trace = serving.tracer.join(text.place) if serving.tracer is not None and text.place is not None else None
-            self._texts[digest, text.number] = serving, serving.queue.submit(rows, text.deadline_at, tell, text.priority, trace)
+            self._texts[digest, text.number] = serving.queue.submit(rows, text.deadline_at, tell, text.priority, trace)
         except (Refused, Expired, Unavailable) as error:
-            self._fail(digest, Failed(text.number, error, False))
+            self._refuse(digest, text, error)
         except Exception:  # a caller waits for it
             logger().exception("submit_failed", rows=len(rows))
-            self._fail(digest, Failed(text.number, Broken("internal error; see the server's log"), True))
+            self._fail(digest, text.number, Broken("internal error; see the server's log"))
 
     def _cancel(self, digest: bytes, number: int) -> None:
-        serving, pending = self._texts.pop((digest, number), (None, None))
-        if serving is not None and pending is not None:
-            serving.queue.cancel(pending)
+        if (pending := self._texts.pop((digest, number), None)) is not None:
+            pending.cancel()
 
     def _on_outcome(self, digest: bytes, number: int, outcome: TextOutcome) -> None:
         del self._texts[digest, number]
-        if isinstance(outcome, RowResult | RowsResult):
-            logits = [outcome.logits] if isinstance(outcome, RowResult) else outcome.logits
-            answered = Answered(number, logits, outcome.queue_s, outcome.run_s, outcome.batch_rows)
+        if isinstance(outcome, RequestError):
+            self._fail(digest, number, outcome)
+        else:
+            answered = Answered(number, outcome.logits, outcome.queue_s, outcome.run_s, outcome.batch_rows)
             self._answered.setdefault(digest, []).append(answered)
             self._flush_soon()
-        else:
-            assert not isinstance(outcome, NotLetIn), "a queue in this process refuses in submit"
-            self._fail(digest, Failed(number, outcome, True))
 
-    def _fail(self, digest: bytes, failed: Failed) -> None:
-        self._failed.setdefault(digest, []).append(failed)
+    def _refuse(self, digest: bytes, text: Text, error: RequestError) -> None:
+        error.admitted = False
+        self._fail(digest, text.number, error)
+
+    def _fail(self, digest: bytes, number: int, error: RequestError) -> None:
+        self._failed.setdefault(digest, []).append(Failed(number, error))
         self._flush_soon()
 
     def _flush_soon(self) -> None:
@@ -348,7 +352,3 @@ class FrontEndConnection(asyncio.Protocol):
     def _backlog_s(self, digest: bytes) -> float:
         serving = self._server.models.get(digest)
         return serving.backlog_s() if serving is not None else 0.0
-
-
-def _name(serving: Serving) -> str:
-    return serving.model.partition("/")[0]

@@ -18,12 +18,12 @@ from sentiment.call.calls import OK, Calls
 from sentiment.call.names import SERVICE
 from sentiment.call.servicer import SentimentService
 from sentiment.call.status import HandedOn
-from sentiment.doors.grpc.accepting import Handler
 from sentiment.doors.grpc.context import Context
+from sentiment.doors.grpc.grpcio import Handler
 from sentiment.doors.grpc.handlers import Answering, Handlers
 from sentiment.errors import Expired, Unavailable
+from sentiment.lifecycle.registry import Models
 from sentiment.observability.tracing.trace import TRACE_HEADERS
-from sentiment.pipeline.registry import Models
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment_front_ends.executor_client import GONE
 

@@ -85,11 +85,10 @@ class Answered(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """Why a text has no answer. ``let_in``: the queue had accepted it."""
+    """Why a text has no answer."""
 
     number: int
     error: RequestError
-    let_in: bool
 
 
 class Sampled(NamedTuple):
@@ -275,9 +274,9 @@ def unpack_answers(body: bytes) -> tuple[list[Answered], float]:
 def pack_failures(failures: Sequence[Failed], backlog_s: float) -> bytes:
     """The body of FAILURES."""
     listed = []
-    for number, error, let_in in failures:
+    for number, error in failures:
         refusal = (error.retry_after_s, error.reason, error.needs_s) if isinstance(error, Refused) else None
-        listed.append((number, type(error).__name__, str(error), let_in, refusal))
+        listed.append((number, type(error).__name__, str(error), error.admitted, refusal))
     return json.dumps({"backlog_s": backlog_s, "failures": listed}).encode()
 
 
@@ -285,9 +284,10 @@ def unpack_failures(body: bytes) -> tuple[list[Failed], float]:
     """The inverse of ``pack_failures``."""
     decoded = json.loads(body)
     failures = []
-    for number, kind, message, let_in, refusal in decoded["failures"]:
+    for number, kind, message, admitted, refusal in decoded["failures"]:
         error: RequestError = Refused(message, *refusal) if refusal is not None else _ERRORS[kind](message)
-        failures.append(Failed(number, error, let_in))
+        error.admitted = admitted
+        failures.append(Failed(number, error))
     return failures, decoded["backlog_s"]
 
 

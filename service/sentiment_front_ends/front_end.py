@@ -13,14 +13,15 @@ from sentiment.call.calls import CODE_NAMES
 from sentiment.call.names import METHODS
 from sentiment.call.request_bytes import RequestBytes
 from sentiment.doors.grpc.endpoint import GrpcSide
+from sentiment.explain.thread import TIMED
 from sentiment.health_check import DRAINING, WAITING
+from sentiment.lifecycle.registry import Models
 from sentiment.model.classifier import Classifier
 from sentiment.model.scores import Scored
 from sentiment.observability.logs import lines_dropped, logger
-from sentiment.observability.metrics import Metrics
+from sentiment.observability.metrics import Grown, Metrics
 from sentiment.observability.tracing.start import make_tracer
 from sentiment.pipeline.queries import Query, TextLimits
-from sentiment.pipeline.registry import Models
 from sentiment.pipeline.served import Served
 from sentiment.security.secured import Secured
 from sentiment.serving import event_loop, signals
@@ -31,7 +32,7 @@ from sentiment_front_ends.executor_client import Link, RemoteQueue, connect, wat
 from sentiment_front_ends.forward import Forward
 from sentiment_front_ends.frames import Listing, Sampled
 from sentiment_front_ends.handshake import Start, beat
-from sentiment_front_ends.metric_totals import Counted, Counts
+from sentiment_front_ends.metric_totals import Counted, Growth
 from sentiment_front_ends.model_copy import classifier_of
 
 # Max unanswered rows of a front end and model, as a multiple of the executor's queue. Normally the executor's queue refuses first; this is
@@ -53,7 +54,7 @@ class FrontEnd:
         self._start = start
         self._settings = start.settings
         self._log = logger()
-        self._metrics = Metrics(METHODS, CODE_NAMES)
+        self._metrics = Metrics(METHODS, CODE_NAMES, TIMED)
         loop = event_loop.running()
         self._metrics.loop_busy_seconds.watch(lambda: loop.busy_s, start.name)
         self._metrics.log_lines_dropped.watch(lines_dropped)
@@ -134,9 +135,10 @@ class FrontEnd:
         self._executor_ready = ready
         self._show_ready()
 
-    def counts(self) -> Counts:
+    def counts(self) -> tuple[list[Growth], dict[str, Grown]]:
         """See LinkListener."""
-        return self._metrics.observing.run("counts", self._counted.take) or []
+        observe = self._metrics.observing.run
+        return observe("counts", self._counted.take) or [], observe("counts", self._metrics.grown) or {}
 
     def _show_ready(self) -> None:
         self._grpc.health.set_ready(self._executor_ready and self._opened and not self._draining, DRAINING if self._draining else WAITING)
@@ -201,15 +203,8 @@ class FrontEnd:
 
     def _list(self, listing: Listing) -> None:
         """Let new calls use these models. Those that have begun keep theirs."""
-        before, self._listed = self._listed, listing.models
-        for digest in before:
-            if digest not in listing.models:
-                self._models.remove(self._held[digest])
-        for digest in listing.models:
-            if digest not in before:
-                self._models.add(self._held[digest], use=False)
-        for digest in listing.in_use:
-            self._models.use(self._held[digest])
+        self._listed = listing.models
+        self._models.follow([self._held[digest] for digest in listing.models], [self._held[digest] for digest in listing.in_use])
 
     def _drop_unused(self) -> None:
         """Drop the models that are not listed and that no call uses, and tell the executor."""

@@ -16,8 +16,7 @@ Series = tuple[str, tuple[tuple[str, str], ...]]
 # An exemplar: the labels with the trace id, the measurement, and its time.
 Example = tuple[Mapping[str, str], float, float]
 # A series' name, its labels, its growth, and its last exemplar.
-Grown = tuple[str, dict[str, str], float, Example | None]
-Counts = list[Grown]
+Growth = tuple[str, dict[str, str], float, Example | None]
 
 
 class Counted:
@@ -27,9 +26,9 @@ class Counted:
         self._registry = registry
         self._sent: dict[Series, float] = {}
 
-    def take(self) -> Counts:
+    def take(self) -> list[Growth]:
         """The series that have grown."""
-        grown: Counts = []
+        grown: list[Growth] = []
         for family in self._registry.collect():
             if family.type not in ADDED:
                 continue
@@ -58,7 +57,7 @@ class Totals(Collector):
         self._added: dict[Series, float] = {}
         self._examples: dict[Series, Exemplar] = {}
 
-    def add(self, counts: Iterable[Grown]) -> None:
+    def add(self, counts: Iterable[Growth]) -> None:
         """Add the counts of another process."""
         for name, labels, more, example in counts:
             series = name, tuple(sorted(labels.items()))

@@ -9,8 +9,8 @@ import sys
 from collections import deque
 from typing import Any
 
-from sentiment.batching.batcher import Waiting
 from sentiment.batching.scheduler import Scheduler
+from sentiment.batching.text import Waiting
 from sentiment.batching.ticket import State, Ticket
 from sentiment.cli.main import main
 from sentiment.lifecycle import served_model

@@ -1,4 +1,4 @@
-"""Targets of clients: which are none, which are of this machine, by which proxy they are called, and why they do not answer."""
+"""Targets of clients: which are invalid, which are of this machine, by which proxy they are called, and why they do not answer."""
 
 import pytest
 
@@ -37,8 +37,8 @@ REFUSED = "failed to connect to all addresses; last error: UNKNOWN: ipv4:192.0.2
         (":50051", "names no server"),
         ("a host:1", "names no server"),
         ("127.0.0.1:50051/", "has no port"),
-        ("::1:50051", "the target '::1:50051' is no HOST:PORT, such as [::1]:50051"),
-        ("host:1:2", "is no HOST:PORT, such as 127.0.0.1:50051"),
+        ("::1:50051", "the target '::1:50051' is not HOST:PORT, such as [::1]:50051"),
+        ("host:1:2", "is not HOST:PORT, such as 127.0.0.1:50051"),
     ],
 )
 def test_a_target_that_grpc_would_take_for_something_else_is_refused(target: str, says: str) -> None:

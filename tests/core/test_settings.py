@@ -340,7 +340,7 @@ def test_the_reference_has_the_settings_as_they_are() -> None:
     assert markdown_table(settings_table()) in page, "docs/reference/settings.md is stale: make reference"
 
 
-def test_the_clients_variables_are_no_settings_and_stop_nothing() -> None:
+def test_the_clients_variables_are_not_settings_and_do_not_stop_the_start() -> None:
     environment = {"SENTIMENT_TARGET": "host:1", "SENTIMENT_CLIENT_TOKEN": "token", "SENTIMENT_CONFIG": "file"}
 
     assert load_settings({}, environment) == load_settings({}, {})

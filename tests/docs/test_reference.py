@@ -13,6 +13,7 @@ def made() -> dict[Path, str]:
     return runpy.run_path(str(ROOT / "docs/reference.py"))["made"]()
 
 
+@pytest.mark.smoke
 def test_the_reference_and_the_diagrams_are_those_of_the_code(made: dict[Path, str]) -> None:
     stale = [str(path.relative_to(ROOT)) for path, text in made.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
 

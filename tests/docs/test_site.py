@@ -9,6 +9,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.conftest import leave_out
@@ -50,6 +51,7 @@ def is_broken(page: Path, link: str) -> bool:
     return not path.exists() or bool(anchor and path.suffix == ".md" and anchor not in anchors(path))
 
 
+@pytest.mark.smoke
 def test_every_link_and_anchor_leads_somewhere() -> None:
     inside = [(page, link) for page in PAGES for link in links(page) if not re.match(r"[a-z][a-z0-9+.-]*:", link)]
 

@@ -44,6 +44,7 @@ def test_no_path_of_one_machine_is_committed() -> None:
     assert found == []
 
 
+@pytest.mark.smoke
 @pytest.mark.needs_tool("git")
 def test_text_files_end_with_one_line_feed_and_have_no_other_line_ends() -> None:
     wrong = []

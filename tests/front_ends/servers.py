@@ -21,7 +21,7 @@ from tests.conftest import PLAIN
 # Longer than any machine takes; a test that passes never waits so long.
 PATIENCE_S = 60
 HELD = "w7"
-# At most so many rows are in the batch that is held.
+# The most rows of the batch that is held.
 BATCH_ROWS_HELD = 7
 # Read by every Python at its start.
 HOLDING = """

@@ -17,12 +17,12 @@ from sentiment.call.calls import CODE_NAMES, CallLimits, Calls
 from sentiment.call.names import METHODS, SERVICE
 from sentiment.call.parsing import FIELDS_MAX
 from sentiment.call.request_bytes import RequestBytes
-from sentiment.doors.grpc.accepting import Handler
+from sentiment.doors.grpc.grpcio import Handler
 from sentiment.doors.grpc.handlers import Handlers
 from sentiment.doors.grpc.receiving import Receiving
+from sentiment.lifecycle.registry import Models
 from sentiment.model.lease import InUse
 from sentiment.observability.metrics import Metrics
-from sentiment.pipeline.registry import Models
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment_front_ends.executor_client import GONE
 from sentiment_front_ends.forward import Forward
@@ -137,7 +137,7 @@ async def joined(tmp_path: Path) -> AsyncIterator[Joined]:
     served: Any = SimpleNamespace(
         id="tiny/1", classifier=SimpleNamespace(manifest=manifest), metrics=metrics.model("tiny/1", [], ()), users=InUse()
     )
-    models.add(served)
+    models.follow([served], [served])
     forward = Forward(tmp_path / "calls.sock", models)
     calls = Calls(metrics, CallLimits(2**20, 60.0, 60.0, 1, 0.5, 0.002))
     handlers: dict[str, Handler] = {}
@@ -177,6 +177,7 @@ async def test_a_request_of_too_many_fields_is_refused_before_it_is_parsed(joine
     assert not read
 
 
+@pytest.mark.smoke
 async def test_headers_and_the_bounded_deadline_reach_the_executor(joined: Joined) -> None:
     assert await joined.call("GetModel", pb.GetModelRequest().SerializeToString(), Context(1e6)) == b"answer"
 
@@ -196,9 +197,7 @@ async def test_headers_and_the_bounded_deadline_reach_the_executor(joined: Joine
         ("Classify", pb.ClassifyRequest(text="good", explain=pb.ExplainOptions(), model="tiny")),
     ],
 )
-async def test_the_executor_is_told_the_version_that_the_name_means_here_and_the_call_uses_it_until_its_end(
-    joined: Joined, method: str, request_: Any
-) -> None:
+async def test_a_forwarded_call_names_the_version_in_use_and_holds_it(joined: Joined, method: str, request_: Any) -> None:
     joined.executor.answers = False
     calling = asyncio.create_task(joined.call(method, request_.SerializeToString(), Context()))
     async with asyncio.timeout(PATIENCE_S):

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sentiment.batching.row_queue import NotLetIn, TextOutcome
-from sentiment.errors import Broken, Refused, Unavailable
+from sentiment.batching.row_queue import TextOutcome
+from sentiment.errors import Broken, Refused, RequestError, Unavailable
 from sentiment.model.tokenizer import Row
 from sentiment.pipeline.queries import Query
 from sentiment.serving import event_loop
@@ -194,8 +194,8 @@ async def test_texts_that_arrive_before_the_model_is_loaded_are_refused(tmp_path
                 unpack_failures(model_of(body)[1])[0] for kind, body in frames.feed(await reader.read(2**16)) if kind is Kind.FAILURES
             ]
 
-    ((number, error, let_in),) = failed[0]
-    assert (number, type(error), let_in) == (7, Unavailable, False)
+    ((number, error),) = failed[0]
+    assert (number, type(error), error.admitted) == (7, Unavailable, False)
     writer.close()
     server.close()
 
@@ -207,7 +207,7 @@ async def test_a_text_that_cannot_be_withdrawn_does_not_keep_its_front_end_conne
         def submit(self, *_: Any) -> Any:
             return self
 
-        def cancel(self, _: Any) -> bool:
+        def cancel(self) -> bool:
             self.cancelled += 1
             raise RuntimeError("broken")
 
@@ -223,7 +223,7 @@ async def test_a_text_that_cannot_be_withdrawn_does_not_keep_its_front_end_conne
 
     assert joined.server.pids == {}
     assert queue.cancelled == 2
-    assert not any(isinstance(one, NotLetIn) for one in told)
+    assert all(one.admitted for one in told if isinstance(one, RequestError))
 
 
 def test_a_front_end_accepts_no_connection_before_it_can_answer(tmp_path: Path) -> None:

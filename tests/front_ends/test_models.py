@@ -5,18 +5,15 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from sentiment.batching.batcher import RowResult
-from sentiment.batching.row_queue import NotLetIn, TextOutcome
-from sentiment.errors import BadBundle, ModelNotFound, Unavailable
+from sentiment.batching.row_queue import RowsResult, TextOutcome
+from sentiment.errors import BadBundle, Unavailable
 from sentiment.model.classifier import load_classifier
 from sentiment.pipeline.queries import Query, QueryReader, TextLimits
-from sentiment.pipeline.registry import Models
 from sentiment_front_ends import executor_endpoint as endpoint
 from sentiment_front_ends.executor_client import Link, RemoteQueue, connect
 from sentiment_front_ends.executor_endpoint import FrontEndServer, Serving
@@ -35,10 +32,7 @@ class Answering:
     logits: list[float]
 
     def submit(self, _reading: object, _deadline_at: float, tell: Any, *_more: object) -> Any:
-        asyncio.get_running_loop().call_soon(tell, RowResult(self.logits, 0.0, 0.001, 1))
-
-    def cancel(self, _pending: object) -> bool:
-        return False
+        asyncio.get_running_loop().call_soon(tell, RowsResult([self.logits], 0.0, 0.001, 1))
 
 
 @dataclass
@@ -192,9 +186,9 @@ async def test_a_removed_model_takes_texts_until_no_front_end_holds_it(server: S
     queue.submit([row(1)], time.monotonic() + 60, outcomes.append, INTERACTIVE)
     await until(lambda: len(outcomes) == 2)
 
-    assert isinstance(outcomes[0], RowResult)
-    assert isinstance(outcomes[1], NotLetIn)
-    assert isinstance(outcomes[1].error, Unavailable)
+    assert isinstance(outcomes[0], RowsResult)
+    assert isinstance(outcomes[1], Unavailable)
+    assert not outcomes[1].admitted
     assert one.heard[-1] == Listing(3, [TWO], [])
 
 
@@ -210,27 +204,8 @@ async def test_models_with_different_labels_answer_texts_of_one_turn_each_by_its
         one.queues[digest].submit([row(1)], time.monotonic() + 60, outcomes[digest].append, INTERACTIVE)
     await until(lambda: sum(map(len, outcomes.values())) == 6)
 
-    assert [[one.logits for one in outcomes[digest]] for digest in (ONE, TWO)] == [[[1.0, -1.0]] * 3, [[2.0, 0.0, -2.0]] * 3]
+    assert [[one.logits for one in outcomes[digest]] for digest in (ONE, TWO)] == [[[[1.0, -1.0]]] * 3, [[[2.0, 0.0, -2.0]]] * 3]
     assert [one.queues[digest].backlog_s for digest in (ONE, TWO)] == [0.5, 1.0]
-
-
-def test_a_model_that_is_held_is_found_by_its_id_only() -> None:
-    models = Models("tiny")
-    one, two = (served_of(version) for version in (1, 2))
-    models.add(one)
-
-    models.hold(two)
-
-    assert models.find("tiny/2") is two
-    assert models.find("tiny") is models.find("") is one
-    assert models.all() == [one]
-    models.let_go(two)
-    with pytest.raises(ModelNotFound):
-        models.find("tiny/2")
-
-
-def served_of(version: int) -> Any:
-    return SimpleNamespace(id=f"tiny/{version}", classifier=SimpleNamespace(manifest=SimpleNamespace(name="tiny", version=version)))
 
 
 def test_a_copy_tokenizes_and_scores_as_the_model_and_needs_no_file(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from sentiment.batching.batcher import Batcher, RowResult, Waiting
+from sentiment.batching.batcher import Batcher
 from sentiment.batching.plan import BatchLimits
-from sentiment.batching.row_queue import HereQueue, NotLetIn, TextOutcome
+from sentiment.batching.row_queue import RowsResult, TextOutcome
 from sentiment.batching.scheduler import Scheduler
+from sentiment.batching.text import Waiting
 from sentiment.batching.ticket import Priority
-from sentiment.batching.windows import RowsResult
-from sentiment.errors import Expired, ModelFailed, Refused, Unavailable
+from sentiment.errors import Expired, ModelFailed, Refused, RequestError, Unavailable
 from sentiment.model.tokenizer import Row, Windows
 from sentiment_front_ends.executor_client import LATE_S, Link, RemoteQueue, connect
 from sentiment_front_ends.executor_endpoint import FrontEndServer, Serving
@@ -86,7 +86,7 @@ async def joined(tmp_path: Path) -> AsyncIterator[Joined]:
     heard, queue = Heard(), RemoteQueue(DIGEST, rows_max=100)
     link = await join(tmp_path / "rows.sock", heard, queue)
     async with asyncio.timeout(PATIENCE_S):
-        await server.begin([Serving(DIGEST, "tiny/1", b"copy", HereQueue(batcher), lambda: 0.125)], [DIGEST])
+        await server.begin([Serving(DIGEST, "tiny/1", b"copy", batcher, lambda: 0.125)], [DIGEST])
     server.set_ready(True)
     await until(heard.takes_texts)
     yield Joined(server, queue, heard, link, batcher, runner, notes, added)
@@ -110,6 +110,7 @@ async def answered(joined: Joined, reading: Row | Windows, outcomes: list[TextOu
     await until(lambda: bool(outcomes))
 
 
+@pytest.mark.smoke
 async def test_each_text_gets_its_own_answer_and_texts_of_one_turn_run_together(joined: Joined) -> None:
     told: list[list[TextOutcome]] = [[] for _ in range(4)]
 
@@ -124,7 +125,7 @@ async def test_each_text_gets_its_own_answer_and_texts_of_one_turn_run_together(
         joined.runner.finish()
     await until(lambda: all(told))
 
-    assert [one[0].logits for one in told[:3] if isinstance(one[0], RowResult)] == [[0.0], [1.0], [2.0]]
+    assert [one[0].logits for one in told[:3] if isinstance(one[0], RowsResult)] == [[[0.0]], [[1.0]], [[2.0]]]
     assert isinstance(told[3][0], RowsResult)
     assert told[3][0].logits == [[7.0], [8.0]]
     assert [len(one) for one in told] == [1] * 4
@@ -133,7 +134,7 @@ async def test_each_text_gets_its_own_answer_and_texts_of_one_turn_run_together(
     assert joined.queue.backlog_s == 0.125
 
 
-async def test_a_refusal_of_the_queue_arrives_as_not_let_in_with_its_reason(joined: Joined) -> None:
+async def test_a_refusal_of_the_queue_arrives_as_not_admitted_with_its_reason(joined: Joined) -> None:
     told: list[list[TextOutcome]] = [[] for _ in range(20)]
 
     for number in range(19):
@@ -142,11 +143,11 @@ async def test_a_refusal_of_the_queue_arrives_as_not_let_in_with_its_reason(join
     await until(lambda: sum(map(bool, told)) >= 14)
 
     refused = [one[0] for one in told if one]
-    assert all(isinstance(one, NotLetIn) for one in refused)
-    full = [one.error for one in refused if isinstance(one, NotLetIn) and isinstance(one.error, Refused)]
+    assert not any(one.admitted for one in refused if isinstance(one, RequestError))
+    full = [one for one in refused if isinstance(one, Refused)]
     assert full
     assert {error.reason for error in full} == {"queue_full"}
-    assert isinstance(told[19][0], NotLetIn)
+    assert told[19]
 
 
 async def test_a_text_may_expire_in_the_queue_and_another_may_fail(joined: Joined) -> None:
@@ -163,6 +164,7 @@ async def test_a_text_may_expire_in_the_queue_and_another_may_fail(joined: Joine
 
     assert isinstance(second[0], Expired)
     assert isinstance(first[0], ModelFailed)
+    assert first[0].admitted
     assert "kernel" not in str(first[0])
 
 
@@ -175,9 +177,9 @@ async def test_a_cancelled_text_is_neither_run_nor_answered(joined: Joined) -> N
     await until(lambda: joined.batcher.scheduler.rows_waiting == 1)
     unsent = submit(joined, row(3), told)
 
-    assert joined.queue.cancel(waiting)
-    assert joined.queue.cancel(unsent)
-    assert not joined.queue.cancel(waiting)
+    assert waiting.cancel()
+    assert unsent.cancel()
+    assert not waiting.cancel()
     await until(lambda: joined.batcher.scheduler.rows_waiting == 0)
     joined.runner.finish()
     await until(lambda: bool(running))
@@ -207,7 +209,7 @@ async def test_texts_of_a_front_end_that_disconnects_are_withdrawn_and_no_others
         joined.runner.finish()
     await until(lambda: bool(running and mine))
 
-    assert isinstance(mine[0], RowResult)
+    assert isinstance(mine[0], RowsResult)
     assert [type(outcome) for outcome in theirs] == [Unavailable]
     assert joined.server.pids == {"front-0": 42}
 
@@ -236,13 +238,13 @@ async def test_the_same_queue_works_with_the_next_executor(joined: Joined, tmp_p
 
     await server.start()
     async with asyncio.timeout(PATIENCE_S):
-        await asyncio.gather(looking, server.begin([Serving(DIGEST, "tiny/1", b"copy", HereQueue(joined.batcher), lambda: 0.0)], [DIGEST]))
+        await asyncio.gather(looking, server.begin([Serving(DIGEST, "tiny/1", b"copy", joined.batcher, lambda: 0.0)], [DIGEST]))
     server.set_ready(True)
     await until(joined.heard.takes_texts)
     outcomes: list[TextOutcome] = []
     await answered(joined, row(5), outcomes)
 
-    assert isinstance(outcomes[0], RowResult)
+    assert isinstance(outcomes[0], RowsResult)
     server.close()
 
 
@@ -276,9 +278,9 @@ async def test_the_unanswered_rows_of_a_front_end_are_limited() -> None:
 
     with pytest.raises(Refused, match="3 rows of this front end and model are unanswered; the limit is 3"):
         queue.submit([row(4)], until_s, told.append, INTERACTIVE)
-    queue.cancel(first)
+    first.cancel()
     queue.submit([row(4), row(5)], until_s, told.append, INTERACTIVE)
-    # So many rows no queue has room for, and the executor says so.
+    # No queue can hold this many rows, and the executor says so.
     queue.submit([row(6)] * 4, until_s, told.append, INTERACTIVE)
 
     assert told == []
@@ -311,5 +313,5 @@ async def test_a_peer_that_sends_an_invalid_frame_is_disconnected_and_no_other(j
     outcomes: list[TextOutcome] = []
     await answered(joined, row(1), outcomes)
 
-    assert isinstance(outcomes[0], RowResult)
+    assert isinstance(outcomes[0], RowsResult)
     assert len(errors) == 1

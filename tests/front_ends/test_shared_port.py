@@ -32,6 +32,7 @@ def several(bundles: Path) -> Iterator[Server]:
     server.end()
 
 
+@pytest.mark.smoke
 def test_the_answers_are_those_of_one_process(several: Server, client: Client) -> None:
     with several.client() as far:
         for text, truncation in (("a good film", ""), ("bad", ""), (LONG, ""), (LONG, "windows"), (LONG, "head_tail")):

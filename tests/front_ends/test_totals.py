@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from sentiment.observability.drift import Signal, stability_index
 from sentiment.observability.expected_accuracy import interval
 from sentiment.observability.metrics import Metrics, ModelMetrics
 from sentiment_front_ends.executor import Executor
+from sentiment_front_ends.front_end import FrontEnd
 from sentiment_front_ends.metric_totals import Counted, Totals
 from tests.tiny import LABELS
 
@@ -70,19 +72,29 @@ def answer(model: ModelMetrics, label: str, score: float) -> None:
     model.drift.add([label])
 
 
+def sending(front: Metrics, executor: Metrics) -> Callable[[], dict[str, float]]:
+    """Sends the executor what a front end has counted; returns what is shown then."""
+    counted, totals = Counted(front.registry), Totals(executor.registry, dict)
+    theirs: Any = SimpleNamespace(_counted=counted, _metrics=front)
+    own: Any = SimpleNamespace(_totals=totals, _metrics=executor)
+
+    def send() -> dict[str, float]:
+        Executor._add_counts(own, json.loads(json.dumps(FrontEnd.counts(theirs))))
+        return shown(totals)
+
+    return send
+
+
 def test_the_expected_accuracy_is_of_the_answers_of_all_processes() -> None:
     here, front = Metrics((), ()), Metrics((), ())
     own, theirs = (metrics.model("tiny/1", [], LABELS, [REFERENCE]) for metrics in (here, front))
-    executor: Any = SimpleNamespace(_metrics=here, _totals=Totals(here.registry, dict))
-    counted = Counted(front.registry)
+    send = sending(front, here)
     for _ in range(50):
         answer(own, "positive", 0.9)
         for score in (0.7, 0.8, 0.8, 0.5):
             answer(theirs, "negative" if score < 0.8 else "positive", score)
 
-    Executor._add_counts(executor, json.loads(json.dumps(counted.take())))
-
-    found = shown(executor._totals)
+    found = send()
     assert found["sentiment_expected_accuracy_texts,tiny/1"] == found["sentiment_score_count,false,tiny/1"] == 200
     assert found["sentiment_expected_accuracy,tiny/1"] == pytest.approx(0.8)
     assert found["sentiment_score_variance_total,tiny/1"] == pytest.approx(50 * (0.09 + 0.21 + 0.16 + 0.16))
@@ -91,9 +103,7 @@ def test_the_expected_accuracy_is_of_the_answers_of_all_processes() -> None:
     assert found["sentiment_expected_accuracy_high,tiny/1"] == pytest.approx(high)
     for _ in range(1000):
         answer(theirs, "negative", 0.9)
-    Executor._add_counts(executor, json.loads(json.dumps(counted.take())))
-
-    found = shown(executor._totals)
+    found = send()
     assert found["sentiment_expected_accuracy_withheld,drift,tiny/1"] == 1
     assert math.isnan(found["sentiment_expected_accuracy,tiny/1"])
 
@@ -101,17 +111,14 @@ def test_the_expected_accuracy_is_of_the_answers_of_all_processes() -> None:
 def test_drift_is_of_the_answers_of_all_processes() -> None:
     here, front = Metrics((), ()), Metrics((), ())
     own, theirs = (metrics.model("tiny/1", [], LABELS, [REFERENCE]) for metrics in (here, front))
-    executor: Any = SimpleNamespace(_metrics=here, _totals=Totals(here.registry, dict))
-    counted = Counted(front.registry)
+    send = sending(front, here)
     for metrics, label, texts in ((own, "positive", 400), (theirs, "positive", 350), (theirs, "negative", 250)):
         assert metrics.drift is not None
         for _ in range(texts):
             metrics.drift.add([label])
 
     for _ in range(2):
-        Executor._add_counts(executor, json.loads(json.dumps(counted.take())))
-
-    found = shown(executor._totals)
+        found = send()
     assert found["sentiment_drift_texts,tiny/1"] == 1000
     assert found["sentiment_drift_reference_share,usual,tiny/1"] == 1
     assert found["sentiment_signal_texts_total,label,positive,tiny/1"] == 750

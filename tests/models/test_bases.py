@@ -36,7 +36,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 @pytest.mark.parametrize("base", ["./mdoel", "models/english", "no/such", "mdoel"])
 @pytest.mark.parametrize("command", [*READERS, "scratch", "edit"])
-def test_a_folder_that_does_not_exist_is_told_and_no_hub_is_asked(
+def test_a_missing_folder_is_reported_without_asking_a_hub(
     command: str, base: str, offline: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = str(write_tsv(tmp_path / "data.tsv", sentences(20)))
@@ -67,7 +67,7 @@ def test_a_folder_that_does_not_exist_is_told_and_no_hub_is_asked(
     ],
     ids=["empty", "the version is forgotten", "no family"],
 )
-def test_a_folder_that_is_no_model_is_told_in_one_short_line(
+def test_a_folder_without_a_model_is_reported_in_one_line(
     command: str, inside: dict[str, str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = tmp_path / "base"

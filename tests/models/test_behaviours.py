@@ -122,7 +122,7 @@ def test_examples_are_the_surest_failures_with_their_answers() -> None:
     assert (judged.examples[0].answers, judged.examples[0].scores) == (("negative",), (0.67,))
 
 
-def test_a_neutral_label_is_no_hindrance_and_other_labels_are() -> None:
+def test_a_neutral_label_is_accepted_and_other_labels_are_not() -> None:
     labels = ("negative", "neutral", "positive")
 
     assert applies_to(labels)

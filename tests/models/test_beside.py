@@ -23,7 +23,7 @@ from sentiment_models.export.verify import check_movement, check_parity, movemen
 from tests.models.tiny_bert import save_tiny_bert, sentences
 
 
-def test_the_last_label_of_the_checkpoint_is_none_of_the_bundle_s_but_a_logit_of_every_graph(beside: tuple[Path, Exported]) -> None:
+def test_the_checkpoints_last_label_is_only_a_logit_of_the_bundle(beside: tuple[Path, Exported]) -> None:
     manifest = json.loads((beside[0] / "manifest.json").read_bytes())
 
     served = load_classifier(beside[0])

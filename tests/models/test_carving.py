@@ -120,7 +120,7 @@ def test_phrases_of_development_sentences_are_not_trained_on() -> None:
     assert 0.1 < len(split.dev) / len(whole) < 0.3
 
 
-def test_a_part_of_a_word_is_no_phrase() -> None:
+def test_a_part_of_a_word_is_not_a_phrase() -> None:
     texts = [f"art{n} is" for n in range(50)] + [f"this smart{n} island" for n in range(50)]
 
     split = carve([([Example(text, n % 2) for n, text in enumerate(texts)], 1)], 0.5, seed=1)

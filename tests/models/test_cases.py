@@ -64,7 +64,7 @@ def test_nothing_is_drawn_whose_sequence_may_change_with_the_release_of_python(m
     assert [case.json() for case in generate(GRAMMAR, 1, COUNT_MIN)] == wanted
 
 
-def test_there_are_as_many_texts_as_asked_for_and_both_labels_are_half() -> None:
+def test_the_requested_number_of_texts_is_made_half_of_each_label() -> None:
     assert len(CASES) == COUNT
     assert Counter(case.label for case in CASES) == dict.fromkeys(LABELS, COUNT // 2)
     assert 0.6 < len(TRAINED) / COUNT < 0.7

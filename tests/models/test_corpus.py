@@ -25,7 +25,7 @@ def recipe(*sources: Path, **given: object) -> Recipe:
     return Recipe("base", tuple(str(source) for source in sources), **given)
 
 
-def test_each_epoch_varies_a_text_anew_and_a_repeated_run_varies_it_alike() -> None:
+def test_each_epoch_varies_a_text_differently_and_a_repeated_run_alike() -> None:
     varied = Recipe("base", (), recase=0.5, typos=0.5)
     texts = [f"A film number {number} that I would not like to see again" for number in range(40)]
     examples = [Example(text, 0) for text in texts]
@@ -152,7 +152,7 @@ def test_a_label_without_a_text_is_said(whole: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "no training text has the label neutral: the model learns not to answer it\n"
 
 
-def test_a_label_that_is_none_of_the_run_s_is_refused_with_the_way(tmp_path: Path) -> None:
+def test_an_unknown_label_is_refused_with_a_remedy(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.tsv", "positive\tgood", "neutral\tso so")
 
     with pytest.raises(BadData, match=r"a\.tsv: line 2: label must be .*, got 'neutral'; name the labels of the data with --labels"):
@@ -177,7 +177,7 @@ def test_probabilities_come_with_a_label_or_make_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [[0.4], [0.5, 0.4], [-0.1, 1.1], [0.2, 0.3, 0.5]])
-def test_probabilities_that_are_none_are_refused_with_their_line(tmp_path: Path, given: list[float]) -> None:
+def test_invalid_probabilities_are_refused_with_their_line(tmp_path: Path, given: list[float]) -> None:
     path = write_lines(tmp_path / "soft.jsonl", {"text": "a", "label": 1}, {"text": "b", "probabilities": given})
 
     with pytest.raises(BadData, match=r"soft\.jsonl: line 2: expected 2 probabilities that sum to 1"):

@@ -73,6 +73,7 @@ def test_figures_are_those_of_the_services_answers_one_by_one(
     assert evaluation.truncation == "head"
 
 
+@pytest.mark.smoke
 def test_confusion_slices_and_intervals_agree_with_the_accuracy(evaluation: Evaluation) -> None:
     found = evaluation.datasets["made/up"]
     counts = np.array(found.confusion)

@@ -116,7 +116,7 @@ def test_one_steep_point_of_many_is_rounding_and_several_are_not() -> None:
 
 
 @pytest.mark.parametrize("output", ["logits", "attentions", "hidden"])
-def test_one_row_with_another_forward_output_is_no_rounding(made: Explained, output: str) -> None:
+def test_another_forward_output_in_one_row_is_an_error(made: Explained, output: str) -> None:
     rows = [made.tokenizer.encode(text) for text in TEXTS]
 
     def reference(feeds: Feeds, *others: NDArray[Any]) -> verify.Explained:
@@ -288,7 +288,7 @@ def test_a_graph_whose_states_are_not_recognized_has_all_other_outputs(make_fami
     assert outputs == {"logits", "attention", "score", "attention_gradient", "query", "key", "value_norm", "embedding_dots"}
 
 
-def test_a_classify_graph_is_no_explain_graph(exported: tuple[Path, Exported]) -> None:
+def test_a_classify_graph_is_not_an_explain_graph(exported: tuple[Path, Exported]) -> None:
     with pytest.raises(BadBundle, match="not an explain graph: missing inputs: alpha, baseline_ids"):
         ExplainSession(exported[0] / "fp32.onnx")
 

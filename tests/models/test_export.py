@@ -39,6 +39,7 @@ def _bytes(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.smoke
 def test_a_bundle_holds_these_files_and_lists_the_hash_of_each(exported: tuple[Path, Exported]) -> None:
     bundle = exported[0]
     manifest = json.loads((bundle / "manifest.json").read_bytes())
@@ -75,6 +76,7 @@ def test_the_manifest_keeps_the_contract(exported: tuple[Path, Exported]) -> Non
         assert graph["providers"] == ["CPUExecutionProvider"]
         assert graph["outputs"] == ["logits"]
         assert graph["invariance"] == 1e-4
+    assert (int8["pairs_fit"], fp32["pairs_fit"]) == (True, False)
     assert 1e-3 == fp32["tolerance"] <= int8["tolerance"] < 0.2
     assert manifest["accuracy"]["dev"]["rows"] == 60
     assert 0.5 <= manifest["calibration"]["abstain_below"] <= 0.6
@@ -310,7 +312,7 @@ def test_a_development_set_that_cannot_calibrate_makes_no_bundle(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match=r"it has no config\.json"):
         export(tmp_path, tmp_path / "1", name="tiny", version=1)
 

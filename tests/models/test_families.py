@@ -219,7 +219,7 @@ def test_every_family_is_tested() -> None:
         ("xlnet", {}, 512),
     ],
 )
-def test_a_family_reads_as_many_tokens_as_it_has_positions(family: str, fields: dict[str, int], tokens: int) -> None:
+def test_a_family_reads_one_token_for_each_position(family: str, fields: dict[str, int], tokens: int) -> None:
     assert FAMILIES[family].max_tokens(AutoConfig.for_model(family, **fields)) == tokens
 
 

@@ -86,7 +86,7 @@ def test_a_model_learns_from_200_texts_and_again_from_the_feedback_on_it(tmp_pat
     for bundle in (first, second):
         _check_kept(bundle, known)
     assert first.manifest.references["training"].texts == TEXTS
-    # The answer in the journal; the text that was only labelled is no answer.
+    # The answer in the journal; the text that was only labelled is not an answer.
     assert second.manifest.references["training"].texts == TEXTS + 1
     assert known.explanations
     assert study.dataset == f"{known.explanations.dataset} (measured on {NAME}, before this fine-tuning)"

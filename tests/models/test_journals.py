@@ -28,7 +28,7 @@ def read(path: Path, *lines: bytes) -> list[Example]:
     return list(read_examples(path, LABELS))
 
 
-def test_feedback_with_a_text_is_a_labelled_text_and_an_answer_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_feedback_with_a_text_is_a_labelled_text_and_an_answer_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = (
         answer("one", "good"),
         feedback("negative", "one", text="good \u2028\U0001f600"),
@@ -56,9 +56,7 @@ def test_the_last_label_of_a_request_or_a_text_counts_and_those_it_replaced_are_
     assert told.endswith("0 torn lines, 4 labels that a later one replaced\n")
 
 
-def test_a_text_of_which_no_label_is_right_is_no_labelled_text_and_takes_back_its_label(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_feedback_that_no_label_is_right_removes_the_label(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [
         feedback("positive", text="so so"),
         feedback(None, text="so so"),
@@ -107,7 +105,7 @@ def test_a_journal_without_a_labelled_text_is_refused_and_the_setting_is_named(t
     )
 
 
-def test_a_file_of_labelled_texts_that_is_no_journal_is_as_strict_as_before(tmp_path: Path) -> None:
+def test_a_file_of_labelled_texts_that_is_not_a_journal_is_read_strictly(tmp_path: Path) -> None:
     with pytest.raises(BadData, match=r"a\.jsonl: line 2: is no JSON"):
         read(tmp_path / "a.jsonl", line_of({"label": 1, "text": "good", "journal": "Nature"}), b'{"label": 1, "te\n')
 
@@ -117,7 +115,7 @@ def test_a_label_of_another_model_is_refused_with_its_line(tmp_path: Path) -> No
         read(tmp_path / "a.jsonl", answer("one"), feedback("neutral", text="so so"))
 
 
-def test_without_labels_every_answer_with_a_text_is_a_text_and_feedback_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_labels_every_answer_with_a_text_is_a_text_and_feedback_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(
         b"".join([answer("one", "good"), answer("one", "good"), feedback("negative", "one", text="good"), answer("two"), answer("x")[:-9]])

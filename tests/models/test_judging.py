@@ -45,7 +45,7 @@ def test_on_texts_of_all_labels_or_of_one_every_label_counts(labels: list[int]) 
     assert found.stated.tolist() == stated.tolist()
 
 
-def test_labels_are_told_by_name_whatever_their_order() -> None:
+def test_labels_are_matched_by_name_whatever_their_order() -> None:
     found = judge(np.array([[0.9, 0.1]]), np.array([False]), ("positive", "negative"), THREE, np.ones(3, np.bool_))
 
     assert found.answers.tolist() == [1]

@@ -17,6 +17,7 @@ from sentiment_models.training.recipe import Recipe
 from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
 
 
+@pytest.mark.smoke
 def test_train_export_evaluate_card_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base, data = save_tiny_bert(tmp_path / "base", labels=("bad", "good")), write_tsv(tmp_path / "data.tsv", sentences(120, seed=4))
     run, bundle, figures = tmp_path / "run", tmp_path / "bundles" / "tiny" / "2", tmp_path / "figures.json"

@@ -1,4 +1,4 @@
-"""A bundle as a wheel: pip installs it, and the service serves it without being told where it is."""
+"""A bundle as a wheel: pip installs it, and the service finds and serves it without its path."""
 
 import json
 import os

@@ -117,7 +117,7 @@ def only(rng: random.Random) -> str:
     return typos("abcdefgh 1 2 3 4", rng).split()[0]
 
 
-def test_slips_keep_everything_that_is_no_letter() -> None:
+def test_slips_change_letters_only() -> None:
     text = "It cost $1,204.50 (really!) at 9:30 - see https://example.com/x?y=1 \u2014 naïve, café."
 
     typed = typos(text, random.Random(5))

@@ -68,7 +68,7 @@ def test_a_text_that_is_kept_back_is_in_no_file_to_learn_from_however_it_is_writ
     assert files["forum"] == []
 
 
-def test_a_phrase_of_a_sentence_that_is_kept_back_is_kept_back_too_and_the_others_are_told_by_length(data: Path) -> None:
+def test_a_phrase_of_a_sentence_that_is_kept_back_is_kept_back_too_and_the_others_are_split_by_length(data: Path) -> None:
     files = prepare(data)
 
     assert [row["text"] for row in files["kept/sst5"]] == [SENTENCE]

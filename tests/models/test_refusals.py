@@ -79,7 +79,7 @@ def test_checkpoints_that_call_their_labels_otherwise_have_no_mean(refused: Call
     assert said == "error: /other: labels are bad, positive, but those of /whole are negative, positive"
 
 
-def test_an_average_replaces_nothing_unless_it_is_told_to(refused: Callable[..., str], tmp_path: Path) -> None:
+def test_an_average_overwrites_nothing_unless_asked(refused: Callable[..., str], tmp_path: Path) -> None:
     other = save_tiny_bert(tmp_path / "other", seed=2)
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "letter.txt").write_text("mine")
@@ -91,7 +91,7 @@ def test_an_average_replaces_nothing_unless_it_is_told_to(refused: Callable[...,
 
 @pytest.mark.parametrize(("device", "why"), [("cuda:7", "device cuda:7 cannot be used: "), ("foo", "device foo cannot be used: ")])
 @pytest.mark.parametrize("command", ["train", "pretrain", "label"])
-def test_a_device_that_is_not_there_is_told_before_the_work(command: str, device: str, why: str, refused: Callable[..., str]) -> None:
+def test_a_missing_device_is_reported_before_the_work(command: str, device: str, why: str, refused: Callable[..., str]) -> None:
     before, behind = READERS[command]
 
     said = refused(*before, "WHOLE", *behind, "--device", device)

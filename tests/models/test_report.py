@@ -122,7 +122,7 @@ def test_plots_are_pngs_and_equal_for_equal_input() -> None:
     assert len(set(drawn[0])) == 3
 
 
-def test_more_curves_than_can_be_told_apart_are_refused() -> None:
+def test_more_curves_than_can_be_distinguished_are_refused() -> None:
     with pytest.raises(ValueError, match="29 curves; the limit is 28"):
         curves({str(number): [(0, 0)] for number in range(SERIES_MAX + 1)}, "x", "y", "t")
 

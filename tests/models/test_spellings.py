@@ -59,7 +59,7 @@ def test_a_spelling_goes_to_the_more_frequent_word_and_no_word_is_one() -> None:
     assert list(found) == sorted(found)
 
 
-def test_a_frequent_word_of_the_texts_is_no_spelling() -> None:
+def test_a_frequent_word_is_not_a_misspelling() -> None:
     counts = Counter(movie=MANY, moive=COUNT_MIN, mvoie=COUNT_MIN + 1)
 
     found = find_spellings(["movie"], counts)

@@ -1,4 +1,4 @@
-"""Bad data files: each is told with file, line and what to do, or is read as it was meant."""
+"""Bad data files: each is reported with file, line and remedy, or is read as intended."""
 
 import gzip
 from pathlib import Path

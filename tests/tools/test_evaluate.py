@@ -67,7 +67,7 @@ def test_a_file_of_two_labels_is_judged_by_the_likelier_of_them_too() -> None:
     assert found.everything().mean == pytest.approx(1 / 3)
     assert found.among_counting().mean == pytest.approx(2 / 3)
     assert any("no text labelled neutral" in line for line in advice(found))
-    # An answer of a label that the file lacks is no error of its two.
+    # An answer of a label that the file lacks is not an error of its two.
     assert found.errors() == []
 
 
@@ -80,7 +80,7 @@ def test_in_a_file_of_one_label_every_label_of_the_model_counts() -> None:
     assert [error["answered"] for error in shown["errors"]] == ["neutral"]
 
 
-def test_a_label_called_undecided_is_told_from_answers_that_abstain() -> None:
+def test_a_label_named_undecided_is_distinguished_from_abstentions() -> None:
     found = Evaluation(("fine", "undecided"))
     for abstained in (False, False, True):
         found.add(Judged("fine", {"fine": 0.2, "undecided": 0.8}, abstained, "a text", "line 1"))
@@ -97,7 +97,7 @@ def test_macro_f1_is_the_mean_over_the_labels_of_the_file() -> None:
     assert found.macro_f1() == pytest.approx(2 / 3)
 
 
-def test_the_surest_errors_are_kept_and_those_that_abstain_are_none() -> None:
+def test_the_surest_errors_are_kept_and_those_that_abstain_are_not() -> None:
     texts = [judged("neutral", 0.5 + number / 100, 0.1, 0.1, place=f"line {number}") for number in range(2 * ERRORS_MAX)]
 
     errors = of(*texts, judged("negative", 0, 0.99, 0.01, abstained=True), judged("positive", 0.1, 0.8, 0.1)).errors()
@@ -136,7 +136,7 @@ def test_a_file_of_two_labels_that_the_likelier_of_them_answers_needs_no_trainin
 
 
 def sure(right: int, of_sure: int, texts: int) -> Evaluation:
-    """So many of the answers are surer than the others, which are wrong."""
+    """``of_sure`` of the answers are surer than the others, which are wrong."""
     surer = [judged("positive", 0.02, 0.96, 0.02)] * right + [judged("negative", 0.02, 0.96, 0.02)] * (of_sure - right)
     return of(*surer, *[judged("negative", 0.1, 0.6, 0.3)] * (texts - of_sure))
 

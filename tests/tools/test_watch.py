@@ -178,7 +178,7 @@ def test_yesterdays_journal_is_a_reference_for_todays(start: Start, watch: Any, 
 
 
 def answer(at: float, text: str = "", **changes: object) -> bytes:
-    """A line, so many seconds after a minute's begin."""
+    """A line, ``at`` seconds after the start of a minute."""
     row = {
         "journal": "answer",
         "time": f"2026-11-26T02:14:{at:06.3f}Z",

@@ -3,6 +3,7 @@
 Both are shrunk to blocks of 8 x 8 pixels; a block differs if its mean colour does by more than a tenth of the scale.
 """
 
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,9 @@ BLOCK_DIFFERS = 24.0
 # Full hinting of all letters makes a mean of 0.4 and a share of 0.07 %, a short column of numbers that moved 0.9 %.
 MEAN_MAX = 1.5
 SHARE_MAX = 0.0015
+
+# What the approved pictures are drawn in: families, and the packages of Debian and Ubuntu that bring them.
+FONTS = {"DejaVu Sans": "fonts-dejavu-core", "Noto Color Emoji": "fonts-noto-color-emoji"}
 
 Blocks = npt.NDArray[np.float32]
 
@@ -30,6 +34,16 @@ class Difference:
     def same(self) -> bool:
         """Whether both show the same."""
         return self.mean <= MEAN_MAX and self.share <= SHARE_MAX
+
+
+def missing_fonts() -> list[str]:
+    """The packages that this machine lacks; without fontconfig, all."""
+    try:
+        listed = subprocess.run(["fc-list", ":", "family"], capture_output=True, text=True, timeout=30, check=False).stdout
+    except FileNotFoundError:
+        listed = ""
+    families = {family for line in listed.splitlines() for family in line.split(",")}
+    return [package for family, package in FONTS.items() if family not in families]
 
 
 def blocks(picture: Image.Image) -> Blocks:

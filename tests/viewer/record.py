@@ -57,7 +57,7 @@ def served() -> RunningServer:
 
 
 def main() -> None:
-    """Write the file anew."""
+    """Write the file again."""
     server = served()
     try:
         lines = [json.dumps(line, ensure_ascii=False, separators=(",", ":")) for line in record(server.url)]

@@ -2,12 +2,10 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from sentiment.client import ExplainOptions, model_json
 from sentiment.settings import Settings
 from sentiment_models.export.export import export
 from tests.conftest import RunningServer
@@ -22,14 +20,6 @@ pytestmark = pytest.mark.needs_tool("chromium")
 
 TEXT = "the film was not good at all"
 NONE = "This bundle has no such measurement."
-# The colours of the picture right of the names.
-COLOURS = """(canvas) => {
-  const left = Math.round(canvas.width * 0.3);
-  const pixels = canvas.getContext("2d").getImageData(left, 0, canvas.width - left, canvas.height).data;
-  const found = new Set();
-  for (let place = 0; place < pixels.length; place += 4) if (pixels[place + 3]) found.add([...pixels.slice(place, place + 3)].join());
-  return [...found];
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -93,40 +83,12 @@ def test_the_text_view_starts_with_the_studys_default(visit: Visit, measured: Ru
     )
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_picture_uses_the_theme_colours(visit: Visit, measured: RunningServer, scheme: str) -> None:
-    page = visit(address(measured.url, "card", text=TEXT), color_scheme=scheme)
-    canvas = section(page).locator("canvas")
-    expect(canvas).to_be_visible()
-
-    accent, positive = page.evaluate(
-        """() => ["accent", "positive"].map((name) => {
-          const colour = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim().slice(1);
-          return [0, 2, 4].map((place) => parseInt(colour.slice(place, place + 2), 16)).join();
-        })"""
-    )
-
-    assert {accent, positive} <= set(canvas.evaluate(COLOURS))
-    assert canvas.get_attribute("aria-label").endswith("The table below has the numbers.")
-
-
 def test_the_scorecard_fits_a_phone_and_axe_finds_nothing(visit: Visit, measured: RunningServer) -> None:
     page = visit(address(measured.url, "card", text=TEXT), viewport=PHONE)
     expect(section(page).locator("canvas")).to_be_visible()
 
     assert page.evaluate("() => document.documentElement.scrollWidth") == PHONE["width"]
     assert violations(page, "trust on a phone") == []
-
-
-def test_a_saved_page_contains_the_trust(visit: Visit, measured: RunningServer, tmp_path: Path) -> None:
-    with measured.client(timeout_s=60.0) as client:
-        options = ExplainOptions(methods=("shapley",))
-        (tmp_path / "page.html").write_text(client.explain(TEXT, options=options).to_html(model_json(client.get_model())), encoding="utf-8")
-
-    page = visit(address((tmp_path / "page.html").as_uri(), "card"))
-
-    expect(section(page)).to_contain_text("The text view shows shapley.")
-    expect(section(page).locator("tbody tr")).to_have_count(len(explanations()["trust"]))
 
 
 def test_a_bundle_without_a_study_says_so(visit: Visit, paired: RunningServer) -> None:

@@ -43,7 +43,7 @@ def common(first: list[str], second: list[str]) -> int:
 
 @settings(max_examples=150)
 @given(first=WORDS, second=WORDS)
-def test_each_word_stands_once_in_order_and_as_many_as_possible_stay(diff: Page, first: list[str], second: list[str]) -> None:
+def test_each_word_appears_once_in_order_and_most_words_stay(diff: Page, first: list[str], second: list[str]) -> None:
     aligned = diff.evaluate("([first, second]) => alignedWords(first, second)", [first, second])
 
     for side, words in enumerate((first, second)):

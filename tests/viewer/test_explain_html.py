@@ -60,6 +60,7 @@ def kinds_of(lines: list[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(kind for line in lines for kind in line))
 
 
+@pytest.mark.smoke
 def test_the_page_contains_all_views(capsys: Captured, where: list[str], tmp_path: Path) -> None:
     path = tmp_path / "page.html"
 

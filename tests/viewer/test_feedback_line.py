@@ -23,7 +23,7 @@ def told(folder: Path) -> list[dict[str, Any]]:
     return [row for row in rows(folder) if row["journal"] == "feedback"]
 
 
-def test_a_server_without_a_journal_is_told_nothing(visit: Visit, start: Start) -> None:
+def test_a_server_without_a_journal_gets_no_feedback(visit: Visit, start: Start) -> None:
     page = visit(address(start().url, text="a good film"))
     settled(page)
 
@@ -84,7 +84,7 @@ def test_a_label_that_is_under_way_outlives_the_text_and_takes_no_focus(visit: V
     until(page, lambda: [row["label"] for row in told(folder)] == ["positive", "negative"], "both labels are in the journal")
 
 
-def test_an_answer_that_the_journal_did_not_draw_is_told_by_its_text(visit: Visit, start: Start, tmp_path: Path) -> None:
+def test_feedback_for_an_unsampled_answer_names_its_text(visit: Visit, start: Start, tmp_path: Path) -> None:
     folder = tmp_path / "journal"
     server = start(journal=str(folder), journal_share=0.0, journal_texts=True)
     page = visit(address(server.url, text="a good film"), refused=True)

@@ -471,7 +471,7 @@ def test_few_texts_are_in_flight_and_cancelling_withdraws_them(
     server = start()
     page = visit(address(server.url, "file"))
     gate = Gate(server, monkeypatch)
-    open_calls = lambda: server.app._grpc.calls._open  # noqa: E731
+    open_calls = lambda: server.calls.open  # noqa: E731
     try:
         classify(page, csv_file(tmp_path / "x.csv", ["good"] * 500))
         until(page, lambda: open_calls() == 4, "four texts are in flight")

@@ -9,15 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from google.protobuf.json_format import ParseDict
 from playwright.sync_api import Locator, Page, Route, expect
 
-from sentiment.v1 import sentiment_pb2 as pb
-from sentiment_viewer.page import saved_page
 from tests.conftest import RunningServer
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
-from tests.viewer.reading import number, painted, saved_svg, settled, sideways
+from tests.viewer.reading import number, saved_svg, settled
 from tests.viewer.texts import PAIR
 
 pytestmark = pytest.mark.needs_tool("chromium")
@@ -314,18 +311,3 @@ def test_points_move_between_layers_unless_the_reader_wants_no_motion(visit: Vis
 
     # What is there after, or what is between, too.
     assert pictures == 1 if motion == "reduce" else pictures > 2, pictures
-
-
-def test_a_saved_page_holds_the_geometry(visit: Visit, messages: list[dict[str, Any]], words: list[str], tmp_path: Path) -> None:
-    file = tmp_path / "page.html"
-    file.write_text(saved_page([ParseDict(message, pb.ExplainResponse()).SerializeToString() for message in messages], TEXT))
-    page = visit.blank(file.as_uri())
-    page.context.set_offline(True)
-
-    page.goto(address(file.as_uri(), "geometry", geometry_layer=6))
-
-    expect(page.locator(".geometry-table tbody tr")).to_have_count(len(words))
-    assert painted(page.locator(".geometry-canvas")) > 2000
-    # Without an attribution, no word has its number.
-    expect(chosen(page).get_by_role("heading")).to_have_text(words[0])
-    assert sideways(page) == 0

@@ -105,21 +105,6 @@ def test_hovering_shows_the_links_of_one_token(visit: Visit, recorded: str) -> N
     expect(all_links).to_be_visible()
 
 
-def test_keyboard_focus_describes_the_links_of_a_token(visit: Visit, english: RunningServer, found: Explanation) -> None:
-    page = visit(address(english.url, "heads", text=SHORT, heads="3", layer=0))
-    settled(page)
-    options = column(page).get_by_role("option")
-
-    options.first.focus()
-    page.keyboard.press("ArrowDown")
-
-    said = options.nth(1).get_attribute("aria-description") or ""
-    row = found.attention.maps[0, 3][1]
-    text, weight = said.removeprefix("head 3 looks most at: ").split(", ")[0].rsplit(" ", 1)
-    assert found.units[int(row.argmax())][0] == text
-    assert float(weight) == pytest.approx(row.max(), abs=U8 + 0.0051)
-
-
 def test_pieces_and_special_tokens_can_be_chosen(visit: Visit, english: RunningServer, reader: Client) -> None:
     text = "an incomprehensibly overwrought melodrama"
     page = visit(address(english.url, "heads", text=text))

@@ -15,6 +15,7 @@ from tests.viewer.texts import FOREIGN, SHORT
 pytestmark = pytest.mark.needs_tool("chromium")
 
 
+@pytest.mark.smoke
 def test_the_answer_matches_the_python_client(visit: Visit, english: RunningServer, reader: Client) -> None:
     page = visit(english.url)
 

@@ -1,7 +1,5 @@
 """Sentences and targets on the page: marked in the text, said in words, kept in the address, in files, saved pages and pictures."""
 
-import csv
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +16,7 @@ from tests.viewer.browser import DESK, PHONE, address
 from tests.viewer.conftest import Visit
 from tests.viewer.reading import ask, saved_svg, settled, show, sideways
 from tests.viewer.test_accessibility import violations
-from tests.viewer.test_file_view import saved, says
+from tests.viewer.test_file_view import says
 
 pytestmark = pytest.mark.needs_tool("chromium")
 
@@ -196,38 +194,6 @@ def test_a_picture_and_a_saved_page_hold_the_parts(visit: Visit, three: RunningS
     assert 'sentence "A film.": neutral' in picture
     assert 'target "price": not named in the text' in picture
     assert "The text praises and blames" in picture
-
-
-def parts_file(folder: Path) -> Path:
-    """Rows with targets as names, as JSON, as none, and as what they cannot be."""
-    file = folder / "x.csv"
-    rows = [(TEXT, "film; price"), ("a great film", '["film"]'), ("awful. good.", ""), ("good", "[1]")]
-    with file.open("w", newline="", encoding="utf-8") as opened:
-        csv.writer(opened).writerows([("text", "topics"), *rows])
-    return file
-
-
-def test_a_file_with_parts_is_saved_as_the_command_line_writes_it(visit: Visit, three: RunningServer, tmp_path: Path) -> None:
-    file, written = parts_file(tmp_path), tmp_path / "written.csv"
-    page = visit(address(three.url, "file"))
-    page.get_by_label("A file of texts").set_input_files(file)
-    page.get_by_label("Targets of a text").select_option("in topics")
-    page.get_by_role("checkbox", name="Answer each sentence").last.check()
-    page.get_by_role("button", name="Classify").click()
-    says(page, "Done: 3 texts answered, 1 not answered.")
-    page.get_by_label("Escape formulas").uncheck()
-
-    rows = saved(page, tmp_path)
-
-    command = [sys.executable, "-m", "sentiment", "classify", "--input", str(file), "--output", str(written), "--target", three.target]
-    subprocess.run([*command, "--sentences", "--targets-column", "topics"], timeout=120, check=False)
-    with written.open(newline="", encoding="utf-8") as opened:
-        expected = list(csv.DictReader(opened))
-    assert [list(row) for row in rows] == [list(row) for row in expected]
-    for row, other in zip(rows, expected, strict=True):
-        for name in ("sentences", "targets"):
-            assert json.loads(row[name] or "null") == near(json.loads(other[name] or "null"))
-        assert (row["sentences_total"], row["error"]) == (other["sentences_total"], other["error"])
 
 
 def near(value: Any) -> Any:

@@ -7,9 +7,9 @@ from typing import Never
 import pytest
 from playwright.sync_api import Page, expect
 
-from sentiment.explain.turns import NoRoom
+from sentiment.explain.turns import NoRoom, Turns
 from tests.conftest import RunningServer
-from tests.core.grpc.gate import Gate, in_loop, served_by, total
+from tests.core.grpc.gate import Gate, in_loop, total
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
 from tests.viewer.reading import VIEWS, ask, field, settled, show, until
@@ -62,7 +62,7 @@ def test_a_full_queue_says_when_to_retry_and_the_button_retries(visit: Visit, st
     def full(*_: object) -> Never:
         raise NoRoom("16 explanations are waiting; the limit is 16", 2.0)
 
-    monkeypatch.setattr(served_by(server).explaining._threads._turns, "admit", full)
+    monkeypatch.setattr(Turns, "admit", full)
     page = visit(address(server.url, text="a good film"), refused=True)
 
     says(page, "Try again in")
@@ -149,7 +149,7 @@ def test_a_second_text_cancels_the_first(visit: Visit, start: Start, monkeypatch
     expect(page.locator(".answer .label")).to_have_text("positive")
     settled(page)
     expect(page.locator(".text-words")).to_have_text("good")
-    until(page, lambda: server.app._grpc.calls._open == 0, "no call is open")
+    until(page, lambda: server.calls.open == 0, "no call is open")
     assert server.metric("sentiment_explanations", model="tiny/1") == 0
 
 

@@ -5,7 +5,6 @@ tiny bundle, whose sums are the same on all machines.
 """
 
 import io
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +12,11 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page, expect
 
-from tests.conftest import RunningServer
+from tests.approved import APPROVING
+from tests.conftest import RunningServer, leave_out
 from tests.viewer.browser import DESK, PHONE, address
 from tests.viewer.conftest import Visit
-from tests.viewer.pictures import compared, save_small
+from tests.viewer.pictures import compared, missing_fonts, save_small
 from tests.viewer.reading import settled
 
 pytestmark = pytest.mark.needs_tool("chromium")
@@ -61,6 +61,13 @@ ASKED = {
 }
 
 
+@pytest.fixture
+def fonts() -> None:
+    """Other fonts draw other pictures."""
+    if missing := missing_fonts():
+        leave_out(", ".join(missing), "not installed")
+
+
 def still(page: Page) -> Image.Image:
     """A picture of the page once it does not change any more: lines are drawn some a frame."""
     last = b""
@@ -80,7 +87,7 @@ def matches(page: Page, name: str, part: str, tmp_path: Path) -> None:
     settled(page)
     found = still(page)
     path = APPROVED / f"{name}.png"
-    if os.environ.get("APPROVE"):
+    if APPROVING:
         save_small(found, path)
         return
     seen = tmp_path / f"{name}.png"
@@ -89,6 +96,7 @@ def matches(page: Page, name: str, part: str, tmp_path: Path) -> None:
     assert difference.same, f"{difference}: compare {path} with {seen}"
 
 
+@pytest.mark.usefixtures("fonts")
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_view_matches_its_approved_picture(visit: Visit, recorded: str, tmp_path: Path, name: str) -> None:
     view, state, settings = PICTURES[name]
@@ -99,6 +107,7 @@ def test_a_view_matches_its_approved_picture(visit: Visit, recorded: str, tmp_pa
     matches(page, name, "#tabs" if view != "text" else "#answer", tmp_path)
 
 
+@pytest.mark.usefixtures("fonts")
 @pytest.mark.parametrize("name", ASKED)
 def test_a_view_that_asks_a_server_matches_its_approved_picture(
     visit: Visit, start: Callable[..., RunningServer], tmp_path: Path, name: str
@@ -119,6 +128,32 @@ def test_a_view_that_asks_a_server_matches_its_approved_picture(
         expect(page.locator(".compare-body")).to_be_visible()
 
     matches(page, name, "#tabs", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("families", "missing"),
+    [
+        ("DejaVu Sans", "fonts-noto-color-emoji"),
+        ("DejaVu Sans Mono", "fonts-dejavu-core, fonts-noto-color-emoji"),
+        (None, "fonts-dejavu-core"),
+    ],
+)
+@pytest.mark.parametrize("require_all", ["", "1"])
+def test_without_their_fonts_the_pictures_are_left_out_by_name(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, tmp_path: Path, families: str | None, missing: str, require_all: str
+) -> None:
+    if families is not None:
+        (tmp_path / "fc-list").write_text(f"#!/bin/sh\necho '{families},{families} Bold'\n")
+        (tmp_path / "fc-list").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("REQUIRE_ALL", require_all)
+    named = set[str]()
+    monkeypatch.setattr("tests.conftest._left_out", named)
+
+    with pytest.raises(pytest.fail.Exception if require_all else pytest.skip.Exception, match=f"{missing}.* not installed"):
+        request.getfixturevalue("fonts")
+
+    assert missing in named.pop()
 
 
 def test_the_approved_pictures_are_complete_and_small() -> None:

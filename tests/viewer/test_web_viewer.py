@@ -12,6 +12,7 @@ from tests.core.http.http import call
 PARTS = sorted(set(assets()) - {"index.html"})
 
 
+@pytest.mark.smoke
 def test_the_page_and_its_parts_are_what_the_package_has(server: RunningServer) -> None:
     assert call(server, "/").body == assets()["index.html"].body
     for name in PARTS:

@@ -1,4 +1,4 @@
-"""The page has the same sentences as the terminal: wording.js against explanation_text.py."""
+"""The page chooses the same sentences as the terminal: wording.js against explanation_text.py."""
 
 from itertools import product
 from types import SimpleNamespace
@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from sentiment.cli.explanation_text import _counterfactual, _directions, _evidence, _explained, _moved
+from sentiment_viewer.joining import joined
 from sentiment_viewer.page import assets
 
 pytestmark = pytest.mark.needs_tool("chromium")
@@ -27,7 +28,8 @@ def said(browser: Browser, call: str, cases: list[Any]) -> list[str]:
     """What a call of wording.js says of each case, without the signs that keep a word's direction to itself."""
     page = browser.new_page()
     try:
-        page.add_script_tag(content=assets()["wording.js"].text.replace("\nexport ", "\n"))
+        scripts = {name: asset.text for name, asset in assets().items() if name.endswith(".js")}
+        page.add_script_tag(content=joined(scripts, "wording.js"))
         sentences: list[str] = page.evaluate(f"([header, cases]) => cases.map((found) => {call})", [HEADER, cases])
         return [sentence.replace("\u2068", "").replace("\u2069", "") for sentence in sentences]
     finally:
@@ -117,7 +119,7 @@ def test_a_number_has_a_minus_sign_and_zero_has_none(browser: Browser) -> None:
     assert said(browser, "signedNumber(found)", [1.716, -1.06, 0, -0.001]) == ["+1.72", "\u22121.06", "0.00", "0.00"]
 
 
-def test_a_plain_number_has_as_many_digits_as_its_size_needs(browser: Browser) -> None:
+def test_the_digits_of_a_number_depend_on_its_size(browser: Browser) -> None:
     assert said(browser, "plainNumber(found)", [1.716, -106.26, 0, -0.001]) == ["1.72", "\u2212106.3", "0.00", "0.00"]
     assert said(browser, "plainNumber(-found / 0)", [1]) == ["\u2212∞"]
 

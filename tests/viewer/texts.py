@@ -30,6 +30,6 @@ him down as badly as this one did.
 
 
 def review(words: int) -> str:
-    """A film review of so many words, whose later paragraphs are like its first."""
+    """A film review of ``words`` words, whose later paragraphs are like its first."""
     sentences = " ".join(_SENTENCES.split()).split(" ")
     return " ".join((sentences * (words // len(sentences) + 1))[:words])

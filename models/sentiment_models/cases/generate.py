@@ -84,7 +84,7 @@ def generate(grammar: Grammar, seed: int = SEED, count: int = COUNT_DEFAULT) -> 
         count: COUNT_MIN to COUNT_MAX texts.
 
     Raises:
-        ModelsError: the count is out of range, or the grammar has not so many texts.
+        ModelsError: the count is out of range, or the grammar has fewer texts.
     """
     if not COUNT_MIN <= count <= COUNT_MAX:
         raise ModelsError(f"the number of texts must be {COUNT_MIN:,} to {COUNT_MAX:,}, got {count:,}")

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from sentiment.explain.engine.request_check import METHODS
+from sentiment.explain.methods.registry import METHODS
 from sentiment.files.output import beside
 from sentiment.model.bundle import Manifest, load_bundle
 from sentiment_models.commands.explanation_arguments import DOCUMENTS, TEXTS

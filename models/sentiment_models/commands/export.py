@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const=TARGET_TOKENS,
         metavar="TOKENS",
         help="the checkpoint was trained on pairs of a text and a target: the bundle answers the sentiment towards targets, from at most "
-        f"so many tokens around their mention (without TOKENS: {TARGET_TOKENS})",
+        f"TOKENS tokens around their mention (default: {TARGET_TOKENS})",
     )
     parser.add_argument(
         "--max-tokens", type=positive, metavar="N", help="read fewer tokens of a text (default: the model's maximum; XLNet: 512)"
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="FILE",
         help="texts like those that will be served: the server compares its own with them and reports drift. Of the files of train --data "
-        "the answers are surer than of new texts; where you have others, give those. Of more than 2,000 so many are drawn",
+        "the answers are surer than of new texts; where you have others, give those. Of more texts than 2,000, that many are drawn",
     )
     add_reading(parser)
     add_overwrite(parser)

@@ -3,7 +3,7 @@
 Of each label, the texts with the lowest hashes of their letters and digits are the development set. So both sets have the labels in the
 same shares, copies that differ in case, spacing or punctuation are on the same side, whatever file they come from, and the split does not
 depend on the order of files. A phrase is on the side of the sentence that contains it. The texts of a generated pair and their copies are
-on one side, and so are a text, whole and with each of its second texts. Texts that only a teacher labelled are for training.
+on one side, as are a text, whole and with each of its second texts. Texts that only a teacher labelled are for training.
 Knows nothing of torch or of models.
 """
 
@@ -41,7 +41,7 @@ class Split:
 def carve(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: float, seed: int) -> Split:
     """Split about ``dev_fraction`` of the texts of each label off as a development set.
 
-    If that is fewer than DEV_TEXTS_MIN texts, it is so many, but not more than DEV_SHARE_MAX of all.
+    If that is fewer than DEV_TEXTS_MIN texts, it is DEV_TEXTS_MIN, but not more than DEV_SHARE_MAX of all.
 
     Phrases of a development sentence are in neither set. A treebank lists a sentence and its phrases as separate texts, and training on
     the phrases would make the accuracy on the sentence too high.

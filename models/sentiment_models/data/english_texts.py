@@ -1,7 +1,7 @@
 """The public texts of the default bundle, less those that are kept back from it. docs/models/prepare.md has the split.
 
 A text is kept back by the hash of its letters and digits, so copies that differ in case, spacing or punctuation are, too, whatever file
-they come from. So are the phrases of a sentence that is kept back. Knows nothing of models.
+they come from. The phrases of a sentence that is kept back are, too. Knows nothing of models.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ PRODUCTS = ("apparel", "baby", "camera_photo", "health_personal_care", "music", 
 ASPECTS = ("restaurants_mixed", "restaurants", "laptops")
 NEGATIVE, NEUTRAL, POSITIVE, MIXED = "negative", "neutral", "positive", "mixed"
 THREE = {"very negative": NEGATIVE, "very positive": POSITIVE, "0": NEGATIVE, "1": POSITIVE}
-# The fourth one of SemEval, conflict, is no answer towards a target.
+# The fourth one of SemEval, conflict, is not an answer towards a target.
 POLARITIES = frozenset((NEGATIVE, NEUTRAL, POSITIVE))
 # How often a pair has a target that its text does not name, for each that it names.
 UNNAMED = 0.25

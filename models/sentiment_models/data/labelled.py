@@ -94,7 +94,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class LabelledReading(Reading):
-    """How files of labelled texts are read. Their columns are fixed, and their formats are told by their names.
+    """How files of labelled texts are read. Their columns are fixed, and their names give their formats.
 
     ``pair``: the column or key of the second text, which every row must then have, or text_pair instead; empty: text_pair if it is there.
     ``journal_model``: whose lines of a journal count, NAME/VERSION, or NAME for all versions; empty: those of the model of the last one.
@@ -143,7 +143,7 @@ class Source:
 
 
 class UnknownLabel(BadData):
-    """A label of a file is none of the model's."""
+    """The model does not have a label of the file."""
 
 
 def read_examples(
@@ -235,7 +235,7 @@ def _hint(path: Path, line: Line) -> str:
     """What the wrong label of a line may come from."""
     if (line.label, line.text) == (LABEL, TEXT):
         return "; the header is repeated: delete the line"
-    # A header is no row.
+    # A header is not a row.
     header = format_of(path.name) == "tsv" and line.place == "line 1"
     return f"; if the line is a header, call its columns {LABEL} and {TEXT}" if header else ""
 
@@ -346,7 +346,7 @@ class _Journal:
         """Read a line; False if it is not a journal's.
 
         Raises:
-            BadData: its text or label is none.
+            BadData: its text or label is invalid.
         """
         found: Mapping[str, Any] = row.values  # Any: JSON
         if found.get("journal") not in (ANSWER, FEEDBACK):
@@ -366,7 +366,7 @@ class _Journal:
         return True
 
     def tears(self, line: str) -> bool:
-        """Leave out a line that is no JSON because a killed server did not finish it; False if it is another line."""
+        """Leave out a line that is not JSON because a killed server did not finish it; False if it is another line."""
         torn = line.startswith(BEGINNING) or (self.lines > 0 and line != "" and BEGINNING.startswith(line))
         self._torn += torn
         return torn

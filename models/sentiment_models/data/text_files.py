@@ -19,7 +19,7 @@ NOT_UTF8 = "is not UTF-8; convert the file, as with iconv -f WINDOWS-1252 -t UTF
 
 @contextmanager
 def table_of(path: Path, reading: Reading) -> Iterator[Table]:
-    """The table of a file. ``reading.encoding`` is that of text without a byte order mark which is no JSON.
+    """The table of a file. ``reading.encoding`` is that of text without a byte order mark, except JSON.
 
     Raises:
         BadData: the file cannot be read.

@@ -32,7 +32,7 @@ FINE_TUNE_SPREAD = 0.35
 UNKNOWN_SPREAD = 1.0
 # Of fewer texts, not even three lie below the threshold.
 ABSTAIN_TEXTS_MIN = 200
-# Of the texts of one sign, so many may be called mixed.
+# The largest share of texts of one sign that may be called mixed.
 MIXED_ALARMS_MAX = 0.1
 # The threshold without a development set of mixed texts.
 MIXED_AT = 0.5

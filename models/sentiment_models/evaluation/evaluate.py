@@ -135,7 +135,7 @@ def evaluate(
 
     Raises:
         ModelsError: ``before`` has a label that the bundle lacks.
-        BadCheckpoint: the bundle's config is of a model that is no classifier with one label a text.
+        BadCheckpoint: the bundle's config is of a model that is not a classifier with one label a text.
         BadData: a file cannot be used, or two data sets have the same name.
         sentiment.errors.BadBundle: the bundle cannot be served on this machine.
     """

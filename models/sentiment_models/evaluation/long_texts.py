@@ -256,7 +256,7 @@ def _read(classifier: Classifier, text: str, plan: Plan) -> Row | Windows:
 def _run(classifier: Classifier, texts: Sequence[str], plan: Plan, threads: int) -> _Run:
     begun = time.process_time()
     readings = [_read(classifier, text, plan) for text in texts]
-    parts = [reading.rows if isinstance(reading, Windows) else (reading,) for reading in readings]
+    parts = [reading.rows for reading in readings]
     rows = [row for part in parts for row in part]
     logits: list[list[float]] = [[]] * len(rows)
     title = f"windows {plan.windows.stride}" if plan.windows else plan.truncation

@@ -6,6 +6,8 @@ by paired bootstrap over texts.
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sentiment.explain.methods.registry import METHODS
+
 # Shares of the words that are erased or kept, at least one word each (DeYoung et al. 2020, "ERASER").
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
 # Operators: ways of erasing words. A method is called better only if it is better with two of them.
@@ -16,11 +18,7 @@ UNSIGNED = "default_unsigned"
 # Random orders: their results are chance level.
 CHANCE = ("random", "uniform")
 KINDS = {
-    "integrated_gradients": ATTRIBUTION,
-    "gradient_x_input": ATTRIBUTION,
-    "occlusion": ATTRIBUTION,
-    "shapley": ATTRIBUTION,
-    "two_step_shapley": ATTRIBUTION,
+    **dict.fromkeys(METHODS, ATTRIBUTION),
     "attention_last_cls": ATTENTION,
     "attention_mean_cls": ATTENTION,
     "rollout": ATTENTION,

@@ -22,7 +22,7 @@ from sentiment_models.explanations.findings import (
 from sentiment_models.reports.plots import GREY
 from sentiment_tools.reports.plot_style import COLOURS, INK, MARKERS, as_png, figure, legend, plain
 
-# Blue, orange, grey, black; brown is none of the palette.
+# Blue, orange, grey, black; brown is not in the palette.
 KIND_COLOURS = {ATTRIBUTION: COLOURS[0], ATTENTION: COLOURS[1], BASELINE: COLOURS[6], BOUND: COLOURS[7], CONTROL: "#8b4513"}
 KIND_LINES = {ATTRIBUTION: "-", ATTENTION: "--", BASELINE: ":", BOUND: "-", CONTROL: "-."}
 # Baselines are grey and differ by marker; methods of the other kinds have distinct colours within their kind.

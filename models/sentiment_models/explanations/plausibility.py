@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tqdm import tqdm
 
 from sentiment.errors import InvalidInput
+from sentiment.explain.methods import registry
 from sentiment.explain.methods.erasure import Floats
 from sentiment.model.cores import cores_granted
 from sentiment.model.words import Word
@@ -34,7 +35,7 @@ DOCUMENTS = 50
 SEED = 7
 # Without Shapley values of the whole text: one order of 400 words and its reverse take 800 rows of 512 tokens per review, twice as many
 # as occlusion, and the values would still be noisy.
-METHODS = ("integrated_gradients", "gradient_x_input", "occlusion", "two_step_shapley")
+METHODS = tuple(name for name in registry.METHODS if name != "shapley")
 # Share of the words for an F1 that does not use the rationale's own share; the same as in ``sentiment.explain.methods.evidence``.
 SHARE = 0.2
 DIGITS = 5

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from sentiment.explain.methods.attention import rollout, rollout_gradient, rollout_value_norms
 from sentiment.explain.methods.erasure import Floats
 from sentiment.explain.methods.gradients import RESIDUAL_FLOOR
+from sentiment.explain.methods.registry import GRADIENT_METHODS
 from sentiment.explain.methods.target import Target
 from sentiment.explain.parts import Attribution
 from sentiment_models.data.carving import without_overlap
@@ -158,7 +159,7 @@ def attributions(
         steps = SHAPLEY_ORDERS_LONG if method == "shapley" and long else 0
         attribution, summary = subject.attribute(reading, method, target, steps, seed)
         # The explain graph runs once for every explanation, even if the method does not need it.
-        explained = summary.explained_rows if method in ("integrated_gradients", "gradient_x_input") else 0
+        explained = summary.explained_rows if method in GRADIENT_METHODS else 0
         residual = _relative(attribution) if method == "integrated_gradients" else None
         found[method] = Scores(attribution.words, summary.served_rows + EXPLAIN_ROWS * explained, summary.run_s, residual)
     return found

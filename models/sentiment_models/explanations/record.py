@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from sentiment.explain.engine.request_check import METHODS
+from sentiment.explain.methods.registry import METHODS
 from sentiment.model.bundle import Manifest, load_bundle
 from sentiment.model.trust import ExplanationsMeasured, MethodTrust, OverRandom
 from sentiment_models.errors import ModelsError

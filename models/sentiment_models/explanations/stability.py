@@ -5,13 +5,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from sentiment.explain.methods.erasure import Floats
+from sentiment.explain.methods.registry import ERASURE_METHODS
 from sentiment_models.data.labelled import TextOrPair
 from sentiment_models.explanations.findings import ATTENTION, ATTRIBUTION, KINDS
 from sentiment_models.explanations.rankings import LONG_TOKENS, Scores, attention_scores, attributions
 from sentiment_models.explanations.subject import Reading, Subject
 
-# At least a row per word: not measured on long texts.
-ERASURE = ("occlusion", "shapley", "two_step_shapley")
 # A rank correlation of fewer words says little.
 WORDS_MIN = 3
 
@@ -38,14 +37,15 @@ def stability(
 ) -> tuple[dict[str, dict[str, float]], tuple[str, ...]]:
     """Return Spearman's correlation of a text's word scores before and after each change, by method and change.
 
-    For attributions and attention; methods by erasure are not measured on long texts. Of a pair, the second text is changed. Words at
+    For attributions and attention; methods by erasure, which take at least a row per word, are not
+    measured on long texts. Of a pair, the second text is changed. Words at
     the end that only one of the two texts has are not compared.
 
     Returns:
         The correlations, and the changes that do not change the tokens, which have no correlation.
     """
     long = reading.tokens > LONG_TOKENS
-    named = [name for name in scores if KINDS[name] in (ATTRIBUTION, ATTENTION) and not (long and name in ERASURE)]
+    named = [name for name in scores if KINDS[name] in (ATTRIBUTION, ATTENTION) and not (long and name in ERASURE_METHODS)]
     found: dict[str, dict[str, float]] = {name: {} for name in named}
     unseen = []
     for change, text in changes(reading.texts[-1]).items():

@@ -25,7 +25,7 @@ def copy(folder: Path, version: int, out: Path) -> str:
         raise ModelsError(f"{out}: exists; versions are immutable")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        # A name that begins with a dot is no version.
+        # A name that begins with a dot is not a version.
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as made:
             tree = Path(made) / out.name
             tree.mkdir()

@@ -44,7 +44,7 @@ _NAMELESS = {"0": "LABEL_0", "1": "LABEL_1"}
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The name of a check, whether it passed (None: left out, for want of a package or of a card), and what it found."""
+    """The name of a check, whether it passed (None: left out, because a package or a card is missing), and what it found."""
 
     name: str
     good: bool | None
@@ -142,7 +142,7 @@ class _Subject:
 
     def graph(self, spec: GraphSpec) -> Graph:
         if spec.file not in self._graphs:
-            session = Session(self.path / spec.file, spec.providers[0], self.manifest.logits)
+            session = Session(self.path / spec.file, spec.providers[0], self.manifest.logits, pairs_fit=spec.pairs_fit)
             self._graphs[spec.file] = Graph(self.tokenizer, session, self.manifest.padding_side == "left")
         return self._graphs[spec.file]
 

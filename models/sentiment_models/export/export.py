@@ -158,10 +158,10 @@ def export(
         base: name of the pre-trained model, for a training.json that holds only its folder.
         embeddings: how int8.onnx stores the embedding tables.
         pairs: the checkpoint was trained on pairs of texts. The bundle reads pairs, and the checks use pairs, too.
-        mixed: the checkpoint's last label, ``mixed``, is none of the bundle's but an output beside them. So it is, too, if the base has
-            this output and the checkpoint has its labels.
+        mixed: the checkpoint's last label, ``mixed``, is not a label of the bundle but an output beside them. The same holds if the
+            base has this output and the checkpoint has its labels.
         targets: the checkpoint was trained on pairs of a text and a target. The bundle answers the sentiment towards targets from at most
-            so many tokens around their mention. None: as the base does, if the labels have ``neutral``.
+            this many tokens around their mention. None: as the base does, if the labels have ``neutral``.
         max_tokens: maximum tokens of a text, special tokens included; None: the number of the model's positions
             (XLNet has none and gets 512).
         spellings: files of texts, .txt with one text per line or labelled files. The tokenizer reads misspelled words as words that are
@@ -390,7 +390,10 @@ def _manifest(
         "inputs": list(checkpoint.family.inputs),
         "graphs": {
             "classify": [
-                _entry(graph_file(p), p, graphs[p].session.inputs, [graphs[p].session.output], exported.golden.tolerance[p])
+                {
+                    **_entry(graph_file(p), p, graphs[p].session.inputs, [graphs[p].session.output], exported.golden.tolerance[p]),
+                    "pairs_fit": graphs[p].session.pairs_fit,
+                }
                 for p in PRECISIONS
             ],
             **({} if exported.explain is None else {"explain": explain}),

@@ -37,7 +37,7 @@ def load_served(bundle: Path, precision: str | None = None) -> Classifier:
     """Load a bundle to measure it. ``precision``: of the graph; None: the one that would be served on this machine.
 
     Raises:
-        BadCheckpoint: the bundle's config is of a model that is no classifier with one label a text.
+        BadCheckpoint: the bundle's config is of a model that is not a classifier with one label a text.
         sentiment.errors.BadBundle: the bundle cannot be served on this machine.
     """
     classifier = load_classifier(bundle, precision)

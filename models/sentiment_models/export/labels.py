@@ -56,7 +56,7 @@ def label_names(path: Path) -> list[str]:
     """Read the labels of a checkpoint in the order of their indices, without loading its weights.
 
     Raises:
-        BadCheckpoint: there is no checkpoint, it does not name its labels, or it is no classifier with one label a text.
+        BadCheckpoint: there is no checkpoint, it does not name its labels, or it is not a classifier with one label a text.
     """
     return labels_of(read_config(path), path / CONFIG_FILE)
 
@@ -79,7 +79,7 @@ def outputs_of(labels: Sequence[str], mixed: Mixed | None) -> tuple[str, ...]:
 
 
 def named_labels(base: str) -> tuple[str, ...] | None:
-    """The labels that the config.json of a folder names; None if it names none, or ``base`` is no such folder."""
+    """The labels that the config.json of a folder names; None if it names none, or ``base`` is not such a folder."""
     try:
         return tuple(label_names(Path(base))) if base else None
     except BadCheckpoint:

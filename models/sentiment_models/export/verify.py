@@ -40,7 +40,7 @@ ExplainReference = Callable[[Feeds, NDArray[np.int64], NDArray[np.float32], NDAr
 
 # fp32 differs from torch only by the order of sums.
 FP32_LOGIT_ERROR_MAX = 1e-4
-# So does what the explain graph computes forwards, at every point: of logits as they are, of attention and states relative to their size.
+# The same holds at every point of the explain graph's forward pass: of logits as they are, of attention and states relative to their size.
 EXPLAIN_FORWARD_ERROR_MAX = 1e-4
 # A gradient is steep at one point in a hundred and magnifies that order tenfold, so a single point proves nothing. Nine of ten errors of
 # the default bundle and of a fine-tune are at most 1.6e-5 of the size of the output, and the largest of 800 is 7e-5. A constant that is
@@ -52,7 +52,7 @@ EXPLAIN_TOLERANCE = 1e-4
 # An output that is smaller is rounding itself.
 EXPLAIN_SIZE_MIN = 1e-6
 # int8 rounds. On MiniLM-L6 the mean error of probabilities is 0.005 to 0.007; three times that is an error of the graph. A text between two
-# labels turns over by rounding alone, and one of them counts at most so much: 0.48 of one text in 29 was the whole error of a fine-tune.
+# labels flips by rounding alone, and one of them counts at most this much: 0.48 of one text in 29 was the whole error of a fine-tune.
 INT8_PROBABILITY_ERROR_MEAN_MAX = 0.02
 INT8_PROBABILITY_ERROR_COUNTED_MAX = 0.1
 # A text whose label has more than this probability in torch is not between two labels.

@@ -179,4 +179,4 @@ def _chunks(items: Sequence[Example], size: int) -> Iterator[Sequence[Example]]:
 def parameters(checkpoint: Path) -> int:
     """Count the weights of a checkpoint. Shared weights count once."""
     with safe_open(checkpoint / "model.safetensors", "pt") as weights:
-        return sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118 - it is no dict
+        return sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118 - it is not a dict

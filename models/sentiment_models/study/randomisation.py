@@ -15,13 +15,13 @@ import torch
 
 from sentiment.explain.methods.evidence import kendall_tau_b
 from sentiment.explain.methods.gradients import Path, gradient_times_input, integrated_gradients, word_values
+from sentiment.explain.methods.registry import GRADIENT_METHODS
 from sentiment.explain.methods.target import Target, target_of
 from sentiment.model.words import Encoded
 from sentiment_models.export.families import FAMILIES
 
 Floats = npt.NDArray[np.float64]
 
-METHODS = ("gradient_x_input", "integrated_gradients")
 # 8 steps rank words nearly as the service's 16 do, see ``sentiment.explain.engine.attributions``.
 STEPS = 8
 # A single shuffled model may by chance agree, or disagree, with the model on all texts.
@@ -52,7 +52,7 @@ def randomised(model: Any, seed: int) -> Any:
 
 
 def agreement(model: Any, texts: Sequence[Encoded], pad_id: int, seed: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Return Kendall's tau-b between attributions of the model and of DRAWS models with shuffled upper layers, by METHODS.
+    """Return Kendall's tau-b between attributions of the model and of DRAWS models with shuffled upper layers, by GRADIENT_METHODS.
 
     Args:
         model: as for ``randomised``.
@@ -66,12 +66,12 @@ def agreement(model: Any, texts: Sequence[Encoded], pad_id: int, seed: int) -> t
     """
     chosen = [text for text in texts if len(text.words) > 1]
     targets, own = _attributed(model, chosen, pad_id, None)
-    signed: dict[str, list[float]] = {method: [] for method in METHODS}
-    sizes: dict[str, list[float]] = {method: [] for method in METHODS}
+    signed: dict[str, list[float]] = {method: [] for method in GRADIENT_METHODS}
+    sizes: dict[str, list[float]] = {method: [] for method in GRADIENT_METHODS}
     for draw in range(DRAWS):
         _, other = _attributed(randomised(model, seed + draw), chosen, pad_id, targets)
         for first, second in zip(own, other, strict=True):
-            for method in METHODS:
+            for method in GRADIENT_METHODS:
                 signed[method].append(kendall_tau_b(first[method], second[method]))
                 sizes[method].append(kendall_tau_b(np.abs(first[method]), np.abs(second[method])))
     means = [{method: float(np.mean(values)) for method, values in found.items()} for found in (signed, sizes)]
@@ -79,7 +79,7 @@ def agreement(model: Any, texts: Sequence[Encoded], pad_id: int, seed: int) -> t
 
 
 def attribute(model: Any, text: Encoded, target: Target | None, pad_id: int) -> tuple[Target, dict[str, Floats]]:
-    """Compute word values [n] of METHODS in torch, as the service computes them from its explain graph.
+    """Compute word values [n] of GRADIENT_METHODS in torch, as the service computes them from its explain graph.
 
     Args:
         model: a classifier.

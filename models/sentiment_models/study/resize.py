@@ -34,7 +34,7 @@ def resize(base: Path, out: Path, *, layers: int | None = None, width: int | Non
         force: replace ``out`` if it exists.
 
     Raises:
-        BadCheckpoint: the base cannot be loaded, or is no BERT.
+        BadCheckpoint: the base cannot be loaded, or is not a BERT.
         ModelsError: ``out`` exists, or the width is impossible.
     """
     if out.exists() and not force:

@@ -164,7 +164,7 @@ class _Run:
             tqdm.write(f"added {added} emoji to the vocabulary")
         # Of a folder; an untrained model and a name known to transformers have nothing to hand on.
         inherited = inherited_of(Path(recipe.base)) if recipe.base else None
-        # A fresh head is none that the base's calibration and study were made with, whatever its labels.
+        # The base's calibration and study were not made with a fresh head, whatever its labels.
         self.inherited = inherited.model_copy(update={"labels": ()}) if inherited and recipe.new_head else inherited
         self.family = FAMILIES[self.model.config.model_type]
         if recipe.head_only:

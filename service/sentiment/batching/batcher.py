@@ -6,82 +6,53 @@ It belongs to one event loop; only ``_report`` is called from other threads.
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from sentiment.batching.runs import LookAhead, Run, Runs
+from sentiment.batching.row_queue import RowsResult, TextOutcome
+from sentiment.batching.runs import BatchRunner, LookAhead, RunningBatch
 from sentiment.batching.scheduler import Scheduler
-from sentiment.batching.ticket import Batch, Priority, State, Ticket
-from sentiment.errors import DeviceLost, Expired, ModelFailed, OutOfMemory, RequestError, Unavailable, shown_s
+from sentiment.batching.text import RowTicket, Text, Waiting, check_together, needs_s
+from sentiment.batching.ticket import Batch, Priority, State
+from sentiment.errors import DeviceLost, Expired, ModelFailed, OutOfMemory, Refused, RequestError, Unavailable, shown_s
 from sentiment.model.classifier import Classifier
 from sentiment.model.runner import Outcome, Ran
 from sentiment.model.tokenizer import Row
 from sentiment.observability.logs import logger
-from sentiment.observability.tracing.trace import Place, Trace
+from sentiment.observability.tracing.trace import Trace
 
-# Batches are ``nice`` while the event loop is busy for more than this share of the time. Otherwise, where cores are scarce, calls would
-# wait unseen before they are admitted. Not always: a loop with time to spare gains nothing, and other threads would take the runners' time.
-NICE_FROM = 0.5
+# Batches have a low priority while the event loop is busy for more than this share of the time. Otherwise, where cores are scarce, calls
+# would wait unseen before they are admitted. Not always: a loop with time to spare gains nothing, and other threads would take the runners'
+# time.
+LOW_PRIORITY_FROM = 0.5
 
 
 class BatchObserver(Protocol):
     """Receives the batcher's events, for metrics and logs. Never raises: rows wait behind it."""
 
-    def batch_begins(self, batch: Batch["Waiting"]) -> None:
+    def batch_begins(self, batch: Batch[Waiting]) -> None:
         """A batch is about to run; ``Waiting.batch`` of its rows may be set."""
 
-    def batch_ran(self, batch: Batch["Waiting"], runner: str, ran: Ran, wasted: int) -> None:
+    def batch_ran(self, batch: Batch[Waiting], runner: str, ran: Ran, wasted: int) -> None:
         """A batch ran; ``wasted`` of its rows had no caller any more when it ended."""
 
-    def batch_failed(self, batch: Batch["Waiting"], runner: str, error: BaseException, lost: int, seconds: float) -> None:
+    def batch_failed(self, batch: Batch[Waiting], runner: str, error: BaseException, lost: int, seconds: float) -> None:
         """A batch failed after ``seconds``. ``lost`` of its rows failed; the others are retried."""
 
-    def batch_given_up(self, batch: Batch["Waiting"], runner: str, seconds: float) -> None:
+    def batch_given_up(self, batch: Batch[Waiting], runner: str, seconds: float) -> None:
         """A batch still runs after ``seconds``, although it was asked to stop; its rows have failed."""
 
-    def device_lost(self, batch: Batch["Waiting"], runner: str, error: BaseException, seconds: float) -> None:
+    def device_lost(self, batch: Batch[Waiting], runner: str, error: BaseException, seconds: float) -> None:
         """A runner's device is lost. The rows of its batch have no answer after ``seconds``."""
 
     def row_dropped(self, reason: str) -> None:
         """A row left the queue without running; ``reason`` is cancelled, expired or hopeless."""
 
+    def row_unanswered(self, ticket: RowTicket, error: str) -> None:
+        """A row gets no answer; ``error`` is the name of an error class, empty if the caller left. Not called where another row failed."""
+
     def planned(self, seconds: float) -> None:
         """The scheduler took ``seconds`` to decide what to run."""
-
-
-@dataclass(slots=True)
-class RowResult:
-    """A row's raw logits, how long it waited and ran, and the size of its batch."""
-
-    logits: list[float]
-    queue_s: float
-    run_s: float
-    batch_rows: int
-
-
-RowOutcome = RowResult | RequestError
-RowTicket = Ticket["Waiting"]
-
-
-@dataclass(slots=True, eq=False)
-class Waiting:
-    """A queued row and its callback. ``tell`` is called once, unless the ticket is cancelled.
-
-    ``trace`` is the request's trace, if it is sampled. ``batch`` is then the place in that trace of the last batch that took the row.
-    """
-
-    row: Row
-    tell: Callable[[RowOutcome], None]
-    trace: Trace | None = None
-    batch: Place | None = None
-
-    def unanswered(self, ticket: "RowTicket", error: str) -> None:
-        """Record in the trace, if there is one, that the row gets no answer; ``error`` is empty if it was cancelled."""
-        if self.trace is not None:
-            # A batch that was decided ahead already has a start time, but gets its place in the trace only when it begins.
-            begun_at = ticket.started_at if self.batch is not None else 0.0
-            self.trace.unanswered(ticket.queued_at, begun_at, ticket.length, error, self.batch)
 
 
 class Batcher:
@@ -91,10 +62,11 @@ class Batcher:
         self,
         classifier: Classifier,
         scheduler: Scheduler[Waiting],
-        runners: Sequence[Runs],
+        runners: Sequence[BatchRunner],
         observer: BatchObserver,
         busy_share: Callable[[], float] = lambda: 0.0,
         holds: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take ownership of ``runners``. Must be called in the event loop that will use the batcher.
 
@@ -105,9 +77,11 @@ class Batcher:
             observer: receives the events.
             busy_share: how busy the event loop is, 0 to 1.
             holds: the runners compute on devices: while the loop is busy, batches are held for its sake (``Scheduler.hold_s``).
+            clock: the event loop's, in seconds. Runners call it too, from their threads.
         """
         self.classifier = classifier
         self.scheduler = scheduler
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._free = list(runners)
         self._observer = observer
@@ -120,7 +94,7 @@ class Batcher:
         self._idle = asyncio.Event()
         self._idle.set()
         # The batch that each busy runner runs.
-        self._runs: dict[Batch[Waiting], Run[Waiting]] = {}
+        self._runs: dict[Batch[Waiting], RunningBatch[Waiting]] = {}
         self._look_ahead_timing = LookAhead()
         self._begun_at = float("-inf")
         # Set when a runner is lost, because a run never returns or its device is lost. The process should then be replaced.
@@ -129,16 +103,21 @@ class Batcher:
     @property
     def backlog_s(self) -> float:
         """Predicted seconds until a row that arrives now would start, behind all others."""
-        return self.scheduler.forecast.backlog_s(time.monotonic())
+        return self.scheduler.forecast.backlog_s(self._clock())
+
+    @property
+    def idle(self) -> bool:
+        """Whether no row waits or runs, and ``drained`` returns at once."""
+        return self._idle.is_set()
 
     @property
     def idle_s(self) -> float:
         """Seconds since the last batch began; infinite before the first. From any thread."""
-        return time.monotonic() - self._begun_at
+        return self._clock() - self._begun_at
 
     def stalled_s(self) -> float:
         """Seconds that the longest-running batch has run; 0 when none runs."""
-        return time.monotonic() - min(run.started_at for run in self._runs.values()) if self._runs else 0.0
+        return self._clock() - min(run.started_at for run in self._runs.values()) if self._runs else 0.0
 
     def end_stalled(self, stall_s: float) -> None:
         """Ask runs that have lasted ``stall_s`` to stop. Fail the rows of a run that has not stopped ``stall_s`` after that.
@@ -146,7 +125,7 @@ class Batcher:
         The batch that was to follow a stalled run goes to another runner, if there is one. A thread in a kernel that never returns
         cannot be stopped: its runner is lost and ``broken`` is set.
         """
-        now = time.monotonic()
+        now = self._clock()
         for batch, run in list(self._runs.items()):
             if run.stop_requested_at is None:
                 if now - run.started_at > stall_s:
@@ -161,84 +140,82 @@ class Batcher:
                 self._lose_runner(run, ModelFailed("the model could not compute this text"))
                 self._observer.batch_given_up(batch, run.runner.name, now - run.started_at)
 
-    def _lose_runner(self, run: Run[Waiting], outcome: RequestError) -> None:
+    def _lose_runner(self, run: RunningBatch[Waiting], outcome: RequestError) -> None:
         """Give up a batch's runner. Its rows get ``outcome``; if no runner is left, all waiting rows get Unavailable."""
         lost = self.scheduler.give_up(run.batch)
         if run.next is not None:
             self._give_back(run.next)
         self.broken.set()
         for ticket in lost:
-            self._tell(ticket, outcome)
+            self._fail(ticket, outcome)
         if not self.scheduler.runners:
             for ticket in self.scheduler.fail_waiting():
-                self._tell(ticket, Unavailable("no runner is left; the server is about to be replaced"))
+                self._fail(ticket, Unavailable("no runner is left; the server is about to be replaced"))
         self._pump()
 
-    def _give_back(self, following: Run[Waiting], before: Batch[Waiting] | None = None) -> None:
+    def _give_back(self, following: RunningBatch[Waiting], before: Batch[Waiting] | None = None) -> None:
         """Return a batch that has not begun to the queue and ignore its runner's report. ``before`` is as in the scheduler."""
         following.request_stop()
         self.scheduler.give_back(following.batch, before)
 
     def submit(
         self,
-        row: Row,
+        rows: Sequence[Row],
         deadline_at: float,
-        tell: Callable[[RowOutcome], None],
+        tell: Callable[[TextOutcome], None],
         priority: Priority,
         trace: Trace | None = None,
-        checked: bool = False,
-    ) -> RowTicket:
-        """Queue a row. ``tell`` is called once, later and in the event loop, unless the ticket is cancelled first.
-
-        Args:
-            row: the tokenized text.
-            deadline_at: instant of ``time.monotonic`` after which the answer has no use.
-            tell: gets a RowResult, Expired, ModelFailed, or Unavailable when the last runner is lost.
-            priority: the row's class.
-            trace: the request's trace, if it is sampled. It takes a limited number of rows.
-            checked: the caller has already checked the deadline; only the room in the queue is checked here.
-
-        Raises:
-            Refused: the queue is full, or the queued work leaves too little time for the row.
-            Expired: even an idle server could not meet the deadline.
-            Unavailable: the batcher is closed.
-        """
-        waiting = Waiting(row, tell, trace if trace is not None and trace.take(1) else None)
-        ticket = self.scheduler.add(row.tokens, time.monotonic(), deadline_at, waiting, priority, checked)
+    ) -> Text:
+        """As in RowQueue. When one row fails, the others are withdrawn and do not appear in ``trace``."""
+        now = self._clock()
+        checked = len(rows) > 1 and check_together(self.scheduler, rows, deadline_at, now)
+        text = Text(deadline_at, tell, self._leave, len(rows), len(rows), [])
+        try:
+            for row in rows:
+                waiting = Waiting(row, text, trace if trace is not None and trace.take(1) else None)
+                text.tickets.append(self.scheduler.add(row.tokens, now, deadline_at, waiting, priority, checked))
+                priority = Priority.BULK
+        except RequestError as error:
+            # No row has started to run: that is decided in a later turn of the loop.
+            self._withdraw(text)
+            if isinstance(error, Refused) and len(rows) > 1:
+                message = f"{error}; a text is admitted only with all its rows, this one has {len(rows)}"
+                # The backlog is read after the text's own rows are withdrawn: a retry need not wait for those.
+                raise Refused(message, self.backlog_s, error.reason, needs_s(self.scheduler, rows)) from error
+            raise
         self._idle.clear()
         if not self._free:
             # There is nothing to decide before a runner is free; only the timer may have to fire earlier.
             if self._timer is None or deadline_at < self._timer.when():
                 self._set_timer(deadline_at)
         elif not self._pump_soon and not self._hold():
-            # Deferred, so that rows that arrive in the same turn of the loop may run together.
+            # Deferred, so that texts that arrive in the same turn of the loop may run together.
             self._pump_soon = True
             self._loop.call_soon(self._pump)
-        return ticket
+        return text
 
     def _hold(self) -> bool:
         """Hold the next batch if the scheduler says so. Returns whether it is held."""
         if not self._holds:
             return False
-        hold_s = self.scheduler.hold_s(self._busy_share(), time.monotonic())
+        hold_s = self.scheduler.hold_s(self._busy_share(), self._clock())
         if hold_s and self._held is None:
             self._held = self._loop.call_later(hold_s, self._pump)
         return hold_s > 0
 
-    def cancel(self, ticket: RowTicket, left: bool = True) -> bool:
-        """Withdraw a row, so that ``tell`` is not called. Returns False without any effect if ``tell`` already was.
-
-        ``left``: the row's caller has gone. False where the row is withdrawn because another row of its text failed.
-        """
-        waiting = ticket.state is State.WAITING
-        if not self.scheduler.cancel(ticket):
-            return False
-        if waiting and left:
+    def _leave(self, text: Text) -> None:
+        """Withdraw a text whose caller has gone."""
+        for _ in [ticket for ticket in text.tickets if ticket.state is State.WAITING]:
             self._observer.row_dropped("cancelled")
-        if left:
-            ticket.payload.unanswered(ticket, "")
+        for ticket in self._withdraw(text):
+            self._observer.row_unanswered(ticket, "")
+
+    def _withdraw(self, text: Text) -> list[RowTicket]:
+        """Withdraw the rows of a text that have no fate yet, and return them."""
+        tickets, text.tickets = text.tickets, []
+        withdrawn = [ticket for ticket in tickets if self.scheduler.cancel(ticket)]
         self._note_idle()
-        return True
+        return withdrawn
 
     def close(self) -> None:
         """Admit no more rows."""
@@ -253,7 +230,7 @@ class Batcher:
         if self._held is not None:
             self._held.cancel()
             self._held = None
-        now = time.monotonic()
+        now = self._clock()
         step = self.scheduler.step(now, len(self._free))
         for batch in step.batches:
             self._go(self._start(batch, self._free.pop(), now), now)
@@ -264,47 +241,53 @@ class Batcher:
         self._set_timer(min(filter(None, (step.wake_at, *looks_at)), default=None))
         self._note_idle()
         if step.batches or any(run.next for run in looked):
-            self._observer.planned(time.monotonic() - now)
+            self._observer.planned(self._clock() - now)
         for ticket in step.expired:
             if not ticket.started_at:
                 self._observer.row_dropped("expired")
-            self._tell(ticket, Expired(f"the deadline passed after {shown_s(ticket.deadline_at - ticket.queued_at)} of waiting"))
+            self._fail(ticket, Expired(f"the deadline passed after {shown_s(ticket.deadline_at - ticket.queued_at)} of waiting"))
         for ticket in step.hopeless:
             self._observer.row_dropped("hopeless")
             left_s, need_s = ticket.deadline_at - now, self.scheduler.cost.speed * ticket.alone_s
-            self._tell(ticket, Expired(f"the deadline leaves {shown_s(left_s)} and this text alone needs about {need_s:.3f} s"))
+            self._fail(ticket, Expired(f"the deadline leaves {shown_s(left_s)} and this text alone needs about {need_s:.3f} s"))
 
-    def _start(self, batch: Batch[Waiting], runner: Runs, now: float, ahead: bool = False) -> Run[Waiting]:
-        rows, nice = [ticket.payload.row for ticket in batch.tickets], self._busy_share() > NICE_FROM
-        return Run(batch, runner, runner.start(self.classifier, rows, partial(self._report, batch), ahead, batch.wide, nice), now)
+    def _start(self, batch: Batch[Waiting], runner: BatchRunner, now: float, ahead: bool = False) -> RunningBatch[Waiting]:
+        rows, low = [ticket.payload.row for ticket in batch.tickets], self._busy_share() > LOW_PRIORITY_FROM
+        return RunningBatch(batch, runner, runner.start(self.classifier, rows, partial(self._report, batch), ahead, batch.wide, low), now)
 
-    def _go(self, run: Run[Waiting], now: float) -> None:
+    def _go(self, run: RunningBatch[Waiting], now: float) -> None:
         """Record that a batch starts to run now."""
         run.started_at = self._begun_at = now
         self._runs[run.batch] = run
         self._observer.batch_begins(run.batch)
 
-    def _look_ahead(self, run: Run[Waiting], now: float) -> None:
+    def _look_ahead(self, run: RunningBatch[Waiting], now: float) -> None:
         """Give a runner its next batch early, if the scheduler can already decide it."""
         run.looked = True
         batch = self.scheduler.ahead(run.batch, now, max(now, run.ends_at))
         if batch is not None:
             run.next = self._start(batch, run.runner, now, ahead=True)
 
-    def _tell(self, ticket: RowTicket, outcome: RowOutcome) -> None:
+    def _fail(self, ticket: RowTicket, error: RequestError) -> None:
+        """Tell the caller of a row's text that it fails, and withdraw its other rows; only for the first row that fails."""
+        text = ticket.payload.text
+        if text.tickets:
+            self._withdraw(text)
+            self._tell(text, error)
+        self._observer.row_unanswered(ticket, type(error).__name__)
+
+    def _tell(self, text: Text, outcome: TextOutcome) -> None:
         try:
-            ticket.payload.tell(outcome)
-            if isinstance(outcome, RequestError):
-                ticket.payload.unanswered(ticket, type(outcome).__name__)
-        except Exception:  # the other callers of its batch still wait for their outcome
-            logger().exception("tell_failed", tokens=ticket.length)
+            text.tell(outcome)
+        except Exception:  # the callers of other texts still wait for their outcome
+            logger().exception("tell_failed", rows=text.rows)
 
     def _set_timer(self, wake_at: float | None) -> None:
         if self._timer is not None:
             if wake_at == self._timer.when():
                 return
             self._timer.cancel()
-        # loop.time is time.monotonic in every asyncio loop of the standard library.
+        # ``_clock`` and loop.time are the same: time.monotonic in every asyncio loop of the standard library.
         self._timer = None if wake_at is None else self._loop.call_at(wake_at, self._wake)
 
     def _wake(self) -> None:
@@ -314,7 +297,7 @@ class Batcher:
 
     def _report(self, batch: Batch[Waiting], outcome: Outcome) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._ended, batch, outcome, time.monotonic())
+            self._loop.call_soon_threadsafe(self._ended, batch, outcome, self._clock())
         except RuntimeError:
             # The loop is closed: the process is exiting and no caller waits.
             return
@@ -326,7 +309,7 @@ class Batcher:
             return
         if isinstance(outcome, DeviceLost):
             self._lose_runner(run, Unavailable("the device of this batch is lost; the server is about to be replaced"))
-            self._observer.device_lost(batch, run.runner.name, outcome, time.monotonic() - run.started_at)
+            self._observer.device_lost(batch, run.runner.name, outcome, self._clock() - run.started_at)
             return
         if run.next is None:
             self._free.append(run.runner)
@@ -335,7 +318,7 @@ class Batcher:
             begun_at = max(ended_at, run.next.started_at)
             self.scheduler.begin(run.next.batch, begun_at)
             self._go(run.next, begun_at)
-        now, rows = time.monotonic(), len(batch.tickets)
+        now, rows = self._clock(), len(batch.tickets)
         if isinstance(outcome, Ran) and len(outcome.logits) == rows:
             self._look_ahead_timing.ran(outcome, now - ended_at)
             self._answer(run, batch, outcome, now)
@@ -346,10 +329,11 @@ class Batcher:
             self._observer.batch_failed(batch, run.runner.name, error, len(lost), now - run.started_at)
             self._pump()
             for ticket in lost:
-                self._tell(ticket, ModelFailed("the model could not compute this text"))
+                self._fail(ticket, ModelFailed("the model could not compute this text"))
 
-    def _answer(self, run: Run[Waiting], batch: Batch[Waiting], ran: Ran, now: float) -> None:
-        logits = dict(zip(batch.tickets, ran.logits, strict=True))
+    def _answer(self, run: RunningBatch[Waiting], batch: Batch[Waiting], ran: Ran, now: float) -> None:
+        for ticket, logits in zip(batch.tickets, ran.logits, strict=True):
+            ticket.payload.logits = logits
         # ``ran.total_s``, not the time until the loop noticed: a loop that is busy with admitting a thousand rows would make the model
         # look slow, and later rows would be refused.
         answered = self.scheduler.finish(batch, now, ran.total_s)
@@ -358,7 +342,12 @@ class Batcher:
             self._pump()
         rows = len(batch.tickets)
         for ticket in answered:
-            self._tell(ticket, RowResult(logits[ticket], ticket.started_at - ticket.queued_at, ran.run_s, rows))
+            text = ticket.payload.text
+            text.left -= 1
+            if not text.left and text.tickets:
+                of_rows = [row.payload.logits for row in text.tickets]
+                text.tickets.clear()
+                self._tell(text, RowsResult(of_rows, ticket.started_at - ticket.queued_at, ran.run_s, rows))
         self._note_idle()
         self._observer.batch_ran(batch, run.runner.name, ran, rows - len(answered))
 

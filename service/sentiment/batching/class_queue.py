@@ -119,7 +119,7 @@ class ClassQueue(Generic[P]):
             buckets: for each length the edge of its bucket; a longer row belongs to the last.
             prices: costs of groups of rows.
             layout: how the graph takes the rows of a batch.
-            objective_s: rows that arrive so many seconds later do not go before a row of this class, unless a deadline is near.
+            objective_s: rows that arrive this many seconds later do not overtake a row of this class, unless a deadline is near.
         """
         self.share = share
         self.rows = 0
@@ -308,7 +308,7 @@ class ClassQueue(Generic[P]):
 
 
 def next_group(queues: Sequence[ClassQueue[P]]) -> tuple[ClassQueue[P], list[Group[P]], Group[P]]:
-    """The waiting class whose turn it is, its rows in groups, and the group with the row whose turn it is."""
+    """The waiting class that runs next, its rows in groups, and the group that holds its next row."""
     queue = min(queues, key=lambda queue: queue.charged_s)
     groups = queue.plan()
     return queue, groups, min(groups, key=lambda group: queue.turn_at(group.first))

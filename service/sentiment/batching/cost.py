@@ -9,7 +9,7 @@ Shape = tuple[int, int]
 # The points around a shape with their weights, which sum to 1, and what is added for a shape beyond the table's points.
 Place = tuple[list[tuple[int, float]], float]
 
-# A batch uses the cores of idle runners if its time falls to less than this part, and by more than so many seconds.
+# A batch uses the cores of idle runners if its time falls below this fraction and it saves more than WIDE_SAVES_S seconds.
 WIDE = 0.9
 WIDE_SAVES_S = 1e-3
 # Each batch corrects the speed by a twentieth of its error and the points near its shape by a fiftieth. Errors that all shapes share

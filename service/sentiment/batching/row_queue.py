@@ -1,6 +1,6 @@
-"""The queue of texts. A text enters as one row or more, all or none, and leaves with one outcome.
+"""The queue as a text sees it. A text enters as one row or more, all or none, and leaves with one outcome.
 
-``HereQueue`` is the queue of this process. A front-end process has another, which leads to the process with the model
+The queue of this process is its batcher. A front-end process has another, which leads to the process with the model
 (``sentiment_front_ends.executor_client``).
 """
 
@@ -8,22 +8,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sentiment.batching.batcher import Batcher, RowOutcome
-from sentiment.batching.ticket import Priority, Ticket
-from sentiment.batching.windows import Joint, JointOutcome
-from sentiment.errors import Expired, Refused, Unavailable
+from sentiment.batching.ticket import Priority
+from sentiment.errors import RequestError
 from sentiment.model.tokenizer import Row
 from sentiment.observability.tracing.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class NotLetIn:
-    """The text was not admitted. This outcome exists where another process decides, so that ``submit`` cannot raise."""
+@dataclass(slots=True)
+class RowsResult:
+    """The raw logits of every row of a text, in order.
 
-    error: Refused | Expired | Unavailable
+    The other values are those of the row that was answered last: how long it waited and ran, and the size of its batch.
+    """
+
+    logits: list[list[float]]
+    queue_s: float
+    run_s: float
+    batch_rows: int
 
 
-TextOutcome = RowOutcome | JointOutcome | NotLetIn
+TextOutcome = RowsResult | RequestError
 
 
 class Pending(Protocol):
@@ -36,6 +40,9 @@ class Pending(Protocol):
     @property
     def rows(self) -> int:
         """The number of its rows."""
+
+    def cancel(self) -> bool:
+        """Withdraw the text, so that ``tell`` is not called. Returns False without any effect if ``tell`` already was."""
 
 
 class RowQueue(Protocol):
@@ -52,42 +59,14 @@ class RowQueue(Protocol):
         """Queue a text. ``tell`` is called once, later and in the event loop, unless the text is cancelled first.
 
         Args:
-            rows: of the text, at least one. The outcome of one is a RowResult, that of several a RowsResult.
+            rows: of the text, at least one.
             deadline_at: instant of ``time.monotonic`` after which the answer has no use.
-            tell: gets the outcome.
+            tell: gets the outcome. An error that is not ``admitted`` is the refusal of a queue in another process.
             priority: of the first row; the others are bulk.
-            trace: the request's trace, if it is sampled.
+            trace: the request's trace, if it is sampled. It takes a limited number of rows.
 
         Raises:
-            Refused, Expired, Unavailable: the text is not admitted; ``tell`` will not be called.
+            Refused: the queue is full, or the queued work leaves too little time for the text.
+            Expired: even an idle server could not meet the deadline.
+            Unavailable: the queue is closed.
         """
-
-    def cancel(self, pending: Pending) -> bool:
-        """Withdraw a text, so that ``tell`` is not called. Returns False without any effect if ``tell`` already was."""
-
-
-class HereQueue:
-    """The queue of this process's batcher."""
-
-    def __init__(self, batcher: Batcher) -> None:
-        self._batcher = batcher
-
-    def submit(
-        self,
-        rows: Sequence[Row],
-        deadline_at: float,
-        tell: Callable[[TextOutcome], None],
-        priority: Priority,
-        trace: Trace | None = None,
-    ) -> Pending:
-        """As in RowQueue. The outcome is never NotLetIn."""
-        if len(rows) == 1:
-            return self._batcher.submit(rows[0], deadline_at, tell, priority, trace)
-        return Joint(self._batcher, rows, deadline_at, tell, priority, trace)
-
-    def cancel(self, pending: Pending) -> bool:
-        """As in RowQueue."""
-        if isinstance(pending, Joint):
-            return pending.cancel()
-        assert isinstance(pending, Ticket)
-        return self._batcher.cancel(pending)

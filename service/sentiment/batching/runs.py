@@ -17,7 +17,7 @@ MARGIN = 2.0
 RATE = 0.1
 
 
-class Runs(Protocol):
+class BatchRunner(Protocol):
     """What the batcher needs of a runner."""
 
     name: str
@@ -33,11 +33,11 @@ class Runs(Protocol):
         report: Report,
         ahead: bool = False,
         wide: bool = False,
-        nice: bool = False,
+        low_priority: bool = False,
     ) -> Callable[[], None]:
         """Run rows as one batch and call ``report`` with the outcome, from any thread. ``ahead``: after the batch that runs now.
 
-        ``wide``: on idle cores too. ``nice``: where the runner computes on the CPU, at a lower priority than the event loop.
+        ``wide``: on idle cores too. ``low_priority``: lower than that of the event loop, where the runner computes on the CPU.
 
         Returns:
             A function that asks this run to stop. The run may stop late or not at all.
@@ -45,15 +45,15 @@ class Runs(Protocol):
 
 
 @dataclass(slots=True)
-class Run(Generic[P]):
+class RunningBatch(Generic[P]):
     """A batch that runs since ``started_at``. ``next`` is the batch that its runner runs right after it, and has not begun."""
 
     batch: Batch[P]
-    runner: Runs
+    runner: BatchRunner
     request_stop: Callable[[], None]
     started_at: float
     stop_requested_at: float | None = None
-    next: "Run[P] | None" = None
+    next: "RunningBatch[P] | None" = None
     # Whether a next batch has been looked for, which is done once.
     looked: bool = False
 
@@ -75,7 +75,7 @@ class LookAhead:
         self._late_s += RATE * (late_s - self._late_s)
         self._pad_s += RATE * (ran.pad_s - self._pad_s)
 
-    def decide_at(self, run: Run[P]) -> float | None:
+    def decide_at(self, run: RunningBatch[P]) -> float | None:
         """When to decide a run's next batch; None if the runner takes none early, or a decision was already tried."""
         if run.looked or run.stop_requested_at is not None or not run.runner.ahead:
             return None

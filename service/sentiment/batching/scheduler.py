@@ -48,7 +48,7 @@ SPREAD = 0.75
 # waits for an answer keeps one of two runners busy.
 WIDE_BUSY_MAX = 0.55
 WIDE_BUSY_S = 3.0
-# Of the batches that could use them, one in so many does the other thing than the cost table advises: what width saves now, and what a
+# Of the batches that could use them, one in this many does the opposite of what the cost table advises: what width saves now, and what a
 # batch takes without, is learned only from runs. Less than one in a hundred: p99 is then at most the others' p99.8. A prime, so that texts
 # that come in turns are all tried.
 WIDE_TRIAL = 127
@@ -84,7 +84,7 @@ class Scheduler(Generic[P]):
             length_max: the longest row, in tokens.
             bulk_share: share of the run time that bulk rows get while interactive rows wait too, between 0 and 1.
             layout: how the graph takes the rows of a batch; the default is padded.
-            objective_s: rows that arrive so many seconds later do not go before a row of their class, unless a deadline is near.
+            objective_s: rows that arrive this many seconds later do not overtake a row of their class, unless a deadline is near.
             width: the cores that a batch may use while runners are idle.
         """
         self.cost = cost

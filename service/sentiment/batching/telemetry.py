@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Concatenate, ParamSpec
 
-from sentiment.batching.batcher import RowTicket, Waiting
+from sentiment.batching.text import RowTicket, Waiting
 from sentiment.batching.ticket import Batch, State
 from sentiment.model.runner import Ran
 from sentiment.observability.logs import logger
@@ -27,9 +27,10 @@ def _never_raises(event: "Callable[Concatenate[BatchTelemetry, P], None]") -> "C
 class BatchTelemetry:
     """Counts and logs batches; with a tracer, also traces those that hold rows of sampled requests."""
 
-    def __init__(self, metrics: ModelMetrics, tracer: Tracer | None = None) -> None:
+    def __init__(self, metrics: ModelMetrics, tracer: Tracer | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
         self._tracer = tracer
+        self._clock = clock
 
     @_never_raises
     def batch_begins(self, batch: Batch[Waiting]) -> None:
@@ -91,13 +92,22 @@ class BatchTelemetry:
         self._metrics.dropped[reason]()
 
     @_never_raises
+    def row_unanswered(self, ticket: RowTicket, error: str) -> None:
+        """Trace a row that gets no answer, if its request is sampled; ``error`` is empty if it was cancelled."""
+        row = ticket.payload
+        if row.trace is not None:
+            # A batch that was decided ahead already has a start time, but gets its place in the trace only when it begins.
+            begun_at = ticket.started_at if row.batch is not None else 0.0
+            row.trace.unanswered(ticket.queued_at, begun_at, self._clock(), ticket.length, error, row.batch)
+
+    @_never_raises
     def planned(self, seconds: float) -> None:
         """Count the time that planning a batch took."""
         self._metrics.stage["plan"](seconds)
 
     def _trace_ran(self, tracer: Tracer, batch: Batch[Waiting], traced: list[tuple[RowTicket, Trace]], runner: str, ran: Ran) -> None:
         """Record a span of the batch, linked to its sampled requests, and a queue and a run span of each answered row."""
-        now, place = time.monotonic(), _place(traced)
+        now, place = self._clock(), _place(traced)
         for ticket, trace in traced:
             if ticket.state is State.ANSWERED:
                 attributes: Attributes = {"sentiment.tokens": ticket.length}
@@ -114,7 +124,7 @@ class BatchTelemetry:
     def _trace_failed(self, batch: Batch[Waiting], runner: str, error: str, seconds: float) -> None:
         """Record a span of a batch without an answer. Its rows have their spans already, or are tried again."""
         if self._tracer is not None and (traced := _traced(batch)):
-            now, facts = time.monotonic(), self._facts(batch, runner)
+            now, facts = self._clock(), self._facts(batch, runner)
             self._tracer.alone("batch", _place(traced), now - seconds, now, facts, _requests(traced), error)
 
     def _facts(self, batch: Batch[Waiting], runner: str) -> Attributes:

@@ -53,11 +53,6 @@ class Ticket(Generic[P]):
     ahead_s: float | None = None
     retrying: bool = False
 
-    @property
-    def rows(self) -> int:
-        """Always 1; a text may have more."""
-        return 1
-
     def hopeless(self, now: float, speed: float) -> bool:
         """Whether it would miss its deadline even alone and started now. ``speed``: see CostTable.speed."""
         return not self.probe and self.deadline_at - now < speed * self.alone_s

@@ -35,12 +35,14 @@ class Call:
     # HTTP only: status 200 has been sent with the first line of a streamed answer.
     head_sent: bool = False
     served: Served | None = None
-    # Texts that the model has answered and the caller has not been told yet.
+    # Texts that the model has answered and whose answer the caller has not got yet.
     answered: int = 0
     # The call's texts by their status codes. If the call fails, all of them have its code. A stream counts its own.
     texts: Counter[str] = field(default_factory=Counter)
     # None if the call is not sampled.
     trace: Trace | None = None
+    # Of the event loop.
+    clock: Callable[[], float] = time.monotonic
     _request_id: str = ""
     _caller: str = ""
 
@@ -78,7 +80,11 @@ class Call:
 
     def time_left_s(self) -> float:
         """Seconds until the deadline; negative after it."""
-        return self.deadline_at - time.monotonic()
+        return self.deadline_at - self.clock()
+
+    def elapsed_s(self) -> float:
+        """Seconds since it arrived."""
+        return self.clock() - self.arrived_at
 
 
 def _is_printable(character: str) -> bool:
@@ -95,7 +101,7 @@ def request_id_in(headers: Headers) -> str:
     for key, value in headers:
         if key.lower() == REQUEST_ID and isinstance(value, str) and is_request_id(value):
             return value
-    # Whoever knows it may read the answer's label and replace it (Feedback), so none tells anything of another. Takes 0.4 us.
+    # A caller who knows it may read the answer's label and replace it (Feedback), so ids are not related. Takes 0.4 us.
     return os.urandom(16).hex()
 
 

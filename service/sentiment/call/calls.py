@@ -87,14 +87,18 @@ class StreamMethod(Generic[Q, A]):
 class Calls:
     """Every call, over gRPC or HTTP, runs in ``settle`` and gets exactly one status there."""
 
-    def __init__(self, metrics: Metrics, limits: CallLimits, tracer: Tracer | None = None) -> None:
+    def __init__(
+        self, metrics: Metrics, limits: CallLimits, tracer: Tracer | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``clock``: the event loop's, in seconds."""
+        self.clock = clock
         self.no_model = CallMetrics(metrics, NO_MODEL)
         self._limits = limits
         self._tracer = tracer
         self._parsing = ThreadPoolExecutor(1, "parse")
-        self._open = 0
-        # Those of each caller.
-        self._open_of: Counter[str] = Counter()
+        # How many are open, and of each caller.
+        self.open = 0
+        self.open_of: Counter[str] = Counter()
         # From this instant on the server cancels what is open: the grace of its drain has passed. And how many calls it has cut off.
         self.cut_at, self.cut = float("inf"), 0
         # Set when held answers may leave; None where none are held.
@@ -144,11 +148,11 @@ class Calls:
             route: HTTP only; see ``Call``.
             peer: returns the remote address of its connection.
         """
-        now = time.monotonic()
+        now = self.clock()
         allowed_s = self.bounded_s(self._limits.deadline_default_s if time_left_s is None else time_left_s)
         # A front end that forwards a call names its caller.
         named = peer if self._limits.counted else lambda: caller_named(headers())
-        call = Call(method, now, now + allowed_s, headers, named, route)
+        call = Call(method, now, now + allowed_s, headers, named, route, clock=self.clock)
         if self._tracer is not None:
             # A call that a front end forwards is sampled if the front end sampled it.
             call.trace = self._tracer.request(headers(), follow=not self._limits.counted)
@@ -178,10 +182,10 @@ class Calls:
         code = "CANCELLED"
         # Now: a connection that has ended has no address any more, and a call no headers.
         logged = {**call.logged, **call.sender} if self._limits.log_calls else {}
-        caller, free = call.caller, self._limits.open_max - self._open
-        mine = self._open_of[caller]
-        self._open += 1
-        self._open_of[caller] += 1
+        caller, free = call.caller, self._limits.open_max - self.open
+        mine = self.open_of[caller]
+        self.open += 1
+        self.open_of[caller] += 1
         try:
             if mine >= free and not probe:
                 work.close()
@@ -199,7 +203,7 @@ class Calls:
                 logger().error("call_failed", **call.logged, reason=str(error))
             raise
         except asyncio.CancelledError:
-            if time.monotonic() < self.cut_at:
+            if self.clock() < self.cut_at:
                 code = call.left_code()
             else:
                 code = "UNAVAILABLE"
@@ -212,16 +216,16 @@ class Calls:
             logger().exception("call_failed", **call.logged)
             raise Broken(f"internal error; see the server's log for request id {call.request_id}") from error
         finally:
-            self._open -= 1
-            self._open_of[caller] -= 1
-            if not self._open_of[caller]:
-                del self._open_of[caller]
-            # Now: what is told late counts as late, whenever it is counted.
+            self.open -= 1
+            self.open_of[caller] -= 1
+            if not self.open_of[caller]:
+                del self.open_of[caller]
+            # Now: an answer that is sent late counts as late, whenever it is counted.
             outcome = self._outcome(call, code)
-            self.no_model.observing.later("call", self._observe, call, code, outcome, time.monotonic() - call.arrived_at, logged)
+            self.no_model.observing.later("call", self._observe, call, code, outcome, call.elapsed_s(), logged)
 
     def _outcome(self, call: Call, code: str) -> str:
-        """The outcome of the call's answers, which are told now."""
+        """The outcome of the call's answers, which are sent now."""
         if code == OK and call.time_left_s() >= self._limits.margin_s:
             return "met"
         return OUTCOMES.get(code, "failed")
@@ -247,7 +251,7 @@ class Calls:
         """The answer of a unary method to a message, both as bytes.
 
         Raises:
-            RequestError: there is none.
+            RequestError: the call has no answer.
         """
         request = await self.parsed(method.request, data)
         # It may be large, and the answer may take long.
@@ -259,10 +263,10 @@ class Calls:
         answering = method.answer(request, call)
         del request
         response = await answering
-        begun = time.monotonic()
+        begun = self.clock()
         sent = response.SerializeToString()
         if call.served is not None:
-            call.served.metrics.stage["send"](time.monotonic() - begun)
+            call.served.metrics.stage["send"](self.clock() - begun)
         return sent
 
     async def parsed(self, request: type[Q], data: bytes) -> Q:

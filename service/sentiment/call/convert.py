@@ -9,6 +9,7 @@ from sentiment.batching.ticket import Priority
 from sentiment.call.call import REQUEST_ID_MAX, Call, is_request_id
 from sentiment.call.status import set_seconds, status_of
 from sentiment.errors import InvalidInput, NotBuilt
+from sentiment.explain.methods.registry import REGISTRY
 from sentiment.model.bundle import GraphSpec, Manifest
 from sentiment.model.classifier import Classifier, Parts
 from sentiment.model.scores import Scored
@@ -203,7 +204,7 @@ def model_of(served: Answering, is_default: bool, limits: pb.Limits, methods: Se
     classifier = served.classifier
     manifest = classifier.manifest
     graph = classifier.graph
-    shown = "integrated_gradients" in methods
+    shown = any(REGISTRY[method].by_gradient for method in methods)
     measured = manifest.explanations
     return pb.Model(
         id=model_id(served),

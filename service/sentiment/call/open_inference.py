@@ -4,7 +4,6 @@
 """
 
 import importlib.metadata
-import time
 from typing import Any, Protocol
 
 from sentiment.batching.ticket import Priority
@@ -13,10 +12,10 @@ from sentiment.call.call import Call
 from sentiment.call.calls import OK, Calls, Method
 from sentiment.call.servicer import keep_few_interactive
 from sentiment.errors import ModelNotFound, RequestError, Unavailable
+from sentiment.lifecycle.registry import Models
 from sentiment.oip import inference_pb2 as oip
 from sentiment.pipeline.answer import Answer
 from sentiment.pipeline.queries import Query
-from sentiment.pipeline.registry import Models
 from sentiment.pipeline.served import Served
 
 SERVER = "sentiment"
@@ -107,7 +106,7 @@ class InferenceService:
             call.deadline_at = min(call.deadline_at, call.arrived_at + self._calls.bounded_s(parameters.timeout_s))
         if call.trace is not None:
             call.trace.attributes["sentiment.texts"] = len(texts)
-        served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
+        served.metrics.stage["receive"](call.elapsed_s())
         call.texts[OK] = len(texts)
         answers = await _answers(served, queries, call)
         response = oip.ModelInferResponse(model_name=manifest.name, model_version=str(manifest.version), id=request.id)

@@ -1,7 +1,6 @@
 """The methods of sentiment.v1.SentimentService. They are independent of the transport, so that HTTP uses them too."""
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
@@ -17,18 +16,18 @@ from sentiment.call.status import code_of, set_seconds
 from sentiment.errors import InvalidInput, Unsupported
 from sentiment.explain.parts import ExplanationRequest, Header
 from sentiment.explain.queue import Explaining
+from sentiment.lifecycle.registry import Models
 from sentiment.observability.feedback import Feedback, Kept, check_label, key_of
 from sentiment.observability.tracing.trace import StageSpan
 from sentiment.pipeline.answer import Answer, Outcome
 from sentiment.pipeline.loop_turns import LoopTurns
 from sentiment.pipeline.queries import Query
-from sentiment.pipeline.registry import Models
 from sentiment.pipeline.served import INLINE_CHARACTERS_MAX, Served
 from sentiment.v1 import sentiment_pb2 as pb
 
 # Answers to texts and to their parts, of all calls together, that are converted in a turn of the event loop: about a millisecond.
 TURN = 128
-# The part of a batch's time that is kept for its answers' way to the client: a tenth, but no more than a busy machine needs for so many
+# The part of a batch's time that is kept for its answers' way to the client: a tenth, but no more than a busy machine needs for this many
 # answers and a network for their bytes; for more answers in proportion.
 RESERVE_SHARE, RESERVE_S_MAX, RESERVE_ANSWERS = 0.1, 0.25, 1024
 
@@ -84,7 +83,7 @@ class SentimentService:
         query = convert.query_of(request, convert.check_options(request, Priority.INTERACTIVE), call)
         explaining = _explaining(served) if request.HasField("explain") else None
         explanation = explanation_request(request, explaining.limits.classify_bytes_max) if explaining is not None else None
-        served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
+        served.metrics.stage["receive"](call.elapsed_s())
         call.texts[OK] = 1
         answer = await served.classify(query, call.arrived_at, call.deadline_at)
         call.answered = 1
@@ -110,7 +109,7 @@ class SentimentService:
             keep_few_interactive(queries, self._limits.interactive_items_max)
             if call.trace is not None:
                 call.trace.attributes["sentiment.texts"] = count
-            served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
+            served.metrics.stage["receive"](call.elapsed_s())
             call.texts[OK] = count
             most = sum(answers_max(query, self._limits.sentences_max) for query in queries)
             outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at - reserve_s(call, most))
@@ -159,14 +158,14 @@ class SentimentService:
             if request.model not in ("", answer.model, answer.model.partition("/")[0]):
                 raise InvalidInput("model", f"is {request.model[:128]!r}, but {answer.model} answered; leave it unset")
         else:
-            answer = await self._answer_anew(request, label, call)
+            answer = await self._answer_again(request, label, call)
         served = next((one for one in self.models.all() if one.classifier.bundle.digest == answer.digest), None)
         right = feedback.take(answer, label, None if served is None else served.metrics)
         name, _, version = answer.model.partition("/")
         model = pb.ModelId(name=name, version=int(version), digest=answer.digest)
         return pb.FeedbackResponse(predicted=answer.label, right=right, abstain=answer.abstain, model=model)
 
-    async def _answer_anew(self, request: pb.FeedbackRequest, label: str | None, call: Call) -> Kept:
+    async def _answer_again(self, request: pb.FeedbackRequest, label: str | None, call: Call) -> Kept:
         """The answer to a text that somebody labels; no other text has to wait for it, and it is not counted."""
         served = call.served = self.models.find(request.model)
         labels, digest = tuple(served.classifier.manifest.labels), served.classifier.bundle.digest
@@ -195,7 +194,7 @@ class SentimentService:
 
 
 def keep_few_interactive(queries: Sequence[Query], limit: int) -> None:
-    """Make the texts of a call bulk but for the first ``limit``, whatever the call asks for: nobody waits for so many at once."""
+    """Make the texts of a call bulk but for the first ``limit``, whatever the call asks for: no caller waits for that many at once."""
     for query in queries[limit:]:
         query.priority = Priority.BULK
 
@@ -244,7 +243,7 @@ async def _add_explanation(response: pb.ClassifyResponse, served: Served, reques
                 explain_response.add(message, response.explanation)
     except InvalidInput as error:
         raise in_classify(error) from error
-    set_seconds(response.timing.total, time.monotonic() - call.arrived_at)
+    set_seconds(response.timing.total, call.elapsed_s())
 
 
 async def _messages(served: Served, request: ExplanationRequest, call: Call) -> AsyncGenerator[pb.ExplainResponse, None]:

@@ -136,7 +136,7 @@ def bundles_of(given: str | None = None) -> tuple[Path, ...]:
     """The folders of --bundles, or of the environment.
 
     Raises:
-        BadSettings: a folder of --bundles is none.
+        BadSettings: a path of --bundles is not a folder.
     """
     found = tuple(Path(part) for part in (given or os.environ.get("SENTIMENT_BUNDLES", "")).split(os.pathsep) if part)
     if given and (wrong := next((folder for folder in found if not folder.is_dir()), None)):

@@ -138,7 +138,7 @@ class _Source(Iterator[Row]):
         """Open the input.
 
         Raises:
-            BadFile: the input is not there, or has no such column. This is told before a server is looked for.
+            BadFile: the input is not there, or has no such column. This is checked before the command looks for a server.
         """
         self._table: Table | None = None
         self._broken: BadFile | None = None

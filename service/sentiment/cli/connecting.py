@@ -1,4 +1,4 @@
-"""A client of a server that is there, or why there is none: starting, draining, absent, or another program."""
+"""A client of a reachable server, or why there is no server: starting, draining, absent, or another program."""
 
 import math
 import os

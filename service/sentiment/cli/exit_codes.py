@@ -33,7 +33,7 @@ def exit_code(run: Callable[[], int]) -> int:
 def _is_of_an_option(error: SentimentError) -> bool:
     """Whether a server refused a request for an option's value, such as a label that the model does not have."""
     fields = [violation.field for violation in getattr(error, "violations", ())]
-    # The limit of an explanation's bytes is none that the user gave.
+    # The user did not give the limit of an explanation's bytes.
     return any(field in ("label", "truncation") or (field.startswith("options.") and field != "options.bytes_max") for field in fields)
 
 

@@ -8,22 +8,17 @@ import numpy.typing as npt
 
 from sentiment.cli.terminal import Hues, Piece, bar, direction_hues, flowed, legend
 from sentiment.client.explanations import Attention, Attribution, Counterfactual, Evidence, Explanation, Heads, Neuron, Word, WordGeometry
+from sentiment.explain.methods.registry import REGISTRY
+from sentiment.explain.wording import EVIDENCE_WORDS_MIN, RANDOM_SETS, SET_SHOWN, SHORT_WORDS_MAX, TEMPLATES, say
 from sentiment.files.visible import columns, fitted, visible
 
 WORDS_SHOWN = 20
-# A text with more words shows its sentences, and the largest words in each: a list of single words tells little of it. The longest
-# sentence of the default model's study has as many.
-SHORT_WORDS_MAX = 41
 SENTENCES_SHOWN = 5
 SENTENCE_WORDS_SHOWN = 5
 LINKS_SHOWN = 10
 HEADS_SHOWN = 10
-SET_SHOWN = 12
 # From the proto: with a larger error, the view does not show what the model did.
 NEURON_ERROR_MAX = 1e-5
-# From the proto: there is no verdict with fewer sets, and a text with fewer words does not have so many.
-RANDOM_SETS = 19
-EVIDENCE_WORDS_MIN = 7
 UNSEEN_SHOWN = 60
 _WORD_WIDTH = 22
 _BAR_HALF_MAX = 20
@@ -63,7 +58,7 @@ def _answer(explanation: Explanation, width: int, colour: bool) -> list[str]:
     lines = [f"{answer}{undecided}  {visible(explanation.model.name)}/{explanation.model.version}"]
     others = [f"{visible(label)} {score:.4f}" for label, score in explanation.scores.items() if label != explanation.label]
     lines += _wrapped(f"other labels: {', '.join(others)}", width) if len(others) > 1 else []
-    lines += _wrapped(f"explained: {_explained(explanation)}, {explanation.logit:+.3f}", width)
+    lines += _wrapped(say("explained", logit=_explained(explanation), value=f"{explanation.logit:+.3f}"), width)
     if not explanation.labels_agree:
         lines += _wrapped(
             "note: the explanation graph gives another answer to this text; gradients, attention and heads explain that one", width
@@ -73,8 +68,8 @@ def _answer(explanation: Explanation, width: int, colour: bool) -> list[str]:
 
 def _explained(explanation: Explanation) -> str:
     """The name of what is explained."""
-    less = "" if explanation.against is None else f" minus that of {visible(explanation.against)}"
-    return f"the logit of {visible(explanation.explained)}{less}"
+    against = explanation.against or ""
+    return say("logit_against" if against else "logit", label=visible(explanation.explained), against=visible(against))
 
 
 def _atoms(explanation: Explanation, pair: bool, text: str, found: Attribution | None, colour: bool) -> Iterator[list[Piece]]:
@@ -121,8 +116,8 @@ def _directions(explanation: Explanation, width: int, colour: bool) -> Iterator[
     hues = _hues(explanation)
     yield legend(colour, hues)
     other = _other(explanation)
-    against = f"against {visible(explanation.explained)}" if other is None else f"towards {visible(other)}"
-    towards = f"towards {visible(explanation.explained)}"
+    against = say("towards" if other else "against", label=visible(other or explanation.explained))
+    towards = say("towards", label=visible(explanation.explained))
     signs = (hues.against.name, hues.towards.name) if colour else ("-", "+")
     yield from _wrapped(f"{signs[0]}: {against}; {signs[1]}: {towards}", width)
 
@@ -138,9 +133,9 @@ def _hues(explanation: Explanation) -> Hues:
 
 
 def _attribution(explanation: Explanation, found: Attribution, width: int, colour: bool) -> Iterator[str]:
-    fewer = f" of {found.steps_asked}" if found.steps < found.steps_asked else ""
-    unit = {"integrated_gradients": " steps", "shapley": " orders", "two_step_shapley": " orders"}.get(found.method)
-    yield f"{found.method}{f', {found.steps}{fewer}{unit}' if unit else ''}, in logits"
+    unit = REGISTRY[found.method].unit if found.method in REGISTRY else ""
+    key = ("method_fewer_steps" if found.steps < found.steps_asked else "method_steps") if unit else "method"
+    yield say(key, method=found.method, steps=found.steps, asked=found.steps_asked, unit=unit)
     order = _by_size(found.words)
     sentences = _sentences(explanation, found)
     if sentences:
@@ -192,21 +187,22 @@ def _words(explanation: Explanation, found: Attribution, indices: npt.NDArray[np
 
 
 def _name(word: Word) -> str:
-    second = " (2nd text)" if word.pair else ""
+    second = say("second_text") if word.pair else ""
     return fitted(visible(word.text), _WORD_WIDTH - len(second)) + second
 
 
 def _totals(explanation: Explanation, found: Attribution, rest: npt.NDArray[np.int64], sentences: int) -> Iterator[str]:
-    """What no row above has: the words ``rest``, which are those of so many ``sentences`` unless that is 0, and what belongs to no word."""
-    others = f"{sentences} other sentences" if sentences else f"{len(rest)} other words"
+    """Rows for the remaining words ``rest`` (of the remaining ``sentences`` if there are any) and for values of no word."""
+    others = f"{sentences} other sentences" if sentences else say("other_words", count=len(rest))
     totals = [(others, float(found.words[rest].sum()), "")] if len(rest) else []
-    totals += [("special tokens", found.special_total, "belong to no word")]
+    belonging = {"special": found.special_total}
     if any(token.unknown for token in explanation.tokens):
-        totals += [("unknown to the model", found.unknown_total, "included in the words above")]
+        belonging["unknown"] = found.unknown_total
     if explanation.unseen:
-        totals += [("not read", found.unseen_total, "no effect")]
+        belonging["unread"] = found.unseen_total
     if found.residual is not None:
-        totals += [("residual", found.residual, "sum minus expected sum")]
+        belonging["residual"] = found.residual
+    totals += [(say(key), value, say(f"{key}_remark")) for key, value in belonging.items()]
     for title, value, remark in totals:
         yield f"  {fitted(title, _WORD_WIDTH)} {value:+8.3f}  {remark}".rstrip()
 
@@ -217,50 +213,48 @@ def _moved(explanation: Explanation) -> str:
     The words ranked first speak for the explained label if it wins, and against it otherwise: without them its probability rises then.
     """
     against = explanation.against
-    of = "" if against is None else f" of {visible(explanation.explained)} rather than {visible(against)}"
     wins = explanation.explained == explanation.label if against is None else explanation.logit > 0
-    return f"{of} {'lost' if wins else 'gained'}"
+    key = f"{'lost' if wins else 'gained'}{'' if against is None else '_against'}"
+    return say(key, label=visible(explanation.explained), against=visible(against or ""))
 
 
 def _evidence(found: Evidence, words: int, width: int, moved: str = " lost") -> list[str]:
-    first = f"the {found.words} words ranked first" if found.words > 1 else "the word ranked first"
-    sets = f"{found.random_sets} random sets of as many" if found.random_sets != 1 else "another set of as many"
-    p = f"(p = {found.p_value:.2g})"
-    few = f"it takes {RANDOM_SETS} random sets to tell, and there was time for {found.random_sets}"
-    if words < EVIDENCE_WORDS_MIN:
-        few = f"the text is too short to tell: it takes {EVIDENCE_WORDS_MIN} words"
-    as_much = f"{found.rank - 1} of {sets} move the answer at least as much as leaving {first} out {p}"
-    plain = {
-        "BETTER_THAN_RANDOM": f"leaving {first} out moves the answer more than any of {sets} {p}",
-        "INCONCLUSIVE": few if found.random_sets < RANDOM_SETS else as_much,
-        "NOT_FAITHFUL": f"most of {sets} move the answer more than leaving {first} out {p}: do not rely on these values",
-        "FLAT": "the words together move the probability by less than 0.05: too little to judge a ranking by",
-    }.get(found.verdict, "")
+    parts = {
+        "first": say("ranked_first", count=found.words),
+        "sets": say("random_sets", count=found.random_sets),
+        "chance": say("chance", p=f"{found.p_value:.2g}"),
+    }
+    if found.verdict == "INCONCLUSIVE" and found.random_sets < RANDOM_SETS:
+        short = words < EVIDENCE_WORDS_MIN
+        plain = say("too_short", least=EVIDENCE_WORDS_MIN) if short else say("too_few_sets", least=RANDOM_SETS, count=found.random_sets)
+    else:
+        plain = say(found.verdict, count=found.rank - 1, **parts) if found.verdict in TEMPLATES else ""
     agreement = "" if found.agreement is None else f"; agreement with an unrelated method {found.agreement:+.2f}"
     others = f" (random sets: median {found.random_median:+.3f})" if found.random_sets else ""
-    numbers = f"probability{moved} without them {found.comprehensiveness:+.3f}{others}, with them alone {found.sufficiency:+.3f}{agreement}"
+    without = f"{say('probability_without', moved=moved)} {found.comprehensiveness:+.3f}{others}"
+    numbers = f"{without}, with them alone {found.sufficiency:+.3f}{agreement}"
     return [*_wrapped(f"evidence: {found.verdict}: {plain}", width), *_wrapped(numbers, width, "  ")]
 
 
 def _counterfactual(explanation: Explanation, found: Counterfactual) -> str:
-    limits = "; time or rows ran out" if found.stopped else ""
+    limits = say("out_of_time") if found.stopped else ""
+    flips = found.kind == "flip"
     if not found.found:
-        explained = visible(explanation.explained)
+        label = visible(explanation.explained)
         # A label that is explained and is not the answer is to become it.
-        goal = "changes the answer" if explanation.explained == explanation.label else f"makes {explained} the answer"
-        what = f"whose removal {goal}" if found.kind == "flip" else f"that alone make {explained} the answer"
-        return f"no words found {what}{limits}"
+        goal = say("changes_answer" if explanation.explained == explanation.label else "makes_answer", label=label)
+        return say("none_flips" if flips else "none_keeps", goal=goal, label=label, limits=limits)
     named = [f'"{visible(explanation.words[index].text)}"' for index in found.words]
-    more = f" and {len(named) - SET_SHOWN} more" if len(named) > SET_SHOWN else ""
+    more = say("more_words", count=len(named) - SET_SHOWN) if len(named) > SET_SHOWN else ""
     words = " ".join(named[:SET_SHOWN]) + more
     answer = f"{visible(found.label)} {found.score:.2f}"
     if found.kind == "asked":
         return f"without {words}, as asked: {answer}"
-    smallest = "no smaller set does it" if found.exhaustive_below >= len(found.words) else "each of them is needed" if found.minimal else ""
-    remark = f" ({smallest}{limits})" if smallest and found.words else ""
     if not found.words:
-        return f"without any word: {answer}" if found.kind == "flip" else f"no word is needed; without words: {answer}"
-    return f"without {words}: {answer}{remark}" if found.kind == "flip" else f"{words} alone: {answer}{remark}"
+        return say("flips_empty" if flips else "keeps_empty", answer=answer)
+    smallest = "no_smaller" if found.exhaustive_below >= len(found.words) else "all_needed" if found.minimal else ""
+    remark = say(smallest, limits=limits) if smallest else ""
+    return say("flips" if flips else "keeps", words=words, answer=answer, remark=remark)
 
 
 def _heads(found: Heads, explained: str, width: int) -> Iterator[str]:

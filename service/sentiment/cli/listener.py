@@ -61,7 +61,7 @@ def _look_for_plaintext(address: tuple[str, int] | str) -> Listener:
 
 def _look_for_tls(address: tuple[str, int] | str, credentials: Credentials) -> Listener:
     if _speaks_tls(address):
-        # A path is no name that a certificate could be checked for.
+        # A certificate cannot be checked against a path.
         return _handshake(address, credentials) if isinstance(address, tuple) else Listener()
     answer = _first_bytes(address)
     if _is_http2(answer):

@@ -29,6 +29,7 @@ from sentiment.cli.exit_codes import DONE, FAILED, exit_code
 from sentiment.cli.models import add_models
 from sentiment.cli.version import ShowVersions
 from sentiment.errors import BadSettings
+from sentiment.explain.methods.registry import METHODS, REGISTRY
 from sentiment.files.output import STANDARD_OUTPUT
 from sentiment.files.reading import format_of
 from sentiment.files.standard_streams import need_standard_output
@@ -176,13 +177,15 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="integrated_gradients, gradient_x_input, occlusion, shapley or two_step_shapley; repeatable (default: the model's first)",
+        help=f"{', '.join(METHODS[:-1])} or {METHODS[-1]}; repeatable (default: the model's first)",
     )
+    named = {unit: [one.name for one in REGISTRY.values() if one.unit == unit] for unit in ("steps", "orders")}
+    units = [f"{unit} of {' or '.join(names)}" for unit, names in named.items()]
     parser.add_argument(
         "--steps",
         type=int,
         default=0,
-        help="steps of integrated_gradients, or orders of shapley or two_step_shapley (default: 16, 20, 2)",
+        help=f"{', or '.join(units)} (default: {', '.join(str(one.steps) for one in REGISTRY.values() if one.unit)})",
     )
     parser.add_argument("--counterfactuals", action="store_true", help="find the smallest word sets that change or keep the answer")
     parser.add_argument("--heads", action="store_true", help="show what each attention head does")

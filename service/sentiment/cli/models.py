@@ -101,7 +101,7 @@ def _by_admin_port(target: str, token_file: str, act: "Callable[[AdminClient], N
         except CallFailed as error:
             if error.code.name != "UNIMPLEMENTED":
                 raise
-            raise CallFailed(error.code, f"{target} is no admin port; give it with --target or {ADMIN_VARIABLE}") from error
+            raise CallFailed(error.code, f"{target} is not an admin port; give it with --target or {ADMIN_VARIABLE}") from error
 
 
 def _list(options: argparse.Namespace) -> None:

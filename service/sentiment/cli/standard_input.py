@@ -45,7 +45,7 @@ def standard_input(reading: Reading) -> Table:
     """The rows of standard input, as they come: of the format that ``reading`` has, else a text a line.
 
     Raises:
-        BadFile: it is closed, or is no table of that format.
+        BadFile: it is closed, or is not a table of that format.
     """
     if is_closed("stdin"):
         raise BadFile("standard input: is closed")

@@ -1,8 +1,9 @@
 """Cuts any number of texts into calls, and decides what to send again: what both clients share. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from sentiment.client.columns import Item, strings_of
+from sentiment.client.policy import RESENDING
 from sentiment.client.results import CallFailed, Result, retryable
 
 # classify_all sends CHUNK texts per call and CALLS_AHEAD calls at once: enough to keep a server's runners busy.
@@ -33,27 +34,17 @@ class Chunks:
         return full
 
     def rest(self) -> list[Item] | None:
-        """The texts that wait, which are then gone; None if there are none."""
+        """Remove and return the waiting texts; None if no text waits."""
         waiting, self._items, self._bytes = self._items, [], 0
         return waiting or None
 
 
-def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """The texts of each call."""
-    waiting = Chunks()
-    for item in items:
-        if full := waiting.add(item):
-            yield full
-    if rest := waiting.rest():
-        yield rest
-
-
 def again(results: Sequence[Result]) -> list[int]:
-    """The places of the texts to send again."""
+    """The positions of the texts to retry."""
     return [place for place, result in enumerate(results) if retryable(result)]
 
 
 def pause_s(failures: Iterable[Result], attempt: int) -> float:
-    """Seconds before texts that failed so at attempt number ``attempt`` are sent again."""
+    """Seconds to wait before retry number ``attempt`` of these texts."""
     retry_after_s = max(failed.retry_after_s or 0.0 for failed in failures if isinstance(failed, CallFailed))
-    return min(10.0, max(retry_after_s, 0.05 * 2.0**attempt))
+    return min(RESENDING.most_s, max(retry_after_s, RESENDING.pause_s(attempt)))

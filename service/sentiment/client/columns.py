@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import sys
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 from typing import Any, Protocol
@@ -61,17 +61,22 @@ class Column:
     ``count``: how many there are; None if that is known only at the end. ``index``: of a pandas Series; else None.
     """
 
-    def __init__(
-        self,
-        values: Iterator[object],
-        count: int | None,
-        index: Any,  # pandas.Index, which is not imported here
-        targets: Sequence[str] = (),
-    ) -> None:
-        """``targets``: of every text that has none of its own."""
-        self.items = self._items(values, targets)
-        self.count = count
-        self.index = index
+    def __init__(self, texts: Texts, text_pair: Texts | None = None, targets: Targets = ()) -> None:
+        """The texts of an argument. ``text_pair``: the second texts, as many; they belong together by position. So do ``targets``, if they
+        are a column.
+
+        Raises:
+            TypeError: it is not a column of texts: a single string, bytes, a mapping, a table, or nothing to iterate over.
+            ValueError: the columns have a different number of texts, or pandas indices that differ.
+        """
+        values, self.count, self.index = _read(texts, "texts")
+        if text_pair is not None:
+            values, self.count = _beside(values, self.count, self.index, text_pair, "text_pair")
+        same = targets_of_all(targets)
+        if same is None:
+            values, self.count = _beside(values, self.count, self.index, targets, "targets")
+            values = itertools.starmap(Targeted, values)
+        self.items = self._items(values, same or ())
         self._taken = 0
 
     def read_to_end(self) -> int:
@@ -80,28 +85,10 @@ class Column:
             pass
         return self._taken
 
-    def _items(self, values: Iterator[object], targets: Sequence[str]) -> Iterator[Item]:
+    def _items(self, values: Iterator[object], targets: Sequence[str]) -> Generator[Item, None, None]:
         for value in values:
             self._taken += 1
             yield item_of_value(value, targets)
-
-
-def column_of(texts: Texts, text_pair: Texts | None = None, targets: Targets = ()) -> Column:
-    """The texts of an argument. ``text_pair``: the second texts, as many; they belong together by position. So do ``targets``, if they
-    are a column.
-
-    Raises:
-        TypeError: it is no column of texts: a single string, bytes, a mapping, a table, or nothing to iterate over.
-        ValueError: the columns have a different number of texts, or pandas indices that differ.
-    """
-    values, count, index = _read(texts, "texts")
-    if text_pair is not None:
-        values, count = _beside(values, count, index, text_pair, "text_pair")
-    same = targets_of_all(targets)
-    if same is None:
-        values, count = _beside(values, count, index, targets, "targets")
-        values = itertools.starmap(Targeted, values)
-    return Column(values, count, index, same or ())
 
 
 def targets_of_all(targets: Targets, beside: bool = True) -> tuple[str, ...] | None:
@@ -128,14 +115,14 @@ class AsyncColumn:
     """Like ``Column``, for ``async for``, of texts that may come from an asynchronous source. Close ``items`` at the end."""
 
     def __init__(self, texts: AsyncTexts, text_pair: Texts | None = None, targets: Targets = ()) -> None:
-        """Arguments and errors as in ``column_of``. An asynchronous source has neither ``text_pair`` nor a column of targets beside it: it
+        """Arguments and errors as in ``Column``. An asynchronous source has neither ``text_pair`` nor a column of targets beside it: it
         gives pairs, or ``Targeted`` texts.
         """
         self.count: int | None = None
         self.index: Any = None  # as in Column
         self._taken = 0
         if not isinstance(texts, AsyncIterable):
-            column = column_of(texts, text_pair, targets)
+            column = Column(texts, text_pair, targets)
             self.count, self.index = column.count, column.index
             self.items = self._items(_asynchronous(column.items), ())
             return
@@ -248,7 +235,7 @@ def _read(texts: Any, name: str) -> tuple[Iterator[object], int | None, Any]:  #
         values = iter(texts)
     except TypeError as error:
         raise TypeError(f"{name} must be an iterable of texts, got {kind}") from error
-    # Whoever has a Series has imported pandas.
+    # A caller that has a Series has imported pandas.
     pandas = sys.modules.get("pandas")
     return values, count, texts.index if pandas is not None and isinstance(texts, pandas.Series) else None
 

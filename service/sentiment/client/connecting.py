@@ -25,8 +25,8 @@ class Connecting:
         """Without a connection; the arguments are those of ``Client``.
 
         Raises:
-            BadSettings: the target is none, or a credentials file cannot be used.
-            TypeError: the target is no string.
+            BadSettings: the target is invalid, or a credentials file cannot be used.
+            TypeError: the target is not a string.
         """
         if not isinstance(target, str | None):
             raise TypeError(f"target must be a string such as HOST:PORT, got {type(target).__name__}")

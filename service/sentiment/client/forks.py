@@ -102,7 +102,7 @@ class Forks:
             self._changed.notify_all()
 
     def in_child(self) -> None:
-        """Begin anew, without the threads of the parent process, and find out whether gRPC works."""
+        """Reset in the child process, which has no threads of its parent, and check whether gRPC works."""
         self._why = self._why or self._reason()
         self._begin()
 

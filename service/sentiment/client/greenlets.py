@@ -1,4 +1,4 @@
-"""Makes gRPC, whose threads are no greenlets, work where gevent has replaced Python's."""
+"""Makes gRPC, whose threads are not greenlets, work where gevent has replaced Python's."""
 
 import sys
 

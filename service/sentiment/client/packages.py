@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Any
 
 
-def imported(module: str, needed_by: str) -> Any:  # a module that is no dependency
+def imported(module: str, needed_by: str) -> Any:  # a module that is not a dependency
     """Import a module.
 
     Raises:

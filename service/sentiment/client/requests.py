@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import grpc
 
+from sentiment.client.chunks import CALL_TIMEOUT_S
 from sentiment.client.columns import Item, Targeted, Targets, TextOrPair, Unusable, item_of_value, targets_of_all
 from sentiment.client.explain_options import ExplainOptions
 from sentiment.client.explained import need_numpy
@@ -27,17 +28,21 @@ PRIORITIES = {"": pb.PRIORITY_UNSPECIFIED, "interactive": pb.PRIORITY_INTERACTIV
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options that apply to all texts of a call: model, truncation, priority, and whether each sentence is answered too.
+    """Options of a call, which apply to all its texts. Those from ``request_id`` on are not in its message.
 
     Raises:
-        ValueError: truncation is not refuse, head, head_tail, windows or empty (the model's default), or priority is not interactive,
-            bulk or empty (the call's default).
+        ValueError: truncation is not refuse, head, head_tail, windows or empty (the model's default), priority is not interactive,
+            bulk or empty (the call's default), or the server would not keep the id.
     """
 
     model: str = ""
     truncation: str = ""
     priority: str = ""
     sentences: bool = False
+    request_id: str = ""
+    timeout_s: float = CALL_TIMEOUT_S
+    attempts_max: int = 1
+    progress: bool | None = False
 
     def __post_init__(self) -> None:
         if self.truncation not in TRUNCATIONS:
@@ -45,6 +50,7 @@ class Options:
             raise ValueError(f"truncation must be one of {known}, or empty for the model's default, got {self.truncation!r}")
         if self.priority not in PRIORITIES:
             raise ValueError(f"priority must be interactive, bulk, or empty for the call's default, got {self.priority!r}")
+        headers(self.request_id)
 
     def write(self, message: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.StreamOptions) -> None:
         """Write the options to a message."""
@@ -109,7 +115,7 @@ def single(text: str, text_pair: object, targets: Targets = ()) -> tuple[Item, s
     """One text with what may be its pair and its targets: the item, and the pair.
 
     Raises:
-        TypeError: the text or the pair is no string, or the targets are no list of strings.
+        TypeError: the text or the pair is not a string, or the targets are not a list of strings.
     """
     if not isinstance(text, str):
         raise TypeError(f"text must be a string, got {type(text).__name__}; for several texts call explain_all")
@@ -124,7 +130,7 @@ def same_targets(targets: Targets) -> tuple[str, ...]:
     """The targets of one text, or of each text of a stream.
 
     Raises:
-        TypeError: they are no list of strings.
+        TypeError: they are not a list of strings.
     """
     same = targets_of_all(targets, beside=False)
     if same is None:
@@ -157,20 +163,12 @@ def headers(request_id: str) -> dict[str, tuple[tuple[str, str], ...]]:
     """The arguments of a call that give it this id; empty: none.
 
     Raises:
-        ValueError: the server would not keep the id.
-    """
-    check_request_id(request_id)
-    return {"metadata": ((REQUEST_ID, request_id),)} if request_id else {}
-
-
-def check_request_id(request_id: str) -> None:
-    """Refuse an id that the server would not keep.
-
-    Raises:
-        ValueError: it is not empty, and has other characters than printable ASCII, or more than REQUEST_ID_MAX.
+        ValueError: the server would not keep the id: it is not empty, and has other characters than printable ASCII, or more than
+            REQUEST_ID_MAX.
     """
     if not (request_id.isascii() and request_id.isprintable() and len(request_id) <= REQUEST_ID_MAX):
         raise ValueError(f"request_id must have 1 to {REQUEST_ID_MAX} printable ASCII characters, got {len(request_id)} characters")
+    return {"metadata": ((REQUEST_ID, request_id),)} if request_id else {}
 
 
 def explanation(text: Item, options: Options, label: str, explain: ExplainOptions | None) -> pb.ExplainRequest:

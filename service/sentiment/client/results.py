@@ -31,7 +31,7 @@ _BAR = "height: 0.6em; background: currentColor"
 _MARKS = {"truncated": "cut to fit", "abstain": "undecided", "mixed": "mixed", "language_suspect": "another language?"}
 # Sentences that a repr shows.
 SENTENCES_SHOWN = 3
-# As servers count them: so many or more.
+# Servers count no further: this many or more.
 SENTENCES_COUNTED_MAX = 1024
 
 
@@ -245,7 +245,7 @@ def _parts(title: str, parts: Iterable[tuple[str, Prediction]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FeedbackTaken:
-    """What a right label was told for: the answer, whether it was right and whether it abstained, and the model that gave it."""
+    """What a correct label was reported for: the answer, whether it was right and whether it abstained, and the model that gave it."""
 
     predicted: str
     right: bool

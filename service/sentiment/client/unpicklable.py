@@ -1,4 +1,4 @@
-"""What is said of objects that hold connections, threads or a loaded model, and so cannot be pickled or copied."""
+"""The error for objects that hold connections, threads or a loaded model, and so cannot be pickled or copied."""
 
 
 def unpicklable(owner: object, arguments: str) -> TypeError:

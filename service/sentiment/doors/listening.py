@@ -1,4 +1,4 @@
-"""The addresses that a server listens on: what they mean, how a port is held, and why one cannot be had."""
+"""The addresses that a server listens on: what they mean, how a port is held, and why one cannot be bound."""
 
 import contextlib
 import errno
@@ -32,7 +32,7 @@ def bound(host: str, port: int) -> socket.socket:
     """A TCP socket that holds the port and does not listen. Port 0 takes a free one. On a machine without IPv6 a wildcard is IPv4's.
 
     Raises:
-        OSError, OverflowError: the port cannot be had.
+        OSError, OverflowError: the port cannot be bound.
     """
     every = is_every(host)
     if every:
@@ -61,7 +61,7 @@ def reserved(setting: str, listen: str, shared: bool = False) -> Iterator[str]:
 
     Raises:
         CannotServe: another process uses it.
-        BadSettings: it is no address of this machine.
+        BadSettings: this machine does not have the address.
     """
     if not listen:
         yield ""
@@ -80,7 +80,7 @@ def reserved(setting: str, listen: str, shared: bool = False) -> Iterator[str]:
 def cannot_listen(setting: str, listen: str, error: Exception) -> CannotServe | BadSettings:
     """The error of a server that cannot listen on the address of a setting: why, and how to choose another.
 
-    BadSettings: the address is none of this machine's.
+    BadSettings: this machine does not have the address.
     """
     if isinstance(error, RuntimeError) and not listen.startswith("unix:"):
         # gRPC does not say why. Holding the port does.

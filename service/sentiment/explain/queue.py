@@ -7,6 +7,7 @@ holds the GIL while it waits for a core blocks the whole process (0.5 s was meas
 """
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
@@ -17,7 +18,7 @@ from sentiment.errors import Expired, ModelFailed, OutOfMemory, Refused, Request
 from sentiment.explain.engine import Explainer
 from sentiment.explain.engine.prediction import Prediction
 from sentiment.explain.parts import ExplanationRequest, Part, Summary
-from sentiment.explain.thread import RESERVE_S, ExplainThreads, Job
+from sentiment.explain.thread import RESERVE_S, ExplainThreads, ExplanationTask
 from sentiment.explain.turns import NoRoom
 from sentiment.model.lease import InUse
 from sentiment.observability.logs import logger
@@ -25,7 +26,7 @@ from sentiment.observability.metrics import ModelMetrics
 
 # Longer texts are tokenized in a thread. A text of this length blocks the event loop for 0.2 ms, or 2 ms if all its words are new.
 INLINE_CHARACTERS_MAX = 2048
-# Nobody who is refused is told to come back sooner.
+# The shortest retry delay that a refusal gives.
 RETRY_S_MIN = 0.1
 # A reader that is behind, and slower than this for READ_S, loses its place if another explanation waits for it.
 READ_BYTES_PER_S = 2**16
@@ -46,9 +47,9 @@ class ExplainLimits:
 
 @dataclass(eq=False)
 class _Call:
-    """A caller that waits for the parts of a job."""
+    """A caller that waits for the parts of a task."""
 
-    job: Job
+    task: ExplanationTask
     ready: "asyncio.Queue[Part | BaseException | None]" = field(default_factory=asyncio.Queue)
     # Whether the caller received a part, and whether the deadline ended the stream with a summary in place of missing parts.
     answered: bool = False
@@ -60,14 +61,20 @@ class _Call:
         """How fast the reader has been since it fell behind; infinite if it is not behind, or for less than READ_S."""
         if self.behind_since is None or now - self.behind_since[0] < READ_S:
             return float("inf")
-        return (self.job.taken - self.behind_since[1]) / (now - self.behind_since[0])
+        return (self.task.taken - self.behind_since[1]) / (now - self.behind_since[0])
 
 
 class Explaining:
     """Explains the answers of one classifier. Belongs to one event loop."""
 
     def __init__(
-        self, explainer: Explainer, metrics: ModelMetrics, limits: ExplainLimits, share: Callable[[], float] = lambda: 1.0
+        self,
+        explainer: Explainer,
+        metrics: ModelMetrics,
+        limits: ExplainLimits,
+        share: Callable[[], float] = lambda: 1.0,
+        clock: Callable[[], float] = time.monotonic,
+        rest: Callable[[threading.Condition, float], object] = threading.Condition.wait,
     ) -> None:
         """Start the threads; must be called in the event loop.
 
@@ -76,30 +83,35 @@ class Explaining:
             metrics: metrics of the model.
             limits: limits of the queue and of explanations.
             share: the share of one core for explanations now, above 0 and at most 1. The threads call it.
+            clock: the event loop's, in seconds. The threads call it.
+            rest: see ``ExplainThreads``.
         """
+        self._clock = clock
         self.limits = limits
         # Callers that are reading an explanation.
         self.readers = InUse()
         self.explainer = explainer
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
-        self._calls: dict[Job, _Call] = {}
+        self._calls: dict[ExplanationTask, _Call] = {}
         self._retry_timer: asyncio.TimerHandle | None = None
-        # The explanation whose run does not end although it was told to stop.
-        self._hung: Job | None = None
+        # The explanation whose run does not end although it was asked to stop.
+        self._hung: ExplanationTask | None = None
         self._failure_logged = False
         self._closed = False
         self._tokenizing = ThreadPoolExecutor(1, "explain-tokenize")
         # How many texts of each caller wait for that thread.
         self._longer: Counter[str] = Counter()
-        self._threads = ExplainThreads(
+        self.threads = ExplainThreads(
             explainer,
             limits.calls_max,
             lambda *part: self._call_on_loop(self._on_part, *part),
-            lambda job: self._call_on_loop(self._on_ended, job),
+            lambda task: self._call_on_loop(self._on_ended, task),
             share,
+            clock,
+            rest,
         )
-        metrics.watch_explanations(lambda: len(self._threads))
+        metrics.watch_explanations(lambda: len(self.threads))
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -123,7 +135,7 @@ class Explaining:
         """
         with self.readers:
             self._check_open()
-            arrived_at = time.monotonic()
+            arrived_at = self._clock()
             prediction = await self._predict(request, deadline_at, caller)
             call = self._submit(request, prediction, arrived_at, deadline_at, caller)
             try:
@@ -140,17 +152,17 @@ class Explaining:
         self.explainer.unload(for_good)
 
     def watch(self, stall_s: float) -> None:
-        """Detect a hung thread: a run that was told to stop more than ``stall_s`` seconds ago. All waiting callers then fail."""
+        """Detect a hung thread: a run that was asked to stop more than ``stall_s`` seconds ago. All waiting callers then fail."""
         if self._hung is not None:
-            if self._hung in self._threads.running:
+            if self._hung in self.threads.running:
                 return
             self._hung = None
             logger().info("explain_thread_recovered", model=self._metrics.model)
-        now = time.monotonic()
-        for job in self._threads.running:
-            if job.stopped_at is not None and now - job.stopped_at > stall_s:
-                self._hung = job
-                logger().error("explain_thread_hung", model=self._metrics.model, seconds=round(now - job.stopped_at, 1))
+        now = self._clock()
+        for task in self.threads.running:
+            if task.stopped_at is not None and now - task.stopped_at > stall_s:
+                self._hung = task
+                logger().error("explain_thread_hung", model=self._metrics.model, seconds=round(now - task.stopped_at, 1))
                 self._fail_all(self._hung_error)
                 return
 
@@ -158,9 +170,9 @@ class Explaining:
         """Withdraw all requests and end the threads, waiting at most ``wait_s`` seconds. After ``withdraw_all``: from any thread."""
         if not self._closed:
             self.withdraw_all()
-        # What it has still to do is not cancelled: its callers are told why they get no explanation.
+        # What it has still to do is not cancelled: its callers get the reason.
         self._tokenizing.shutdown(wait=False)
-        self._threads.close(wait_s)
+        self.threads.close(wait_s)
 
     def withdraw_all(self) -> None:
         """Withdraw all requests and accept no more. Call it in the event loop."""
@@ -179,7 +191,7 @@ class Explaining:
         self._withdraw(call)
 
     def _check_open(self) -> None:
-        if self._hung is not None and self._hung in self._threads.running:
+        if self._hung is not None and self._hung in self.threads.running:
             raise self._hung_error()
         if self._closed:
             raise self._draining()
@@ -188,10 +200,10 @@ class Explaining:
         if sum(map(len, request.texts)) <= INLINE_CHARACTERS_MAX:
             return self.explainer.predict(request)
         # Longer texts come to the long lane. A caller that has all its places is refused there: here that costs nothing.
-        waiting = sum(job.caller == caller and not job.short and job.started_at is None for job in self._calls) + self._longer[caller]
+        waiting = sum(task.caller == caller and not task.short and task.started_at is None for task in self._calls) + self._longer[caller]
         if waiting >= self.limits.calls_max:
             message = f"{waiting} explanations of this caller are waiting; the limit is {self.limits.calls_max}"
-            raise self._refused(message, self._threads.room_s(False), 0.0)
+            raise self._refused(message, self.threads.room_s(False), 0.0)
         self._longer[caller] += 1
         try:
             async with asyncio.timeout_at(deadline_at):
@@ -206,7 +218,7 @@ class Explaining:
     def _submit(self, request: ExplanationRequest, prediction: Prediction, arrived_at: float, deadline_at: float, caller: str) -> _Call:
         # While the text was tokenized, this may have changed.
         self._check_open()
-        job = Job(
+        task = ExplanationTask(
             caller=caller,
             short=prediction.short,
             heavy=prediction.heavy,
@@ -217,13 +229,13 @@ class Explaining:
             request=request,
         )
         try:
-            displaced = self._threads.submit(job)
+            displaced = self.threads.submit(task)
         except NoRoom as error:
-            raise self._refused(str(error), error.retry_after_s, job.least_s) from error
-        call = self._calls[job] = _Call(job)
+            raise self._refused(str(error), error.retry_after_s, task.least_s) from error
+        call = self._calls[task] = _Call(task)
         for other in displaced:
             message = "its place or its time is needed for the explanations of other callers, which have fewer of them"
-            self._fail(self._calls[other], self._refused(message, self._threads.room_s(other.short), other.least_s))
+            self._fail(self._calls[other], self._refused(message, self.threads.room_s(other.short), other.least_s))
         self._check_readers()
         return call
 
@@ -238,47 +250,47 @@ class Explaining:
         return Unavailable("an earlier explanation does not stop: this server explains nothing until it does")
 
     async def _next(self, call: _Call) -> Part | None:
-        job = call.job
+        task = call.task
         if call.cut:
             return None
         try:
-            async with asyncio.timeout_at(job.deadline_at - (CUT_S if call.answered else 0.0)):
+            async with asyncio.timeout_at(task.deadline_at - (CUT_S if call.answered else 0.0)):
                 found = await call.ready.get()
         except TimeoutError as error:
-            now = time.monotonic()
-            if job.started_at is None:
-                reason = f"it waited {now - job.arrived_at:.2f} s in the queue"
+            now = self._clock()
+            if task.started_at is None:
+                reason = f"it waited {now - task.arrived_at:.2f} s in the queue"
             elif call.answered:
                 call.cut = True
-                return Summary(False, (CUT,), 0, 0, job.worked_s, now - job.arrived_at - job.worked_s)
+                return Summary(False, (CUT,), 0, 0, task.worked_s, now - task.arrived_at - task.worked_s)
             else:
-                waited_s, works_s = job.started_at - job.arrived_at, now - job.started_at
+                waited_s, works_s = task.started_at - task.arrived_at, now - task.started_at
                 reason = f"it started after {waited_s:.2f} s and was not finished {works_s:.2f} s later"
             raise Expired(f"the explanation did not finish within the deadline: {reason}") from error
         if isinstance(found, BaseException):
             raise found
         call.answered = True
         if found is not None:
-            self._threads.took(job, found)
-            if not job.behind:
+            self.threads.took(task, found)
+            if not task.behind:
                 call.behind_since = None
         return found
 
     def _withdraw(self, call: _Call) -> None:
         """Stop working for a caller that has left. Does nothing if the explanation has finished."""
-        self._calls.pop(call.job, None)
-        self._threads.withdraw(call.job)
+        self._calls.pop(call.task, None)
+        self.threads.withdraw(call.task)
 
     def _check_readers(self) -> None:
         """While another explanation waits for the room of one whose reader is behind: end the one with the slowest, if it is too slow."""
-        now = time.monotonic()
-        blocking = [self._calls[job] for job in self._threads.blocking() if job in self._calls]
+        now = self._clock()
+        blocking = [self._calls[task] for task in self.threads.blocking() if task in self._calls]
         slowest = min(blocking, key=lambda call: call.read_bytes_per_s(now), default=None)
         if slowest is None:
             return
         if slowest.read_bytes_per_s(now) < READ_BYTES_PER_S:
             message = f"the caller read less than {READ_BYTES_PER_S} bytes/s for {READ_S:.0f} s while other explanations were waiting"
-            self._fail(slowest, self._refused(message, READ_S, slowest.job.least_s))
+            self._fail(slowest, self._refused(message, READ_S, slowest.task.least_s))
         if self._retry_timer is None:
             self._retry_timer = self._loop.call_later(READ_S / 2, self._retry)
 
@@ -294,34 +306,34 @@ class Explaining:
             # The loop is closed: no caller is left.
             return
 
-    def _on_part(self, job: Job, part: Part, name: str, seconds: float) -> None:
+    def _on_part(self, task: ExplanationTask, part: Part, name: str, seconds: float) -> None:
         """Pass a part on to its caller."""
-        if call := self._calls.get(job):
+        if call := self._calls.get(task):
             call.ready.put_nowait(part)
-            if job.behind and call.behind_since is None:
-                call.behind_since = time.monotonic(), job.taken
+            if task.behind and call.behind_since is None:
+                call.behind_since = self._clock(), task.taken
                 self._check_readers()
         if name:
             self._metrics.observing.later("explanation", self._metrics.explain_seconds[name], seconds)
 
-    def _on_ended(self, job: Job) -> None:
+    def _on_ended(self, task: ExplanationTask) -> None:
         """Tell the caller that the explanation is complete, or why it failed."""
-        call = self._calls.get(job)
+        call = self._calls.get(task)
         if call is not None:
-            call.ready.put_nowait(None if job.error is None else self._client_error(job, job.error))
+            call.ready.put_nowait(None if task.error is None else self._client_error(task, task.error))
         if self.explainer.failure and not self._failure_logged:
             self._failure_logged = True
             logger().error("explain_graph_rejected", model=self._metrics.model, reason=self.explainer.failure)
 
-    def _client_error(self, job: Job, error: BaseException) -> RequestError:
+    def _client_error(self, task: ExplanationTask, error: BaseException) -> RequestError:
         """The error that the client receives; the log has the details."""
         if isinstance(error, RequestError):
             return error
-        logger().error("explain_failed", model=self._metrics.model, characters=len(job.request.text), exc_info=error)
+        logger().error("explain_failed", model=self._metrics.model, characters=len(task.request.text), exc_info=error)
         return not_computed(error)
 
 
 def not_computed(error: BaseException) -> ModelFailed:
-    """What a caller is told of an error that is none of the request."""
+    """The error that the caller gets when the computation failed, not the request."""
     memory = ": not enough memory" if isinstance(error, OutOfMemory) else ""
     return ModelFailed(f"the explanation could not be computed{memory}")

@@ -13,6 +13,7 @@ from functools import partial
 
 from sentiment.explain.engine import Explainer
 from sentiment.explain.methods.evidence import Evidence
+from sentiment.explain.methods.registry import METHODS
 from sentiment.explain.parts import (
     AttentionTile,
     Attribution,
@@ -37,8 +38,10 @@ RESERVE_S = 0.05
 # Longest single wait while a lane rests: its share may have changed.
 REST_S = 0.05
 
-_NAMES = {Header: "header", AttentionTile: "attention", Neuron: "neuron", Evidence: "evidence", Heads: "heads", WordGeometry: "geometry"}
-_NAMES |= dict.fromkeys((Counterfactuals, Without), "counterfactuals")
+_NAMES = {Header: "header", AttentionTile: "attention", Neuron: "neuron", WordGeometry: "geometry", Evidence: "evidence"}
+_NAMES |= dict.fromkeys((Counterfactuals, Without), "counterfactuals") | {Heads: "heads"}
+# The parts of explanations whose time is measured: an attribution by its method, any other by its kind.
+TIMED = (*METHODS, *dict.fromkeys(_NAMES.values()))
 
 
 class CallerLeft(BaseException):
@@ -80,7 +83,7 @@ class Slices:
 
 
 @dataclass(eq=False, kw_only=True)
-class Job(Entry):
+class ExplanationTask(Entry):
     """One explanation. What it inherits and ``taken`` are guarded by the lock of ``ExplainThreads``; the event loop has the rest."""
 
     request: ExplanationRequest
@@ -91,7 +94,7 @@ class Job(Entry):
     given: int = 0
     taken: int = 0
     withdrawn: bool = False
-    # When its run was told to stop.
+    # When its run was asked to stop.
     stopped_at: float | None = None
 
 
@@ -102,9 +105,11 @@ class ExplainThreads:
         self,
         explainer: Explainer,
         places: int,
-        on_part: Callable[[Job, Part, str, float], None],
-        on_ended: Callable[[Job], None],
+        on_part: Callable[[ExplanationTask, Part, str, float], None],
+        on_ended: Callable[[ExplanationTask], None],
         share: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+        rest: Callable[[threading.Condition, float], object] = threading.Condition.wait,
     ) -> None:
         """Start the threads of the lanes.
 
@@ -114,10 +119,13 @@ class ExplainThreads:
             on_part: called with each part, the name under which its time is counted (empty for the summary) and its seconds of work.
             on_ended: called when an explanation has ended, maybe with its ``error``, unless it was withdrawn.
             share: the share of one core for all explanations now, above 0 and at most 1.
+            clock: in seconds.
+            rest: waits for a change, at most the given number of seconds of ``clock``.
         """
+        self._clock, self._rest = clock, rest
         self._explainer, self._on_part, self._on_ended, self._share = explainer, on_part, on_ended, share
-        self._turns: Turns[Job] = Turns(places)
-        # Guards the turns and the jobs; notified when another may be able to go on.
+        self._turns: Turns[ExplanationTask] = Turns(places)
+        # Guards the turns and the tasks; notified when another may be able to go on.
         self._changed = threading.Condition()
         self._closed = False
         self.threads = [
@@ -131,39 +139,39 @@ class ExplainThreads:
         return len(self._turns)
 
     @property
-    def running(self) -> Sequence[Job]:
+    def running(self) -> Sequence[ExplanationTask]:
         """The explanations that work now."""
         return self._turns.running
 
-    def submit(self, job: Job) -> Sequence[Job]:
+    def submit(self, task: ExplanationTask) -> Sequence[ExplanationTask]:
         """Let an explanation in. Returns those that it displaces, and raises ``NoRoom``, as ``Turns.admit``."""
         with self._changed:
-            gone = self._turns.admit(job, time.monotonic(), self._share())
+            gone = self._turns.admit(task, self._clock(), self._share())
             self._changed.notify_all()
             return gone
 
-    def withdraw(self, job: Job) -> None:
-        """End an explanation whose caller has left. If it works now, its run is told to stop. Does nothing if it has ended."""
+    def withdraw(self, task: ExplanationTask) -> None:
+        """End an explanation whose caller has left. If it runs now, its run is asked to stop. Does nothing if it has ended."""
         with self._changed:
-            if job.withdrawn or job not in self._turns:
+            if task.withdrawn or task not in self._turns:
                 return
-            job.withdrawn = True
-            if job in self.running:
-                job.stopped_at = time.monotonic()
-                job.stop.ask()
+            task.withdrawn = True
+            if task in self.running:
+                task.stopped_at = self._clock()
+                task.stop.ask()
             else:
-                self._end(job)
+                self._end(task)
                 self._changed.notify_all()
 
-    def took(self, job: Job, part: Part) -> None:
+    def took(self, task: ExplanationTask, part: Part) -> None:
         """The reader has taken a part."""
         with self._changed:
-            job.taken += size_of(part)
-            if job.behind and job.given - job.taken <= AHEAD_BYTES:
-                job.behind = False
+            task.taken += size_of(part)
+            if task.behind and task.given - task.taken <= AHEAD_BYTES:
+                task.behind = False
                 self._changed.notify_all()
 
-    def blocking(self) -> Sequence[Job]:
+    def blocking(self) -> Sequence[ExplanationTask]:
         """As ``Turns.blocking``."""
         with self._changed:
             return self._turns.blocking()
@@ -171,7 +179,7 @@ class ExplainThreads:
     def room_s(self, short: bool) -> float:
         """As ``Turns.room_s``."""
         with self._changed:
-            return self._turns.room_s(short, time.monotonic(), self._share())
+            return self._turns.room_s(short, self._clock(), self._share())
 
     def close(self, wait_s: float) -> None:
         """End as soon as no explanation is left; wait at most ``wait_s`` seconds for that."""
@@ -184,68 +192,68 @@ class ExplainThreads:
 
     def _work(self, short: bool, runs: LowestPriority) -> None:
         try:
-            while (job := self._next(short)) is not None:
+            while (task := self._next(short)) is not None:
                 ended = True
                 try:
-                    job.slices = job.slices or Slices(partial(self._explain, job, runs))
-                    ended = job.slices.go_on()
+                    task.slices = task.slices or Slices(partial(self._explain, task, runs))
+                    ended = task.slices.go_on()
                 except BaseException as error:  # no thread can be started: the caller waits, and others wait for the lane
-                    job.error = error
+                    task.error = error
                 with self._changed:
-                    self._turns.end(job, time.monotonic(), self._share())
-                    told = ended and not job.withdrawn
-                    if ended or job.withdrawn:
-                        self._end(job)
+                    self._turns.end(task, self._clock(), self._share())
+                    told = ended and not task.withdrawn
+                    if ended or task.withdrawn:
+                        self._end(task)
                 if told:
-                    self._on_ended(job)
-                del job  # otherwise the last explanation stays in memory until the next one begins
+                    self._on_ended(task)
+                del task  # otherwise the last explanation stays in memory until the next one begins
         finally:
             runs.close()
 
-    def _next(self, short: bool) -> Job | None:
+    def _next(self, short: bool) -> ExplanationTask | None:
         """Wait for the next slice. None: the lane is closed."""
         with self._changed:
             while True:
-                job, free_at = self._turns.next(short, time.monotonic(), self._share())
-                if job is None:
+                task, free_at = self._turns.next(short, self._clock(), self._share())
+                if task is None:
                     if self._closed:
                         return None
                     self._changed.wait()
                     continue
-                rest_s = free_at - time.monotonic()
+                rest_s = free_at - self._clock()
                 if rest_s <= 0:
                     break
-                self._changed.wait(min(rest_s, REST_S))
-            self._turns.begin(job, time.monotonic(), self._share())
-            return job
+                self._rest(self._changed, min(rest_s, REST_S))
+            self._turns.begin(task, self._clock(), self._share())
+            return task
 
-    def _end(self, job: Job) -> None:
-        self._turns.drop(job)
-        if job.slices is not None:
-            job.slices.leave()
+    def _end(self, task: ExplanationTask) -> None:
+        self._turns.drop(task)
+        if task.slices is not None:
+            task.slices.leave()
 
-    def _explain(self, job: Job, runs: LowestPriority, pause: Callable[[], None]) -> None:
+    def _explain(self, task: ExplanationTask, runs: LowestPriority, pause: Callable[[], None]) -> None:
         """Compute an explanation, in its own thread."""
         told_s = 0.0
         try:
-            for part in self._explainer.explain(job.request, lambda: self._available_s(job), job.stop, runs.run, pause):
-                now = time.monotonic()
-                work_s = job.worked_s + now - job.slice_at
+            for part in self._explainer.explain(task.request, lambda: self._available_s(task), task.stop, runs.run, pause):
+                now = self._clock()
+                work_s = task.worked_s + now - task.slice_at
                 with self._changed:
-                    job.given += size_of(part)
-                    job.behind = job.given - job.taken > AHEAD_BYTES
-                told = replace(part, run_s=work_s, queue_s=now - job.arrived_at - work_s) if isinstance(part, Summary) else part
-                self._on_part(job, told, _name(part), work_s - told_s)
+                    task.given += size_of(part)
+                    task.behind = task.given - task.taken > AHEAD_BYTES
+                told = replace(part, run_s=work_s, queue_s=now - task.arrived_at - work_s) if isinstance(part, Summary) else part
+                self._on_part(task, told, _name(part), work_s - told_s)
                 told_s = work_s
                 pause()
         except CallerLeft:
             return
         except BaseException as error:  # a caller waits for the outcome, whatever it is
-            job.error = error
+            task.error = error
 
-    def _available_s(self, job: Job) -> float:
+    def _available_s(self, task: ExplanationTask) -> float:
         with self._changed:
-            return self._turns.available_s(job, time.monotonic() + RESERVE_S, self._share())
+            return self._turns.available_s(task, self._clock() + RESERVE_S, self._share())
 
 
 def size_of(part: Part) -> int:

@@ -1,4 +1,4 @@
-"""Decides which explanation goes on, what time it can count on, and who is let in. Pure: time is an argument.
+"""Decides which explanation goes on, how much time it can count on, and which are admitted. Pure: time is an argument.
 
 Short and long explanations have a lane each, and each lane a thread: a short one never waits for a run of a long one. In a lane one works
 at a time, for a slice: up to the next run of a graph.
@@ -53,7 +53,7 @@ E = TypeVar("E", bound=Entry)
 
 
 class NoRoom(Exception):
-    """An explanation is not let in. ``retry_after_s``: when it may be."""
+    """An explanation is not admitted. ``retry_after_s``: when it may be."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
@@ -71,7 +71,7 @@ class Account:
     _at: float = 0.0
 
     def settle(self, now: float, working: int, share: float) -> None:
-        """Count the time since the last call, in which so many slices were under way."""
+        """Count the time since the last call, during which ``working`` slices ran."""
         self.owed_s = max(0.0, self.owed_s + (working - share) * (now - self._at))
         self._at = now
 
@@ -119,10 +119,10 @@ class Turns(Generic[E]):
     - While n callers of a lane have work, each gets 1/n of what the lane works, less at most a slice of each. So no caller waits for ever,
       and of a caller's explanations the one with the earliest deadline goes on.
     - At most ``places`` explanations of a lane wait to begin. Callers that have more of them give way to those that have fewer: a caller
-      that has none is refused for want of a place only if the places are those of as many other callers.
-    - An explanation is let in only if the others are predicted to leave it the work that it needs, and gives way to one that is let into
-      its lane later and takes that work. What the other lane or an overrun takes meanwhile is not looked at again: less than one in 200
-      then waits for its deadline in vain, also if a third take longer than predicted (``tests/core/explain/test_turns.py``).
+      that has none is refused for lack of a place only if the places are those of as many other callers.
+    - An explanation is admitted only if the others are predicted to leave it the work that it needs. It gives way to one that is admitted
+      to its lane later and takes that work. What the other lane or an overrun takes meanwhile is not looked at again: less than one in 200
+      then waits until its deadline without a result, even if a third take longer than predicted (``tests/core/explain/test_turns.py``).
     - At most STARTED_MAX of a lane are begun, of which HEAVY_MAX are heavy, and no caller has more than half of either.
     """
 
@@ -207,7 +207,7 @@ class Turns(Generic[E]):
     def available_s(self, entry: E, now: float, share: float) -> float:
         """Seconds of work that an explanation can count on before its deadline: what others leave, but no less than its fair share.
 
-        ``entry`` may not be let in yet.
+        ``entry`` may not be admitted yet.
         """
         lane = self._lanes[entry.short]
         rivals = [one for one in lane.entries if one is not entry and not one.behind]

@@ -80,7 +80,7 @@ def decoded(read: Read, encoding: str = "") -> Iterator[str]:
 
     Raises:
         ValueError: it is UTF-16 without a byte order mark, compressed, or no text.
-        UnicodeError: a unit of UTF-16 or the like is not whole, after which nothing can be told.
+        UnicodeError: a unit of UTF-16 or the like is incomplete; what follows it cannot be decoded.
     """
     head = read()
     # No further than a mark goes on: somebody may be typing.

@@ -31,7 +31,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 def _constant(name: str) -> object:
-    """NaN and the like, which are no JSON, as ``plain`` has them."""
+    """NaN and the like, which are not JSON, as ``plain`` has them."""
     return plain(float(name))
 
 
@@ -41,7 +41,7 @@ def _number(digits: str) -> object:
 
 
 def _whole(digits: str) -> object:
-    """A whole number; its digits if Python refuses so many (4,300)."""
+    """A whole number; its digits if it is too long for Python (4,300 digits)."""
     try:
         return int(digits)
     except ValueError:
@@ -103,7 +103,7 @@ def _elements(pieces: Iterator[str]) -> Iterator[object]:
     """The elements of a JSON array.
 
     Raises:
-        ValueError: it is no JSON array, not complete, or has text after it.
+        ValueError: it is not a JSON array, not complete, or has text after it.
     """
     held, at = "", 0
 
@@ -232,7 +232,7 @@ def of_parquet(source: Path | BinaryIO, name: str, needed: Callable[[str], bool]
     """The rows of a Parquet file. ``needed``: whether a column is wanted; the others are not read.
 
     Raises:
-        BadFile: it is no Parquet file, has two columns of one name, or the extra is missing.
+        BadFile: it is not a Parquet file, has two columns of one name, or the extra is missing.
     """
     try:
         import pyarrow  # noqa: PLC0415  # an extra, loaded only if needed
@@ -290,10 +290,10 @@ def _decoded(value: bytes) -> str | bytes:
 
 
 def of_xlsx(source: Path | BinaryIO, name: str, sheet: str, *, header: bool, stack: ExitStack) -> Opened:
-    """The rows of a workbook's sheet, whose values are those that the spreadsheet stored last. Empty rows at the end are none.
+    """The rows of a workbook's sheet, whose values are those that the spreadsheet stored last. Empty rows at the end are left out.
 
     Raises:
-        BadFile: it is no workbook, ``sheet`` is none of its sheets, or is empty although there are several; or the extra is missing.
+        BadFile: it is not a workbook, it has no sheet ``sheet``, or ``sheet`` is empty although there are several; or the extra is missing.
     """
     try:
         import openpyxl  # noqa: PLC0415  # an extra, loaded only if needed
@@ -347,7 +347,7 @@ def _sheet_row(number: int, values: Sequence[object], columns: Sequence[str]) ->
 
 def _cell(value: object) -> object:
     if isinstance(value, str):
-        # The result of a formula that has none is no text.
+        # A formula without a stored result is not a text.
         return None if value in CELL_ERRORS else unescaped(value)
     # An empty cell is an empty text, as in CSV.
     return "" if value is None else value

@@ -9,13 +9,13 @@ _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
 
 class WrongLabel(Exception):
-    """A value is no label. The message has neither the file nor the value: a wrong column may hold texts."""
+    """A value is not a label. The message has neither the file nor the value: a wrong column may hold texts."""
 
 
 class Labels:
     """Reads the labels of one file, in its order.
 
-    Names win over numbers. A number is a label's place, from 0, only if no name is a number itself: with the names 1 to 5, a 0 is no label.
+    Names win over numbers. A number is a label's place, from 0, only if no name is a number itself: with names 1 to 5, 0 is not a label.
     A file has names or numbers, not both.
     """
 

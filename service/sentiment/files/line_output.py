@@ -52,11 +52,11 @@ class LineOutput:
         """Open or continue. ``overwrite``: a file of this name is replaced in the end.
 
         Raises:
-            BadFile: PATH exists, cannot be written or is no regular file, or another process writes to it.
+            BadFile: PATH exists, cannot be written or is not a regular file, or another process writes to it.
         """
         target = replaced(path)
         if target is None:
-            raise BadFile(f"{path}: is no regular file; use - for standard output")
+            raise BadFile(f"{path}: is not a regular file; use - for standard output")
         self._overwrite = overwrite
         self.path = path = target
         self._part = path.with_name(path.name + ".part")

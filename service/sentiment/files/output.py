@@ -1,4 +1,4 @@
-"""Writes the files that a user names: whole or not at all, through links, and through what is no file. Knows nothing of what it writes."""
+"""Writes the files that a user names: whole or not at all, through links, and into what is not a file. Knows nothing of what it writes."""
 
 import os
 import stat

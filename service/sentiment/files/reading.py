@@ -87,7 +87,7 @@ class Reading:
 
 
 def format_of(name: str) -> str:
-    """The format of a file by the ending of its name, before .gz or .zst; empty if it is none of FORMATS."""
+    """The format of a file by the ending of its name, before .gz or .zst; empty if it is not in FORMATS."""
     path = Path(name.lower())
     if path.suffix in COMPRESSED:
         path = path.with_suffix("")
@@ -185,7 +185,7 @@ class Table:
             raise BadFile(f"{self.name}: {first.place}: no key {column!r}; the object has {_shown(first.values)} (choose with {option})")
 
     def _first(self) -> Row:
-        """The first row, which stays to be read; one without values if there is none."""
+        """The first row, which stays to be read; one without values if the file has no row."""
         first = next(self._rows, None)
         if first is None:
             return Row("", {})

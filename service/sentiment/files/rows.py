@@ -13,7 +13,7 @@ NOT_DECODED = "has bytes that are not of the file's encoding; choose it with --e
 
 
 class BadLabel(ValueError):
-    """A value is no label. The message does not quote it, because a wrong column may hold texts."""
+    """A value is not a label. The message does not quote it, because a wrong column may hold texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Unread:
 class Row:
     """A row: where it stands (``line 3``, ``lines 3 to 5`` or ``row 3``; empty if that is not known), and its values by column.
 
-    ``error``: why it cannot be read; it has no values then. The reason never quotes the row. ``typed``: whether a number is no text; in a
+    ``error``: why it cannot be read; it has no values then. The reason never quotes the row. ``typed``: whether numbers are not texts; in a
     spreadsheet it is one, as a cell is a number by what somebody typed.
     """
 

@@ -56,7 +56,7 @@ def writer_of(path: Path, *, escape_formulas: bool = False) -> Write | None:
         return _write_json
     try:
         if kind == ".xlsx":
-            import openpyxl  # noqa: PLC0415, F401  # an extra; its lack is told before the work
+            import openpyxl  # noqa: PLC0415, F401  # an extra; its absence is reported before the work
         elif kind == ".parquet":
             import pyarrow.parquet  # noqa: PLC0415, F401  # as above
     except ImportError as error:
@@ -174,7 +174,7 @@ def _write_xlsx(rows: Rows, columns: Columns, stream: IO[bytes]) -> None:
     """One sheet with a header.
 
     Raises:
-        BadFile: a sheet cannot hold so many rows, or a cell so long a text.
+        BadFile: a sheet cannot hold this many rows, or a cell a text of this length.
     """
     import openpyxl  # noqa: PLC0415  # an extra, loaded only if needed
     from openpyxl.cell import WriteOnlyCell  # noqa: PLC0415  # as above

@@ -15,7 +15,7 @@ from sentiment.observability.logs import logger
 
 
 class Loads(Protocol):
-    """The part of Repository that the watch uses."""
+    """The part of Lifecycle that the watch uses."""
 
     def newest(self, name: str) -> int:
         """The highest version of a model that is or was loaded; 0 if none."""
@@ -27,9 +27,9 @@ class Loads(Protocol):
 class FolderWatch:
     """Checks the folders at an interval. A version is tried once, and again only after its files change."""
 
-    def __init__(self, repository: Loads, names: Sequence[str], roots: Sequence[Path], every_s: float) -> None:
+    def __init__(self, lifecycle: Loads, names: Sequence[str], roots: Sequence[Path], every_s: float) -> None:
         """``names``: names of models, without a version."""
-        self._repository = repository
+        self._lifecycle = lifecycle
         self._names, self._roots, self._every_s = names, roots, every_s
         # Signature of each folder at the last check, and when it was last tried.
         self._seen: dict[Path, Signature] = {}
@@ -47,14 +47,14 @@ class FolderWatch:
 
     async def look(self, name: str) -> None:
         """Load the highest version of a model that is newer than any loaded, unchanged since the last check, and not tried yet."""
-        path = await asyncio.to_thread(self._settled, name, self._repository.newest(name))
+        path = await asyncio.to_thread(self._settled, name, self._lifecycle.newest(name))
         if path is None:
             return
         model = f"{path.parent.name}/{path.name}"
         logger().info("model_found", model=model)
         self._tried[path] = self._seen[path]
         try:
-            await self._repository.load(model)
+            await self._lifecycle.load(model)
         except Unavailable:
             del self._tried[path]
         except RequestError as error:

@@ -5,6 +5,7 @@ import random
 from sentiment.errors import BadBundle
 from sentiment.explain.engine import Explainer
 from sentiment.explain.engine.projections import project
+from sentiment.lifecycle.registry import Models
 from sentiment.lifecycle.sampling import Purpose, Sampling
 from sentiment.model.execute import Execute
 from sentiment.model.parts import Reading
@@ -13,7 +14,6 @@ from sentiment.model.session import Stop
 from sentiment.observability.drift import Drift
 from sentiment.observability.logs import logger
 from sentiment.pipeline.queries import Query
-from sentiment.pipeline.registry import Models
 from sentiment.pipeline.served import Served
 
 

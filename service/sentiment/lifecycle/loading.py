@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from sentiment.batch_limits import ON_CPU, ON_GPU, DefaultLimits
 from sentiment.batching.cost import CostTable
 from sentiment.batching.layout import Layout, Packed, Padded
 from sentiment.batching.plan import BatchLimits
 from sentiment.errors import BadBundle, BadSettings, DeviceLost
 from sentiment.lifecycle.warm_up import MEASURE_S, first_runs, warm_up
 from sentiment.model.bundle import bundle_roots, find_bundle
-from sentiment.model.classifier import Classifier, load_classifier, widen
+from sentiment.model.classifier import Classifier, load_classifier, use_threads
 from sentiment.model.cores import cores_granted
 from sentiment.model.execute import Execute, here, result_of
 from sentiment.model.gpu.device_session import TOKENS_STEP, prove
@@ -26,11 +27,6 @@ from sentiment.model.runner import Runner
 from sentiment.observability.logs import logger
 from sentiment.settings import Settings
 
-# On a core, rows of about 280 tokens take 35 ms each alone and 40 ms in batches of 4 (make bench): long rows run better alone.
-ON_CPU = {"rows": 16, "tokens": 512, "scores_bytes": 64 * 2**20}
-# An H200 takes 7.0 ms for 16,384 tokens of BERT-base (measured). Fewer leave it idle between batches; more make all rows wait. Short
-# texts (some 25 tokens) need 650 rows for as many. Fused attention keeps no scores.
-ON_GPU = {"rows": 1024, "tokens": 16_384, "scores_bytes": 2**32}
 # Up to this many tokens, packed attention in fp32 keeps its scores, which may take more memory than longer rows without them.
 SCORES_KEPT_MAX = 255
 # Threads of a batch that runs while other runners are idle. More were not measured.
@@ -110,7 +106,7 @@ def checked(path: Path, precision: str | None = None, execute: Execute = here) -
     return classifier
 
 
-def _limits(settings: Settings, classifier: Classifier, usual: dict[str, int]) -> BatchLimits:
+def _limits(settings: Settings, classifier: Classifier, usual: DefaultLimits) -> BatchLimits:
     return BatchLimits(
         settings.batch_rows_max or usual["rows"],
         settings.batch_tokens_max or usual["tokens"],
@@ -124,10 +120,10 @@ def _on_cpu(path: Path, settings: Settings, measure_s: float, found: Found, exec
     limits = _limits(settings, classifier, ON_CPU)
     count = settings.runners or cores_granted()
     width = min(count, settings.batch_threads_max or THREADS_MAX)
-    if not_wide := result_of(execute, partial(widen, classifier, width)):
+    if not_wide := result_of(execute, partial(use_threads, classifier, width)):
         logger().warning("not_wide", model=classifier.bundle.id, reason=not_wide)
     cost = warm_up(classifier, limits, _cache(settings), measure_s, execute)
-    runners = [Runner(f"cpu-{number}", nicer=Runner(f"cpu-{number}-nice", NICENESS)) for number in range(count)]
+    runners = [Runner(f"cpu-{number}", low_priority=Runner(f"cpu-{number}-nice", NICENESS)) for number in range(count)]
     return Loaded(classifier, classifier, limits, cost, Padded(), runners, not_cuda=found.not_cuda)
 
 

@@ -23,7 +23,7 @@ from sentiment.model.parts import Reading
 from sentiment.model.session import Stop
 from sentiment.pipeline.queries import Query, QueryReader, TextLimits
 
-# Texts that may wait or run, so that a burst is no loss: under load some seconds of work of short texts, and minutes of long ones. Their
+# Texts that may wait or run, so that a burst loses none: under load some seconds of work of short texts, and minutes of long ones. Their
 # characters bound the memory of long ones.
 TEXTS_MAX = 256
 CHARACTERS_MAX = 2**22
@@ -73,7 +73,7 @@ class Purpose(ABC, Generic[Found]):
 
     @abstractmethod
     def log_failure(self, reason: str) -> None:
-        """Log the first fault. A text that the classifier refuses, such as a pair, is none."""
+        """Log the first fault. A text that the classifier refuses, such as a pair, is not a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Sampling:
                 outcome: object
                 try:
                     outcome = self._read(text)
-                except BaseException as error:  # a panic of the tokenizer is no Exception, and would end the thread
+                except BaseException as error:  # a panic of the tokenizer is not an Exception, and would end the thread
                     outcome = error
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads the counts
                     self._loop.call_soon_threadsafe(self._count, text, outcome)

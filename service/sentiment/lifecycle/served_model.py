@@ -5,10 +5,10 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from sentiment.batching.batcher import Batcher, Waiting
-from sentiment.batching.row_queue import HereQueue
+from sentiment.batching.batcher import Batcher
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.telemetry import BatchTelemetry
+from sentiment.batching.text import Waiting
 from sentiment.explain.engine import Explainer
 from sentiment.explain.queue import Explaining, ExplainLimits
 from sentiment.lifecycle.loading import Loaded
@@ -43,9 +43,8 @@ class RunningModel(Served):
         explaining: Explaining | None,
         journal: Journal | None,
     ) -> None:
-        queue = HereQueue(batcher)
         limits = TextLimits(settings.text_bytes_max, settings.sentences_max, settings.targets_max)
-        super().__init__(loaded.classifier, queue, metrics, limits, settings.call_rows_max, explaining, journal)
+        super().__init__(loaded.classifier, batcher, metrics, limits, settings.call_rows_max, explaining, journal)
         self.batcher = batcher
         self.loaded = loaded
         self._cache = Path(settings.cache_dir) if settings.cache_dir else None

@@ -7,6 +7,7 @@ runner's thread.
 import random
 from functools import partial
 
+from sentiment.lifecycle.registry import Models
 from sentiment.lifecycle.sampling import Purpose, Sampling
 from sentiment.lifecycle.served_model import RunningModel
 from sentiment.model.execute import Execute, result_of
@@ -17,7 +18,6 @@ from sentiment.observability.agreement import verdict
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Metrics, ShadowMetrics
 from sentiment.pipeline.queries import Query
-from sentiment.pipeline.registry import Models
 from sentiment.pipeline.served import Served
 
 # What the version in use answered: its label and that label's probability.

@@ -9,7 +9,7 @@ from sentiment.errors import BadBundle, BadSettings, CannotServe
 from sentiment.lifecycle.loading import Loaded, load
 from sentiment.model import folders
 from sentiment.model.bundle import load_bundle
-from sentiment.model.lowest_priority import Beside
+from sentiment.model.lowest_priority import LowPriorityLoad
 from sentiment.settings import Settings
 
 # A longer load has a graph that does not end, or a machine without free cores.
@@ -92,21 +92,21 @@ def load_beside(settings: Settings, model: str, busy: Callable[[], bool], no_mor
     def check() -> None:
         _check(no_more, until)
 
-    beside = Beside(busy, check)
+    runs = LowPriorityLoad(busy, check)
     try:
-        return load(settings, check=check, model=model, execute=beside)
+        return load(settings, check=check, model=model, execute=runs)
     finally:
-        beside.close()
+        runs.close()
 
 
 def check_beside(path: Path, busy: Callable[[], bool], no_more: threading.Event) -> None:
     """Check the sizes and hashes of a bundle's files while others serve; arguments and errors are those of ``load_beside``."""
     until = time.monotonic() + LOAD_S_MAX
-    beside = Beside(busy, lambda: _check(no_more, until))
+    runs = LowPriorityLoad(busy, lambda: _check(no_more, until))
     try:
-        load_bundle(path.resolve(), beside)
+        load_bundle(path.resolve(), runs)
     finally:
-        beside.close()
+        runs.close()
 
 
 def _check(no_more: threading.Event, until: float) -> None:

@@ -91,7 +91,7 @@ def _wide(classifier: Classifier, seconds: Mapping[Shape, float], execute: Execu
         # While other models serve, only the ratio of two runs tells what further cores save.
         return {shape: once_s * shortest(shape, wide=True) / shortest(shape, wide=False) for shape, once_s in seconds.items()}
     except Exception as error:  # ONNX Runtime's exceptions share no base class
-        classifier.session.narrow()
+        classifier.session.use_one_thread()
         logger().warning("not_wide", model=classifier.bundle.id, reason=str(error) or repr(error))
         return None
 

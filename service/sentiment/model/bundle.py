@@ -30,7 +30,7 @@ CONFIG = "config.json"
 MANIFEST_BYTES_MAX = 2**22
 # transformers writes some kB.
 CONFIG_BYTES_MAX = 2**20
-# GetModel gives it to whoever asks. That of the default bundle has 45 kB.
+# GetModel gives it to any caller. That of the default bundle has 45 kB.
 CARD_BYTES_MAX = 2**20
 # Each window is a row, so 16 windows cost as much as 16 texts. With 512 tokens every 256 they cover about 20,000 characters of English.
 WINDOWS_MAX = 16
@@ -64,6 +64,9 @@ class GraphSpec(_Part):
     invariance: float
     # The greatest difference between a logit of the golden set on this machine and the recorded one.
     tolerance: float = Field(gt=0)
+    # Of a classify graph: whether its int8 products fit into the pairs of 16 bits that x86 without VNNI adds them in. False for one without
+    # such products. None: the exporter was older than 0.2.0, and the graph's metadata tell.
+    pairs_fit: bool | None = None
 
 
 class Graphs(_Part):
@@ -465,7 +468,7 @@ def opened(folder: Path, name: str) -> io.BufferedReader:
         real = Path(os.path.realpath(path, strict=True))
         if not real.is_relative_to(folder.resolve()):
             raise BadBundle(f"{path}: is a link to {real}, which is outside of the bundle's folder")
-        # Opening a pipe would wait for whoever writes to it.
+        # Opening a pipe would wait for a writer.
         file = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise BadBundle(f"{error.filename}: {error.strerror}") from error

@@ -27,7 +27,7 @@ def check_bundle(path: Path) -> Iterator[str]:
     for graph in manifest.graphs.classify:
         try:
             # Loaded in the same way as for serving.
-            session = Session(path / graph.file, graph.providers[0], manifest.logits, bundle.outside(graph.file))
+            session = Session(path / graph.file, graph.providers[0], manifest.logits, bundle.outside(graph.file), graph.pairs_fit)
             bundle.check(graph.file)
             classifier = Classifier(bundle, graph, tokenizer, session)
             results = [(golden, *golden_error(classifier, golden)) for golden in manifest.golden]

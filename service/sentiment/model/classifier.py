@@ -73,7 +73,7 @@ class Classifier:
             ValueError: a logit is not finite.
         """
         if not isinstance(reading, Parted):
-            return self.score(logits[0]) if isinstance(reading, Row) else self.score_windows(logits), None
+            return self.score(logits[0]) if len(logits) == 1 else self.score_windows(logits), None
         whole, _ = self.answer(reading.whole, logits[: len(reading.whole.rows)])
         rest = map(self.score, logits[len(reading.whole.rows) :])
         sentences = tuple((one, whole if one.row is None else next(rest)) for one in reading.sentences)
@@ -123,13 +123,14 @@ def load_classifier(path: Path, precision: str | None = None, execute: Execute =
 
 
 def _load_session(bundle: Bundle, graph: GraphSpec) -> Session:
-    session = Session(bundle.path / graph.file, graph.providers[0], bundle.manifest.logits, bundle.outside(graph.file))
+    outside, file = bundle.outside(graph.file), bundle.path / graph.file
+    session = Session(file, graph.providers[0], bundle.manifest.logits, outside, graph.pairs_fit)
     # Checked again after loading, in case the file was replaced between the first check and the load.
     bundle.check(graph.file)
     return session
 
 
-def widen(classifier: Classifier, threads: int) -> str:
+def use_threads(classifier: Classifier, threads: int) -> str:
     """Load the graph for wide runs too, if it answers the golden set with the same bits in ``threads`` threads.
 
     Returns:
@@ -138,14 +139,14 @@ def widen(classifier: Classifier, threads: int) -> str:
     bundle, session = classifier.bundle, classifier.session
     file = classifier.graph.file
     try:
-        session.widen(bundle.path / file, threads, bundle.outside(file))
+        session.use_threads(bundle.path / file, threads, bundle.outside(file))
         bundle.check(file)
         for number, golden in enumerate(classifier.manifest.golden):
             feeds = classifier.feeds([classifier.tokenizer.encode(golden.text, golden.text_pair)])
             if not np.array_equal(session.run(feeds), session.run_wide(feeds)):
                 raise BadBundle(f"{bundle.path / file}: golden[{number}]: other logits in {threads} threads than in one")
     except Exception as error:  # ONNX Runtime's exceptions share no base class
-        session.narrow()
+        session.use_one_thread()
         return str(error) or repr(error)
     return ""
 
@@ -182,7 +183,7 @@ def golden_error(classifier: Classifier, golden: Golden) -> tuple[str, float]:
         logits = classifier.run([classifier.tokenizer.encode(golden.text, golden.text_pair)])[0]
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # ONNX Runtime's exceptions share no base class, and the tokenizer's panics are no Exception
+    except BaseException as error:  # ONNX Runtime's exceptions share no base class, and the tokenizer's panics are not Exceptions
         raise BadBundle(f"{file}: cannot run the golden set: {error}") from error
     if len(logits) != len(golden.logits):
         raise BadBundle(f"{file}: returns {len(logits)} logits per row; the manifest says {len(golden.logits)}")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 # A text is read so far: what comes later says the same, and a long text costs no more than a short one.
 TOKENS_READ = 32
-# Two words make up for one fragment, so a foreign text has more than a third fragments, of its words and fragments. A single fragment is
-# not believed: it may be a name.
+# Two words make up for one fragment, so a foreign text has more than a third fragments, of its words and fragments. One fragment alone is
+# not enough: it may be a name.
 EVIDENCE_MIN = 3
 # One sum counts both, in two digits of this base, which no count reaches.
 BASE = 2 * TOKENS_READ

@@ -67,7 +67,7 @@ class LowestPriority:
             del entry, work, outcome  # otherwise they would stay in memory until the next work arrives
 
 
-class Beside:
+class LowPriorityLoad:
     """Runs the heavy parts of a model load in a thread of low priority, with pauses while requests are served. Call it from one thread."""
 
     def __init__(self, busy: Callable[[], bool], check: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ from sentiment.model.sentences import sentences as sentences_of
 from sentiment.model.tokenizer import Row, Tokenizer, Windows
 from sentiment.model.words import Span, Units
 
-# Sentences are looked for until so many are found. A megabyte may have 350,000, which take 1.5 s to find, and all other texts that are
+# The search for sentences stops after this many. A megabyte may have 350,000, which take 1.5 s to find, and all other texts that are
 # read in a thread would wait. More than any setting lets a server answer, and than an ordinary document has; they take 5 ms.
 SENTENCES_COUNTED_MAX = 1024
 
@@ -119,7 +119,7 @@ def _joined(tokenizer: Tokenizer, text: str, spans: Sequence[tuple[int, int]]) -
 def _targets(tokenizer: Tokenizer, text: str, whole: Row | Windows, targets: Sequence[str], tokens: int, units: Units) -> Iterator[Target]:
     if not targets:
         return
-    fits = whole if isinstance(whole, Row) and not whole.truncated else None
+    fits = whole.rows[0] if len(whole.rows) == 1 and not whole.truncated else None
     mentions = Mentions(text)
     for target, own in zip(targets, tokenizer.encode_many(targets), strict=True):
         blank = own.tokens <= tokenizer.special_tokens

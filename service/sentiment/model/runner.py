@@ -46,11 +46,10 @@ Outcome = Ran | BaseException
 Report = Callable[[Outcome], None]
 
 
-class _Job:
+class _Batch:
     """A batch for a runner's thread. The first thread that calls ``lay_out`` does it, once."""
 
-    def __init__(self, classifier: Classifier, rows: Sequence[Row], report: Report, wide: bool = False) -> None:
-        self.report = report
+    def __init__(self, classifier: Classifier, rows: Sequence[Row], wide: bool) -> None:
         self.stop = Stop()
         self._classifier = classifier
         self._rows = rows
@@ -95,17 +94,17 @@ class Runner:
     classifier of its own, on a device, keeps its thread, since the device's captured runs belong to it.
     """
 
-    def __init__(self, name: str, niceness: int = 0, nicer: "Runner | None" = None) -> None:
+    def __init__(self, name: str, niceness: int = 0, low_priority: "Runner | None" = None) -> None:
         """Start the thread.
 
         Args:
             name: of the runner and its thread.
             niceness: added to the niceness of the process, 0 to 19 (Linux only).
-            nicer: runs the ``nice`` batches in its own thread, because a thread may lower its priority but not raise it again. It is
-                closed with this runner.
+            low_priority: runs the batches of low priority in its own thread, because a thread may lower its priority but not raise it
+                again. It is closed with this runner.
         """
         self.name = name
-        self._nicer = nicer
+        self._low_priority = low_priority
         # Computed once: a replacement thread would inherit the niceness of the thread it replaces.
         self._niceness = os.getpriority(os.PRIO_PROCESS, 0) + niceness
         # Runs all batches of this runner; None: each batch brings its classifier.
@@ -127,7 +126,7 @@ class Runner:
         report: Report,
         ahead: bool = False,
         wide: bool = False,
-        nice: bool = False,
+        low_priority: bool = False,
     ) -> Callable[[], None]:
         """Run ``rows`` as one batch and call ``report`` with the outcome. Call it only when the runner is free, unless ``ahead``.
 
@@ -137,20 +136,20 @@ class Runner:
             report: called once.
             ahead: the runner is busy: lay the rows out now, and run them after the current batch.
             wide: on idle cores too: see ``Session.run_wide``.
-            nice: at a lower priority, if the runner has a thread for that.
+            low_priority: lower than that of the event loop, if the runner has a thread for that.
 
         Returns:
             A function that stops this run: it fails before the next node of its graph. A kernel that hangs cannot be stopped.
         """
-        if nice and self._nicer is not None:
-            return self._nicer.start(classifier, rows, report, ahead, wide)
-        job = _Job(self.classifier or classifier, rows, report, wide)
+        if low_priority and self._low_priority is not None:
+            return self._low_priority.start(classifier, rows, report, ahead, wide)
+        batch = _Batch(self.classifier or classifier, rows, wide)
         if ahead:
             # If no thread can be started, the runner's own thread lays the rows out later.
             with contextlib.suppress(RuntimeError):
-                self._beside.submit(job.lay_out)
-        self._jobs.put(partial(self._batch, job))
-        return job.stop.ask
+                self._beside.submit(batch.lay_out)
+        self._jobs.put(partial(self._run, batch, report))
+        return batch.stop.ask
 
     def call(self, work: Callable[[], T]) -> T:
         """Call ``work`` in the runner's thread and wait for its result. Only before the first batch."""
@@ -174,8 +173,8 @@ class Runner:
         thread.join(wait_s)
         if self._thread is not thread:
             self._thread.join(wait_s)
-        if self._nicer is not None:
-            self._nicer.close(wait_s)
+        if self._low_priority is not None:
+            self._low_priority.close(wait_s)
 
     def _begin(self) -> None:
         # A daemon thread: Python cannot end a kernel that hangs, and it must not keep the process alive.
@@ -200,19 +199,19 @@ class Runner:
                 return
             del job  # otherwise this batch would stay in memory until the next one arrives
 
-    def _batch(self, job: _Job) -> bool:
+    def _run(self, batch: _Batch, report: Report) -> bool:
         outcome: Outcome
         try:
-            outcome = job.run()
+            outcome = batch.run()
         except BaseException as error:  # the callers of the rows wait for the outcome
             outcome = error
         # Before the report, since the report may hand over the next batch. A runner with a device keeps its thread: it may have the next
         # batch already, which a new thread would run before this one is reported, and its captured runs belong to this thread.
         replaced = isinstance(outcome, BaseException) and not self.ahead and self._replaced()
-        job.report(outcome)
+        report(outcome)
         return replaced
 
 
 def run_batch(classifier: Classifier, rows: Sequence[Row], wide: bool = False) -> Ran:
     """Pad and run rows as one batch in the calling thread; ``wide``: on idle cores too."""
-    return _Job(classifier, rows, lambda _: None, wide).run()
+    return _Batch(classifier, rows, wide).run()

@@ -82,7 +82,7 @@ def sentences(text: str) -> Iterator[Span]:
     """Code points [start, end) of the sentences, in order, without white space around them.
 
     Together they cover all that is not white space; none for a text of white space alone. A sentence holds a letter or a digit, unless
-    the whole text has none. They come one by one: whoever needs only the first of them does not wait for the rest.
+    the whole text has none. They come one by one: a caller that needs only the first of them does not wait for the rest.
     """
     begin = at = _after_space(text, 0)
     written, read = False, begin

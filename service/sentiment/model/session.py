@@ -77,6 +77,7 @@ class Session:
         provider: str = "CPUExecutionProvider",
         logits: int | None = None,
         outside: Mapping[str, bytes] = MappingProxyType({}),
+        pairs_fit: bool | None = None,
     ) -> None:
         """Load the graph.
 
@@ -85,14 +86,21 @@ class Session:
             provider: an ONNX Runtime execution provider.
             logits: how many a row must have, that of ``mixed`` included; None accepts any.
             outside: the content of its external files, by name. ONNX Runtime maps any others into memory.
+            pairs_fit: the manifest's, see ``GraphSpec``. None: the graph is loaded to read its metadata, and once more if they do not
+                have ``PAIRS_FIT``.
 
         Raises:
             BadBundle: the service cannot run the graph, or the provider is missing.
         """
-        self._take(path, load_graph(path, [provider], outside), logits)
+        session = load_graph(path, [provider], outside, pairs_fit=pairs_fit is not False)
+        self.pairs_fit = PAIRS_FIT in session.get_modelmeta().custom_metadata_map if pairs_fit is None else pairs_fit
+        if pairs_fit is None and not self.pairs_fit:
+            del session  # two at once need twice the memory
+            session = load_graph(path, [provider], outside)
+        self._take(path, session, logits)
         self.provider = provider
 
-    def widen(self, path: Path, threads: int, outside: Mapping[str, bytes] = MappingProxyType({})) -> None:
+    def use_threads(self, path: Path, threads: int, outside: Mapping[str, bytes] = MappingProxyType({})) -> None:
         """Load the graph once more, for wide runs in ``threads`` threads. Does nothing where threads have no priorities of their own.
 
         It takes about as much memory as the graph has bytes.
@@ -105,13 +113,13 @@ class Session:
         # ONNX Runtime's threads inherit the priority of the thread that makes them.
         maker = LowestPriority("load-wide", HELPER_NICENESS)
         try:
-            maker.run(lambda: setattr(self, "_wide", load_graph(path, [self.provider], outside, threads)))
+            maker.run(lambda: setattr(self, "_wide", load_graph(path, [self.provider], outside, threads, self.pairs_fit)))
         finally:
             maker.close()
         self.width = threads
 
-    def narrow(self) -> None:
-        """Release what ``widen`` loaded."""
+    def use_one_thread(self) -> None:
+        """Release what ``use_threads`` loaded."""
         self._wide, self.width = None, 1
 
     def _take(self, path: Path, session: onnxruntime.InferenceSession, logits: int | None) -> None:
@@ -262,10 +270,12 @@ def load_graph(
     providers: Providers,
     outside: Mapping[str, bytes] = MappingProxyType({}),
     threads: int = 1,
+    pairs_fit: bool = False,
 ) -> onnxruntime.InferenceSession:
     """Load a graph from a file or from its bytes, for the first of ``providers``. The others run the nodes that it does not support.
 
-    ``outside``: see ``Session``. ``threads``: of a run, the calling one included.
+    ``outside``: see ``Session``. ``threads``: of a run, the calling one included. ``pairs_fit``: see ``GraphSpec``; False is right for any
+    graph, but slower for an int8 one.
 
     Raises:
         BadBundle: the graph cannot be loaded, or ONNX Runtime would not use the first provider.
@@ -286,11 +296,11 @@ def load_graph(
         options.add_external_initializers_from_files_in_memory(list(outside), list(outside.values()), sizes)
     if provider not in onnxruntime.get_available_providers():
         raise BadBundle(f"{named}: needs {provider}; this ONNX Runtime has {', '.join(onnxruntime.get_available_providers())}")
+    if not pairs_fit:
+        # On x86 without VNNI, other int8 graphs overflow silently; this makes their products exact, and slower. Elsewhere: no effect.
+        options.add_session_config_entry("session.x64quantprecision", "1")
     given = path if isinstance(path, bytes) else str(path)
     try:
-        if PAIRS_FIT.encode() not in (path if isinstance(path, bytes) else path.read_bytes()):
-            # On x86 without VNNI, other int8 graphs overflow silently; this makes their products exact, and slower. Elsewhere: no effect.
-            options.add_session_config_entry("session.x64quantprecision", "1")
         # Without its fallback, which prints to standard output and uses another provider.
         session = onnxruntime.InferenceSession(given, options, providers=list(providers), enable_fallback=0)
         # A name that is not UTF-8 fails when it is read.

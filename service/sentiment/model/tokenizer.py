@@ -203,7 +203,7 @@ class Tokenizer:
         return len(text) <= EASY_WORD or (len(text) <= self._plain_max and all(len(word) <= EASY_WORD for word in text.split()))
 
     def encode_short(self, text: str, characters_max: int) -> Row | None:
-        """The row of ``encode`` if the text has at most so many characters, and costs no more than they do; else None. Holds the GIL."""
+        """The row of ``encode`` if the text has at most this many characters and costs no more than they do; else None. Holds the GIL."""
         if len(text) > characters_max:
             return None
         row = self._by_words(text)

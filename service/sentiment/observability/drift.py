@@ -27,7 +27,7 @@ SHARE_EDGES = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 WINDOW_TEXTS = 2000
 # With 500 texts rare bins have so few of them that false alarms are up to three times as many.
 TEXTS_MIN = 1000
-# The window moves in slots of at least so many texts, so at most 21 are kept.
+# The window moves in slots of at least this many texts, so it keeps at most 21 slots.
 SLOT_TEXTS = 100
 # The share of independent windows without drift in which any signal is above its threshold. Between 0.4 % and 1.7 % of simulated ones are:
 # chi-square is near for rare bins, not exact (pytest -s tests/core/observability/test_drift.py).
@@ -37,8 +37,8 @@ EXPECTED_MIN = 5
 # Texts added to each bin, so that an empty one has a logarithm: to window and reference in proportion to their texts, so that they make no
 # difference by themselves.
 PRIOR_TEXTS = 3
-# The search for the shares of a mixture ends when a step moves none by so much, or after so many steps: references that are much alike
-# need more, but their shares then matter less.
+# The search for the shares of a mixture stops when no share moves by more than MIXTURE_MOVE, or after MIXTURE_STEPS. Similar references
+# converge slowly, but then their shares matter little.
 MIXTURE_MOVE = 1e-4
 MIXTURE_STEPS = 50
 ABOVE = "+Inf"
@@ -112,7 +112,7 @@ class Tally(Protocol):
 
 
 class Drift:
-    """The window of one model's last texts, at least WINDOW_TEXTS of them once so many have come."""
+    """A sliding window of one model's latest texts: WINDOW_TEXTS of them or slightly more."""
 
     def __init__(self, signals: Sequence[Signal], tally: Callable[[str, str], Tally]) -> None:
         """``tally``: counts this process's texts of a signal and bin. Only ``add`` changes it."""
@@ -130,6 +130,8 @@ class Drift:
         # What the tallies were when they were last taken, and the texts added since.
         self._taken = [one.value for one in self._tallies]
         self._added = 0
+        # What they were when another process was last given their growth.
+        self._given = list(self._taken)
         self._slots: deque[list[float]] = deque()
         self._open = [0.0] * len(names)
         # Of the window as it is; None: not known.
@@ -142,6 +144,11 @@ class Drift:
         self._added += 1
         if self._added >= SLOT_TEXTS:
             self._take()
+
+    def grown(self) -> list[tuple[str, str, float]]:
+        """The texts that this process has counted since the last call: signal, bin, number. For ``add_counts`` in another process."""
+        before, self._given = self._given, [one.value for one in self._tallies]
+        return [(*names, now - once) for names, now, once in zip(self._index, self._given, before, strict=True) if now != once]
 
     def add_counts(self, counts: Iterable[tuple[str, str, float]]) -> None:
         """Add texts that another process has counted: signal, bin, number. Whole texts only: each is in one bin of every signal."""
@@ -244,7 +251,7 @@ def _fit(
 
 
 def mixed(counts: Mapping[str, Sequence[float]], shares: Mapping[str, float]) -> list[float]:
-    """The counts by bin of a mixture of references, of so many texts that its shares of bins vary as little as those of the mixture.
+    """Expected counts by bin of a mixture of references; their total is the mixture's effective sample size.
 
     The variances of the references add up by the squares of their shares.
     """
@@ -313,7 +320,7 @@ def _bins(window: Sequence[float], reference: Sequence[float]) -> list[tuple[flo
 
 
 def chi_square_tail(value: float, freedom: int) -> float:
-    """The probability that chi-square with so many degrees of freedom exceeds a value over 0 (Abramowitz and Stegun 26.4.4, 26.4.5)."""
+    """The probability that chi-square with ``freedom`` degrees exceeds a value over 0 (Abramowitz and Stegun 26.4.4, 26.4.5)."""
     half, odd = value / 2, freedom % 2
     powers = (power + odd / 2 for power in range(freedom // 2))
     # Logarithms, since powers and factorials overflow for hundreds of bins.
@@ -323,7 +330,7 @@ def chi_square_tail(value: float, freedom: int) -> float:
 
 @lru_cache(1024)
 def chi_square_quantile(tail: float, freedom: int) -> float:
-    """The value that chi-square with so many degrees of freedom exceeds with this probability, to 1e-9."""
+    """The value that chi-square with ``freedom`` degrees of freedom exceeds with this probability, to 1e-9."""
     low, high = 0.0, 1.0
     while chi_square_tail(high, freedom) > tail:
         high *= 2

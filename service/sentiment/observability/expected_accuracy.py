@@ -20,7 +20,7 @@ SLOT_S = 10
 SLOTS = WINDOW_S // SLOT_S
 # Standard deviations on each side of the mean that hold 95 % of a normal distribution.
 Z = 1.959964
-# Whether texts are like the references is judged from so many on. Of fewer, chance makes some windows of ordinary reviews unlike them.
+# Texts are compared with the references from this many on. Of fewer, chance makes some windows of ordinary reviews unlike them.
 LIKE_TEXTS_MIN = 200
 # Texts with a signal further from the references are not like them. Twice the limit of the alert: that one already fires for reviews of
 # other things (DVDs, cameras), for which the figure holds. docs/internals/bundle-format.md has the measurement.
@@ -30,14 +30,25 @@ FEW_TEXTS, NO_REFERENCE, DRIFT = WITHHELD = ("few_texts", "no_reference", "drift
 
 
 @dataclass(slots=True)
-class _Slot:
-    """``texts``: those with an answer that does not abstain; ``seen_before``: all texts before this slot, by bin, see Drift."""
+class _Sums:
+    """Of the texts with an answer that does not abstain."""
 
-    number: float
-    seen_before: Sequence[float]
     texts: float = 0
     probability: float = 0.0
     variance: float = 0.0
+
+    def add(self, texts: float, probability: float, variance: float) -> None:
+        self.texts += texts
+        self.probability += probability
+        self.variance += variance
+
+
+@dataclass(slots=True)
+class _Slot(_Sums):
+    """``seen_before``: all texts before this slot, by bin, see Drift."""
+
+    number: float = 0.0
+    seen_before: Sequence[float] = ()
 
 
 class ExpectedAccuracy:
@@ -47,21 +58,25 @@ class ExpectedAccuracy:
         """``drift``: counts the same texts as this window, each after it was added here. None: there is nothing to compare with."""
         self._drift = drift
         self._slots: deque[_Slot] = deque(maxlen=SLOTS)
+        self._grown = _Sums()
         # The last judgement, and the texts that it is of.
         self._judged: tuple[Sequence[float], str] = [], ""
 
     def add(self, now: float, texts: float, probability: float, variance: float) -> None:
-        """Add so many texts. ``probability``: the sum of their winning probabilities p; ``variance``: the sum of p * (1 - p).
+        """Add ``texts`` texts. ``probability``: the sum of their winning probabilities p; ``variance``: the sum of p * (1 - p).
 
         Of texts whose answers abstain add 0.
         """
         number, slots = now // SLOT_S, self._slots
         if not slots or slots[-1].number != number:
-            slots.append(_Slot(number, () if self._drift is None else self._drift.since_start()))
-        slot = slots[-1]
-        slot.texts += texts
-        slot.probability += probability
-        slot.variance += variance
+            slots.append(_Slot(number=number, seen_before=() if self._drift is None else self._drift.since_start()))
+        slots[-1].add(texts, probability, variance)
+        self._grown.add(texts, probability, variance)
+
+    def grown(self) -> tuple[float, float, float]:
+        """What was added since the last call: texts, probability and variance. For ``add`` in another process."""
+        grown, self._grown = self._grown, _Sums()
+        return grown.texts, grown.probability, grown.variance
 
     def texts(self, now: float) -> float:
         """The number of texts in the window, without those whose answers abstain."""

@@ -21,13 +21,13 @@ from sentiment.observability.metrics import ModelMetrics
 # hangs, or for 0.1 s if the journal does not have the answer.
 WAITING_MAX, WAITING_MAX_OF_ONE = 1024, 64
 RETRY_S = 1.0
-# A front end may not have written its answer yet (``journal.PAUSE_S``): it is unknown if it is not in the journal so much later, and so
+# A front end may not have written its answer yet (``journal.PAUSE_S``): it is unknown if it is not in the journal this much later, and this
 # much after this process has written all that it had to write when the search began.
 PAUSE_S = 0.1
 # What is read of the journal in one go, while the interpreter and the event loop wait for 4 ms at most.
 READ_BYTES = 2**21
-# How long the thread then rests, as a multiple of its CPU time: while it catches up with the journal, and after that. So whoever
-# asks for unknown ids without end has at most a fifth of a core.
+# How long the thread then rests, as a multiple of its CPU time: while it catches up with the journal, and after that. So a caller
+# that asks for unknown ids without end takes at most a fifth of a core.
 REST_READING, REST = 0.5, 4.0
 NOT_IN_TIME = "the answer was not found in the journal within the deadline"
 
@@ -121,7 +121,7 @@ class Feedback:
             metrics: None if the model is not loaded.
 
         Raises:
-            InvalidInput: it is no label of the model.
+            InvalidInput: the model does not have this label.
         """
         check_label(label, answer.labels)
         right = label == answer.label
@@ -206,7 +206,7 @@ def _outcome(search: _Search, found: Mapping[Asked, Row], whole: bool, looked_at
 
 
 def _failure(error: Exception) -> Exception:
-    """What a caller is told."""
+    """The answer to a feedback call."""
     if not isinstance(error, OSError):
         return error
     failure = Unavailable(f"the journal cannot be read: {error.strerror}")
@@ -231,7 +231,7 @@ def _kept(asked: Asked, row: Row) -> Kept:
 
 
 def check_label(label: str | None, labels: Sequence[str]) -> None:
-    """Refuse a label that is none of the model's. None, no label is right, passes.
+    """Refuse a label that the model does not have. None (no label is right) passes.
 
     Raises:
         InvalidInput: always then.

@@ -1,7 +1,7 @@
 """The files of a journal: JSON lines in a folder that several processes share, rotated by size and bounded in total.
 
-Each process appends to a file of its own, which it holds locked (``flock``) until it ends the file. Whoever begins a file removes the
-oldest files that nobody holds, so that those that are left, and the files that are still growing, fit in the limit.
+Each process appends to a file of its own, which it holds locked (``flock``) until it ends the file. A process that begins a file removes
+the oldest files that nobody holds, so that those that are left, and the files that are still growing, fit in the limit.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def held(folder: str) -> Iterator[Callable[[], None]]:
 
 
 def _locked(folder: Path) -> int | None:
-    """The locked file; None if a full disk has no room for it, which is no reason not to start."""
+    """The locked file; None if the disk is full, which does not stop the start."""
     _check(folder)
     try:
         file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
@@ -236,7 +236,7 @@ def _wrong(folder: Path, why: str) -> BadSettings:
 
 
 def _check(folder: Path) -> None:
-    """Find out at the start whether the folder can be used. A full disk is no reason: lines are then dropped, until there is room."""
+    """Find out at the start whether the folder can be used. A full disk does not fail this check; lines are dropped until there is room."""
     try:
         # Several processes may do so at once.
         with contextlib.suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""Finds answers in a journal by their request ids, without reading it anew each time.
+"""Finds answers in a journal by their request ids, without reading it again each time.
 
 Of each answer 8 bytes are kept in memory: 24 MB for a GiB without texts. Only new bytes of a file are read, and what is known of a file
 goes with it. Knows no threads and no clock; the disk may block it.
@@ -29,7 +29,7 @@ _BEFORE, _BEHIND = b'"request_id":', b',"priority"'
 _NAMED = re.compile(_BEFORE + rb'("[^"\\]*(?:\\.[^"\\]*)*","item":\d+)' + _BEHIND)
 # An entry is a hash of 41 bits and, in the lowest bits, the number of the block in its file: enough for files of 2**40 bytes in blocks of
 # BLOCK_BYTES, if they are read as they grow. Of forty million unknown ids, one has the hash of an answer in a file of 16 MiB, and a block
-# is read in vain.
+# is read for nothing.
 _BLOCK_BITS = 23
 _BLOCKS = (1 << _BLOCK_BITS) - 1
 # Entries in memory: 128 MiB, for 5 GiB without texts. Older answers are not found.
@@ -120,7 +120,7 @@ class _File:
     _size: int = 0
     # Where each block begins, with a line.
     _begins: "array[int]" = field(default_factory=lambda: array("Q"))
-    # Sorted, without copies. Each is at least twice as long as the next, so that what is added often is not sorted anew each time.
+    # Sorted, without copies. Each is at least twice as long as the next, so that what is added often is not sorted again each time.
     _runs: list[_Entries] = field(default_factory=list)
 
     @property

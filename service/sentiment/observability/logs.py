@@ -24,14 +24,6 @@ def configure_server(level: str, form: str, process: str = "") -> None:
     _lines = take_standard_error(lambda lines: logger().warning("log_lines_lost", lines=lines))
     atexit.register(_lines.wait_written)
     configure(level, form, process)
-    logging.getLogger("grpc").addFilter(_not_of_clients)
-    logging.getLogger("grpc._cython.cygrpc").addFilter(_not_of_clients)
-
-
-def _not_of_clients(record: logging.LogRecord) -> bool:
-    """Drop grpc.aio's records of what any client can cause: headers that are not UTF-8, which they quote, and clients that have left."""
-    error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, UnicodeDecodeError) and type(error).__name__ != "ExecuteBatchError"
 
 
 def lines_dropped() -> float:

@@ -4,7 +4,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Hashable
 
-# An accuracy of 0.9 among so many is known to 0.02 (95 %).
+# An accuracy of 0.9 among this many texts is known to within 0.02 (95 %).
 ANSWERS_MAX = 1000
 
 
@@ -12,7 +12,7 @@ class MeasuredAccuracy:
     """The last labelled answers of one model."""
 
     def __init__(self, answers_max: int = ANSWERS_MAX) -> None:
-        """``answers_max``: so many are kept; the oldest are forgotten."""
+        """``answers_max``: how many answers are kept; the oldest are dropped."""
         self._answers_max = answers_max
         # By answer: its right label (None: no label is right), whether it was right and whether it abstained.
         self._answers: OrderedDict[Hashable, tuple[str | None, bool, bool]] = OrderedDict()

@@ -1,5 +1,6 @@
 """Every metric of the service, defined once. Base units, bounded labels, label values present from the start."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -34,10 +35,6 @@ STAGES = ("receive", "tokenize", "queue", "plan", "pad", "copy", "run", "score",
 # The client library's ..._created series double the page and add nothing to process_start_time_seconds.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client leaves it untyped
 
-EXPLAINED = (
-    *("integrated_gradients", "gradient_x_input", "occlusion", "shapley", "two_step_shapley"),
-    *("header", "attention", "neuron", "geometry", "evidence", "counterfactuals", "heads"),
-)
 PRIORITIES = ("interactive", "bulk")
 # Label values by whether the model abstained.
 ABSTAINED = {False: "false", True: "true"}
@@ -52,6 +49,8 @@ CHANGES = ("loaded", "failed", "used", "unloaded")
 SAMPLE_DROPS = ("queue_full", "failed")
 # Label value of requests that name no loaded model.
 NO_MODEL = ""
+# What the windows of a model's answers have counted: see ``ExpectedAccuracy.grown`` and ``Drift.grown``.
+Grown = tuple[tuple[float, float, float], list[tuple[str, str, float]]]
 
 
 class Meter(Protocol):
@@ -86,7 +85,7 @@ class ReadCounter(Collector):
 
 
 class Registry(CollectorRegistry):
-    """The metrics of a process. Whoever reads them sees every outcome that a caller was told."""
+    """The metrics of a process. A reader sees every outcome that a caller has received."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,15 +101,17 @@ class Registry(CollectorRegistry):
 class Metrics:
     """The registry and its metrics. Incremented at the edges, from the event loop only."""
 
-    def __init__(self, methods: Sequence[str], codes: Sequence[str]) -> None:
+    def __init__(self, methods: Sequence[str], codes: Sequence[str], explained: Sequence[str] = ()) -> None:
         """Define all metrics.
 
         Args:
             methods: values of the label ``method``.
             codes: values of the label ``code``, names of status codes.
+            explained: values of the label ``method`` of ``explain_seconds``, the parts of explanations.
         """
         self.registry = registry = Registry()
-        self.methods, self.codes = tuple(methods), tuple(codes)
+        self.methods, self.codes, self.explained = tuple(methods), tuple(codes), tuple(explained)
+        self.models: dict[str, ModelMetrics] = {}
         # Called with a model's id when its series are removed.
         self.on_forget: list[Callable[[str], None]] = []
         histogram = partial(Histogram, registry=self.registry)
@@ -244,8 +245,6 @@ class Metrics:
             ["model"],
         )
         self.measured_accuracy_texts = gauge("measured_accuracy_texts", "Answers that measured_accuracy is the share of.", ["model"])
-        # The windows of these gauges, by model.
-        self.expected: dict[str, ExpectedAccuracy] = {}
         self.signal_texts = counter(
             "signal_texts", "Answered texts, by the bin of the model's references that each signal is in.", ["signal", "bin", "model"]
         )
@@ -271,8 +270,6 @@ class Metrics:
         self.hidden_drift_dropped = counter(
             "hidden_drift_dropped", "Texts of the sample whose hidden states were not compared.", ["reason", "model"]
         )
-        # The windows of these, by model.
-        self.drifts: dict[str, Drift] = {}
 
     def _define_shadow(self, counter: partial[Counter]) -> None:
         """Define the metrics of shadow scoring. A pair's series are there from its first text on."""
@@ -329,36 +326,16 @@ class Metrics:
         """Create every series of a comparison, at zero. They go with either version. ``labels``: those of both."""
         return ShadowMetrics(self, (model, shadow), labels)
 
-    def add_expected(self, now: float, name: str, labels: Mapping[str, str], growth: float) -> None:
-        """Add to a model's expected accuracy what another process has answered: the growth of one of its counters.
+    def grown(self) -> dict[str, Grown]:
+        """What the models' windows have counted here since the last call, for ``add_grown`` in another process."""
+        found = {model: metrics.grown() for model, metrics in self.models.items()}
+        return {model: (expected, bins) for model, (expected, bins) in found.items() if any(expected) or bins}
 
-        ``now`` is an instant of ``time.monotonic``.
-        """
-        window = self.expected.get(labels.get("model", NO_MODEL))
-        if window is None:
-            return
-        if name == "sentiment_score_variance_total":
-            window.add(now, 0, 0.0, growth)
-        elif labels.get("abstained") == ABSTAINED[False]:
-            if name == "sentiment_score_count":
-                window.add(now, growth, 0.0, 0.0)
-            elif name == "sentiment_score_sum":
-                window.add(now, 0, growth, 0.0)
-
-    def add_signals(self, now: float, counts: Iterable[tuple[str, Mapping[str, str], float]]) -> None:
-        """Add to the models' drift what another process has answered: names, labels and growth of its counters, of whole texts.
-
-        Call it after ``add_expected`` with the same counters. ``now`` is an instant of ``time.monotonic``.
-        """
-        grown: dict[str, list[tuple[str, str, float]]] = {}
-        for name, labels, growth in counts:
-            if name == "sentiment_signal_texts_total":
-                grown.setdefault(labels["model"], []).append((labels["signal"], labels["bin"], growth))
-        for model, texts in grown.items():
-            if model in self.drifts:
-                # If all answers abstain, ``add_expected`` had nothing to add.
-                self.expected[model].add(now, 0, 0.0, 0.0)
-                self.drifts[model].add_counts(texts)
+    def add_grown(self, now: float, grown: Mapping[str, Grown]) -> None:
+        """Add to the models' windows what another process has counted. ``now`` is an instant of ``time.monotonic``."""
+        for model, counts in grown.items():
+            if model in self.models:
+                self.models[model].add_grown(now, counts)
 
 
 class CallMetrics:
@@ -394,12 +371,11 @@ class ModelMetrics(CallMetrics):
         self.foreign_texts = metrics.foreign_texts.labels(model).inc
         self.drift = Drift(signals, lambda signal, name: metrics.signal_texts.labels(signal, name, model)) if signals else None
         if self.drift is not None:
-            metrics.drifts[model] = self.drift
             metrics.drift_texts.labels(model).set_function(self.drift.texts)
             for reference in signals[0].counts:
                 metrics.drift_reference_share.labels(reference, model).set_function(partial(self.drift.share, reference))
             self._watch_drift(metrics, self.drift, signals)
-        self._expected = metrics.expected[model] = ExpectedAccuracy(self.drift)
+        self._expected = ExpectedAccuracy(self.drift)
         self._watch_expected(metrics, self._expected)
         self._score_variance = metrics.score_variance.labels(model).inc
         self.hidden_drift = Drift(hidden, lambda signal, name: metrics.signal_texts.labels(signal, name, model)) if hidden else None
@@ -427,8 +403,9 @@ class ModelMetrics(CallMetrics):
         self.outcome = {
             name: metrics.deadline_outcome.labels(name, model).inc for name in ("met", "expired", "refused", "cancelled", "failed")
         }
-        self.explain_seconds = {name: metrics.explain_seconds.labels(name, model).observe for name in EXPLAINED}
+        self.explain_seconds = {name: metrics.explain_seconds.labels(name, model).observe for name in metrics.explained}
         self._metrics = metrics
+        metrics.models[model] = self
 
     def predicted(self, now: float, label: str, score: float, abstained: bool, priority: str) -> None:
         """Count an answer. ``now`` is an instant of ``time.monotonic``."""
@@ -440,6 +417,18 @@ class ModelMetrics(CallMetrics):
             variance = score * (1 - score)
             self._expected.add(now, 1, score, variance)
             self._score_variance(variance)
+
+    def grown(self) -> Grown:
+        """What the windows of its answers have counted since the last call."""
+        return self._expected.grown(), [] if self.drift is None else self.drift.grown()
+
+    def add_grown(self, now: float, grown: Grown) -> None:
+        """Add what another process has counted. ``now`` is an instant of ``time.monotonic``."""
+        expected, bins = grown
+        # First, also if all answers abstain: its slot notes the texts before it.
+        self._expected.add(now, *expected)
+        if self.drift is not None:
+            self.drift.add_counts(bins)
 
     def _watch_expected(self, metrics: Metrics, expected: ExpectedAccuracy) -> None:
         """Read the gauges of the expected accuracy at each scrape."""
@@ -486,14 +475,14 @@ class ModelMetrics(CallMetrics):
         """Remove all series of the model, after its last calls have been counted."""
         self.observing.run_waiting()
         self.forgotten = True
-        self._metrics.expected.pop(self.model, None)
-        self._metrics.drifts.pop(self.model, None)
+        self._metrics.models.pop(self.model, None)
         for metric in vars(self._metrics).values():
             if isinstance(metric, Instrument):
                 metric.remove("model", self.model)
                 metric.remove("shadow", self.model)
-            elif isinstance(metric, MetricWrapperBase) and "model" in metric._labelnames:
-                metric.remove_by_labels({"model": self.model})
+            elif isinstance(metric, MetricWrapperBase):
+                with contextlib.suppress(ValueError):  # it has no such label
+                    metric.remove_by_labels({"model": self.model})
         for forget in self._metrics.on_forget:
             forget(self.model)
 

@@ -1,7 +1,7 @@
 """Runs what observes: counts, drift, the journal, samples, spans. What an observer raises never reaches a caller.
 
 Of what stands between an outcome and its caller, only the increment of a series that is already resolved may run without this: it cannot
-raise and takes less than a microsecond. Everything else that observes is run here, where it can after the caller was told.
+raise and takes less than a microsecond. Every other observer runs here, if possible after the caller got the answer.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class Observing:
         self._failed = failed
         # Observers that run in a later turn, with their arguments: at most those of the outcomes of one turn.
         self._waiting: list[tuple[Observer, Callable[..., object], tuple[Any, ...]]] = []  # Any: the arguments of any observer
-        # The exceptions that were logged: observer, class, and the line that raised it. There are only so many lines.
+        # The exceptions that were logged: observer, class, and the line that raised it. Their number is bounded by the lines of the code.
         self._logged: set[tuple[str, type, tuple[str, int]]] = set()
 
     def run(self, observer: Observer, observe: Callable[..., T], *arguments: object) -> T | None:
@@ -52,7 +52,7 @@ class Observing:
             logger().error("observer_failed", observer=observer, error=type(error).__name__, where=where)
 
     def later(self, observer: Observer, observe: Callable[..., object], *arguments: object) -> None:
-        """Run an observer as ``run`` does, once every caller that is told in this turn of the loop has had its turn."""
+        """Run an observer as ``run`` does, once every caller that gets an answer in this turn of the loop has run."""
         if not self._waiting:
             loop = asyncio.get_running_loop()
             # The next turn belongs to the callers. What follows this call within the turn joins it.

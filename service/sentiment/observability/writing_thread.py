@@ -55,7 +55,7 @@ class WritingThread(Generic[T]):
         self._thread.start()
 
     def put(self, line: T, size: int) -> None:
-        """Queue a line that takes so many bytes, and return at once."""
+        """Queue a line of ``size`` bytes and return at once."""
         with self._changed:
             if size > self._room or self._ending:
                 self.dropped += 1

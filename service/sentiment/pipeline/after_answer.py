@@ -1,4 +1,4 @@
-"""What observes an answer once its caller was told: counts, drift, the journal and samples."""
+"""Observers of an answer, which run after the caller got it: counts, drift, the journal and samples."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from sentiment.pipeline.queries import Query
 
 @dataclass(slots=True)
 class Told:
-    """A text as a whole, and the answer that its caller was told. Its parts are not observed.
+    """A text as a whole and the answer that its caller got. Its parts are not observed.
 
     ``fragments``: see ``Tokenizer.fragments``. ``at``: when, as an instant of ``time.monotonic``. ``request_id``: for the journal.
     """

@@ -64,7 +64,7 @@ class Query:
         return self.field.removesuffix("text") + "targets"
 
     def forget_text(self) -> None:
-        """Free the memory of the text, which nobody reads any more."""
+        """Free the memory of the text, which is no longer read."""
         self.text, self.text_pair = "", None
 
 
@@ -143,7 +143,7 @@ class QueryReader:
             )
 
     def read_short(self, query: Query, characters_max: int) -> Row | None:
-        """As ``read``, if the text has at most so many characters, and costs no more than they do; else None."""
+        """As ``read``, if the text has at most this many characters and costs no more than they do; else None."""
         if query.text_pair is not None or query.in_parts:
             return None
         row = self._classifier.tokenizer.encode_short(query.text, characters_max)

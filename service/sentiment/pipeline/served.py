@@ -9,10 +9,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from sentiment.batching.batcher import RowResult
-from sentiment.batching.row_queue import NotLetIn, Pending, RowQueue, TextOutcome
+from sentiment.batching.row_queue import Pending, RowQueue, TextOutcome
 from sentiment.batching.ticket import Priority
-from sentiment.batching.windows import RowsResult
 from sentiment.errors import Broken, Expired, ModelFailed, Refused, RequestError, Unavailable
 from sentiment.explain.queue import Explaining
 from sentiment.model.classifier import Classifier, Parts
@@ -59,13 +57,15 @@ class Served:
         call_rows_max: int,
         explaining: Explaining | None = None,
         journal: Journal | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``explaining``: None if the server does not explain. ``journal``: None if answers are not kept."""
+        """``explaining``: None if the server does not explain. ``journal``: None if answers are not kept. ``clock``: the event loop's."""
         self.classifier = classifier
         self.explaining = explaining
         self.metrics = metrics
         self.id = classifier.bundle.id
         self.queue = queue
+        self._clock = clock
         # Take answered texts, for shadow scoring and the like.
         self.samples: Sequence[Sample] = ()
         self._journals_texts = journal is not None and journal.texts
@@ -92,7 +92,7 @@ class Served:
             executor.shutdown(wait=False, cancel_futures=True)
 
     def count_told(self, texts: int, outcome: str) -> None:
-        """Count answers once their caller has been told, in time (met) or not. All other outcomes are counted where they occur."""
+        """Count answers once their caller has got them, in time (met) or not. All other outcomes are counted where they occur."""
         self.metrics.outcome[outcome](texts)
 
     def check(self, query: Query) -> None:
@@ -145,7 +145,7 @@ class Served:
         """
         with self.users:
             self.check(query)
-            begun = time.monotonic()
+            begun = self._clock()
             with StageSpan(query.trace, "tokenize") as attributes:
                 try:
                     (reading,) = await self._read([query], deadline_at)
@@ -154,7 +154,7 @@ class Served:
                     self._count_left(1, deadline_at)
                     raise
                 attributes["sentiment.tokens"] = reading.tokens
-            return self._submit(query, reading, arrived_at, time.monotonic() - begun, deadline_at, tell)
+            return self._submit(query, reading, arrived_at, self._clock() - begun, deadline_at, tell)
 
     async def classify_many(self, queries: Sequence[Query], arrived_at: float, deadline_at: float, together: bool = False) -> list[Outcome]:
         """Answer many texts. One that fails does not affect the others. Cancelling withdraws all.
@@ -218,7 +218,7 @@ class Served:
             good = []
             for index in chunk:
                 try:
-                    if time.monotonic() >= deadline_at:
+                    if self._clock() >= deadline_at:
                         self.metrics.outcome["expired"]()
                         raise Expired("the deadline passed before the text was tokenized: other texts of its batch are ahead of it")
                     self.check(queries[index])
@@ -226,7 +226,7 @@ class Served:
                 except RequestError as error:
                     settle(index, error.alone())
             if good:
-                begun = time.monotonic()
+                begun = self._clock()
                 try:
                     with StageSpan(queries[good[0]].trace, "tokenize") as attributes:
                         attributes["sentiment.texts"] = len(good)
@@ -235,19 +235,19 @@ class Served:
                     for index in good:
                         settle(index, error.alone())
                     continue
-                each_s = (time.monotonic() - begun) / len(good)
+                each_s = (self._clock() - begun) / len(good)
                 for index, reading in zip(good, readings, strict=True):
                     yield index, reading, each_s
 
     def withdraw(self, pending: Pending) -> None:
         """Withdraw a text whose caller has gone. Does nothing if its outcome was already delivered."""
-        if self.queue.cancel(pending):
+        if pending.cancel():
             self._count_left(1, pending.deadline_at)
 
     def _count_left(self, texts: int, deadline_at: float) -> None:
-        """Count texts whose caller has gone before it was told."""
+        """Count texts whose caller left before the answer."""
         # gRPC cancels a call at its deadline, shortly before or after the scheduler would expire it.
-        late = time.monotonic() >= deadline_at - DEADLINE_SLACK_S
+        late = self._clock() >= deadline_at - DEADLINE_SLACK_S
         self.metrics.outcome["expired" if late else "cancelled"](texts)
 
     async def _read(self, queries: Sequence[Query], deadline_at: float) -> list[Reading]:
@@ -279,33 +279,34 @@ class Served:
         whole = whole_of(reading)
 
         def on_outcome(outcome: TextOutcome) -> None:
-            begun = time.monotonic()
-            if isinstance(outcome, NotLetIn):
-                self._fail(outcome.error, tell, self._count_refused)
-            elif isinstance(outcome, RequestError):
-                self._fail(outcome, tell, self._count_failed)
-            elif isinstance(answers := self._scored(outcome, reading), RequestError):
-                self._fail(answers, tell, self._count_failed)
-            else:
-                scored, parts = answers
-                fragments = self.classifier.tokenizer.fragments(whole)
-                now, queue_s, suspect = time.monotonic(), outcome.queue_s, is_foreign(*fragments)
-                total_s, run_s, rows = now - arrived_at, outcome.run_s, outcome.batch_rows
-                tell(Answer(scored, whole.tokens, whole.truncated, suspect, total_s, tokenize_s, queue_s, run_s, rows, parts))
-                self._after.told(Told(query, whole, scored, fragments, queue_s, now - begun, now))
+            if isinstance(outcome, RequestError):
+                self._fail(outcome, tell)
+                return
+            begun = self._clock()
+            answers = self._scored(outcome.logits, reading)
+            if isinstance(answers, RequestError):
+                self._fail(answers, tell)
+                return
+            scored, parts = answers
+            fragments = self.classifier.tokenizer.fragments(whole)
+            now, queue_s, suspect = self._clock(), outcome.queue_s, is_foreign(*fragments)
+            total_s, run_s, rows = now - arrived_at, outcome.run_s, outcome.batch_rows
+            tell(Answer(scored, whole.tokens, whole.truncated, suspect, total_s, tokenize_s, queue_s, run_s, rows, parts))
+            self._after.told(Told(query, whole, scored, fragments, queue_s, now - begun, now))
 
         try:
             pending = self.queue.submit(reading.rows, deadline_at, on_outcome, query.priority, query.trace)
         except (Refused, Expired, Unavailable) as error:
-            self.metrics.observing.later("outcome", self._count_refused, error)
+            error.admitted = False
+            self.metrics.observing.later("outcome", self._count, error)
             raise
         if not self.keeps_texts:
             query.forget_text()
         return pending
 
-    def _scored(self, outcome: RowResult | RowsResult, reading: Reading) -> tuple[Scored, Parts | None] | RequestError:
+    def _scored(self, logits: Sequence[Sequence[float]], reading: Reading) -> tuple[Scored, Parts | None] | RequestError:
         try:
-            return self.classifier.answer(reading, [outcome.logits] if isinstance(outcome, RowResult) else outcome.logits)
+            return self.classifier.answer(reading, logits)
         except ValueError as error:
             logger().error("bad_logits", model=self.id, reason=str(error), tokens=reading.tokens)
             return ModelFailed("the model could not compute this text")
@@ -313,17 +314,17 @@ class Served:
             logger().exception("scoring_failed", model=self.id, tokens=reading.tokens)
             return Broken("internal error; see the server's log")
 
-    def _fail(self, error: RequestError, tell: Tell, count: Callable[..., None]) -> None:
+    def _fail(self, error: RequestError, tell: Tell) -> None:
         tell(error)
-        self.metrics.observing.later("outcome", count, error)
+        self.metrics.observing.later("outcome", self._count, error)
 
-    def _count_refused(self, error: Refused | Expired | Unavailable) -> None:
-        reason = error.reason if isinstance(error, Refused) else "deadline" if isinstance(error, Expired) else "unavailable"
-        self.metrics.refused[reason]()
-        self.metrics.outcome["refused"]()
-
-    def _count_failed(self, error: RequestError) -> None:
-        self.metrics.outcome["expired" if isinstance(error, Expired) else "failed"]()
+    def _count(self, error: RequestError) -> None:
+        if error.admitted:
+            self.metrics.outcome["expired" if isinstance(error, Expired) else "failed"]()
+        else:
+            reason = error.reason if isinstance(error, Refused) else "deadline" if isinstance(error, Expired) else "unavailable"
+            self.metrics.refused[reason]()
+            self.metrics.outcome["refused"]()
 
     def _sample(self, told: Told) -> None:
         for sample in self.samples:

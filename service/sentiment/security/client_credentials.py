@@ -115,7 +115,7 @@ def first_token(path: str) -> str:
     """The first token of a file, or of a folder's files, in the order in which the server reads them.
 
     Raises:
-        BadSettings: a file cannot be read or has a line before the token that is none, or there is no token. No message quotes a token.
+        BadSettings: a file cannot be read or has an invalid line before the token, or has no token. No message quotes a token.
     """
     try:
         folder = Path(path).is_dir()

@@ -42,7 +42,7 @@ class Secured:
             metrics.watch_certificate(lambda: certificates.now.expires_at)
         self.guard = self.guard_of(settings.auth_tokens, "auth_tokens", settings.auth_exempt)
 
-    def guard_of(self, path: str, setting: str, open_to_all: Collection[str]) -> Guard | None:
+    def guard_of(self, path: str, setting: str, exempt: Collection[str]) -> Guard | None:
         """A guard with the tokens of a file or folder; None if ``path`` is empty. For the arguments see ``reloaded_tokens`` and ``Guard``.
 
         Raises:
@@ -52,7 +52,7 @@ class Secured:
             return None
         tokens = reloaded_tokens(Path(path), setting)
         self._sources.append(tokens)
-        return Guard(lambda: tokens.now, open_to_all, self._refused)
+        return Guard(lambda: tokens.now, exempt, self._refused)
 
     async def keep_fresh(self) -> None:
         """Reload all files every ``reload_s`` seconds, and when asked to, until cancelled."""

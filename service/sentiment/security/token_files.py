@@ -14,7 +14,7 @@ CHARACTERS_MAX = 4096
 def tokens_of(name: str, content: bytes, characters_min: int = 1) -> Iterator[str]:
     """Yields the tokens of a file: one a line, but for empty lines and those that begin with #. ``name``: the file's, for messages.
 
-    A byte order mark of UTF-8 at the beginning is no part of a token.
+    A byte order mark of UTF-8 at the beginning is not part of a token.
 
     Raises:
         ValueError: a line is not a token. The message names the line, and does not quote it.

@@ -27,7 +27,7 @@ class Tokens:
     def __init__(self, tokens: Collection[str]) -> None:
         self._digests = tuple(_digest(token.encode()) for token in tokens)
 
-    def know(self, authorization: Sequence[str | bytes]) -> bool:
+    def accepts(self, authorization: Sequence[str | bytes]) -> bool:
         """Whether a call has exactly one authorization header, and its token is valid.
 
         More than one header is refused, because a proxy may have checked another one. Every valid token is compared, whatever the other
@@ -47,26 +47,26 @@ class Guard:
 
     The gRPC and HTTP ports of a server share one guard. To guard another server, such as the admin port::
 
-        guard = secured.guard_of(path, "admin_tokens", open_to_all=())  # security.secured, which reloads its tokens
-        grpc.aio.server(interceptors=[GrpcGuard(guard)])                # doors.grpc.guard
-        web.Application(middlewares=[http_guard(guard)])                # doors.http.guard
+        guard = secured.guard_of(path, "admin_tokens", exempt=())  # security.secured, which reloads its tokens
+        grpc.aio.server(interceptors=[GrpcGuard(guard)])           # doors.grpc.guard
+        web.Application(middlewares=[http_guard(guard)])           # doors.http.guard
     """
 
-    def __init__(self, tokens: Callable[[], Tokens], open_to_all: Collection[str], refused: Callable[[str], None]) -> None:
+    def __init__(self, tokens: Callable[[], Tokens], exempt: Collection[str], refused: Callable[[str], None]) -> None:
         """Create a guard.
 
         Args:
             tokens: returns the valid tokens; called for each call.
-            open_to_all: exempt methods as /package.Service/Method, and exempt HTTP routes as /path.
+            exempt: methods as /package.Service/Method, and HTTP routes as /path, that need no token.
             refused: counts a refused call; called in the event loop with grpc or http.
         """
         self._tokens = tokens
-        self._open = frozenset(open_to_all)
+        self._exempt = frozenset(exempt)
         self.refused = refused
 
-    def lets_in(self, name: str, authorization: Sequence[str | bytes]) -> bool:
+    def admits(self, name: str, authorization: Sequence[str | bytes]) -> bool:
         """Whether a call to this method or route, with these authorization headers, is allowed."""
-        return name in self._open or self._tokens().know(authorization)
+        return name in self._exempt or self._tokens().accepts(authorization)
 
 
 def reloaded_tokens(path: Path, setting: str) -> Reloaded[dict[str, bytes], Tokens]:

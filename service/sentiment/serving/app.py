@@ -24,8 +24,10 @@ from sentiment.doors.http.server import Web
 from sentiment.doors.listening import reserved, split
 from sentiment.doors.open_files import http_connections
 from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost
+from sentiment.explain.thread import TIMED
 from sentiment.health_check import DRAINING, STALLED
-from sentiment.lifecycle.repository import Repository
+from sentiment.lifecycle.lifecycle import Lifecycle
+from sentiment.lifecycle.registry import Models
 from sentiment.lifecycle.served_model import RunningModel
 from sentiment.model.gpu.nvml import meters
 from sentiment.model.session import RUNTIME_VERSION
@@ -34,7 +36,6 @@ from sentiment.observability.journal_files import held
 from sentiment.observability.logs import lines_dropped, logger, wait_written
 from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.start import make_tracer
-from sentiment.pipeline.registry import Models
 from sentiment.security.secured import Secured
 from sentiment.serving import event_loop, signals
 from sentiment.serving.exchange import Exchange
@@ -67,7 +68,7 @@ class App:
         self._settings = settings
         self._counts_grpc = counts_grpc
         self._log = logger()
-        self._metrics = Metrics(METHODS, CODE_NAMES)
+        self._metrics = Metrics(METHODS, CODE_NAMES, TIMED)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._metrics.registry)
         self._metrics.build_info.info({"version": importlib.metadata.version("sentiment-service"), "onnxruntime": RUNTIME_VERSION})
@@ -134,8 +135,8 @@ class App:
         self._broken = asyncio.Event()
         self._upkeep = Upkeep(self._broken)
         busy_share = event_loop.running().busy_share
-        self._repository = Repository(settings, self._metrics, self._models, self._tracer, self._broken, self._journal, busy_share)
-        self._exchange = Exchange(settings, self._repository, self._secured, requests, self._upkeep)
+        self._lifecycle = Lifecycle(settings, self._metrics, self._models, self._tracer, self._broken, self._journal, busy_share)
+        self._exchange = Exchange(settings, self._lifecycle, self._secured, requests, self._upkeep)
         # Extra fields of the log event "ready".
         self._ready_with: dict[str, str] = {}
         if self._grpc.health_port:
@@ -177,7 +178,7 @@ class App:
                 raise RunnerLost("a run did not stop when asked, or its device is lost; this process must be replaced")
         finally:
             self._draining = True
-            self._repository.load_no_more()
+            self._lifecycle.load_no_more()
             for task in (loading, stopping, breaking):
                 task.cancel()
             await asyncio.wait({loading, stopping, breaking})
@@ -200,9 +201,9 @@ class App:
 
     async def _load(self) -> RunningModel:
         """Load the models and serve them; returns the default."""
-        loaded = await self._repository.start()
-        served = self._repository.running[0]
-        self.device_lost = any(running.loaded.device_lost for running in self._repository.running)
+        served = await self._lifecycle.start()
+        loaded = served.loaded
+        self.device_lost = any(running.loaded.device_lost for running in self._lifecycle.running)
         self._metrics.watch_devices(await asyncio.to_thread(meters, loaded.devices))
         self._ready_with["device"] = ",".join(device.name for device in loaded.devices)
         if loaded.not_cuda:
@@ -214,7 +215,7 @@ class App:
 
     def _say_ready(self, served: RunningModel, seconds: float) -> None:
         classifier = served.classifier
-        for running in self._repository.running:
+        for running in self._lifecycle.running:
             for reason in running.classifier.passed_over:
                 self._log.warning("graph_passed_over", model=running.id, reason=reason, serving=running.classifier.graph.precision)
         http = _address(self._settings.http_listen, self.http_port) if self.http_port else ""
@@ -251,14 +252,14 @@ class App:
         # A process without one of its runners or tasks is not alive: its supervisor may replace it at once.
         self._grpc.health.set_alive(not self._broken.is_set())
         await self._drain()
-        for running in self._repository.running:
+        for running in self._lifecycle.running:
             await running.keep_costs()
 
     async def _watch(self) -> None:
         """Report not ready while a run takes too long, ask such a run to stop, and give it up if it does not."""
         stall_s = self._settings.stall_s
         while True:
-            running = self._repository.running
+            running = self._lifecycle.running
             stalled_s = max((one.batcher.stalled_s() for one in running), default=0.0)
             if not self._draining and self._ready is (stalled_s > stall_s):
                 event = "stalled" if self._ready else "stall_ended"
@@ -279,7 +280,7 @@ class App:
         self._web.leave()
         await self._exchange.stop()
         await asyncio.gather(self._drain_grpc(), self._drain_web())
-        await self._repository.close()
+        await self._lifecycle.close()
         self._log.info("drained")
 
     async def _wait_noticed(self) -> None:
@@ -300,7 +301,7 @@ class App:
         await self._grpc.stop()
         await self._web.stop()
         await self._exchange.stop()
-        for running in self._repository.running:
+        for running in self._lifecycle.running:
             running.close_runners()
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.close)

@@ -16,7 +16,7 @@ _EVERY = {"0.0.0.0": "localhost", "[::]": "localhost"}  # noqa: S104  # addresse
 def how_to_call(settings: Settings, grpc: str, http: str) -> dict[str, str]:
     """Fields of the log event ``ready``: ``viewer``, an URL, if it is served, and ``try_it``, a command line.
 
-    ``grpc`` and ``http``: the addresses that the server listens on, with the ports found; an empty ``http`` is none.
+    ``grpc`` and ``http``: the addresses that the server listens on, with the ports found; an empty ``http``: HTTP is off.
     """
     fields = {}
     if http and settings.web == "all" and settings.viewer:

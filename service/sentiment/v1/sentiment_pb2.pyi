@@ -941,7 +941,7 @@ class FeedbackRequest(_message.Message):
     request. Unset with text.
     """
     text: _builtins.str
-    """As ClassifyRequest.text. The server classifies it anew, without counting the answer. Unset with request_id."""
+    """As ClassifyRequest.text. The server classifies it again, without counting the answer. Unset with request_id."""
     text_pair: _builtins.str
     """As ClassifyRequest.text_pair."""
     model: _builtins.str
@@ -1514,7 +1514,7 @@ class ExplainOptions(_message.Message):
     against: _builtins.str
     """The label whose logit is subtracted: what speaks for the explained label rather than for this one. Unset: with two
     labels none; with more the runner-up, the likeliest label of this text other than the explained one. INVALID_ARGUMENT
-    if it is no label of the model, or the explained label.
+    if the model does not have the label, or it is the explained one.
     """
     label_alone: _builtins.bool
     """Explain the logit of the label alone, whatever the number of labels. INVALID_ARGUMENT together with against."""

@@ -48,7 +48,7 @@ def _run(options: argparse.Namespace) -> int:
         print(once(job))
         return 0
     if not sys.stdout.isatty():
-        raise BadSettings("standard output is no terminal; --once prints a plain reading")
+        raise BadSettings("standard output is not a terminal; --once prints a plain reading")
     try:
         from sentiment_tools.top.screen import show  # noqa: PLC0415  # --once needs no extra
     except ModuleNotFoundError as error:

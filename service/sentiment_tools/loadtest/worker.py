@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -38,7 +38,14 @@ MESSAGE_CHARACTERS_MAX = 300
 class Run:
     """Holds one load and counts. All instants are on the machine's monotonic clock, which all its processes share."""
 
-    def __init__(self, driver: Driver, mix: Mix, command: dict[str, Any]) -> None:  # Any: JSON
+    def __init__(
+        self,
+        driver: Driver,
+        mix: Mix,
+        command: dict[str, Any],  # Any: JSON
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self._driver, self._mix = driver, mix
         self._begins_at: float = command["begins_at"]
         self._ends_at: float = self._begins_at + command["seconds"]
@@ -58,7 +65,7 @@ class Run:
 
     def stop(self) -> None:
         """Send no more calls; open calls are waited for as at the end."""
-        self._ends_at = min(self._ends_at, time.monotonic())
+        self._ends_at = min(self._ends_at, self._clock())
         self._stopped.set()
 
     async def hold(self, calls: Iterator[Call]) -> Part:
@@ -95,7 +102,7 @@ class Run:
 
     async def _until(self, at: float) -> None:
         """Sleep until ``at``. Return at once if that is past or the load is stopped, but let other tasks run."""
-        delay_s = at - time.monotonic()
+        delay_s = at - self._clock()
         if delay_s <= 0 or self._stopped.is_set():
             await asyncio.sleep(0)
             return
@@ -110,7 +117,7 @@ class Run:
             await self._until_due(due_at)
             if due_at >= self._ends_at:
                 break
-            if time.monotonic() > self._ends_at + OVERDUE_S_MAX:
+            if self._clock() > self._ends_at + OVERDUE_S_MAX:
                 # Estimated by the mean rate, because drawing the remaining calls would take too long.
                 self._part.unsent += max(1, round((self._ends_at - max(due_at, self._begins_at)) * law.rate / command["workers"]))
                 break
@@ -122,7 +129,7 @@ class Run:
 
     async def _until_due(self, at: float) -> None:
         """As ``_until``, but a stop ends it early."""
-        while (left_s := at - time.monotonic()) > 1 and not self._stopped.is_set():
+        while (left_s := at - self._clock()) > 1 and not self._stopped.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopped.wait(), left_s - 0.5)
         await self._until(at)
@@ -141,13 +148,13 @@ class Run:
 
         async def caller() -> None:
             await self._until(self._begins_at - self._warm_up_s)
-            while time.monotonic() < self._ends_at:
-                begun_at = time.monotonic()
+            while self._clock() < self._ends_at:
+                begun_at = self._clock()
                 call = self._begin(next(mine), None)
                 await asyncio.wait({call})
                 # A caller that is refused at once and sends again at once would spin.
                 if not call.cancelled() and call.exception() is None and call.result() not in (OK, CANCELLED_BY_US):
-                    await asyncio.sleep(max(0.0, begun_at + REFUSED_PAUSE_S - time.monotonic()))
+                    await asyncio.sleep(max(0.0, begun_at + REFUSED_PAUSE_S - self._clock()))
 
         return [asyncio.create_task(caller()) for _ in range(command["worker"], command["callers"], command["workers"])]
 
@@ -171,7 +178,7 @@ class Run:
         Returns:
             The outcome.
         """
-        sent_at = time.monotonic()
+        sent_at = self._clock()
         begun_at = sent_at if due_at is None else due_at
         counted = self._begins_at <= begun_at < self._ends_at
         self._count_sent(call, sent_at, sent_at - begun_at, counted and due_at is not None, counted)
@@ -179,11 +186,11 @@ class Run:
         try:
             answer = await self._answer(call, begun_at)
         finally:
-            self._count(call, answer, begun_at, time.monotonic(), counted)
+            self._count(call, answer, begun_at, self._clock(), counted)
         return answer.code
 
     async def _answer(self, call: Call, begun_at: float) -> Answer:
-        left_s = max(1e-3, begun_at + call.timeout_s - time.monotonic())
+        left_s = max(1e-3, begun_at + call.timeout_s - self._clock())
         if call.cancel_after_s is None:
             return await self._driver.call(call, left_s)
         try:
@@ -232,7 +239,7 @@ class Run:
     async def _tick(self) -> None:
         # The last second is reported after the end, because calls that are sent late belong to it.
         while self._number + 1 < self._command["seconds"]:
-            await asyncio.sleep(self._begins_at + self._number + 1 - time.monotonic())
+            await asyncio.sleep(self._begins_at + self._number + 1 - self._clock())
             self._report()
 
     def _report(self) -> None:
@@ -243,9 +250,9 @@ class Run:
 
     async def _drain(self) -> None:
         """Wait until all classifications have reached their deadlines, then cancel the rest: slow readers and long explanations."""
-        ends_at = time.monotonic() + self._mix.timeout_s_max + DRAIN_GRACE_S
-        while self._awaited and self._failed is None and time.monotonic() < ends_at:
-            await asyncio.wait(self._open, timeout=ends_at - time.monotonic(), return_when=asyncio.FIRST_COMPLETED)
+        ends_at = self._clock() + self._mix.timeout_s_max + DRAIN_GRACE_S
+        while self._awaited and self._failed is None and self._clock() < ends_at:
+            await asyncio.wait(self._open, timeout=ends_at - self._clock(), return_when=asyncio.FIRST_COMPLETED)
         for task in self._open:
             task.cancel()
         if self._open:

@@ -15,7 +15,7 @@ from sentiment_tools.traffic.lengths import Lengths
 CALLERS = 64
 # Answers are counted from SETTLE_S on. Before that short texts prevail: all callers start at once, and short texts are answered first.
 SETTLE_S, SECONDS = 5.0, 65.0
-# Enough to end earlier. Only front ends answer so many; simulating them takes half a minute.
+# Enough to end earlier. Only front ends answer this many; simulating them takes half a minute.
 ANSWERS_MAX = 200_000
 # Long enough that no call is refused: the slowest machine answers all callers within it.
 TIMEOUT_S = 1e6

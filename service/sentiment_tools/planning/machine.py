@@ -17,8 +17,8 @@ LOOP_S, TOKEN_S = 1.6e-3, 1.0e-6
 # costs about half of LOOP_S.
 REQUEST_PART, BATCH_PART, ANSWER_PART = 0.2, 0.65, 0.15
 # Core seconds of a front end for a call, without reading the text, and of the executor for a row besides its batch's part of LOOP_S.
-# Measured on two cores that clients and other work shared (docs/internals/performance.md, "Front ends"; `python -m
-# tests.bench.front_ends`): 457 and 520 us a call with one and two front ends; 27 us a row that is sent with many others. Rows that are sent
+# Measured on two cores that clients and other work shared (docs/internals/performance.md, "Front
+# ends"): 457 and 520 us a call with one and two front ends; 27 us a row that is sent with many others. Rows that are sent
 # one at a time took 33 to 36 us near the executor's limit, which is ROW_S and their part of a batch of 128, and up to 276 us where each
 # had a turn of the loop and a batch to itself: a batch's part takes longer here, beside a model that drives the code out of the caches.
 FRONT_END_S, ROW_S = 4.9e-4, 2.7e-5

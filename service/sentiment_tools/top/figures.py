@@ -183,7 +183,7 @@ def figures(before: Reading, after: Reading, longer: Reading) -> Figures:
 
 
 class _Growth:
-    """How much counters grew. A counter that fell has begun anew, as all have after a restart of the server."""
+    """How much counters grew. A counter that fell was reset, as all are when the server restarts."""
 
     def __init__(self, before: Reading, after: Reading) -> None:
         self.seconds = max(after.at - before.at, 1e-9)

@@ -37,7 +37,7 @@ def once(job: Job) -> str:
     Raises:
         NoPage: no server answers.
         NotAPage: something else answers, or the credentials are refused.
-        BadSettings: the address is none, or a file of the credentials cannot be used.
+        BadSettings: the address is invalid, or a credentials file cannot be used.
     """
     scraper = Scraper(job.address, job.credentials)
     before = scraper.read()

@@ -23,7 +23,7 @@ class NoPage(SentimentError):
 
 
 class NotAPage(SentimentError):
-    """What answers is no metrics page of this service, or does not let us read it."""
+    """The address does not serve a metrics page of this service, or refuses us."""
 
 
 class Scraper:
@@ -37,12 +37,12 @@ class Scraper:
             credentials: TLS and a token, which is sent over https or within this machine only.
 
         Raises:
-            BadSettings: the address is none, or a file of the credentials cannot be used.
+            BadSettings: the address is invalid, or a credentials file cannot be used.
         """
         self._tls, self._authorization = credentials.for_http(), credentials.authorization()
         url = address if "://" in address else f"{'https' if self._tls else 'http'}://{address}"
         if not _has_place(url):
-            raise BadSettings(f"{address!r} is no address; give HOST:PORT or a URL, such as 127.0.0.1:8080")
+            raise BadSettings(f"{address!r} is not an address; give HOST:PORT or a URL, such as 127.0.0.1:8080")
         parts = urlsplit(url)
         if self._tls and parts.scheme == "http":
             raise BadSettings(f"{url}: TLS needs https")
@@ -96,7 +96,7 @@ class Scraper:
         try:
             samples = _parsed(body.decode())
         except ValueError as error:
-            raise NotAPage(f"{self.url} is no metrics page") from error
+            raise NotAPage(f"{self.url} is not a metrics page") from error
         if "sentiment_build_info" not in samples:
             raise NotAPage(f"{self.url} has no metrics of a sentiment server")
         return samples

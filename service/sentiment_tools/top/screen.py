@@ -35,8 +35,8 @@ def show(job: Job) -> None:
     """Show the view until q or Ctrl-C. Standard output is a terminal.
 
     Raises:
-        NotAPage: what answers is no server of ours.
-        BadSettings: the address is none, or a file of the credentials cannot be used.
+        NotAPage: another program listens at this address.
+        BadSettings: the address is invalid, or a credentials file cannot be used.
     """
     console = Console()
     # Otherwise SIGTERM would leave the terminal without an echo.

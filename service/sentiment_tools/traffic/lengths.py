@@ -127,7 +127,7 @@ def parse_lengths(text: str, column: str = "text") -> Lengths:
     The file has texts or numbers of tokens, one per line.
 
     Raises:
-        BadSettings: the text is none of these, or the file has no text.
+        BadSettings: the value is not one of these, or the file has no text.
     """
     built_in = parse_built_in(text)
     if built_in is not None:

@@ -9,7 +9,7 @@ from sentiment.observability.drift import TEXTS_MIN, Fit, Signal, nearest, value
 from sentiment.observability.expected_accuracy import DRIFT, FEW_TEXTS, LIKE_TEXTS_MIN, NO_REFERENCE, UNLIKE_INDEX, interval
 from sentiment.observability.measured_accuracy import MeasuredAccuracy
 
-# Then neighbours are joined: a journal of any length takes so many rows of a table, and points of a plot.
+# Then neighbours are joined: a table or plot of a journal of any length has at most this many rows or points.
 WINDOWS_MAX = 500
 # Right labels that are remembered: a later one for the same answer replaces an earlier one.
 LABELS_MAX = 100_000

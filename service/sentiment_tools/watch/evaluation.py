@@ -17,7 +17,7 @@ TEXT_MAX = 200
 # Thresholds of the table of what acting on sure answers alone would give.
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 STEPS = 1000
-# A threshold that keeps less of the answers saves nobody work.
+# A threshold that keeps a smaller share of the answers saves no work.
 KEPT_MIN = 0.2
 # With fewer labels of a kind, a figure of it says little: 0.9 among 50 is known to 0.08.
 TEXTS_MIN = 50
@@ -52,7 +52,7 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Right ones among so many texts, with Wilson's 95 % interval."""
+    """Correct answers among ``texts`` texts, with Wilson's 95 % interval."""
 
     right: int
     texts: int

@@ -39,7 +39,7 @@ class JournalSource:
         """The model that answered last, or last of those with this NAME or NAME/VERSION.
 
         Raises:
-            BadFile: there is none, or the journal cannot be read.
+            BadFile: there is no journal, or it cannot be read.
         """
         part = f'"model":"{model}"' if "/" in model else f'"model":"{model}/' if model else '"model":"'
         try:

@@ -36,7 +36,7 @@ class TextSource:
         """The answers to a file's texts in order and, if they are ``labelled``, the right label before each.
 
         Raises:
-            BadFile: the file cannot be read, or a label is none of the model's.
+            BadFile: the file cannot be read, or the model does not have a label.
         """
         number = 0
         for _, texts, labels in self._chunks(path, self._labels_column if labelled else ""):

@@ -23,7 +23,7 @@ export function choiceField(label, chosen) {
 
 /**
  * Numbers from 0, with buttons for the one before and the next: {element, show(shown, count, number, said)}. `said` gives the text of a
- * number; the list is made anew only where `shown` differs.
+ * number; the list is rebuilt only where `shown` differs.
  *
  * @param {function} chosen called with the number that the user chooses.
  */

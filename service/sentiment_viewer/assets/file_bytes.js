@@ -89,7 +89,7 @@ export async function* piecesOf(chunks, named) {
   if (decoder) yield decode();
 }
 
-/** The chunks; the first has at least four bytes if there are so many. */
+/** The chunks; the first has at least four bytes if the file has. */
 async function* withHead(chunks) {
   let held = new Uint8Array();
   for await (const chunk of chunks) {

@@ -11,7 +11,7 @@ const SENTENCES = ["sentences", "sentences_total"];
 // Names of parts of the answer in any format; see cli/answers.py.
 const TAKEN = ["text", "scores", ...ANSWER, ...READ_AS, ...LAST];
 
-/** A value as the text of a cell: JSON if it is none, empty if there is none. A lone surrogate, which has no UTF-8, is an escape. */
+/** A value as the text of a cell: JSON if it is not a text, empty if it is missing. A lone surrogate, which has no UTF-8, is an escape. */
 export function cellText(value) {
   const text = typeof value === "string" ? value : JSON.stringify(value ?? undefined) ?? "";
   return text.replace(SURROGATE, (half) => `\\u${half.charCodeAt(0).toString(16)}`);

@@ -76,7 +76,7 @@ function openQuote(line, begun) {
 /**
  * The elements of a JSON array, as their JSON. They need not be valid.
  *
- * @throws {BadFile} it is no array, not complete, or has text after it.
+ * @throws {BadFile} it is not an array, not complete, or has text after it.
  */
 export async function* elementsOf(pieces) {
   // Depth 1: between the array's brackets. -1: after it.
@@ -108,7 +108,7 @@ export async function* elementsOf(pieces) {
   if (depth >= 0) throw depth ? notWhole(count) : new BadFile(ARRAY_WANTED);
 }
 
-/** A JSON array cannot be read on after so many rows. */
+/** After this many rows, reading of a JSON array stops. */
 export function notWhole(count) {
   return new BadFile(`The JSON array is not complete or not valid${count ? ` after row ${count}` : ""}.`);
 }

@@ -3,7 +3,7 @@
 // What a page keeps: each row with its columns, and what was answered.
 const ROWS_MAX = 20_000;
 const CHARS_MAX = 32 * 2 ** 20;
-// An answer to a sentence or a target takes about as much memory as so many characters.
+// An answer to a sentence or a target takes about as much memory as this many characters.
 const PART_CHARS = 200;
 // Browsers open six connections to a server; two are left for the rest of the page.
 const IN_FLIGHT_MAX = 4;

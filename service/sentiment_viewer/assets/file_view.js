@@ -35,7 +35,7 @@ const ORDERS = {
 };
 const OTHER_COLUMNS = {column: undefined, targets: undefined, header: undefined};
 const CERTAINTIES = {all: "decided or not", decided: "decided", undecided: "undecided"};
-// Targets that are no column's.
+// The targets do not come from a column.
 const SAME_TARGETS = "same";
 const NOT_ANSWERED = "not answered";
 

@@ -127,7 +127,7 @@ export class GeometryStage extends EventTarget {
     this.option.id = `geometry-word-${pointed < 0 ? chosen : words + pointed}`;
     this.element.setAttribute("aria-activedescendant", this.option.id);
     for (const [name, value] of [["aria-posinset", chosen + 1], ["aria-setsize", words]]) {
-      // Of the words of the text; a golden word is none of them.
+      // Of the words of the text; a golden word is not one of them.
       if (pointed < 0) this.option.setAttribute(name, String(value));
       else this.option.removeAttribute(name);
     }

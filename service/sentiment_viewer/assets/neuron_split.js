@@ -1,6 +1,7 @@
 // What the input's token, segment and position embeddings moved: the attribution of the first layer's input, split.
 import {absentNote} from "./absent_note.js";
 import {element} from "./dom.js";
+import {METHODS} from "./methods.js";
 import {neuronTable} from "./neuron_detail.js";
 import {redrawn} from "./redrawn.js";
 import {directionHues} from "./label_hues.js";
@@ -9,12 +10,6 @@ import {VALUE_FULL} from "./theme.js";
 import {quotedWord, signedNumber} from "./wording.js";
 
 const SPLIT_PARTS = ["token", "segment", "position"];
-const SPLIT_SAID = {
-  integrated_gradients:
-    "All of it lies on the token embedding: this method starts from a text of padding, which has the same segments and positions.",
-  gradient_x_input: "A LayerNorm follows the sum of the three, so at each token they make 0 together: what one adds, the others take. "
-    + "The value shown in the text view is that of the token embedding alone.",
-};
 
 /** A section that shows the split of every method that has one; update() with the token that looks. */
 export class NeuronSplit {
@@ -62,7 +57,7 @@ export class NeuronSplit {
     const caption = `${method}: logits of ${quotedWord(header.label)}${less}; a full bar is ${VALUE_FULL}`;
     const region = {class: "scroll", tabIndex: 0, role: "region", aria: {label: `Split of ${method}`}};
     return element("div", {class: "neuron-split-method"}, element("div", region, neuronTable(caption, names, lines)),
-      element("p", {class: "neuron-split-said", text: SPLIT_SAID[method] ?? ""}));
+      element("p", {class: "neuron-split-said", text: METHODS[method]?.splitNote ?? ""}));
   }
 }
 

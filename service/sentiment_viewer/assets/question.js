@@ -77,14 +77,14 @@ export function questionForm({session, state, tell}) {
     };
     const differs = (wanted) => Object.entries(wanted).some(([key, value]) => (value ?? "") !== state.get(key));
     const asked = differs(next);
-    const anew = !asked && !differs(parts);
+    const unchanged = !asked && !differs(parts);
     // This changes the numbers of tokens and words.
     const numbered = asked ? {lock: null, without: null, token: null} : {};
     // A link without a text may choose the labels for the first one.
     const label = said === state.get("text") || !state.get("text") ? {} : {label: null, against: null};
     targets.value = parts.targets;
     state.set({...next, ...numbered, ...label, ...parts}, {remember: true});
-    if (anew) session.submit();
+    if (unchanged) session.submit();
   };
   const submitted = (event) => {
     event.preventDefault();

@@ -1,6 +1,7 @@
 // The requests about the current text, and what has arrived. Views request data only here.
 import {namesIn} from "./answer_parts.js";
 import {Explanation, ModelChanged} from "./explanation.js";
+import {METHODS} from "./methods.js";
 import {askAnswer, askExplanation, askModel, askModels, sendFeedback} from "./server.js";
 
 // A change of these is a new request.
@@ -20,7 +21,7 @@ const SAVED_BY = {
 // A server takes seconds to load its model.
 const START_TRIES = 40;
 const START_AGAIN_MS = 3000;
-const SPLIT_METHODS = ["integrated_gradients", "gradient_x_input"];
+const SPLIT_METHODS = Object.keys(METHODS).filter((name) => METHODS[name].splitNote);
 
 /** The ExplainOptions that request each part of an explanation. */
 const PART_OPTIONS = {

@@ -25,7 +25,7 @@ export class State extends EventTarget {
     return /^\d{1,9}$/.test(value) ? Number(value) : fallback;
   }
 
-  /** Whole numbers parted by commas; what is none is left out. */
+  /** Whole numbers separated by commas; other parts are left out. */
   list(key) {
     return this.get(key).split(",").filter((part) => /^\d{1,9}$/.test(part)).map(Number);
   }

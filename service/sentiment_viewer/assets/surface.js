@@ -16,7 +16,7 @@ export function textWidth(string, options = {}) {
   return surfaceMeasure.measureText(string).width;
 }
 
-/** The text, cut with an ellipsis where it is wider than so many pixels. */
+/** The text, cut with an ellipsis where it is wider than `maxWidth` pixels. */
 export function fittedText(string, maxWidth, options = {}) {
   if (!(maxWidth > 0) || textWidth(string, options) <= maxWidth) return string;
   const signs = [...string];

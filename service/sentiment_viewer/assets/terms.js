@@ -1,26 +1,25 @@
 // What the terms of each view mean, a line each, shown on demand.
 import {element, replace} from "./dom.js";
+import {METHODS} from "./methods.js";
 
+// Those by orders of words first: they are the default of most texts.
+const BY_METHOD = Object.values(METHODS).sort((one, other) => (other.unit === "orders") - (one.unit === "orders"));
 const TERMS = {
+  ...Object.fromEntries(BY_METHOD.map(({term, meaning}) => [term, meaning])),
   "probability": "How often answers with this number are right: the model's score after calibration, measured on texts with known labels.",
   "undecided": "The model abstains: its highest probability is below the bundle's threshold. Also: abstain.",
-  "mixed": "The text praises and blames, by the model's own output for it or by its sentences. It is no label.",
+  "mixed": "The text praises and blames, by the model's own output for it or by its sentences. It is not a label.",
   "answer to a sentence": "The model's answer to the sentence alone; words of other sentences do not count.",
   "target": "What the text speaks of, such as the service. Its answer is the sentiment towards it, by the text around its first mention.",
   "token": "A piece of a word, or a special sign, that the model reads as one number.",
   "truncated": "The text has more tokens than the model reads; a part was not read.",
   "logit": "The model's raw score of a label, before it becomes a probability. One more multiplies the label's odds by about 2.7.",
   "attribution": "How much each word moved the logit of the explained label; of three labels or more, how far that lies above another label's.",
-  "Shapley value": "What a word changes on average when the words are put in one by one, in random orders.",
-  "two-step Shapley": "Shapley values of the sentences, each shared among its words: the default of long texts.",
-  "integrated gradients": "The gradient at each token, summed on the way from a text of padding to this text.",
-  "gradient x input": "The gradient at each token times its embedding: fast and rough.",
-  "occlusion": "What the logit loses when one word alone is left out.",
   "residual": "The sum of the values less what they should sum to; 0 is perfect.",
   "evidence": "A test: does leaving out the words ranked first move this answer more than leaving out random words?",
   "p": "The share of random sets of words that do as well as the words ranked first; small is good.",
   "counterfactual": "A small set of words without which the answer is another.",
-  "attention": "How a token divides its look among all tokens; the shares sum to 1. It is no attribution.",
+  "attention": "How a token divides its look among all tokens; the shares sum to 1. It is not an attribution.",
   "layer": "One of the model's steps. Each rewrites all tokens by looking at the others.",
   "head": "One of several attentions that a layer computes side by side, each with weights of its own.",
   "weight": "How strongly one token looks at another, from 0 to 1.",
@@ -40,7 +39,7 @@ const TERMS = {
   "calibration error": "The mean distance of stated probabilities from the share of right answers (ECE).",
   "temperature": "What logits are divided by, so that the probabilities can be relied on.",
   "over random": "Probability lost without a method's first words, less that without random words: above 0 the method finds what matters.",
-  "rollout": "Attention multiplied through all layers, as a ranking of words. Measured for comparison; it is no attribution.",
+  "rollout": "Attention multiplied through all layers, as a ranking of words. Measured for comparison; it is not an attribution.",
   "baseline": "A ranking that ignores the model, such as by position: a method should beat it.",
   "digest": "SHA-256 of the bundle's manifest: the same digest, the same answers.",
   "added, removed": "Words that only the second text has, and words that only the first has, by the shortest way from one to the other.",
@@ -49,19 +48,19 @@ const TERMS = {
 };
 const READ = ["probability", "undecided", "token", "truncated"];
 const PARTS = ["mixed", "answer to a sentence", "target"];
-const METHODS = ["Shapley value", "two-step Shapley", "integrated gradients", "gradient x input", "occlusion"];
+const METHOD_TERMS = BY_METHOD.map(({term}) => term);
 const LOOKS = ["attention", "layer", "head", "weight", "effect of a head", "pattern", "special token"];
 /** The terms of each view. */
 const TERMS_OF = {
-  text: [...READ, ...PARTS, "logit", "attribution", ...METHODS, "residual", "evidence", "p", "counterfactual"],
+  text: [...READ, ...PARTS, "logit", "attribution", ...METHOD_TERMS, "residual", "evidence", "p", "counterfactual"],
   heads: LOOKS,
   model: LOOKS,
   neuron: ["layer", "head", "query, key", "q \u00b7 k", "scaled", "softmax", "attention", "embedding", "logit"],
   geometry: ["embedding", "layer", "principal component", "cosine", "golden word", "attribution", "logit"],
-  compare: [...READ, "added, removed", "difference", "logit", "attribution", ...METHODS, "evidence"],
+  compare: [...READ, "added, removed", "difference", "logit", "attribution", ...METHOD_TERMS, "evidence"],
   file: [...READ, ...PARTS, "sent again"],
   card: [
-    "accuracy", "macro F1", "calibration error", "temperature", "undecided", "logit", ...METHODS, "over random", "evidence", "rollout",
+    "accuracy", "macro F1", "calibration error", "temperature", "undecided", "logit", ...METHOD_TERMS, "over random", "evidence", "rollout",
     "baseline", "digest",
   ],
 };

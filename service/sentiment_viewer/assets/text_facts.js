@@ -2,6 +2,7 @@
 import {absentNote} from "./absent_note.js";
 import {element} from "./dom.js";
 import {quietButton} from "./fields.js";
+import {METHODS} from "./methods.js";
 import {redrawn} from "./redrawn.js";
 import {directionHues} from "./label_hues.js";
 import {VALUE_FULL, isDark, valueColour} from "./theme.js";
@@ -11,14 +12,6 @@ import {
 } from "./wording.js";
 
 const EVIDENCE_LIMITS = "This tests whether the words ranked first matter more than chance, not whether each value is right.";
-/** What the values of a method sum to. */
-const SUMS = {
-  integrated_gradients: "The values sum to the logit of this text less that of a text of padding, but for the residual.",
-  shapley: "The values sum to the logit of this text less that without any word, but for the residual.",
-  two_step_shapley: "The values sum to the logit of this text less that without any word: first sentences share it, then their words.",
-  gradient_x_input: "These values sum to nothing in particular.",
-  occlusion: "These values sum to nothing in particular: words share what they do.",
-};
 
 /** The verdict of the method that is shown, in words and numbers: {element, update()}. */
 export function textEvidence({session}) {
@@ -82,7 +75,7 @@ export function textTable({session}) {
     const count = header.words.length;
     more.hidden = count <= WORDS_FIRST;
     more.textContent = all ? `the ${WORDS_FIRST} largest only` : `all ${wholeNumber(count)} words`;
-    const sums = () => element("p", {class: "note", text: SUMS[attribution.method] ?? ""});
+    const sums = () => element("p", {class: "note", text: METHODS[attribution.method]?.sumNote ?? ""});
     draw([attribution, all, isDark()], () => [tableIn("words by size", wordTable(header, attribution, all)), more, sums()]);
   };
   return {element: box, update};

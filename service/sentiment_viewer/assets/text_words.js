@@ -79,7 +79,7 @@ export function closesWord(part, before) {
 /**
  * The coloured text of one explanation, with a button for each word. Made once; `mark` then changes classes only.
  *
- * @param {function|null} tagOf gives a word's tag by its index, such as "ins", for words that are no buttons.
+ * @param {function|null} tagOf gives a word's tag by its index, such as "ins", for words that are not buttons.
  */
 export class WordsOfText {
   constructor(explanation, tagOf = null) {
@@ -95,7 +95,7 @@ export class WordsOfText {
 
   /**
    * @param {object} marks values: [words] in logits or null; struck, chosen, kept: Set of word indices (kept null: no set is shown);
-   *   numbers: whether values are written too. Words that are no buttons take values and numbers only.
+   *   numbers: whether values are written too. Words that are not buttons take values and numbers only.
    */
   mark({values, struck = null, chosen = null, kept = null, numbers}) {
     const header = this.explanation.header;

@@ -1,26 +1,20 @@
-// The texts about an explanation: the sentences of cli/explanation_text.py, and numbers as text. Pure: does not use the page.
+// The texts about an explanation, and numbers as text. Pure: does not use the page.
+import {METHODS} from "./methods.js";
+import {EVIDENCE_WORDS_MIN, RANDOM_SETS, TEMPLATES, SET_SHOWN, SHORT_WORDS_MAX} from "./sentences.js";
 
-const SET_SHOWN = 12;
 const WORD_SHOWN = 60;
 const PLAIN_SIGNS = /[^\p{Cc}\p{Cs}\p{Co}\p{Cn}\p{Cf}]|[\u200c\u200d]/u;
-// What a method's order of words is compared with.
-const UNRELATED = {
-  integrated_gradients: "occlusion",
-  gradient_x_input: "occlusion",
-  occlusion: "integrated_gradients",
-  shapley: "integrated_gradients",
-  two_step_shapley: "integrated_gradients",
-};
-// There is no verdict with fewer sets, and a text with fewer words does not have so many.
-const RANDOM_SETS = 19;
-const EVIDENCE_WORDS_MIN = 7;
-const METHOD_UNITS = {integrated_gradients: " steps", shapley: " orders", two_step_shapley: " orders"};
 
 /** The words shown first in the table of words, and the sentences in that of sentences. */
 export const WORDS_FIRST = 20;
 export const SENTENCES_FIRST = 5;
-// A text with more words shows its sentences first. The longest sentence of the default model's study has as many.
-const SHORT_WORDS_MAX = 41;
+
+/** A sentence that the terminal says too, or a part of one, with its fields. */
+function say(key, fields = {}) {
+  const found = TEMPLATES[key];
+  const template = typeof found === "string" ? found : found[fields.count === 1 ? "one" : "other"];
+  return template.replace(/\{(\w+)\}/g, (_, name) => fields[name]);
+}
 
 /** A number with a true minus and as many digits as its size needs: "1.72", "−106.3"; one that rounds to zero has no minus. */
 export function plainNumber(value, decimals = Math.abs(value) < 100 ? 2 : 1) {
@@ -70,7 +64,7 @@ export function quotedWord(text) {
 /** Words in quotes, at most twelve of them and how many more there are. */
 export function quotedWords(header, indices) {
   const named = indices.slice(0, SET_SHOWN).map((index) => quotedWord(header.words[index].text));
-  const more = indices.length > SET_SHOWN ? ` and ${indices.length - SET_SHOWN} more` : "";
+  const more = indices.length > SET_SHOWN ? say("more_words", {count: indices.length - SET_SHOWN}) : "";
   return named.join(" ") + more;
 }
 
@@ -82,26 +76,29 @@ export function answerSentence(header) {
 
 /** The name of what is explained: "the logit of positive", or "the logit of positive minus that of neutral". */
 export function explainedLogit({label, against}) {
-  return `the logit of ${visibleText(label)}${against === null ? "" : ` minus that of ${visibleText(against)}`}`;
+  return say(against === null ? "logit" : "logit_against", {label: visibleText(label), against: visibleText(against ?? "")});
 }
 
 /** What is explained, and by how much at most the graph of explanations differs from the served one, in logits. */
 export function explainedSentence(header) {
   const differs = header.logitError === null ? "" : `; logits of the explanation graph differ by at most ${header.logitError.toFixed(3)}`;
-  return `explained: ${explainedLogit(header)}, ${signedNumber(header.logit, 3)}${differs}`;
+  return `${say("explained", {logit: explainedLogit(header), value: signedNumber(header.logit, 3)})}${differs}`;
 }
 
 /** Where values above and below zero point: {towards: "towards positive", against: "towards negative"}. */
 export function directionNames(header) {
-  const explained = visibleText(header.label);
+  const label = visibleText(header.label);
   const others = header.prediction.scores.filter(({label}) => label !== header.label);
   const other = others.length === 1 ? others[0].label : header.against;
-  return {towards: `towards ${explained}`, against: other === null ? `against ${explained}` : `towards ${visibleText(other)}`};
+  return {
+    towards: say("towards", {label}),
+    against: other === null ? say("against", {label}) : say("towards", {label: visibleText(other)}),
+  };
 }
 
 /** What follows a word of a pair's second text; "" for all others. */
 export function secondText(header, index) {
-  return header.words[index]?.pair ? " (2nd text)" : "";
+  return header.words[index]?.pair ? say("second_text") : "";
 }
 
 /** A word of the text by its index, and whether it is of a pair's second text. */
@@ -121,9 +118,9 @@ export function wordName(header, index, value) {
 
 /** A method's name and what it took: "integrated_gradients, 8 of 16 steps, in logits". */
 export function methodSentence(attribution) {
-  const unit = METHOD_UNITS[attribution.method];
-  const fewer = attribution.steps < attribution.stepsAsked ? ` of ${attribution.stepsAsked}` : "";
-  return `${attribution.method}${unit ? `, ${attribution.steps}${fewer}${unit}` : ""}, in logits`;
+  const {method, steps, stepsAsked: asked} = attribution;
+  const unit = METHODS[method]?.unit;
+  return say(unit ? steps < asked ? "method_fewer_steps" : "method_steps" : "method", {method, steps, asked, unit});
 }
 
 /** The places of all values, the largest sizes first; equal ones in their order. */
@@ -155,51 +152,41 @@ export function sentencesBySize(header, texts, attribution) {
 export function attributionTotals(header, attribution, order, shown) {
   const rest = order.slice(shown);
   const totals = rest.length
-    ? [{title: `${rest.length} other words`, value: rest.reduce((sum, index) => sum + attribution.words[index], 0), remark: ""}]
+    ? [{title: say("other_words", {count: rest.length}), value: rest.reduce((sum, index) => sum + attribution.words[index], 0), remark: ""}]
     : [];
-  totals.push({title: "special tokens", value: attribution.specialTotal, remark: "belong to no word"});
-  if (header.tokens.some((token) => token.unknown)) {
-    totals.push({title: "unknown to the model", value: attribution.unknownTotal, remark: "included in the words above"});
-  }
-  if (header.unseen.length) {
-    totals.push({title: "not read", value: attribution.unseenTotal, remark: "no effect"});
-  }
-  if (attribution.residual !== null) {
-    totals.push({title: "residual", value: attribution.residual, remark: "sum minus expected sum"});
-  }
+  const add = (key, value) => totals.push({title: say(key), value, remark: say(`${key}_remark`)});
+  add("special", attribution.specialTotal);
+  if (header.tokens.some((token) => token.unknown)) add("unknown", attribution.unknownTotal);
+  if (header.unseen.length) add("unread", attribution.unseenTotal);
+  if (attribution.residual !== null) add("residual", attribution.residual);
   return totals;
 }
 
 /** What the evidence says of a method on this text, in plain words and without its verdict; `words`: how many the text has. */
 export function evidenceSentence(evidence, words) {
-  const first = evidence.words > 1 ? `the ${evidence.words} words ranked first` : "the word ranked first";
-  const sets = evidence.randomSets === 1 ? "another set of as many" : `${evidence.randomSets} random sets of as many`;
-  const chance = `(p = ${probabilityOfChance(evidence.pValue)})`;
-  switch (evidence.verdict) {
-    case "BETTER_THAN_RANDOM":
-      return `leaving ${first} out moves the answer more than any of ${sets} ${chance}`;
-    case "INCONCLUSIVE":
-      if (evidence.randomSets < RANDOM_SETS) {
-        return words < EVIDENCE_WORDS_MIN
-          ? `the text is too short to tell: it takes ${EVIDENCE_WORDS_MIN} words`
-          : `it takes ${RANDOM_SETS} random sets to tell, and there was time for ${evidence.randomSets}`;
-      }
-      return `${evidence.rank - 1} of ${sets} move the answer at least as much as leaving ${first} out ${chance}`;
-    case "NOT_FAITHFUL":
-      return `most of ${sets} move the answer more than leaving ${first} out ${chance}: do not rely on these values`;
-    case "FLAT":
-      return "the words together move the probability by less than 0.05: too little to judge a ranking by";
-    default:
-      return "";
+  const {verdict, randomSets} = evidence;
+  if (verdict === "INCONCLUSIVE" && randomSets < RANDOM_SETS) {
+    return words < EVIDENCE_WORDS_MIN
+      ? say("too_short", {least: EVIDENCE_WORDS_MIN})
+      : say("too_few_sets", {least: RANDOM_SETS, count: randomSets});
   }
+  return verdict in TEMPLATES
+    ? say(verdict, {
+      count: evidence.rank - 1,
+      first: say("ranked_first", {count: evidence.words}),
+      sets: say("random_sets", {count: randomSets}),
+      chance: say("chance", {p: probabilityOfChance(evidence.pValue)}),
+    })
+    : "";
 }
 
 /** The numbers of the evidence: [{title, value, remark}], value as text. */
 export function evidenceNumbers(header, evidence) {
-  const of = header.against === null ? "" : ` of ${visibleText(header.label)} rather than ${visibleText(header.against)}`;
   // The words ranked first speak against a label that does not win: without them its probability rises.
-  const moved = `${of} ${wins(header) ? "lost" : "gained"}`;
-  const rows = [{title: `probability${moved} without them`, value: signedNumber(evidence.comprehensiveness, 3), remark: "higher is better"}];
+  const key = `${wins(header) ? "lost" : "gained"}${header.against === null ? "" : "_against"}`;
+  const moved = say(key, {label: visibleText(header.label), against: visibleText(header.against ?? "")});
+  const title = say("probability_without", {moved});
+  const rows = [{title, value: signedNumber(evidence.comprehensiveness, 3), remark: "higher is better"}];
   if (evidence.randomSets) {
     rows.push(
       {title: "random sets: median", value: signedNumber(evidence.randomMedian, 3), remark: ""},
@@ -213,7 +200,7 @@ export function evidenceNumbers(header, evidence) {
     rows.push({title: "p", value: probabilityOfChance(evidence.pValue), remark});
   }
   if (evidence.agreement !== null) {
-    const title = `agreement with ${UNRELATED[evidence.method] ?? "an unrelated method"}`;
+    const title = `agreement with ${METHODS[evidence.method]?.unrelated ?? "an unrelated method"}`;
     const remark = "Kendall's tau-b of the words' order: 1 the same, 0 unrelated, \u22121 reversed";
     rows.push({title, value: signedNumber(evidence.agreement), remark});
   }
@@ -235,25 +222,21 @@ export function evidenceWords(header, attribution, evidence) {
 
 /** What removing words is to do: a label that is explained and is not the answer is to become it. */
 export function flipGoal({label, prediction}) {
-  return label === prediction.label ? "changes the answer" : `makes ${visibleText(label)} the answer`;
+  return say(label === prediction.label ? "changes_answer" : "makes_answer", {label: visibleText(label)});
 }
 
 /** A set of words found by search, of kind flip or keep, in words. */
 export function counterfactualSentence(header, found) {
-  const limits = found.stopped ? "; time or rows ran out" : "";
+  const limits = found.stopped ? say("out_of_time") : "";
+  const flips = found.kind === "flip";
   if (!found.found) {
-    const alone = `that alone make ${visibleText(header.label)} the answer`;
-    return `no words found ${found.kind === "flip" ? `whose removal ${flipGoal(header)}` : alone}${limits}`;
+    return say(flips ? "none_flips" : "none_keeps", {goal: flipGoal(header), label: visibleText(header.label), limits});
   }
   const answer = `${visibleText(found.label)} ${found.score.toFixed(2)}`;
-  if (!found.words.length) {
-    return found.kind === "flip" ? `without any word: ${answer}` : `no word is needed; without words: ${answer}`;
-  }
-  const spare = found.minimal ? "each of them is needed" : "";
-  const smallest = found.exhaustiveBelow >= found.words.length ? "no smaller set does it" : spare;
-  const words = quotedWords(header, found.words);
-  const remark = smallest ? ` (${smallest}${limits})` : "";
-  return found.kind === "flip" ? `without ${words}: ${answer}${remark}` : `${words} alone: ${answer}${remark}`;
+  if (!found.words.length) return say(flips ? "flips_empty" : "keeps_empty", {answer});
+  const smallest = found.exhaustiveBelow >= found.words.length ? "no_smaller" : found.minimal ? "all_needed" : "";
+  const remark = smallest ? say(smallest, {limits}) : "";
+  return say(flips ? "flips" : "keeps", {words: quotedWords(header, found.words), answer, remark});
 }
 
 /** What the model answers without the words asked for: 'without "loved": negative 0.86 (was positive 0.76)'. */

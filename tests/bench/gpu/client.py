@@ -45,7 +45,7 @@ class Load:
         """Forget what was answered so far; the window begins now."""
         self.begun, self.cpu_s = time.perf_counter(), time.process_time()
         self.ends: list[tuple[float, float, int]] = []
-        # Texts by the status code of their call, and what the first failed call was told.
+        # Texts by the status code of their call, and the first error.
         self.failed: Counter[str] = Counter()
         self.failure = ""
 
@@ -128,8 +128,8 @@ class Client:
         ``items``: texts of a batch call, or texts in flight of a stream.
 
         Returns:
-            ``ends``: seconds from the start, milliseconds and texts of each answered call; ``failed``: texts by code; ``failure``: what
-            the first of them was told; ``seconds`` and ``cpu_s``: of this process.
+            ``ends``: seconds from the start, milliseconds and texts of each answered call; ``failed``: texts by code; ``failure``: the
+            first error; ``seconds`` and ``cpu_s``: of this process.
         """
         return asyncio.run(self._closed(kind, in_flight, items, seconds, seed))
 

@@ -134,7 +134,7 @@ class Answered:
     """The results of all clients together.
 
     ``rate``: texts answered a second, with the rate of each of SLICES slices; ``p50_ms``, ``p99_ms``: latency of answered calls, the
-    second with that of each slice; ``failed``: texts without an answer, by status code; ``failure``: what one of their calls was told;
+    second with that of each slice; ``failed``: texts without an answer, by status code; ``failure``: the error of one of their calls;
     ``client_busy``: the CPU seconds a second of the busiest client, whose work is done in one thread; ``texts`` were answered in
     ``seconds``, from the first call to the last answer.
     """

@@ -41,7 +41,7 @@ def probe(wheel: Path) -> Iterator[Checked]:
     """Read a wheel's facts.
 
     Raises:
-        OSError, zipfile.BadZipFile, KeyError: the file is no wheel of onnxruntime-gpu for Linux.
+        OSError, zipfile.BadZipFile, KeyError: the file is not a wheel of onnxruntime-gpu for Linux.
     """
     version = wheel.name.split("-")[1]
     refused = wheel_refused(version)

@@ -42,7 +42,7 @@ IDLE_MIN = 0.9
 
 
 async def run(found: Found, peers: list[Peer], bundle: Path, turn: int) -> None:
-    """Measure the rows of short texts with servers tuned for them, then the others; ours is started anew, and as it was.
+    """Measure the rows of short texts with servers tuned for them, then the others; ours is restarted with the same options.
 
     Args:
         found: what was found until now.

@@ -79,7 +79,7 @@ PEERS = (
     Peer("openvino", "in-process", ("openvino==2026.4.1", "nncf==3.4.0", *SHARED), Tuning(32), Tuning(32), weights="its own int8"),
 )
 
-# Those that are no servers.
+# Peers that are not servers.
 LIBRARIES = tuple(peer.name for peer in PEERS if peer.protocol == "in-process")
 NOT_MEASURED = {
     "TEI": "comes as container images, which cannot be run here, and as Rust source; its ONNX backend takes batches of at most 8",

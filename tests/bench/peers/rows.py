@@ -38,7 +38,7 @@ FICKLE = Mix((OBJECTIVE_S, OBJECTIVE_S), cancel=CANCELLED)
 # An answer that changes by more depends on the other texts of its batch.
 MOVED = 1e-4
 SEARCH_POINTS_MAX, SEARCH_RESOLUTION = 12, 0.06
-# Loads whose p99 is a row are held so many times as long as the others.
+# Loads whose p99 is a row are held this many times as long as the others.
 LATENCY_TIMES = 2.5
 IDLE_S = 3.0
 # The texts of one pass of an in-process library, enough for it to sort by length.

@@ -1,20 +1,17 @@
 """Deciding a device's next batch while one runs: when it happens, and that no row is lost or late by it."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from sentiment.batching.batcher import RowResult
 from sentiment.batching.plan import BatchLimits
+from sentiment.batching.row_queue import RowsResult
 from sentiment.batching.scheduler import Scheduler
-from sentiment.batching.ticket import Batch, Priority, State
-from sentiment.errors import DeviceLost, Expired, Unavailable
-from sentiment.model.tokenizer import Row
-from tests.core.batching.test_batcher import Bench, Clock, clock
+from sentiment.batching.ticket import Batch, State
+from sentiment.errors import DeviceLost, Unavailable
+from tests.core.batching.test_batcher import Bench
 from tests.core.batching.test_cost import fixed
-
-__all__ = ["clock"]  # a fixture
+from tests.virtual_time import VirtualClock
 
 # A batch has at most 8 rows and takes 10 ms; the next is decided 1 ms before its end: see Bench and runs.TICK_S.
 FULL, RUN_S = 8, 0.01
@@ -22,7 +19,7 @@ LOOK_S = RUN_S - 0.0005
 
 
 @pytest.fixture
-async def bench(clock: Clock) -> Bench:
+async def bench(clock: VirtualClock) -> Bench:
     bench = Bench(clock)
     bench.runner.ahead = True
     return bench
@@ -50,18 +47,6 @@ async def test_a_full_batch_is_decided_shortly_before_the_running_one_ends(bench
     assert [len(rows) for rows, _ in bench.runner.started] == [FULL, FULL]
 
 
-async def test_a_batch_that_rows_could_still_join_is_not_decided_ahead(bench: Bench) -> None:
-    await run_and_fill(bench, waiting=FULL - 1)
-    await bench.wait(LOOK_S)
-    bench.submit(500)
-
-    before = len(bench.runner.started)
-    await bench.finish()
-
-    assert before == 1
-    assert [len(rows) for rows, _ in bench.runner.started] == [FULL]
-
-
 async def test_a_runner_that_does_not_prepare_ahead_gets_no_batch_ahead(bench: Bench) -> None:
     bench.runner.ahead = False
     await run_and_fill(bench, waiting=20)
@@ -82,9 +67,9 @@ async def test_one_batch_is_decided_ahead_and_each_row_gets_its_own_answer_once(
             await bench.finish()
 
     assert most == 2
-    assert all(isinstance(outcomes[0], RowResult) and len(outcomes) == 1 for outcomes in bench.received.values())
-    answers = [outcomes[0].logits for outcomes in bench.received.values() if isinstance(outcomes[0], RowResult)]
-    assert answers == [[float(number)] for number in bench.received]
+    assert all(isinstance(outcomes[0], RowsResult) and len(outcomes) == 1 for outcomes in bench.received.values())
+    answers = [outcomes[0].logits for outcomes in bench.received.values() if isinstance(outcomes[0], RowsResult)]
+    assert answers == [[[float(number)]] for number in bench.received]
     await asyncio.wait_for(bench.batcher.drained(), 1)
 
 
@@ -97,64 +82,8 @@ async def test_queue_time_ends_when_the_run_before_ends(bench: Bench) -> None:
     await bench.finish()
 
     (outcome,) = bench.received[100]
-    assert isinstance(outcome, RowResult)
+    assert isinstance(outcome, RowsResult)
     assert outcome.queue_s == pytest.approx(LOOK_S + 0.005)
-
-
-async def test_no_batch_is_decided_ahead_that_makes_a_row_late(bench: Bench) -> None:
-    await run_and_fill(bench, waiting=20)
-    # In time, if batches take as long as before.
-    bench.submit(300, seconds=2.2 * RUN_S)
-    # The machine has become slower since the row was admitted.
-    bench.scheduler.cost.speed = 1.3
-
-    await bench.wait(LOOK_S)
-
-    assert len(bench.runner.started) == 1
-
-
-async def test_a_row_of_a_batch_that_has_not_begun_expires_and_the_others_are_answered(bench: Bench) -> None:
-    await run_and_fill(bench, waiting=20)
-    bench.submit(7000, seconds=0.03)
-    await bench.wait(LOOK_S)
-    # The run before takes longer than predicted.
-    await bench.wait(0.03)
-    late = list(bench.received[7000])
-
-    for _ in range(2):
-        await bench.finish()
-
-    assert [type(outcome) for outcome in late] == [Expired]
-    assert len(bench.received[7000]) == 1
-    assert isinstance(bench.received[100][0], RowResult)
-
-
-async def test_a_row_of_a_batch_that_has_not_begun_can_be_cancelled(bench: Bench) -> None:
-    await run_and_fill(bench, waiting=20)
-    ticket = bench.submit(900, seconds=50.0)
-    await bench.wait(LOOK_S)
-
-    cancelled = bench.batcher.cancel(ticket)
-    for _ in range(2):
-        await bench.finish()
-
-    assert cancelled
-    assert bench.received[900] == []
-    assert sum(isinstance(outcomes[0], RowResult) for outcomes in bench.received.values() if outcomes) == FULL + FULL - 1
-
-
-async def test_a_failed_batch_does_not_affect_the_one_behind_it(bench: Bench) -> None:
-    await run_and_fill(bench, waiting=20)
-    await bench.wait(LOOK_S)
-
-    await bench.finish(ValueError("bad"))
-    following = bench.runner.started[0][0]
-    await bench.finish()
-
-    assert [row.ids[0] for row in following] == list(range(100, 100 + FULL))
-    assert all(isinstance(bench.received[number][0], RowResult) for number in range(100, 100 + FULL))
-    # The halves of the failed batch run before the rows that waited behind it.
-    assert [row.ids[0] for row in bench.runner.started[0][0]] == [0, 1, 2, 3]
 
 
 async def test_a_run_that_lasts_too_long_is_asked_to_stop_but_not_the_one_behind_it(bench: Bench) -> None:
@@ -176,7 +105,7 @@ async def test_a_run_that_lasts_too_long_is_asked_to_stop_but_not_the_one_behind
     assert stopped == [1]
 
 
-async def test_the_batch_behind_a_hanging_run_moves_to_another_device(clock: Clock) -> None:
+async def test_the_batch_behind_a_hanging_run_moves_to_another_device(clock: VirtualClock) -> None:
     bench = Bench(clock, runners=2)
     for runner in bench.runners:
         runner.ahead = True
@@ -216,7 +145,7 @@ async def test_the_batch_behind_a_hanging_run_moves_to_another_device(clock: Clo
             if runner.started:
                 runner.finish()
                 await bench.turn()
-    assert all(len(outcomes) == 1 and isinstance(outcomes[0], RowResult) for outcomes in bench.received.values())
+    assert all(len(outcomes) == 1 and isinstance(outcomes[0], RowsResult) for outcomes in bench.received.values())
     assert bench.scheduler.forecast.idle
 
 
@@ -231,7 +160,7 @@ async def test_the_only_device_keeps_the_batch_behind_a_hanging_run(bench: Bench
     assert bench.scheduler.rows_running == 2 * FULL
 
 
-async def test_a_device_that_does_not_hang_keeps_its_next_batch(clock: Clock) -> None:
+async def test_a_device_that_does_not_hang_keeps_its_next_batch(clock: VirtualClock) -> None:
     bench = Bench(clock, runners=2)
     for runner in bench.runners:
         runner.ahead = True
@@ -254,7 +183,7 @@ async def test_a_run_that_was_asked_to_stop_gets_no_next_batch(bench: Bench) -> 
     assert [len(rows) for rows, _ in bench.runner.started] == [FULL]
 
 
-async def test_the_next_batch_of_a_lost_device_is_answered_by_another(clock: Clock) -> None:
+async def test_the_next_batch_of_a_lost_device_is_answered_by_another(clock: VirtualClock) -> None:
     bench = Bench(clock, runners=2)
     for runner in bench.runners:
         runner.ahead = True
@@ -273,7 +202,7 @@ async def test_the_next_batch_of_a_lost_device_is_answered_by_another(clock: Clo
         await bench.turn()
 
     fates = [type(outcomes[0]) for outcomes in bench.received.values()]
-    assert (fates.count(Unavailable), fates.count(RowResult)) == (FULL, FULL + 40)
+    assert (fates.count(Unavailable), fates.count(RowsResult)) == (FULL, FULL + 40)
     assert all(len(outcomes) == 1 for outcomes in bench.received.values())
     assert bench.notes.devices_lost == [(lost.name, FULL)]
 
@@ -288,33 +217,6 @@ async def test_the_next_batch_of_the_last_device_is_unavailable_when_its_run_nev
 
     assert [type(bench.received[number][0]) for number in range(100, 112)] == [Unavailable] * 12
     await asyncio.wait_for(bench.batcher.drained(), 1)
-
-
-class Spans:
-    """A trace that records when rows without an answer began to run."""
-
-    def __init__(self) -> None:
-        self.started_at: list[float] = []
-
-    def take(self, rows: int) -> bool:
-        return True
-
-    def unanswered(self, queued_at: float, started_at: float, tokens: int, error: str, batch: object) -> None:
-        self.started_at.append(started_at)
-
-
-async def test_a_row_of_a_batch_that_has_not_begun_is_not_traced_as_run(bench: Bench) -> None:
-    await run_and_fill(bench, waiting=20)
-    spans: Any = Spans()
-    row = Row([9] * 4, None, False)
-    ticket = bench.batcher.submit(row, bench.clock.now + 50.0, lambda _: None, Priority.INTERACTIVE, spans)
-    await bench.wait(LOOK_S)
-    decided = ticket.state
-
-    bench.batcher.cancel(ticket)
-
-    assert decided is State.RUNNING
-    assert spans.started_at == [0.0]
 
 
 def begun(rows: int, deadline_at: float = 1e6) -> tuple[Scheduler[int], Batch[int]]:
@@ -368,24 +270,6 @@ def test_a_run_still_counts_when_its_next_batch_is_given_back() -> None:
     assert not scheduler.forecast.idle
     scheduler.finish(batch, 0.01, RUN_S)
     assert scheduler.forecast.idle
-
-
-def test_a_half_of_a_failed_batch_goes_before_anything_is_decided_ahead() -> None:
-    scheduler, batch = begun(30)
-    scheduler.fail(batch)
-    (half,) = scheduler.step(0.0, 1).batches
-
-    assert half.reason == "retry"
-    assert scheduler.ahead(half, 0.0, RUN_S) is None
-
-
-def test_bulk_rows_are_not_decided_ahead_of_interactive_ones_whose_turn_it_is() -> None:
-    scheduler, batch = begun(FULL)
-    for number in range(30):
-        scheduler.add(4, 0.0, 1e6, 200 + number, Priority.BULK)
-    scheduler.queues[Priority.INTERACTIVE].charged_s = 0.0
-
-    assert scheduler.ahead(batch, 0.009, RUN_S) is None
 
 
 def test_rows_that_another_runner_answers_in_time_do_not_wait_for_this_one() -> None:

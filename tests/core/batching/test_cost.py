@@ -176,7 +176,7 @@ def test_narrow_runs_do_not_change_what_width_saves() -> None:
     assert cost.widening_saves(1, 64)
 
 
-def test_what_width_saves_is_learned_from_wide_runs() -> None:
+def test_the_saving_of_width_is_learned_from_wide_runs() -> None:
     cost = make_wide(saves=0.6)
     narrow_s = {length: 1e-3 * length for length in (64, 1024)}
 

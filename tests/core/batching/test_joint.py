@@ -1,36 +1,37 @@
-"""The windows of one text: admitted all or none, answered once, withdrawn together."""
+"""The rows of one text: admitted all or none, answered once, withdrawn together. A batch takes a second of a virtual clock."""
 
 import asyncio
 import math
-import time
 
 import pytest
 
 from sentiment.batching.batcher import Batcher
 from sentiment.batching.cost import CostTable
 from sentiment.batching.plan import BatchLimits
+from sentiment.batching.row_queue import RowsResult, TextOutcome
 from sentiment.batching.scheduler import Scheduler
+from sentiment.batching.text import Text
 from sentiment.batching.ticket import Priority
-from sentiment.batching.windows import Joint, JointOutcome, RowsResult
 from sentiment.call.status import pushback_ms, status_of
-from sentiment.errors import Expired, ModelFailed, Refused, Unavailable
+from sentiment.errors import Expired, Refused
 from sentiment.model.tokenizer import Row
 from tests.core.batching.test_batcher import HandRunner, Notes
+from tests.virtual_time import VirtualClock
 
 
 class Bench:
     """A batcher of batches of at most two rows, predicted to take ``batch_s`` each, with one fake runner."""
 
-    def __init__(self, queue_rows_max: int = 100, batch_s: float = 1.0) -> None:
-        self.runner, self.notes = HandRunner(), Notes()
+    def __init__(self, clock: VirtualClock, queue_rows_max: int = 100, batch_s: float = 1.0) -> None:
+        self.clock, self.runner, self.notes = clock, HandRunner(), Notes()
         cost = CostTable({(rows, 32): batch_s for rows in (1, 2)})
         self.scheduler = Scheduler(cost, BatchLimits(2, 1024, 2**26, 2), 1, queue_rows_max, 32)
-        self.batcher = Batcher(None, self.scheduler, [self.runner], self.notes)
-        self.outcomes: list[JointOutcome] = []
+        self.batcher = Batcher(None, self.scheduler, [self.runner], self.notes, clock=clock)
+        self.outcomes: list[TextOutcome] = []
 
-    def submit(self, rows: int, seconds: float = 60.0, first: int = 0, priority: Priority = Priority.BULK) -> Joint:
+    def submit(self, rows: int, seconds: float = 60.0, first: int = 0, priority: Priority = Priority.BULK) -> Text:
         numbered = [Row([number] * 4, None, False) for number in range(first, first + rows)]
-        return Joint(self.batcher, numbered, time.monotonic() + seconds, self.outcomes.append, priority)
+        return self.batcher.submit(numbered, self.clock.now + seconds, self.outcomes.append, priority)
 
     async def turn(self) -> None:
         for _ in range(4):
@@ -42,28 +43,12 @@ class Bench:
 
     def assert_empty(self) -> None:
         assert (self.scheduler.rows_waiting, self.scheduler.rows_running) == (0, 0)
-        assert self.batcher._idle.is_set()
+        assert self.batcher.idle
 
 
 @pytest.fixture
-async def bench() -> Bench:
-    return Bench()
-
-
-async def test_all_rows_are_answered_at_once_in_order(bench: Bench) -> None:
-    joint = bench.submit(4)
-    await bench.turn()
-    await bench.finish()
-    assert bench.outcomes == []
-
-    await bench.finish()
-
-    (outcome,) = bench.outcomes
-    assert isinstance(outcome, RowsResult)
-    assert outcome.logits == [[0.0], [1.0], [2.0], [3.0]]
-    assert outcome.batch_rows == 2
-    assert not joint.cancel()
-    bench.assert_empty()
+async def bench(clock: VirtualClock) -> Bench:
+    return Bench(clock)
 
 
 async def test_only_the_first_window_of_an_interactive_text_is_interactive(bench: Bench) -> None:
@@ -79,50 +64,9 @@ async def test_only_the_first_window_of_an_interactive_text_is_interactive(bench
     assert outcome.logits == [[0.0], [1.0], [2.0]]
 
 
-async def test_cancelling_withdraws_all_rows_without_an_outcome(bench: Bench) -> None:
-    joint = bench.submit(5)
-    await bench.turn()
-
-    assert joint.cancel()
-    await bench.finish()
-
-    assert not joint.cancel()
-    assert bench.outcomes == []
-    assert (bench.notes.dropped, bench.notes.wasted) == (["cancelled"] * 3, 2)
-    bench.assert_empty()
-
-
-async def test_one_failed_row_fails_the_text_and_withdraws_the_others(bench: Bench) -> None:
-    bench.submit(5)
-    await bench.turn()
-    # The batch of two is halved; its first row then fails alone.
-    await bench.finish(RuntimeError("poison"))
-    await bench.finish(RuntimeError("poison"))
-
-    assert [type(outcome) for outcome in bench.outcomes] == [ModelFailed]
-    while bench.runner.started:
-        await bench.finish()
-    assert len(bench.outcomes) == 1
-    bench.assert_empty()
-
-
-async def test_a_text_expires_once() -> None:
-    bench = Bench(batch_s=1e-4)
-    bench.submit(3, seconds=0.3)
-    await bench.turn()
-    async with asyncio.timeout(10):
-        while not bench.outcomes:
-            await asyncio.sleep(0.01)
-
-    assert [type(outcome) for outcome in bench.outcomes] == [Expired]
-    await bench.finish()
-    assert len(bench.outcomes) == 1
-    bench.assert_empty()
-
-
-async def test_a_text_that_does_not_fit_in_the_queue_leaves_no_row_in_it() -> None:
+async def test_a_text_that_does_not_fit_in_the_queue_leaves_no_row_in_it(clock: VirtualClock) -> None:
     # A quarter of the queue is kept for interactive rows.
-    bench = Bench(queue_rows_max=5)
+    bench = Bench(clock, queue_rows_max=5)
     bench.submit(2)
     await bench.turn()
     bench.submit(2, first=10)
@@ -143,10 +87,10 @@ async def test_a_text_that_does_not_fit_in_the_queue_leaves_no_row_in_it() -> No
 
 @pytest.mark.parametrize("priority", Priority)
 @pytest.mark.parametrize(("queue_rows_max", "most", "needs"), [(5, 4, 7), (64, 48, 66), (2, 2, 4), (7, 6, 10)])
-async def test_a_text_with_more_rows_than_may_ever_wait_is_told_that_no_retry_helps_and_what_does(
-    priority: Priority, queue_rows_max: int, most: int, needs: int
+async def test_a_text_with_more_rows_than_the_queue_holds_is_refused_with_a_remedy(
+    clock: VirtualClock, priority: Priority, queue_rows_max: int, most: int, needs: int
 ) -> None:
-    bench = Bench(queue_rows_max)
+    bench = Bench(clock, queue_rows_max)
 
     with pytest.raises(Refused, match=rf"has {most + 1} rows, and at most {most} may wait.*queue_rows_max be at least {needs}$") as caught:
         bench.submit(most + 1, priority=priority)
@@ -154,19 +98,7 @@ async def test_a_text_with_more_rows_than_may_ever_wait_is_told_that_no_retry_he
     assert (caught.value.reason, pushback_ms(caught.value, math.inf)) == ("queue_full", -1)
     assert not status_of(caught.value).details
     for rows_max, rows in ((queue_rows_max, most), (needs, most + 1)):
-        Bench(rows_max).submit(rows, priority=priority)
-
-
-async def test_a_text_without_time_behind_the_queue_is_refused(bench: Bench) -> None:
-    for first in (0, 10):
-        bench.submit(10, first=first)
-    await bench.turn()
-
-    with pytest.raises(Refused) as caught:
-        bench.submit(5, seconds=2.5, first=20)
-
-    assert caught.value.reason == "backlog"
-    assert bench.scheduler.rows_waiting == 18
+        Bench(clock, rows_max).submit(rows, priority=priority)
 
 
 async def test_a_text_that_is_too_slow_for_an_idle_server_is_probed_once_a_second(bench: Bench) -> None:
@@ -180,13 +112,4 @@ async def test_a_text_that_is_too_slow_for_an_idle_server_is_probed_once_a_secon
 
     await bench.turn()
     assert bench.runner.started == []
-    bench.assert_empty()
-
-
-async def test_a_closed_batcher_admits_no_text(bench: Bench) -> None:
-    bench.batcher.close()
-
-    with pytest.raises(Unavailable):
-        bench.submit(3)
-
     bench.assert_empty()

@@ -105,7 +105,7 @@ def test_limits_leave_room_for_rounding_of_packed_tokens_and_for_indices_of_padd
 
 
 @pytest.mark.parametrize(("layout", "rows"), [(Padded(), 2), (Packed(), 6)], ids=["padded", "packed"])
-def test_a_batch_has_as_many_rows_as_the_token_limit_allows(layout: Layout, rows: int) -> None:
+def test_the_token_limit_bounds_the_rows_of_a_batch(layout: Layout, rows: int) -> None:
     limits = BatchLimits(rows=64, tokens=512, scores_bytes=2**30, heads=2)
 
     assert portion(layout, [200, 8, 8, 8, 200, 40, 200], fixed(0.01, 1e-9), limits) == rows
@@ -183,7 +183,7 @@ def test_a_packed_batch_of_a_mixture_has_about_the_tokens_of_the_best_batches_of
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["padded", "packed"])
 @pytest.mark.parametrize(("within_s", "rows"), [(0.0005, 1), (0.011, 1), (0.0215, 2), (0.0315, 3), (0.0515, 5), (9.0, 6)])
-def test_a_batch_has_as_many_rows_as_fit_in_its_time_and_at_least_one(layout: Layout, within_s: float, rows: int) -> None:
+def test_a_batch_has_the_rows_that_fit_in_its_time_and_at_least_one(layout: Layout, within_s: float, rows: int) -> None:
     # One row takes 11 ms, each further one 10 ms, and more than 6 save nothing.
     assert portion(layout, [100] * 9, fixed(1e-3, 1e-4), within_s=within_s) == rows
 

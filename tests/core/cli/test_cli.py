@@ -366,7 +366,7 @@ def test_a_part_of_which_nothing_is_known_is_not_continued(
 
 
 @pytest.mark.parametrize("line", ["{}", "[]", "null", "good", '{"text": 1}'])
-def test_a_line_that_is_no_answer_is_told_by_its_number(
+def test_a_line_that_is_not_an_answer_is_named_by_its_number(
     line: str, capsys: Captured, local: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, part = tmp_path / "in.txt", tmp_path / "out.jsonl.part"
@@ -434,7 +434,7 @@ def test_a_column_of_a_table_may_be_chosen(capsys: Captured, local: list[str], t
     assert f"{source}:1: no column 'text'" in why_not(capsys, "classify", *local, "--input", source, code=1)
 
 
-def test_a_text_that_is_no_unicode_is_an_error_of_its_own_row(where: list[str], tmp_path: Path) -> None:
+def test_a_text_that_is_not_unicode_is_an_error_of_its_row(where: list[str], tmp_path: Path) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text('{"text": "good"}\n{"text": "a \\ud800 film"}\n{"text": "bad"}\n')
 
@@ -458,7 +458,7 @@ def test_a_file_of_nothing_but_such_texts_is_answered_too(where: list[str], tmp_
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]], ids=["plain", "json"])
-def test_bytes_of_the_command_line_that_are_no_utf8_are_an_error_of_their_own(capsys: Captured, where: list[str], flags: list[str]) -> None:
+def test_command_line_bytes_that_are_not_utf8_are_an_error_of_their_text(capsys: Captured, where: list[str], flags: list[str]) -> None:
     assert run("classify", *where, *flags, "caf\udce9 good", "good") == 1
 
     first, second = capsys.readouterr().out.splitlines()
@@ -503,7 +503,7 @@ def test_over_long_texts_may_be_read_at_both_ends_or_in_windows(capsys: Captured
     assert (windows["label"], windows["tokens"], windows["truncated"]) == ("positive", 43, False)
 
 
-def test_a_model_that_the_server_does_not_have_is_told(capsys: Captured, server: RunningServer) -> None:
+def test_an_unknown_model_is_reported(capsys: Captured, server: RunningServer) -> None:
     message = why_not(capsys, "classify", "--target", server.target, "--model", "nosuch", "good", code=1)
 
     assert message == "NOT_FOUND: model 'nosuch' is not loaded; loaded are tiny/1"
@@ -598,7 +598,7 @@ def test_an_unknown_variable_stops_the_server_with_2(capsys: Captured, monkeypat
         ("in.parquet", "good", "not a Parquet file"),
     ],
 )
-def test_an_input_that_cannot_be_used_is_told_before_a_server_is_looked_for(
+def test_an_unusable_input_is_reported_before_looking_for_a_server(
     capsys: Captured, tmp_path: Path, name: str, content: str | None, says: str
 ) -> None:
     source, output = tmp_path / name, tmp_path / "out.jsonl"
@@ -808,13 +808,13 @@ def test_an_output_may_replace_a_file_and_follows_a_link(local: list[str], tmp_p
     assert [line["text"] for line in lines_of(output)] == ["good"]
 
 
-def test_an_output_that_is_no_regular_file_is_refused(capsys: Captured, local: list[str], tmp_path: Path) -> None:
+def test_an_output_that_is_not_a_regular_file_is_refused(capsys: Captured, local: list[str], tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("good\n")
     os.mkfifo(tmp_path / "out.jsonl")
 
     message = why_not(capsys, "classify", *local, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.jsonl", "--overwrite", code=1)
 
-    assert message == f"{tmp_path / 'out.jsonl'}: is no regular file; use - for standard output"
+    assert message == f"{tmp_path / 'out.jsonl'}: is not a regular file; use - for standard output"
 
 
 def test_the_output_may_be_standard_output(capsys: Captured, local: list[str], tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_an_interrupted_output_is_continued_with_the_same_targets_only(
     ],
     ids=str,
 )
-def test_wrong_usage_is_told(arguments: list[str], says: str, capsys: Captured, three: list[str], topics: Path) -> None:
+def test_wrong_usage_is_reported(arguments: list[str], says: str, capsys: Captured, three: list[str], topics: Path) -> None:
     with_file = [str(topics) if argument == "IN" else argument for argument in arguments]
     try:
         code = run("classify", *three, *with_file)
@@ -181,7 +181,7 @@ def test_wrong_usage_is_told(arguments: list[str], says: str, capsys: Captured, 
     assert says in capsys.readouterr().err
 
 
-def test_a_model_without_targets_is_told_before_the_first_text(capsys: Captured, bundles: Path) -> None:
+def test_a_model_without_targets_is_reported_before_the_first_text(capsys: Captured, bundles: Path) -> None:
     assert run("classify", "--local", "--bundles", bundles, "--model", "tiny", "--targets", "film", "good") == 2
 
     assert capsys.readouterr().err == "error: model tiny/1 answers no targets; choose another with --model\n"
@@ -195,7 +195,7 @@ def test_a_model_without_targets_is_told_before_the_first_text(capsys: Captured,
     ],
     ids=lambda option: option[0] if isinstance(option, list) else "",
 )
-def test_a_server_before_0_2_is_told_by_what_it_lacks(option: list[str], says: str, capsys: Captured) -> None:
+def test_a_server_before_0_2_is_recognized_by_missing_fields(option: list[str], says: str, capsys: Captured) -> None:
     with serving(able=False) as target:
         assert run("classify", "--target", target, "--wait", "0", *option, "good") == 2
 

@@ -123,7 +123,7 @@ def test_a_server_that_is_not_there_yet_is_waited_for_if_asked(capsys: Captured,
     assert errors.startswith(f"no server answers at {target}: nothing listens there; waiting up to 60 s\n")
 
 
-def test_nothing_is_told_at_once(capsys: Captured) -> None:
+def test_a_closed_port_is_reported_at_once(capsys: Captured) -> None:
     target = f"127.0.0.1:{free_port()}"
     begun = time.monotonic()
 
@@ -139,7 +139,7 @@ def test_nothing_is_told_at_once(capsys: Captured) -> None:
         ("nosuch.invalid:1", socket.gaierror(socket.EAI_NONAME, "unknown"), "its host name cannot be resolved"),
     ],
 )
-def test_why_there_is_no_connection_is_told(monkeypatch: pytest.MonkeyPatch, target: str, error: OSError, fact: str) -> None:
+def test_the_reason_of_a_failed_connection_is_reported(monkeypatch: pytest.MonkeyPatch, target: str, error: OSError, fact: str) -> None:
     def refuse(*_: object) -> socket.socket:
         raise error
 
@@ -148,19 +148,19 @@ def test_why_there_is_no_connection_is_told(monkeypatch: pytest.MonkeyPatch, tar
     assert look(target, Credentials()) == Listener(fact)
 
 
-def test_a_server_that_drains_is_told_from_one_that_starts(capsys: Captured, spawn: Spawn) -> None:
+def test_a_draining_server_is_distinguished_from_a_starting_one(capsys: Captured, spawn: Spawn) -> None:
     server = spawn("--drain-wait-s", "60").wait_ready()
     server.process.terminate()
     server.wait_not_ready()
 
     says = f"the server at {server.target} is draining: it ends, and takes no new callers"
     assert refused(capsys, server.target).startswith(says)
-    # It still answers who is there: only new callers are told.
+    # It still answers connected callers: only new ones get the error.
     with Client(server.target, options=PLAIN) as client:
         assert client.classify("good").label == "positive"
 
 
-def test_a_server_whose_run_hangs_is_told_from_one_that_drains(capsys: Captured, spawn: Spawn, hanging: Path) -> None:
+def test_a_stalled_server_is_distinguished_from_a_draining_one(capsys: Captured, spawn: Spawn, hanging: Path) -> None:
     server = spawn("--stall-s", "5", "--runners", "1", program=hanging).wait_ready()
     with Client(server.target, options=PLAIN, timeout_s=0.5) as client, contextlib.suppress(CallFailed):
         client.classify("w7")
@@ -185,7 +185,7 @@ def test_a_front_end_without_its_models_process_is_starting(capsys: Captured, sp
     assert f"the server at {server.target} waits for its process that has the model; waiting up to 60 s\n" in errors
 
 
-def test_another_program_is_told_by_what_it_speaks(capsys: Captured, spawn: Spawn) -> None:
+def test_another_program_is_named_by_its_protocol(capsys: Captured, spawn: Spawn) -> None:
     server = spawn().wait_ready()
 
     assert refused(capsys, server.url) == (
@@ -208,7 +208,7 @@ def test_another_program_is_told_by_what_it_speaks(capsys: Captured, spawn: Spaw
 
 @contextlib.contextmanager
 def talker(greeting: bytes) -> Iterator[str]:
-    """A process that sends a greeting to whoever connects; without one it closes the connection."""
+    """A process that sends a greeting to each client that connects; without one it closes the connection."""
     program = (
         "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); kept = []\n"
         f"while True:\n c = s.accept()[0]; c.sendall({greeting!r}); kept.append(c) if {greeting!r} else c.close()"
@@ -222,7 +222,7 @@ def talker(greeting: bytes) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("flags", [[], ["--tls"]], ids=["plaintext", "TLS"])
-def test_what_never_answers_is_told_so(capsys: Captured, monkeypatch: pytest.MonkeyPatch, flags: list[str]) -> None:
+def test_a_server_that_never_answers_is_reported(capsys: Captured, monkeypatch: pytest.MonkeyPatch, flags: list[str]) -> None:
     monkeypatch.setattr(connecting, "CONNECT_S_MAX", 0.2)
     monkeypatch.setattr(connecting, "HEALTH_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -232,7 +232,7 @@ def test_what_never_answers_is_told_so(capsys: Captured, monkeypatch: pytest.Mon
         assert refused(capsys, target, "--timeout", "600", *flags) == f"no server answers at {target}: {silence}{LOCAL}"
 
 
-def test_tls_on_one_side_only_and_certificates_that_do_not_fit_are_told(capsys: Captured, spawn: Spawn, tmp_path: Path) -> None:
+def test_tls_on_one_side_and_mismatched_certificates_are_reported(capsys: Captured, spawn: Spawn, tmp_path: Path) -> None:
     authority, stranger = Authority(), Authority("stranger")
     secret = mounted_pair(tmp_path / "tls", authority.sign(), authority)
     (tmp_path / "stranger.crt").write_bytes(stranger.certificate)

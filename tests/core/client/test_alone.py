@@ -35,6 +35,7 @@ def alone(script: str, *arguments: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.smoke
 def test_the_client_answers_with_grpc_and_protobuf_alone(server: RunningServer) -> None:
     script = """
 import asyncio

@@ -13,7 +13,8 @@ import grpc
 import pytest
 
 from sentiment.client import AsyncClient, CallFailed, Classification, Client
-from sentiment.client.chunks import CALLS_AHEAD, CHUNK, chunks
+from sentiment.client.calls import chunks
+from sentiment.client.chunks import CALLS_AHEAD, CHUNK
 from sentiment.client.policy import SERVICE, SERVICE_CONFIG, TOKENS_MAX, channel_options
 from sentiment.doors.grpc import server as rpc_server
 from sentiment.pipeline.served import CHUNK as CHUNK_TOKENIZED
@@ -194,7 +195,7 @@ async def test_retries_stop_during_a_lasting_overload() -> None:
     assert attempts == [200 + TOKENS_MAX // 2 - 1, 200]
 
 
-def test_nobody_waits_longer_than_the_default_deadline() -> None:
+def test_no_call_waits_longer_than_the_default_deadline() -> None:
     with Client("127.0.0.1:1", timeout_s=0.3, options=NO_RETRIES) as client, pytest.raises(CallFailed) as caught:
         client.classify("good")
     assert caught.value.code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)

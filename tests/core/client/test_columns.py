@@ -17,7 +17,7 @@ import pytest
 
 from sentiment.client import AsyncClient, CallFailed, Classification, Client, ExplainOptions, ModelId, Results, Timing
 from sentiment.client.chunks import CALLS_AHEAD, CHUNK
-from sentiment.client.columns import ARROW_ROWS, VALUES_A_TURN, AsyncColumn, Unusable, column_of
+from sentiment.client.columns import ARROW_ROWS, VALUES_A_TURN, AsyncColumn, Column, Unusable
 from tests.conftest import NO_RETRIES, RunningServer
 
 TEXTS = ["good", None, "bad", ""]
@@ -135,13 +135,13 @@ def test_pairs_come_from_two_columns_by_position(start: Callable[..., RunningSer
     assert [result.scores for result in together.answered.values()] == [answer.scores for answer in alone]
     assert list(together.failures) == [2]
     with pytest.raises(ValueError, match="texts has 3 values and text_pair has 2"):
-        column_of(frame["text"], ["bad", "bad"])
+        Column(frame["text"], ["bad", "bad"])
     with pytest.raises(ValueError, match="must have the same index"):
-        column_of(frame["text"], frame["pair"].sort_index(ascending=False))
+        Column(frame["text"], frame["pair"].sort_index(ascending=False))
     with pytest.raises(ValueError, match="texts has 2 values and text_pair has more"):
-        list(column_of(iter(["a", "b"]), iter(["a", "b", "c"])).items)
+        list(Column(iter(["a", "b"]), iter(["a", "b", "c"])).items)
     with pytest.raises(ValueError, match="text_pair has 1 values and texts has more"):
-        list(column_of(["a", "b"], iter(["a"])).items)
+        list(Column(["a", "b"], iter(["a"])).items)
 
 
 @pytest.mark.parametrize(
@@ -152,17 +152,17 @@ def test_pairs_come_from_two_columns_by_position(start: Callable[..., RunningSer
     ],
     ids=lambda wrong: f"{type(wrong).__module__}.{type(wrong).__name__}",
 )  # fmt: skip
-def test_what_is_no_column_of_texts_is_a_type_error(client: Client, wrong: Any) -> None:
+def test_an_argument_that_is_not_a_column_of_texts_is_a_type_error(client: Client, wrong: Any) -> None:
     with pytest.raises(TypeError, match=f"texts must be .*{type(wrong).__name__}"):
         client.classify(wrong)
     with pytest.raises(TypeError, match="got one str"):
         client.classify_all("good")
 
 
-def test_values_that_are_no_texts_are_named_by_their_type_only() -> None:
+def test_errors_name_values_that_are_not_texts_by_type_only() -> None:
     values = ["good", 3, b"bad", ("good", "bad"), ["good", "bad"], ("good", None), ("good",), pd.NaT, pd.NA, np.float64("nan")]
 
-    items = list(column_of(values).items)  # type: ignore[arg-type]
+    items = list(Column(values).items)  # type: ignore[arg-type]
 
     assert items == [
         "good",
@@ -180,7 +180,7 @@ def test_values_that_are_no_texts_are_named_by_their_type_only() -> None:
 
 def test_a_long_arrow_column_is_read_in_parts() -> None:
     texts = [f"w{number}" for number in range(2 * ARROW_ROWS + 3)]
-    column = column_of(pa.chunked_array([texts[:5], texts[5:]]))
+    column = Column(pa.chunked_array([texts[:5], texts[5:]]))
 
     assert list(column.items) == texts
     assert column.count == len(texts)
@@ -202,8 +202,8 @@ async def test_a_server_lost_on_the_way_costs_no_answer_that_came(
     start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All texts that are left have the error at once: they are not sent, which would take seconds for each call."""
-    monkeypatch.setattr("sentiment.client.sync.pause_s", lambda *_: 0.0)
-    monkeypatch.setattr("sentiment.client.aio.pause_s", lambda *_: 0.0)
+    monkeypatch.setattr("sentiment.client.calls.pause_s", lambda *_: 0.0)
+    monkeypatch.setattr("sentiment.client.async_calls.pause_s", lambda *_: 0.0)
     count = CHUNK * CALLS_AHEAD * 20
 
     def texts(server: RunningServer) -> Iterator[str]:

@@ -24,11 +24,20 @@ from tests.conftest import RunningServer
 pytestmark = pytest.mark.usefixtures("awake")
 
 PUBLIC = {name: getattr(sentiment.client, name) for name in sentiment.client.__all__} | {"Table": Table}
+
+
+def parts(found: Any) -> list[Any]:
+    """A class with those of its bases that are ours and not public themselves."""
+    bases = [base for base in getattr(found, "__mro__", ()) if base.__module__.startswith("sentiment.") and base not in PUBLIC.values()]
+    return [found, *(base for base in bases if base is not found)]
+
+
 EXAMPLES = [
     test
     for name, found in {**PUBLIC, "WordGeometry": WordGeometry}.items()
     if inspect.isclass(found) or inspect.isfunction(found)
-    for test in doctest.DocTestFinder(exclude_empty=True).find(found, name, module=False, globs={})
+    for part in parts(found)
+    for test in doctest.DocTestFinder(exclude_empty=True).find(part, name, module=False, globs={})
     if test.examples
 ]
 # Examples that name this client speak to the bundle of the checkout: the tiny one has no attention.
@@ -90,7 +99,8 @@ def test_every_call_and_table_has_an_example() -> None:
     promised = {
         f"{name}.{method}"
         for name in ("AsyncClient", "Client", "Explanation", "Results", "Table")
-        for method, found in vars(PUBLIC[name]).items()
+        for part in parts(PUBLIC[name])
+        for method, found in vars(part).items()
         if inspect.isfunction(found) and not method.startswith("_") and method != "close"
     }
 

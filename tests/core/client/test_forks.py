@@ -183,7 +183,7 @@ def test_a_fork_waits_for_calls_and_calls_for_a_fork() -> None:
     assert order == ["the call has ended", "the process has forked", "a later call has begun"]
 
 
-def test_a_call_that_outlasts_a_fork_is_told_in_the_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_outlasts_a_fork_fails_in_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sentiment.client.forks.WAIT_S", 0.0)
     forks = Forks()
 
@@ -307,7 +307,7 @@ async def test_where_gevent_has_replaced_threads_grpc_is_prepared_and_asyncio_re
 
 
 @pytest.mark.parametrize("attempt", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_what_holds_connections_or_a_model_says_how_to_share_it(attempt: Any, local: Local, client: Client) -> None:
+def test_objects_with_connections_or_a_model_say_how_to_share_them(attempt: Any, local: Local, client: Client) -> None:
     target = client._connecting.target
     for one, remedy in ((client, f"Client('{target}')"), (AsyncClient(target), f"AsyncClient('{target}')"), (local, "Local('tiny')")):
         with pytest.raises(TypeError, match="cannot be pickled or copied; make one in each process: ") as caught:

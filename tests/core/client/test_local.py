@@ -78,7 +78,7 @@ CALLS: dict[str, Callable[[Either], object]] = {
     "a batch with missing texts": lambda either: either.classify_batch(["good", None, "", ("a", "pair"), ("a", None), ("a", "\ud800")]),
     "an empty batch": lambda either: either.classify_batch([]),
     "a batch that is too large": lambda either: either.classify_batch(["good"] * 1025),
-    "a pair that is no Unicode": lambda either: either.classify("good", "\ud800"),
+    "a pair that is not Unicode": lambda either: either.classify("good", "\ud800"),
     "lazily": lambda either: list(either.classify_all(iter(["good", "bad", " "]), timeout_s=9, attempts_max=3)),
     "with an explanation": lambda either: either.classify("a good film", explain=ExplainOptions(methods=["occlusion"]), timeout_s=60),
     "an explanation of windows": lambda either: either.classify("good", explain=ExplainOptions(), truncation="windows"),
@@ -274,7 +274,7 @@ def test_an_explanation_waits_for_others_within_its_timeout(local: Local) -> Non
     assert local.explain("good", timeout_s=60).label == "positive"
 
 
-def test_a_timeout_of_no_seconds_is_no_default(local: Local) -> None:
+def test_a_timeout_of_zero_is_not_the_default(local: Local) -> None:
     answer = local.classify("a good film", explain=ExplainOptions(methods=["occlusion"]), timeout_s=0)
 
     assert answer.explanation is not None

@@ -1,4 +1,7 @@
-"""Sentences, targets and mixed texts as callers ask for them and get them, from a server that answers by a rule."""
+"""Sentences, targets and mixed texts as callers ask for them and get them, from a server that answers by a rule.
+
+The module also runs on Windows, where the server cannot (``client_only``): neither it nor what it imports needs the server or ``conftest``.
+"""
 
 import copy
 import pickle
@@ -13,10 +16,13 @@ import pyarrow as pa
 import pytest
 
 from sentiment.client import AsyncClient, CallFailed, Classification, Client, Results, Targeted
-from sentiment.client.chunks import CHUNK_BYTES, chunks
-from sentiment.client.columns import AsyncColumn, Unusable, column_of
+from sentiment.client.calls import chunks
+from sentiment.client.chunks import CHUNK_BYTES
+from sentiment.client.columns import AsyncColumn, Column, Unusable
 from sentiment.client.frames import ROWS_SHOWN
 from tests.core.client.parts import LATE, UNCHECKED, serving
+
+pytestmark = pytest.mark.client_only
 
 TEXT = "Good food \U0001f600, bad service. The caf\u00e9 is open. A good view."
 INDEX = ["a", "b", "c", "d"]
@@ -228,15 +234,15 @@ def test_a_collection_of_strings_is_asked_of_every_text(client: Client, targets:
     assert [list(one.targets) for one in found] == [["food", "view"]] * 3
 
 
-def test_a_table_is_no_list_of_targets(client: Client) -> None:
+def test_a_table_is_not_a_list_of_targets(client: Client) -> None:
     with pytest.raises(TypeError, match="targets must be one column"):
         client.classify("good", targets=pd.DataFrame({"food": [1]}))
 
 
-def test_a_value_that_is_no_list_of_targets_fails_in_its_place() -> None:
+def test_a_value_that_is_not_a_list_of_targets_fails_in_its_place() -> None:
     values = ["battery", ["battery"], [3], None, float("nan"), 7]
 
-    items = list(column_of(["a"] * 6, targets=values).items)  # type: ignore[arg-type]  # what is tested
+    items = list(Column(["a"] * 6, targets=values).items)  # type: ignore[arg-type]  # what is tested
 
     assert items == [
         Unusable("must be a list of strings, got str", "targets"),
@@ -248,7 +254,7 @@ def test_a_value_that_is_no_list_of_targets_fails_in_its_place() -> None:
     ]
 
 
-def test_a_target_that_is_no_unicode_is_told_by_its_place(client: Client) -> None:
+def test_a_target_that_is_not_unicode_is_named_by_its_position(client: Client) -> None:
     (result,) = client.classify([Targeted("good", ["battery", "caf\udce9"])])
 
     assert isinstance(result, CallFailed)

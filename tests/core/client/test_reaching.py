@@ -44,7 +44,7 @@ def of_the_command(capsys: pytest.CaptureFixture[str], target: str) -> str:
 
 
 @pytest.mark.parametrize("target", ["http://127.0.0.1:50051", "127.0.0.1:116587", ""])
-def test_a_target_that_is_none_is_told_in_the_words_of_the_command(capsys: pytest.CaptureFixture[str], target: str) -> None:
+def test_an_invalid_target_has_the_commands_message(capsys: pytest.CaptureFixture[str], target: str) -> None:
     with pytest.raises(BadSettings) as refused:
         Client(target)
     with pytest.raises(SystemExit) as exited:
@@ -54,14 +54,14 @@ def test_a_target_that_is_none_is_told_in_the_words_of_the_command(capsys: pytes
     assert str(refused.value) in capsys.readouterr().err
 
 
-def test_nothing_and_the_http_port_are_told_in_the_words_of_the_command(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_closed_port_and_the_http_port_have_the_commands_message(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
     nothing, http = f"127.0.0.1:{free_port()}", server.url.removeprefix("http://")
 
     assert says(nothing) == of_the_command(capsys, nothing) == f"no server answers at {nothing}: nothing listens there"
     assert says(http) == of_the_command(capsys, http) == f"no server answers at {http}: {HTTP_PORT}"
 
 
-def test_a_server_that_starts_is_told_from_one_that_is_absent() -> None:
+def test_a_starting_server_is_distinguished_from_an_absent_one() -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
@@ -117,7 +117,7 @@ def test_a_client_waits_for_a_server_that_is_starting_and_refuses_connections(sp
     assert labels == ["positive"] * 3
 
 
-def test_a_client_that_has_waited_in_vain_says_why() -> None:
+def test_a_client_whose_wait_failed_says_why() -> None:
     target = f"127.0.0.1:{free_port()}"
 
     with Client(target, wait_s=0.2, options=NO_RETRIES) as client, pytest.raises(CallFailed) as failed:

@@ -61,7 +61,7 @@ async def test_an_invalid_text_of_a_batch_fails_in_its_place(
     ],
     ids=["explain", "options", "target"],
 )
-def test_an_argument_of_another_type_is_told_what_is_expected(call: Callable[[Any], object], says: str, client: Client) -> None:
+def test_an_argument_of_another_type_is_refused_with_the_expected_type(call: Callable[[Any], object], says: str, client: Client) -> None:
     with pytest.raises(TypeError) as wrong:
         call(client)
 
@@ -102,7 +102,9 @@ async def test_an_error_of_the_items_ends_the_stream_and_reaches_the_caller(
 @pytest.mark.parametrize(
     ("item", "error"), [(7, "text: must be a string, got int"), (["a", "b", "c"], "text: must be a string, got list")], ids=str
 )
-async def test_what_is_no_text_is_refused_in_feedback_and_streams(item: object, error: str, client: Client, server: RunningServer) -> None:
+async def test_values_that_are_not_texts_are_refused_in_feedback_and_streams(
+    item: object, error: str, client: Client, server: RunningServer
+) -> None:
     error = f"text: must be a string, got {type(item).__name__}"
 
     async def items() -> AsyncIterator[tuple[str, object]]:

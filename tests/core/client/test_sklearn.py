@@ -167,7 +167,7 @@ def test_names_that_are_not_one_for_each_label_are_refused(labels: dict[Any, str
             call(clone(classifier).set_params(labels=labels))
 
 
-def test_names_that_are_no_mapping_are_refused(classifier: SentimentClassifier) -> None:
+def test_names_that_are_not_a_mapping_are_refused(classifier: SentimentClassifier) -> None:
     with pytest.raises(TypeError, match=r"labels must map names to the model's labels, such as \{0: .*, got list"):
         clone(classifier).set_params(labels=["negative", "positive"]).predict(TEXTS)
 

@@ -1,4 +1,4 @@
-"""Times that callers of the clients give: what is none is refused before anything is sent."""
+"""Times that callers of the clients give: an invalid one is refused before anything is sent."""
 
 import asyncio
 import math

@@ -68,7 +68,7 @@ def test_a_caller_of_ipv4_has_one_name_on_a_port_of_both_families() -> None:
     ]
 
 
-def test_a_port_that_another_server_has_is_told_so(start: Start) -> None:
+def test_a_port_in_use_by_another_server_is_reported(start: Start) -> None:
     first = start(http_listen="127.0.0.1:0")
 
     for port in (first.app.grpc_port, first.app.http_port):
@@ -82,7 +82,7 @@ def test_a_port_that_another_server_has_is_told_so(start: Start) -> None:
 @pytest.mark.parametrize("address", ["nosuch.invalid:0", "192.0.2.1:0"])
 def test_an_address_of_no_machine_or_another_is_a_wrong_setting(address: str) -> None:
     with pytest.raises(BadSettings, match=f"gRPC cannot listen on {address}: "), reserved("grpc_listen", address):
-        raise AssertionError("it is no address of this machine")
+        raise AssertionError("it is not an address of this machine")
 
 
 async def test_what_grpc_does_not_say_of_a_port_is_found_out() -> None:

@@ -1,4 +1,4 @@
-"""The budget of request bytes: bounded, exact, and with room for whoever holds little."""
+"""The budget of request bytes: bounded, exact, and with room for callers that hold little."""
 
 from collections import Counter
 

@@ -11,9 +11,9 @@ from sentiment.errors import InvalidInput
 from sentiment.explain.budget import NOTE_BYTES_MAX, Sizes, bytes_most, check_bytes
 from sentiment.explain.encoding import Encoding, tiles
 from sentiment.explain.engine.golden_words import WORDS_MAX
-from sentiment.explain.engine.request_check import METHODS
 from sentiment.explain.methods.geometry import NEAREST
 from sentiment.explain.methods.heads import PATTERNS
+from sentiment.explain.methods.registry import METHODS
 from sentiment.explain.parts import ROLLOUTS, Aggregation, AttentionRequest, ExplanationRequest, NeuronRequest
 from sentiment.model.words import Encoded, Token, Word
 from sentiment.v1 import sentiment_pb2 as pb

@@ -29,7 +29,7 @@ SEEDS = pytest.mark.parametrize("seed", range(5))
 
 
 def encode(*texts: str, cls: str = "[CLS]", sep: str = "[SEP]") -> tuple[Encoded, npt.NDArray[np.int64]]:
-    """Words in pieces of at most 6 letters, all of them unknown, and sentences that are numbered anew in each text."""
+    """Words in pieces of at most 6 letters, all of them unknown, and sentences that are numbered from 0 in each text."""
     pieces = [Piece(cls, 0, 0, None, None, False)]
     sentence = [-1]
     for source, text in enumerate(texts):
@@ -141,16 +141,6 @@ def test_scores_match_loops_over_the_tokens(texts: tuple[str, ...], seed: int) -
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_a_head_with_one_pattern_gets_its_label(name: str) -> None:
-    text = Text(REVIEW)
-
-    found = text.patterns(0.9 * text.pure(name) + 0.1 * text.even(), text.pure(name))
-
-    assert found.labels == ((name, name),)
-    assert named(found)[name].lift[0, 1] == pytest.approx(1, abs=1e-6)
-
-
-@pytest.mark.parametrize("name", PATTERNS)
 @SEEDS
 def test_a_label_survives_a_little_noise(name: str, seed: int) -> None:
     text = Text(REVIEW)
@@ -166,15 +156,6 @@ def test_labels_are_in_the_order_of_the_heads() -> None:
     heads = np.stack([text.pure(name) for name in ("next", "self", "sep", "broad", "cls", "previous")])
 
     assert text.patterns_of(heads.reshape(3, 2, text.count, text.count)).labels == (("next", "self"), ("sep", "broad"), ("cls", "previous"))
-
-
-def test_a_uniform_head_has_only_a_broad_lift() -> None:
-    text = Text(REVIEW)
-
-    lifts = {name: float(pattern.lift[0, 0]) for name, pattern in named(text.patterns(text.even())).items()}
-
-    assert lifts.pop("broad") == pytest.approx(1, abs=1e-6)
-    assert lifts == pytest.approx(dict.fromkeys(lifts, 0), abs=1e-6)
 
 
 @pytest.mark.parametrize(("first", "second"), [("next", "previous"), ("sep", "self"), ("cls", "punctuation"), ("sep", "punctuation")])
@@ -272,13 +253,6 @@ def test_with_one_or_two_tokens_no_pattern_is_defined() -> None:
         assert not any(pattern.defined for pattern in found.patterns)
 
 
-def test_for_a_pair_of_empty_texts_no_pattern_is_defined() -> None:
-    text = Text("", "")
-
-    assert text.count == 3
-    assert not any(pattern.defined for pattern in text.patterns(text.even()).patterns)
-
-
 def test_a_piece_without_characters_is_neither_punctuation_nor_a_word() -> None:
     written = "a bad film"
     pieces = [Piece("\u2581", 0, 0, 0, 0, False), Piece("film", 6, 10, 1, 0, False), Piece("\u2581", 10, 10, 2, 0, False)]
@@ -290,27 +264,6 @@ def test_a_piece_without_characters_is_neither_punctuation_nor_a_word() -> None:
     assert len(words) == 3
     assert not found["punctuation"].defined
     assert not found["identical_word"].defined
-
-
-def test_special_tokens_belong_to_no_sentence() -> None:
-    text = Text(REVIEW)
-    head = text.random(np.random.default_rng(0), 1, 1)
-    numbers = np.where(text.sentence < 0, 1, text.sentence)
-
-    one, other = (named(head_patterns(head, text.encoded, text.texts, sentence)) for sentence in (text.sentence, numbers))
-
-    assert one["sentence_internal"].score == other["sentence_internal"].score
-    assert one["sentence_internal"].uniform == other["sentence_internal"].uniform
-
-
-def test_in_a_text_of_only_punctuation_the_punctuation_pattern_is_undefined() -> None:
-    marks = "!?;:"
-    tokens, words = group([marks], [Piece(mark, place, place + 1, place, 0, False) for place, mark in enumerate(marks)])
-    encoded = Encoded((0,) * 4, None, tokens, words, False)
-
-    found = named(head_patterns(np.full((1, 1, 4, 4), 0.25, np.float32), encoded, [marks], np.zeros(4, np.int64)))
-
-    assert {name for name, pattern in found.items() if pattern.defined} == {"next", "previous", "self", "broad"}
 
 
 def test_in_a_text_of_one_word_the_head_on_sep_is_not_labelled_next() -> None:

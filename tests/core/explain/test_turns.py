@@ -1,4 +1,4 @@
-"""The turns of explanations: who goes on, who is let in, what time each can count on. ``SIM_SEEDS=10000 pytest`` simulates more days."""
+"""The turns of explanations: which runs next, which are admitted, the time of each. ``SIM_SEEDS=10000 pytest`` simulates more days."""
 
 import os
 import random
@@ -116,7 +116,7 @@ def test_work_is_paid_for_with_time_and_time_is_not_saved() -> None:
     assert account.owed_s == 0
 
 
-def test_at_most_as_many_wait_as_there_are_places() -> None:
+def test_no_more_explanations_wait_than_there_are_places() -> None:
     turns = turns_of(*(entry() for _ in range(PLACES)))
 
     with pytest.raises(NoRoom, match=f"{PLACES} explanations are waiting; the limit is {PLACES}") as caught:
@@ -135,7 +135,7 @@ def test_the_newest_of_the_caller_with_most_places_gives_way_to_one_with_fewer()
     assert newest not in turns
 
 
-def test_nobody_gives_way_to_a_caller_that_would_have_as_many() -> None:
+def test_no_explanation_gives_way_to_a_caller_with_equally_many() -> None:
     turns = turns_of(entry("a"), entry("a"), entry("b"), entry("b"))
 
     with pytest.raises(NoRoom):
@@ -151,11 +151,11 @@ def test_long_explanations_take_no_place_of_short_ones() -> None:
 
 
 @pytest.mark.parametrize("least_s", [0.1, 100.0])
-def test_an_explanation_that_is_alone_is_let_in_whatever_it_takes(least_s: float) -> None:
+def test_a_lone_explanation_is_admitted_whatever_it_takes(least_s: float) -> None:
     assert Turns(1).admit(entry(within_s=1, work_s=100, least_s=least_s), 0, 0.25) == []
 
 
-def test_what_others_leave_too_little_time_is_refused_with_the_time() -> None:
+def test_an_explanation_without_time_behind_others_is_refused_with_the_time() -> None:
     turns = turns_of(entry("a", work_s=4, within_s=8), entry("a", work_s=4, within_s=8), begun=True)
 
     says = r"other explanations leave it 0\.00 s of work until its deadline in 8\.00 s; it needs 1\.00 s"
@@ -163,7 +163,7 @@ def test_what_others_leave_too_little_time_is_refused_with_the_time() -> None:
         turns.admit(entry("a", at=0.5, within_s=8, work_s=2), 0.5, 1.0)
 
     assert caught.value.retry_after_s == pytest.approx(1)
-    # Another caller has half of the lane, whoever is there.
+    # Another caller has half of the lane, whatever other callers there are.
     assert turns.admit(entry("b", within_s=8, work_s=4, least_s=4), 0, 1.0) == []
 
 
@@ -283,7 +283,7 @@ class Day:
             gone = self.turns.admit(one, now, self.share)
         except NoRoom as error:
             self.fates["refused"] += 1
-            # Only for want of time, or because others have no more places than it has.
+            # Only for lack of time, or because others have no more places than it has.
             if "the limit is" in str(error):
                 assert waiting.total() == PLACES
                 assert max(waiting.values()) <= waiting[caller] + 1
@@ -373,7 +373,7 @@ def simulate(days: int) -> None:
         day = Day(seed)
         day.live()
         fates += day.fates
-    # The days are varied. Who is let in is mostly begun, though a third of the explanations take longer than predicted.
+    # The days are varied. Most admitted explanations begin, though a third take longer than predicted.
     assert set(fates) == {"answered", "refused", "displaced", "cut", "expired"}
     assert fates["expired"] < fates.total() / 200, fates
 

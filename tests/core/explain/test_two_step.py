@@ -22,7 +22,7 @@ def arbitrary(seed: int) -> Value:
 
 
 def driven(value: Value, batches_max: float = math.inf) -> Callable[[Masks], Floats]:
-    """The logits of a model with two labels; the value is that of the second. Raises Enough after so many batches."""
+    """The logits of a model with two labels; the value is that of the second. Raises Enough after ``batches_max`` batches."""
     left = iter(range(int(min(batches_max, 10**9))))
 
     def logits(masks: Masks) -> Floats:

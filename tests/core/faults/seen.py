@@ -40,7 +40,7 @@ class Seen:
         return float(sum(self._process.cpu_times()[:2]))
 
     def begin_peak(self) -> None:
-        """Start ``peak_mb`` anew."""
+        """Reset ``peak_mb``."""
         Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
 
     @property

@@ -117,13 +117,6 @@ def test_a_start_with_a_damaged_file(tmp_path: Path, other: Path, evidence: Evid
     evidence.measured["starts that were refused"] = len(names) * len(DAMAGES) - 1
 
 
-def test_a_start_with_cut_files_is_refused(tmp_path: Path, other: Path) -> None:
-    path = outside_bundle(tmp_path / "root")
-
-    assert_refused(path, "weights.data", DAMAGES["a bit flipped"], other, "--model", "tiny")
-    assert_refused(path, "fp32.onnx", DAMAGES["cut in half"], other, "--model", "tiny")
-
-
 @pytest.mark.parametrize("outside", [False, True], ids=["graph of its own", "weights of their own"])
 def test_files_are_damaged_while_they_are_served(
     tmp_path: Path, other: Path, serve: Callable[..., Server], evidence: Evidence, outside: bool
@@ -149,27 +142,6 @@ def test_files_are_damaged_while_they_are_served(
     server.process.terminate()
     assert server.finish() == 0
     assert refused(tmp_path / "root", "--model", "tiny")[0] == 3
-
-
-def test_a_damaged_new_version_comes_while_its_folder_is_watched(tmp_path: Path, serve: Callable[..., Server], evidence: Evidence) -> None:
-    """It is refused, and version 1 stays in use.
-
-    Under load, a version 2 with one flipped bit in its graph appears in the watched folder (models_watch_s). It is refused with the
-    file's name and both hashes, and version 1 stays in use.
-    """
-    make_bundle(tmp_path)
-    server = serve("--bundles", str(tmp_path), "--models-watch-s", "0.1")
-    with Callers(server.target) as callers:
-        callers.wait(50)
-        second = make_bundle(tmp_path / "part", version=2)
-        flip(second / "fp32.onnx", second)
-        os.rename(second, tmp_path / "tiny" / "2")
-        said = server.wait_for("model_not_loaded", model="tiny/2")
-        callers.wait(50)
-
-    assert "fp32.onnx: SHA-256 is" in said["reason"]
-    assert server.total("model_changes_total", change="used") == 0
-    evidence.judge(callers.fates)
 
 
 @pytest.mark.thorough

@@ -195,65 +195,6 @@ def test_streams_of_large_texts_whose_answers_are_not_read(serve: Serve, evidenc
     assert seen.peak_mb < seen.before_mb + MORE_MB_MAX
 
 
-def takes_no_answers(target: str, path: str, body: bytes, seconds: float) -> int:
-    """Call as long as the server lets it, 50 calls every 20 ms, and let it send no answer; returns how many calls the server refused."""
-    greeting = raw.PREFACE + raw.settings({raw.INITIAL_WINDOW: 0})
-    with raw.Peer(target, greeting) as peer:
-        windows, stream, ends_at = Windows(peer), 1, time.monotonic() + seconds
-        while time.monotonic() < ends_at and not peer.ended:
-            for stream in range(stream, stream + 100, 2):  # noqa: B020  # it goes on
-                peer.call(stream, path=path, body=body)
-            stream += 2
-            windows.follow(0.02)
-        return len(windows.ended)
-
-
-def test_answers_that_nobody_takes(serve: Serve, evidence: Evidence) -> None:
-    """One connection holds its share of memory at most.
-
-    Each of two connections asks for the model 2,500 times a second for 5 s and lets the server send no answer. Each gets at most as many
-    answers, with what a call takes, as stay free of ``request_bytes_max``, here 64 MiB; other calls are refused.
-    """
-    server = serve(*BOUNDED)
-    path, refused = "/sentiment.v1.SentimentService/GetModel", []
-
-    def attack() -> None:
-        asking = [threading.Thread(target=lambda: refused.append(takes_no_answers(server.target, path, bytes(5), 5.0))) for _ in range(2)]
-        for thread in asking:
-            thread.start()
-        for thread in asking:
-            thread.join()
-
-    with others_are_answered(server, evidence) as seen, beside(server, attack):
-        seen.begin_peak()
-    evidence.measured |= {"calls that were refused": sum(refused), "memory at most, MB more": round(seen.peak_mb - seen.before_mb)}
-    assert min(refused) > 0
-    assert seen.peak_mb - seen.before_mb < MORE_MB_MAX
-
-
-def test_streams_of_one_connection_that_send_nothing(serve: Serve, evidence: Evidence) -> None:
-    """One connection gets half of the places at most.
-
-    One connection opens 8,600 streams, more than calls may be open (calls_max), and sends nothing on them. It gets half of the places,
-    and others are answered.
-    """
-    server = serve()
-
-    def attack() -> None:
-        with raw.Peer(server.target) as peer:
-            windows = Windows(peer)
-            for number in range(8600):
-                peer.call(1 + 2 * number, path=STREAM)
-                if number % 20 == 0:
-                    windows.follow(0.02)
-            windows.follow(1.0)
-            evidence.measured["streams that were refused"] = refused = len(windows.ended)
-            assert refused >= 8600 - 8192 // 2
-
-    with others_are_answered(server, evidence), beside(server, attack):
-        pass
-
-
 def test_batches_of_empty_texts(serve: Serve, evidence: Evidence) -> None:
     """Others are answered, at the median within 0.5 s.
 

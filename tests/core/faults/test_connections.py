@@ -222,7 +222,7 @@ def test_http_connections_without_a_request(serve: Serve, evidence: Evidence, se
 
 
 def status_of(connection: http.client.HTTPConnection) -> int:
-    """Of an answer over a connection that is never opened anew."""
+    """Of an answer over a connection that is never reopened."""
     connection.auto_open = 0
     connection.request("GET", "/healthz")
     with connection.getresponse() as answer:

@@ -82,7 +82,7 @@ class Asking:
 
 @contextmanager
 def dear_callers(server: Server, request: pb.ExplainRequest, at_once: int, timeout_s: float) -> Iterator[Asking]:
-    """One connection that asks for so many explanations at a time, each anew when it has ended."""
+    """One connection that asks for ``at_once`` explanations at a time, and for another when one has ended."""
     going, asking = True, Asking(server)
 
     def ask() -> None:

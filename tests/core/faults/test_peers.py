@@ -2,20 +2,16 @@
 
 import contextlib
 import socket
-import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import psutil
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sentiment.doors.http.listening import IDLE_S, UNREAD_S
-from tests.conftest import PLAIN
 from tests.core.faults import raw
 from tests.core.faults.evidence import Evidence
 from tests.core.faults.http_callers import HttpCallers
@@ -35,14 +31,6 @@ LATE_S = 20.0
 def server(bundles: Path) -> Iterator[Server]:
     """All tests of this module share it, but for one: no peer may harm it."""
     found = Server(bundles, "--front-ends", "0").wait_ready()
-    yield found
-    found.end()
-
-
-@pytest.fixture
-def patient(bundles: Path) -> Iterator[Server]:
-    """Waits a minute for the message of a call."""
-    found = Server(bundles, "--front-ends", "0", "--receive-s-max", "60", "--deadline-default-s", "60").wait_ready()
     yield found
     found.end()
 
@@ -89,23 +77,6 @@ def test_headers_without_an_end(server: Server, evidence: Evidence) -> None:
         assert seen.peak_mb < 1024
 
 
-def test_messages_that_are_too_large(server: Server, evidence: Evidence) -> None:
-    """Each call is refused, or its connection ended.
-
-    Calls on connections of their own have a length prefix of 17 MiB, one of 4 GiB, and 64 MiB that are really sent. The transport's
-    limit is 16 MiB: each call is refused as soon as its length is known, or its connection ended.
-    """
-    with others_are_answered(server, evidence) as seen:
-        begun = seen.rss_mb
-        for length, sent in ((17 * MB, 10_000), (2**32 - 1, 10_000), (64 * MB, 64 * MB)):
-            with Peer(server.target) as peer:
-                peer.call(1)
-                peer.send(frame(raw.DATA, 0, 1, b"\x00" + struct.pack(">I", length)))
-                send_for(peer, frame(raw.DATA, 0, 1, b"x" * 10_000), sent, 2)
-                assert_refused(peer)
-        assert seen.peak_mb < begun + 256
-
-
 def test_a_message_that_comes_byte_by_byte(server: Server, evidence: Evidence) -> None:
     """The call ends at its deadline.
 
@@ -128,24 +99,11 @@ def test_a_message_that_comes_byte_by_byte(server: Server, evidence: Evidence) -
         evidence.measured["ended after, s"] = round(ended_s or time.monotonic() - begun, 2)
 
 
-def test_a_window_that_is_never_opened(server: Server, evidence: Evidence) -> None:
-    """The calls end at their deadline.
-
-    100 calls with complete messages and a deadline of 0.5 s come over a connection whose flow control lets no answer out. Their rows
-    run, and the calls end at their deadline.
-    """
-    with others_are_answered(server, evidence), Peer(server.target, raw.PREFACE + raw.settings({raw.INITIAL_WINDOW: 0})) as peer:
-        for number in range(100):
-            peer.call(1 + 2 * number, timeout="500m", body=raw.message())
-        until(lambda: len({one[2] for one in peer.frames + peer.read(0.1) if one[0] == raw.RST_STREAM}) == 100, "all calls are ended")
-        assert not any(kind == raw.DATA for kind, *_ in peer.frames)
-
-
 def test_calls_that_are_reset_as_soon_as_they_come(server: Server, evidence: Evidence) -> None:
     """Others are answered, some with UNAVAILABLE.
 
     40,000 calls over one connection are each reset right after their message ("rapid reset"), as fast as the server takes them. The
-    event loop cannot handle so many, so that meanwhile some calls of others also end as UNAVAILABLE (calls_pending_max).
+    event loop cannot handle that many, so that meanwhile some calls of others also end as UNAVAILABLE (calls_pending_max).
     """
     with others_are_answered(server, evidence, may=("UNAVAILABLE",)) as seen:
         rss_mb, cpu_s, begun = seen.rss_mb, seen.cpu_s, time.monotonic()
@@ -174,55 +132,6 @@ def test_a_flood_of_frames_that_need_an_answer(server: Server, evidence: Evidenc
             sent = send_for(peer, frame(kind, 0, 0, payload) * 1000, 20 * MB, 2)
             evidence.measured["taken, MB"] = round(sent / MB, 1)
         assert seen.peak_mb < rss_mb + 128
-
-
-def test_more_open_calls_than_allowed(serve: Serve, evidence: Evidence) -> None:
-    """Those beyond the limit are refused.
-
-    300 calls without message and deadline come over one connection to a server with calls_max and calls_pending_max 100. Those beyond
-    200 are refused: they exceed the limit of streams, which client libraries respect.
-    """
-    server = serve("--calls-max", "100", "--calls-pending-max", "100")
-    with others_are_answered(server, evidence), Peer(server.target) as peer:
-        for number in range(300):
-            peer.call(1 + 2 * number)
-            peer.read(0.002)
-        until(lambda: ended_calls([peer], 0.1) >= 100, "100 calls are refused")
-
-
-def ended_calls(peers: list[Peer], seconds: float = 0.0) -> int:
-    """How many of their calls the server has ended."""
-    for peer in peers:
-        peer.read(seconds)
-    return len({(number, one[2]) for number, peer in enumerate(peers) for one in peer.frames if one[0] == raw.RST_STREAM})
-
-
-@pytest.mark.thorough
-def test_as_many_open_calls_as_allowed(patient: Server, evidence: Evidence) -> None:
-    """One connection gets its share; others are answered.
-
-    Three connections open 15,000 calls without message and deadline, 1,000 a second each, on a server that waits a minute for messages.
-    Each gets at most as many as stay free of 8,192 (calls_max): 2,048. Other calls and probes are answered. The memory of each call is
-    measured.
-    """
-    with others_are_answered(patient, evidence) as seen:
-        rss_mb, peers = seen.rss_mb, [Peer(patient.target) for _ in range(3)]
-        for number in range(5000):
-            for peer in peers:
-                peer.call(1 + 2 * number)
-            if number % 20 == 0:
-                time.sleep(0.02)
-        held = 15_000 - ended_calls(peers, 1.0)
-        with grpc.insecure_channel(patient.target, PLAIN) as channel:
-            stub = health_pb2_grpc.HealthStub(channel)
-            assert (
-                stub.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=20).status == health_pb2.HealthCheckResponse.SERVING
-            )
-        evidence.measured["calls held open"] = held
-        evidence.measured["memory of each, KB"] = round((seen.rss_mb - rss_mb) * 1024 / held, 1)
-        for peer in peers:
-            peer.socket.close()
-        assert 3 * 2048 <= held < 3 * 2048 + 100
 
 
 def http_peer(server: Server, begin: bytes = b"") -> socket.socket:

@@ -43,7 +43,7 @@ def fill_log(server: OwnProcess) -> None:
 
 
 @pytest.mark.parametrize("front_ends", ["0", "2"], ids=["one process", "front ends"])
-def test_a_log_that_nobody_reads(spawn: Spawn, evidence: Evidence, front_ends: str) -> None:
+def test_a_log_without_a_reader(spawn: Spawn, evidence: Evidence, front_ends: str) -> None:
     """Lines are dropped, and all calls answered.
 
     Standard error is a pipe whose reader stops, under load with a log line for every call (debug), until lines are dropped. Then it

@@ -188,7 +188,7 @@ ODD_FILES = [
     OddFile("lines of an old Macintosh", ".txt", b"good\rbad\r", [], stops="has carriage returns but no line feeds"),
     # JSON.
     OddFile(
-        "rows of a jsonl that are none",
+        "lines of a jsonl that are not rows",
         ".jsonl",
         b'{"text": "good"}\n\n{"text": null}\n{"text": 5}\n[1]\nnull\n{"x": 1}\n{"te\n{"text": "bad"}\n',
         ["good", ERROR, ERROR, ERROR, ERROR, ERROR, ERROR, ERROR, "bad"],
@@ -222,8 +222,8 @@ ODD_FILES = [
     OddFile("json lines in zstd", ".jsonl.zst", zstd.compress(b'{"text": "good"}\n'), ["good"]),
     OddFile("an ending in capitals", ".CSV", b"text,id\ngood,1\n", ["good"]),
     OddFile("gzip that was cut", ".txt.gz", gzip.compress(b"good\n")[:-4], [], stops="cannot be decompressed"),
-    OddFile("gzip that is none", ".txt.gz", b"good\n", [], stops="cannot be decompressed"),
-    OddFile("zstd that is none", ".txt.zst", b"good\n", [], stops="cannot be decompressed"),
+    OddFile("not gzip", ".txt.gz", b"good\n", [], stops="cannot be decompressed"),
+    OddFile("not zstd", ".txt.zst", b"good\n", [], stops="cannot be decompressed"),
     OddFile(
         "an open quote in gzip",
         ".csv.gz",
@@ -280,5 +280,5 @@ ODD_FILES = [
         [ERROR, "bad"],
         places=("row 2: has a value beyond the 1 column of the header",),
     ),
-    OddFile("a workbook that is none", ".xlsx", b"text\ngood\n", [], stops="not an .xlsx workbook"),
+    OddFile("not a workbook", ".xlsx", b"text\ngood\n", [], stops="not an .xlsx workbook"),
 ]

@@ -162,10 +162,10 @@ def assert_nothing_left(server: RunningServer) -> None:
     batcher = served_by(server).batcher
     assert server.metric("sentiment_queue_rows", model=MODEL) == 0
     assert (batcher.scheduler.rows_waiting, batcher.scheduler.rows_running) == (0, 0)
-    assert batcher._runs == {}
-    assert batcher._idle.is_set()
-    assert server.app._grpc.calls._open == 0
-    assert not server.app._grpc.streams._open
+    assert batcher.stalled_s() == 0.0
+    assert batcher.idle
+    assert server.calls.open == 0
+    assert not server.streams.open
 
 
 def stream_requests(

@@ -8,7 +8,8 @@ import grpc
 import pytest
 
 from sentiment.doors.grpc import accepting
-from sentiment.doors.grpc.accepting import ASKED, accepting_server, known
+from sentiment.doors.grpc.accepting import accepting_server
+from sentiment.doors.grpc.grpcio import ASKED, FURTHER, cygrpc, known
 from tests.core.faults import raw
 
 READ_IN = "1.85"
@@ -30,8 +31,9 @@ async def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     await server.stop(0)
 
 
-def test_grpcio_has_the_private_names_that_the_loop_is_built_on() -> None:
+def test_grpcio_has_the_private_names_that_are_used() -> None:
     assert known(), f"grpcio is {grpc.__version__}; read its server.pyx.pxi again, as it was read in {READ_IN}"
+    assert all(hasattr(cygrpc, name) for name in FURTHER), f"grpcio is {grpc.__version__}; it was read in {READ_IN}"
 
 
 async def test_calls_are_answered_and_unknown_methods_refused(server: str) -> None:
@@ -49,7 +51,7 @@ async def test_a_path_that_is_not_utf8_is_refused_and_other_calls_on_the_connect
     def call() -> bytes:
         with raw.Peer(server) as peer:
             peer.call(1, path="/a.B/Echo")
-            # Latin-1: "é" is one byte, which is no UTF-8.
+            # Latin-1: "é" is one byte, which is not UTF-8.
             peer.send(raw.frame(raw.HEADERS, raw.END_HEADERS | raw.END_STREAM, 3, latin("/é")))
             refused = peer.wait_for(raw.HEADERS, 3)
             peer.send(raw.frame(raw.DATA, raw.END_STREAM, 1, b"\0\0\0\0\2ab"))

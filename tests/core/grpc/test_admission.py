@@ -132,7 +132,7 @@ async def test_a_text_whose_deadline_cannot_be_met_is_refused_at_once_and_not_as
 
 
 @every_method
-async def test_a_deadline_too_short_for_an_idle_server_is_told_at_once(start: Start, connect: Connect, method: str) -> None:
+async def test_a_deadline_too_short_for_an_idle_server_expires_at_once(start: Start, connect: Connect, method: str) -> None:
     server = start(runners=1)
     set_cost(server, FixedCost(row_s=20))
     # Once a second an idle server tries whatever its table denies.
@@ -264,7 +264,7 @@ async def test_an_unknown_priority_is_invalid(server: RunningServer, connect: Co
 
 
 def opened(server: RunningServer, calls: int) -> Callable[[], bool]:
-    return lambda: server.app._grpc.calls._open == calls
+    return lambda: server.calls.open == calls
 
 
 @every_method
@@ -287,7 +287,7 @@ async def test_one_open_call_too_many_is_refused_and_its_place_is_free_again_whe
     assert error.details() == expected
     assert int(dict(error.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
     assert total(server, "requests", method=method, code="RESOURCE_EXHAUSTED", model="") == 1
-    assert server.app._grpc.calls._open == 2
+    assert server.calls.open == 2
     if ending == "cancelled":
         second.cancel()
         await until(opened(server, 1), "one call is open")
@@ -303,7 +303,7 @@ async def test_one_open_call_too_many_is_refused_and_its_place_is_free_again_whe
     second.cancel()
     await asyncio.wait({waiting})
     await until(opened(server, 0), "no call is open")
-    await until(lambda: not server.app._grpc.streams._open, "no stream is open")
+    await until(lambda: not server.streams.open, "no stream is open")
     assert_nothing_left(server)
 
 

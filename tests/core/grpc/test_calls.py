@@ -142,7 +142,7 @@ def limited(margin_s: float = 0.0, open_max: int = 8) -> tuple[Calls, Metrics]:
 
 
 class Told:
-    """A model that counts only what callers were told."""
+    """A model that counts only the answers that were sent."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics.model("tiny/1", [], ())

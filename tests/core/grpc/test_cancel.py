@@ -16,7 +16,6 @@ from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import NO_RETRIES, RunningServer
 from tests.core.grpc.gate import (
-    MODEL,
     PATIENCE_S,
     FixedCost,
     Gate,
@@ -83,7 +82,7 @@ class Callers:
     async def assert_in_order(self) -> None:
         """Every text has one outcome, none is a server fault, nothing is left behind, and the server answers as before."""
         server = self.server
-        await until(lambda: server.app._grpc.calls._open == 0, "no call is open")
+        await until(lambda: server.calls.open == 0, "no call is open")
         await until(lambda: served_by(server).batcher.scheduler.rows_running == 0, "no row runs")
         assert total(server, "items") == total(server, "deadline_outcome") == self.sent
         assert total(server, "items", code="INTERNAL") == total(server, "requests", code="INTERNAL") == 0
@@ -131,7 +130,7 @@ async def leave(callers: Callers, method: str, leaver: Any) -> None:
 
 
 @every_method
-async def test_leaving_while_the_text_is_tokenized_touches_nobody(
+async def test_leaving_during_tokenization_affects_no_other_caller(
     server: RunningServer, callers: Callers, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = served_by(server).classifier.tokenizer
@@ -157,40 +156,6 @@ async def test_leaving_while_the_text_is_tokenized_touches_nobody(
     await callers.assert_in_order()
 
 
-@every_method
-async def test_leaving_the_queue_touches_nobody(server: RunningServer, callers: Callers, method: str, hold: Hold) -> None:
-    gate, rows = hold(server), ROWS[method]
-    leaver = await surrounded(callers, gate, method)
-
-    await leave(callers, method, leaver)
-    assert server.metric("sentiment_queue_rows", model=MODEL) == 4
-    gate.open()
-
-    await callers.assert_others_are_answered_rightly()
-    await callers.assert_in_order()
-    assert [len(batch) for batch in gate.batches[:2]] == [1, 4]
-    assert total(server, "dropped", reason="cancelled") == total(server, "deadline_outcome", outcome="cancelled") == rows
-    assert total(server, "wasted_rows") == 0
-
-
-@every_method
-async def test_leaving_while_the_text_runs_touches_nobody_of_its_batch(
-    server: RunningServer, callers: Callers, method: str, hold: Hold
-) -> None:
-    gate, rows = hold(server), ROWS[method]
-    leaver = await surrounded(callers, gate, method)
-    gate.let()
-    assert len(await gate.begun()) == 4 + rows
-
-    await leave(callers, method, leaver)
-    gate.open()
-
-    await callers.assert_others_are_answered_rightly()
-    await callers.assert_in_order()
-    assert total(server, "wasted_rows", reason="abandoned") == total(server, "deadline_outcome", outcome="cancelled") == rows
-    assert total(server, "dropped") == 0
-
-
 class Reached:
     """A point that the server's event loop reaches with a leaver's answer and waits at until the leaver has left."""
 
@@ -214,7 +179,7 @@ class Reached:
 
 @every_method
 @pytest.mark.parametrize("point", ["computed", "converted"])
-async def test_leaving_between_the_answer_and_its_writing_touches_nobody_of_the_batch(
+async def test_leaving_before_the_answer_is_written_affects_no_other_caller_of_the_batch(
     server: RunningServer,
     callers: Callers,
     method: str,
@@ -223,10 +188,11 @@ async def test_leaving_between_the_answer_and_its_writing_touches_nobody_of_the_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate, rows, reached = hold(server), ROWS[method], Reached()
-    served, scored, set_response = served_by(server), served_by(server)._scored, convert.set_response
+    classifier, set_response = served_by(server).classifier, convert.set_response
+    scored = classifier.answer
 
-    def score_slowly(outcome: Any, reading: Any) -> Any:
-        answer = scored(outcome, reading)
+    def score_slowly(reading: Any, logits: Any) -> Any:
+        answer = scored(reading, logits)
         reached.stand(reading.tokens)
         return answer
 
@@ -235,7 +201,7 @@ async def test_leaving_between_the_answer_and_its_writing_touches_nobody_of_the_
         reached.stand(answer.tokens)
 
     if point == "computed":
-        monkeypatch.setattr(served, "_scored", score_slowly)
+        monkeypatch.setattr(classifier, "answer", score_slowly)
     else:
         monkeypatch.setattr(convert, "set_response", convert_slowly)
     leaver = await surrounded(callers, gate, method)

@@ -20,6 +20,7 @@ def failure_of(client: Client, text: str | tuple[str, str], **arguments: str) ->
     return caught.value
 
 
+@pytest.mark.smoke
 def test_a_text_gets_its_label_calibrated_scores_and_model(client: Client) -> None:
     answer = client.classify("a good film")
 

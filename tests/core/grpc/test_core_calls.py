@@ -12,9 +12,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from sentiment.doors.grpc import core_calls
-from sentiment.doors.grpc.accepting import ASKED
+from sentiment.doors.grpc import grpcio
 from sentiment.doors.grpc.core_calls import CoreCalls
+from sentiment.doors.grpc.grpcio import ASKED
 from sentiment.errors import CannotServe
 from sentiment.oip import inference_pb2 as oip
 from sentiment.oip import inference_pb2_grpc as oip_grpc
@@ -82,7 +82,7 @@ def test_failed_calls_end_too_and_a_server_counts_only_its_own(start: Start) -> 
 
 @pytest.mark.parametrize("page", [b"{}", b'{"end": true, "server": []}', b'{"servers": [{"ref": {"serverId": "1"}}]}'])
 def test_a_grpcio_that_lists_no_server_is_refused(page: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_calls, "cygrpc", SimpleNamespace(channelz_get_servers=lambda _: page))
+    monkeypatch.setattr(grpcio, "cygrpc", SimpleNamespace(channelz_get_servers=lambda _: page))
 
     with pytest.raises(CannotServe, match="lists no server"):
         CoreCalls()
@@ -97,7 +97,7 @@ def test_the_server_that_was_made_last_is_found_behind_a_full_page(monkeypatch: 
     asked: list[int] = []
     counts = b'{"server": {"data": {"callsStarted": "7"}}}'
     core = SimpleNamespace(channelz_get_servers=page, channelz_get_server=lambda number: asked.append(number) or counts)
-    monkeypatch.setattr(core_calls, "cygrpc", core)
+    monkeypatch.setattr(grpcio, "cygrpc", core)
 
     assert CoreCalls().started == 7
     assert asked == [13]
@@ -113,7 +113,7 @@ def test_a_server_that_is_gone_keeps_its_counts_and_another_format_is_an_error(m
 
     pages = [b'{"server": [{"ref": {"serverId": "1"}}]}', b"{}"]
     core = SimpleNamespace(channelz_get_servers=lambda _: pages.pop(0), channelz_get_server=get_server)
-    monkeypatch.setattr(core_calls, "cygrpc", core)
+    monkeypatch.setattr(grpcio, "cygrpc", core)
     calls = CoreCalls()
 
     assert (calls.started, calls.started) == (7, 7)

@@ -14,7 +14,7 @@ import pytest
 from google.protobuf.json_format import ParseDict
 
 from sentiment.doors.grpc.receiving import Receiving
-from sentiment.explain.engine.request_check import METHODS
+from sentiment.explain.methods.registry import METHODS
 from sentiment.settings import Settings
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
@@ -406,7 +406,7 @@ async def test_leaving_withdraws_the_explanation(channel: Any, hold: Hold, metho
 async def test_a_client_that_does_not_read_is_ended_at_the_deadline(channel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its messages are padded until no buffer on the way takes more. It gives no deadline: the server's default counts."""
     server, stub = channel
-    calls = server.app._grpc.calls
+    calls = server.calls
     monkeypatch.setattr(calls, "_limits", replace(calls._limits, deadline_default_s=0.5))
     write = Receiving.write
 

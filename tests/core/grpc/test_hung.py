@@ -224,7 +224,7 @@ async def test_when_the_last_runner_is_lost_waiting_calls_are_unavailable_at_onc
 
 
 async def test_a_stop_during_a_hung_run_ends_it_and_the_server(hang: Hang, stubs: Stubs) -> None:
-    """SIGTERM comes while a run hangs that would hear: its caller is told, and the drain does not wait for its deadline."""
+    """SIGTERM comes while a run hangs that would hear: its caller gets the error, and the drain does not wait for its deadline."""
     server, hanging = hang(hears=True, drain_grace_s=20.0)
     hanging.let_go.set()
     stub, _ = stubs(server)
@@ -239,7 +239,7 @@ async def test_a_stop_during_a_hung_run_ends_it_and_the_server(hang: Hang, stubs
     assert seconds < 2
 
 
-async def test_a_run_that_lasts_as_long_as_the_limit_allows_disturbs_nobody(hang: Hang, stubs: Stubs) -> None:
+async def test_a_run_within_the_time_limit_affects_no_other_call(hang: Hang, stubs: Stubs) -> None:
     server, _ = hang(hears=True, stall_s=PATIENCE_S)
     stub, health = stubs(server)
     first = classify(stub, "w1")

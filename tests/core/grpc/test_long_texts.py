@@ -108,7 +108,7 @@ def test_a_text_that_fits_is_read_whole_whatever_is_asked(client: Client, trunca
     assert (answer.tokens, answer.truncated) == (32, False)
 
 
-def test_what_lies_behind_the_last_window_is_not_read_and_that_is_said(client: Client) -> None:
+def test_text_after_the_last_window_is_not_read_and_the_answer_says_so(client: Client) -> None:
     words = ["w1"] * 270 + ["awful"] * 200
 
     answer = client.classify(" ".join(words), truncation="windows")
@@ -139,7 +139,7 @@ def test_the_manifest_says_how_and_by_default(start: Start, tmp_path: Path) -> N
     assert model.default_truncation == pb.TRUNCATION_WINDOWS
 
 
-def test_a_pair_that_does_not_fit_is_told_unless_only_the_model_wants_windows(start: Start, tmp_path: Path) -> None:
+def test_a_pair_that_does_not_fit_is_refused_unless_only_the_model_wants_windows(start: Start, tmp_path: Path) -> None:
     path = make_bundle(tmp_path, "paired", pairs=True)
     (path / "manifest.json").write_text(json.dumps({**read_manifest(path), "default_truncation": "windows"}))
 
@@ -173,7 +173,7 @@ async def test_long_and_short_texts_are_answered_in_order_however_few_rows_a_cal
     scores = [result.scores["positive"] for result in results]
     assert scores == pytest.approx([in_windows(text.split()) for text in texts if text], abs=1e-6)
     assert total(server, "items", method=method, code="OK") == total(server, "deadline_outcome", outcome="met") == 41
-    await until(lambda: server.app._grpc.calls._open == 0, "the call has ended")
+    await until(lambda: server.calls.open == 0, "the call has ended")
     assert_nothing_left(server)
 
 
@@ -189,16 +189,16 @@ async def test_the_windows_of_a_client_that_does_not_read_take_places_too(start:
     async with grpc.aio.insecure_channel(server.target, NO_RETRIES) as channel:
         call = pb_grpc.SentimentServiceStub(channel).ClassifyStream(endless())
         await gate.begun()
-        await until(lambda: scheduler.rows_waiting + scheduler.rows_running == 10, "two texts are let in")
+        await until(lambda: scheduler.rows_waiting + scheduler.rows_running == 10, "two texts are admitted")
         await asyncio.sleep(0.1)
         # Five places, then three more for the second text's five windows; the third text waits.
         assert scheduler.rows_waiting + scheduler.rows_running == 10
         call.cancel()
-        await until(lambda: server.app._grpc.calls._open == 0, "the stream is closed")
+        await until(lambda: server.calls.open == 0, "the stream is closed")
         gate.open()
 
     # Of rows that have left, the batch still runs.
-    await until(lambda: not served_by(server).batcher._runs, "no batch runs")
+    await until(lambda: not served_by(server).batcher.stalled_s(), "no batch runs")
     assert total(server, "items", method="ClassifyStream", code="CANCELLED") == 2
     assert_nothing_left(server)
 
@@ -252,8 +252,8 @@ class Setting:
         if self.plug is not None:
             assert isinstance(await self.plug, pb.ClassifyResponse)
         server = self.server
-        await until(lambda: server.app._grpc.calls._open == 0, "no call is open")
-        await until(lambda: not served_by(server).batcher._runs, "no batch runs")
+        await until(lambda: server.calls.open == 0, "no call is open")
+        await until(lambda: not served_by(server).batcher.stalled_s(), "no batch runs")
         assert total(server, "items") == total(server, "deadline_outcome") == texts
         assert_nothing_left(server)
 
@@ -283,7 +283,7 @@ async def test_leaving_withdraws_every_window(setting: Setting, method: str) -> 
 
 
 @every_method
-async def test_a_deadline_ends_every_window_and_is_told_once(setting: Setting, method: str) -> None:
+async def test_a_deadline_ends_every_window_with_one_error(setting: Setting, method: str) -> None:
     set_cost(setting.server, FixedCost(1e-3))
     await setting.busy()
 

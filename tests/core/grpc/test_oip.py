@@ -225,7 +225,7 @@ def test_the_first_text_that_fails_ends_the_others(start: Start, hold: Hold) -> 
         first = stub.ModelInfer.future(asked("good"), timeout=30)
         asyncio.run(gate.begun())
 
-        # The queue has not room for so many.
+        # The queue cannot hold this many.
         code, _, _ = refused(stub, asked(*["good film"] * 40, parameters={"priority": oip.InferParameter(int64_param=1)}))
 
         assert code is Code.RESOURCE_EXHAUSTED

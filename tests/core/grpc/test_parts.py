@@ -28,7 +28,6 @@ from tests.core.grpc.gate import (
     assert_nothing_left,
     bounded,
     every_method,
-    id_of,
     outcome_of,
     queued,
     refusal,
@@ -306,8 +305,8 @@ class Held:
         self.gate.open()
         assert isinstance(await self.plug, pb.ClassifyResponse)
         server = self.server
-        await until(lambda: server.app._grpc.calls._open == 0, "no call is open")
-        await until(lambda: not served_by(server).batcher._runs, "no batch runs")
+        await until(lambda: server.calls.open == 0, "no call is open")
+        await until(lambda: not served_by(server).batcher.stalled_s(), "no batch runs")
         assert total(server, "items") == total(server, "deadline_outcome") == texts
         assert_nothing_left(server)
 
@@ -323,21 +322,6 @@ async def held(
     yield found
 
 
-@every_method
-async def test_leaving_withdraws_every_part(held: Held, method: str) -> None:
-    asked = ask(held.stub, method)
-    reading = asyncio.create_task(bounded(code_of(asked, method)))
-    await queued(held.server, ROWS)
-
-    asked.cancel()
-
-    await queued(held.server, 0)
-    await asyncio.wait({reading})
-    await held.end(texts=2)
-    assert total(held.server, "deadline_outcome", outcome="cancelled") == 1
-    assert len(held.gate.batches) == 1
-
-
 @pytest.mark.parametrize("method", ["Classify", "ClassifyStream"])
 async def test_leaving_while_the_answers_wait_to_be_converted_is_counted_once(
     held: Held, method: str, monkeypatch: pytest.MonkeyPatch
@@ -349,7 +333,7 @@ async def test_leaving_while_the_answers_wait_to_be_converted_is_counted_once(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(LoopTurns, "wait", never)
-    monkeypatch.setattr(held.server.app._grpc.streams, "_turns", SimpleNamespace(wait=lambda: asyncio.sleep(0)))
+    monkeypatch.setattr(held.server.streams, "_turns", SimpleNamespace(wait=lambda: asyncio.sleep(0)))
     monkeypatch.setattr(served_by(held.server), "_turns", SimpleNamespace(wait=lambda _: asyncio.sleep(0)))
     asked = ask(held.stub, method)
     reading = asyncio.create_task(bounded(code_of(asked, method)))
@@ -362,42 +346,6 @@ async def test_leaving_while_the_answers_wait_to_be_converted_is_counted_once(
     await asyncio.wait({reading})
     await held.end(texts=2)
     assert total(held.server, "deadline_outcome", outcome="cancelled") == 1
-
-
-@every_method
-async def test_a_deadline_ends_every_part_and_is_told_once(held: Held, method: str) -> None:
-    code = await bounded(code_of(ask(held.stub, method, timeout=0.8), method))
-
-    assert code == Code.DEADLINE_EXCEEDED.value[0]
-    await held.end(texts=2)
-    # A client whose own deadline has passed may cancel its call before the server's clock says so.
-    assert sum(total(held.server, "deadline_outcome", outcome=outcome) for outcome in ("expired", "cancelled")) == 1
-
-
-@every_method
-@pytest.mark.parametrize("held", [{"queue_rows_max": ROWS - 1}], indirect=True)
-async def test_a_text_whose_parts_do_not_all_fit_is_refused_and_none_is_left(held: Held, method: str) -> None:
-    code = await bounded(code_of(ask(held.stub, method), method))
-
-    assert code == Code.RESOURCE_EXHAUSTED.value[0]
-    assert held.server.metric("sentiment_queue_rows", model=MODEL) == 0
-    assert total(held.server, "refused", reason="queue_full") == 1
-    await held.end(texts=2)
-
-
-async def test_one_part_that_fails_fails_its_text_and_no_other(held: Held) -> None:
-    held.gate.poison = id_of("w3")
-    reading = asyncio.create_task(bounded(code_of(ask(held.stub, "Classify"), "Classify")))
-    await queued(held.server, ROWS)
-    others = [send(held.stub.Classify(pb.ClassifyRequest(text="bad " * 8), timeout=60)) for _ in range(3)]
-    await queued(held.server, ROWS + 3)
-
-    held.gate.open()
-
-    assert await reading == Code.INTERNAL.value[0]
-    assert [(await other).prediction.label for other in others] == ["negative"] * 3
-    await held.end(texts=5)
-    assert total(held.server, "deadline_outcome", outcome="failed") == 1
 
 
 async def test_only_the_whole_of_an_interactive_text_is_interactive(held: Held) -> None:

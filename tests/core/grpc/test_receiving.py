@@ -181,7 +181,7 @@ def streaming(bytes_max: int, *received: int, streams: int = 3, messages: int = 
 ACCOUNTED = OVERHEAD + 2 * (4 + MESSAGE_OVERHEAD)
 
 
-def test_what_a_connection_received_beyond_its_messages_counts_while_reads_wait() -> None:
+def test_bytes_received_beyond_messages_count_while_reads_wait() -> None:
     assert streaming(2**26, ACCOUNTED, ACCOUNTED + 1000, ACCOUNTED + 1500) == (["NoneType"] * 3, [0, 1000, 1500])
 
 
@@ -198,7 +198,7 @@ def test_many_small_messages_do_not_make_room_for_one_that_does_not_come() -> No
     assert streaming(2**28, 1000, 1000 + OVERHEAD + 9, messages=10_000) == (["NoneType"] * 3, [0, 9])
 
 
-def test_what_came_with_calls_that_were_given_up_is_forgotten_once_nothing_is_on_its_way() -> None:
+def test_bytes_of_abandoned_calls_are_released_once_nothing_is_in_flight() -> None:
     async def read() -> list[int]:
         found = receiving(received=OVERHEAD + 5000)
         counted = []

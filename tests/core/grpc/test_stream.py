@@ -182,7 +182,7 @@ async def test_a_bug_in_one_item_is_that_items_error_and_the_stream_goes_on(star
     assert [type(result) for result in found.values()] == [Classification] * 2
 
 
-async def test_a_stream_that_the_server_ends_early_is_told_to_its_caller(start: Start) -> None:
+async def test_a_caller_learns_that_the_server_ended_its_stream_early(start: Start) -> None:
     server = start(drain_grace_s=20.0)
 
     with pytest.raises(CallFailed) as caught:
@@ -205,7 +205,7 @@ async def test_a_stream_that_is_not_read_costs_no_other_call_its_answer_in_a_dra
             early = asyncio.create_task(client.classify("good"))
             await gate.begun()
             stopping = asyncio.create_task(asyncio.to_thread(server.stop))
-            await until(lambda: server.app._grpc.streams._ending, "the streams are told to end")
+            await until(lambda: server.streams._ending, "the streams are ending")
             late = asyncio.create_task(client.classify("bad"))
             await gate.begun()
             await until(lambda: server.app._grpc.health._ended, "the time of the streams is over")
@@ -226,7 +226,7 @@ async def test_a_stream_that_is_cancelled_again_while_it_ends_is_closed_all_the_
     silent: Any = SimpleNamespace(read=asyncio.Event().wait)
 
     conversation = asyncio.create_task(streams._converse(stream, silent))
-    while not streams._open:
+    while not streams.open:
         await asyncio.sleep(0)
     await asyncio.sleep(0)
     conversation.cancel()
@@ -235,7 +235,7 @@ async def test_a_stream_that_is_cancelled_again_while_it_ends_is_closed_all_the_
 
     with pytest.raises(asyncio.CancelledError):
         await conversation
-    assert not streams._open
+    assert not streams.open
     assert stream.closed.is_set()
 
 

@@ -47,7 +47,7 @@ def counted(message: Message) -> int:
 def test_a_message_has_the_fields_that_are_found_when_it_is_parsed(message: Message) -> None:
     data, count = message.SerializeToString(), counted(message)
 
-    # Where so many could not be in so few bytes, nothing is counted.
+    # Nothing is counted where the bytes are too few for the fields.
     assert has_more_fields(type(message), data, count - 1) is (count > 0 and len(data) > 2 * (count - 1))
     assert not has_more_fields(type(message), data, count)
 
@@ -85,7 +85,7 @@ def test_millions_of_entries_are_counted_no_further_than_the_limit(
 
 
 @pytest.mark.parametrize("data", [b"\x80" * 2**16, b"\x0a" + b"\xff" * 2**16, b"\x0a\xff\xff\xff\xff\x7f" + b"\x00" * 100])
-def test_a_number_without_an_end_is_no_message(data: bytes) -> None:
+def test_an_unterminated_number_is_not_a_message(data: bytes) -> None:
     assert not has_more_fields(pb.ClassifyRequest, data, 10)
     with pytest.raises(DecodeError):
         pb.ClassifyRequest.FromString(data)

@@ -62,7 +62,7 @@ def test_a_good_body_is_read_as_by_protobufs_own_parser(body: str) -> None:
 
 
 @pytest.mark.parametrize("padding", ["", " " * (NUMBER_CHARS_MAX + 1)], ids=["short", "long"])
-def test_a_byte_order_mark_before_a_body_is_none_of_it(padding: str) -> None:
+def test_a_byte_order_mark_before_a_body_is_ignored(padding: str) -> None:
     assert read('\ufeff{"text": "\ufeffa"}' + padding).text == "\ufeffa"
     assert refusal("\ufeff") == "the body is empty; it must be a JSON object"
 
@@ -79,7 +79,7 @@ def test_a_lone_surrogate_is_refused_by_its_field(name: str, value: str) -> None
 @pytest.mark.parametrize(
     ("body", "kind"), [("null", "null"), ("5", "a number"), ("[]", "an array"), ('""', "a string"), ("true", "a boolean")]
 )
-def test_a_body_that_is_no_object_is_refused(body: str, kind: str) -> None:
+def test_a_body_that_is_not_an_object_is_refused(body: str, kind: str) -> None:
     assert refusal(body) == f"the body must be an object, got {kind}"
 
 
@@ -92,7 +92,7 @@ def test_members_are_counted_before_their_object_ends() -> None:
     assert refusal("{" + '"a": 1,' * VALUES_MAX + "nonsense") == f"the body has more than {VALUES_MAX} values"
 
 
-def test_as_many_values_as_are_allowed_are_read() -> None:
+def test_the_largest_allowed_number_of_values_is_read() -> None:
     # Objects: the body, options, the set. Members: text, options, without, the set, words.
     most = VALUES_MAX - 8
 
@@ -175,7 +175,7 @@ def test_an_error_says_in_words_of_json_what_is_wrong_and_where(body: str, says:
     assert refusal(body) == says
 
 
-def test_a_wrong_option_is_told_which_there_are() -> None:
+def test_an_unknown_option_is_refused_with_the_valid_ones() -> None:
     assert refusal('{"truncation": "windows"}') == (
         "truncation: must be one of TRUNCATION_UNSPECIFIED, TRUNCATION_REFUSE, TRUNCATION_HEAD, TRUNCATION_HEAD_TAIL, TRUNCATION_WINDOWS; "
         "got `windows`"
@@ -208,7 +208,7 @@ def objects(descriptor: Any, depth: int = 3) -> st.SearchStrategy[Any]:  # Any: 
 @given(objects(pb.ExplainRequest.DESCRIPTOR))
 @example({"truncation": -(2**32) + 4})
 @settings(max_examples=300)
-def test_what_is_read_is_what_protobufs_parser_reads_and_what_it_refuses_is_refused(values: dict[str, Any]) -> None:
+def test_bodies_are_read_and_refused_as_by_protobufs_parser(values: dict[str, Any]) -> None:
     try:
         expected = ParseDict(values, pb.ExplainRequest())
     except Exception:  # of many kinds
@@ -225,7 +225,7 @@ def test_what_is_read_is_what_protobufs_parser_reads_and_what_it_refuses_is_refu
 
 
 def stricter(values: Any) -> bool:  # Any: JSON
-    """Whether only our reader refuses something in it: a field under both names, or for an option what is no 32-bit integer."""
+    """Whether only our reader refuses something in it: a field under both names, or an option that is not a 32-bit integer."""
     if isinstance(values, list):
         return any(map(stricter, values))
     if not isinstance(values, dict):
@@ -239,13 +239,13 @@ def stricter(values: Any) -> bool:  # Any: JSON
     return bool(twice or wide or numbers) or any(map(stricter, values.values()))
 
 
-def test_what_common_writers_make_of_the_longest_texts_fits() -> None:
+def test_the_longest_texts_fit_as_common_writers_encode_them() -> None:
     body = json.dumps({"text": "é" * (MIB // 2), "text_pair": "\U0001f600" * (MIB // 4)})
 
     assert len(body) <= LIMITS.bytes_max
 
 
-def test_what_common_writers_make_of_the_largest_batch_fits() -> None:
+def test_the_largest_batch_fits_as_common_writers_encode_it() -> None:
     limits = batch_limits(1024, 16, 4 * MIB)
     items = [{"text": "я" * 1000, "text_pair": "я" * 1000} for _ in range(1024)]
     body = json.dumps({"items": items, "model": "english/2"}, indent=4).encode()
@@ -254,7 +254,7 @@ def test_what_common_writers_make_of_the_largest_batch_fits() -> None:
     assert len(body) <= limits.bytes_max
 
 
-def test_a_batch_of_as_many_items_as_a_server_may_allow_has_room_for_its_values() -> None:
+def test_the_largest_configurable_batch_has_room_for_its_values() -> None:
     limits = batch_limits(100_000, 16, 2**28)
     body = json.dumps({"items": [{"text": "a", "text_pair": "b"}] * 100_000}).encode()
 

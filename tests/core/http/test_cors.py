@@ -120,6 +120,6 @@ def test_an_origin_is_taken_as_browsers_send_it(origin: str) -> None:
 
 
 @pytest.mark.parametrize("origin", ["example.org", "https://example.org/", "https://Example.org", "https://*.example.org", "null", "**"])
-def test_what_no_browser_sends_is_refused(origin: str) -> None:
+def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
     with pytest.raises(BadSettings, match="must be \\* or an origin"):
         load_settings({}, {"SENTIMENT_CORS_ORIGINS": origin})

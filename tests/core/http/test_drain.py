@@ -110,7 +110,7 @@ async def test_what_is_cut_off_at_the_end_of_the_grace_is_unavailable_to_callers
             stub: Any = pb_grpc.SentimentServiceStub(channel)
             call = stub.Classify(pb.ClassifyRequest(text="good"), timeout=PATIENCE_S)
             await gate.begun()
-            await until(lambda: server.app._grpc.calls._open == 2, "both are open")
+            await until(lambda: server.calls.open == 2, "both are open")
             stop(server)
             code = await call.code()
         await asked

@@ -69,7 +69,7 @@ def test_every_message_is_the_json_of_protobufs_own_writer(kind: type[Message]) 
         line = json_line(message)
 
         expected = MessageToJson(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-        assert json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON")) == json.loads(expected), f"seed {seed}"
+        assert json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON")) == json.loads(expected), f"seed {seed}"
         assert line.isascii()
         assert "\n" not in line
 

@@ -1,7 +1,6 @@
 """The Open Inference Protocol over HTTP through a real server, beside the same calls over gRPC."""
 
 import asyncio
-import gzip
 import json
 import threading
 from collections.abc import Iterator, Sequence
@@ -23,9 +22,9 @@ from sentiment.oip import inference_pb2 as oip
 from sentiment.oip import inference_pb2_grpc as oip_grpc
 from tests.conftest import RunningServer
 from tests.core.grpc.conftest import hold
-from tests.core.grpc.gate import Hold, Start, assert_nothing_left, http_socket, in_loop, queued, refusal, served_by, total, until
+from tests.core.grpc.gate import Hold, Start, in_loop, refusal
 from tests.core.grpc.test_oip import asked, labels_of, output_of, packed, typed
-from tests.core.http.http import Answer, call, post
+from tests.core.http.http import Answer, call
 
 __all__ = ["hold"]
 
@@ -123,18 +122,6 @@ def test_http_and_grpc_give_the_same_outputs(
         assert elements == (expected if name == "label" else pytest.approx(expected, abs=1e-6))
 
 
-@pytest.mark.parametrize("form", ["data", "nested", "binary"])
-def test_an_answer_has_id_model_and_version(server: RunningServer, form: str) -> None:
-    body, headers = body_of("good", "bad film", form=form, id="mine")
-
-    for path in (INFER, "/v2/models/tiny/versions/1/infer"):
-        answer = call(server, path, body, x_request_id="ours", **headers)
-        head = answer.json
-        assert (head["model_name"], head["model_version"], head["id"]) == ("tiny", "1", "mine")
-        assert head["outputs"][0] == {"name": "label", "datatype": "BYTES", "shape": [2], "data": ["positive", "negative"]}
-        assert answer.headers["x-request-id"] == "ours"
-
-
 @dataclass(frozen=True)
 class Wrong:
     """The same wrong request over both transports, and what names its field over HTTP."""
@@ -207,36 +194,6 @@ def test_a_wrong_request_gets_the_same_error_over_http_and_grpc(server: RunningS
     assert answer.headers["x-request-id"]
 
 
-def test_server_and_model_are_described_as_over_grpc(server: RunningServer, stub: Any) -> None:
-    over_grpc = stub.ServerMetadata(oip.ServerMetadataRequest())
-    model = stub.ModelMetadata(oip.ModelMetadataRequest(name="tiny"))
-
-    assert call(server, "/v2").json == {
-        "name": over_grpc.name,
-        "version": over_grpc.version,
-        "extensions": list(over_grpc.extensions),
-    }
-    by_name, by_version = (call(server, f"/v2/models/tiny{end}").json for end in ("", "/versions/1"))
-    assert by_name == by_version
-    assert (by_name["name"], by_name["versions"], by_name["platform"]) == (model.name, list(model.versions), model.platform)
-    for side in ("inputs", "outputs"):
-        assert by_name[side] == [{"name": one.name, "datatype": one.datatype, "shape": list(one.shape)} for one in getattr(model, side)]
-    config = call(server, "/v2/models/tiny/config").json
-    assert (config["name"], config["max_batch_size"]) == ("tiny", 0)
-    assert config["output"][2] == {"name": "scores", "data_type": "TYPE_FP32", "dims": [-1, 2]}
-
-
-@pytest.mark.parametrize("model", ["nosuch", "tiny/versions/2", "tiny/versions/x", "%ff"])
-def test_an_unknown_model_is_not_found(server: RunningServer, model: str) -> None:
-    answers = [call(server, f"/v2/models/{model}{end}") for end in ("", "/config")]
-    answers.append(infer(server, "good", path=f"/v2/models/{model}/infer"))
-
-    assert [answer.status for answer in answers] == [404, 404, 404]
-    assert all(answer.json["error"].startswith("model '") and answer.json["error"].endswith("loaded are tiny/1") for answer in answers)
-    ready = call(server, f"/v2/models/{model}/ready")
-    assert (ready.status, ready.json) == (404, {"ready": False})
-
-
 @pytest.mark.parametrize(
     ("path", "body", "status", "says"),
     [
@@ -265,31 +222,21 @@ def test_a_server_that_is_not_ready_is_live_and_still_answers(start: Start) -> N
     assert [answer.status for answer in answers] == [200, 503, 503, 503]
     assert [answer.json for answer in answers] == [{"live": True}, *[{"ready": False}] * 3]
     assert infer(server, "good").status == 200
+    assert call(server, "/v2/models/nosuch/ready").status == 404
 
 
-def test_texts_are_counted_by_how_they_ended(start: Start) -> None:
-    server = start()
-    infer(server, "good")
-    infer(server, "good", "bad", "film", form="binary")
-    infer(server, "good", " ")
-    infer(server)
-    call(server, INFER, b"no JSON")
+async def test_probes_are_answered_however_many_calls_are_open(start: Start, hold: Hold) -> None:
+    server = start(runners=1, calls_max=1)
+    gate = hold(server)
+    first = asyncio.create_task(asyncio.to_thread(infer, server, "good"))
+    await gate.begun()
 
-    def count(name: str, code: str, model: str = "tiny/1") -> float:
-        return server.metric(f"sentiment_{name}_total", method="ModelInfer", code=code, model=model)
+    refused = await asyncio.to_thread(infer, server, "good")
+    probes = [await asyncio.to_thread(call, server, f"/v2/{path}") for path in ("health/live", "health/ready", "models/tiny/ready")]
+    gate.open()
 
-    assert (count("items", "OK"), count("items", "INVALID_ARGUMENT")) == (4, 2)
-    assert (count("requests", "OK"), count("requests", "INVALID_ARGUMENT"), count("requests", "INVALID_ARGUMENT", "")) == (2, 2, 1)
-
-
-@pytest.mark.parametrize(("timeout_us", "headers"), [(200_000, {}), (50_000_000, {"Grpc_Timeout": "200m"})], ids=["parameter", "header"])
-def test_the_earlier_deadline_counts(start: Start, hold: Hold, timeout_us: int, headers: dict[str, str]) -> None:
-    server = start(runners=1, deadline_default_s=60.0)
-    hold(server)
-
-    answer = call(server, INFER, body_of("good", parameters={"timeout": timeout_us})[0], **headers)
-
-    assert (answer.status, set(answer.json)) == (504, {"error"})
+    assert (refused.status, [probe.status for probe in probes]) == (429, [200, 200, 200])
+    assert (await first).status == 200
 
 
 def test_a_malformed_deadline_is_refused(server: RunningServer) -> None:
@@ -297,38 +244,6 @@ def test_a_malformed_deadline_is_refused(server: RunningServer) -> None:
 
     assert answer.status == 400
     assert answer.json["error"].startswith("Grpc-Timeout: must be 1 to 8 digits")
-
-
-def test_a_refusal_for_lack_of_room_says_when_to_retry(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = start()
-    monkeypatch.setattr(served_by(server).batcher.scheduler, "queue_rows_max", 0)  # type: ignore[attr-defined]
-
-    answer = infer(server, "good")
-
-    assert answer.status == 429
-    assert "error" in answer.json
-    assert int(answer.headers["Retry-After"]) >= 1
-
-
-async def test_a_client_that_disconnects_leaves_the_queue_and_probes_are_answered_meanwhile(start: Start, hold: Hold) -> None:
-    server = start(runners=1, calls_max=2)
-    gate = hold(server)
-    first = asyncio.create_task(asyncio.to_thread(infer, server, "good"))
-    await gate.begun()
-    with http_socket(server) as connection:
-        connection.sendall(post(body_of("bad")[0], INFER))
-        await queued(server, 1)
-        refused = await asyncio.to_thread(infer, server, "good")
-        probes = [await asyncio.to_thread(call, server, f"/v2/{path}") for path in ("health/live", "health/ready", "models/tiny/ready")]
-    await until(lambda: total(server, "requests", code="CANCELLED") == 1, "the server knows that the client has left")
-    await queued(server, 0)
-    gate.open()
-
-    assert (refused.status, refused.json) == (429, {"error": FULL})
-    assert [probe.status for probe in probes] == [200, 200, 200]
-    assert (await first).status == 200
-    assert total(server, "items", code="CANCELLED") == total(server, "dropped", reason="cancelled") == 1
-    assert_nothing_left(server)
 
 
 def test_a_large_body_is_read_and_a_large_answer_made_in_a_thread(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,20 +275,6 @@ def test_many_texts_have_the_room_that_they_have_over_grpc(start: Start) -> None
 
     assert sum(map(len, texts)) > text_limits(1000, 0).bytes_max
     assert tensors_of(infer(server, *texts, form="binary", outputs=[{"name": "label"}]))[0][3] == ["positive"] * 300
-
-
-def test_a_body_in_gzip_is_read_and_a_large_answer_compressed(server: RunningServer) -> None:
-    """The length of the JSON is that before compression."""
-    body, headers = body_of(*["good"] * 100, form="binary", parameters={"binary_data_output": True})
-    plain = call(server, INFER, body, **headers)
-
-    answer = call(server, INFER, gzip.compress(body), Content_Encoding="gzip", Accept_Encoding="gzip", **headers)
-
-    assert (answer.headers["Content-Encoding"], answer.headers[JSON_LENGTH]) == ("gzip", plain.headers[JSON_LENGTH])
-    assert gzip.decompress(answer.body) == plain.body
-    assert call(server, INFER, b"no gzip", Content_Encoding="gzip").json == {
-        "error": "the body is not valid gzip, as its Content-Encoding says"
-    }
 
 
 def test_a_call_needs_a_token_where_one_is_set(start: Start, tmp_path: Path) -> None:

@@ -99,10 +99,6 @@ def test_binary_data_is_taken_as_it_is() -> None:
     assert asked.binary("scores")
 
 
-def test_null_is_the_same_as_absent() -> None:
-    assert read({"id": None, "inputs": [TEXT], "outputs": None, "parameters": None}).message == read({"inputs": [TEXT]}).message
-
-
 @pytest.mark.parametrize(
     ("values", "says"),
     [
@@ -217,14 +213,6 @@ def test_binary_outputs_follow_the_json_in_their_order() -> None:
     assert (head["model_name"], head["model_version"], head["id"]) == ("tiny", "1", "mine")
     assert [(output["parameters"]["binary_data_size"], "data" in output) for output in head["outputs"]] == [(11, False), (16, False)]
     assert body[json_length:] == b"".join(response.raw_output_contents)
-
-
-def test_a_large_answer_is_the_same_without_the_encoder_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    response = answer(["é", "b"], [0.1, 0.9, 0.5, 0.5])
-    expected = answer_of(response, lambda _: False, in_steps=False)
-
-    monkeypatch.setattr("json.encoder.c_make_encoder", lambda *_: pytest.fail("one call of C code"))
-    assert answer_of(response, lambda _: False, in_steps=True) == expected
 
 
 def test_descriptions_have_integers_and_names_of_enums() -> None:

@@ -36,7 +36,7 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def guarded(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server that answers whoever has no token before it reads the body."""
+    """A server that answers callers without a token before it reads the body."""
     tokens = tmp_path_factory.mktemp("tokens") / "tokens"
     tokens.write_text(f"{TOKEN}\n")
     running = RunningServer(settings.model_copy(update={"auth_tokens": str(tokens)}))
@@ -248,7 +248,7 @@ async def test_bytes_are_in_the_budget_until_no_thread_parses_them_and_large_bod
             crowd.enter_context(http_socket(server)).sendall(sent)
         await until(lambda: taken(server) > (LARGE_PARSED_MAX + 2) * LARGE_BYTES + 10_000, "all are there")
         await until(lambda: begun.total() > LARGE_PARSED_MAX, "all that may are parsed")
-    await until(lambda: server.app._grpc.calls._open == 0, "all calls have ended")
+    await until(lambda: server.calls.open == 0, "all calls have ended")
     while_parsed = taken(server)
     go_on.set()
     await until(lambda: taken(server) == 0, "nothing is held")

@@ -200,6 +200,6 @@ def test_a_host_is_a_name_or_an_address(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["http://example.org", "example.org:8080", "Example.org", "*.example.org", "[::1]"])
-def test_what_is_no_host_is_refused(host: str) -> None:
+def test_an_invalid_host_is_refused(host: str) -> None:
     with pytest.raises(BadSettings, match="must be \\* or a name or address"):
         load_settings({}, {"SENTIMENT_HTTP_HOSTS": host})

@@ -12,7 +12,7 @@ from sentiment.client import Client
 from sentiment.doors.http import bodies
 from sentiment.doors.http.json_answers import INLINE_BYTES_MAX
 from tests.conftest import RunningServer
-from tests.core.grpc.gate import FixedCost, Gate, Start, assert_nothing_left, http_socket, queued, served_by, set_cost, total, until
+from tests.core.grpc.gate import FixedCost, Gate, Start, assert_nothing_left, http_socket, queued, set_cost, total, until
 from tests.core.http.http import call, post
 
 CLASSIFY = "/v1/classify"
@@ -22,6 +22,7 @@ GOOD = {"text": "good"}
 INVALID = (400, "INVALID_ARGUMENT")
 
 
+@pytest.mark.smoke
 def test_http_answers_as_grpc_does(server: RunningServer, client: Client) -> None:
     answer = call(server, CLASSIFY, {"text": "a good film"})
 
@@ -84,29 +85,11 @@ def test_each_bad_request_has_its_status(server: RunningServer, body: bytes, cod
     assert answer.headers["x-request-id"]
 
 
-def test_the_clients_time_limit_is_kept(server: RunningServer) -> None:
-    assert call(server, CLASSIFY, GOOD, Grpc_Timeout="1n").status == 504
-    assert call(server, CLASSIFY, GOOD, Grpc_Timeout="5S").status == 200
-    malformed = call(server, CLASSIFY, GOOD, Grpc_Timeout="soon")
-    assert malformed.error[:2] == INVALID
-    assert "Grpc-Timeout: must be 1 to 8 digits" in malformed.error[2]
-
-
 def test_health_and_readiness(server: RunningServer) -> None:
     answers = [call(server, path) for path in ("/healthz", "/readyz", "/nosuch")]
 
     assert [(answer.status, answer.body) for answer in answers[:2]] == [(200, b"ok\n"), (200, b"ready\n")]
     assert answers[2].status == 404
-
-
-def test_a_refusal_for_lack_of_room_says_when_to_retry(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = start()
-    monkeypatch.setattr(served_by(server).batcher.scheduler, "queue_rows_max", 0)
-
-    answer = call(server, CLASSIFY, GOOD)
-
-    assert answer.error[:2] == (429, "RESOURCE_EXHAUSTED")
-    assert int(answer.headers["Retry-After"]) >= 1
 
 
 def test_a_compressed_body_is_read_in_a_thread(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,20 +147,6 @@ def test_a_small_answer_is_never_compressed(server: RunningServer, monkeypatch: 
     assert not {"Content-Encoding", "Vary"} & set(answer.headers)
 
 
-def test_a_batch_has_an_answer_or_an_error_for_each_item_in_their_order(server: RunningServer) -> None:
-    items = [{"text": "a good film"}, {"text": ""}, {"text": "bad"}, {"text": "good", "text_pair": "bad"}]
-
-    answer = call(server, BATCH, {"items": items, "priority": "PRIORITY_INTERACTIVE"})
-
-    first, empty, third, pair = answer.json["results"]
-    assert (answer.status, len(answer.json["results"])) == (200, 4)
-    assert [one["response"]["prediction"]["label"] for one in (first, third)] == ["positive", "negative"]
-    assert (empty["error"]["status"], empty["error"]["code"]) == (*INVALID[1:], 3)
-    assert empty["error"]["message"].startswith("items[1].text: has 0 characters")
-    assert empty["error"]["details"][0]["field_violations"][0]["field"] == "items[1].text"
-    assert (pair["error"]["status"], pair["error"]["code"]) == ("FAILED_PRECONDITION", 9)
-
-
 def test_a_batch_is_as_large_as_a_message_may_be(server: RunningServer) -> None:
     text = "я" * 2000
     fits = json.dumps({"items": [{"text": text}] * 1024}).encode()
@@ -190,26 +159,6 @@ def test_a_batch_is_as_large_as_a_message_may_be(server: RunningServer) -> None:
         *INVALID,
         "the message has 4511744 bytes; the limit is 4194304",
     )
-
-
-@pytest.mark.parametrize(
-    ("body", "code", "says"),
-    [
-        ({"items": []}, INVALID, "items: must have 1 to 1024 items, got 0"),
-        ({"items": [{"text": "a"}] * 1025}, INVALID, "items: must have 1 to 1024 items, got 1025"),
-        ({"items": ["a"]}, INVALID, "items[0]: must be an object, got a string"),
-        ({"texts": ["a"]}, INVALID, "unknown field `texts`; fields are items, model"),
-        ({"items": [{"text": "a", "model": "b"}]}, INVALID, "items[0]: unknown field `model`; fields are text, text_pair"),
-        ({"items": [{"text": "a"}], "model": "nosuch"}, (404, "NOT_FOUND"), "nosuch"),
-        ({"items": [{"text": "a"}], "explain": {}}, (501, "UNIMPLEMENTED"), "one text per call"),
-        (b'{"items": [' + b"{}," * 30_000 + b"{}]}", INVALID, "the body has more than 40000 values"),
-    ],
-)
-def test_a_batch_fails_as_a_whole_only_if_its_envelope_is_wrong(server: RunningServer, body: Any, code: tuple[int, str], says: str) -> None:
-    answer = call(server, BATCH, body)
-
-    assert answer.error[:2] == code
-    assert says in answer.error[2]
 
 
 def test_an_unknown_route_or_method_is_answered_in_json(server: RunningServer) -> None:
@@ -268,16 +217,3 @@ async def test_a_client_that_disconnects_leaves_the_queue_and_its_place_among_th
     assert total(server, "items", code="CANCELLED") == total(server, "dropped", reason="cancelled") == 1
     assert total(server, "requests", code="RESOURCE_EXHAUSTED", model="") == 1
     assert_nothing_left(server)
-
-
-def test_a_time_limit_too_short_for_an_idle_server_expires_at_once(start: Start) -> None:
-    server = start(runners=1)
-    set_cost(server, FixedCost(20.0))
-    # Once a second an idle server tries a request whatever its table predicts.
-    assert call(server, CLASSIFY, {"text": "probe"}).status == 200
-
-    answer = call(server, CLASSIFY, GOOD)
-
-    assert answer.error[:2] == (504, "DEADLINE_EXCEEDED")
-    assert "Retry-After" not in answer.headers
-    assert total(server, "refused", reason="deadline") == 1

@@ -32,7 +32,7 @@ def server(awake: None, settings: Settings) -> Iterator[RunningServer]:
 def assert_answers(server: RunningServer) -> None:
     assert [*call(server, EXPLAIN, {"text": TEXT}).lines[-1]] == ["summary"]
     # The last line goes out an instant before the call is over.
-    asyncio.run(until(lambda: server.app._grpc.calls._open == 0, "the call is over"))
+    asyncio.run(until(lambda: server.calls.open == 0, "the call is over"))
     assert server.metric("sentiment_explanations", model=MODEL) == 0
     assert_nothing_left(server)
 

@@ -4,7 +4,7 @@ import pytest
 
 from sentiment.client import Client, model_json
 from tests.conftest import RunningServer
-from tests.core.grpc.gate import Start, total
+from tests.core.grpc.gate import total
 from tests.core.http.http import call
 
 
@@ -52,13 +52,3 @@ def test_model_routes_are_counted_and_keep_the_clients_time_limit(server: Runnin
     assert {method: total(server, "requests", method=method, code="OK") - count for method, count in before.items()} == dict.fromkeys(
         before, 1
     )
-
-
-def test_model_routes_are_refused_when_too_many_calls_are_open(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = start()
-    monkeypatch.setattr(server.app._grpc.calls, "_open", server.settings.calls_max)
-
-    answer = call(server, "/v1/models")
-
-    monkeypatch.undo()
-    assert answer.error[:2] == (429, "RESOURCE_EXHAUSTED")

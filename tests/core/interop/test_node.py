@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from sentiment.call.names import SERVICE
-from sentiment.client.policy import ATTEMPTS_MAX, SERVICE_CONFIG
+from sentiment.client.policy import ATTEMPTS_MAX
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import RunningServer
 from tests.core.grpc.test_oip import positive
@@ -29,10 +29,6 @@ client.Classify({text: 'good'}, {deadline: Date.now() + 20000}, (error) => { con
 
 def answered(server: RunningServer, method: str) -> float:
     return server.metric("sentiment_requests_total", method=method, code="OK", model="tiny/1")
-
-
-def test_the_service_config_is_our_own_clients() -> None:
-    assert json.loads((PROTO / "sentiment/v1/service_config.json").read_text()) == SERVICE_CONFIG
 
 
 @pytest.mark.needs_tool("node")

@@ -1,4 +1,4 @@
-"""Run by the Python that has tritonclient: ``triton_admin.py ADMIN_PORT TOKEN``. Exchanges models and prints what it was told."""
+"""Run by the Python that has tritonclient: ``triton_admin.py ADMIN_PORT TOKEN``. Exchanges models and prints the answers."""
 
 import json
 import sys
@@ -9,10 +9,10 @@ from tritonclient.utils import InferenceServerException
 
 def main(target: str, token: str) -> None:
     client = triton.InferenceServerClient(target)
-    let_in = {"authorization": f"Bearer {token}"}
+    authorized = {"authorization": f"Bearer {token}"}
 
     def states() -> dict[str, str]:
-        index = client.get_model_repository_index(headers=let_in, as_json=True)["models"]
+        index = client.get_model_repository_index(headers=authorized, as_json=True)["models"]
         return {f"{one['name']}/{one['version']}": one.get("state", "") for one in index if one["name"] == "tiny"}
 
     try:
@@ -21,9 +21,9 @@ def main(target: str, token: str) -> None:
     except InferenceServerException as error:
         stranger = str(error.status())
     before = states()
-    client.load_model("tiny/2", headers=let_in)
+    client.load_model("tiny/2", headers=authorized)
     loaded = states()
-    client.unload_model("tiny/1", headers=let_in)
+    client.unload_model("tiny/1", headers=authorized)
     print(json.dumps({"stranger": stranger, "before": before, "loaded": loaded, "unloaded": states()}))
 
 

@@ -1,4 +1,4 @@
-"""Run by the Python that has tritonclient: ``triton_calls.py TARGET``. Prints what its clients, blocking and asyncio, were told."""
+"""Run by the Python that has tritonclient: ``triton_calls.py TARGET``. Prints the answers of its clients, blocking and asyncio."""
 
 import asyncio
 import json

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sentiment.admin_client import AdminClient
+from sentiment.lifecycle.served_model import RunningModel
 from sentiment.serving import event_loop
 from sentiment.serving.app import App
 from sentiment.settings import Settings
@@ -52,13 +53,17 @@ class Exchanging(RunningServer):
     def admin(self, token: str = TOKEN) -> AdminClient:
         return AdminClient(f"127.0.0.1:{self.app._exchange.port}", token=token)
 
+    def running(self, model: str) -> RunningModel:
+        """The loaded model of this ``name/version``."""
+        return next(running for running in self.app._lifecycle.running if running.id == model)
+
     def states(self) -> dict[str, tuple[str, str]]:
         """State and reason of each version of its own root."""
         with self.admin() as admin:
             return {f"{one.name}/{one.version}": (one.state, one.reason) for one in admin.index() if one.name != "english"}
 
 
-def run_in_vain(settings: Settings) -> None:
+def run_and_fail(settings: Settings) -> None:
     """Run a server that cannot start; raises its error."""
 
     async def run() -> None:

@@ -103,7 +103,7 @@ def test_an_unknown_argument_is_refused(unchanged: Exchanging, method: str, requ
     assert says in failed.value.details()
 
 
-def test_bytes_that_are_no_message_are_refused(unchanged: Exchanging) -> None:
+def test_bytes_that_are_not_a_message_are_refused(unchanged: Exchanging) -> None:
     with grpc.insecure_channel(port(unchanged)) as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/RepositoryIndex")
 
@@ -182,7 +182,7 @@ def test_a_load_goes_on_when_its_caller_leaves(
     make_version(root, 2)
     begun, let_go = hold_loads()
     left = threading.Event()
-    repository = server.app._repository
+    repository = server.app._lifecycle
     load = repository.load
 
     async def loads_until_he_leaves(model: str, use: bool = True) -> None:
@@ -281,7 +281,7 @@ def test_the_command_lists_by_the_grpc_port_what_is_loaded(
     assert (codes, capsys.readouterr().out) == ([0, 0], one * 2)
 
 
-def test_a_command_that_asks_the_wrong_port_is_told_so(
+def test_a_command_at_the_wrong_port_says_so(
     unchanged: Exchanging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("SENTIMENT_ADMIN_LISTEN", "SENTIMENT_ADMIN_TOKENS"):
@@ -296,6 +296,6 @@ def test_a_command_that_asks_the_wrong_port_is_told_so(
 
     said = capsys.readouterr().err.splitlines()
     assert codes == [1, 1, 2]
-    assert said[0].endswith(f"{unchanged.target} is no admin port; give it with --target or SENTIMENT_ADMIN_LISTEN")
+    assert said[0].endswith(f"{unchanged.target} is not an admin port; give it with --target or SENTIMENT_ADMIN_LISTEN")
     assert said[1].endswith("lists no models without its token; give --token-file FILE, or for an admin port SENTIMENT_ADMIN_TOKENS")
     assert said[2] == "error: the admin port needs a token: use --token-file FILE or set SENTIMENT_ADMIN_TOKENS"

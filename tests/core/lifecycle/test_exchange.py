@@ -15,11 +15,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from sentiment.client import AsyncClient, CallFailed, Classification, ExplainOptions
 from sentiment.errors import BadBundle, BadSettings
 from sentiment.explain.parts import ExplanationRequest, Summary
-from sentiment.lifecycle.repository import Nowhere
+from sentiment.lifecycle.lifecycle import NoFrontEnds
 from sentiment.lifecycle.served_model import RunningModel
 from sentiment.settings import Settings
 from tests.conftest import PLAIN
-from tests.core.lifecycle.conftest import TOKEN, Exchanging, break_golden, make_version, run_in_vain, score_of_good
+from tests.core.lifecycle.conftest import TOKEN, Exchanging, break_golden, make_version, run_and_fail, score_of_good
 from tests.core.observability.test_metrics import samples, scrape
 
 Start = Callable[..., Exchanging]
@@ -67,32 +67,32 @@ def test_a_version_loaded_but_not_used_gets_only_requests_that_name_it(exchangin
     assert server.states() == {"tiny/1": ("READY", "default"), "tiny/2": ("READY", ""), "other/1": ("READY", "in use")}
 
 
-class Followers(Nowhere):
-    """Notes what other processes are told, and what is in memory while a model is announced."""
+class Followers(NoFrontEnds):
+    """Records the messages to other processes, and what is in memory while a model is announced."""
 
     def __init__(self, server: Exchanging) -> None:
-        self._repository = server.app._repository
+        self._lifecycle = server.app._lifecycle
         self.told: list[tuple[str, str]] = []
         self.in_memory: list[str] = []
 
     async def add_model(self, running: RunningModel) -> None:
         self.told.append(("add", running.id))
-        self.in_memory = [one.id for one in self._repository.running]
+        self.in_memory = [one.id for one in self._lifecycle.running]
 
     async def use_model(self, running: RunningModel) -> None:
         self.told.append(("use", running.id))
 
 
-def test_other_processes_are_told_the_version_in_use_even_if_it_is_the_first_of_its_name(exchanging: Start, root: Path) -> None:
+def test_other_processes_get_the_version_in_use_even_if_it_is_the_first_of_its_name(exchanging: Start, root: Path) -> None:
     server = exchanging()
     make_version(root, 1, "other")
-    followers = server.app._repository.elsewhere = Followers(server)
+    followers = server.app._lifecycle.front_ends = Followers(server)
 
     with server.admin() as admin:
         admin.load("other")
         admin.use("other/1")
 
-    # The first version of a name is in use at once. Others may have been told otherwise while it was announced.
+    # The first version of a name is in use at once. Others may have got another one while it was announced.
     assert followers.told == [("add", "other/1"), ("use", "other/1"), ("use", "other/1")]
     # While it is announced it may get texts, so its runs are watched.
     assert followers.in_memory == ["tiny/1", "other/1"]
@@ -285,7 +285,7 @@ def test_a_model_is_unloaded_only_after_its_requests_are_answered(exchanging: St
     make_version(root, 2)
 
     async def read_while_it_is_unloaded() -> tuple[bool, bool]:
-        repository = server.app._repository
+        repository = server.app._lifecycle
         old = server.app._models.find("tiny/1")
         asked = ExplanationRequest("good film", methods=("occlusion",), attributions=True)
         parts = old.explaining.explain(asked, asyncio.get_running_loop().time() + 60)
@@ -346,6 +346,6 @@ def test_a_further_model_that_is_bad_or_too_large_stops_the_startup(settings: Se
     own = {"bundles": (root,), "admin_listen": "127.0.0.1:0", "admin_tokens": str(tokens)}
 
     with pytest.raises(BadBundle, match=r"golden\[0\]"):
-        run_in_vain(settings.model_copy(update=own | {"models": ("other",)}))
+        run_and_fail(settings.model_copy(update=own | {"models": ("other",)}))
     with pytest.raises(BadSettings, match="models_bytes_max"):
-        run_in_vain(settings.model_copy(update=own | {"models_bytes_max": 10}))
+        run_and_fail(settings.model_copy(update=own | {"models_bytes_max": 10}))

@@ -19,7 +19,7 @@ from sentiment.lifecycle.loading import Loaded, load
 from sentiment.lifecycle.startup import load_all
 from sentiment.model import folders
 from sentiment.settings import Settings
-from tests.core.lifecycle.conftest import Exchanging, break_golden, make_version, run_in_vain
+from tests.core.lifecycle.conftest import Exchanging, break_golden, make_version, run_and_fail
 from tests.tiny import make_bundle, read_manifest
 
 Start = Callable[..., Exchanging]
@@ -200,7 +200,7 @@ def test_the_watch_does_not_undo_a_rollback(exchanging: Start, root: Path, from_
     if from_startup:
         make_version(root, 2)
     server = exchanging()
-    watch = FolderWatch(server.app._repository, ["tiny"], [root], every_s=3600)
+    watch = FolderWatch(server.app._lifecycle, ["tiny"], [root], every_s=3600)
 
     def version_after_checks() -> int:
         asyncio.run_coroutine_threadsafe(look(watch, 3), server.loop).result(PATIENCE_S)
@@ -297,7 +297,7 @@ def test_startup_skips_a_bad_version_only_with_a_watch(exchanging: Start, settin
     break_golden(make_version(root, 2))
 
     with pytest.raises(BadBundle, match=r"golden\[0\]"):
-        run_in_vain(settings.model_copy(update={"bundles": (root,)}))
+        run_and_fail(settings.model_copy(update={"bundles": (root,)}))
     server = exchanging(models_watch_s=3600)
 
     with server.client() as client:

@@ -174,11 +174,11 @@ def versions(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_only_the_version_in_use_is_compared_and_each_loaded_one_begins_anew(
+def test_only_the_version_in_use_is_compared_and_each_loaded_one_starts_at_zero(
     exchanging: Callable[..., Exchanging], versions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = exchanging(bundles=(versions,), model="english/1", hidden_drift_share=1.0)
-    first = server.app._repository._running["english/1"].explaining
+    first = server.running("english/1").explaining
     assert first is not None
     offered: list[str] = []
     add = sampling.Sampling.add
@@ -207,7 +207,7 @@ def test_only_the_version_in_use_is_compared_and_each_loaded_one_begins_anew(
     assert offered == ["english/1", "english/2", "english/1", "english/2"]
 
 
-def test_an_end_while_the_graph_is_loaded_is_no_verdict_on_it() -> None:
+def test_a_stop_while_the_graph_loads_does_not_mark_it_as_bad() -> None:
     explainer = Explainer(load_classifier(ENGLISH))
 
     def end(_run: Callable[[], None]) -> None:

@@ -13,7 +13,8 @@ import pytest
 from sentiment.call.calls import CallLimits, Calls
 from sentiment.client import CallFailed
 from sentiment.explain.parts import ExplanationRequest, Part, Summary
-from sentiment.explain.thread import ExplainThreads, Job
+from sentiment.explain.thread import ExplainThreads, ExplanationTask
+from sentiment.lifecycle.states import State
 from sentiment.observability.metrics import Metrics
 from tests.core.lifecycle.conftest import Exchanging, make_version
 
@@ -30,7 +31,7 @@ def test_an_unload_completes_for_all_versions_when_its_caller_leaves(
     with server.admin() as admin:
         admin.load("other/1")
         admin.load("other/2")
-    repository = server.app._repository
+    repository, models = server.app._lifecycle, server.app._models
     runners = [runner for running in repository.running if running.classifier.manifest.name == "other" for runner in running.loaded.runners]
     threads = [runner._thread for runner in runners]
     let_go: asyncio.Event = asyncio.Event()
@@ -47,10 +48,10 @@ def test_an_unload_completes_for_all_versions_when_its_caller_leaves(
         await asyncio.wait({unloading}, timeout=0.05)
         unloading.cancel()
         await asyncio.wait({unloading})
-        leaving = set(repository._leaving)
+        leaving = set(models.ids(State.ENDING))
         let_go.set()
         async with asyncio.timeout(60):
-            while repository._leaving:
+            while models.ids(State.ENDING):
                 await asyncio.sleep(0.01)
         return leaving
 
@@ -84,7 +85,7 @@ def test_a_load_without_room_may_be_retried_once_an_unload_is_over(exchanging: S
         make_version(root, version)
 
     async def load_while_one_leaves() -> str:
-        repository = server.app._repository
+        repository = server.app._lifecycle
         await repository.load("tiny/2")
         old = server.app._models.find("tiny/1")
         asked = ExplanationRequest("good film", methods=("occlusion",), attributions=True)
@@ -150,7 +151,7 @@ def test_a_busy_explain_thread_ends_after_it_is_closed() -> None:
     threads = ExplainThreads(Slow(), 1, lambda *_: None, lambda *_: None, lambda: 1.0)
     now = time.monotonic()
     asked: dict[str, Any] = {"caller": "", "short": True, "heavy": False, "arrived_at": now, "deadline_at": now + 60}
-    threads.submit(Job(**asked, work_s=1, least_s=1, request=ExplanationRequest("good")))
+    threads.submit(ExplanationTask(**asked, work_s=1, least_s=1, request=ExplanationRequest("good")))
     assert works.wait(60)
 
     threads.close(0.0)

@@ -21,12 +21,13 @@ import pytest
 import structlog
 
 from sentiment import Local
+from sentiment.batch_limits import ON_GPU
 from sentiment.batching.cost import CostTable
 from sentiment.batching.layout import Padded
 from sentiment.client import CallFailed, Classification
 from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost, Unsupported
 from sentiment.explain.engine import Explainer
-from sentiment.lifecycle.loading import ON_GPU, Loaded, load
+from sentiment.lifecycle.loading import Loaded, load
 from sentiment.model.classifier import load_classifier
 from sentiment.model.gpu import devices, nvml, on_device
 from sentiment.model.gpu import graphs as gpu_graphs
@@ -99,7 +100,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
 
 
 def sessions(server: RunningServer) -> list[DeviceSession]:
-    found = [runner.classifier.session for runner in server.app._repository.running[0].loaded.runners if runner.classifier]
+    found = [runner.classifier.session for runner in server.app._lifecycle.running[0].loaded.runners if runner.classifier]
     assert all(isinstance(session, DeviceSession) for session in found)
     return found  # type: ignore[return-value]  # as the line above says
 
@@ -417,7 +418,7 @@ def test_texts_are_answered_explained_and_counted_by_device(start: Callable[...,
     # Not the served graph: that one belongs to the devices' runners.
     assert (explanation.precision, explanation.provider) == ("fp32", "CPUExecutionProvider")
     assert explanation.explain_provider == ""
-    assert {runner.name for runner in server.app._repository.running[0].loaded.runners} == {"cuda:0", "cuda:1"}
+    assert {runner.name for runner in server.app._lifecycle.running[0].loaded.runners} == {"cuda:0", "cuda:1"}
     assert sum(server.metric("sentiment_runner_busy_seconds_total", runner=name) for name in ("cuda:0", "cuda:1")) > 0
     assert server.metric("sentiment_stage_seconds_sum", stage="copy", model="tiny/1") > 0
 
@@ -455,7 +456,7 @@ def test_attention_and_gradients_run_on_a_gpu_only_if_asked(start: Callable[...,
     with server.client() as client:
         assert client.explain("a good film").label == "positive"
 
-    explaining = server.app._repository.running[0].explaining
+    explaining = server.app._lifecycle.running[0].explaining
     assert explaining is not None
     assert explaining.explainer._providers == providers
 
@@ -494,7 +495,7 @@ def test_packed_batches_are_answered_like_single_texts(
 
 def test_models_on_gpus_are_exchanged_while_they_serve(start: Callable[..., RunningServer]) -> None:
     server = start(device="cuda")
-    repository = server.app._repository
+    repository = server.app._lifecycle
 
     with server.client() as client:
         asyncio.run_coroutine_threadsafe(repository.load("paired/1"), server.loop).result(PATIENCE_S * 6)
@@ -513,7 +514,7 @@ def test_models_on_gpus_are_exchanged_while_they_serve(start: Callable[..., Runn
 
 def test_models_on_a_gpu_whose_runs_are_captured_cannot_be_exchanged_while_they_serve(start: Callable[..., RunningServer]) -> None:
     server = start(device="cuda:0", device_captures=True)
-    loading = asyncio.run_coroutine_threadsafe(server.app._repository.load("paired/1"), server.loop)
+    loading = asyncio.run_coroutine_threadsafe(server.app._lifecycle.load("paired/1"), server.loop)
 
     with pytest.raises(Unsupported, match="cannot be changed while they serve with device_captures"):
         loading.result(PATIENCE_S)
@@ -723,7 +724,7 @@ def test_a_lone_text_runs_on_idle_cores_unless_that_is_turned_off(
     monkeypatch.setattr(Session, "run_wide", record)
     monkeypatch.setattr(CostTable, "widening_saves", lambda *_: True)
     server = start(device="cpu", runners=2, batch_threads_max=threads_max)
-    assert server.app._repository.running[0].loaded.classifier.session.width == width
+    assert server.app._lifecycle.running[0].loaded.classifier.session.width == width
     wide.clear()
 
     with server.client() as client:
@@ -742,7 +743,7 @@ def test_a_model_whose_bits_differ_on_several_cores_uses_one(start: Callable[...
 
     (found,) = (entry["reason"] for entry in logs if entry["event"] == "not_wide")
     assert found.endswith("tiny/1/fp32.onnx: golden[0]: other logits in 2 threads than in one")
-    assert server.app._repository.running[0].loaded.classifier.session.width == 1
+    assert server.app._lifecycle.running[0].loaded.classifier.session.width == 1
 
 
 def test_a_missing_named_gpu_exits_with_2(bundles: Path) -> None:

@@ -19,8 +19,9 @@ from structlog.testing import capture_logs
 
 from sentiment.client import Classification, Client
 from sentiment.lifecycle import sampling, shadow
+from sentiment.lifecycle.registry import Models
+from sentiment.lifecycle.states import Event
 from sentiment.pipeline.queries import QueryReader
-from sentiment.pipeline.registry import Models
 from tests.core.lifecycle.conftest import Exchanging
 from tests.core.observability.test_metrics import samples, scrape
 from tests.tiny import SPECIAL, WEIGHTS, make_bundle, read_manifest, write_manifest
@@ -103,7 +104,7 @@ class Held:
     def __init__(self, server: Exchanging, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.let_go = threading.Event(), threading.Event()
         self.priorities: list[int] = []
-        session = server.app._repository._running["tiny/2"].loaded.explained.session
+        session = server.running("tiny/2").loaded.explained.session
         run = session.run
 
         def hold(*given: Any) -> Any:
@@ -228,7 +229,7 @@ def test_a_version_that_fails_or_refuses_a_text_is_counted_and_logged_once(excha
         assert client.classify(TEXTS[-1]).truncated
         until(lambda: dropped(server, "failed") == 1)
         refused = [line for line in logs if line["event"] == "shadow_failed"]
-        session = server.app._repository._running["tiny/2"].loaded.explained.session
+        session = server.running("tiny/2").loaded.explained.session
         session.close()
 
         assert {client.classify("good").model.version for _ in range(3)} == {1}
@@ -241,7 +242,7 @@ def test_a_version_that_fails_or_refuses_a_text_is_counted_and_logged_once(excha
 
 def test_a_panic_of_the_tokenizer_fails_one_text_and_the_next_is_compared(server: Exchanging, monkeypatch: pytest.MonkeyPatch) -> None:
     class PanicException(BaseException):
-        """As pyo3's, which is no Exception either."""
+        """As pyo3's, which is not an Exception either."""
 
     read, texts = QueryReader.read, iter(range(2))
 
@@ -261,7 +262,7 @@ def test_a_panic_of_the_tokenizer_fails_one_text_and_the_next_is_compared(server
 def test_while_texts_are_classified_the_thread_rests_for_its_share(server: Exchanging, monkeypatch: pytest.MonkeyPatch) -> None:
     works_s = 0.1
     spans: list[tuple[float, float]] = []
-    session = server.app._repository._running["tiny/2"].loaded.explained.session
+    session = server.running("tiny/2").loaded.explained.session
     run = session.run
 
     def slow(*given: Any) -> Any:
@@ -272,7 +273,7 @@ def test_while_texts_are_classified_the_thread_rests_for_its_share(server: Excha
 
     monkeypatch.setattr(session, "run", slow)
     # However long this machine takes for it.
-    monkeypatch.setattr(server.app._repository, "busy", lambda: True)
+    monkeypatch.setattr(server.app._lifecycle, "busy", lambda: True)
     with server.client() as client:
         client.classify_batch(["good"] * 3)
         until(lambda: compared(server) == 3)
@@ -299,8 +300,8 @@ def test_without_the_setting_there_is_nothing_to_pay_for(exchanging: Start, root
 
     started = {thread.name for thread in threading.enumerate() if thread.ident not in before}
     assert not [name for name in started if name.startswith("sampling")]
-    assert server.app._repository.shadow is None
-    assert not any(running.samples for running in server.app._repository.running)
+    assert server.app._lifecycle.shadow is None
+    assert not any(running.samples for running in server.app._lifecycle.running)
 
 
 def test_the_version_beside_is_the_highest_other_one_with_the_same_labels() -> None:
@@ -310,14 +311,14 @@ def test_the_version_beside_is_the_highest_other_one_with_the_same_labels() -> N
 
     models = Models("tiny")
     one, two, nine = version(1), version(2, "positive", "negative"), version(9)
-    models.add(one)
+    models.follow([one], [one])
     assert models.beside(one) is None
-    for served in (two, nine, version(10, "negative", "neutral", "positive"), version(11, name="other")):
-        models.add(served, use=False)
+    others = version(10, "negative", "neutral", "positive"), version(11, name="other")
+    models.follow([one, two, nine, *others], [one])
 
     assert models.beside(one) is nine
     assert models.beside(nine) is None
-    models.remove(nine)
+    models.move("tiny/9", Event.WITHDRAWN)
     assert models.beside(one) is two
-    models.use(two)
+    models.use("tiny/2")
     assert models.beside(two) is one

@@ -152,7 +152,7 @@ def test_costs_learned_from_batches_are_used_after_a_restart(classifier: Classif
     assert read.points()[(1, 8)] > 2 * 8e-3
 
 
-def measured_anew(classifier: Classifier, machine: Machine, cache: Path, limits: BatchLimits = LIMITS) -> bool:
+def measured_again(classifier: Classifier, machine: Machine, cache: Path, limits: BatchLimits = LIMITS) -> bool:
     """Whether the next startup measures. It must measure everything or read the table."""
     machine.ran.clear()
     warm_up(classifier, limits, cache, measure_s=0.0)
@@ -163,38 +163,38 @@ def measured_anew(classifier: Classifier, machine: Machine, cache: Path, limits:
 def test_each_bundle_has_a_table_of_its_own(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     other = load_classifier(make_bundle(tmp_path / "other", version=2))
-    assert measured_anew(classifier, machine, cache)
+    assert measured_again(classifier, machine, cache)
 
-    assert measured_anew(other, machine, cache)
+    assert measured_again(other, machine, cache)
 
-    assert not measured_anew(classifier, machine, cache)
-    assert not measured_anew(other, machine, cache)
+    assert not measured_again(classifier, machine, cache)
+    assert not measured_again(other, machine, cache)
 
 
 @pytest.mark.parametrize(("what", "value"), [("RUNTIME_VERSION", "0.0.1"), ("_processor", lambda: 99), ("cores_granted", lambda: 99)])
 def test_another_runtime_or_machine_is_measured(
     what: str, value: object, classifier: Classifier, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured_anew(classifier, machine, tmp_path)
+    measured_again(classifier, machine, tmp_path)
 
     monkeypatch.setattr(module, what, value)
 
-    assert measured_anew(classifier, machine, tmp_path)
+    assert measured_again(classifier, machine, tmp_path)
 
 
 def test_other_limits_have_other_shapes_and_are_measured(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
-    measured_anew(classifier, machine, tmp_path)
+    measured_again(classifier, machine, tmp_path)
 
-    assert measured_anew(classifier, machine, tmp_path, BatchLimits(rows=8, tokens=256, scores_bytes=2**30, heads=2))
+    assert measured_again(classifier, machine, tmp_path, BatchLimits(rows=8, tokens=256, scores_bytes=2**30, heads=2))
 
 
 def test_a_table_with_another_key_under_its_name_is_not_used(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
-    measured_anew(classifier, machine, tmp_path)
+    measured_again(classifier, machine, tmp_path)
 
     kept = json.loads(kept_file(tmp_path).read_text())
     kept_file(tmp_path).write_text(json.dumps(kept | {"key": kept["key"] | {"digest": "another"}}))
 
-    assert measured_anew(classifier, machine, tmp_path)
+    assert measured_again(classifier, machine, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -214,17 +214,17 @@ def test_a_table_with_another_key_under_its_name_is_not_used(classifier: Classif
     ],
 )
 def test_a_file_that_cannot_be_read_is_logged_and_replaced(text: bytes, classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
-    measured_anew(classifier, machine, tmp_path)
+    measured_again(classifier, machine, tmp_path)
     path = kept_file(tmp_path)
     kept = json.loads(path.read_text())
     others = [point for point in kept["points"] if point[:2] != [4, 32]]
     path.write_bytes(text.replace(b"KEY", json.dumps(kept["key"]).encode()).replace(b"OTHERS", json.dumps(others)[1:-1].encode()))
 
     with structlog.testing.capture_logs() as logs:
-        assert measured_anew(classifier, machine, tmp_path)
+        assert measured_again(classifier, machine, tmp_path)
 
     assert [(log["event"], log["log_level"], log["path"]) for log in logs] == [("cost_table_unreadable", "warning", str(path))]
-    assert not measured_anew(classifier, machine, tmp_path)
+    assert not measured_again(classifier, machine, tmp_path)
 
 
 def test_a_missing_table_is_not_logged(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_model_whose_wide_runs_fail_is_served_without_them(
     assert machine.ran == SHAPES[:1]
 
 
-def test_a_kept_table_without_wide_costs_is_measured_anew_where_they_are_needed(
+def test_a_stored_table_without_wide_costs_is_measured_again_where_they_are_needed(
     classifier: Classifier, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warm_up(classifier, LIMITS, tmp_path, measure_s=0.0)

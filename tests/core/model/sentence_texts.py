@@ -8,7 +8,7 @@ What the boundaries follow:
 - Sentences within quotes and brackets count. A quote goes on with its "she said".
 - An ellipsis ends a sentence if a new one follows, not where somebody hesitates.
 - Paragraphs, list items, headings and lines of a form are sentences; a wrapped line, and a greeting before a line break, are not.
-- What holds no word is no sentence of its own. The number of a list item belongs to its item.
+- A part without a word is not a sentence of its own. The number of a list item belongs to its item.
 """
 
 from dataclasses import dataclass

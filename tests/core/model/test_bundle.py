@@ -111,7 +111,7 @@ def test_a_config_that_no_manifest_lists_is_not_read(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"not JSON", b"[]", b"\xff{}", b"[" * 200_000, b'{"a":' * 200_000, b" " * (CONFIG_BYTES_MAX + 1)])
-def test_a_config_that_is_no_json_object_is_an_error(bundle: Path, content: bytes) -> None:
+def test_a_config_that_is_not_a_json_object_is_an_error(bundle: Path, content: bytes) -> None:
     (bundle / "config.json").write_bytes(content)
     write_manifest(bundle, read_manifest(bundle))
 
@@ -159,7 +159,7 @@ FILES = ["MODEL_CARD.md", "config.json", "fp32.onnx", "manifest.json", "tokenize
 @pytest.mark.parametrize("relative", [True, False])
 def test_a_link_out_of_the_folder_is_not_followed_whatever_it_leads_to(bundle: Path, name: str, relative: bool) -> None:
     secret = bundle.parent / "secret"
-    # With the right content: not even its hash is told.
+    # With the right content: not even its hash is revealed.
     (bundle / name).rename(secret)
     (bundle / name).symlink_to(Path("..", "secret") if relative else secret)
 
@@ -176,7 +176,7 @@ def test_a_link_by_way_of_another_folder_is_not_followed(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_is_no_file_is_an_error_and_holds_nobody_up(bundle: Path, name: str) -> None:
+def test_a_bundle_entry_that_is_not_a_file_is_an_error_at_once(bundle: Path, name: str) -> None:
     (bundle / name).unlink()
     os.mkfifo(bundle / name)
     assert why_not(bundle) == f"{bundle / name}: is not a regular file"

@@ -461,7 +461,7 @@ def test_the_test_graph_of_a_device_is_the_square_of_a_matrix() -> None:
     assert helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10).SerializeToString() == SQUARE
 
 
-def test_a_runtime_without_the_provider_is_no_device() -> None:
+def test_without_the_provider_there_is_no_device() -> None:
     with pytest.raises(NoDevice, match="needs NoSuchExecutionProvider; this ONNX Runtime has"):
         prove(Device("cuda:0", 0, Accelerator("NoSuchExecutionProvider", "cuda")))
 
@@ -475,7 +475,7 @@ def test_a_runtime_without_the_provider_is_no_device() -> None:
         ("1.32.0", (9, 0), r"onnxruntime-gpu 1.32.0 was not tested; .*\(pip install 'onnxruntime-gpu\[cuda,cudnn\]>=1.31.1,<1.32'\)"),
     ],
 )
-def test_what_the_wheel_cannot_run_is_refused_before_a_run(
+def test_a_gpu_that_the_wheel_cannot_run_is_refused_before_a_run(
     monkeypatch: pytest.MonkeyPatch, version: str, capability: tuple[int, int], says: str
 ) -> None:
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA.provider])
@@ -502,7 +502,7 @@ def test_the_tested_releases_are_those_that_are_installed() -> None:
     assert f"onnxruntime-gpu[cuda,cudnn]>={first},<{end}" in extras["gpu"]
 
 
-def test_a_graph_that_is_no_classifier_is_refused(graph: Path) -> None:
+def test_a_graph_that_is_not_a_classifier_is_refused(graph: Path) -> None:
     with pytest.raises(BadBundle, match="returns 2 logits per row; the manifest says 3"):
         DeviceSession(graph, PLAIN, logits=3)
     with pytest.raises(BadBundle, match=r"has unknown inputs: attention_mask; supported are input_ids, position_ids"):

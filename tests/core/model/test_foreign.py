@@ -1,4 +1,4 @@
-"""Texts in another language or script are told from English ones by their fragments."""
+"""Texts in another language or script are distinguished from English ones by their fragments."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -16,10 +16,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto
 
+from sentiment.batch_limits import ON_GPU
 from sentiment.batching.cost import CostTable
 from sentiment.batching.layout import PADDED, Candidates, Packed, Padded
 from sentiment.batching.plan import BatchLimits, Prices
-from sentiment.lifecycle.loading import ON_GPU, SCORES_KEPT_MAX
+from sentiment.lifecycle.loading import SCORES_KEPT_MAX
 from sentiment.model.gpu.device_session import LENGTH_STEP, TOKENS_STEP, DeviceSession
 from sentiment.model.gpu.graphs import make_graphs
 from sentiment.model.tokenizer import Row

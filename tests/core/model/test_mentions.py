@@ -69,7 +69,7 @@ def test_the_first_mention_is_found_in_any_case_and_has_the_offsets_of_the_text(
         ("\ubc30\ud130\ub9ac\uac00", "\ud130\ub9ac"),
     ],
 )
-def test_a_part_of_a_word_is_no_mention(text: str, target: str) -> None:
+def test_part_of_a_word_is_not_a_mention(text: str, target: str) -> None:
     assert Mentions(text).find(target) is None
 
 

@@ -122,10 +122,10 @@ def test_a_runners_thread_and_its_replacement_have_a_lower_priority(outcomes: Ou
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
 def test_a_nice_batch_has_a_lower_priority_and_the_next_one_has_not(outcomes: Outcomes) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    running, session = Runner("cpu-7", nicer=Runner("cpu-7-nice", 5)), FakeSession()
+    running, session = Runner("cpu-7", low_priority=Runner("cpu-7-nice", 5)), FakeSession()
 
-    for nice in (False, True, False):
-        running.start(FakeClassifier(session), [ROW], outcomes.put, nice=nice)
+    for low in (False, True, False):
+        running.start(FakeClassifier(session), [ROW], outcomes.put, low_priority=low)
         assert isinstance(outcomes.next(), Ran)
 
     assert [niceness - own for niceness in session.niceness] == [0, 5, 0]

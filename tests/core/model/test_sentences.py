@@ -146,7 +146,7 @@ def test_the_work_grows_with_the_length_of_a_text(unit: str, work: Counter[str])
     assert work["read"] < 40 * length
 
 
-def test_whoever_needs_the_first_sentences_does_not_wait_for_the_rest(work: Counter[str]) -> None:
+def test_the_first_sentences_do_not_wait_for_the_rest(work: Counter[str]) -> None:
     assert len(list(islice(sentences("It is so. " * 100_000), 3))) == 3
     assert work["read"] < 1_000
 

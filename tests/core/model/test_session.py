@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from sentiment.model.session import Session, Stop
+from sentiment.model.session import PAIRS_FIT, Session, Stop
 from tests.tiny import make_bundle, make_graph
 
 LOAD = "import sys; from pathlib import Path; from sentiment.model.session import Session; Session(Path(sys.argv[1]))"
@@ -42,6 +43,40 @@ def test_loading_a_graph_writes_nothing_into_the_home_folder(tmp_path: Path) -> 
     subprocess.run([sys.executable, "-c", LOAD, str(graph)], env={**environment, "HOME": str(home)}, timeout=60, check=True)
 
     assert list(home.rglob("*")) == []
+
+
+@pytest.mark.parametrize(
+    ("stated", "metadata", "made_exact"),
+    [
+        (True, {}, [False]),
+        (False, {PAIRS_FIT: "1"}, [True]),
+        # A bundle of before 0.2.0 does not state it.
+        (None, {PAIRS_FIT: "1"}, [False]),
+        (None, {}, [False, True]),
+    ],
+)
+def test_products_are_made_exact_unless_the_manifest_or_else_the_graph_says_that_they_fit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stated: bool | None, metadata: dict[str, str], made_exact: list[bool]
+) -> None:
+    graph = make_graph()
+    helper.set_model_props(graph, metadata)
+    onnx.save(graph, tmp_path / "graph.onnx")
+    loads: list[bool] = []
+    load = onnxruntime.InferenceSession
+
+    def loading(path: str, options: onnxruntime.SessionOptions, **arguments: Any) -> onnxruntime.InferenceSession:
+        try:
+            loads.append(options.get_session_config_entry("session.x64quantprecision") == "1")
+        except RuntimeError:  # not set
+            loads.append(False)
+        return load(path, options, **arguments)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", loading)
+
+    session = Session(tmp_path / "graph.onnx", pairs_fit=stated)
+
+    assert loads == made_exact
+    assert session.pairs_fit is not made_exact[-1]
 
 
 def make_counting_graph() -> onnx.ModelProto:

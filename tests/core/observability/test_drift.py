@@ -88,7 +88,7 @@ KINDS = {
 
 
 def drawn(rng: np.random.Generator, texts: int, share: float) -> dict[str, list[int]]:
-    """The counts of texts of which about so many are sentences."""
+    """The counts of texts of which about ``share`` are sentences."""
     kinds = {signal: share * np.array(of["sentences"]) + (1 - share) * np.array(of["reviews"]) for signal, of in KINDS.items()}
     return {signal: rng.multinomial(texts, shares).tolist() for signal, shares in kinds.items()}
 
@@ -176,7 +176,7 @@ def test_the_shares_of_a_mixture_are_the_likeliest() -> None:
     assert found == pytest.approx(max(np.linspace(0, 1, 1001)[1:-1].tolist(), key=likelihood), abs=0.001)
 
 
-def test_a_mixture_counts_as_many_texts_as_estimate_it_as_well() -> None:
+def test_a_mixture_has_the_effective_sample_size_of_its_estimate() -> None:
     assert mixed({"one": [100, 0], "other": [100, 300]}, {"one": 0, "other": 1}) == pytest.approx([100, 300])
     assert mixed({"one": [100, 0], "other": [0, 100]}, {"one": 0.5, "other": 0.5}) == pytest.approx([100, 100])
 

@@ -92,7 +92,7 @@ def test_the_last_label_of_an_answer_counts_and_counts_once(start: Start, folder
     assert {(row["model"], row["digest"], row["abstain"]) for row in found} == {("tiny/1", digest, False)}
 
 
-def test_a_labelled_text_is_answered_anew_and_not_counted_as_an_answer(start: Start, folder: Path) -> None:
+def test_a_labelled_text_is_classified_again_without_being_counted(start: Start, folder: Path) -> None:
     server = start(journal=str(folder), models=("paired",))
     with server.client() as client:
         told = client.feedback("negative", f"a good {SECRET}")
@@ -149,14 +149,14 @@ def test_no_label_is_right_counts_as_wrong_and_takes_back_the_label_before(start
         client.classify("good", request_id="one")
         client.feedback("positive", request_id="one")
         told = client.feedback(None, request_id="one")
-        anew = call(server, "/v1/feedback", {"text": "a film", "none": True}).json
+        again = call(server, "/v1/feedback", {"text": "a film", "none": True}).json
         client.feedback("negative", "bad")
         counts = accuracy(server), counted(server, "false"), counted(server, "true")
     server.stop()
     (path,) = files_of(folder)
 
-    assert (told.predicted, told.right, anew["right"]) == ("positive", False, False)
-    assert anew["abstain"]
+    assert (told.predicted, told.right, again["right"]) == ("positive", False, False)
+    assert again["abstain"]
     assert counts == ((0.5, 2), 1, 2)
     assert [row["label"] for row in feedback_rows(folder)] == ["positive", None, None, "negative"]
     assert list(read_examples(path, LABELS)) == [Example("bad", 0)]
@@ -406,7 +406,7 @@ def test_feedback_without_a_journal_names_the_setting(client: Client) -> None:
     assert "SENTIMENT_JOURNAL" in caught.value.message
 
 
-def test_front_ends_hand_feedback_to_the_executor_whoever_answered(bundles: Path, folder: Path) -> None:
+def test_front_ends_hand_feedback_to_the_executor_whatever_process_answered(bundles: Path, folder: Path) -> None:
     server = Server(bundles, "--journal", str(folder), "--journal-texts")
     try:
         server.wait_ready()

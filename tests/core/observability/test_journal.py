@@ -190,7 +190,7 @@ def test_files_are_readable_by_the_servers_user_only(start: Start, folder: Path)
 def test_a_killed_server_leaves_whole_lines_and_a_later_one_begins_another_file(serve: Callable[..., Server], folder: Path) -> None:
     server = serve("--journal", str(folder), "--journal-texts")
     with server.client() as client:
-        # So many that some wait for the disk when the process is killed.
+        # Enough that some wait for the disk when the process is killed.
         for _ in range(10):
             client.classify_batch(["a good film " * 8] * 512, timeout_s=PATIENCE_S)
         written = server.total("journal_lines_total")
@@ -365,7 +365,7 @@ def unusable(folder: Path, **changes: Any) -> str:
     return str(caught.value)
 
 
-def test_a_folder_that_cannot_be_used_stops_the_start_and_the_reason_is_told(tmp_path: Path, start: Start) -> None:
+def test_an_unusable_folder_stops_the_start_with_the_reason(tmp_path: Path, start: Start) -> None:
     file = tmp_path / "file"
     file.touch()
 
@@ -388,7 +388,7 @@ def test_a_folder_without_permission_stops_the_start(tmp_path: Path) -> None:
         os.setreuid(user, -1)
 
 
-def test_a_disk_that_hangs_holds_up_nobody_and_what_does_not_fit_is_counted(tmp_path: Path) -> None:
+def test_a_hanging_disk_delays_no_call_and_dropped_lines_are_counted(tmp_path: Path) -> None:
     """The folder's lock is held, so that no file can be begun: the thread waits as for a disk."""
     files = JournalFiles(tmp_path, "server", 1, 10_000, 1000, Clock())
     lost: list[int] = []

@@ -62,7 +62,7 @@ class Written:
         self.growing.pop(process, None)
 
     def remove(self, place: int) -> None:
-        """Remove a file, the oldest is 0, whoever writes it."""
+        """Remove a file, the oldest is 0, of any process."""
         for path in files_of(self.folder)[place : place + 1]:
             path.unlink()
             self.growing = {process: (file, late) for process, (file, late) in self.growing.items() if file != path}
@@ -91,7 +91,7 @@ def found(index: JournalIndex, bytes_max: int = WHOLE) -> dict[Asked, dict[str, 
 
 
 @pytest.mark.parametrize("edited", [{"label": None}, {"time": 5}, {"scores": []}])
-def test_a_line_that_somebody_edited_is_no_answer_and_others_are_found(tmp_path: Path, edited: dict[str, object]) -> None:
+def test_an_edited_line_is_not_an_answer_and_others_are_found(tmp_path: Path, edited: dict[str, object]) -> None:
     spoilt, whole = Asked("a", 0), Asked("a", 1)
     Written(tmp_path).write(0, [line_of(json.loads(answer(spoilt, BEGUN)) | edited), answer(whole, BEGUN)])
 
@@ -157,7 +157,7 @@ def journal(tmp_path: Path) -> Written:
     return written
 
 
-def test_only_new_bytes_are_read_whoever_asks_for_what(journal: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_new_bytes_are_read_whatever_is_asked_for(journal: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     index, read = JournalIndex(journal.folder), read_bytes(monkeypatch)
     size = sum(path.stat().st_size for path in journal.folder.iterdir())
     new = answer(NAMES[0], journal.now)
@@ -250,7 +250,7 @@ def test_a_file_that_grows_line_by_line_is_looked_up_as_fast_as_one_that_was_rea
     assert len(file._begins) == 1
 
 
-def test_a_file_that_is_replaced_by_an_edited_copy_is_read_anew(journal: Written) -> None:
+def test_a_file_replaced_by_an_edited_copy_is_read_again(journal: Written) -> None:
     index, path = JournalIndex(journal.folder), files_of(journal.folder)[0]
     index.find([NEVER], WHOLE)
     copy = path.with_suffix(".part")

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from sentiment.client import AsyncClient, CallFailed, Client
-from sentiment.explain.engine.request_check import METHODS as ATTRIBUTION_METHODS
+from sentiment.explain.methods.registry import METHODS as ATTRIBUTION_METHODS
 from sentiment.model.bundle import load_bundle
 from sentiment.observability.drift import stability_index
 from sentiment.observability.expected_accuracy import WITHHELD, interval
@@ -305,7 +305,7 @@ def test_the_recorded_error_of_the_expected_accuracy_is_that_of_the_data_set_tha
     assert total(text, "expected_accuracy_error", model="tiny/1") == pytest.approx(0.07)
 
 
-def test_drift_is_told_of_texts_that_are_not_the_references(start: Callable[..., RunningServer]) -> None:
+def test_texts_unlike_the_references_are_reported_as_drift(start: Callable[..., RunningServer]) -> None:
     server = start(call_rows_max=1000)
     with server.client() as client:
         client.classify_batch(["awful film", "a good film"] * 490, timeout_s=60)
@@ -325,7 +325,7 @@ def test_drift_is_told_of_texts_that_are_not_the_references(start: Callable[...,
     assert total(after, "signal_texts_total", signal="label", bin="negative") == 490 + 100
 
 
-def test_drift_is_told_against_the_nearest_reference_or_a_mixture(start: Callable[..., RunningServer], tmp_path: Path) -> None:
+def test_drift_is_measured_against_the_nearest_reference_or_a_mixture(start: Callable[..., RunningServer], tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path)
     sure = {"label": {"negative": 2000, "positive": 0}, "abstained": 0, "score": {"edges": [0.6, 0.9], "counts": [0, 0, 2000]}}
     chats = REFERENCE | sure | {"tokens": {"edges": [4, 8], "counts": [2000, 0, 0]}, "unknown": {"edges": [0, 0.5], "counts": [2000, 0, 0]}}

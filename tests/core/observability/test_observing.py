@@ -73,7 +73,7 @@ async def test_each_kind_is_logged_once_with_its_place_and_without_what_it_says(
     assert all("test_observing.py" in line["where"] and SECRET not in str(line) for line in logs)
 
 
-async def test_whoever_reads_the_metrics_sees_what_was_told() -> None:
+async def test_a_reader_of_the_metrics_sees_every_answer_that_was_sent() -> None:
     metrics = Metrics(("Classify",), ("OK",))
 
     metrics.observing.later("call", metrics.requests.labels("Classify", "OK", "").inc)

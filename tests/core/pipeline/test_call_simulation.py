@@ -8,10 +8,9 @@ drains.
 import asyncio
 import os
 import random
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -19,11 +18,11 @@ import grpc
 import pytest
 import structlog
 
-from sentiment.batching.batcher import Batcher, Waiting
+from sentiment.batching.batcher import Batcher
 from sentiment.batching.plan import BatchLimits
-from sentiment.batching.row_queue import HereQueue
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.telemetry import BatchTelemetry
+from sentiment.batching.text import Waiting
 from sentiment.call.call import Call
 from sentiment.call.calls import CODE_NAMES, CallLimits, Calls
 from sentiment.call.open_inference import InferenceService
@@ -34,20 +33,21 @@ from sentiment.doors.grpc.health import Health
 from sentiment.doors.grpc.receiving import Receiving
 from sentiment.doors.grpc.stream import StreamLimits, Streams
 from sentiment.errors import DeviceLost
+from sentiment.explain.thread import TIMED
+from sentiment.lifecycle.registry import Models
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.lease import InUse
 from sentiment.model.runner import Outcome, Ran, Report
 from sentiment.model.tokenizer import Row
 from sentiment.observability.metrics import Metrics, ModelMetrics
 from sentiment.observability.observing import Observing
-from sentiment.pipeline.queries import TextLimits
-from sentiment.pipeline.registry import Models
+from sentiment.pipeline.queries import Query, QueryReader, TextLimits
 from sentiment.pipeline.served import Served
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.core.batching.test_cost import fixed
 from tests.core.grpc.test_oip import asked
 from tests.core.grpc.test_receiving import Measured
-from tests.tiny import THREE, make_bundle
+from tests.tiny import SPECIAL, THREE, WEIGHTS, make_bundle
 from tests.virtual_time import VirtualClock, VirtualTimeLoop
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "150"))
@@ -65,7 +65,24 @@ RECEIVE_S, LATE_MESSAGE_S, MESSAGE_MAX = 0.5, 0.2, 2**16
 # Longer than any day, in virtual time.
 DAY_S = 60.0
 DEADLINES_S = (0.001, 0.05, 0.3, 2.0)
+# The words of texts, and one with which no batch succeeds.
+POISON, *WORDS = sorted(WEIGHTS, key=lambda word: word != "awful")
+POISON_ID = len(SPECIAL) + list(WEIGHTS).index(POISON)
+# Of these, a text has three windows.
+WINDOWS_WORDS_MAX = 60
+INTERNAL = grpc.StatusCode.INTERNAL.value[0]
 METHODS = ("Classify", "ClassifyBatch", "ClassifyStream", "ModelInfer")
+
+
+def logits_of(row: Row) -> list[float]:
+    """Logits that tell a row from others."""
+    number = sum(place * token for place, token in enumerate(row.ids, 1))
+    return [number % 11 / 4, number % 7 / 4, number % 5 / 4, -2.0]
+
+
+def poisonous(rows: Sequence[Row]) -> bool:
+    """Whether a batch with these rows fails."""
+    return any(POISON_ID in row.ids for row in rows)
 
 
 class Aborted(Exception):
@@ -91,7 +108,14 @@ class World:
     late_share: float
     never_share: float
     parts_share: float
+    windows_share: float
+    poison_share: float
     drains: bool
+
+    @property
+    def sound(self) -> bool:
+        """Whether no batch fails but those with a poisonous text."""
+        return not (self.fail_share or self.hang_share or self.lost_share)
 
     @classmethod
     def draw(cls, seed: int) -> "World":
@@ -112,6 +136,8 @@ class World:
             late_share=rng.choice([0.0, 0.0, 0.2]),
             never_share=rng.choice([0.0, 0.0, 0.1]),
             parts_share=rng.choice([0.0, 0.2]),
+            windows_share=rng.choice([0.0, 0.2]),
+            poison_share=rng.choice([0.0, 0.05]),
             drains=rng.random() < 0.3,
         )
 
@@ -125,16 +151,16 @@ class Runner:
     ahead: bool = False
 
     def start(
-        self, classifier: object, rows: Sequence[Row], report: Report, ahead: bool = False, wide: bool = False, nice: bool = False
+        self, classifier: object, rows: Sequence[Row], report: Report, ahead: bool = False, wide: bool = False, low_priority: bool = False
     ) -> Callable[[], None]:
         world, loop = self.world, asyncio.get_running_loop()
         chance = world.rng.random
-        outcome: Outcome = Ran([[float(row.ids[0]), 0.0, 0.0, 0.0] for row in rows], 0.0, world.run_s)
+        outcome: Outcome = Ran(list(map(logits_of, rows)), 0.0, world.run_s)
         if chance() < world.hang_share:
             return lambda: None
         if chance() < world.lost_share:
             outcome = DeviceLost("the device is gone")
-        elif chance() < world.fail_share:
+        elif chance() < world.fail_share or poisonous(rows):
             outcome = RuntimeError("the kernel failed")
         loop.call_later(world.run_s * world.rng.uniform(0.5, 4), report, outcome)
         return lambda: None
@@ -149,6 +175,8 @@ class Caller:
     texts: int
     reads_s: float
     messages: AsyncIterator[bytes] | None = None
+    # Gets each message of a stream.
+    tell: Callable[[bytes], None] = lambda _: None
     outcomes: list[str] = field(default_factory=list)
 
     def time_remaining(self) -> float:
@@ -164,7 +192,8 @@ class Caller:
         assert self.messages is not None
         return await anext(self.messages, grpc.aio.EOF)
 
-    async def write(self, _message: bytes) -> None:
+    async def write(self, message: bytes) -> None:
+        self.tell(message)
         await asyncio.sleep(self.reads_s)
 
     async def abort(self, code: grpc.StatusCode, _message: str, _trailers: object = ()) -> NoReturn:
@@ -182,22 +211,24 @@ class Day:
     def __init__(self, seed: int, classifier: Classifier, clock: VirtualClock) -> None:
         self.seed, self.clock = seed, clock
         self.world = world = World.draw(seed)
-        self.metrics = metrics = Metrics(METHODS, CODE_NAMES)
+        self.metrics = metrics = Metrics(METHODS, CODE_NAMES, TIMED)
         counted = metrics.model("tiny/1", [], THREE, classifier.manifest.signals)
         scheduler: Scheduler[Waiting] = Scheduler(
             fixed(world.run_s, 1e-9), BatchLimits(8, 1024, 2**26, 2), world.runners, world.queue_rows_max, 32
         )
         runners = [Runner(world, f"runner-{number}") for number in range(world.runners)]
-        self.batcher = Batcher(classifier, scheduler, runners, BatchTelemetry(counted))
-        self.served = Served(classifier, HereQueue(self.batcher), counted, TextLimits(2**10, 64, 16), 4)
+        self.batcher = Batcher(classifier, scheduler, runners, BatchTelemetry(counted, clock=clock), clock=clock)
+        limits = TextLimits(2**10, 64, 16)
+        self.classifier, self.reader = classifier, QueryReader(classifier, limits)
+        self.served = Served(classifier, self.batcher, counted, limits, 4, clock=clock)
         self.break_observers(counted)
         models = Models("tiny")
-        models.add(self.served)
+        models.follow([self.served], [self.served])
         self.requests = RequestBytes(4 * MESSAGE_MAX)
         receiving = Receiving(self.requests, MESSAGE_MAX, RECEIVE_S)
         # Nothing is known of them, and virtual time has no threads to look.
         receiving._connections = Measured()
-        self.calls = Calls(metrics, CallLimits(2**16, 1.0, 60.0, world.calls_max, 0.05, 0.002))
+        self.calls = Calls(metrics, CallLimits(2**16, 1.0, 60.0, world.calls_max, 0.05, 0.002), clock=clock)
         service = SentimentService(models, self.calls, ServiceLimits(2**10, 16, 2**16, 4, 2, 64, 16))
         self.streams = Streams(service, self.calls, receiving, StreamLimits(4, 2, 2**16, 1.0))
         methods = (*service.unary_methods, *InferenceService(models, self.calls, Health(()), 16, 2).methods)
@@ -279,26 +310,71 @@ class Day:
             caller.outcomes.append(repr(error))
         self.check(self.clock.now <= deadline_at + LATE_S, f"{caller} ended {self.clock.now - deadline_at:.3f} s after its deadline")
 
+    def text(self, sentences: bool, windows: bool) -> str:
+        """A text of its own: some of several sentences, some of several windows, some poisonous."""
+        rng = self.world.rng
+        words_max = WINDOWS_WORDS_MAX if windows else 4
+        found = [rng.choices(WORDS, k=rng.randint(1, words_max)) for _ in range(rng.randint(1, 3) if sentences else 1)]
+        if rng.random() < self.world.poison_share:
+            rng.choice(found).append(POISON)
+        return ". ".join(map(" ".join, found))
+
     async def handle(self, caller: Caller) -> None:
-        handler, texts = self.handlers[caller.method], ["good film", "bad"] * 5
-        # Some have parts: a row for each sentence and target too, at most seven.
-        sentences = self.world.rng.random() < self.world.parts_share
-        targets = ["film", "bad", "service"] if self.world.rng.random() < self.world.parts_share else []
-        if sentences and caller.method != "ModelInfer":
-            texts = ["good film. and bad.", "bad. good! film?"] * 5
-        items = [pb.Item(text=text, targets=targets) for text in texts[: caller.texts]]
+        handler, world = self.handlers[caller.method], self.world
+        in_parts = caller.method != "ModelInfer"
+        # Some texts have several rows, at most 16: one for each window, sentence and target.
+        sentences, windows = (in_parts and world.rng.random() < share for share in (world.parts_share, world.windows_share))
+        targets = ["film", "bad", "service"] if in_parts and world.rng.random() < world.parts_share else []
+        texts = [self.text(sentences, windows) for _ in range(1 if caller.method == "Classify" else caller.texts)]
+        options: dict[str, Any] = {"sentences": sentences, "truncation": pb.TRUNCATION_WINDOWS if windows else pb.TRUNCATION_UNSPECIFIED}
+        asked_for = [Query(text, None, "windows" if windows else None, sentences=sentences, targets=targets) for text in texts]
         if caller.method == "ClassifyStream":
-            caller.messages = self.items(items, sentences)
+            caller.tell = lambda data: self.check_result(pb.ClassifyStreamResponse.FromString(data), asked_for)
+            caller.messages = self.items([pb.Item(text=text, targets=targets) for text in texts], pb.StreamOptions(**options))
             await handler.stream_stream(None, caller)
         else:
             message = {
-                "Classify": pb.ClassifyRequest(text=texts[0], sentences=sentences, targets=targets),
-                "ClassifyBatch": pb.ClassifyBatchRequest(items=items, sentences=sentences),
-                "ModelInfer": asked(*(item.text for item in items)),
-            }[caller.method]
+                "Classify": lambda: pb.ClassifyRequest(text=texts[0], targets=targets, **options),
+                "ClassifyBatch": lambda: pb.ClassifyBatchRequest(items=[pb.Item(text=text, targets=targets) for text in texts], **options),
+                "ModelInfer": lambda: asked(*texts),
+            }[caller.method]()
             caller.messages = self.message(message.SerializeToString())
-            await handler.stream_unary(None, caller)
+            try:
+                data = await handler.stream_unary(None, caller)
+            except Aborted:
+                if caller.outcomes == ["INTERNAL"]:
+                    self.check_failed(asked_for)
+                raise
+            if caller.method == "Classify":
+                self.check_answer(pb.ClassifyResponse.FromString(data), asked_for[0])
+            elif caller.method == "ClassifyBatch":
+                for result, query in zip(pb.ClassifyBatchResponse.FromString(data).results, asked_for, strict=True):
+                    self.check_result(result, [query])
         caller.outcomes.append("OK")
+
+    def check_result(self, result: pb.ClassifyStreamResponse | pb.ClassifyResult, asked_for: Sequence[Query]) -> None:
+        """Check what a text of a batch or of a stream got."""
+        query = asked_for[int(result.id)] if isinstance(result, pb.ClassifyStreamResponse) else asked_for[0]
+        if result.HasField("response"):
+            self.check_answer(result.response, query)
+        elif result.error.code == INTERNAL:
+            self.check_failed([query])
+
+    def check_answer(self, response: pb.ClassifyResponse, query: Query) -> None:
+        """Check that an answer is made of all rows of its text, in order, and of no others."""
+        (reading,) = self.reader.read([query])
+        whole, parts = self.classifier.answer(reading, list(map(logits_of, reading.rows)))
+        rest = (*parts.sentences, *parts.targets) if parts is not None else ()
+        expected = [whole.scores, *(scored.scores for _, scored in rest)]
+        answers = [response.prediction, *(one.prediction for one in (*response.sentences, *response.targets))]
+        found = [tuple(score.score for score in answer.scores) for answer in answers]
+        self.check(found == [pytest.approx(scores, abs=1e-5) for scores in expected], f"{query.text!r} is answered {found}, not {expected}")
+        self.check(not poisonous(reading.rows), "a text is answered whose batches all fail")
+
+    def check_failed(self, asked_for: Sequence[Query]) -> None:
+        """Check that these texts, whose call failed, did not fail for those in their batches."""
+        rows = [row for reading in self.reader.read(asked_for) for row in reading.rows]
+        self.check(not self.world.sound or poisonous(rows), f"{[query.text for query in asked_for]} failed with other texts")
 
     async def message(self, data: bytes) -> AsyncIterator[bytes]:
         await self.comes()
@@ -311,11 +387,10 @@ class Day:
             await asyncio.Event().wait()
         await asyncio.sleep(LATE_MESSAGE_S if chance < self.world.never_share + self.world.late_share else 0.0)
 
-    async def items(self, items: Sequence[pb.Item], sentences: bool) -> AsyncIterator[bytes]:
+    async def items(self, items: Sequence[pb.Item], options: pb.StreamOptions) -> AsyncIterator[bytes]:
         for number, item in enumerate(items):
             await self.comes()
             await asyncio.sleep(self.world.rng.choice([0.0, 0.01]))
-            options = pb.StreamOptions(sentences=sentences)
             yield pb.ClassifyStreamRequest(id=str(number), item=item, options=options).SerializeToString()
 
     def settle(self) -> Counter[str]:
@@ -331,9 +406,9 @@ class Day:
                 counted[sample.labels["method"], ended.get(code := sample.labels["code"], code)] += int(sample.value)
         self.check(found == counted, f"the calls ended as {found}, and counted are {counted}")
         self.check(not self.served.users, "the model is in use for ever")
-        self.check(self.calls._open == self.calls._open_of.total() == 0, f"{self.calls._open_of} calls are open for ever")
+        self.check(self.calls.open == self.calls.open_of.total() == 0, f"{self.calls.open_of} calls are open for ever")
         self.check(self.requests.used == 0, f"{self.requests.used} bytes are held for ever")
-        self.check(not self.streams._open, "a stream is open for ever")
+        self.check(not self.streams.open, "a stream is open for ever")
         self.check(not self.batcher.scheduler.rows_waiting, "rows wait for ever")
         return Counter(caller.outcomes[0] for caller in self.callers)
 
@@ -348,9 +423,8 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Classifier:
 
 
 @pytest.fixture
-def simulate(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Counter[str]]:
+def simulate(classifier: Classifier) -> Callable[[int], Counter[str]]:
     clock = VirtualClock()
-    monkeypatch.setattr(time, "monotonic", clock)
 
     def run(seed: int) -> Counter[str]:
         async def day() -> Counter[str]:
@@ -377,10 +451,10 @@ def _run_unguarded(_self: Observing, _observer: str, observe: Callable[..., Any]
     return observe(*arguments)
 
 
-def _observe_first(self: Served, outcome: Any, reading: Any, scored: Any = Served._scored) -> Any:
+def _observe_first(self: Served, logits: Any, reading: Any, scored: Any = Served._scored) -> Any:
     for sample in self.samples:
         sample()
-    return scored(self, outcome, reading)
+    return scored(self, logits, reading)
 
 
 def _count_twice(self: Calls, *arguments: Any, count: Any = Calls._observe) -> None:
@@ -388,12 +462,24 @@ def _count_twice(self: Calls, *arguments: Any, count: Any = Calls._observe) -> N
     count(self, *arguments)
 
 
+def _swap_answers(self: Batcher, run: Any, batch: Any, ran: Ran, now: float, answer: Any = Batcher._answer) -> None:
+    answer(self, run, batch, replace(ran, logits=ran.logits[::-1]), now)
+
+
+def _fail_together(self: Scheduler[Waiting], batch: Any, _out_of_memory: bool = False, lose: Any = Scheduler.give_up) -> Any:
+    lost = lose(self, batch)
+    self.forecast.runners += 1
+    return lost
+
+
 BREAKAGES: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "observers before the caller": (Served, "_scored", _observe_first),
     "observers that fail what they observe": (Observing, "run", _run_unguarded),
     "observers that fail a call": (Observing, "later", _run_unguarded),
+    "a text gets the answer of another": (Batcher, "_answer", _swap_answers),
+    "a text fails with those in its batch": (Scheduler, "fail", _fail_together),
     "deadlines pass unnoticed": (Batcher, "_wake", lambda self: None),
-    "nobody is told": (Batcher, "_tell", lambda self, ticket, outcome: None),
+    "no caller gets an answer": (Batcher, "_tell", lambda self, text, outcome: None),
     "calls are counted twice": (Calls, "_observe", _count_twice),
     "calls that were cancelled stay open": (Call, "left_code", lambda self: 1 / 0),
     "a model is in use for ever": (InUse, "__exit__", lambda self, *_: None),

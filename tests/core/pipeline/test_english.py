@@ -11,7 +11,7 @@ import pytest
 
 import sentiment_models
 from sentiment.client import Classification
-from sentiment.model.classifier import Classifier, load_classifier, widen
+from sentiment.model.classifier import Classifier, load_classifier, use_threads
 from sentiment_models.data.labelled import read_examples
 from sentiment_models.evaluation.judging import judge, present
 from sentiment_models.export.inference import serve
@@ -119,7 +119,7 @@ def test_a_texts_answer_does_not_depend_on_its_batch_mates(classifier: Classifie
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no niceness of its own, and no batch is wide")
 @pytest.mark.parametrize("threads", [2, 4])
 def test_a_wide_run_returns_the_same_bits(classifier: Classifier, texts: list[str], threads: int) -> None:
-    assert widen(classifier, threads) == ""
+    assert use_threads(classifier, threads) == ""
     assert classifier.session.width == threads
     rows = [classifier.tokenizer.encode(text) for text in texts]
     rng = random.Random(threads)
@@ -128,7 +128,7 @@ def test_a_wide_run_returns_the_same_bits(classifier: Classifier, texts: list[st
         feeds = classifier.feeds(batch)
         assert np.array_equal(classifier.session.run_wide(feeds), classifier.session.run(feeds))
 
-    classifier.session.narrow()
+    classifier.session.use_one_thread()
     assert classifier.session.width == 1
     assert np.array_equal(classifier.session.run_wide(feeds), classifier.session.run(feeds))
 

@@ -94,7 +94,7 @@ def test_feedback_takes_the_labels_of_the_model_that_answered(both: RunningServe
     assert [row["label"] for row in rows(Path(both.app._settings.journal)) if row["journal"] == "feedback"] == ["neutral"]
 
 
-def test_the_open_inference_protocol_gives_as_many_scores_as_the_model_has_labels(both: RunningServer) -> None:
+def test_the_open_inference_protocol_gives_a_score_for_each_label(both: RunningServer) -> None:
     with grpc.insecure_channel(both.target) as channel:
         stub = oip_grpc.GRPCInferenceServiceStub(channel)
         shapes = {

@@ -29,7 +29,7 @@ MALFORMED = {
     "a blank before the colon": CLASSIFY + b"Content-Length : 5\r\n\r\nhello",
     "an unknown encoding": CLASSIFY + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
     "an encoding after chunked": CLASSIFY + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
-    "a chunk's size that is none": CLASSIFY + b"Transfer-Encoding: chunked\r\n\r\n0x5\r\nhello\r\n0\r\n\r\n",
+    "an invalid size of a chunk": CLASSIFY + b"Transfer-Encoding: chunked\r\n\r\n0x5\r\nhello\r\n0\r\n\r\n",
     "a line feed in a chunk's extension": CLASSIFY + b"Transfer-Encoding: chunked\r\n\r\n5;\nxx\r\nhello\r\n0\r\n\r\n",
     "a folded header": CLASSIFY + b"X-A: b\r\n Content-Length: 5\r\n\r\n",
     "bare line feeds": b"GET /healthz HTTP/1.1\nHost: localhost\nX-A: b\n\n",
@@ -89,7 +89,7 @@ def test_one_header_with_a_token_beside_another_is_refused(start: Start, tokens:
     assert answers == [b"200", b"401", b"401", b"401"]
 
 
-def test_too_many_bytes_of_metadata_are_refused_and_harm_nobody_else(server: RunningServer) -> None:
+def test_too_much_metadata_is_refused_and_affects_no_other_call(server: RunningServer) -> None:
     much, large = ((("x-large", "x" * size),) for size in (15_000, 17_000))
     many = tuple((f"x-{number}", "y" * 100) for number in range(1000))
     with server.client(timeout_s=10) as other, grpc.insecure_channel(server.target, NO_RETRIES) as channel:
@@ -102,7 +102,7 @@ def test_too_many_bytes_of_metadata_are_refused_and_harm_nobody_else(server: Run
             assert other.classify("good").label
 
 
-def test_the_longest_token_is_let_in_on_both_ports(start: Start, tmp_path: Path) -> None:
+def test_the_longest_token_is_accepted_on_both_ports(start: Start, tmp_path: Path) -> None:
     longest = "x" * CHARACTERS_MAX
     (tmp_path / "token").write_text(longest)
     server = start(auth_tokens=str(tmp_path / "token"))
@@ -152,7 +152,7 @@ def test_tokens_are_in_no_log_metric_or_answer(watched: Server, tokens: Path) ->
     assert OTHER not in everything
 
 
-def test_nobody_outside_writes_a_log_line(watched: Server) -> None:
+def test_no_caller_can_write_a_log_line(watched: Server) -> None:
     forged = '{"event": "forged"}'
     for sent in MALFORMED.values():
         exchange(watched.url, sent.replace(b"X-A: b", b"X-A: " + forged.encode()))

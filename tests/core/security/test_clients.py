@@ -129,7 +129,7 @@ async def test_files_of_no_use_are_reported_at_once(wrong: dict[str, str], reaso
         open_driver(Target("127.0.0.1:1", "http", credentials=Credentials(**wrong)), False)
 
 
-def test_a_clients_token_is_no_setting_of_a_server_and_no_other_name_is_taken_for_one() -> None:
+def test_a_clients_token_is_not_a_setting_of_a_server_and_no_other_name_is_taken_for_one() -> None:
     load_settings({}, {"SENTIMENT_CLIENT_TOKEN": TOKEN})
 
     # Who means to protect the server by it must hear that it does not.

@@ -115,7 +115,7 @@ def health(address: str, service: str = "") -> int:
         return health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service), timeout=10).status
 
 
-def test_with_tls_both_ports_answer_those_who_check_the_server_and_nobody_in_plaintext(secure: Callable[..., Secure]) -> None:
+def test_with_tls_both_ports_answer_tls_clients_and_no_plaintext(secure: Callable[..., Secure]) -> None:
     tls = secure()
 
     assert code_of(tls.client(tls.credentials())) is grpc.StatusCode.OK
@@ -156,7 +156,7 @@ def test_mtls_answers_only_those_who_show_a_certificate_of_its_authority(secure:
             mtls.get("/metrics", refused)
 
 
-def test_an_authority_that_is_exchanged_lets_in_the_new_ones_clients_and_no_longer_the_old_ones(secure: Callable[..., Secure]) -> None:
+def test_a_replaced_authority_accepts_the_new_clients_only(secure: Callable[..., Secure]) -> None:
     mtls = secure(mtls=True)
     known = mtls.credentials(shows=True)
     assert mtls.get("/healthz", known)[0] == 200
@@ -170,7 +170,7 @@ def test_an_authority_that_is_exchanged_lets_in_the_new_ones_clients_and_no_long
         mtls.get("/healthz", known)
 
 
-def test_a_clients_certificate_that_is_listed_is_let_in_by_itself_on_both_ports(secure: Callable[..., Secure]) -> None:
+def test_a_listed_client_certificate_is_accepted_on_both_ports(secure: Callable[..., Secure]) -> None:
     mtls = secure(mtls=True)
     listed, other = STRANGER.sign("client"), STRANGER.sign("client")
     pair = AUTHORITY.sign()
@@ -187,9 +187,7 @@ def test_a_clients_certificate_that_is_listed_is_let_in_by_itself_on_both_ports(
     [("grpc_port", ssl.TLSVersion.TLSv1_2), ("grpc_port", ssl.TLSVersion.TLSv1_3), ("http_port", ssl.TLSVersion.TLSv1_3)],
     ids=str,
 )
-def test_a_connection_that_is_resumed_is_not_let_in_by_what_was_accepted_before(
-    secure: Callable[..., Secure], port: str, version: ssl.TLSVersion
-) -> None:
+def test_a_resumed_connection_is_checked_again(secure: Callable[..., Secure], port: str, version: ssl.TLSVersion) -> None:
     mtls = secure(mtls=True)
     client, pair = AUTHORITY.sign("client"), AUTHORITY.sign()
     address = ("127.0.0.1", int(getattr(mtls.server.app, port)))
@@ -207,11 +205,11 @@ def test_a_connection_that_is_resumed_is_not_let_in_by_what_was_accepted_before(
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" if port == "http_port" else PREFACE)
             return bool(connection.recv(2**10)), connection.session
 
-    let_in, session = connected(None)
+    accepted, session = connected(None)
     mtls.tls.exchange(tls_crt=pair.certificate, tls_key=pair.key, ca_crt=STRANGER.certificate)
     until(lambda: mtls.server.app._secured.certificates().contents.certificate == pair.certificate)
 
-    assert let_in
+    assert accepted
     with contextlib.suppress(ssl.SSLError, ConnectionError):
         assert not connected(session)[0]
 
@@ -240,7 +238,7 @@ def serial(port: int, shown: Pair, tls: Secure) -> int:
     context.set_alpn_protocols(["h2"])
     try:
         with socket.create_connection(("127.0.0.1", port), 10) as raw, context.wrap_socket(raw, server_hostname="localhost") as connection:
-            # With TLS 1.3 a refusal comes after the handshake; whoever is let in is told nothing, or the settings of HTTP/2.
+            # With TLS 1.3 a refusal comes after the handshake; an accepted client gets nothing, or the settings of HTTP/2.
             connection.settimeout(0.2)
             with contextlib.suppress(TimeoutError):
                 if not connection.recv(1):
@@ -309,7 +307,7 @@ def test_certificates_of_no_use_are_counted_and_the_last_good_ones_shown(secure:
     assert tls.server.metric("sentiment_tls_certificate_expiration_timestamp_seconds") == good
 
 
-def test_health_is_told_in_plaintext_beside_tls_and_nothing_else_is(secure: Callable[..., Secure]) -> None:
+def test_only_health_is_served_in_plaintext_beside_tls(secure: Callable[..., Secure]) -> None:
     tls = secure(mtls=True)
     port = tls.server.app._grpc.health_port
 

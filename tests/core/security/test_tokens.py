@@ -1,4 +1,4 @@
-"""Tokens in files, and who is let in by them."""
+"""Tokens in files, and which callers they admit."""
 
 import codecs
 import hmac
@@ -22,16 +22,16 @@ def read(path: Path) -> Reloaded[dict[str, bytes], Tokens]:
     return reloaded_tokens(path, "auth_tokens")
 
 
-def lets_in(source: Reloaded[dict[str, bytes], Tokens], token: str) -> bool:
-    return source.now.know([f"Bearer {token}"])
+def admits(source: Reloaded[dict[str, bytes], Tokens], token: str) -> bool:
+    return source.now.accepts([f"Bearer {token}"])
 
 
-def test_every_token_of_a_file_is_valid_and_comments_are_none(tmp_path: Path) -> None:
+def test_every_token_of_a_file_is_valid_and_comments_are_not_tokens(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(f"# of the checkout\n{FIRST}\n\n  {SECOND}\r\n")
 
     source = read(tmp_path / "tokens")
 
-    assert [lets_in(source, token) for token in (FIRST, SECOND, "# of the checkout", "")] == [True, True, False, False]
+    assert [admits(source, token) for token in (FIRST, SECOND, "# of the checkout", "")] == [True, True, False, False]
 
 
 def test_of_a_folder_only_files_without_a_dot_are_read_as_in_a_mounted_secret(tmp_path: Path) -> None:
@@ -39,12 +39,12 @@ def test_of_a_folder_only_files_without_a_dot_are_read_as_in_a_mounted_secret(tm
     (tmp_path / ".hidden").write_text("hidden-token-0123456789")
     source = read(tmp_path)
 
-    before = [lets_in(source, token) for token in (FIRST, SECOND, "hidden-token-0123456789")]
+    before = [admits(source, token) for token in (FIRST, SECOND, "hidden-token-0123456789")]
     mounted.exchange(web=SECOND.encode())
 
     assert source.look()
     assert before == [True, False, False]
-    assert [lets_in(source, token) for token in (FIRST, SECOND)] == [False, True]
+    assert [admits(source, token) for token in (FIRST, SECOND)] == [False, True]
 
 
 def test_tokens_that_have_gone_from_the_files_are_refused(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_tokens_that_have_gone_from_the_files_are_refused(tmp_path: Path) -> Non
     (tmp_path / "old").unlink()
 
     assert source.look()
-    assert [lets_in(source, token) for token in (FIRST, SECOND)] == [False, True]
+    assert [admits(source, token) for token in (FIRST, SECOND)] == [False, True]
 
 
 def test_a_file_without_a_token_is_refused_and_leaves_the_last_good_ones(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_file_without_a_token_is_refused_and_leaves_the_last_good_ones(tmp_pat
     file.write_text("")
 
     assert not source.look()
-    assert lets_in(source, FIRST)
+    assert admits(source, FIRST)
 
 
 @pytest.mark.parametrize("wrong", ["short", "with blank in it 0123456", "x" * (CHARACTERS_MAX + 1), "ümlaut-0123456789"])
@@ -84,8 +84,8 @@ def test_bad_tokens_leave_the_last_good_ones_and_are_not_logged(tmp_path: Path, 
         looks = [source.look(), source.look()]
 
     assert looks == [False, False]
-    assert lets_in(source, FIRST)
-    assert not lets_in(source, SECOND)
+    assert admits(source, FIRST)
+    assert not admits(source, SECOND)
     assert [(line["event"], line["files"]) for line in logged] == [("not_reloaded", "tokens")]
     assert "line 2 of tokens" in logged[0]["reason"]
     assert wrong not in str(logged)
@@ -99,11 +99,11 @@ def test_files_that_are_not_there_leave_the_last_good_tokens(tmp_path: Path) -> 
     file.unlink()
 
     assert not source.look()
-    assert lets_in(source, FIRST)
+    assert admits(source, FIRST)
 
     file.write_text(SECOND)
     assert source.look()
-    assert not lets_in(source, FIRST)
+    assert not admits(source, FIRST)
 
 
 def test_limits_are_named(tmp_path: Path) -> None:
@@ -147,11 +147,11 @@ def test_limits_are_named(tmp_path: Path) -> None:
         [b"Bearer \xff\x00"],
     ],
 )
-def test_only_one_header_with_the_very_token_lets_in(headers: list[str | bytes]) -> None:
+def test_only_a_single_header_with_the_exact_token_is_accepted(headers: list[str | bytes]) -> None:
     valid = Tokens([FIRST, SECOND])
 
-    assert not valid.know(headers)
-    assert valid.know([f"bearer {SECOND}"])
+    assert not valid.accepts(headers)
+    assert valid.accepts([f"bearer {SECOND}"])
 
 
 def test_each_token_is_compared_in_constant_time_whatever_the_others_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,15 +165,15 @@ def test_each_token_is_compared_in_constant_time_whatever_the_others_said(monkey
     valid = Tokens([FIRST, SECOND, "third-token-0123456789"])
 
     compared.clear()
-    assert valid.know([f"Bearer {FIRST}"])
-    assert not valid.know(["Bearer x"])
+    assert valid.accepts([f"Bearer {FIRST}"])
+    assert not valid.accepts(["Bearer x"])
     assert compared == [(32, 32)] * 6
 
 
-def test_a_byte_order_mark_is_no_part_of_a_token(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_a_token(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_bytes(codecs.BOM_UTF8 + f"{FIRST}\n".encode())
 
-    assert lets_in(read(tmp_path / "tokens"), FIRST)
+    assert admits(read(tmp_path / "tokens"), FIRST)
     assert first_token(str(tmp_path / "tokens")) == FIRST
 
 
@@ -200,6 +200,6 @@ def test_a_client_names_what_is_wrong_with_a_file_as_the_server_does(tmp_path: P
     assert str(of_client.value) == f"{path}: {says}"
 
 
-def test_a_token_that_is_none_is_told_before_it_is_sent() -> None:
+def test_an_invalid_token_is_refused_before_it_is_sent() -> None:
     with pytest.raises(BadSettings, match="a token may have only"):
         Credentials(token="tök-0123456789abcdef").for_grpc()

@@ -2,27 +2,25 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
 
 import pytest
 
-from sentiment.batching import telemetry as telemetry_module
-from sentiment.batching.batcher import Batcher, RowOutcome, RowTicket
+from sentiment.batching.batcher import Batcher
+from sentiment.batching.row_queue import TextOutcome
 from sentiment.batching.telemetry import BatchTelemetry
-from sentiment.batching.ticket import Priority
-from sentiment.batching.windows import Joint
-from sentiment.errors import DeviceLost, Expired
+from sentiment.batching.text import Text
+from sentiment.batching.ticket import Priority, State
+from sentiment.errors import DeviceLost, Expired, ModelFailed
 from sentiment.model.tokenizer import Row
 from sentiment.observability.metrics import Metrics
-from sentiment.observability.tracing import trace as trace_module
 from sentiment.observability.tracing.trace import CANCELLED, ROWS_MAX, Begin, Place, Span, Trace, Tracer
 from sentiment.pipeline.queries import Query
-from sentiment.pipeline.served import Served
-from tests.core.batching.test_batcher import Bench, Clock, HandRunner, clock  # noqa: F401  # a fixture
-from tests.core.pipeline.test_pipeline import served  # noqa: F401  # a fixture
+from tests.core.batching.test_ahead import LOOK_S, run_and_fill
+from tests.core.batching.test_batcher import Bench
+from tests.core.pipeline.test_pipeline import Piped, piped  # noqa: F401  # a fixture
 from tests.core.tracing.kept import Kept
+from tests.virtual_time import VirtualClock
 
 REQUEST = Place(1, 2)
 PATIENCE_S = 60
@@ -31,17 +29,17 @@ PATIENCE_S = 60
 class TracedBench(Bench):
     """A batcher whose batches and rows of one request are recorded in ``kept``."""
 
-    def __init__(self, clock: Clock) -> None:  # noqa: F811
+    def __init__(self, clock: VirtualClock) -> None:
         super().__init__(clock)
         self.kept = Kept()
         self.trace = Trace(self.kept, Begin(REQUEST, 0, None))
         metrics = Metrics((), ()).model("tiny/1", ["hand-0"], ())
-        self.batcher = Batcher(None, self.scheduler, self.runners, BatchTelemetry(metrics, Tracer(self.kept)))
-        self.outcomes: list[RowOutcome] = []
+        self.batcher = Batcher(None, self.scheduler, self.runners, BatchTelemetry(metrics, Tracer(self.kept), clock), clock=clock)
+        self.outcomes: list[TextOutcome] = []
 
-    def traced(self, seconds: float = 60.0) -> RowTicket:
+    def traced(self, seconds: float = 60.0) -> Text:
         row = Row([7] * 4, None, False)
-        return self.batcher.submit(row, self.clock.now + seconds, self.outcomes.append, Priority.INTERACTIVE, self.trace)
+        return self.batcher.submit([row], self.clock.now + seconds, self.outcomes.append, Priority.INTERACTIVE, self.trace)
 
     async def finish(self, outcome: BaseException | None = None) -> None:
         self.runner.finish(outcome)
@@ -49,10 +47,7 @@ class TracedBench(Bench):
 
 
 @pytest.fixture
-async def bench(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> TracedBench:  # noqa: F811
-    told = SimpleNamespace(monotonic=clock, time_ns=lambda: 0, monotonic_ns=lambda: 0)
-    for module in (trace_module, telemetry_module):
-        monkeypatch.setattr(module, "time", told)
+async def bench(clock: VirtualClock) -> TracedBench:
     return TracedBench(clock)
 
 
@@ -64,11 +59,11 @@ def linked(run: Span, batch: Span) -> bool:
 async def test_a_row_cancelled_while_it_waits_has_only_a_queue_span(bench: TracedBench) -> None:
     bench.submit(1)
     await bench.turn()
-    ticket = bench.traced()
+    text = bench.traced()
     await bench.wait(2.0)
 
-    assert bench.batcher.cancel(ticket)
-    assert not bench.batcher.cancel(ticket)
+    assert text.cancel()
+    assert not text.cancel()
     await bench.finish()
 
     (queue,) = bench.kept.spans
@@ -77,10 +72,10 @@ async def test_a_row_cancelled_while_it_waits_has_only_a_queue_span(bench: Trace
 
 
 async def test_a_row_cancelled_while_it_runs_has_one_run_span_linked_by_its_batch(bench: TracedBench) -> None:
-    ticket = bench.traced()
+    text = bench.traced()
     await bench.turn()
 
-    bench.batcher.cancel(ticket)
+    text.cancel()
     await bench.finish()
 
     assert bench.kept.named == [("queue", ""), ("run", ""), ("batch", "")]
@@ -90,12 +85,29 @@ async def test_a_row_cancelled_while_it_runs_has_one_run_span_linked_by_its_batc
 
 
 async def test_a_row_withdrawn_because_another_failed_has_no_span(bench: TracedBench) -> None:
-    bench.submit(1)
+    rows = [Row([7] * 4, None, False)] * 2
+    bench.batcher.submit(rows, bench.clock.now + 60, bench.outcomes.append, Priority.BULK, bench.trace)
     await bench.turn()
 
-    bench.batcher.cancel(bench.traced(), left=False)
+    # The batch of both is halved, and the first fails alone.
+    for _ in range(2):
+        await bench.finish(RuntimeError("kernel failed"))
 
-    assert bench.kept.spans == []
+    assert [type(outcome) for outcome in bench.outcomes] == [ModelFailed]
+    assert [named for named in bench.kept.named if named[0] != "batch"] == [("queue", ""), ("run", "ModelFailed")]
+
+
+async def test_a_row_of_a_batch_that_has_not_begun_is_not_traced_as_run(bench: TracedBench) -> None:
+    bench.runner.ahead = True
+    await run_and_fill(bench, waiting=20)
+    text = bench.traced(50.0)
+    await bench.wait(LOOK_S)
+    decided = text.tickets[0].state
+
+    text.cancel()
+
+    assert decided is State.RUNNING
+    assert bench.kept.named == [("queue", "")]
 
 
 async def test_a_row_that_expires_before_it_runs_has_only_a_queue_span(bench: TracedBench) -> None:
@@ -178,13 +190,13 @@ async def test_a_row_that_fails_is_linked_to_the_last_batch_that_took_it(bench: 
 
 
 async def test_a_row_that_leaves_between_two_tries_is_linked_to_the_first(bench: TracedBench) -> None:
-    tickets = [bench.traced() for _ in range(2)]
+    texts = [bench.traced() for _ in range(2)]
     await bench.turn()
     await bench.finish(RuntimeError("kernel failed"))
 
     # One half is tried again; the other waits.
-    for ticket in tickets:
-        bench.batcher.cancel(ticket)
+    for text in texts:
+        text.cancel()
     await bench.finish()
 
     spans = bench.kept.spans
@@ -195,7 +207,7 @@ async def test_a_row_that_leaves_between_two_tries_is_linked_to_the_first(bench:
 async def test_the_rows_of_a_request_with_spans_are_limited(bench: TracedBench) -> None:
     for rows in (20, 20):
         reading = [Row([7] * 4, None, False)] * rows
-        Joint(bench.batcher, reading, bench.clock.now + 60, lambda _: None, Priority.INTERACTIVE, bench.trace)
+        bench.batcher.submit(reading, bench.clock.now + 60, lambda _: None, Priority.INTERACTIVE, bench.trace)
     await bench.turn()
 
     while bench.runner.started:
@@ -206,9 +218,9 @@ async def test_the_rows_of_a_request_with_spans_are_limited(bench: TracedBench) 
 
 
 @pytest.fixture
-def held(served: tuple[Served, HandRunner], monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:  # noqa: F811
+def held(piped: Piped, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:  # noqa: F811
     """Tokenizing blocks until the end of the test. The event is set once it does."""
-    tokenizer, entered, let_go = served[0].classifier.tokenizer, threading.Event(), threading.Event()
+    tokenizer, entered, let_go = piped.served.classifier.tokenizer, threading.Event(), threading.Event()
     encode_many = tokenizer.encode_many
 
     def hold(texts: Sequence[str]) -> list[Row]:
@@ -221,13 +233,10 @@ def held(served: tuple[Served, HandRunner], monkeypatch: pytest.MonkeyPatch) -> 
     let_go.set()
 
 
-async def test_a_text_cancelled_while_it_is_tokenized_has_a_tokenize_span(
-    served: tuple[Served, HandRunner],  # noqa: F811
-    held: threading.Event,
-) -> None:
-    kept = Kept()
+async def test_a_text_cancelled_while_it_is_tokenized_has_a_tokenize_span(piped: Piped, held: threading.Event) -> None:  # noqa: F811
+    kept, now = Kept(), piped.clock.now
     query = Query("good film " * 1000, trace=Trace(kept, Begin(REQUEST, 0, None)))
-    caller = asyncio.create_task(served[0].classify(query, time.monotonic(), time.monotonic() + PATIENCE_S))
+    caller = asyncio.create_task(piped.served.classify(query, now, now + PATIENCE_S))
     assert await asyncio.to_thread(held.wait, PATIENCE_S)
 
     caller.cancel()
@@ -236,14 +245,14 @@ async def test_a_text_cancelled_while_it_is_tokenized_has_a_tokenize_span(
     assert [(span.name, span.error, span.attributes) for span in kept.spans] == [("tokenize", "", {CANCELLED: True})]
 
 
-async def test_texts_that_expire_while_they_are_tokenized_have_a_tokenize_span(
-    served: tuple[Served, HandRunner],  # noqa: F811
-    held: threading.Event,
-) -> None:
-    kept = Kept()
+async def test_texts_that_expire_while_they_are_tokenized_have_a_tokenize_span(piped: Piped, held: threading.Event) -> None:  # noqa: F811
+    kept, now = Kept(), piped.clock.now
     query = Query("good film " * 1000, trace=Trace(kept, Begin(REQUEST, 0, None)))
+    caller = asyncio.create_task(piped.served.classify_many([query], now, now + 1.0))
+    assert await asyncio.to_thread(held.wait, PATIENCE_S)
 
-    (outcome,) = await served[0].classify_many([query], time.monotonic(), time.monotonic() + 0.01)
+    piped.clock.now += 1.0
+    (outcome,) = await caller
 
     assert isinstance(outcome, Expired)
     assert [(span.name, span.error, span.attributes) for span in kept.spans] == [("tokenize", "Expired", {"sentiment.texts": 1})]

@@ -414,7 +414,7 @@ def test_log_lines_of_a_sampled_request_name_its_trace(
     classify(server, "good", context(unsampled, sampled=False))
     with pytest.raises(CallFailed), server.client() as client:
         client.classify("awful")
-    # Whoever reads the counts sees every call that has ended; they are logged with them.
+    # A reader of the counts sees every call that has ended; they are logged with them.
     server.samples()
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines() if line.startswith("{")]
 

@@ -76,6 +76,7 @@ def test_each_grouping_uses_existing_labels(known: Known, query: Query) -> None:
             assert set(node.modifier.labels) <= there
 
 
+@pytest.mark.smoke
 def test_a_legend_names_only_labels_that_its_series_have(known: Known) -> None:
     for panel in panels():
         for target in panel["targets"]:

@@ -29,7 +29,7 @@ CONTAINER = (*POD, "containers", 0)
 Document = dict[str, Any]
 
 sys.path.insert(0, str(DEPLOY))
-import render as made_by  # noqa: E402  # deploy/ is no package
+import render as made_by  # noqa: E402  # deploy/ is not a package
 
 
 def read(text: str) -> list[Document]:

@@ -61,6 +61,7 @@ def test_kserve_runs_the_container_of_the_chart() -> None:
     assert service["model"]["modelFormat"].items() <= runtime["supportedModelFormats"][0].items()
 
 
+@pytest.mark.smoke
 def test_compose_knows_every_field() -> None:
     jsonschema.validate(compose(), schemas()["compose-spec"], jsonschema.Draft202012Validator)
 

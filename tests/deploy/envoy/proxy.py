@@ -87,7 +87,7 @@ class Proxy:
         return -1
 
     def until_healthy(self, cluster: str, servers: int) -> None:
-        """Until so many servers of a cluster are ready."""
+        """Until ``servers`` servers of a cluster are ready."""
         self.until(lambda: self.healthy(cluster) == servers)
 
     def set(self, **percent: int | str) -> None:

@@ -35,7 +35,7 @@ def test_a_server_that_is_not_ready_gets_nothing_until_it_is(start: Callable[...
     with proxy.client(options=NO_RETRIES) as client:
 
         def of_20() -> float:
-            """How many of so many calls it got."""
+            """How many of 20 calls the server got."""
             before = answered(servers[1])
             for _ in range(20):
                 client.classify("good")

@@ -28,7 +28,7 @@ def code_of(client: Client) -> grpc.StatusCode:
     return Code.OK
 
 
-def test_whoever_has_a_token_is_answered_by_our_own_clients_as_they_are(proxy: Proxy) -> None:
+def test_our_own_clients_work_unchanged_with_a_token(proxy: Proxy) -> None:
     with proxy.client() as client:
         assert client.classify("a good film").label == "positive"
         assert [one.label for one in client.classify_batch(["good", "bad"])] == ["positive", "negative"]
@@ -133,7 +133,7 @@ def test_each_client_without_a_quota_of_its_own_has_one_too(fleet: Fleet, begin:
     proxy = begin(targets(fleet), tighten)
     codes = {}
     with grpc.secure_channel(proxy.target, grpc.ssl_channel_credentials(proxy.certificate.read_bytes())) as channel:
-        for _ in range(4):  # whoever asks for health cannot spend it
+        for _ in range(4):  # calls of health cannot spend it
             channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=10, metadata=[("x-client", "one")])
     for name in ("one", "other"):
         with proxy.client(proxy.issuer.token(name), options=PLAIN) as client:
@@ -180,7 +180,7 @@ def test_the_canary_gets_its_part_and_the_mirror_copies(fleet: Fleet, begin: Cal
     proxy.until(lambda: answered(mirror) - before[1] == 50)
 
 
-def test_a_mirror_that_is_away_is_nobodys_business(fleet: Fleet, begin: Callable[..., Proxy], start: Callable[..., RunningServer]) -> None:
+def test_a_failed_mirror_does_not_affect_calls(fleet: Fleet, begin: Callable[..., Proxy], start: Callable[..., RunningServer]) -> None:
     mirror = start()
     proxy = begin({**targets(fleet), "mirror": [mirror.target]})
     proxy.set(mirror__sentiment=100)

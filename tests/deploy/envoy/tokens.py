@@ -28,7 +28,7 @@ class Issuer:
         self._key = ec.generate_private_key(ec.SECP256R1())
 
     def jwks(self) -> str:
-        """What whoever checks its tokens must know."""
+        """What a checker of its tokens must know."""
         public = self._key.public_key().public_numbers()
         x, y = (encoded(number.to_bytes(BYTES, "big")) for number in (public.x, public.y))
         return json.dumps({"keys": [{"kty": "EC", "crv": "P-256", "alg": "ES256", "kid": KEY_ID, "x": x, "y": y}]})

@@ -141,7 +141,7 @@ def _many(pod: Pod) -> list[Check]:
     answered = sum(hasattr(answer, "label") for answer in answers)
     return [
         equal(f"of {LONG_TEXTS} texts of 512 tokens answered", answered, LONG_TEXTS),
-        equal("killed for want of memory", pod.killed(), 0),
+        equal("killed for lack of memory", pod.killed(), 0),
     ]
 
 

@@ -116,7 +116,7 @@ class Pod:
         return int(self._figure("memory", "memory.peak", "memory.max_usage_in_bytes"))
 
     def killed(self) -> int:
-        """How many of its processes the kernel has killed for want of memory."""
+        """How many of its processes the kernel has killed for lack of memory."""
         words = self._figure("memory", "memory.events", "memory.oom_control").split()
         return int(words[words.index("oom_kill") + 1])
 

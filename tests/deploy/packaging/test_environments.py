@@ -1,4 +1,4 @@
-"""The client and the service in the environments that others have: the oldest and the newest of what the wheel lets in."""
+"""The client and the service in the environments that others have: the oldest and the newest that the wheel accepts."""
 
 import json
 import random
@@ -26,7 +26,7 @@ ODD = (
 
 
 def told(python: Path, server: RunningServer, first: str) -> dict[str, object]:
-    """What the client was told there, and tritonclient where it is; nothing else of ours is installed."""
+    """What the client got there, and tritonclient where it is installed; nothing else of ours is installed."""
     found = json.loads(run(python, HERE / "beside.py", server.target, first))
     assert found["ours"] == {
         "labels": LABELS, "batch": LABELS, "asynchronous": LABELS, "refused": "text", "model": "tiny", "ready": True

@@ -40,6 +40,7 @@ def test_the_source_distribution_makes_the_wheel_of_the_checkout(wheel: Path, tm
     assert other.read_bytes() == wheel.read_bytes()
 
 
+@pytest.mark.smoke
 @pytest.mark.needs_tool("git")
 def test_the_wheel_holds_every_file_of_its_packages_and_nothing_else(names: set[str]) -> None:
     packages = [f"service/{name}" for name in ("sentiment", "sentiment_front_ends", "sentiment_viewer", "sentiment_tools")]

@@ -68,7 +68,7 @@ def test_a_full_service_is_429_with_the_time_to_come_back(post: Post, backend: R
     assert int(headers["Retry-After"]) >= 1
 
 
-def test_a_service_that_is_away_is_503(post: Post, backend: RunningServer) -> None:
+def test_an_unreachable_service_is_503(post: Post, backend: RunningServer) -> None:
     backend.stop()
 
     assert post("good")[0] == 503

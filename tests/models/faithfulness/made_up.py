@@ -50,7 +50,7 @@ def findings(
     default: str = DEFAULT,
     better: float | None = 0.83,
 ) -> Findings:
-    """A study of so many files, all alike."""
+    """A study of the data sets ``names``, all alike."""
     return Findings(
         bundle="tiny/1",
         digest="d" * 64,

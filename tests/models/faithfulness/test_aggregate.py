@@ -63,7 +63,7 @@ def test_shares_are_of_what_the_text_moves_and_left_out_where_that_is_too_little
     assert nothing["occlusion"].operators["attention_mask"].normalised_comprehensiveness is None
 
 
-def test_naopc_lies_between_the_bounds_and_is_none_without_them() -> None:
+def test_naopc_lies_between_the_bounds_and_is_undefined_without_them() -> None:
     found, _ = methods_found([text(0.2, 0.1), text(0.2, 0.1, low=None)], "occlusion", seed=1)
     nothing, _ = methods_found([text(0.2, 0.1, low=None)], "occlusion", seed=1)
 

@@ -22,7 +22,7 @@ Scored = list[dict[str, Scores]]
 
 @pytest.fixture(autouse=True)
 def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How far a search comes is told in its own tests."""
+    """How far a search comes is covered by its own tests."""
     monkeypatch.setattr(adversarial, "STEPS", 20)
 
 
@@ -138,7 +138,7 @@ def test_the_torch_model_answers_as_the_explain_graph_does(subject: Subject, rea
         np.testing.assert_allclose(attention[:, : reading.tokens], told["attention"][-1, :, 0], atol=1e-4)
 
 
-def test_as_many_texts_are_drawn_as_fit() -> None:
+def test_the_texts_that_fit_are_drawn() -> None:
     rng = np.random.default_rng(1)
     tokens = [10, 20, 30, 40, 50]
 

@@ -43,7 +43,7 @@ def test_texts_without_a_value_are_left_out_of_their_column_alone() -> None:
     assert lone == [None]
 
 
-def test_what_is_always_above_0_is_clear_and_a_coin_is_not() -> None:
+def test_a_value_always_above_0_is_significant_and_a_coin_is_not() -> None:
     coin = np.where(np.arange(100) % 2, 1.0, -1.0)
 
     clear, unclear = paired_intervals(np.stack([np.abs(coin) + 0.1 * coin, coin], axis=1), seed=1)

@@ -38,7 +38,7 @@ def test_a_line_that_was_cut_off_is_dropped_and_the_next_one_whole(path: Path) -
     assert [last.get(key) for key in "abc"] == [{"value": 1}, None, {"value": 3}]
 
 
-def test_a_first_line_that_was_cut_off_is_written_anew(path: Path) -> None:
+def test_a_cut_off_first_line_is_written_again(path: Path) -> None:
     path.write_bytes(b'{"settings": {"se')
 
     Journal(path, {"seed": 1}).add("a", {})
@@ -90,7 +90,7 @@ def test_another_file_is_refused_and_left_alone(path: Path, content: str) -> Non
     assert path.read_text() == content
 
 
-def test_a_damaged_line_is_told_by_its_number(path: Path) -> None:
+def test_a_damaged_line_is_named_by_its_number(path: Path) -> None:
     Journal(path, {}).add("a", {})
     path.write_bytes(path.read_bytes() + b"nonsense\n")
 

@@ -70,7 +70,7 @@ def test_batches_and_padding_change_nothing(tiny: tuple[LastLayer, list[Row]], m
         torch.testing.assert_close(layer.logits(one, one.attention), one.logits, atol=1e-5, rtol=0)
 
 
-def test_batches_hold_so_many_tokens_and_leave_no_row_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_keep_the_token_limit_and_leave_no_row_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(last_layer, "BATCH_TOKENS_MAX", 12)
     rows = [Row(range(tokens), None, False) for tokens in (3, 4, 5, 2, 20, 6, 6, 1)]
 

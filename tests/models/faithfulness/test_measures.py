@@ -120,7 +120,7 @@ def test_leave_one_out_is_in_probability() -> None:
     assert found == pytest.approx([fake.f(0, 1, 2) - fake.f(1, 2), fake.f(0, 1, 2) - fake.f(0, 2), fake.f(0, 1, 2) - fake.f(0, 1)])
 
 
-def test_tau_is_none_where_all_values_are_equal_or_there_is_one_word() -> None:
+def test_tau_is_undefined_where_all_values_are_equal_or_there_is_one_word() -> None:
     assert tau(np.array([1.0, 2.0]), np.array([3.0, 5.0])) == pytest.approx(1)
     assert tau(np.zeros(3), np.arange(3.0)) is None
     assert tau(np.arange(3.0), np.zeros(3)) is None

@@ -77,7 +77,7 @@ def test_rationales_beyond_the_read_part_of_a_text_are_not_counted(subject: Subj
         ([4, 3, 2, 1], [1, 0, 1, 0], 5 / 6),
         ([1, 2, 3, 4], [1, 0, 0, 0], 1 / 4),
         ([3, 2, 1], [1, 1, 0], 1),
-        # Nothing is told apart: the share that is marked.
+        # All values are equal: the share that is marked.
         ([0, 0, 0, 0], [1, 0, 0, 1], 1 / 2),
         # Rank 1 a hit; the two of equal score are one step: (1 + 2/3) / 2.
         ([2, 1, 1], [1, 1, 0], 5 / 6),
@@ -130,7 +130,7 @@ def test_the_error_of_a_bad_document_has_its_line(tmp_path: Path, broken: dict[s
 @pytest.mark.parametrize(
     ("content", "said"), [(gzip.compress(b"", mtime=0), "has no documents"), (b"{}\n", "cannot be decompressed: Not a gzipped file")]
 )
-def test_an_empty_file_and_one_that_is_no_gzip_are_refused(tmp_path: Path, content: bytes, said: str) -> None:
+def test_an_empty_file_and_one_that_is_not_gzip_are_refused(tmp_path: Path, content: bytes, said: str) -> None:
     (tmp_path / "d.jsonl.gz").write_bytes(content)
 
     with pytest.raises(BadData, match=rf"d\.jsonl\.gz: {said}"):

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from sentiment.explain.methods.registry import GRADIENT_METHODS
 from sentiment.explain.methods.target import Target
 from sentiment_models.explanations.subject import Subject
 from sentiment_models.study import randomisation
 from sentiment_models.study.last_layer import LastLayer, load_last_layer
-from sentiment_models.study.randomisation import METHODS, STEPS, agreement, attribute, randomised
+from sentiment_models.study.randomisation import STEPS, agreement, attribute, randomised
 from tests.models.faithfulness.conftest import MakeSubject
 from tests.models.faithfulness.layers import TEXTS
 
@@ -32,7 +33,7 @@ def test_attributions_are_those_of_the_service(both: tuple[Subject, LastLayer]) 
         target, found = attribute(layer.model, reading.encoded, None, subject.classifier.tokenizer.pad_id)
 
         assert target == reading.target()
-        for method in METHODS:
+        for method in GRADIENT_METHODS:
             told, _ = subject.attribute(reading, method, target, STEPS if method == "integrated_gradients" else 0)
             np.testing.assert_allclose(found[method], told.words, atol=1e-3)
 
@@ -45,7 +46,7 @@ def test_long_texts_are_attributed_in_several_batches(both: tuple[Subject, LastL
     monkeypatch.setattr(randomisation, "BATCH_TOKENS_MAX", 1)
     _, apart = attribute(layer.model, encoded, Target(0), pad_id)
 
-    for method in METHODS:
+    for method in GRADIENT_METHODS:
         np.testing.assert_allclose(apart[method], together[method], atol=1e-5)
 
 
@@ -73,12 +74,12 @@ def test_a_model_agrees_with_itself_and_not_with_one_that_forgot(both: tuple[Sub
     monkeypatch.setattr(randomisation, "randomised", lambda model, seed: model)
     same, same_sizes = agreement(layer.model, texts, pad_id, seed=2)
 
-    for method in METHODS:
+    for method in GRADIENT_METHODS:
         assert abs(signed[method]) < 0.7
         assert abs(sizes[method]) < 0.7
     # "dull" is one word, of which there is no order.
-    assert same == pytest.approx(dict.fromkeys(METHODS, 1.0))
-    assert same_sizes == pytest.approx(dict.fromkeys(METHODS, 1.0))
+    assert same == pytest.approx(dict.fromkeys(GRADIENT_METHODS, 1.0))
+    assert same_sizes == pytest.approx(dict.fromkeys(GRADIENT_METHODS, 1.0))
 
 
 def test_a_model_turned_round_agrees_in_sizes_alone(both: tuple[Subject, LastLayer], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,5 +93,5 @@ def test_a_model_turned_round_agrees_in_sizes_alone(both: tuple[Subject, LastLay
 
     signed, sizes = agreement(layer.model, [subject.read(TEXTS[0]).encoded], subject.classifier.tokenizer.pad_id, seed=2)
 
-    assert signed == pytest.approx(dict.fromkeys(METHODS, -1.0))
-    assert sizes == pytest.approx(dict.fromkeys(METHODS, 1.0))
+    assert signed == pytest.approx(dict.fromkeys(GRADIENT_METHODS, -1.0))
+    assert sizes == pytest.approx(dict.fromkeys(GRADIENT_METHODS, 1.0))

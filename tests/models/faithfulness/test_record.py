@@ -27,7 +27,7 @@ def test_the_study_of_the_first_data_set_is_recorded_and_the_bundle_stays_valid(
     assert after.manifest.model_copy(update={"explanations": None}) == before.manifest
     assert (measured.default_method, measured.dataset, measured.texts) == ("integrated_gradients", "made/dev", 40)
     trust = {found.method: found for found in measured.trust}
-    # Random orders are what all are compared with; a search for the best order and a control are no methods.
+    # All are compared with random orders; a search for the best order and a control are not methods.
     assert list(trust) == [name for name in KINDS if name not in ("random", "greedy", "default_unsigned")]
     one = trust["integrated_gradients"]
     assert one.over_random["mask_token"].model_dump() == pytest.approx({"mean": 0.3, "low": 0.285, "high": 0.315})

@@ -13,7 +13,7 @@ TELLING = {
     *("__init__", "aggregate", "agreement", "journal", "page", "pictures", "record", "sections", "sources", "stored"),
     *("tables", "conclusions", "training_findings"),
 }
-# Of the study: these, and what is no test of attention.
+# Of the study: these, and all but the tests of attention.
 STUDY = {
     *("__init__", "attention_tables", "training_page"),
     *("documents", "experiment", "experiment_page", "language_model", "masking", "pretrain", "recipes", "resize", "tensorflow_bert"),

@@ -50,7 +50,7 @@ def without_times(found: Findings) -> str:
     return json.dumps(whole)
 
 
-def test_a_draw_has_as_many_of_each_label_and_is_the_seed_s() -> None:
+def test_a_draw_has_equal_numbers_of_each_label_and_depends_on_the_seed() -> None:
     examples = [Example(str(number), int(number < 30)) for number in range(100)]
 
     drawn = balanced(examples, 20, 2, seed=1)

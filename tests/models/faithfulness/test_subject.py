@@ -84,7 +84,7 @@ def test_a_probability_is_that_of_the_service(subject: Subject) -> None:
     assert found == pytest.approx([probabilities(row, subject.temperature)[1] for row in rows.tolist()])
 
 
-def test_a_text_too_long_is_cut_and_one_of_nothing_is_told_without_a_run(subject: Subject) -> None:
+def test_a_long_text_is_cut_and_an_empty_one_is_refused_without_a_run(subject: Subject) -> None:
     long = subject.read("good film " * 200)
 
     assert long.tokens == subject.classifier.manifest.max_tokens

@@ -156,7 +156,7 @@ def test_no_heldout_sentence_or_phrase_of_it_is_trained_on(tmp_path: Path) -> No
     assert min(len(example.text.split()) for example in (*train, *heldout)) == 4
 
 
-def test_texts_that_are_all_too_short_are_told(data: Path, tmp_path: Path) -> None:
+def test_texts_that_are_all_too_short_are_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(BadData, match="none of 170 texts has at least 99 words"):
         attention_tests([data], replace(TINY, words_min=99), tmp_path / "out", say=lambda line: None)
     assert not (tmp_path / "out").exists()

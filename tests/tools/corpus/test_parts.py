@@ -77,7 +77,7 @@ def test_a_position_is_the_byte_at_which_a_line_begins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl"])
-def test_a_byte_order_mark_is_no_text(kind: str, tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_a_text(kind: str, tmp_path: Path) -> None:
     path = write(tmp_path / f"a{kind}", ["good", "bad"])
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
 
@@ -94,7 +94,7 @@ def test_a_line_that_is_not_utf8_is_a_bad_row_among_good_ones(kind: str, line: b
     assert read(path) == ["good", Unread(NOT_DECODED), "good"]
 
 
-def test_a_parquet_string_that_is_no_utf8_is_a_bad_row(tmp_path: Path) -> None:
+def test_a_parquet_string_that_is_not_utf8_is_a_bad_row(tmp_path: Path) -> None:
     raw = pyarrow.array([b"good", b"b\xff", None], pyarrow.binary())
     strings = pyarrow.StringArray.from_buffers(3, raw.buffers()[1], raw.buffers()[2], raw.buffers()[0])
     parquet.write_table(pyarrow.table({"text": strings}), tmp_path / "a.parquet")
@@ -110,7 +110,7 @@ def test_strings_of_every_arrow_kind_are_read(kind: pyarrow.DataType, tmp_path: 
 
 
 @pytest.mark.parametrize("line", ['{"text": 1}', '{"other": "x"}', "[1]", "7", "{", "", '"text"'])
-def test_a_line_that_is_no_such_object_is_a_bad_row(line: str, tmp_path: Path) -> None:
+def test_a_line_that_is_not_such_an_object_is_a_bad_row(line: str, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "good"}\n' + line + '\n{"text": "bad"}\n')
 
@@ -120,7 +120,7 @@ def test_a_line_that_is_no_such_object_is_a_bad_row(line: str, tmp_path: Path) -
     assert isinstance(second, Unread)
 
 
-def test_a_record_that_is_no_csv_is_a_bad_row(tmp_path: Path) -> None:
+def test_a_record_that_is_not_csv_is_a_bad_row(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'id,text\n1,good\n2,"on"e\n3,bad\n')
 
@@ -236,7 +236,7 @@ def test_a_missing_column_is_reported_before_anything_is_read(kind: str, tmp_pat
         assert re.search(rf"no column 'key'.*\(choose with {option}, or", why_not(path, beside={"key": option}))
 
 
-def test_a_column_of_numbers_is_no_text(tmp_path: Path) -> None:
+def test_a_column_of_numbers_is_not_a_column_of_texts(tmp_path: Path) -> None:
     assert "column 'id' must hold strings, got int64" in why_not(write(tmp_path / "a.parquet", ["good"]), column="id")
 
 

@@ -27,7 +27,7 @@ from tests.conftest import RunningServer
 from tests.tools.loadtest.test_search import CAPACITY, TRUE_RATE, held
 
 Captured = pytest.CaptureFixture[str]
-# A busy machine is no failure: these tests do not judge latency.
+# A busy machine is not a failure: these tests do not judge latency.
 PATIENT = ("--slo", "20s", "--processes", "1", "--warm-up", "0", "--texts", "sst2")
 
 
@@ -81,6 +81,7 @@ def why_not(capsys: Captured, *arguments: object, code: int) -> str:
     return errors.splitlines()[-1].partition("error: ")[2]
 
 
+@pytest.mark.smoke
 def test_two_rates_are_held_and_reported_as_table_json_and_html(server: RunningServer, tmp_path: Path, capsys: Captured) -> None:
     written, page = tmp_path / "found.json", tmp_path / "found.html"
     # 0.5 s have too few calls for the 99th percentile.
@@ -300,7 +301,7 @@ class Gone(io.StringIO):
         raise BrokenPipeError
 
 
-def test_progress_without_a_reader_is_no_failure() -> None:
+def test_progress_without_a_reader_does_not_fail_the_command() -> None:
     Progress(Gone()).begin("30 calls/s", 12)
 
 

@@ -5,10 +5,8 @@ import itertools
 import json
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,13 +23,7 @@ TEXTS = [str(number) for number in range(50)]
 OK = Answer("OK", texts_ok=1, tokens=3)
 HELD_S = 0.4
 
-
 CLOCK = VirtualClock()
-
-
-@pytest.fixture(autouse=True)
-def virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=CLOCK, process_time=time.process_time))
 
 
 class Answers:
@@ -94,7 +86,7 @@ def hold(driver: Answers, mix: Mix | None = None, **changes: Any) -> Part:
     CLOCK.now = 0.0
 
     async def run() -> Part:
-        return await Run(driver, mix, settings).hold(mix.calls(TEXTS, settings["seed"]))
+        return await Run(driver, mix, settings, CLOCK).hold(mix.calls(TEXTS, settings["seed"]))
 
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(CLOCK)) as runner:
         return runner.run(run())

@@ -21,6 +21,7 @@ def costs(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.smoke
 def test_the_fewest_replicas_are_found_and_reported_as_text_json_and_html(
     costs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

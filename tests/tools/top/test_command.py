@@ -72,6 +72,7 @@ def number(pattern: str, text: str) -> float:
     return float(found[1].replace(",", ""))
 
 
+@pytest.mark.smoke
 def test_one_reading_has_the_rates_latencies_and_answers_of_the_interval(start: Start, capsys: Captured) -> None:
     server = start()
     # What was before the first reading is in no rate.
@@ -109,17 +110,17 @@ def error_of(capsys: Captured, *arguments: str, code: int = 1) -> str:
     return capsys.readouterr().err.removeprefix("error: ").strip()
 
 
-def test_what_is_no_server_is_told_apart(capsys: Captured, server: RunningServer) -> None:
+def test_another_program_at_the_address_is_named(capsys: Captured, server: RunningServer) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{silent.getsockname()[1]}"
 
         assert error_of(capsys, nobody) == f"no answer from http://{nobody}/metrics: Connection refused"
     assert "does not speak HTTP; --target is the server's HTTP port" in error_of(capsys, server.target)
-    assert "is no metrics page" in error_of(capsys, f"{server.url}/healthz")
+    assert "is not a metrics page" in error_of(capsys, f"{server.url}/healthz")
     assert "answers with status 404" in error_of(capsys, f"{server.url}/nosuch")
     for none in ("foo:bar", "[::1:8080", "http://[::1"):
-        assert f"{none!r} is no address" in error_of(capsys, none, code=2)
+        assert f"{none!r} is not an address" in error_of(capsys, none, code=2)
     assert "TLS fails" in error_of(capsys, "--tls", server.url.removeprefix("http://"))
 
 
@@ -174,7 +175,7 @@ def test_readings_without_a_start_are_of_one_run() -> None:
 
 def test_without_a_terminal_the_view_says_how_to_get_one_reading(capsys: Captured) -> None:
     assert main(["top"]) == 2
-    assert capsys.readouterr().err == "error: standard output is no terminal; --once prints a plain reading\n"
+    assert capsys.readouterr().err == "error: standard output is not a terminal; --once prints a plain reading\n"
 
 
 def test_without_the_extra_the_view_names_it(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,7 +343,7 @@ def serving(bundles: Path, address: str) -> Iterator[None]:
         server.communicate(timeout=WAIT_S_MAX)
 
 
-def test_what_is_no_server_ends_the_view_with_the_reason(server: RunningServer, on_terminal: Callable[..., Terminal]) -> None:
+def test_another_program_at_the_address_ends_the_view_with_the_reason(server: RunningServer, on_terminal: Callable[..., Terminal]) -> None:
     view = on_terminal(server.target)
 
     assert view.ended() == 1

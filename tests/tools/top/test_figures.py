@@ -98,7 +98,7 @@ def test_the_memory_of_all_processes_is_shown() -> None:
     assert between(reading(0), reading(1, process_resident_memory_bytes=memory)).memory_bytes == 5e8
 
 
-def test_one_counter_that_fell_has_begun_anew() -> None:
+def test_a_counter_that_fell_was_reset() -> None:
     before = reading(0, runner_busy_seconds_total={"runner=cpu-0": 9.0, "runner=cpu-1": 3.0})
     after = reading(2, runner_busy_seconds_total={"runner=cpu-0": 1.0, "runner=cpu-1": 4.0})
 

@@ -11,8 +11,9 @@ from google.protobuf.message import Message
 
 from sentiment.call.parsing import parsed
 from sentiment.call.request_bytes import RequestBytes
-from sentiment.doors.grpc.accepting import Handler, accepting_server
+from sentiment.doors.grpc.accepting import accepting_server
 from sentiment.doors.grpc.context import Context, abort
+from sentiment.doors.grpc.grpcio import Handler
 from sentiment.doors.grpc.receiving import Receiving
 from sentiment.doors.grpc.server import NO_ALGORITHM, named
 from sentiment.errors import Broken, InvalidInput, RequestError
@@ -26,7 +27,7 @@ MESSAGE_BYTES_MAX = 2**16
 Q = TypeVar("Q", bound=Message)
 
 
-class Repository(Protocol):
+class Changes(Protocol):
     """The models, and how to change them."""
 
     async def index(self) -> list[ModelVersion]:
@@ -45,13 +46,13 @@ class Repository(Protocol):
 class Admin:
     """The methods of the admin port."""
 
-    def __init__(self, repository: Repository) -> None:
-        self._repository = repository
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
 
     async def index(self, request: oip.RepositoryIndexRequest) -> oip.RepositoryIndexResponse:
         """List the versions, or only those that are READY."""
         _check_repository(request.repository_name)
-        entries = await self._repository.index()
+        entries = await self._changes.index()
         models = [
             oip.RepositoryIndexResponse.ModelIndex(name=entry.name, version=entry.version, state=entry.state, reason=entry.reason)
             for entry in entries
@@ -66,16 +67,16 @@ class Admin:
         if flags["loaded"]:
             if not flags["use"]:
                 raise InvalidInput("parameters", "loaded is true and use is false: nothing to do; set use to true or loaded to false")
-            await self._repository.use(request.model_name)
+            await self._changes.use(request.model_name)
         else:
-            await self._repository.load(request.model_name, flags["use"])
+            await self._changes.load(request.model_name, flags["use"])
         return oip.RepositoryModelLoadResponse()
 
     async def unload(self, request: oip.RepositoryModelUnloadRequest) -> oip.RepositoryModelUnloadResponse:
         """Unload a model."""
         _check_repository(request.repository_name)
         _flags(request.parameters, {"unload_dependents": False})
-        await self._repository.unload(request.model_name)
+        await self._changes.unload(request.model_name)
         return oip.RepositoryModelUnloadResponse()
 
     def handlers(self, receiving: Receiving) -> dict[str, Handler]:
@@ -88,12 +89,12 @@ class Admin:
 
 
 def make_admin_server(
-    repository: Repository, interceptors: list[grpc.aio.ServerInterceptor], requests: RequestBytes, receive_s_max: float
+    changes: Changes, interceptors: list[grpc.aio.ServerInterceptor], requests: RequestBytes, receive_s_max: float
 ) -> grpc.aio.Server:
     """The server of the admin port, neither bound nor started.
 
     Args:
-        repository: the models.
+        changes: changes the models.
         interceptors: check the caller's token.
         requests: counts the bytes of requests.
         receive_s_max: seconds in which a request must arrive.
@@ -103,7 +104,7 @@ def make_admin_server(
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.compression_enabled_algorithms_bitset", NO_ALGORITHM),
     ]
-    handlers = Admin(repository).handlers(Receiving(requests, MESSAGE_BYTES_MAX, receive_s_max))
+    handlers = Admin(changes).handlers(Receiving(requests, MESSAGE_BYTES_MAX, receive_s_max))
     return accepting_server(options, named(SERVICE, handlers), interceptors)
 
 

@@ -3,9 +3,7 @@
 import contextlib
 import json
 
-# The source that grpcio-channelz reads too. Its servicer is not used, because it would show all connections to every caller.
-from grpc._cython import cygrpc
-
+from sentiment.doors.grpc.grpcio import server_of, servers_from
 from sentiment.errors import CannotServe
 
 
@@ -19,7 +17,7 @@ class CoreCalls:
             CannotServe: the core lists no server.
         """
         last = 0
-        while page := json.loads(cygrpc.channelz_get_servers(last + 1)).get("server"):
+        while page := json.loads(servers_from(last + 1)).get("server"):
             last = int(page[-1]["ref"]["serverId"])
         if not last:
             raise CannotServe("gRPC's core lists no server in channelz, so calls cannot be counted; install a supported version of grpcio")
@@ -28,19 +26,19 @@ class CoreCalls:
 
     @property
     def started(self) -> float:
-        """Calls that came."""
+        """Calls that arrived."""
         return self._read("callsStarted")
 
     @property
     def ended(self) -> float:
-        """Calls of them that came to an end after the event loop had looked at them, well or not."""
+        """Calls that ended, with any status, after the event loop had accepted them."""
         return self._read("callsSucceeded") + self._read("callsFailed")
 
     def _read(self, name: str) -> float:
         # channelz raises ValueError once the server is gone. Its last counts stay valid.
         answer = None
         with contextlib.suppress(ValueError):
-            answer = cygrpc.channelz_get_server(self._server_id)
+            answer = server_of(self._server_id)
         if answer is not None:
             self._last = json.loads(answer)["server"]["data"]
         return float(self._last.get(name, 0))

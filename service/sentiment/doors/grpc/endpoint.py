@@ -11,8 +11,8 @@ from sentiment.call.open_inference import InferenceService
 from sentiment.call.parsing import FIELDS_MAX
 from sentiment.call.request_bytes import RequestBytes
 from sentiment.call.servicer import SentimentService, ServiceLimits
-from sentiment.doors.grpc.accepting import Handler
 from sentiment.doors.grpc.core_calls import CoreCalls
+from sentiment.doors.grpc.grpcio import Handler
 from sentiment.doors.grpc.handlers import Handlers
 from sentiment.doors.grpc.health import Health
 from sentiment.doors.grpc.port import GrpcPort
@@ -21,11 +21,11 @@ from sentiment.doors.grpc.server import ServerOptions, make_health_server, make_
 from sentiment.doors.grpc.stream import METHOD, StreamLimits, Streams
 from sentiment.doors.grpc.tls import server_credentials
 from sentiment.doors.open_files import grpc_connections, probe_connections
+from sentiment.lifecycle.registry import Models
 from sentiment.observability.feedback import Feedback
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.trace import Tracer
-from sentiment.pipeline.registry import Models
 from sentiment.security.secured import Secured
 from sentiment.settings import Settings
 

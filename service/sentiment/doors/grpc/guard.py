@@ -23,7 +23,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
         """Return the method's handler, or one that answers UNAUTHENTICATED."""
         method = handler_call_details.method
         authorization = [value for key, value in handler_call_details.invocation_metadata or () if key == "authorization"]
-        if self._guard.lets_in(method, authorization):
+        if self._guard.admits(method, authorization):
             return await continuation(handler_call_details)
         # A streaming handler for every kind of method: a unary one would first wait for the message.
         return grpc.stream_stream_rpc_method_handler(self._refuse)

@@ -8,8 +8,8 @@ import grpc
 
 from sentiment.call.call import Call
 from sentiment.call.calls import A, Calls, Method, Q, StreamMethod
-from sentiment.doors.grpc.accepting import Handler
 from sentiment.doors.grpc.context import Context, end_with, headers_of
+from sentiment.doors.grpc.grpcio import Handler
 from sentiment.doors.grpc.receiving import Receiving
 from sentiment.errors import Expired, RequestError
 

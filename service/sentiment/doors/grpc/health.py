@@ -9,8 +9,8 @@ from grpc_health.v1 import health_pb2
 
 from sentiment.call.parsing import parsed
 from sentiment.call.request_bytes import RequestBytes
-from sentiment.doors.grpc.accepting import Handler
 from sentiment.doors.grpc.context import Context, in_status
+from sentiment.doors.grpc.grpcio import Handler
 from sentiment.doors.grpc.receiving import Receiving
 from sentiment.errors import Refused
 from sentiment.health_check import DRAINING, NOT_READY, STARTING

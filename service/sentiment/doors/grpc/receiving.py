@@ -35,7 +35,7 @@ CALL_BYTES = 2**15
 MESSAGE_OVERHEAD, OVERHEAD = 2**9, 2**16
 # Connections that are remembered: some 20 MB. Of one that is forgotten, what came before looks like messages that have not come.
 CALLERS_MAX = 2**16
-# A connection is closed that holds this much more than it may, at so many looks in a row: ending its reads did not help.
+# A connection that exceeds its limit by this much at this many checks in a row is closed: ending its reads did not help.
 EXCESS_BYTES, EXCESS_LOOKS = 2**24, 10
 # How long a call that ends without a message may take to end for another reason: usually its caller has left.
 EOF_GRACE_S = 0.05
@@ -159,7 +159,7 @@ class Receiving:
         task.add_done_callback(lambda _: self._end(wait))
 
     async def _read(self, context: Context, wait: _Wait, by: float | None) -> bytes | None:
-        """Read a message; None if there is none. Raises TimeoutError after the instant ``by``."""
+        """Read a message; None at the end of the stream. Raises TimeoutError after the instant ``by``."""
         caller = self._caller(wait.caller)
         if caller.over:
             raise _refusal()
@@ -286,7 +286,7 @@ class Receiving:
 
 
 def _refusal() -> Refused:
-    """Anew for each call: an error keeps what was raised with it."""
+    """A new error for each call, because an exception keeps references to what was raised with it."""
     held = "this connection's messages that have not come whole, and answers that it has not taken, hold too many bytes"
     return Refused(held, RETRY_S, "request_bytes")
 

@@ -8,8 +8,9 @@ import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from sentiment.call.parsing import parsed
-from sentiment.doors.grpc.accepting import Handler, accepting_server
+from sentiment.doors.grpc.accepting import accepting_server
 from sentiment.doors.grpc.context import Context, in_status
+from sentiment.doors.grpc.grpcio import Handler
 from sentiment.doors.grpc.guard import GrpcGuard
 from sentiment.doors.grpc.health import HEALTH_BYTES_MAX, Health
 from sentiment.doors.grpc.receiving import WINDOW_BYTES, Receiving

@@ -9,7 +9,6 @@ After a refusal a stream pauses: a client that goes on sending would get nothing
 
 import asyncio
 import contextlib
-import time
 from dataclasses import dataclass
 
 import grpc
@@ -20,8 +19,8 @@ from sentiment.call import convert
 from sentiment.call.call import Call
 from sentiment.call.calls import OUTCOMES, Calls
 from sentiment.call.servicer import SentimentService, code_name_of, keep_few_interactive
-from sentiment.doors.grpc.accepting import Handler
 from sentiment.doors.grpc.context import Context, end_with, headers_of
+from sentiment.doors.grpc.grpcio import Handler
 from sentiment.doors.grpc.receiving import Receiving
 from sentiment.errors import Broken, InvalidInput, Refused, RequestError, Unavailable
 from sentiment.observability.logs import logger
@@ -59,7 +58,7 @@ class Streams:
         self._receiving = receiving
         self._limits = limits
         self._turns = LoopTurns(ITEMS_PER_TURN)
-        self._open: set[_Stream] = set()
+        self.open: set[_Stream] = set()
         self._ending = False
 
     async def end(self, timeout_s: float) -> None:
@@ -68,13 +67,13 @@ class Streams:
         Returns when all streams have ended and ``LINGER_S`` has passed, or after ``timeout_s`` seconds.
         """
         self._ending = True
-        if not self._open:
+        if not self.open:
             return
-        for stream in self._open:
+        for stream in self.open:
             stream.end()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await asyncio.gather(*(stream.closed.wait() for stream in self._open))
+                await asyncio.gather(*(stream.closed.wait() for stream in self.open))
                 await asyncio.sleep(LINGER_S)
 
     def handler(self) -> Handler:
@@ -96,7 +95,7 @@ class Streams:
         if self._ending:
             raise Unavailable("the server is draining")
         reader = asyncio.create_task(stream.read(context))
-        self._open.add(stream)
+        self.open.add(stream)
         try:
             await stream.write(context)
             # Raises the error that ended reading, if any.
@@ -108,7 +107,7 @@ class Streams:
             finally:
                 # Also after a second cancellation, because a drain waits for open streams.
                 stream.close()
-                self._open.discard(stream)
+                self.open.discard(stream)
                 stream.closed.set()
 
 
@@ -202,7 +201,7 @@ class _Stream:
             if item is None:
                 reading = False
                 continue
-            begun = time.monotonic()
+            begun = self._calls.clock()
             try:
                 await self._service.turn_for(item.outcome)
             except asyncio.CancelledError:
@@ -211,14 +210,14 @@ class _Stream:
                 raise
             message = self._message(item).SerializeToString()
             self._count(
-                item, code_name_of(item.outcome), "met" if item.deadline_at - time.monotonic() >= self._calls.margin_s else "expired"
+                item, code_name_of(item.outcome), "met" if item.deadline_at - self._calls.clock() >= self._calls.margin_s else "expired"
             )
             await self._receiving.write(context, self._call.caller, message)
             self._unanswered -= 1
             for _ in range(item.places):
                 self._room.release()
             if item.served is not None:
-                item.served.metrics.stage["send"](time.monotonic() - begun)
+                item.served.metrics.stage["send"](self._calls.clock() - begun)
 
     def _count(self, item: "_Finished", code: str, outcome: str) -> None:
         """Count an item, and its answer, if it has one, with this outcome."""
@@ -245,7 +244,7 @@ class _Stream:
             self._call.trace.attributes["sentiment.texts"] = self._serial
 
     async def _accept(self, data: bytes) -> None:
-        arrived_at = time.monotonic()
+        arrived_at = self._calls.clock()
         requests, caller, size = self._receiving.requests, self._call.caller, len(data)
         request = await self._calls.parsed(pb.ClassifyStreamRequest, data)
         del data
@@ -260,7 +259,7 @@ class _Stream:
             options = convert.check_options(request.options, Priority.BULK, "options.")
             query = convert.query_of(request.item, options, self._call, serial - 1, "item.text")
             deadline_at = self._deadline(request, arrived_at)
-            found.metrics.stage["receive"](time.monotonic() - arrived_at)
+            found.metrics.stage["receive"](self._calls.clock() - arrived_at)
             interactive = sum(item.priority is Priority.INTERACTIVE for item in self._accepted.values())
             keep_few_interactive([query], self._limits.interactive_items_max - interactive)
             with requests.held(caller, size) as held:

@@ -1,8 +1,8 @@
 """HTTP connections: how many are open, which one is closed for another, how much of the event loop their bytes take, and their drain.
 
 A ``Connection`` stands between a transport of asyncio and the protocol of aiohttp. It uses public interfaces only: of asyncio those of
-protocols and transports, of aiohttp ``web.Server``, which makes a protocol, and ``request.transport``. It knows nothing of HTTP: it is
-told when a request begins and ends.
+protocols and transports, of aiohttp ``web.Server``, which makes a protocol, and ``request.transport``. It knows nothing of HTTP: its
+owner calls it when a request begins and ends.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ READ_BYTES = 2**15
 # line ends goes to the parser in slices, one slice of one connection in each turn of the event loop, which then takes 0.5 ms longer.
 # Without that, 20 connections with such chunks delayed others by 1.2 s.
 LINES_MAX, SLICE_BYTES = 256, 2**11
-# After an answer that did not wait for the whole body, so much more of the body is parsed, for so long: then the connection can be kept.
+# After an answer that did not wait for the whole body, up to this many bytes are parsed for this long, so that the connection can be kept.
 # The rest is dropped unparsed. As long as the client sends more than that in this time it is not cut off, up to five times: most clients
 # read no answer before they have sent all.
 LINGER_BYTES, LINGER_S, LINGERS_MAX = 2**16, 0.2, 5
@@ -153,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
     def _stopped(self) -> bool:
         """Whether the parser gets nothing: it wants nothing, or would hold later requests while this one's answer is made or unread.
 
-        One read is held then. While one is, nobody notices that the client has left.
+        It holds one read meanwhile, and does not notice that the client has left.
         """
         return self._paused or self._unread or (self._requests > 0 and not self._body_awaited)
 

@@ -39,7 +39,7 @@ def fill(message: Message, values: object, path: str = "") -> None:
     """Set the fields of an empty message. ``path`` is where the object stands in the body.
 
     Raises:
-        InvalidInput: the value is no object, a field is unknown or given twice, or a value is not of its type; names the field by its path.
+        InvalidInput: not an object, a field is unknown or given twice, or a value is not of its type; names the field by its path.
     """
     if not isinstance(values, dict):
         raise InvalidInput(
@@ -189,7 +189,7 @@ def kind_of(value: object) -> str:
 
 def lone_surrogate(at: str, error: UnicodeEncodeError) -> InvalidInput:
     """The error of a string that cannot be encoded."""
-    return InvalidInput(at, f"has a lone surrogate at character {error.start}, which is no valid Unicode")
+    return InvalidInput(at, f"has a lone surrogate at character {error.start}, which is not valid Unicode")
 
 
 def _quoted(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The end of a drain: requests that are still in progress fail, and their callers are told."""
+"""The end of a drain: requests that are still in progress fail, and their callers get the error."""
 
 import asyncio
 from types import TracebackType

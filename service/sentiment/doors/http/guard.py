@@ -19,7 +19,7 @@ def http_guard(guard: Guard) -> Middleware:
     async def admit(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
         resource = request.match_info.route.resource
         route = "" if resource is None else resource.canonical
-        if guard.lets_in(route, request.headers.getall("Authorization", ())):
+        if guard.admits(route, request.headers.getall("Authorization", ())):
             return await handler(request)
         guard.refused("http")
         logger().debug("unauthenticated", peer=peer_of(request))

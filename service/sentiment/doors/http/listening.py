@@ -57,8 +57,8 @@ async def stop_listening(
     """Close the port. Connections that the kernel has accepted are served: their clients may have sent a request.
 
     A connection that comes between the last call of ``accept`` and the end of the port would be reset. So on Linux none begins from here
-    on: who tries asks again after a second, and is refused or served by whoever listens there by then. ``handshakes`` waits for those that
-    have begun.
+    on: the client's kernel tries again after a second, and is refused or served by the listener of that time. ``handshakes`` waits for
+    those that have begun.
     """
     loop = asyncio.get_running_loop()
     ignoring = [_begin_none(each) for each in server.sockets]
@@ -82,7 +82,7 @@ async def stop_listening(
 
 
 def _begin_none(listening: socket.socket) -> bool:
-    """Let the kernel ignore whoever asks for a connection. Returns whether it can."""
+    """Let the kernel ignore requests for a connection. Returns whether it can."""
     if sys.platform != "linux":
         return False
     program = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in NO_SYN))

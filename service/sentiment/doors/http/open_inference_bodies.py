@@ -86,7 +86,7 @@ def answer_of(response: oip.ModelInferResponse, binary: Callable[[str], bool], i
 
 
 def json_of(message: Message) -> dict[str, Any]:  # Any: JSON
-    """A message that describes or reports something. Unlike protobuf's own JSON, as the protocol has it: integers are no strings."""
+    """A metadata or status message as JSON. Integers are numbers, as the protocol requires; protobuf's JSON would quote them."""
     return {field.name: _json(field, getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
 
 

@@ -20,7 +20,7 @@ CHUNKS_FREE, CHUNK_BYTES_MIN = 2**14, 32
 # Parsing takes up to seven times a body's bytes, which nobody counts. Bodies that are larger than this are parsed two at a time; smaller
 # ones do not wait for them.
 LARGE_BYTES, LARGE_PARSED_MAX = 2**18, 2
-# So often the budget is asked, because asking for each chunk would cost more than the chunk. Until then bytes are uncounted.
+# The budget is asked once for this many bytes: asking for each chunk would cost more than the chunk. Until then they are uncounted.
 TAKEN_BYTES = 2**14
 
 
@@ -111,7 +111,7 @@ class Body:
         except TimeoutError as error:
             raise Expired("the body did not arrive before the deadline, or within receive_s_max") from error
         except web.RequestPayloadError as error:
-            # Of aiohttp's parser in Python. Its parser in C tells nobody, and the body does not arrive in time.
+            # Of aiohttp's parser in Python. Its parser in C reports nothing, and the body does not arrive in time.
             raise InvalidInput("", "the body does not match its headers, such as Transfer-Encoding") from error
         if len(body) > bytes_max:
             raise too_large

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from sentiment.explain.engine.request_check import GRADIENT_METHODS
-from sentiment.explain.engine.runs import Runs
+from sentiment.explain.engine.runs import GraphRuns
 from sentiment.explain.methods.erasure import EXACT_WORDS_MAX, Answers, Floats, ShapleyValues, occlusion, shapley, without
 from sentiment.explain.methods.evidence import RANDOM_SETS_MAX, Evidence, evidence
 from sentiment.explain.methods.gradients import (
@@ -18,13 +17,12 @@ from sentiment.explain.methods.gradients import (
     unknown_total,
     word_values,
 )
+from sentiment.explain.methods.registry import REGISTRY
 from sentiment.explain.methods.sentences import sentence_words
 from sentiment.explain.methods.target import Target
 from sentiment.explain.methods.two_step import cut, tokens_least, tokens_run, two_step_shapley
 from sentiment.explain.parts import Attribution, ExplanationRequest
 
-# One order and its reverse in two steps take less than 16 steps of integrated gradients on reviews, more on very many short sentences.
-STEPS_DEFAULT = {"integrated_gradients": 16, "shapley": 20, "two_step_shapley": 2}
 # With fewer steps the residual of integrated gradients says nothing.
 STEPS_MIN = 4
 # Relative to the sum that the values should have. Above it the steps are doubled, unless the request sets their number.
@@ -42,7 +40,7 @@ class Attributions:
     def __init__(
         self,
         request: ExplanationRequest,
-        runs: Runs,
+        runs: GraphRuns,
         target: Target,
         temperature: float,
         pad_id: int,
@@ -87,7 +85,7 @@ class Attributions:
                 return
 
     def _attribution(self, method: str) -> Attribution | None:
-        steps = self._request.steps or STEPS_DEFAULT.get(method, 1)
+        steps = self._request.steps or REGISTRY[method].steps
         if method == "gradient_x_input":
             return self._by_gradient(method, self._gradient_times_input(), 1, 1)
         if method == "integrated_gradients":
@@ -281,12 +279,13 @@ class Attributions:
         return self._runs.served_pace.seconds(EVIDENCE_ROWS) if self._request.evidence else 0.0
 
     def _unrelated(self, method: str) -> Floats | None:
-        """Word values [n] of erasure for a gradient method, and the other way round, to compute the agreement.
+        """Word values [n] of the unrelated method, to compute the agreement.
 
         None without an explain graph, or, with a note, without time.
         """
-        if method in GRADIENT_METHODS:
-            return self._occluded(f"the agreement of {method} with occlusion was left out", self._evidence_s())
+        left_out = f"the agreement of {method} with {REGISTRY[method].unrelated} was left out"
+        if REGISTRY[method].unrelated == "occlusion":
+            return self._occluded(left_out, self._evidence_s())
         if self._at_text is None:
             return None
         if self._integrated_words is None:
@@ -295,7 +294,7 @@ class Attributions:
             values = self._along_path(path) if self._gradients_in(left_s - self._evidence_s()) > AGREEMENT_STEPS else None
             if values is None:
                 reason = self._gradients_reason(AGREEMENT_STEPS + 1, left_s)
-                self._notes.append(f"the agreement of {method} with integrated_gradients was left out: {reason}")
+                self._notes.append(f"{left_out}: {reason}")
                 return None
             self._integrated_words = word_values(values.values, runs.encoded.tokens, runs.count)
         return self._integrated_words

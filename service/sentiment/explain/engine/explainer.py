@@ -19,20 +19,13 @@ from sentiment.explain.engine.graph_check import ExplainGraph, load_graph
 from sentiment.explain.engine.maps import Floats, heads_seen, map_count, map_tiles, maps, neuron, outputs
 from sentiment.explain.engine.prediction import Prediction, predict, words_of
 from sentiment.explain.engine.reading import read
-from sentiment.explain.engine.request_check import (
-    ERASURE_METHODS,
-    METHOD_OF_LONG_TEXTS,
-    METHODS,
-    check_graph,
-    check_request,
-    check_sets,
-    check_token,
-)
-from sentiment.explain.engine.runs import Arrays, Clock, Pace, Runs, SecondsLeft, Turn, UsualPaces, at_once
+from sentiment.explain.engine.request_check import check_graph, check_request, check_sets, check_token
+from sentiment.explain.engine.runs import Arrays, Clock, GraphRuns, Pace, SecondsLeft, Turn, UsualPaces, at_once
 from sentiment.explain.methods.counterfactuals import flip, keep
 from sentiment.explain.methods.erasure import without
 from sentiment.explain.methods.geometry import locate, word_states
 from sentiment.explain.methods.heads import HeadEffects, HeadPatterns, effects_from, gate_plan
+from sentiment.explain.methods.registry import ERASURE_METHODS, METHOD_OF_LONG_TEXTS, METHODS
 from sentiment.explain.methods.target import Target, compares, target_of
 from sentiment.explain.parts import AttentionTile, Counterfactuals, ExplanationRequest, Header, Heads, Part, Summary, Without, WordGeometry
 from sentiment.model.classifier import Classifier
@@ -189,7 +182,7 @@ class Explainer:
         sizes = Sizes() if graph is None else Sizes(graph.session.layers, graph.session.heads, graph.width, graph.golden.spellings)
         check_bytes(replace(request, methods=request.methods or methods[:1]), encoded, self.classifier.manifest.labels, sizes)
         session = None if graph is None else graph.session
-        runs = Runs(self.classifier, session, encoded, left_s, stop, self._clock, execute, turn, self._usual)
+        runs = GraphRuns(self.classifier, session, encoded, left_s, stop, self._clock, execute, turn, self._usual)
         work = _Work(self.classifier, graph, request, methods, runs, [], self._remarks(request, methods[0], len(encoded.words)))
         run_s = 0.0
         for part in work.parts():
@@ -208,7 +201,7 @@ class _Work:
     graph: ExplainGraph | None
     request: ExplanationRequest
     methods: tuple[str, ...]
-    runs: Runs
+    runs: GraphRuns
     notes: list[str]
     remarks: list[str]
 

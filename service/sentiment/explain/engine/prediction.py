@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from sentiment.explain.engine.attributions import AGREEMENT_STEPS, EVIDENCE_ROWS, STEPS_DEFAULT, STEPS_MIN
+from sentiment.explain.engine.attributions import AGREEMENT_STEPS, EVIDENCE_ROWS, STEPS_MIN
 from sentiment.explain.engine.maps import outputs
-from sentiment.explain.engine.request_check import GRADIENT_METHODS
 from sentiment.explain.engine.runs import EXPLAINED, RUN_TOKENS_MAX, SERVED, UsualPaces
 from sentiment.explain.methods.counterfactuals import PREFIXES, ROWS_BUDGET
 from sentiment.explain.methods.erasure import shapley_rows
+from sentiment.explain.methods.registry import REGISTRY
 from sentiment.explain.methods.two_step import SENTENCE_WORDS_MAX, tokens_run
 from sentiment.explain.parts import ExplanationRequest
 
@@ -70,7 +70,7 @@ def _rows(request: ExplanationRequest, tokens: int, heads: int, gradients: int) 
     n = words_of(tokens)
     served, slopes = 1.0, float(heads > 0)
     for method in request.methods if request.attributions else request.methods[: request.counterfactuals]:
-        steps = max(1, request.steps or STEPS_DEFAULT.get(method, 1))
+        steps = max(1, request.steps or REGISTRY[method].steps)
         if method == "shapley":
             served += shapley_rows(n, steps)
         elif method == "two_step_shapley":
@@ -79,8 +79,8 @@ def _rows(request: ExplanationRequest, tokens: int, heads: int, gradients: int) 
             slopes += steps + 1
         if request.evidence:
             served += EVIDENCE_ROWS
-            slopes += (AGREEMENT_STEPS + 1) * (heads > 0 and method not in GRADIENT_METHODS)
-        if method == "occlusion" or (request.evidence and method in GRADIENT_METHODS):
+            slopes += (AGREEMENT_STEPS + 1) * (heads > 0 and REGISTRY[method].unrelated == "integrated_gradients")
+        if method == "occlusion" or (request.evidence and REGISTRY[method].unrelated == "occlusion"):
             served += n
     # The search for words that flip the answer tries prefixes and each word. That for words that keep it mostly ends at once.
     served += min(ROWS_BUDGET, PREFIXES + n) * request.counterfactuals

@@ -3,16 +3,12 @@
 from collections.abc import Sequence
 
 from sentiment.errors import InvalidInput, Unsupported
+from sentiment.explain.methods.registry import GRADIENT_METHODS, METHODS
 from sentiment.explain.parts import ROLLOUTS, AttentionRequest, ExplanationRequest, NeuronRequest
 from sentiment.model.classifier import Classifier
 from sentiment.model.session import ExplainSession
 from sentiment.model.words import Encoded
 
-GRADIENT_METHODS = ("integrated_gradients", "gradient_x_input")
-ERASURE_METHODS = ("occlusion", "shapley", "two_step_shapley")
-# It moves the answer at least as much as integrated gradients, in less time: docs/internals/explanation-study.md, "Longer texts".
-METHOD_OF_LONG_TEXTS = "two_step_shapley"
-METHODS = GRADIENT_METHODS + ERASURE_METHODS
 STEPS_MAX = 256
 # Layers, or heads of a layer, that a request can name: more than any model has.
 CHOSEN_MAX = 128

@@ -76,7 +76,7 @@ class Pace:
 
 
 class UsualPaces:
-    """Seconds per row of each graph for texts of each length: half of what was told last, and half of what was told before.
+    """Seconds per row of each graph for texts of each length: half of the latest observation and half of those before.
 
     Texts whose numbers of tokens are the same rounded up to a power of two are of one length. For several threads.
     """
@@ -86,11 +86,11 @@ class UsualPaces:
         self._token_s: dict[tuple[str, int], float] = {}
 
     def of(self, graph: str, tokens: int) -> float:
-        """Seconds of a row with so many tokens; infinite if none of this length has run."""
+        """Seconds of a row with this many tokens; infinite if no row of this length has run."""
         return tokens * self._token_s.get((graph, tokens.bit_length()), float("inf"))
 
     def expected_s(self, graph: str, tokens: int) -> float:
-        """As ``of``, and of another length that is near if there is none of this."""
+        """As ``of``; falls back to the nearest length that has run."""
         known = [length for name, length in list(self._token_s) if name == graph]
         nearest = min(known, key=lambda length: abs(length - tokens.bit_length()), default=None)
         return tokens * (TOKEN_S[graph] if nearest is None else self._token_s[graph, nearest])
@@ -119,11 +119,11 @@ def at_once() -> None:
     """Nobody else runs."""
 
 
-class Runs:
+class GraphRuns:
     """Runs one text.
 
     ``left_s`` returns the seconds that are left. ``stop`` ends the current run with an error. ``execute`` runs the graphs, each time after
-    ``turn``. ``usual``: the paces of earlier texts; those of this one are told.
+    ``turn``. ``usual``: the paces of earlier texts, to which those of this one are reported.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Runs:
         usual: UsualPaces | None = None,
     ) -> None:
         self._classifier, self._session = classifier, session
-        # What is explained is a label. The graphs may give one more logit, which is none.
+        # What is explained is a label. The graphs may give one more logit, which is not a label.
         self._labels = len(classifier.manifest.labels)
         self.encoded = encoded
         self.left_s, self._stop, self.clock, self._execute, self._turn = left_s, stop, clock, execute, turn
@@ -207,7 +207,7 @@ class Runs:
         return self._driven(steps, value)
 
     def shortened_seconds(self, tokens: float) -> float:
-        """Predicted seconds for rows with so many tokens together. Short rows take less for each token than the whole text."""
+        """Predicted seconds for rows with this many tokens in total. Short rows take less for each token than the whole text."""
         return self.served_pace.seconds(1) * tokens / self._row.tokens
 
     def _driven(self, steps: Steps[Result], value: Callable[[Masks], Floats]) -> Result | None:

@@ -28,8 +28,8 @@ TIE = 1e-6
 class Verdict(IntEnum):
     """Verdict of the evidence. Values are those of the proto.
 
-    At every length, BETTER_THAN_RANDOM is wrong in at most 5 %: so often does a ranking by chance get it. NOT_FAITHFUL is wrong in at
-    most 5 %, too: so often does a ranking get it that does better than 70 % of all sets of as many words.
+    At every length, BETTER_THAN_RANDOM is wrong in at most 5 %: that is how often a random ranking gets it. NOT_FAITHFUL is wrong in at
+    most 5 %, too: that is how often a ranking that beats 70 % of all sets of the same size gets it.
     """
 
     BETTER_THAN_RANDOM = 1
@@ -73,7 +73,7 @@ def evidence(
 
     If the label does not win, removing words that support it has little effect. Then f is 1 minus that probability, and the ranking is
     reversed: r are the words that speak most against the label. Two labels against each other with opposite scores get the same evidence,
-    and so do the labels of a model that has two.
+    as do the labels of a model that has two.
 
     The verdict is FLAT if f(text) - f(empty text) < EFFECT_MIN; INCONCLUSIVE with fewer than RANDOM_SETS_MAX other sets, which a text
     of fewer than 7 words does not have; BETTER_THAN_RANDOM if comprehensiveness is above 0 and no other set does as well; NOT_FAITHFUL

@@ -45,7 +45,7 @@ class Target:
 
 
 def compares(labels: int, against: object, alone: bool) -> bool:
-    """Whether a label of so many is explained against another: if ``against`` names one, or by default in models of three or more."""
+    """Whether a label is explained against another: if ``against`` names one, or by default in models of three or more."""
     return against is not None or (labels > 2 and not alone)
 
 

@@ -218,7 +218,7 @@ def _save(model: ModelProto, file: Path) -> None:
 def main(bundle: str, folder: str, precision: Precision) -> None:
     """Build graphs at the lowest priority, in a process of its own: ``python -m sentiment.model.gpu.graphs BUNDLE FOLDER PRECISION``.
 
-    Whoever started it builds what is missing afterwards, and gets the error.
+    The process that started it builds what is missing afterwards, and gets the error.
     """
     os.nice(LOAD_NICENESS)
     with contextlib.suppress(BadBundle, OSError):

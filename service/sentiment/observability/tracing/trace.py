@@ -113,24 +113,24 @@ class Trace:
         span = Span(name, place, self.place.span_id, begun_ns, ended_ns, attributes, links, error, remote=self._joined, state=self.state)
         self._outlet.put(span)
 
-    def unanswered(self, queued_at: float, started_at: float, tokens: int, error: str, batch: Place | None) -> None:
+    def unanswered(self, queued_at: float, started_at: float, ended_at: float, tokens: int, error: str, batch: Place | None) -> None:
         """Record a row of the request that has no answer.
 
         Args:
             queued_at: an instant of ``time.monotonic``.
             started_at: an instant of ``time.monotonic``; 0 if it never ran.
+            ended_at: an instant of ``time.monotonic``.
             tokens: number of tokens of the row.
             error: name of an error class; empty if it was cancelled.
             batch: the last one in which it ran.
         """
-        now = time.monotonic()
         attributes: Attributes = {"sentiment.tokens": tokens}
         last = attributes if error else {**attributes, CANCELLED: True}
         if started_at:
             self.stage("queue", queued_at, started_at, attributes)
-            self.stage("run", started_at, now, last, [batch] if batch is not None else [], error)
+            self.stage("run", started_at, ended_at, last, [batch] if batch is not None else [], error)
         else:
-            self.stage("queue", queued_at, now, last, error=error)
+            self.stage("queue", queued_at, ended_at, last, error=error)
 
     def end(self, name: str, begun_at: float, ended_at: float, error: str, server: bool) -> None:
         """Record the request's own span."""

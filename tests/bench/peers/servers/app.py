@@ -37,5 +37,5 @@ def make_app(engine: Engine, options: Options) -> FastAPI:
 
 
 def serve(engine: Engine, options: Options) -> None:
-    """Until it is told to end."""
+    """Serve until SIGTERM or SIGINT."""
     uvicorn.run(make_app(engine, options), host="127.0.0.1", port=options.port, access_log=False, log_level="warning")

@@ -22,11 +22,10 @@ class Classifier(Engine):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        file = self.folder / graph["file"]
         # As we do, lest x86 without VNNI computes wrong products faster.
-        if b"sentiment.int8_pairs_fit" not in file.read_bytes():
+        if not graph.get("pairs_fit"):
             options.add_session_config_entry("session.x64quantprecision", "1")
-        self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        self._session = onnxruntime.InferenceSession(str(self.folder / graph["file"]), options, providers=["CPUExecutionProvider"])
         self._inputs: list[str] = graph["inputs"]
 
     def logits(self, rows: Sequence[tokenizers.Encoding]) -> list[list[float]]:

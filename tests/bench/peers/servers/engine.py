@@ -35,7 +35,7 @@ class Engine(ABC):
 
     def classify(self, texts: Sequence[str]) -> list[Answer]:
         """The label of each text and its probability."""
-        # A further logit, that a text is mixed, is no label's.
+        # A further logit, that of mixed texts, does not belong to a label.
         return [self._answer(row[: len(self._labels)]) for row in self.logits(self._tokenizer.encode_batch(list(texts)))]
 
     def _answer(self, logits: list[float]) -> Answer:

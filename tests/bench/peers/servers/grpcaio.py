@@ -38,7 +38,7 @@ class Service(services.SentimentServiceServicer):  # type: ignore[misc,name-defi
 
 
 async def serve(options: Options) -> None:
-    """Until it is told to end."""
+    """Serve until SIGTERM or SIGINT."""
     server = grpc.aio.server()
     services.add_SentimentServiceServicer_to_server(Service(options), server)
     server.add_insecure_port(f"127.0.0.1:{options.port}")

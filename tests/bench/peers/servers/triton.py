@@ -35,7 +35,7 @@ def make_infer(classifier: Classifier) -> Callable[..., Arrays]:
 
 
 def serve(options: Options) -> None:
-    """Until it is told to end."""
+    """Serve until SIGTERM or SIGINT."""
     http_port, metrics_port = options.other_ports
     config = TritonConfig(
         http_address="127.0.0.1",

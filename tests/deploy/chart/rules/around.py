@@ -233,7 +233,7 @@ def the_load_test_can_run_and_ends(documents: Sequence[Document]) -> Iterator[st
             yield f"sentiment does not understand {container['args']}"
             return
         if asked.target not in services:
-            yield f"{asked.target} is none of {services}"
+            yield f"{asked.target} is not one of {services}"
         told = settings(server(documents)[2])
         shown = [bool(told.tls_cert_file), bool(told.tls_client_ca_file), bool(told.auth_tokens)]
         if [bool(asked.ca), bool(asked.cert and asked.key), bool(asked.token_file)] != shown:

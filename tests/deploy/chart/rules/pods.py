@@ -42,7 +42,7 @@ def ports_exist(documents: Sequence[Document]) -> Iterator[str]:
     for policy in of_kind(documents, "NetworkPolicy"):
         used += [port["port"] for ingress in policy["spec"]["ingress"] for port in ingress["ports"]]
     used += [container[probe]["grpc"]["port"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")]
-    yield from (f"port {port!r} is none of {names}" for port in used if port not in names)
+    yield from (f"port {port!r} is not one of {names}" for port in used if port not in names)
     told = settings(container)
     listens = [told.grpc_listen, told.http_listen, *([told.health_listen] if told.tls_cert_file else [])]
     listening = {int(listen.rpartition(":")[2]) for listen in listens}
@@ -138,7 +138,7 @@ def what_is_asked_for_is_the_limit(documents: Sequence[Document]) -> Iterator[st
             if asked != limits or not {"cpu", "memory"} <= limits.keys():
                 yield f"{name}: requests {asked}, limits {limits}"
             elif not limits["cpu"].isdigit():
-                yield f"{name}: {limits['cpu']} is no number of whole cores"
+                yield f"{name}: {limits['cpu']} is not a number of whole cores"
 
 
 @rule
@@ -166,7 +166,7 @@ def what_pods_name_is_there(documents: Sequence[Document]) -> Iterator[str]:
     files = (told.tls_cert_file, told.tls_key_file, told.tls_client_ca_file)
     for path in [told.cache_dir, *map(str, told.bundles), told.auth_tokens, *(file.rpartition("/")[0] for file in files)]:
         if path and path not in mounted:
-            yield f"{path} is no volume, and the root file system is read-only"
+            yield f"{path} is not a volume, and the root file system is read-only"
 
 
 @rule
@@ -192,7 +192,7 @@ def a_gpu_is_asked_for_where_one_is_served_on(documents: Sequence[Document]) -> 
 def names_are_one_releases(documents: Sequence[Document]) -> Iterator[str]:
     seen = [(document["kind"], document["metadata"]["name"]) for document in documents]
     yield from (f"{one} twice" for one in set(seen) if seen.count(one) > 1)
-    yield from (f"{name} is no name" for _, name in seen if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", name))
+    yield from (f"{name} is not a valid name" for _, name in seen if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", name))
     deployment, _, _ = server(documents)
     if len(deployment["metadata"]["name"]) > DEPLOYMENT_NAME_MAX:
         yield "the names of its pods are cut"

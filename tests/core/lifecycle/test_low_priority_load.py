@@ -16,7 +16,7 @@ from sentiment.errors import CannotServe
 from sentiment.lifecycle.loading import NICENESS
 from sentiment.lifecycle.warm_up import warm_up
 from sentiment.model.classifier import load_classifier
-from sentiment.model.lowest_priority import LOAD_NICENESS, Beside
+from sentiment.model.lowest_priority import LOAD_NICENESS, LowPriorityLoad
 from sentiment.model.session import Session
 from sentiment.serving.event_loop import MeasuredLoop
 from tests.core.lifecycle.conftest import Exchanging, make_version
@@ -34,21 +34,21 @@ def idle() -> bool:
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no niceness of its own")
 def test_heavy_work_runs_in_a_thread_of_low_priority(root: Path) -> None:
     seen: set[tuple[str, int]] = set()
-    beside = Beside(idle, nothing)
+    load = LowPriorityLoad(idle, nothing)
 
     def note(work: Callable[[], None]) -> None:
         def noted() -> None:
             seen.add((threading.current_thread().name, os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
             work()
 
-        beside(noted)
+        load(noted)
 
     classifier = load_classifier(root / "tiny/1", execute=note)
     table = warm_up(classifier, BatchLimits(8, 128, 2**30, 2), execute=note)
 
     assert seen == {("load-run", LOAD_NICENESS)}
     assert all(0 < seconds < 10 for seconds in table.points().values())
-    beside.close()
+    load.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no niceness of its own")
@@ -80,15 +80,15 @@ def test_the_cost_of_a_run_is_cpu_time_not_waiting_time(root: Path) -> None:
     classifier = load_classifier(root / "tiny/1")
     run = classifier.session.run
     classifier.session.run = lambda *given: (time.sleep(waits_s), run(*given))[1]  # type: ignore[method-assign]  # the real one, late
-    beside = Beside(idle, nothing)
+    load = LowPriorityLoad(idle, nothing)
 
-    table = warm_up(classifier, BatchLimits(2, 32, 2**30, 2), measure_s=0, execute=beside)
+    table = warm_up(classifier, BatchLimits(2, 32, 2**30, 2), measure_s=0, execute=load)
 
     assert max(table.points().values()) < waits_s / 2
-    beside.close()
+    load.close()
 
 
-def test_beside_rests_only_while_others_are_busy_and_an_error_of_check_ends_it() -> None:
+def test_a_low_priority_load_rests_only_while_others_are_busy_and_an_error_of_check_ends_it() -> None:
     checks: list[float] = []
     busy, enough = True, False
 
@@ -97,30 +97,30 @@ def test_beside_rests_only_while_others_are_busy_and_an_error_of_check_ends_it()
         if enough:
             raise CannotServe("enough")
 
-    beside = Beside(lambda: busy, check)
-    beside(lambda: time.sleep(0.2))
+    load = LowPriorityLoad(lambda: busy, check)
+    load(lambda: time.sleep(0.2))
     while_busy = len(checks)
     busy = False
     checks.clear()
-    beside(nothing)
+    load(nothing)
     assert (len(checks), while_busy > 4) == (1, True)
 
     enough, over = True, threading.Event()
     with pytest.raises(CannotServe):
-        beside(lambda: over.wait(60) and None)
+        load(lambda: over.wait(60) and None)
     over.set()
-    beside.close()
+    load.close()
 
 
 def test_an_error_of_the_work_is_raised_in_the_caller() -> None:
-    beside = Beside(idle, nothing)
+    load = LowPriorityLoad(idle, nothing)
 
     def fail() -> None:
         raise ValueError("in the other thread")
 
     with pytest.raises(ValueError, match="in the other thread"):
-        beside(fail)
-    beside.close()
+        load(fail)
+    load.close()
 
 
 def test_versions_with_the_same_tokenizer_share_it(root: Path) -> None:

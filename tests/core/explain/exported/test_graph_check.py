@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import numpy as np
 import onnx
@@ -108,15 +109,15 @@ def test_a_file_that_is_not_a_graph_fails_the_check(bundle: Path, tmp_path: Path
 @pytest.mark.parametrize("fault", [errno.EMFILE, errno.EIO, errno.EACCES, errno.ENOMEM], ids=errno.errorcode.get)
 def test_a_file_that_cannot_be_read_now_is_tried_again(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int) -> None:
     explainer, file = _copied(bundle, tmp_path)
-    read_bytes = Path.read_bytes
+    opened = os.open
 
-    def fail(path: Path) -> bytes:
-        if path == file:
+    def fail(path: object, *arguments: Any, **options: Any) -> int:
+        if str(path) == str(file.resolve()):
             raise OSError(fault, os.strerror(fault), str(path))
-        return read_bytes(path)
+        return opened(path, *arguments, **options)
 
     with monkeypatch.context() as faulty:
-        faulty.setattr(Path, "read_bytes", fail)
+        faulty.setattr(os, "open", fail)
         for _ in range(2):
             with pytest.raises(CannotRead, match=os.strerror(fault)):
                 next(explainer.explain(ExplanationRequest(TEXT)))
@@ -139,7 +140,7 @@ def test_a_graph_that_cannot_be_opened_now_is_tried_again(bundle: Path, tmp_path
     with monkeypatch.context() as faulty:
         faulty.setattr(Bundle, "outside", then_no_file_is_left)
         try:
-            with pytest.raises(CannotRead, match="Too many open files"):
+            with pytest.raises(CannotRead, match="system error number 24"):
                 explainer.load()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sentiment.explain.engine import Explainer
-from sentiment.explain.engine.request_check import ERASURE_METHODS, METHODS
+from sentiment.explain.methods.registry import ERASURE_METHODS, METHODS
 from sentiment.explain.parts import Attribution, Evidence, ExplanationRequest
 from sentiment.model.classifier import load_classifier
 from tests.core.explain.explained import TEXT, all_of, explained, one_of

@@ -10,9 +10,9 @@ import pytest
 
 from sentiment.explain.engine import Explainer
 from sentiment.explain.engine.prediction import predict
-from sentiment.explain.engine.request_check import METHODS
 from sentiment.explain.engine.runs import EXPLAINED, SERVED, UsualPaces
 from sentiment.explain.methods.evidence import Evidence, Verdict
+from sentiment.explain.methods.registry import METHODS
 from sentiment.explain.parts import Attribution, Counterfactuals, ExplanationRequest, Heads, Neuron, NeuronRequest
 from sentiment.model.classifier import load_classifier
 from tests.core.explain.explained import explained, one_of

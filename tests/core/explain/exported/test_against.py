@@ -10,9 +10,9 @@ import pytest
 
 from sentiment.errors import InvalidInput
 from sentiment.explain.engine import Explainer
-from sentiment.explain.engine.request_check import METHODS
 from sentiment.explain.methods.erasure import Answers, run
 from sentiment.explain.methods.evidence import Evidence, evidence
+from sentiment.explain.methods.registry import METHODS
 from sentiment.explain.methods.target import Target, target_of
 from sentiment.explain.parts import Aggregation, AttentionRequest, AttentionTile, Attribution, ExplanationRequest, Heads, Part, Without
 from sentiment.model.bundle import Mixed
@@ -144,7 +144,7 @@ def test_the_answer_is_not_explained_against_itself(three: Explainer) -> None:
         next(iter(three.explain(_text(against=answer))))
 
 
-# A model with one more logit, which is no label's
+# A model with one more logit, which does not belong to a label
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import pytest
 
 from sentiment.explain.engine import Explainer
 from sentiment.explain.engine.maps import Map, map_tiles
-from sentiment.explain.engine.request_check import METHODS
 from sentiment.explain.engine.runs import Pace
 from sentiment.explain.methods.evidence import Evidence
 from sentiment.explain.methods.heads import gate_plan
+from sentiment.explain.methods.registry import METHODS
 from sentiment.explain.parts import (
     AttentionRequest,
     AttentionTile,
@@ -74,7 +74,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 @pytest.fixture
 def explained_in(classifier: Classifier, time: Time) -> Explained:
-    """Explains in so many seconds; gives what comes after the header."""
+    """Explains in the given number of seconds; returns what comes after the header."""
     explainer = Explainer(classifier, lambda: time.now_s)
     explainer.load()
 
@@ -92,7 +92,7 @@ def _noted(notes: tuple[str, ...], about: str) -> str:
     return note
 
 
-def test_integrated_gradients_take_as_many_steps_as_fit(explained_in: Explained) -> None:
+def test_integrated_gradients_take_the_steps_that_fit_in_the_time(explained_in: Explained) -> None:
     asked = ExplanationRequest(LONG, methods=("integrated_gradients",), evidence=False, steps=64)
     taken = {}
     for seconds in (0.007, 0.03, 0.06, 1.0):
@@ -202,7 +202,7 @@ def test_the_method_of_long_texts_without_enough_time_is_replaced(classifier: Cl
     bundle = trust(Path(shutil.copytree(classifier.bundle.path, tmp_path / "studied")), "shapley", words_max=2)
     explainer = Explainer(load_classifier(bundle, "fp32"), lambda: time.now_s)
     explainer.load()
-    # The values of so many sentences take 16 rows of the whole text at least.
+    # The values of this many sentences take 16 rows of the whole text at least.
     text = " ".join(f"{word} film." for word in ("good", "bad", "not") * 5)
     for seconds, given in ((0.012, "integrated_gradients"), (0.03, "two_step_shapley")):
         time.end_s = time.now_s + seconds
@@ -303,7 +303,7 @@ def test_every_omission_is_noted_and_the_deadline_is_kept(explained_in: Explaine
     missing = {name for name in METHODS if name not in [part.method for part in all_of(parts, Attribution)]}
     for name in missing:
         assert "left out" in _noted(summary.notes, f"{name} was")
-    # The first served and explained row are needed for the header; after them a run begins only if it is foretold to end in time.
+    # The first served and explained row are needed for the header; after them a run begins only if it is predicted to end in time.
     assert time.left_s() >= min(0, milliseconds / 1000 - 2 * ROW_S) - 1e-9
     assert len(summary.notes) == len(set(summary.notes))
     assert all(len(note) < 256 for note in summary.notes)

@@ -11,9 +11,9 @@ from sentiment.call.explain_response import Messages
 from sentiment.errors import InvalidInput, Unsupported
 from sentiment.explain.budget import Sizes, bytes_most
 from sentiment.explain.engine import Explainer
-from sentiment.explain.engine.request_check import ERASURE_METHODS, METHODS
 from sentiment.explain.methods.evidence import Evidence, Verdict
 from sentiment.explain.methods.heads import gate_plan
+from sentiment.explain.methods.registry import ERASURE_METHODS, METHODS
 from sentiment.explain.parts import (
     Aggregation,
     AttentionRequest,

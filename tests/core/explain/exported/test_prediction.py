@@ -7,8 +7,8 @@ import pytest
 
 from sentiment.explain.engine import Explainer
 from sentiment.explain.engine.prediction import MAPS_BYTES_MAX, SHORT_S, Prediction, predict
-from sentiment.explain.engine.request_check import METHODS
 from sentiment.explain.engine.runs import EXPLAINED, RUN_TOKENS_MAX, SERVED, TOKEN_S, UsualPaces
+from sentiment.explain.methods.registry import METHODS
 from sentiment.explain.parts import AttentionRequest, ExplanationRequest
 from tests.core.explain.explained import TEXT, explained
 
@@ -117,7 +117,7 @@ def test_a_pace_is_that_of_the_nearest_length_by_tokens() -> None:
     assert usual.expected_s(EXPLAINED, 200) == 200 * TOKEN_S[EXPLAINED]
 
 
-def test_half_of_a_pace_is_what_was_told_last() -> None:
+def test_a_pace_is_half_the_latest_observation() -> None:
     usual = UsualPaces()
     for seconds in (1.0, 2.0, 4.0):
         usual.tell(SERVED, 10, seconds)

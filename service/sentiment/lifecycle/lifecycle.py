@@ -4,7 +4,6 @@ One load at a time. If a change fails, the models that served before are unaffec
 """
 
 import asyncio
-import contextlib
 import re
 import threading
 import time
@@ -15,11 +14,12 @@ from typing import Any, Protocol
 from sentiment.errors import BadBundle, BadSettings, CannotServe, ModelNotFound, Unavailable, Unsupported
 from sentiment.lifecycle.hidden_drift import HiddenDrift
 from sentiment.lifecycle.loading import Loaded
+from sentiment.lifecycle.registry import Models
 from sentiment.lifecycle.sampling import Sampling
 from sentiment.lifecycle.served_model import RunningModel, classifies, fits, make_served, no_room
 from sentiment.lifecycle.shadow import Shadow
 from sentiment.lifecycle.startup import check_beside, load_all, load_beside
-from sentiment.lifecycle.states import LOADING, READY, UNAVAILABLE, UNLOADING, ModelVersion
+from sentiment.lifecycle.states import CALLED, INDEX, READY, UNAVAILABLE, Event, ModelVersion, State
 from sentiment.model import folders
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.gpu.devices import CPU
@@ -27,7 +27,6 @@ from sentiment.observability.journal import Journal
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.trace import Tracer
-from sentiment.pipeline.registry import Models
 from sentiment.settings import MODEL, Settings
 
 # How many failure reasons are kept; the oldest go first.
@@ -36,10 +35,8 @@ FAILURES_MAX = 100
 LEAVE_S = 5.0
 
 
-class Elsewhere(Protocol):
-    """Other processes that accept calls for the models: front ends. Each method returns once they have followed, or, except ``begin``,
-    after a limit.
-    """
+class FrontEndProcesses(Protocol):
+    """Processes that accept calls for the models. Each method returns once they have followed, or, except ``begin``, after a limit."""
 
     async def begin(self, models: Collection[RunningModel], used: Collection[RunningModel]) -> None:
         """Accept calls for these models. ``used``: the version in use of each name. Raises BadBundle."""
@@ -54,24 +51,24 @@ class Elsewhere(Protocol):
         """Accept no more calls for a model, and wait for the end of those that were accepted."""
 
 
-class Nowhere:
-    """No other process: this one alone accepts calls."""
+class NoFrontEnds:
+    """No other process accepts calls."""
 
     async def begin(self, models: Collection[RunningModel], used: Collection[RunningModel]) -> None:
-        """See Elsewhere."""
+        """See FrontEndProcesses."""
 
     async def add_model(self, running: RunningModel) -> None:
-        """See Elsewhere."""
+        """See FrontEndProcesses."""
 
     async def use_model(self, running: RunningModel) -> None:
-        """See Elsewhere."""
+        """See FrontEndProcesses."""
 
     async def remove_model(self, running: RunningModel, within_s: float) -> None:
-        """See Elsewhere."""
+        """See FrontEndProcesses."""
 
 
-class Repository:
-    """Owns the loaded models. Runs on one event loop."""
+class Lifecycle:
+    """Owns the models and changes them: what ``states`` decides happens here. Runs on one event loop."""
 
     def __init__(
         self,
@@ -88,7 +85,7 @@ class Repository:
         Args:
             settings: of the server.
             metrics: counts models and their changes.
-            models: the registry in which requests look up models.
+            models: the states of the models, in which requests look them up.
             tracer: the process's tracer; None without tracing.
             broken: set when a runner of any model is lost.
             journal: keeps answers; None for none.
@@ -96,22 +93,15 @@ class Repository:
         """
         self.broken = broken or asyncio.Event()
         # Set it before ``start``.
-        self.elsewhere: Elsewhere = Nowhere()
+        self.front_ends: FrontEndProcesses = NoFrontEnds()
         self._settings, self._metrics, self._models, self._tracer = settings, metrics, models, tracer
         self._journal, self._busy_share = journal, busy_share
         self._roots = bundle_roots(settings.bundles)
         self._log = logger()
-        self._running: dict[str, RunningModel] = {}
-        self._leaving: dict[str, RunningModel] = {}
-        # Announced elsewhere, and not yet among the loaded models: it may already get calls.
-        self._announced: list[RunningModel] = []
-        # Kept only for rollback; the first has been kept longest and is unloaded first.
-        self._kept: list[RunningModel] = []
-        # The highest unloaded version of each name.
-        self._gone: dict[str, int] = {}
+        # The highest version of each name that is or was loaded.
+        self._newest: dict[str, int] = {}
         # Reasons of failed loads, by id.
         self._failures: dict[str, str] = {}
-        self._loading = ""
         self._tasks: set[asyncio.Task[None]] = set()
         # Set to abandon a load in progress.
         self._load_no_more = threading.Event()
@@ -128,8 +118,8 @@ class Repository:
 
     @property
     def running(self) -> list[RunningModel]:
-        """All models in memory, including those being announced or unloaded."""
-        return [*self._running.values(), *self._announced, *self._leaving.values()]
+        """All models in memory, including those being announced or unloaded. Thread-safe."""
+        return self._in(*State)
 
     def busy(self) -> bool:
         """Whether texts are being classified. Thread-safe."""
@@ -137,10 +127,9 @@ class Repository:
 
     def newest(self, name: str) -> int:
         """The highest version of a model that is or was loaded; 0 if none."""
-        manifests = [running.classifier.manifest for running in self._running.values()]
-        return max(self._gone.get(name, 0), *(manifest.version for manifest in manifests if manifest.name == name), 0)
+        return self._newest.get(name, 0)
 
-    async def start(self) -> Loaded:
+    async def start(self) -> RunningModel:
         """Load and serve the models that the settings name, the default first; returns the default.
 
         Raises:
@@ -156,19 +145,19 @@ class Repository:
 
         for one in await asyncio.to_thread(load_all, self._settings, self._roots, self._load_no_more, fail):
             running = self._start_running(one)
-            self._running[running.id] = running
-        size, limit = sum(running.size for running in self.running), self._settings.models_bytes_max
+            self._models.announce(running.id, running)
+        models = self.running
+        size, limit = sum(running.size for running in models), self._settings.models_bytes_max
         if limit and size > limit:
             raise BadSettings(f"the models have {size} bytes; the limit is {limit} (models_bytes_max)")
-        default, *_ = self._running.values()
-        by_version = sorted(self._running.values(), key=lambda running: running.classifier.manifest.version)
-        used = {running.classifier.manifest.name: running for running in by_version}
-        used[default.classifier.manifest.name] = default
-        # First elsewhere: without models this process answers that it is starting.
-        await self.elsewhere.begin(self._running.values(), used.values())
-        for running in self._running.values():
-            self._models.add(running, use=running in used.values())
-        return default.loaded
+        default = models[0]
+        used = {_name(running): running for running in sorted(models, key=_version)} | {_name(default): default}
+        # First the front ends: without models this process answers that it is starting.
+        await self.front_ends.begin(models, used.values())
+        # First the versions in use: the first of a name is put to use.
+        for running in sorted(models, key=lambda running: used[_name(running)] is not running):
+            self._add(running)
+        return default
 
     async def load(self, model: str, use: bool = True) -> None:
         """Load ``name/version``, or the highest version of ``name`` on disk, and put it to use.
@@ -182,7 +171,7 @@ class Repository:
         """
         path = await asyncio.to_thread(self._find, model)
         wanted = f"{path.parent.name}/{path.name}"
-        running = self._running.get(wanted)
+        running = self._called(wanted)
         if running is not None:
             found = await asyncio.to_thread(folders.digest, path)
             if found not in ("", running.classifier.bundle.digest):
@@ -190,15 +179,17 @@ class Repository:
                     f"{wanted} is loaded with the digest {running.classifier.bundle.digest[:12]}, but its folder has {found[:12]}: "
                     "versions are immutable; give the new files a new version"
                 )
-            if self._running.get(wanted) is not running:
+            if self._called(wanted) is not running:
                 raise Unavailable(f"{wanted} is being unloaded")
             if use:
                 await self._use(running)
             return
-        if self._loading or wanted in self._leaving:
-            raise Unavailable(f"{self._loading} is being loaded" if self._loading else f"{wanted} is being unloaded")
+        if loading := self._models.ids(State.LOADING, State.ANNOUNCED):
+            raise Unavailable(f"{loading[0]} is being loaded")
+        if self._models.state(wanted) is not State.GONE:
+            raise Unavailable(f"{wanted} is being unloaded")
         self._check_device()
-        self._loading = wanted
+        self._models.move(wanted, Event.BEGUN)
         await asyncio.shield(self._begin(self._load_beside(wanted, path, use)))
 
     async def use(self, model: str) -> None:
@@ -217,9 +208,8 @@ class Repository:
             Unsupported: it is the version in use, or the name is the default's; or models of this device cannot be changed.
         """
         self._check_device()
-        chosen = [running for running in self._running.values() if model in (running.id, running.classifier.manifest.name)]
-        chosen = chosen or [self._loaded(model)]
-        name = chosen[0].classifier.manifest.name
+        chosen = [running for running in self._in(*CALLED) if model in (running.id, _name(running))] or [self._loaded(model)]
+        name = _name(chosen[0])
         if name == self._models.default if model == name else any(map(self._models.uses, chosen)):
             users = "requests that name no model" if name == self._models.default else f"requests for {name} without a version"
             raise Unsupported(f"{chosen[0].id if len(chosen) == 1 else name} serves {users}: put another version to use first")
@@ -231,10 +221,10 @@ class Repository:
         """Every version that is loaded, failed to load, or is on disk."""
         found = await asyncio.to_thread(lambda: {model: folders.missing(path) for model, path in folders.on_disk(self._roots).items()})
         entries = []
-        models = {*found, *self._running, *self._leaving, *self._failures, *filter(None, [self._loading])}
+        models = {*found, *self._models.ids(*State), *self._failures}
         for name, version in sorted((name, int(version)) for name, _, version in (model.partition("/") for model in models)):
             model = f"{name}/{version}"
-            state = self._state(model)
+            state = INDEX[self._models.state(model)]
             reason = self._reason(model, found.get(model, "")) if state in (READY, UNAVAILABLE) else ""
             entries.append(ModelVersion(name, str(version), state, reason))
         return entries
@@ -254,23 +244,26 @@ class Repository:
             await running.batcher.drained()
             running.end()
 
-    def _state(self, model: str) -> str:
-        if model == self._loading:
-            return LOADING
-        return READY if model in self._running else UNLOADING if model in self._leaving else UNAVAILABLE
-
     def _reason(self, model: str, missing: str) -> str:
-        running = self._running.get(model)
+        running = self._called(model)
         if running is None:
             return self._failures.get(model) or missing
-        if self._models.uses(running):
-            return "default" if running.classifier.manifest.name == self._models.default else "in use"
+        state = self._models.state(model)
+        if state is State.IN_USE:
+            return "default" if _name(running) == self._models.default else "in use"
         compared = self.shadow.verdict(running) if self.shadow is not None else ""
-        return "; ".join(filter(None, ("kept" if running in self._kept else "", compared)))
+        return "; ".join(filter(None, ("kept" if state is State.KEPT else "", compared)))
+
+    def _in(self, *states: State) -> list[RunningModel]:
+        return [running for running in self._models.of(*states) if isinstance(running, RunningModel)]
+
+    def _called(self, model: str) -> RunningModel | None:
+        """The model that calls find by this ``name/version``."""
+        return next((running for running in self._in(*CALLED) if running.id == model), None)
 
     def _check_device(self) -> None:
         # While a run is captured, nothing else in the process may take the device's memory.
-        if self._settings.device_captures and any(running.loaded.devices != (CPU,) for running in self._running.values()):
+        if self._settings.device_captures and any(running.loaded.devices != (CPU,) for running in self.running):
             raise Unsupported(
                 "models on a GPU cannot be changed while they serve with device_captures: start a server with the new model, then stop "
                 "this one"
@@ -285,9 +278,9 @@ class Repository:
             raise ModelNotFound(str(error)) from error
 
     def _loaded(self, model: str) -> RunningModel:
-        running = self._running.get(model)
+        running = self._called(model)
         if running is None:
-            raise ModelNotFound(f"model {model[:128]!r} is not loaded; loaded are {', '.join(sorted(self._running))}")
+            raise ModelNotFound(f"model {model[:128]!r} is not loaded; loaded are {', '.join(sorted(self._models.ids(*CALLED)))}")
         return running
 
     def _begin(self, change: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -303,13 +296,7 @@ class Repository:
         """Load a model while others serve. They are unaffected, whatever happens."""
         begun = time.monotonic()
         try:
-            await self._make_room(path)
-            # Where the others are: with ``auto`` a GPU may have been passed over.
-            devices = ",".join(device.name for device in next(iter(self._running.values())).loaded.devices)
-            settings = self._settings.model_copy(update={"device": devices})
-            one = await asyncio.to_thread(load_beside, settings, model, self.busy, self._load_no_more)
-            running = self._start_running(one)
-            await self._announce(running)
+            running = await self._announced(model, path)
         except (BadBundle, BadSettings, Unsupported) as error:
             self._fail(model, str(error))
             raise Unsupported(str(error)) from error
@@ -318,29 +305,41 @@ class Repository:
         except Exception as error:  # a failed load must not affect the models that serve
             self._fail(model, repr(error))
             raise
-        finally:
-            self._loading = ""
         self._failures.pop(model, None)
-        self._running[model] = running
+        self._add(running)
         self._count("loaded")
         digest = running.classifier.bundle.digest[:12]
         for reason in running.classifier.passed_over:
             self._log.warning("graph_passed_over", model=model, reason=reason, serving=running.classifier.graph.precision)
         self._log.info("model_loaded", model=model, digest=digest, seconds=round(time.monotonic() - begun, 2))
-        self._models.add(running, use=False)
         if use:
             await self._use(running)
 
-    async def _announce(self, running: RunningModel) -> None:
-        self._announced.append(running)
+    async def _announced(self, model: str, path: Path) -> RunningModel:
+        """Load a model and announce it to the front ends."""
         try:
-            await self.elsewhere.add_model(running)
+            await self._make_room(path)
+            # Where the others are: with ``auto`` a GPU may have been passed over.
+            devices = ",".join(device.name for device in self.running[0].loaded.devices)
+            settings = self._settings.model_copy(update={"device": devices})
+            one = await asyncio.to_thread(load_beside, settings, model, self.busy, self._load_no_more)
+            running = self._start_running(one)
+            self._models.move(model, Event.LOADED, running)
+            try:
+                await self.front_ends.add_model(running)
+            except BaseException:
+                await running.release()
+                running.metrics.forget()
+                raise
         except BaseException:
-            await running.release()
-            running.metrics.forget()
+            self._models.move(model, Event.FAILED)
             raise
-        finally:
-            self._announced.remove(running)
+        return running
+
+    def _add(self, running: RunningModel) -> None:
+        name, version = _name(running), _version(running)
+        self._newest[name] = max(version, self.newest(name))
+        self._models.add(running.id)
 
     def _start_running(self, one: Loaded) -> RunningModel:
         try:
@@ -353,19 +352,16 @@ class Repository:
         return running
 
     async def _use(self, running: RunningModel) -> None:
-        before = self._models.use(running)
-        with contextlib.suppress(ValueError):
-            self._kept.remove(running)
-        if before is not None:
-            assert isinstance(before, RunningModel)
-            self._kept.append(before)
+        replaced = self._models.use(running.id)
+        if replaced is not None:
+            before = self._loaded(replaced)
             if self.hidden_drift is not None:
                 self.hidden_drift.withdraw(before)
             self._begin(before.forget_graph())
             self._count("used")
             self._log.info("model_in_use", model=running.id, digest=running.classifier.bundle.digest[:12], before=before.id)
-        # In any case: other processes may have been told otherwise while this version was announced.
-        await self.elsewhere.use_model(running)
+        # In any case: front ends may follow another list, from when this version was announced.
+        await self.front_ends.use_model(running)
 
     async def _make_room(self, path: Path) -> None:
         """Unload kept models, the longest kept first, until this bundle fits. Unloads nothing if that cannot be enough.
@@ -378,27 +374,22 @@ class Repository:
         size = await asyncio.to_thread(folders.size, path)
         checked = False
         while not fits(self._settings, self.running, size):
-            staying = [running for running in self._running.values() if running not in self._kept]
+            staying, leaving = self._in(State.READY, State.IN_USE), self._in(State.LEAVING, State.ENDING)
             if not fits(self._settings, staying, size):
                 raise Unsupported(no_room(self._settings, self.running, size))
-            if not fits(self._settings, [*staying, *self._leaving.values()], size):
-                raise CannotServe(f"there is no room until {', '.join(self._leaving)} is unloaded; try again")
+            if not fits(self._settings, [*staying, *leaving], size):
+                raise CannotServe(f"there is no room until {', '.join(running.id for running in leaving)} is unloaded; try again")
             if not checked:
                 await asyncio.to_thread(check_beside, path, self.busy, self._load_no_more)
                 checked = True
                 continue
-            oldest = self._kept[0]
+            oldest, *_ = self._in(State.KEPT)
             self._withdraw(oldest)
             await self._leave(oldest)
 
     def _withdraw(self, running: RunningModel) -> None:
         """Send a model no more requests."""
-        self._leaving[running.id] = self._running.pop(running.id)
-        manifest = running.classifier.manifest
-        self._gone[manifest.name] = max(manifest.version, self._gone.get(manifest.name, 0))
-        with contextlib.suppress(ValueError):
-            self._kept.remove(running)
-        self._models.remove(running)
+        self._models.move(running.id, Event.WITHDRAWN)
         for samples in (self.shadow, self.hidden_drift):
             if samples is not None:
                 samples.withdraw(running)
@@ -413,10 +404,11 @@ class Repository:
         """Let a withdrawn model finish its requests, then unload it."""
         within_s = self._settings.deadline_max_s + LEAVE_S
         try:
-            await self.elsewhere.remove_model(running, within_s)
+            await self.front_ends.remove_model(running, within_s)
+            self._models.move(running.id, Event.LET_GO)
             await running.leave(within_s)
         finally:
-            del self._leaving[running.id]
+            self._models.move(running.id, Event.RELEASED)
             running.metrics.forget()
         self._count("unloaded")
         self._log.info("model_unloaded", model=running.id)
@@ -431,3 +423,11 @@ class Repository:
 
     def _count(self, change: str) -> None:
         self._metrics.model_changes.labels(change).inc()
+
+
+def _name(running: RunningModel) -> str:
+    return running.classifier.manifest.name
+
+
+def _version(running: RunningModel) -> int:
+    return running.classifier.manifest.version

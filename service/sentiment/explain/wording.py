@@ -1,0 +1,69 @@
+"""What the terminal and the viewer both say of an explanation. The viewer's sentences.js is made of it: ``make reference``. Pure.
+
+Each writes the fields in its own way: how it quotes a word, isolates its direction, and signs a number.
+"""
+
+# A text with more words shows its sentences, and the largest words in each: a list of single words tells little of it. The longest
+# sentence of the default model's study has as many.
+SHORT_WORDS_MAX = 41
+# Words that are named of a set.
+SET_SHOWN = 12
+# From the proto: there is no verdict with fewer sets, and a text with fewer words does not have that many sets.
+RANDOM_SETS = 19
+EVIDENCE_WORDS_MIN = 7
+
+# By key. Those with two forms choose by the field ``count``: 1, or any other number.
+TEMPLATES: dict[str, str | dict[str, str]] = {
+    "logit": "the logit of {label}",
+    "logit_against": "the logit of {label} minus that of {against}",
+    "explained": "explained: {logit}, {value}",
+    "towards": "towards {label}",
+    "against": "against {label}",
+    "second_text": " (2nd text)",
+    "method": "{method}, in logits",
+    "method_steps": "{method}, {steps} {unit}, in logits",
+    "method_fewer_steps": "{method}, {steps} of {asked} {unit}, in logits",
+    "other_words": "{count} other words",
+    "special": "special tokens",
+    "special_remark": "belong to no word",
+    "unknown": "unknown to the model",
+    "unknown_remark": "included in the words above",
+    "unread": "not read",
+    "unread_remark": "no effect",
+    "residual": "residual",
+    "residual_remark": "sum minus expected sum",
+    # Evidence: the words that are left out, the sets that they are compared with, and the verdicts.
+    "ranked_first": {"one": "the word ranked first", "other": "the {count} words ranked first"},
+    "random_sets": {"one": "another set of as many", "other": "{count} random sets of as many"},
+    "chance": "(p = {p})",
+    "BETTER_THAN_RANDOM": "leaving {first} out moves the answer more than any of {sets} {chance}",
+    "INCONCLUSIVE": "{count} of {sets} move the answer at least as much as leaving {first} out {chance}",
+    "too_short": "the text is too short to tell: it takes {least} words",
+    "too_few_sets": "it takes {least} random sets to tell, and there was time for {count}",
+    "NOT_FAITHFUL": "most of {sets} move the answer more than leaving {first} out {chance}: do not rely on these values",
+    "FLAT": "the words together move the probability by less than 0.05: too little to judge a ranking by",
+    "lost": " lost",
+    "gained": " gained",
+    "lost_against": " of {label} rather than {against} lost",
+    "gained_against": " of {label} rather than {against} gained",
+    "probability_without": "probability{moved} without them",
+    # Sets of words that change or keep the answer.
+    "out_of_time": "; time or rows ran out",
+    "changes_answer": "changes the answer",
+    "makes_answer": "makes {label} the answer",
+    "none_flips": "no words found whose removal {goal}{limits}",
+    "none_keeps": "no words found that alone make {label} the answer{limits}",
+    "more_words": " and {count} more",
+    "flips_empty": "without any word: {answer}",
+    "keeps_empty": "no word is needed; without words: {answer}",
+    "flips": "without {words}: {answer}{remark}",
+    "keeps": "{words} alone: {answer}{remark}",
+    "no_smaller": " (no smaller set does it{limits})",
+    "all_needed": " (each of them is needed{limits})",
+}
+
+
+def say(key: str, **fields: object) -> str:
+    """A sentence of ``TEMPLATES``, or a part of one, with its fields."""
+    found = TEMPLATES[key]
+    return (found if isinstance(found, str) else found["one" if fields["count"] == 1 else "other"]).format(**fields)
