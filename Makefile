@@ -23,7 +23,8 @@ $(error CHANGED leaves tests out, and REQUIRE_ALL is set)
 endif
 # Tests that start no server and no training, and load neither the default bundle nor torch.
 UNIT := tests/core/batching tests/core/explain --ignore tests/core/explain/exported tests/tools/traffic tests/tools/corpus/test_output.py tests/core/model/test_tokenizer.py tests/core/model/test_shortened.py \
-	tests/core/model/test_runner.py tests/core/grpc/test_wire.py tests/core/test_settings.py tests/core/files/test_files.py tests/docs/test_tidy.py tests/docs/test_reference.py
+	tests/core/model/test_runner.py tests/core/grpc/test_wire.py tests/core/test_settings.py tests/core/files/test_files.py tests/docs/test_tidy.py tests/docs/test_reference.py \
+	--deselect tests/docs/test_tidy.py::test_the_generated_code_is_what_the_proto_files_give
 # Tests of what users install: server, clients, commands. `make pythons` runs them.
 USED := tests/core/grpc tests/core/http tests/core/batching tests/core/client tests/tools/corpus tests/front_ends tests/core/lifecycle tests/deploy/packaging tests/tools/top tests/core/cli/test_cli.py \
 	tests/core/cli/test_completion.py tests/core/cli/test_connecting.py tests/core/cli/test_explain_cli.py tests/viewer/test_explain_html.py tests/core/files/test_files.py \

@@ -428,4 +428,4 @@ def test_a_broken_decision_is_found(breakage: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(owner, name, replacement)
 
     with pytest.raises((AssertionError, KeyError)):
-        simulate(50)
+        simulate(10)
