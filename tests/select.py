@@ -106,10 +106,17 @@ def reached(paths: Iterable[str]) -> set[str]:
 
 
 def changed_since(revision: str) -> list[str]:
-    """The files that differ from where this branch left ``revision``, also those that git does not know yet."""
+    """The files that differ from where this branch left ``revision``, also those that git does not know yet.
+
+    Raises:
+        pytest.UsageError: git cannot tell.
+    """
 
     def git(*arguments: str) -> list[str]:
-        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode:
+            raise pytest.UsageError(f"--changed={revision}: {done.stderr.strip() or 'has no commit in common with HEAD'}")
+        return done.stdout.splitlines()
 
     (base,) = git("merge-base", revision, "HEAD")
     return git("diff", "--name-only", "--no-renames", base) + git("ls-files", "--others", "--exclude-standard")

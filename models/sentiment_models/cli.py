@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sentiment.errors import BadBundle, BadSettings
+from sentiment.extras import to_install
 from sentiment.files.errors import BadFile
 from sentiment.files.standard_streams import ReaderGone, standard_streams
 from sentiment.files.visible import visible
-from sentiment_models.errors import ModelsError, OtherRun, disk_full, to_install
+from sentiment_models.errors import ModelsError, OtherRun, disk_full
 
 DONE, FAILED, WRONG_USAGE, BAD_BUNDLE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 """Exit codes. argparse also exits with 2 on wrong usage. A shell has 130 and 141 of processes that SIGINT and SIGPIPE ended."""
@@ -42,8 +43,12 @@ COMMANDS = {
 """Name and help text of each command. Its module has the same name, with _ for -."""
 OF_THE_STUDY = {"pretrain", "import-tf", "scratch", "resize", "attention-tests"}
 """The commands whose modules stand in ``sentiment_models.study.commands``."""
-TRAINING = {*OF_THE_STUDY, "train", "label", "edit", "average", "export"}
-"""The commands that need the extra ``models``, whichever of its packages is missed first."""
+EXTRAS = {
+    **dict.fromkeys((*OF_THE_STUDY, "train", "label", "edit", "average", "export"), "models"),
+    **dict.fromkeys(("verify", "diff"), "cpu,bundles"),
+    **dict.fromkeys(("sign", "pack"), "bundles"),
+}
+"""The extras that a command needs, whichever of their packages is missed first."""
 CONTINUED = {"pretrain", "train", "scratch", "attention-tests"}
 """The commands that continue an interrupted run when they are repeated."""
 
@@ -63,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {visible(str(error))}", file=sys.stderr)
         return BAD_BUNDLE if isinstance(error, BadBundle) else WRONG_USAGE if isinstance(error, (OtherRun, BadSettings)) else FAILED
     except ModuleNotFoundError as error:
-        if not (message := to_install(error, "models" if command in TRAINING else "")):
+        if (message := to_install(error, EXTRAS.get(command, ""))) is None:
             raise
         print(f"error: {message}", file=sys.stderr)
         return WRONG_USAGE

@@ -1,9 +1,7 @@
 """The errors of ``sentiment-models``. The command line exits with 1 unless the class names another code."""
 
 import os
-from collections.abc import Mapping
 
-from sentiment.extras import COMMANDS
 from sentiment.files.errors import DISK_FULL, reason
 
 
@@ -33,30 +31,6 @@ class BadSignature(ModelsError):
 
 class NotExplainable(ModelsError):
     """No explain graph can be made: the classifier has unknown attention or an operator without a gradient rule."""
-
-
-# The smallest extra of the distribution that has a package. ``models`` has all of them.
-EXTRAS: Mapping[str, str] = {
-    # With the runtime, which most commands need too.
-    **dict.fromkeys(COMMANDS, "cpu"),
-    "onnxruntime": "cpu",
-    "matplotlib": "plots",
-    **dict.fromkeys(("cryptography", "onnx", "safetensors", "tqdm", "wheel"), "bundles"),
-    **dict.fromkeys(("optimum", "tensorboard", "torch", "transformers", "vaderSentiment"), "models"),
-}
-
-
-def to_install(error: ModuleNotFoundError, extra: str = "") -> str:
-    """Return a message that names the missing package and the extra that has it, or "" if no extra has it.
-
-    Args:
-        error: of an import.
-        extra: the extra to name; "": the smallest one.
-    """
-    package = (error.name or "").partition(".")[0]
-    if package not in EXTRAS:
-        return ""
-    return f"module {package} is missing: run pip install 'sentiment-service[{extra or EXTRAS[package]}]'"
 
 
 def disk_full(error: Exception, shown: str) -> str:

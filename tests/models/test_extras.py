@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sentiment_models.cli import COMMANDS
-from sentiment_models.errors import EXTRAS
+from sentiment.extras import COMMANDS as OF_COMMANDS
+from sentiment.extras import HOW, to_install
+from sentiment_models.cli import COMMANDS, EXTRAS
 from sentiment_models.export.export import Exported
 
 # Refuses packages as if they were not installed, then runs one command for each list of arguments.
@@ -33,7 +34,7 @@ for argv in calls:
 print(json.dumps(found))
 """
 # What the environment of make serve lacks: tokenizers brings tqdm.
-NOT_SERVED = [name for name, extra in EXTRAS.items() if extra != "cpu" and name != "tqdm"]
+NOT_SERVED = [name for name in HOW if name not in {*OF_COMMANDS, "onnxruntime", "tqdm"}]
 WORK = {
     "pretrain": ["--data", "x.txt", "--out", "OUT"],
     "import-tf": ["x", "--output", "OUT"],
@@ -74,22 +75,22 @@ def test_a_command_names_the_extra_that_its_work_needs(tmp_path: Path) -> None:
     found = without(NOT_SERVED, *([name, *(places.get(one, one) for one in argv)] for name, argv in commands.items()))
 
     for name, (code, out, said) in zip(commands, found, strict=True):
-        extra = "models" if name in WORK else "bundles"
+        extra = EXTRAS.get(name, "models")
         assert (name, code, out) == (name, 2, "")
         assert re.fullmatch(rf"error: module \w+ is missing: run pip install 'sentiment-service\[{extra}\]'\n", said), (name, said)
 
 
 def test_the_client_alone_lists_the_commands_and_each_names_an_extra() -> None:
-    whole, *found = without([*EXTRAS], ["--help"], ["verify", "x"], ["compare", "x", "y", "z.tsv"], ["train", "--base", "x"])
+    whole, *found = without([*HOW], ["--help"], ["verify", "x"], ["pack", "x"], ["train", "--base", "x"])
 
     assert whole[0] == 0
-    for (code, _, said), extra in zip(found, ("cpu", "cpu", "models"), strict=True):
+    for (code, _, said), extra in zip(found, ("cpu,bundles", "bundles", "models"), strict=True):
         assert code == 2
         assert re.fullmatch(rf"error: module \w+ is missing: run pip install 'sentiment-service\[{extra}\]'\n", said), said
 
 
 def test_bundles_are_checked_compared_and_packed_without_torch(exported: tuple[Path, Exported], tmp_path: Path) -> None:
-    bundle, no_torch = str(exported[0]), [name for name, extra in EXTRAS.items() if extra in ("models", "plots")]
+    bundle, no_torch = str(exported[0]), ["matplotlib", "optimum", "tensorboard", "torch", "transformers", "vaderSentiment"]
 
     verified, same, packed = without(no_torch, ["verify", bundle], ["diff", bundle, bundle], ["pack", bundle, "--out", str(tmp_path)])
 
@@ -118,6 +119,4 @@ def test_bundles_are_measured_and_copied_without_any_extra_but_the_runtime(expor
 
 @pytest.mark.parametrize("name", ["torch._C", "nonsense"])
 def test_a_missing_module_that_no_extra_has_is_a_fault_of_ours(name: str) -> None:
-    from sentiment_models.errors import to_install
-
     assert bool(to_install(ModuleNotFoundError(name=name))) is (name != "nonsense")

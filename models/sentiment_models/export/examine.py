@@ -13,12 +13,13 @@ import numpy as np
 import tokenizers
 
 from sentiment.errors import BadBundle
+from sentiment.extras import to_install
 from sentiment.model.bundle import Bundle, GraphSpec, load_bundle
 from sentiment.model.classifier import Classifier, golden_error
 from sentiment.model.session import RUNTIME_VERSION, ExplainSession, Session
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row, Tokenizer
-from sentiment_models.errors import ModelsError, to_install
+from sentiment_models.errors import ModelsError
 from sentiment_models.export.golden import PARAGRAPH
 from sentiment_models.export.graphs.graph_rules import graph_faults, read_graph, shape_faults
 from sentiment_models.export.inference import Graph

@@ -41,10 +41,9 @@ def _with_runtime(run: Callable[[], int]) -> int:
     try:
         return run()
     except ModuleNotFoundError as error:
-        how = to_install(error)
-        if how is None:
+        if (message := to_install(error)) is None:
             raise
-        raise BadSettings(f"module {error.name} is missing: run {how}") from error
+        raise BadSettings(message) from error
 
 
 def _fail(error: Exception, code: int) -> int:

@@ -18,9 +18,8 @@ def run(command: str) -> int:
     try:
         main = import_module(command).main
     except ModuleNotFoundError as error:
-        how = to_install(error)
-        if how is None:
+        if (message := to_install(error)) is None:
             raise
-        sys.stderr.write(f"error: module {error.name} is missing: run {how}\n")
+        sys.stderr.write(f"error: {message}\n")
         return WRONG_USAGE
     return int(main())

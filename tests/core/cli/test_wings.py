@@ -24,8 +24,11 @@ def test_a_command_of_a_missing_package_names_it_and_the_others_work(
     codes = [main(["loadtest", "--rate", "3"]), main(["settings"])]
 
     assert codes == [2, 0]
-    assert capsys.readouterr().err == (
-        "error: module sentiment_tools.commands is missing: run pip install --force-reinstall sentiment-service\n"
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert "sentiment_tools" in said
+    assert said.endswith(
+        ": install sentiment-service again (pip install -e . in a checkout, or pip install --force-reinstall with its wheel)\n"
     )
 
 
@@ -38,7 +41,7 @@ def test_the_extra_server_serves_without_the_load_testers_and_completions_packag
 
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
 
-    assert (ran.stdout.splitlines()[-1], ran.stderr[:19]) == ("0 2", "error: module hdrh.")
+    assert (ran.stdout.splitlines()[-1], ran.stderr[:18]) == ("0 2", "error: module hdrh")
 
 
 @pytest.mark.parametrize(("group", "name"), [("sentiment.pages", "viewer"), ("sentiment.views", "page")])

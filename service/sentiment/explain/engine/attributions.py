@@ -92,7 +92,10 @@ class Attributions:
             return self._integrated(steps)
         if method == "two_step_shapley":
             return self._two_step_shapley(steps)
-        return self._occlusion() if method == "occlusion" else self._shapley(steps)
+        if method == "shapley":
+            return self._shapley(steps)
+        assert method == "occlusion", f"{method} is in the registry and nothing computes it"
+        return self._occlusion()
 
     def _gradient_times_input(self) -> TokenValues:
         assert self._at_text is not None
