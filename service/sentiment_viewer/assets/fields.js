@@ -4,6 +4,11 @@ import {redrawn} from "./redrawn.js";
 
 let fieldsMade = 0;
 
+/** A control under its label. */
+export function labelled(label, control) {
+  return element("div", {class: "field"}, element("label", {htmlFor: control.id, text: label}), control);
+}
+
 /**
  * A labelled list of choices: {element, select, offer(shown, make), choose(value)}. `offer` makes the options of `make()`, [value, text]
  * each, only if `shown` differs (see redrawn): otherwise an open list would close.
@@ -18,7 +23,7 @@ export function choiceField(label, chosen) {
   const choose = (value) => {
     if (select.value !== value) select.value = value;
   };
-  return {element: element("div", {class: "field"}, element("label", {htmlFor: select.id, text: label}), select), select, offer, choose};
+  return {element: labelled(label, select), select, offer, choose};
 }
 
 /**
@@ -59,10 +64,34 @@ export function quietButton(text, click) {
 }
 
 /**
+ * A button that shows all rows of a table, or only the first ones again: {element, all(): whether all are shown, of(count): how many of so
+ * many rows to show}.
+ *
+ * @param {string} fewer what it says while all are shown.
+ * @param {function} more (count) what it says before.
+ * @param {function} changed called after a click.
+ */
+export function moreButton(first, fewer, more, changed) {
+  let all = false;
+  const button = quietButton("", () => {
+    all = !all;
+    changed();
+  });
+  const of = (count) => {
+    button.hidden = count <= first;
+    button.textContent = all ? fewer : more(count);
+    return all ? count : Math.min(count, first);
+  };
+  return {element: button, all: () => all, of};
+}
+
+/**
  * Make one stop for the Tab key of what `selector` finds in a list; arrow keys, Home and End go from one to the next. Returns a function
  * to call when the list has changed.
+ *
+ * @param {function} onward (node) -1 where the list is written from right to left, so that the right arrow key goes back.
  */
-export function roving(list, selector) {
+export function roving(list, selector, onward = () => 1) {
   let active = null;
   const stop = (node) => {
     if (active) active.tabIndex = -1;
@@ -76,10 +105,12 @@ export function roving(list, selector) {
   list.addEventListener("keydown", (event) => {
     const nodes = [...list.querySelectorAll(selector)];
     const place = nodes.indexOf(document.activeElement);
+    if (place < 0 || event.altKey || event.ctrlKey || event.metaKey) return;
+    const right = onward(nodes[place]);
     const next = {
-      ArrowRight: place + 1, ArrowDown: place + 1, ArrowLeft: place - 1, ArrowUp: place - 1, Home: 0, End: nodes.length - 1,
+      ArrowRight: place + right, ArrowDown: place + 1, ArrowLeft: place - right, ArrowUp: place - 1, Home: 0, End: nodes.length - 1,
     }[event.key];
-    if (place < 0 || next === undefined) return;
+    if (next === undefined) return;
     event.preventDefault();
     nodes[Math.max(0, Math.min(nodes.length - 1, next))].focus();
   });

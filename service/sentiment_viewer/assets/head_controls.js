@@ -1,9 +1,8 @@
 // Shared by the attention views: their fields, what the state selects, and how much has arrived.
-import {absentNote} from "./absent_note.js";
 import {element} from "./dom.js";
 import {checkField, choiceField} from "./fields.js";
 import {redrawn} from "./redrawn.js";
-import {statusNote} from "./status_note.js";
+import {absentNote, statusNote} from "./status_note.js";
 
 const FILTER_NAMES = {all: "all tokens", aa: "first text → first", bb: "second → second", ab: "first → second", ba: "second → first"};
 const LEVEL_NAMES = {words: "words", pieces: "pieces"};

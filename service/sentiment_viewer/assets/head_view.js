@@ -20,11 +20,7 @@ const HEADS_HINT = "Hover a token for all of its links and their weights; click 
   + "Arrow keys move.";
 
 /** The head view. State: layer, heads (numbers, or none), level, special, filter, lock (a token's index; with r after it: looked at). */
-export function headView(context) {
-  return new HeadView(context);
-}
-
-class HeadView {
+export class HeadView {
   constructor({session, state, announce}) {
     Object.assign(this, {session, state, announce, byEffect: true, drawn: null});
     this.#forget();

@@ -14,11 +14,7 @@ const MODEL_LEGEND = "Rows look, columns are looked at. The shade grows with the
 const MODEL_MARKED = `Framed: the ${HEADS_MARKED} heads whose switching off moves the answer most.`;
 
 /** The model view. State: map (layer,head of the enlarged one), level, special. */
-export function modelView(context) {
-  return new ModelView(context);
-}
-
-class ModelView {
+export class ModelView {
   constructor({session, state, announce}) {
     Object.assign(this, {session, state, shownMap: null, shapeDiffers: differing()});
     this.#forget();

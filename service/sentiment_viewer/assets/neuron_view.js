@@ -1,5 +1,4 @@
 // The neuron view: how one token's attention in one head comes about, from query and key to softmax.
-import {absentNote} from "./absent_note.js";
 import {afterwards, element} from "./dom.js";
 import {quietButton, stepField} from "./fields.js";
 import {headCounts} from "./head_controls.js";
@@ -11,7 +10,7 @@ import {
 import {NeuronRows} from "./neuron_rows.js";
 import {NeuronSplit} from "./neuron_split.js";
 import {differing, redrawn} from "./redrawn.js";
-import {statusNote} from "./status_note.js";
+import {absentNote, statusNote} from "./status_note.js";
 import {isDark, themeColours} from "./theme.js";
 import {largestFirst, quotedWord, visibleText} from "./wording.js";
 
@@ -24,13 +23,8 @@ const NEURON_PLACES_UNKNOWN = 12;
 const NEURON_PLACES_MAX = 100;
 const NEURON_EXPORT = {rows: 64, width: 900, title: 34};
 
-/** The neuron view; see the class. */
-export function neuronView(context) {
-  return new NeuronView(context);
-}
-
-/** Pickers, picture, detail, table and the input's split. State: neuron_layer, neuron_head, token, neuron_sort (softmax). */
-class NeuronView {
+/** The view "Neuron": pickers, picture, detail, table and the input's split. State: neuron_layer, neuron_head, token, neuron_sort (softmax). */
+export class NeuronView {
   constructor(context) {
     Object.assign(this, context);
     this.rows = new NeuronRows();

@@ -105,10 +105,6 @@ export class CanvasSurface {
     this.context.imageSmoothingEnabled = false;
     this.context.drawImage(canvas, x, y, width, height);
   }
-
-  width(string, options) {
-    return textWidth(string, options);
-  }
 }
 
 /** Writes an SVG document. */
@@ -162,10 +158,6 @@ export class SvgSurface {
   image(canvas, x, y, width, height) {
     const pixels = canvas.toDataURL("image/png");
     this.parts.push(`<image ${svgSides(x, y, width, height)} preserveAspectRatio="none" image-rendering="pixelated" href="${pixels}"/>`);
-  }
-
-  width(string, options) {
-    return textWidth(string, options);
   }
 
   /** The document. */
