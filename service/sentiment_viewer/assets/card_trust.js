@@ -1,6 +1,7 @@
 // The scorecard's section on trust: what the bundle's maker measured of each way of ranking words, as a picture, a table and in words.
 import {ForestPlot} from "./card_forest.js";
 import {element} from "./dom.js";
+import {redrawn} from "./redrawn.js";
 import {numberCell, scrolling, tableNode, tableRow} from "./tables.js";
 import {signedNumber, visibleText, wholeNumber} from "./wording.js";
 
@@ -68,13 +69,10 @@ export function trustSection(model) {
   const plot = new ForestPlot(groups, operators.map((name) => ({name, said: TRUST_ERASED[name] ?? visibleText(name)})));
   const words = element("div", {class: "card-trust-words"});
   const table = scrolling("measured trust");
-  let last = null;
+  const [drawWords, drawTable] = [redrawn(words), redrawn(table)];
   const update = (shown) => {
-    if (shown !== last) {
-      words.replaceChildren(...trustSentences(model, shown).map((text) => element("p", {text})));
-      table.replaceChildren(trustTable(groups, operators, shown));
-    }
-    last = shown;
+    drawWords([shown], () => trustSentences(model, shown).map((text) => element("p", {text})));
+    drawTable([shown], () => [trustTable(groups, operators, shown)]);
     plot.update(shown);
   };
   return {nodes: [words, plot.element, table], update, drawing: (shown) => plot.drawing(shown)};

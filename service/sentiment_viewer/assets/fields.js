@@ -58,6 +58,27 @@ export function checkField(label, changed) {
   return {element: element("label", {class: "check"}, box, ` ${label}`), box};
 }
 
+/**
+ * A list of choices that is kept in the state: {element, value(), update()}.
+ *
+ * @param {object} names what each value is called; the first is the default.
+ */
+export function keptChoice(state, key, label, names) {
+  const [byDefault] = Object.keys(names);
+  const field = choiceField(label, (value) => state.set({[key]: value === byDefault ? null : value}));
+  field.offer([], () => Object.entries(names));
+  const value = () => (Object.hasOwn(names, state.get(key)) ? state.get(key) : byDefault);
+  return {element: field.element, value, update: () => field.choose(value())};
+}
+
+/** A check box that is kept in the state, checked unless that says "0": {element, value(), update()}. */
+export function keptCheck(state, key, label) {
+  const {element: field, box} = checkField(label, (checked) => state.set({[key]: checked ? null : "0"}));
+  const value = () => state.get(key) !== "0";
+  const update = () => { box.checked = value(); };
+  return {element: field, value, update};
+}
+
 /** A button that is not the view's main one. */
 export function quietButton(text, click) {
   return element("button", {type: "button", class: "button quiet", text, on: {click}});
@@ -89,9 +110,10 @@ export function moreButton(first, fewer, more, changed) {
  * Make one stop for the Tab key of what `selector` finds in a list; arrow keys, Home and End go from one to the next. Returns a function
  * to call when the list has changed.
  *
- * @param {function} onward (node) -1 where the list is written from right to left, so that the right arrow key goes back.
+ * @param {object} keys {onward(node): -1 where the list is written from right to left, so that the right arrow key goes back; page: how
+ *   many are passed by Page Up and Page Down, 0: these keys are the browser's}; each may be missing.
  */
-export function roving(list, selector, onward = () => 1) {
+export function roving(list, selector, {onward = () => 1, page = 0} = {}) {
   let active = null;
   const stop = (node) => {
     if (active) active.tabIndex = -1;
@@ -109,6 +131,7 @@ export function roving(list, selector, onward = () => 1) {
     const right = onward(nodes[place]);
     const next = {
       ArrowRight: place + right, ArrowDown: place + 1, ArrowLeft: place - right, ArrowUp: place - 1, Home: 0, End: nodes.length - 1,
+      ...(page && {PageDown: place + page, PageUp: place - page}),
     }[event.key];
     if (next === undefined) return;
     event.preventDefault();

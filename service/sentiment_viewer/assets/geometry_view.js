@@ -5,6 +5,7 @@ import {drawGeometry, geometryFacts, geometrySentences, geometryTotal, layerSaid
 import {GeometryStage} from "./geometry_stage.js";
 import {differing, redrawn} from "./redrawn.js";
 import {absentNote, againNote, statusNote} from "./status_note.js";
+import {drawLines} from "./surface.js";
 import {scrolling, tableNode, tableRow} from "./tables.js";
 import {isDark, themeColours} from "./theme.js";
 import {
@@ -74,10 +75,7 @@ export class GeometryView {
       const colours = themeColours();
       surface.text(said, 20, 24, {size: 14, weight: "bold", colour: colours.text, maxWidth: width - 40});
       drawGeometry(surface, scene, colours, isDark());
-      lines.forEach((sentence, place) => {
-        const style = {size: 12, colour: colours.muted, maxWidth: width - 40};
-        surface.text(sentence, 20, top + height + 14 + place * line, style);
-      });
+      drawLines(surface, lines, 20, top + height + 14, line, {size: 12, colour: colours.muted, maxWidth: width - 40});
     };
     return {width, height: top + height + 14 + lines.length * line, title: `Geometry: ${said}`, draw};
   }

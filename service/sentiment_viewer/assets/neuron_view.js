@@ -4,13 +4,14 @@ import {quietButton, stepField} from "./fields.js";
 import {headCounts} from "./head_controls.js";
 import {NeuronDetail, NeuronTable} from "./neuron_detail.js";
 import {
-  drawNeuronLegend, NEURON_HEADINGS, NEURON_LEGEND, NEURON_ROW, neuronColumns, neuronFacts, neuronLegend, neuronQuoted,
+  NEURON_HEADINGS, NEURON_LEGEND, NEURON_ROW, neuronColumns, neuronFacts, neuronLegend, neuronQuoted,
   neuronTiny, neuronWeight,
 } from "./neuron_picture.js";
 import {NeuronRows} from "./neuron_rows.js";
 import {NeuronSplit} from "./neuron_split.js";
 import {differing, redrawn} from "./redrawn.js";
 import {absentNote, statusNote} from "./status_note.js";
+import {drawLines} from "./surface.js";
 import {isDark, themeColours} from "./theme.js";
 import {largestFirst, quotedWord, visibleText} from "./wording.js";
 
@@ -95,7 +96,8 @@ export class NeuronView {
         // Sorted by softmax, the looking token and the key in a row are unrelated.
         first, count, top: NEURON_EXPORT.title, marked: false, lookers: !facts.bySoftmax,
       });
-      drawNeuronLegend(surface, facts, columns, colours, legendTop);
+      const style = {size: 12, colour: colours.muted, maxWidth: columns.total - 2 * x};
+      drawLines(surface, neuronLegend(facts), x, legendTop + 24, 18, style);
     };
     return {width: columns.total, height: legendTop + NEURON_LEGEND, title: `Neuron view: ${title}`, draw};
   }

@@ -30,6 +30,11 @@ export function fittedText(string, maxWidth, options = {}) {
   return `${signs.slice(0, low).join("")}…`;
 }
 
+/** Draw lines of text below each other, the first at `top`. */
+export function drawLines(surface, lines, x, top, step, style) {
+  lines.forEach((line, place) => surface.text(line, x, top + place * step, style));
+}
+
 /** Draws on a canvas's context, which its owner has scaled and cleared. */
 export class CanvasSurface {
   constructor(context) {

@@ -14,22 +14,32 @@ import {
 
 const EVIDENCE_LIMITS = "This tests whether the words ranked first matter more than chance, not whether each value is right.";
 
-/** The verdict of the method that is shown, in words and numbers: {element, update()}. */
-export function textEvidence({session}) {
+/**
+ * A section on the attribution that is shown: {element, update()}. Hidden while there is none.
+ *
+ * @param {function} shownOf (header, attribution) what it shows beside the attribution, as in redrawn; null: nothing, so it is hidden.
+ * @param {function} make (header, attribution) its nodes.
+ */
+export function attributionSection(session, title, shownOf, make) {
   const body = element("div");
   const draw = redrawn(body);
-  const box = section("Can these values be trusted?", body);
+  const box = section(title, body);
   const update = () => {
-    const header = session.explanation?.header ?? null;
-    const evidence = session.explanation?.evidence.get(session.shownMethod()) ?? null;
-    const status = session.status("attribution", session.method());
+    const header = session.explanation?.header;
     const attribution = session.shownAttribution();
-    // The note on the attribution covers both missing parts.
-    box.hidden = !header || !attribution;
-    const shown = [header, evidence, attribution, status.state, status.message];
-    if (!box.hidden) draw(shown, () => evidenceNodes(session, attribution, evidence));
+    const shown = header && attribution ? shownOf(header, attribution) : null;
+    box.hidden = shown === null;
+    if (shown) draw([attribution, isDark(), ...shown], () => make(header, attribution));
   };
   return {element: box, update};
+}
+
+/** The verdict of the method that is shown, in words and numbers: {element, update()}. */
+export function textEvidence({session}) {
+  const found = () => session.explanation.evidence.get(session.shownMethod()) ?? null;
+  const shown = (header) => [header, found(), ...Object.values(session.status("attribution", session.method()))];
+  const make = (_, attribution) => evidenceNodes(session, attribution, found());
+  return attributionSection(session, "Can these values be trusted?", shown, make);
 }
 
 function evidenceNodes(session, attribution, evidence) {
@@ -55,22 +65,16 @@ function evidenceNodes(session, attribution, evidence) {
 
 /** The words of the method that is shown, the largest values first: {element, update()}. */
 export function textTable({session}) {
-  const body = element("div");
-  const draw = redrawn(body);
-  const box = section("Words by size", body);
   const more = moreButton(
-    WORDS_FIRST, `the ${WORDS_FIRST} largest only`, (count) => `all ${wholeNumber(count)} words`, () => update(),
+    WORDS_FIRST, `the ${WORDS_FIRST} largest only`, (count) => `all ${wholeNumber(count)} words`, () => table.update(),
   );
-  const update = () => {
-    const header = session.explanation?.header ?? null;
-    const attribution = session.shownAttribution();
-    box.hidden = !header || !attribution;
-    if (box.hidden) return;
-    const shown = more.of(header.words.length);
-    const sums = () => element("p", {class: "note", text: METHODS[attribution.method]?.sumNote ?? ""});
-    draw([attribution, shown, isDark()], () => [scrolling("words by size", wordTable(header, attribution, shown)), more.element, sums()]);
-  };
-  return {element: box, update};
+  const rows = (header) => more.of(header.words.length);
+  const table = attributionSection(session, "Words by size", (header) => [rows(header)], (header, attribution) => [
+    scrolling("words by size", wordTable(header, attribution, rows(header))),
+    more.element,
+    element("p", {class: "note", text: METHODS[attribution.method]?.sumNote ?? ""}),
+  ]);
+  return table;
 }
 
 function wordTable(header, attribution, shown) {

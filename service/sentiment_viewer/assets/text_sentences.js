@@ -1,9 +1,8 @@
 // The sentences of a long text by size, with the largest words of those that count.
-import {element, section} from "./dom.js";
-import {redrawn} from "./redrawn.js";
+import {element} from "./dom.js";
 import {directionHues} from "./label_hues.js";
 import {scrolling, tableNode, tableRow} from "./tables.js";
-import {valueBar} from "./text_facts.js";
+import {attributionSection, valueBar} from "./text_facts.js";
 import {isDark} from "./theme.js";
 import {SENTENCES_FIRST, directionNames, hasSentences, methodSentence, sentencesBySize, shownWord, signedNumber, visibleText} from "./wording.js";
 
@@ -12,20 +11,11 @@ const SHARE = "Share: its size among the sizes of all sentences. A sentence's va
 
 /** The sentences of the method that is shown, the largest values first: {element, update()}. Hidden if the text is short. */
 export function textSentences({session}) {
-  const body = element("div");
-  const draw = redrawn(body);
-  const box = section("Sentences by size", body);
-  const update = () => {
-    const {header, texts} = session.explanation ?? {header: null};
-    const attribution = session.shownAttribution();
-    box.hidden = !header || !attribution || !hasSentences(header, attribution);
-    if (box.hidden) return;
-    draw([attribution, isDark()], () => [
-      scrolling("sentences by size", sentenceTable(header, texts, attribution)),
-      element("p", {class: "note", text: SHARE}),
-    ]);
-  };
-  return {element: box, update};
+  const shown = (header, attribution) => (hasSentences(header, attribution) ? [] : null);
+  return attributionSection(session, "Sentences by size", shown, (header, attribution) => [
+    scrolling("sentences by size", sentenceTable(header, session.explanation.texts, attribution)),
+    element("p", {class: "note", text: SHARE}),
+  ]);
 }
 
 function sentenceTable(header, texts, attribution) {

@@ -91,7 +91,7 @@ export class WordsOfText {
     this.element = element("div", {class: "text-words"}, this.#side(false), explanation.texts[1] ? this.#side(true) : null);
     const onward = (button) => (getComputedStyle(button.closest(".text-words-side")).direction === "rtl" ? -1 : 1);
     // The Tab key passes a long text in one step.
-    if (!tagOf) roving(this.element, "button.text-word", onward)();
+    if (!tagOf) roving(this.element, "button.text-word", {onward})();
   }
 
   /**
