@@ -1,11 +1,11 @@
 """The arguments of ``sentiment loadtest``. The load tester is imported only when it runs."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from sentiment.addresses import DEFAULT_TARGET, TARGET_VARIABLE, checked_target, default_target
-from sentiment.cli.arguments import add_credentials, count, credentials_of, percentile, positive, seconds, seconds_or_none, share
+from sentiment.cli.arguments import add_credentials, count, credentials_of, positive, seconds, seconds_or_none
+from sentiment_tools.commands.arguments import LAWS, add_objective, add_report, add_share
 
 DEFAULT_HTTP = "127.0.0.1:8080"
 RATE_MAX = 1e6
@@ -52,11 +52,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("load")
     load = group.add_mutually_exclusive_group(required=True)
     load.add_argument("--rate", type=_rates, metavar="N[,N...]", help="calls per second, at random times (Poisson)")
-    load.add_argument(
-        "--law",
-        metavar="LAW",
-        help="poisson:200, bursts:200,factor=5,on=1,every=10, steps:100x30,200x30 or schedule:FILE (a file, one time in seconds per line)",
-    )
+    load.add_argument("--law", metavar="LAW", help=LAWS)
     load.add_argument(
         "--concurrency", type=_callers, metavar="N[,N...]", help="closed loop: this many callers, each waiting for its answer"
     )
@@ -76,10 +72,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--warm-up", type=seconds_or_none, default=1.0, metavar="TIME", help="load before the measurement (default: 1s)")
     group.add_argument("--seed", type=int, default=1, help="the same seed gives the same calls at the same times (default: 1)")
-    group.add_argument("--slo", type=seconds, default=0.5, metavar="TIME", help="latency above which an answer is late (default: 500ms)")
-    group.add_argument(
-        "--slo-percentile", type=percentile, default=99.0, metavar="P", help="percentage of calls that must meet --slo (default: 99)"
-    )
+    add_objective(group, dest="slo_percentile")
 
 
 def _add_mix(parser: argparse.ArgumentParser) -> None:
@@ -100,26 +93,15 @@ def _add_mix(parser: argparse.ArgumentParser) -> None:
         metavar="TIME[..TIME]",
         help="deadline of a classification, or a range; explanations have 30s (default: --slo)",
     )
-    group.add_argument(
-        "--cancel",
-        type=share,
-        default=0.0,
-        metavar="SHARE",
-        help="share of classifications to cancel before their deadline; not counted in the result",
-    )
-    group.add_argument("--bulk", type=share, default=0.0, metavar="SHARE", help="share of calls with bulk priority")
-    group.add_argument("--explain", type=share, default=0.0, metavar="SHARE", help="share of calls to Explain")
-    group.add_argument(
-        "--slow-readers", type=share, default=0.0, metavar="SHARE", help="share of calls to Explain with all maps, read slowly"
-    )
+    add_share(group, "--cancel", "share of classifications to cancel before their deadline; not counted in the result")
+    add_share(group, "--bulk", "share of calls with bulk priority")
+    add_share(group, "--explain", "share of calls to Explain")
+    add_share(group, "--slow-readers", "share of calls to Explain with all maps, read slowly")
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
-    group.add_argument("--json", type=Path, default=None, metavar="FILE", help="write all figures here (-: standard output)")
-    group.add_argument(
-        "--html", type=Path, default=None, metavar="FILE", help="write a report with plots here (-: standard output); it needs no network"
-    )
+    add_report(group)
     group.add_argument("--require", action="store_true", help="exit with 1 unless every load meets --slo, or with --find-slo any load")
 
 

@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sentiment.cli.arguments import add_option, count, percentile, positive, seconds, seconds_or_none, share
+from sentiment.cli.arguments import add_option, count, positive, seconds, seconds_or_none
+from sentiment_tools.commands.arguments import LAWS, add_objective, add_report, add_share
 
 BALANCES = ("round-robin", "random", "least-backlog")
 
@@ -67,12 +68,7 @@ def add_plan(commands: Any) -> None:  # Any: argparse names the type of its subp
     )
 
     group = parser.add_argument_group("load")
-    group.add_argument(
-        "--law",
-        required=True,
-        metavar="LAW",
-        help="poisson:200, bursts:200,factor=5,on=1,every=10, steps:100x30,200x30 or schedule:FILE (a file, one time in seconds per line)",
-    )
+    group.add_argument("--law", required=True, metavar="LAW", help=LAWS)
     add_option(
         group,
         "--texts",
@@ -83,23 +79,13 @@ def add_plan(commands: Any) -> None:  # Any: argparse names the type of its subp
         help="text lengths: sst2, imdb, mixed, a number of tokens, or a file (default: mixed)",
     )
     group.add_argument("--column", default="text", metavar="NAME", help="column of the file (default: text)")
-    group.add_argument("--bulk", type=share, default=0.0, metavar="SHARE", help="share of calls with bulk priority")
+    add_share(group, "--bulk", "share of calls with bulk priority")
     group.add_argument("--timeout", type=seconds, metavar="TIME", help="deadline of a call (default: --slo)")
     group.add_argument("--requests", type=count(10_000_000), default=100_000, metavar="N", help="max calls to simulate (default: 100000)")
     group.add_argument("--seed", type=int, default=1, help="the same seed gives the same result (default: 1)")
 
     group = parser.add_argument_group("fleet")
-    group.add_argument("--slo", type=seconds, default=0.5, metavar="TIME", help="latency above which an answer is late (default: 500ms)")
-    add_option(
-        group,
-        "--slo-percentile",
-        "--percentile",
-        dest="percentile",
-        type=percentile,
-        default=99.0,
-        metavar="P",
-        help="percentage of calls that must meet --slo (default: 99)",
-    )
+    add_objective(group, "--percentile", dest="percentile")
     group.add_argument("--replicas", type=count(4096), metavar="N", help="simulate this many (default: find the fewest)")
     group.add_argument(
         "--balance",
@@ -111,8 +97,7 @@ def add_plan(commands: Any) -> None:  # Any: argparse names the type of its subp
     group.add_argument("--processes", type=count(1024), metavar="N", help="simulating processes (default: one per core)")
 
     group = parser.add_argument_group("output")
-    group.add_argument("--json", type=Path, metavar="FILE", help="write all figures here (-: standard output)")
-    group.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots here (-: standard output); it needs no network")
+    add_report(group)
     parser.set_defaults(run=_run)
 
 

@@ -10,6 +10,7 @@ from sentiment.files.progress import TextProgress
 from sentiment.files.standard_streams import need_standard_output
 from sentiment.files.visible import visible_lines
 from sentiment.observability.drift import TEXTS_MIN, WINDOW_TEXTS
+from sentiment_tools.commands.arguments import add_report
 
 # The exit code of --fail-on-drift. Not 1: a monitor must tell drift from a command that failed.
 DRIFTED = 4
@@ -47,10 +48,7 @@ def add_watch(commands: Any) -> None:  # Any: argparse names the type of its sub
         help=f"texts of a window, at least {TEXTS_MIN} (default: {WINDOW_TEXTS})",
     )
     parser.add_argument("--fail-on-drift", action="store_true", help=f"exit with {DRIFTED} if a signal of all texts together drifted")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here (-: standard output)")
-    parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="write a report with plots here (-: standard output); it needs no network"
-    )
+    add_report(parser)
     parser.set_defaults(run=_run)
 
 

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow
@@ -94,9 +94,9 @@ def _rows(stream: io.BufferedReader, part: Part, reading: Reading, beside: Mappi
             return reading.column, list(beside), _of_table(table)
         return table.key(reading.column), [table.key(name, option) for name, option in beside.items()], _of_table(table)
     if part.kind == "jsonl":
-        return reading.column, list(beside), ((position, _json(line)) for position, line in _lines(stream, part.start, part.end))
+        return reading.column, list(beside), _rows_of_lines(stream, part, json_row)
     if part.kind == "txt":
-        return TEXT, [TEXT] * len(beside), ((position, _text(line)) for position, line in _lines(stream, part.start, part.end))
+        return TEXT, [TEXT] * len(beside), _rows_of_lines(stream, part, text_row)
     table_of = _Delimited(stream, shown(part.uri), part.kind, reading)
     keys = [key_of(table_of.header, name, shown(part.uri), option) for name, option in [(reading.column, "--column"), *beside.items()]]
     return keys[0], keys[1:], table_of.rows(max(part.start, table_of.begin), part.end)
@@ -112,14 +112,6 @@ def _of_table(table: Table) -> Iterator[Placed]:
                 number += 1
         except RowsUnsure as error:
             yield number, Row("", {}, f"{error}: covers the rest of the file")
-
-
-def _text(line: str | Unread) -> Row:
-    return Row("", {}, line.reason) if isinstance(line, Unread) else text_row("", line)
-
-
-def _json(line: str | Unread) -> Row:
-    return Row("", {}, line.reason) if isinstance(line, Unread) else json_row("", line)
 
 
 def record_starts(stream: io.BufferedReader, part: Part, reading: Reading) -> Iterator[int]:
@@ -142,8 +134,8 @@ class _Delimited:
         first = next(_decoded_lines(stream), "")
         self._delimiter = reading.delimiter or ("\t" if kind == "tsv" else delimiter_of(first, reading.column))
         position, head = next(self.records(0, 1), (0, Record(1, 0, [])))
-        if isinstance(head, Unread):
-            raise BadFile(f"{name}:1: {head.reason}")
+        if head.error:
+            raise BadFile(f"{name}:1: {head.error}")
         self.header = head.fields if reading.header else [str(number) for number in range(1, len(head.fields) + 1)]
         self.begin = stream.tell() if reading.header else position
 
@@ -151,11 +143,10 @@ class _Delimited:
         """The rows that begin in bytes [start, end), with the position of each."""
         columns = unique_names(self.header)
         for position, record in self.records(start, end):
-            row = Row("", {}, record.reason) if isinstance(record, Unread) else record_row(record, columns, "")
-            if row:
+            if row := record_row(record, columns, ""):
                 yield position, row
 
-    def records(self, start: int, end: int) -> Iterator[tuple[int, Record | Unread]]:
+    def records(self, start: int, end: int) -> Iterator[tuple[int, Record]]:
         """The records that begin in bytes [start, end), with the position of each."""
         stream = self._stream
         stream.seek(start)
@@ -166,15 +157,15 @@ class _Delimited:
             except _LongLine as error:
                 if error.begun > position:
                     # In a quoted field.
-                    yield position, Unread(_to_the_end(stream, position))
+                    yield position, Record(0, 0, [], _to_the_end(stream, position))
                     return
                 _skip_line(stream)
                 # What has raised an exception gives no more records.
                 found = records(_decoded_lines(stream), self._delimiter, quotes=self._quotes)
-                yield position, Unread(TOO_LONG)
+                yield position, Record(0, 0, [], TOO_LONG)
                 continue
             except OpenQuote:
-                yield position, Unread(_to_the_end(stream, position))
+                yield position, Record(0, 0, [], _to_the_end(stream, position))
                 return
             if record is None:
                 return
@@ -208,21 +199,21 @@ def _decoded_lines(stream: io.BufferedReader) -> Iterator[str]:
         yield line.decode(errors="surrogateescape").removeprefix("\ufeff" if stream.tell() == len(line) else "")
 
 
-def _lines(stream: io.BufferedReader, start: int, end: int) -> Iterator[tuple[int, str | Unread]]:
-    """Yield the lines that begin in bytes [start, end), with the position of each, without line ends."""
-    stream.seek(max(0, start - 1))
-    if start:
+def _rows_of_lines(stream: io.BufferedReader, part: Part, row_of: Callable[[str, str], Row]) -> Iterator[Placed]:
+    """Yield the rows of the lines that begin in the part's bytes, with the position of each."""
+    stream.seek(max(0, part.start - 1))
+    if part.start:
         _skip_line(stream)
-    while (position := stream.tell()) < end:
+    while (position := stream.tell()) < part.end:
         line = stream.readline(LINE_BYTES_MAX)
         if not line:
             return
         if len(line) == LINE_BYTES_MAX and not line.endswith(b"\n"):
             _skip_line(stream)
-            yield position, Unread(TOO_LONG)
+            yield position, Row("", {}, TOO_LONG)
         else:
             text = bare(line.decode(errors="surrogateescape"))
-            yield position, text if position else text.removeprefix("\ufeff")
+            yield position, row_of("", text if position else text.removeprefix("\ufeff"))
 
 
 def _skip_line(stream: io.BufferedReader) -> None:
@@ -258,8 +249,7 @@ def _parquet(stream: io.BufferedReader, part: Part, column: str, beside: Mapping
 
 def _texts(found: pyarrow.Array, column: str) -> list[Text]:
     """The strings of a column, which may not all be valid UTF-8."""
-    return [_row_of(value, column).text(column) for value in arrow_values(found)]
-
-
-def _row_of(value: object, column: str) -> Row:
-    return Row("", {}, "is not UTF-8") if isinstance(value, str) and not is_decoded(value) else Row("", {column: value})
+    return [
+        Unread("is not UTF-8") if isinstance(value, str) and not is_decoded(value) else Row("", {column: value}).text(column)
+        for value in arrow_values(found)
+    ]

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import grpc
 
@@ -58,11 +58,6 @@ class Target:
     model: str = ""
     channels: int = 1
     credentials: Credentials = field(default_factory=Credentials)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:  # Any: JSON
-        """Decode what ``dataclasses.asdict`` returned."""
-        return cls(**{**values, "credentials": Credentials(**values["credentials"])})
 
     def channel(self) -> grpc.aio.Channel:
         """Open a new gRPC channel.

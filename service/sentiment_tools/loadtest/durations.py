@@ -13,17 +13,13 @@ class Durations:
     """Counts of durations (Tene's HdrHistogram). Longer durations count as ten minutes."""
 
     def __init__(self, encoded: str = "") -> None:
-        """Start empty, or from what ``encode`` returned.
-
-        Raises:
-            ValueError: the text is not an encoded histogram.
-        """
+        """Start empty, or from what ``encode`` returned."""
         self._histogram: Any = HdrHistogram(1, LONGEST_US, DIGITS)  # Any: hdrh has no types
         if encoded:
-            try:
-                self._histogram.decode_and_add(encoded)
-            except Exception as error:  # hdrh's own, zlib's and base64's
-                raise ValueError(f"expected an encoded HDR histogram, got {len(encoded)} other characters: {error}") from error
+            self._histogram.decode_and_add(encoded)
+
+    def __reduce__(self) -> tuple[type["Durations"], tuple[str]]:
+        return Durations, (self.encode(),)
 
     def __len__(self) -> int:
         return int(self._histogram.total_count)

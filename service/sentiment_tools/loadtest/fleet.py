@@ -2,22 +2,21 @@
 
 import asyncio
 import itertools
-import json
 import os
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from sentiment_tools.loadtest.drivers import LoadFailed, Target
 from sentiment_tools.loadtest.durations import Durations
+from sentiment_tools.loadtest.messages import line_of, message_of
 from sentiment_tools.loadtest.mix import Mix
 from sentiment_tools.loadtest.results import Part, Point, Second, merge
 from sentiment_tools.loadtest.worker import DRAIN_GRACE_S, LINE_BYTES_MAX
-from sentiment_tools.traffic import arrivals
 from sentiment_tools.traffic.arrivals import Law
 
 T = TypeVar("T")
@@ -71,7 +70,7 @@ class Fleet:
         """
         self.server: dict[str, str] = {}
         self.processes = processes or default_processes()
-        self._setup = {"target": asdict(target), "mix": mix.to_json(), "texts": list(texts)}
+        self._setup = {"target": target, "mix": mix, "texts": list(texts)}
         self._mix, self._objective_s, self._percentile = mix, objective_s, percentile
         self._open_max, self._on_second = open_max, on_second
         self._seeds = itertools.count(seed)
@@ -137,7 +136,7 @@ class Fleet:
             "seed": next(self._seeds),
             "workers": len(self._workers),
             "open_max": -(-self._open_max // len(self._workers)),
-            **({"callers": load} if isinstance(load, int) else {"law": arrivals.to_json(load)}),
+            **({"callers": load} if isinstance(load, int) else {"law": load}),
         }
         seen = _Seconds(len(self._workers), self._on_second)
         limit_s = HEAD_START_S + warm_up_s + seconds + self._mix.timeout_s_max + DRAIN_GRACE_S + LATE_S_MAX
@@ -170,7 +169,7 @@ async def measure(
 
 
 class _Worker:
-    """A client process, with its commands and reports as lines of JSON."""
+    """A client process, with its commands and reports as ``messages``."""
 
     def __init__(self, number: int, process: Process) -> None:
         self._number, self._process = number, process
@@ -182,32 +181,33 @@ class _Worker:
         process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, limit=LINE_BYTES_MAX, start_new_session=True)
         return cls(number, process)
 
-    def send(self, **line: Any) -> None:  # Any: JSON
+    def send(self, **message: Any) -> None:  # Any: as in ``messages``
         assert self._process.stdin is not None
         if not self._process.stdin.is_closing():
-            self._process.stdin.write(json.dumps(line).encode() + b"\n")
+            self._process.stdin.write(line_of(message))
 
-    async def _receive(self) -> dict[str, Any]:  # Any: JSON
+    async def _receive(self) -> dict[str, Any]:  # Any: as above
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
         if not line:
             raise LoadFailed(f"client process {self._number} ended with exit code {await self._process.wait()}")
-        report: dict[str, Any] = json.loads(line)
+        report = message_of(line)
         if "error" in report:
             raise LoadFailed(report["error"])
         return report
 
-    async def connect(self, setup: dict[str, Any]) -> dict[str, str]:  # Any: JSON
+    async def connect(self, setup: dict[str, Any]) -> dict[str, str]:  # Any: as above
         """Connect the process. Returns what the server says about itself."""
         self.send(**setup)
         server: dict[str, str] = (await self._receive())["ready"]
         return server
 
-    async def hold(self, command: dict[str, Any], seen: "_Seconds") -> Part:  # Any: JSON
+    async def hold(self, command: dict[str, Any], seen: "_Seconds") -> Part:  # Any: as above
         self.send(**command, worker=self._number)
         while "part" not in (report := await self._receive()):
             seen.add(report["second"])
-        return Part.from_json(report["part"])
+        part: Part = report["part"]
+        return part
 
     async def end(self) -> None:
         """Let the process close its connections; kill it if it does not end within three times DRAIN_GRACE_S."""
@@ -225,17 +225,17 @@ class _Seconds:
 
     def __init__(self, workers: int, on_second: Callable[[Second], None]) -> None:
         self._workers, self._on_second = workers, on_second
-        self._reports: dict[int, list[dict[str, Any]]] = {}  # Any: JSON
+        self._reports: dict[int, list[dict[str, Any]]] = {}  # Any: as above
         self.whole: list[Second] = []
 
-    def add(self, report: dict[str, Any]) -> None:  # Any: JSON
+    def add(self, report: dict[str, Any]) -> None:  # Any: as above
         reports = self._reports.setdefault(report["number"], [])
         reports.append(report)
         if len(reports) < self._workers:
             return
         latency = Durations()
         for each in self._reports.pop(report["number"]):
-            latency.add(Durations(each["latency"]))
+            latency.add(each["latency"])
         counts = {name: sum(each.get(name, 0) for each in reports) for name in ("sent", "ok", "in_time", "failed")}
         found = latency.percentiles((50, 99))
         self.whole.append(Second(report["number"], **counts, p50_s=found[50], p99_s=found[99]))

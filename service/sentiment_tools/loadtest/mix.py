@@ -3,9 +3,8 @@
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 INTERACTIVE, BULK, EXPLAIN, SLOW_READER = "interactive", "bulk", "explain", "slow_reader"
 # The class of calls of any kind that the client cancels before their deadline. They are not judged: only fast answers come before the
@@ -79,16 +78,6 @@ class Mix:
                 return kind
             place -= share
         return INTERACTIVE
-
-    def to_json(self) -> dict[str, Any]:
-        """Encode as JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Decode what ``to_json`` returned."""
-        shortest, longest = values["timeout_s"]
-        return cls(**{**values, "timeout_s": (shortest, longest)})
 
 
 def _between(low: float, high: float, place: float) -> float:

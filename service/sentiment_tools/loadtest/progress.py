@@ -75,15 +75,17 @@ def table(points: Sequence[Point]) -> str:
     Loads at which the client was the limit are marked.
     """
     lines = [*_aligned([_LATENCY, *map(_latency_row, points)]), "", *_aligned([_STAGES, *map(_stages_row, points)])]
-    messages: dict[str, str] = {}
-    for point in points:
-        messages = {**point.messages, **messages}
-    lines += [f"{code}, for example: {message}" for code, message in sorted(messages.items())]
+    lines += [f"{code}, for example: {message}" for code, message in sorted(first_messages(points).items())]
     mixed = [point for point in points if len(point.by_class) > 1]
     lines += [_class_line(load_of(point), name, group) for point in mixed for name, group in sorted(point.by_class.items())]
     if limited := [point for point in points if point.client_limited]:
         lines.append(f"{LIMITED} client limited, for example at {load_of(limited[-1])}: {limited[-1].client_limited}")
     return "\n".join(lines)
+
+
+def first_messages(points: Sequence[Point]) -> dict[str, str]:
+    """The first message of the server by outcome."""
+    return {code: message for point in reversed(points) for code, message in point.messages.items()}
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:

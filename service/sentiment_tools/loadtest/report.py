@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from sentiment_tools.loadtest import plots
-from sentiment_tools.loadtest.progress import load_of
+from sentiment_tools.loadtest.progress import first_messages, load_of
 from sentiment_tools.loadtest.results import JUDGED, OK, Point
 from sentiment_tools.loadtest.search import Search, Slo, Verdict
 from sentiment_tools.reports import svg_plots
@@ -128,9 +128,7 @@ def _tables(points: Sequence[Point], slo: Slo) -> str:
     seen = [name for name in counted[0] if any(each[name] for each in counted)]
     outcomes = [(load_of(point), point.sent, *(each[name] for name in seen)) for point, each in zip(points, counted, strict=True)]
     note = paragraph("In the order of measurement. Percentiles are of judged answers, outcomes of calls of all classes.")
-    words: dict[str, str] = {}
-    for point in points:
-        words = {**point.messages, **words}
+    words = first_messages(points)
     messages = table(("outcome", "first message of the server"), list(words.items())) if words else ""
     return note + table(ANSWERED_HEADER, answered) + table(("load", "sent", *seen), outcomes) + messages + table(CLIENT_HEADER, client)
 

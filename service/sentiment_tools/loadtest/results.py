@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any
 
 from sentiment_tools.loadtest.durations import Durations
 
@@ -20,6 +20,8 @@ WORKER_CPU_MAX = 0.9
 LAG_SHARE_MAX = 0.1
 LAG_S_MIN = 0.005
 LAG_SHARE_OF_TIMERS_MAX = 0.5
+# The percentiles of a measurement in JSON.
+SHOWN = (50.0, 90.0, 99.0, 99.9)
 
 
 @dataclass(slots=True)
@@ -41,22 +43,6 @@ class Group:
         self.texts_ok += other.texts_ok
         self.tokens += other.tokens
         self.latency.add(other.latency)
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {
-            "sent": self.sent,
-            "outcomes": dict(self.outcomes),
-            "in_time": self.in_time,
-            "texts_ok": self.texts_ok,
-            "tokens": self.tokens,
-            "latency": self.latency.encode(),
-        }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Back from ``to_json``."""
-        return cls(**{**values, "outcomes": Counter(values["outcomes"]), "latency": Durations(values["latency"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,44 +125,23 @@ class Point:
 
     def to_json(self) -> dict[str, Any]:
         """Encode as JSON. Histograms are in HdrHistogram's encoding; percentiles are added for readers without a decoder."""
-        plain = {name: getattr(self, name) for name in _PLAIN}
+        percentiles = self.latency.percentiles(SHOWN).items()
         return {
-            **plain,
+            **_json(self),
             "goodput_per_s": self.goodput_per_s,
-            "percentiles_s": {f"p{percentile:g}": seconds for percentile, seconds in self.latency.percentiles(SHOWN).items()},
-            "latency": self.latency.encode(),
-            "by_class": {name: group.to_json() for name, group in self.by_class.items()},
-            "stages": {name: durations.encode() for name, durations in self.stages.items()},
-            "series": [{name: getattr(second, name) for name in _SECOND} for second in self.series],
-            "lag": self.lag.encode(),
+            "percentiles_s": {f"p{percentile:g}": seconds for percentile, seconds in percentiles},
         }
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Decode what ``to_json`` returned.
 
-        Raises:
-            ValueError: the values have another form.
-        """
-        try:
-            return cls(
-                **{name: values[name] for name in _PLAIN},
-                latency=Durations(values["latency"]),
-                by_class={name: Group.from_json(group) for name, group in values["by_class"].items()},
-                stages={name: Durations(encoded) for name, encoded in values["stages"].items()},
-                series=tuple(Second(**second) for second in values["series"]),
-                lag=Durations(values["lag"]),
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a measured point: {type(error).__name__}: {error}") from error
-
-
-SHOWN = (50.0, 90.0, 99.0, 99.9)
-_PLAIN = (
-    *("offered_per_s", "seconds", "objective_s", "sent", "judged", "in_time", "answered_per_s", "texts_per_s", "tokens_per_s"),
-    *("texts_ok", "client_cpu", "client_cores", "client_limited", "unsent", "callers", "interrupted", "outcomes", "messages"),
-)
-_SECOND = ("at_s", "sent", "ok", "in_time", "failed", "p50_s", "p99_s")
+def _json(measured: Any) -> Any:  # measurements, their parts and JSON
+    """Measurements as JSON has them."""
+    if isinstance(measured, Durations):
+        return measured.encode()
+    if is_dataclass(measured):
+        return {field.name: _json(getattr(measured, field.name)) for field in fields(measured)}
+    if isinstance(measured, Mapping):
+        return {name: _json(value) for name, value in measured.items()}
+    return [_json(value) for value in measured] if isinstance(measured, tuple) else measured
 
 
 @dataclass(slots=True)
@@ -207,27 +172,6 @@ class Part:
         self.tokens += other.tokens
         self.unsent += other.unsent
         self.messages = {**other.messages, **self.messages}
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {
-            "groups": {name: group.to_json() for name, group in self.groups.items()},
-            "stages": {name: durations.encode() for name, durations in self.stages.items()},
-            "lag": self.lag.encode(),
-            **{name: getattr(self, name) for name in ("answered", "texts", "tokens", "unsent", "cpu", "held_s", "messages")},
-        }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Back from ``to_json``."""
-        return cls(
-            **{
-                **values,
-                "groups": {name: Group.from_json(group) for name, group in values["groups"].items()},
-                "stages": {name: Durations(encoded) for name, encoded in values["stages"].items()},
-                "lag": Durations(values["lag"]),
-            }
-        )
 
 
 def merge(

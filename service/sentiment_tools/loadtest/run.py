@@ -107,7 +107,7 @@ def run(options: argparse.Namespace, credentials: Credentials) -> int:
     if options.html:
         svg_plots.need_plots()
     need_standard_output(options.json, options.html)
-    refuse_same_file(html=options.html, json=options.json)
+    refuse_same_file(json=options.json, html=options.html)
     # Opened first, so that an output that cannot be written is reported before a long test. Each is complete before the next can fail.
     with _output(options.html) as write_html:
         with _output(options.json) as write_json:
@@ -148,8 +148,6 @@ def _mix(options: argparse.Namespace) -> Mix:
     Raises:
         BadSettings: the protocol cannot send it, or options contradict each other.
     """
-    if options.json and options.html and options.json.resolve() == options.html.resolve():
-        raise BadSettings(f"--json and --html are the same file, {options.json}")
     if options.protocol == "http" and options.channels > 1:
         raise BadSettings("--channels cannot be used with --protocol http, which has as many connections as open calls")
     if options.concurrency and options.open_max:

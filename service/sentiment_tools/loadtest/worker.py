@@ -1,4 +1,4 @@
-"""One client process of a load test: ``python -m sentiment_tools.loadtest.worker``. ``fleet`` sends it commands as lines of JSON.
+"""One client process of a load test: ``python -m sentiment_tools.loadtest.worker``. ``fleet`` sends it commands as ``messages``.
 
 It ends when its standard input ends, so that no process is left when a load test is killed.
 """
@@ -6,7 +6,6 @@ It ends when its standard input ends, so that no process is left when a load tes
 import asyncio
 import gc
 import itertools
-import json
 import os
 import resource
 import signal
@@ -17,13 +16,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from sentiment_tools.loadtest.drivers import Answer, Driver, LoadFailed, Target
+from sentiment_tools.loadtest.drivers import Answer, Driver, LoadFailed
 from sentiment_tools.loadtest.durations import Durations
+from sentiment_tools.loadtest.messages import line_of, message_of
 from sentiment_tools.loadtest.mix import SLOW_READER, Call, Mix
 from sentiment_tools.loadtest.precise_timer import new_event_loop
 from sentiment_tools.loadtest.protocols import open_driver
 from sentiment_tools.loadtest.results import CANCELLED_BY_US, JUDGED, OK, STAGES, Group, Part
-from sentiment_tools.traffic import arrivals
+from sentiment_tools.traffic.arrivals import Law, Poisson
 
 # An answer may still arrive this long after the last deadline.
 DRAIN_GRACE_S = 1.0
@@ -42,7 +42,7 @@ class Run:
         self,
         driver: Driver,
         mix: Mix,
-        command: dict[str, Any],  # Any: JSON
+        command: dict[str, Any],  # Any: as in ``messages``
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
@@ -111,7 +111,7 @@ class Run:
     async def _open_loop(self, calls: Iterator[Call]) -> None:
         """Send each call when it is due, whether or not earlier ones are answered."""
         command = self._command
-        law = arrivals.from_json(command["law"])
+        law: Law = command["law"]
         mine = itertools.islice(zip(self._due(law), calls, strict=False), command["worker"], None, command["workers"])
         for due_at, call in mine:
             await self._until_due(due_at)
@@ -134,10 +134,10 @@ class Run:
                 await asyncio.wait_for(self._stopped.wait(), left_s - 0.5)
         await self._until(at)
 
-    def _due(self, law: arrivals.Law) -> Iterator[float]:
+    def _due(self, law: Law) -> Iterator[float]:
         """The due times of all workers' calls: a warm-up at the mean rate, then the law."""
         seed = self._command["seed"]
-        warm_up = arrivals.Poisson(law.rate).times(seed + 1)
+        warm_up = Poisson(law.rate).times(seed + 1)
         yield from (self._begins_at - self._warm_up_s + at for at in itertools.takewhile(lambda at: at < self._warm_up_s, warm_up))
         yield from (self._begins_at + at for at in law.times(seed))
 
@@ -244,7 +244,7 @@ class Run:
 
     def _report(self) -> None:
         """Report this second and begin the next."""
-        report(second={"number": self._number, **self._second, "latency": self._second_latency.encode()})
+        report(second={"number": self._number, **self._second, "latency": self._second_latency})
         self._number += 1
         self._second, self._second_latency = Counter(), Durations()
 
@@ -259,11 +259,11 @@ class Run:
             await asyncio.wait(self._open)
 
 
-def report(**line: Any) -> None:  # Any: JSON
-    """Send a line to the fleet. If that has ended, end this process too."""
+def report(**message: Any) -> None:  # Any: as in ``messages``
+    """Send a message to the fleet. If that has ended, end this process too."""
     try:
-        sys.stdout.write(json.dumps(line) + "\n")
-        sys.stdout.flush()
+        sys.stdout.buffer.write(line_of(message))
+        sys.stdout.buffer.flush()
     except BrokenPipeError:
         # At once: the rest of the buffer cannot be written either.
         os._exit(1)
@@ -274,19 +274,19 @@ async def serve() -> None:
     loop = asyncio.get_running_loop()
     lines = asyncio.StreamReader(limit=LINE_BYTES_MAX)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    setup = json.loads(await lines.readline())
-    mix, texts = Mix.from_json(setup["mix"]), setup["texts"]
+    setup = message_of(await lines.readline())
+    mix: Mix = setup["mix"]
     try:
-        driver = open_driver(Target.from_json(setup["target"]), mix.stream)
+        driver = open_driver(setup["target"], mix.stream)
         try:
             report(ready=await driver.connect())
             # Objects that exist now stay, so garbage collections can skip them.
             gc.freeze()
             while line := await lines.readline():
-                command = json.loads(line)
+                command = message_of(line)
                 if "stop" in command:
                     continue  # the load had already ended
-                await _hold_one(Run(driver, mix, command), mix.calls(texts, command["seed"]), lines)
+                await _hold_one(Run(driver, mix, command), mix.calls(setup["texts"], command["seed"]), lines)
         finally:
             await driver.close()
     except LoadFailed as error:
@@ -303,7 +303,7 @@ async def _hold_one(run: Run, calls: Iterator[Call], lines: asyncio.StreamReader
         # The reader has no partial line that cancelling could lose.
         stopping.cancel()
         await asyncio.wait({stopping})
-    report(part=(await held).to_json())
+    report(part=await held)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 import enum
 import math
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -54,12 +55,10 @@ class Spent(NamedTuple):
     executor_s: float = 0.0
     cores_s: float = 0.0
 
-    def plus(self, other: "Spent") -> "Spent":
-        """Of both together."""
-        runs_s, batches, loop_s, executor_s, cores_s = other
-        return Spent(
-            self.runs_s + runs_s, self.batches + batches, self.loop_s + loop_s, self.executor_s + executor_s, self.cores_s + cores_s
-        )
+    @classmethod
+    def of(cls, parts: Iterable["Spent"]) -> "Spent":
+        """What at least one part has spent, together."""
+        return cls(*map(sum, zip(*parts, strict=True)))
 
     def shares(self, machine: Machine, seconds: float) -> dict[Limit, float]:
         """Share of the seconds, over all replicas, in which each part works. An event loop that waits for a core does not work."""

@@ -48,7 +48,7 @@ def verdict(sizing: Sizing, objective: Objective, capacity: Capacity) -> str:
 def _answer(sizing: Sizing, objective: Objective) -> str:
     if sizing.fewest is None:
         return sizing.why
-    summary = f"{replicas_text(sizing.fewest)} {'answers' if sizing.fewest == 1 else 'answer'} {objective}"
+    summary = f"{counted(sizing.fewest, 'replica')} {'answers' if sizing.fewest == 1 else 'answer'} {objective}"
     if any(replicas < sizing.fewest for replicas in sizing.tried):
         summary += "; fewer do not"
     missing = [replicas for replicas, outcome in sizing.tried.items() if replicas > sizing.fewest and not objective.met(outcome)]
@@ -135,7 +135,7 @@ def _by_replicas(sizing: Sizing, objective: Objective) -> str:
     points = [(float(replicas), 100 * outcome.in_time(objective.seconds)) for replicas, outcome in sizing.tried.items()]
     marks = [Mark(f"{objective.percentile:g} %", objective.percentile, upright=False)]
     if sizing.fewest:
-        marks.append(Mark(replicas_text(sizing.fewest), sizing.fewest))
+        marks.append(Mark(counted(sizing.fewest, "replica"), sizing.fewest))
     step = -(-len(points) // TICKS_MAX)
     ticks = [(replicas, f"{replicas:.0f}") for replicas, _ in points[::step]]
     alt = "share of the requests that are answered in time against replicas"
@@ -143,7 +143,7 @@ def _by_replicas(sizing: Sizing, objective: Objective) -> str:
 
 
 def _latency(outcomes: Sequence[Outcome], objective: Objective) -> str:
-    series = {replicas_text(outcome.replicas): _tail(outcome) for outcome in outcomes}
+    series = {counted(outcome.replicas, "replica"): _tail(outcome) for outcome in outcomes}
     most = max(point[0] for points in series.values() for point in points)
     ticks = [tick for tick in NINES if tick[0] <= max(most, 10.0)]
     marks = [Mark(f"{1e3 * objective.seconds:g} ms", 1e3 * objective.seconds, upright=False)]
@@ -159,7 +159,7 @@ def _tail(outcome: Outcome) -> list[tuple[float, float]]:
 
 
 def _over_time(outcomes: Sequence[Outcome], objective: Objective) -> str:
-    series = {replicas_text(outcome.replicas): shares_over_time(outcome, objective) for outcome in outcomes}
+    series = {counted(outcome.replicas, "replica"): shares_over_time(outcome, objective) for outcome in outcomes}
     marks = [Mark(f"{objective.percentile:g} %", objective.percentile, upright=False)]
     alt = "share of the requests that are answered in time over the time simulated"
     return svg_plots.lines(series, Axis("seconds"), Axis(f"% within {1e3 * objective.seconds:g} ms"), alt, marks)
@@ -172,11 +172,6 @@ def shares_over_time(outcome: Outcome, objective: Objective) -> list[tuple[float
     good, _ = np.histogram(outcome.due_at[outcome.latency_s <= objective.seconds], edges)
     shares = np.divide(100.0 * good, came, out=np.full(len(came), math.nan), where=came > 0)
     return list(zip(((edges[:-1] + edges[1:]) / 2).tolist(), shares.tolist(), strict=True))
-
-
-def replicas_text(count: int) -> str:
-    """``1 replica``, ``2 replicas``."""
-    return counted(count, "replica")
 
 
 def _percent(share: float) -> str:

@@ -18,7 +18,7 @@ from sentiment.model.cores import cores_granted
 from sentiment_tools.planning import report
 from sentiment_tools.planning.cautions import cautions
 from sentiment_tools.planning.closed_loop import Capacity, callers_of, capacity_of, corrected
-from sentiment_tools.planning.machine import Machine, changed, read_machine
+from sentiment_tools.planning.machine import Machine, changed, counted, read_machine
 from sentiment_tools.planning.outcome import Outcome
 from sentiment_tools.planning.search import Objective, Sizing, fewest_replicas
 from sentiment_tools.planning.simulation import GROUP_MAX, LEAST_BACKLOG, Fleet, Traffic, draw_traffic, simulate
@@ -91,7 +91,7 @@ def _simulate(options: argparse.Namespace, objective: Objective, machine: Machin
     def simulated(replicas: int) -> Outcome:
         fleet = Fleet(machine, replicas, options.balance, options.timeout or options.slo, options.queue_rows)
         outcome = simulate(traffic, fleet, options.seed, executor)
-        line = f"{report.replicas_text(replicas)}: {outcome.in_time(objective.seconds):.2%} in time, runners {outcome.busy_share:.0%} busy"
+        line = f"{counted(replicas, 'replica')}: {outcome.in_time(objective.seconds):.2%} in time, runners {outcome.busy_share:.0%} busy"
         print(line, file=sys.stderr, flush=True)
         return outcome
 
@@ -102,7 +102,7 @@ def _simulate(options: argparse.Namespace, objective: Objective, machine: Machin
     return Sizing(
         options.replicas if met else None,
         {options.replicas: outcome},
-        "" if met else f"{report.replicas_text(options.replicas)} {'misses' if options.replicas == 1 else 'miss'} {objective}",
+        "" if met else f"{counted(options.replicas, 'replica')} {'misses' if options.replicas == 1 else 'miss'} {objective}",
     )
 
 

@@ -7,7 +7,6 @@ import heapq
 import itertools
 import math
 import random
-from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ import numpy.typing as npt
 
 from sentiment.batching.ticket import Priority
 from sentiment_tools.planning.machine import Machine
-from sentiment_tools.planning.outcome import Codes, Floats, Ledger, Marks, Outcome, Spent
+from sentiment_tools.planning.outcome import Floats, Ledger, Marks, Outcome, Spent
 from sentiment_tools.planning.replica import Replica
 from sentiment_tools.traffic.arrivals import Law
 from sentiment_tools.traffic.lengths import Lengths
@@ -26,7 +25,6 @@ Ints = npt.NDArray[np.int64]
 # The most replicas that one least-backlog balancer compares. A larger fleet is divided into groups, which get requests in turn.
 GROUP_MAX = 32
 ROUND_ROBIN, RANDOM, LEAST_BACKLOG = "round-robin", "random", "least-backlog"
-BALANCES = (ROUND_ROBIN, RANDOM, LEAST_BACKLOG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +88,11 @@ def simulate(traffic: Traffic, fleet: Fleet, seed: int, executor: Executor | Non
     sizes = np.bincount(np.arange(fleet.replicas) % fleet.groups)
     members = members_of(slots % fleet.groups, fleet.groups)
     tasks = [(traffic.of(mine), fleet, int(size), f"{seed} {group}") for group, (mine, size) in enumerate(zip(members, sizes, strict=True))]
-    parts: Iterable[_Part] = map(_run_group, tasks) if executor is None else executor.map(_run_group, tasks)
+    parts = list(map(_run_group, tasks) if executor is None else executor.map(_run_group, tasks))
     answered_at, fates = np.empty(len(traffic.due_at)), np.zeros(len(traffic.due_at), np.uint8)
-    spent = Spent()
-    for mine, part in zip(members, parts, strict=True):
-        answered_at[mine], fates[mine] = part.answered_at, part.fates
-        spent = spent.plus(part.spent)
+    for mine, (ledger, _) in zip(members, parts, strict=True):
+        answered_at[mine], fates[mine] = ledger.answered_at, np.frombuffer(ledger.fates, np.uint8)
+    spent = Spent.of(spent for _, spent in parts)
     return Outcome(traffic.due_at, answered_at - traffic.due_at, fates, traffic.bulk, fleet.replicas, fleet.machine, spent)
 
 
@@ -109,14 +106,7 @@ def members_of(group_of: Ints, groups: int) -> list[Ints]:
     return np.split(np.argsort(group_of, kind="stable"), np.cumsum(np.bincount(group_of, minlength=groups))[:-1])
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    answered_at: Floats
-    fates: Codes
-    spent: Spent
-
-
-def _run_group(task: tuple[Traffic, Fleet, int, str]) -> _Part:
+def _run_group(task: tuple[Traffic, Fleet, int, str]) -> tuple[Ledger, Spent]:
     traffic, fleet, size, seed = task
     ledger = Ledger(len(traffic.due_at))
     replicas = [Replica(fleet.machine, fleet.queue_rows_max, f"{seed} {number}", ledger) for number in range(size)]
@@ -134,8 +124,7 @@ def _run_group(task: tuple[Traffic, Fleet, int, str]) -> _Part:
         if replica.next_at != before_at:
             heapq.heappush(due, (replica.next_at, index))
     _advance(replicas, due, math.inf)
-    spent = Spent(*map(sum, zip(*(replica.spent for replica in replicas), strict=True)))
-    return _Part(np.array(ledger.answered_at), np.frombuffer(ledger.fates, np.uint8), spent)
+    return ledger, Spent.of(replica.spent for replica in replicas)
 
 
 def _advance(replicas: list[Replica], due: list[tuple[float, int]], until: float) -> None:

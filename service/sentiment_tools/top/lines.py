@@ -96,60 +96,52 @@ def _head(figures: Figures, url: str, now: float, width: int) -> list[Line]:
 def _calls(figures: Figures, width: int) -> list[Line]:
     objective = f"> {_time(figures.objective_s)}" if not math.isnan(figures.objective_s) else "late"
     head = ["calls/s", "texts/s", "failed/s", "p50", "p99", objective]
-    lines: list[Line] = [[("calls".ljust(TITLE), "title"), (" " * 15 + "".join(name.rjust(9) for name in head), "head")]]
+    lines = [_titled("calls", (" " * 15 + "".join(name.rjust(9) for name in head), "head"))]
     for calls in figures.calls[:METHODS_MAX]:
         failed = sum(calls.failed.values())
         late = 0.0 if math.isnan(calls.late) else calls.late
-        lines.append(
-            [
-                (" " * TITLE + fitted(visible(calls.method), 15), ""),
-                (_rate(calls.calls).rjust(9) + _rate(calls.texts).rjust(9), ""),
-                (_rate(failed).rjust(9), "bad" if failed else "dim"),
-                (_time(calls.p50_s).rjust(9) + _time(calls.p99_s).rjust(9), ""),
-                (_share(late).rjust(9), "warn" if late > 0.01 else "dim"),
-            ]
+        row = _titled(
+            "",
+            (fitted(visible(calls.method), 15) + _rate(calls.calls).rjust(9) + _rate(calls.texts).rjust(9), ""),
+            (_rate(failed).rjust(9), "bad" if failed else "dim"),
+            (_time(calls.p50_s).rjust(9) + _time(calls.p99_s).rjust(9), ""),
+            (_share(late).rjust(9), "warn" if late > 0.01 else "dim"),
         )
+        lines.append(row)
     if len(figures.calls) > METHODS_MAX:
-        lines.append([(f"{'':{TITLE}}{len(figures.calls) - METHODS_MAX} more methods", "dim")])
+        lines.append(_titled("", (f"{len(figures.calls) - METHODS_MAX} more methods", "dim")))
     if not figures.calls:
-        lines.append([(f"{'':{TITLE}}none", "dim")])
+        lines.append(_titled("", ("none", "dim")))
     codes: dict[str, float] = {}
     for calls in figures.calls:
         for code, rate in calls.failed.items():
             codes[code] = codes.get(code, 0.0) + rate
     if codes:
-        lines.append([(" " * TITLE, ""), (_listed("failed/s", codes, width - TITLE), "bad")])
+        lines.append(_titled("", (_listed("failed/s", codes, width - TITLE), "bad")))
     return lines
 
 
 def _texts(figures: Figures, width: int) -> list[Line]:
     classes = ", ".join(f"{visible(name)} {_rate(rate)}" for name, rate in figures.classes.items())
-    lines: list[Line] = [
-        [
-            ("texts/s".ljust(TITLE), "title"),
-            (f"answered {_rate(figures.texts)}", "good" if figures.texts else ""),
-            (f" ({classes})" if classes else "", ""),
-        ]
-    ]
+    answered = f"answered {_rate(figures.texts)}", "good" if figures.texts else ""
+    lines = [_titled("texts/s", answered, (f" ({classes})" if classes else "", ""))]
     refused = sum(figures.refused.values())
-    lost: Line = [("lost/s".ljust(TITLE), "title"), (f"refused {_rate(refused)}", "warn" if refused else "dim")]
+    lost = _titled("lost/s", (f"refused {_rate(refused)}", "warn" if refused else "dim"))
     for outcome in ("expired", "cancelled", "failed"):
         rate = figures.outcomes.get(outcome, 0.0)
         lost += [(GAP, ""), (f"{outcome} {_rate(rate)}", ("bad" if outcome == "failed" else "warn") if rate else "dim")]
     lines.append(lost)
     if refused:
-        lines.append([(" " * TITLE, ""), (_listed("refused", figures.refused, width - TITLE), "warn")])
+        lines.append(_titled("", (_listed("refused", figures.refused, width - TITLE), "warn")))
     if figures.unauthenticated:
-        lines.append([(f"{'':{TITLE}}calls without a valid token {_rate(figures.unauthenticated)}", "warn")])
+        lines.append(_titled("", (f"calls without a valid token {_rate(figures.unauthenticated)}", "warn")))
     return lines
 
 
 def _queue(figures: Figures) -> list[Line]:
     waits = figures.backlog_s > (figures.objective_s if not math.isnan(figures.objective_s) else math.inf)
-    line: Line = [
-        ("queue".ljust(TITLE), "title"),
-        (f"{_count(figures.queue_rows)} rows, a new one would wait {_time(figures.backlog_s)}", "warn" if waits else ""),
-    ]
+    said = f"{_count(figures.queue_rows)} rows, a new one would wait {_time(figures.backlog_s)}"
+    line = _titled("queue", (said, "warn" if waits else ""))
     if figures.explanations > 0:
         line.append((f"{GAP}explanations {_count(figures.explanations)}", ""))
     return [line]
@@ -159,24 +151,24 @@ def _batches(figures: Figures, width: int, wide: bool) -> list[Line]:
     said = f"{_rate(figures.batches)}/s"
     if figures.batches:
         said += f" of {figures.rows:.1f} rows, {figures.tokens:,.0f} tokens, {_share(figures.padding)} of them padding"
-    lines: list[Line] = [[("batches".ljust(TITLE), "title"), (said, "")]]
+    lines = [_titled("batches", (said, ""))]
     stages = {stage: figures.stages_s[stage] for stage in STAGES if not math.isnan(figures.stages_s.get(stage, math.nan))}
     if stages:
         shown = stages if wide else {stage: stages[stage] for stage in ("tokenize", "queue", "run") if stage in stages}
         for text in _flowed([f"{stage} {_time(spent)}" for stage, spent in shown.items()], width - TITLE):
-            lines.append([(("stages" if len(lines) == 1 else "").ljust(TITLE), "title"), (text, "")])
+            lines.append(_titled("stages" if len(lines) == 1 else "", (text, "")))
     return lines
 
 
 def _machine(figures: Figures, wide: bool, width: int, blocks: bool) -> list[Line]:
-    first: Line = [("cpu".ljust(TITLE), "title"), (f"{figures.cores:.2f} cores" if not math.isnan(figures.cores) else "-", "")]
+    first = _titled("cpu", (f"{figures.cores:.2f} cores" if not math.isnan(figures.cores) else "-", ""))
     if not math.isnan(figures.memory_bytes):
         first.append((f"{GAP}memory {_bytes(figures.memory_bytes)}", ""))
     lines = [first]
     for title, members in (("runners", figures.runners), ("loops", figures.loops)):
         shown = list(members.items())[:MEMBERS_MAX]
         bar = 10 if wide and len(shown) * 25 <= width - TITLE else 0
-        line: Line = [(title.ljust(TITLE), "title")]
+        line = _titled(title)
         for name, busy in shown:
             line += [
                 (f"{visible(name)} ", ""),
@@ -194,10 +186,10 @@ def _machine(figures: Figures, wide: bool, width: int, blocks: bool) -> list[Lin
 
 def _devices(figures: Figures) -> list[Line]:
     return [
-        [
-            (("gpu" if not number else "").ljust(TITLE), "title"),
+        _titled(
+            "" if number else "gpu",
             (f"{visible(name)} {_share(busy, 0)} busy{GAP}{_bytes(used)} in use", "warn" if busy > BUSY else ""),
-        ]
+        )
         for number, (name, (busy, used)) in enumerate(list(figures.devices.items())[:MEMBERS_MAX])
     ]
 
@@ -207,10 +199,10 @@ def _models(figures: Figures) -> list[Line]:
     for number, labels in enumerate(figures.models[:MODELS_MAX]):
         provider = labels.get("provider", "").removesuffix("ExecutionProvider")
         said = "  ".join([labels.get("model", ""), labels.get("precision", ""), provider, labels.get("digest", "")[:12]])
-        lines.append([(("serves" if not number else "").ljust(TITLE), "title"), (visible(said), "")])
+        lines.append(_titled("" if number else "serves", (visible(said), "")))
     if len(figures.models) > MODELS_MAX:
-        lines.append([(f"{'':{TITLE}}{len(figures.models) - MODELS_MAX} more models", "dim")])
-    return lines or [[("serves".ljust(TITLE), "title"), ("no model", "warn")]]
+        lines.append(_titled("", (f"{len(figures.models) - MODELS_MAX} more models", "dim")))
+    return lines or [_titled("serves", ("no model", "warn"))]
 
 
 def _answers(figures: Figures, wide: bool, width: int, blocks: bool) -> list[list[Line]]:
@@ -222,23 +214,19 @@ def _answers(figures: Figures, wide: bool, width: int, blocks: bool) -> list[lis
 
 def _of_one(answers: Answers, wide: bool, width: int, blocks: bool, span: str) -> list[Line]:
     texts = sum(answers.labels.values())
-    lines: list[Line] = [[("answers".ljust(TITLE), "title"), (f"{visible(answers.model)}, {_count(texts)} texts in the {span}", "")]]
+    lines = [_titled("answers", (f"{visible(answers.model)}, {_count(texts)} texts in the {span}", ""))]
     if texts:
         shares = sorted(answers.labels.items(), key=lambda item: -item[1])
         if wide:
-            lines += [
-                [
-                    (f"{'':{TITLE}}{fitted(visible(label), 14)} {_share(count / texts).rjust(7)} ", ""),
-                    (_bar(count / texts, width - TITLE - 24, blocks), "bar"),
-                ]
-                for label, count in shares[:LABELS_MAX]
-            ]
-            lines.append([(f"{'':{TITLE}}{'abstain'.ljust(14)} {_share(answers.abstained / texts).rjust(7)}", "")])
+            for label, count in shares[:LABELS_MAX]:
+                bar = _bar(count / texts, width - TITLE - 24, blocks)
+                lines.append(_titled("", (f"{fitted(visible(label), 14)} {_share(count / texts).rjust(7)} ", ""), (bar, "bar")))
+            lines.append(_titled("", (f"{'abstain'.ljust(14)} {_share(answers.abstained / texts).rjust(7)}", "")))
         else:
             shown = GAP.join(
                 f"{fitted(visible(label), min(12, columns(visible(label))))} {_share(count / texts)}" for label, count in shares[:3]
             )
-            lines.append([(f"{'':{TITLE}}{shown}{GAP}abstain {_share(answers.abstained / texts)}", "")])
+            lines.append(_titled("", (f"{shown}{GAP}abstain {_share(answers.abstained / texts)}", "")))
     if not math.isnan(answers.expected):
         parts = [
             f"expected accuracy {answers.expected:.3f} ({answers.low:.3f} to {answers.high:.3f})",
@@ -269,8 +257,13 @@ def _drift(signals: Sequence[Signal], of_texts: float, wide: bool, width: int) -
     return _indented([first, *others, texts], width, "warn" if beyond else "")
 
 
+def _titled(title: str, *spans: Span) -> Line:
+    """A line of a section, whose first line has its title."""
+    return [(title.ljust(TITLE), "title"), *spans]
+
+
 def _indented(parts: Sequence[str], width: int, style: str = "") -> list[Line]:
-    return [[(" " * TITLE + text, style)] for text in _flowed(parts, width - TITLE)]
+    return [_titled("", (text, style)) for text in _flowed(parts, width - TITLE)]
 
 
 def _trend(points: Sequence[Point], width: int, blocks: bool) -> list[Line]:
@@ -281,14 +274,8 @@ def _trend(points: Sequence[Point], width: int, blocks: bool) -> list[Line]:
         ("p99", [point.p99_s for point in points[-room:]], _time),
     ):
         top = max((value for value in values if math.isfinite(value)), default=0.0)
-        lines.append(
-            [
-                (("" if lines else "trend").ljust(TITLE), "title"),
-                (name.ljust(TITLE), ""),
-                (_plot(values, top, blocks), "bar"),
-                (f" max {shown(top)}", "dim"),
-            ]
-        )
+        plot = _plot(values, top, blocks), "bar"
+        lines.append(_titled("" if lines else "trend", (name.ljust(TITLE), ""), plot, (f" max {shown(top)}", "dim")))
     return lines
 
 

@@ -3,10 +3,10 @@
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 from sentiment.errors import BadSettings
 
@@ -39,11 +39,7 @@ class Poisson:
     """Independent arrivals at a constant rate. Endless."""
 
     rate: float
-
-    @property
-    def seconds(self) -> float:
-        """Endless."""
-        return math.inf
+    seconds: ClassVar[float] = math.inf
 
     def times(self, seed: int) -> Iterator[float]:
         """As in Law."""
@@ -65,11 +61,7 @@ class Bursts:
     factor: float
     on_s: float
     every_s: float
-
-    @property
-    def seconds(self) -> float:
-        """Endless."""
-        return math.inf
+    seconds: ClassVar[float] = math.inf
 
     def times(self, seed: int) -> Iterator[float]:
         """As in Law."""
@@ -152,23 +144,6 @@ def _poisson(pieces: Iterable[tuple[float, float]], seed: int) -> Iterator[float
             return
         due -= rate * (seconds - at)
         begun += seconds
-
-
-def to_json(law: Law) -> dict[str, Any]:
-    """Encode a law of this module for another process."""
-    kind = type(law)
-    assert kind in _KINDS, kind
-    return {"kind": kind.__name__, **{each.name: getattr(law, each.name) for each in fields(kind)}}  # type: ignore[arg-type]
-
-
-def from_json(values: Mapping[str, Any]) -> Law:
-    """Decode what ``to_json`` returned."""
-    kind = next(kind for kind in _KINDS if kind.__name__ == values["kind"])
-    return kind(**{name: _tuples(value) for name, value in values.items() if name != "kind"})
-
-
-def _tuples(value: Any) -> Any:  # JSON has no tuples
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def parse_law(text: str) -> Law:
@@ -254,7 +229,6 @@ def _check_lasting(path: Path, instants: Sequence[float]) -> None:
         raise BadSettings(f"{path}: expected at least two different instants, one per line; got {len(instants)} arrivals at one instant")
 
 
-_KINDS: tuple[type[Law], ...] = (Poisson, Bursts, Steps, Schedule)
 _PARSERS: dict[str, Callable[[str], Law]] = {
     "poisson": _parse_poisson,
     "bursts": _parse_bursts,

@@ -4,7 +4,7 @@ import bisect
 import itertools
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,17 +132,24 @@ def parse_lengths(text: str, column: str = "text") -> Lengths:
     built_in = parse_built_in(text)
     if built_in is not None:
         return built_in
-    path = Path(text)
+    lines = itertools.islice(texts_of_file(text, column, "lengths"), FILE_TEXTS_MAX)
+    return of_lengths([int(line) if line.isdecimal() and len(line) < 7 else estimate_tokens(line) for line in lines])
+
+
+def texts_of_file(name: str, column: str, what: str) -> Iterator[str]:
+    """The texts of a file, at least one. ``what``: the texts or their lengths, which might be chosen otherwise.
+
+    Raises:
+        BadSettings: there is no such file, it cannot be read, or it has no text.
+    """
+    path = Path(name)
     if not path.is_file():
-        raise BadSettings(f"unknown lengths {text!r}; use sst2, imdb, mixed, a number of tokens or a file")
-    found: list[int] = []
+        raise BadSettings(f"unknown {what} {name!r}; use sst2, imdb, mixed, a number of tokens or a file")
     try:
-        for line in read_texts(path, column):
-            found.append(int(line) if line.isdecimal() and len(line) < 7 else estimate_tokens(line))
-            if len(found) == FILE_TEXTS_MAX:
-                break
+        texts = read_texts(path, column)
+        if (first := next(texts, None)) is None:
+            raise BadSettings(f"{path}: the file has no text")
+        yield first
+        yield from texts
     except BadFile as error:
         raise BadSettings(str(error)) from error
-    if not found:
-        raise BadSettings(f"{path}: the file has no text")
-    return of_lengths(found)

@@ -2,12 +2,9 @@
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 from sentiment.errors import BadSettings
-from sentiment.files.errors import BadFile
-from sentiment.files.reading import read_texts
-from sentiment_tools.traffic.lengths import SPECIAL_TOKENS, Lengths, count_words, first_words, parse_built_in
+from sentiment_tools.traffic.lengths import SPECIAL_TOKENS, Lengths, count_words, first_words, parse_built_in, texts_of_file
 
 # Enough to represent a distribution with its tail. Each process of a load test holds all of them in memory.
 BUILT_IN_TEXTS = 1024
@@ -77,22 +74,17 @@ def read_pool(source: str, column: str = "text") -> list[str]:
     lengths = parse_built_in(source)
     if lengths is not None:
         return make_texts(lengths, BUILT_IN_TEXTS)
-    path = Path(source)
-    if not path.is_file():
-        raise BadSettings(f"unknown texts {source!r}; use sst2, imdb, mixed, a number of tokens or a file")
     texts: list[str] = []
     size = 0
     try:
-        for text in read_texts(path, column):
+        for text in texts_of_file(source, column, "texts"):
             size += len(text.encode())
             if len(texts) == FILE_TEXTS_MAX or size > FILE_BYTES_MAX:
                 break
             if text.strip():
                 texts.append(text)
-    except BadFile as error:
-        raise BadSettings(str(error)) from error
     except UnicodeEncodeError as error:
-        raise BadSettings(f"{path}: a text has {error.object[error.start]!r}, which is not a valid Unicode character") from error
+        raise BadSettings(f"{source}: a text has {error.object[error.start]!r}, which is not a valid Unicode character") from error
     if not texts:
-        raise BadSettings(f"{path}: the file has no text")
+        raise BadSettings(f"{source}: the file has no text")
     return texts

@@ -4,6 +4,7 @@ import {element, replace} from "./dom.js";
 import {feedbackLine} from "./feedback.js";
 import {labelBar, labelHues, labelName} from "./label_hues.js";
 import {partNodes} from "./part_nodes.js";
+import {differing} from "./redrawn.js";
 import {statusNote} from "./status_note.js";
 
 // Characters of the text in the title, to tell browser tabs apart.
@@ -13,16 +14,16 @@ const TITLE_TEXT_MAX = 60;
 export function answerLine({session, announce}) {
   const box = element("div");
   const feedback = feedbackLine({session, announce});
-  let shown = null;
+  const differs = differing();
+  let said = null;
   const update = () => {
     feedback.update();
     const prediction = session.answer?.prediction ?? session.explanation?.header?.prediction;
     const status = session.status("answer");
-    const key = [prediction, status.state, session.answer, session.explanation?.header];
-    if (shown && key.every((part, place) => part === shown[place])) return;
-    if (prediction && prediction !== shown?.[0]) announce([answerSaid(prediction), ...partsInShort(session.answer)].join("; "));
+    if (!differs([prediction, status.state, session.answer, session.explanation?.header])) return;
+    if (prediction && prediction !== said) announce([answerSaid(prediction), ...partsInShort(session.answer)].join("; "));
     document.title = prediction ? `${answerSaid(prediction)}: ${session.text.trim().slice(0, TITLE_TEXT_MAX)}` : "Sentiment viewer";
-    shown = key;
+    said = prediction;
     if (prediction) replace(box, ...answerNodesOf(session, prediction));
     else replace(box, statusNote(session, "answer", "", "Answer"));
   };

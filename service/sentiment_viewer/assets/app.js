@@ -2,14 +2,15 @@
 import {answerLine} from "./answer.js";
 import {cardView} from "./card_view.js";
 import {compareView} from "./compare_view.js";
-import {eachFrame, element, replace} from "./dom.js";
+import {eachFrame, element} from "./dom.js";
 import {savePng, saveSvg} from "./exporting.js";
-import {acceptDrops, fileView} from "./file_view.js";
-import {geometryView} from "./geometry_view.js";
-import {headView} from "./head_view.js";
-import {modelView} from "./model_view.js";
-import {neuronView} from "./neuron_view.js";
+import {acceptDrops, FileView} from "./file_view.js";
+import {GeometryView} from "./geometry_view.js";
+import {HeadView} from "./head_view.js";
+import {ModelView} from "./model_view.js";
+import {NeuronView} from "./neuron_view.js";
 import {questionForm} from "./question.js";
+import {redrawn} from "./redrawn.js";
 import {Session} from "./session.js";
 import {ADDRESS_TEXT_MAX, State} from "./state.js";
 import {statusNote} from "./status_note.js";
@@ -17,15 +18,15 @@ import {termsOfView} from "./terms.js";
 import {textView} from "./text_view.js";
 import {isDark} from "./theme.js";
 
-// live: needs a server, so a saved page lacks it.
+// made: {element, update(), drawing() where it has a picture to save}. live: needs a server, so a saved page lacks it.
 const VIEWS = {
   text: {name: "Text", make: textView},
-  heads: {name: "Heads", make: headView},
-  model: {name: "Model", make: modelView},
-  neuron: {name: "Neuron", make: neuronView},
-  geometry: {name: "Geometry", make: geometryView},
+  heads: {name: "Heads", make: (context) => new HeadView(context)},
+  model: {name: "Model", make: (context) => new ModelView(context)},
+  neuron: {name: "Neuron", make: (context) => new NeuronView(context)},
+  geometry: {name: "Geometry", make: (context) => new GeometryView(context)},
   compare: {name: "Compare", make: compareView, live: true},
-  file: {name: "File", make: fileView, live: true},
+  file: {name: "File", make: (context) => new FileView(context), live: true},
   card: {name: "Scorecard", make: cardView},
 };
 
@@ -85,15 +86,17 @@ function startPage() {
 /** The server's notes: what was left out of the explanation, and why. */
 function pageNotes({session}) {
   const box = document.getElementById("notes");
-  let shown = "";
+  const draw = redrawn(box);
   const update = () => {
     const notes = session.explanation?.notes ?? [];
-    const failed = session.status("models").state === "failed" ? statusNote(session, "models", "", "Models") : null;
-    const key = JSON.stringify([notes, failed?.textContent]);
-    if (key === shown) return;
-    shown = key;
-    const list = notes.length ? element("ul", {}, ...notes.map((note) => element("li", {text: note}))) : null;
-    replace(box, failed, list && element("div", {class: "panel note"}, element("p", {text: "The server notes:"}), list));
+    const {state, message} = session.status("models");
+    draw([state === "failed", message, ...notes], () => {
+      const list = notes.length ? element("ul", {}, ...notes.map((note) => element("li", {text: note}))) : null;
+      return [
+        state === "failed" ? statusNote(session, "models", "", "Models") : null,
+        list && element("div", {class: "panel note"}, element("p", {text: "The server notes:"}), list),
+      ];
+    });
   };
   return {update};
 }

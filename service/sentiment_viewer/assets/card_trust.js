@@ -1,6 +1,8 @@
 // The scorecard's section on trust: what the bundle's maker measured of each way of ranking words, as a picture, a table and in words.
 import {ForestPlot} from "./card_forest.js";
 import {element} from "./dom.js";
+import {redrawn} from "./redrawn.js";
+import {numberCell, scrolling, tableNode, tableRow} from "./tables.js";
 import {signedNumber, visibleText, wholeNumber} from "./wording.js";
 
 const TRUST_KINDS = [
@@ -66,14 +68,11 @@ export function trustSection(model) {
   const operators = model.explanation_study.operators;
   const plot = new ForestPlot(groups, operators.map((name) => ({name, said: TRUST_ERASED[name] ?? visibleText(name)})));
   const words = element("div", {class: "card-trust-words"});
-  const table = element("div", {class: "scroll", tabIndex: 0, role: "region", aria: {label: "measured trust"}});
-  let last = null;
+  const table = scrolling("measured trust");
+  const [drawWords, drawTable] = [redrawn(words), redrawn(table)];
   const update = (shown) => {
-    if (shown !== last) {
-      words.replaceChildren(...trustSentences(model, shown).map((text) => element("p", {text})));
-      table.replaceChildren(trustTable(groups, operators, shown));
-    }
-    last = shown;
+    drawWords([shown], () => trustSentences(model, shown).map((text) => element("p", {text})));
+    drawTable([shown], () => [trustTable(groups, operators, shown)]);
     plot.update(shown);
   };
   return {nodes: [words, plot.element, table], update, drawing: (shown) => plot.drawing(shown)};
@@ -83,35 +82,24 @@ function trustTable(groups, operators, shown) {
   const ways = operators.map((name) => `over random, ${TRUST_SHORT[name] ?? visibleText(name)}`);
   const heads = ["method", "kind", ...ways, "better than random", "texts where its evidence says so", "cost of a text"];
   const caption = "Over random: in probability, with its interval of 95 %. Rows are forward passes; times are the maker's, on one core.";
-  return element(
-    "table",
-    {class: "card-trust"},
-    element("caption", {text: caption}),
-    element("thead", {}, element("tr", {}, ...heads.map((text, column) => (
-      element("th", {scope: "col", class: column > 1 ? "number" : "", text})
-    )))),
-    element("tbody", {}, ...groups.flatMap(({kind, methods}) => methods.map((method) => trustRow(method, kind, shown)))),
-  );
+  const rows = groups.flatMap(({kind, methods}) => methods.map((method) => trustRow(method, kind, shown)));
+  return tableNode({class: "card-trust", caption, heads, numeric: heads.map((_, column) => column).slice(2)}, rows);
 }
 
 function trustRow(found, kind, shown) {
   const means = TRUST_MEANS[found.method];
   const isShown = found.method === shown;
-  const name = element(
-    "th", {scope: "row"}, element("span", {text: visibleText(found.method)}),
-    means || isShown ? trustNote(isShown ? "shown in the text view" : means) : null,
-  );
+  const noted = means || isShown ? trustNote(isShown ? "shown in the text view" : means) : "";
   const over = found.over_random.map(({mean, low, high}) => {
     const interval = trustNote(`${signedNumber(low, 3)} to ${signedNumber(high, 3)}`);
-    return element("td", {class: "number"}, element("span", {text: signedNumber(mean, 3)}), interval);
+    return numberCell(element("span", {text: signedNumber(mean, 3)}), interval);
   });
-  const cost = element("td", {class: "number"}, element("span", {text: `${wholeNumber(found.rows)} rows`}), trustNote(trustTime(found)));
+  const cost = numberCell(element("span", {text: `${wholeNumber(found.rows)} rows`}), trustNote(trustTime(found)));
   const evidence = found.tested ? `${trustShare(found)} of ${wholeNumber(found.tested)}` : "";
-  const figures = [found.better_than_random ? "yes" : "no", evidence];
-  return element(
-    "tr", {class: isShown ? "card-shown" : ""}, name, element("td", {text: kind}), ...over,
-    ...figures.map((text) => element("td", {class: "number", text})), cost,
-  );
+  const cells = [element("td", {text: kind}), ...over, found.better_than_random ? "yes" : "no", evidence, cost];
+  const row = tableRow([element("span", {text: visibleText(found.method)}), noted], cells);
+  row.classList.toggle("card-shown", isShown);
+  return row;
 }
 
 function trustShare({better_of_tested: share}) {

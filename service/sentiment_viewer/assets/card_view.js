@@ -4,6 +4,7 @@ import {element} from "./dom.js";
 import {markdownNodes} from "./markdown.js";
 import {redrawn} from "./redrawn.js";
 import {statusNote} from "./status_note.js";
+import {scrolling, tableNode, tableRow} from "./tables.js";
 import {wholeNumber} from "./wording.js";
 
 /** The view "Scorecard" over a context: {element, update(), drawing()}; what it draws is the measured trust. */
@@ -77,23 +78,14 @@ function calibrationText({temperature, abstain_below: abstain}) {
 
 function accuracyTable(rows) {
   if (!rows.length) return element("p", {text: "This bundle names no measurement."});
-  const heads = ["data set", "texts", "accuracy", "macro F1", "expected calibration error"].map((text, column) => (
-    element("th", {scope: "col", class: column ? "number" : "", text})
-  ));
+  const heads = ["data set", "texts", "accuracy", "macro F1", "expected calibration error"];
   const row = (found) => {
     const shares = [found.accuracy, found.macro_f1, found.expected_calibration_error].map((value) => Number(value).toFixed(4));
-    const cells = [wholeNumber(found.rows), ...shares].map((text) => element("td", {class: "number", text}));
     const among = found.labels?.length ? ` (among ${found.labels.join(", ")})` : "";
-    return element("tr", {}, element("th", {scope: "row", text: `${found.dataset}${among}`}), ...cells);
+    return tableRow(`${found.dataset}${among}`, [wholeNumber(found.rows), ...shares]);
   };
-  const table = element(
-    "table",
-    {},
-    element("caption", {text: "as the bundle's maker reported it"}),
-    element("thead", {}, element("tr", {}, ...heads)),
-    element("tbody", {}, ...rows.map(row)),
-  );
-  return element("div", {class: "scroll", tabIndex: 0, role: "region", aria: {label: "accuracy by data set"}}, table);
+  const form = {caption: "as the bundle's maker reported it", heads, numeric: [1, 2, 3, 4]};
+  return scrolling("accuracy by data set", tableNode(form, rows.map(row)));
 }
 
 function cardNumber(value) {

@@ -1,11 +1,12 @@
 // The view that compares the text with another: what differs, the answers, and what moved them.
-import {absentNote} from "./absent_note.js";
-import {element} from "./dom.js";
-import {quietButton} from "./fields.js";
+import {element, section} from "./dom.js";
+import {labelled, moreButton} from "./fields.js";
 import {directionHues} from "./label_hues.js";
 import {differing, redrawn} from "./redrawn.js";
 import {Session} from "./session.js";
-import {tableIn, valueBar} from "./text_facts.js";
+import {absentNote} from "./status_note.js";
+import {numberCell, scrolling, tableNode, tableRow} from "./tables.js";
+import {valueBar} from "./text_facts.js";
 import {WordsOfText} from "./text_words.js";
 import {isDark} from "./theme.js";
 import {alignedWords} from "./word_diff.js";
@@ -49,7 +50,7 @@ export function compareView({session, state, announce, tell, redraw}) {
   const form = element(
     "form",
     {on: {submit}},
-    element("div", {class: "field"}, element("label", {htmlFor: field.id, text: "Another text"}), field),
+    labelled("Another text", field),
     element("div", {class: "row compare-send"}, element("span", {class: "note", text: COMPARE_HINT}), send),
   );
   field.addEventListener("keydown", (event) => {
@@ -61,11 +62,9 @@ export function compareView({session, state, announce, tell, redraw}) {
   const [drawNote, draw] = [redrawn(note), redrawn(body)];
   const [refilled, askedAnew] = [differing(), differing()];
   let announced = null;
-  let all = false;
-  const more = () => {
-    all = !all;
-    update();
-  };
+  const more = moreButton(
+    WORDS_FIRST, `the ${WORDS_FIRST} largest only`, (count) => `all ${wholeNumber(count)} rows`, () => update(),
+  );
   const update = () => {
     const wanted = state.get("other");
     form.hidden = !session.text;
@@ -84,8 +83,8 @@ export function compareView({session, state, announce, tell, redraw}) {
     if (!second) return;
     const numbers = state.get("numbers") !== "0";
     const trusted = [first, second].map(({explanation, attribution}) => explanation.evidence.get(attribution.method));
-    const shown = [first.attribution, second.attribution, ...trusted, all, numbers, isDark()];
-    draw(shown, () => comparedNodes({first, second, all, more, numbers}));
+    const shown = [first.attribution, second.attribution, ...trusted, more.all(), numbers, isDark()];
+    draw(shown, () => comparedNodes({first, second, more, numbers}));
     if (announced !== second.header) announce(changeSentence(first.header, second.header).join(": "));
     announced = second.header;
   };
@@ -97,7 +96,7 @@ export function compareView({session, state, announce, tell, redraw}) {
 /** A session's explanation once there is enough to compare, or null. */
 function explained(session) {
   const {explanation} = session;
-  const attribution = explanation?.attributions.get(session.shownMethod());
+  const attribution = session.shownAttribution();
   return explanation?.header && attribution ? {explanation, attribution, header: explanation.header} : null;
 }
 
@@ -107,7 +106,7 @@ function changeSentence({prediction: was}, {prediction: is}) {
   return [was.label === is.label ? "The answer stays" : "The answer changes", `${said(was)}, then ${said(is)}`];
 }
 
-function comparedNodes({first, second, all, more, numbers}) {
+function comparedNodes({first, second, more, numbers}) {
   const aligned = alignedWords(...[first, second].map(({header}) => header.words.map(({text, pair}) => `${Number(pair)}${text}`)));
   const [verdict, answers] = changeSentence(first.header, second.header);
   const flips = first.header.prediction.label !== second.header.prediction.label;
@@ -115,8 +114,8 @@ function comparedNodes({first, second, all, more, numbers}) {
     element("p", {}, element("strong", {class: flips ? "text-flips" : "text-stays", text: verdict}), `: ${answers}`),
     element("p", {class: "note", text: changedWords([first, second], aligned)}),
     element("div", {class: "compare-sides"}, ...[first, second].map((of, side) => comparedText(of, aligned, side, numbers))),
-    section("Answers", tableIn("the answers beside each other", answersTable(first, second))),
-    section("Words beside each other", ...wordNodes(first, second, aligned, all, more)),
+    section("Answers", scrolling("the answers beside each other", answersTable(first, second))),
+    section("Words beside each other", ...wordNodes(first, second, aligned, more)),
   ];
 }
 
@@ -142,10 +141,6 @@ function comparedText({explanation, attribution, header}, aligned, side, numbers
   return element("div", {}, element("h2", {text: `${["First", "Second"][side]}: ${answerSentence(header)}`}), words.element);
 }
 
-function section(title, ...nodes) {
-  return element("section", {class: "text-section"}, element("h2", {text: title}), ...nodes);
-}
-
 function answersTable(first, second) {
   const [one, two] = [first.header, second.header];
   const numbers = (title, was, is, decimals) => (
@@ -164,27 +159,12 @@ function answersTable(first, second) {
     ["undecided", decided(one), decided(two), ""],
     ["evidence", verdict(first), verdict(second), ""],
   ];
-  return tableOf(["", "first", "second", "difference"], [1, 2, 3], rows.map(([title, ...cells]) => element(
-    "tr", {}, element("th", {scope: "row", text: title}), ...cells.map((text) => element("td", {class: "number", text})),
-  )));
-}
-
-/** A table; `numeric`: the places of the columns with numbers. */
-function tableOf(heads, numeric, rows, caption = "") {
-  const column = (text, place) => (
-    text ? element("th", {scope: "col", class: numeric.includes(place) ? "number" : "", text}) : element("td")
-  );
-  return element(
-    "table",
-    {},
-    caption ? element("caption", {text: caption}) : null,
-    element("thead", {}, element("tr", {}, ...heads.map(column))),
-    element("tbody", {}, ...rows),
-  );
+  const form = {heads: ["", "first", "second", "difference"], numeric: [1, 2, 3]};
+  return tableNode(form, rows.map(([title, ...cells]) => tableRow(title, cells)));
 }
 
 /** The words of both texts in a table, the largest change of a value first. */
-function wordNodes(first, second, aligned, all, more) {
+function wordNodes(first, second, aligned, more) {
   const value = ({attribution}, place) => (place < 0 ? 0 : attribution.words[place]);
   const changes = aligned.map(({at}) => value(second, at[1]) - value(first, at[0]));
   const order = largestFirst(changes);
@@ -192,25 +172,22 @@ function wordNodes(first, second, aligned, all, more) {
   const cells = ({header, attribution}, place, tag) => {
     if (place < 0) return [element("td"), element("td")];
     const word = element("bdi", {class: "text-table-word", text: shownWord(header.words[place].text)});
-    const number = element("td", {class: "number", text: signedNumber(attribution.words[place], 3)});
-    return [element("td", {}, element(tag, {}, word)), number];
+    return [element("td", {}, element(tag, {}, word)), numberCell(signedNumber(attribution.words[place], 3))];
   };
-  const rows = order.slice(0, all ? order.length : WORDS_FIRST).map((place) => {
+  const rows = order.slice(0, more.of(order.length)).map((place) => {
     const {at: [one, two], same} = aligned[place];
     return element(
       "tr",
       {},
       ...cells(first, one, same ? "span" : "del"),
       ...cells(second, two, same ? "span" : "ins"),
-      element("td", {class: "number", text: signedNumber(changes[place], 3)}),
+      numberCell(signedNumber(changes[place], 3)),
       element("td", {}, valueBar(changes[place], hues, dark)),
     );
   });
   const {towards, against} = directionNames(first.header);
   const heads = ["first", "logits", "second", "logits", "difference", `${against} | ${towards}`];
-  const table = tableOf(heads, [1, 3, 4], rows, `${methodSentence(second.attribution)}; largest difference first`);
-  const button = order.length > WORDS_FIRST
-    ? quietButton(all ? `the ${WORDS_FIRST} largest only` : `all ${wholeNumber(order.length)} rows`, more)
-    : null;
-  return [tableIn("words beside each other", table), button, element("p", {class: "note", text: COMPARE_NOTE})];
+  const caption = `${methodSentence(second.attribution)}; largest difference first`;
+  const table = tableNode({caption, heads, numeric: [1, 3, 4]}, rows);
+  return [scrolling("words beside each other", table), more.element, element("p", {class: "note", text: COMPARE_NOTE})];
 }

@@ -23,6 +23,11 @@ export function element(tag, properties = {}, ...children) {
   return node;
 }
 
+/** A part of a view under a heading. */
+export function section(title, ...children) {
+  return element("section", {class: "text-section"}, element("h2", {text: title}), ...children);
+}
+
 /** Replace the children of a node; null is left out. */
 export function replace(parent, ...children) {
   parent.replaceChildren(...children.filter((child) => child !== null && child !== undefined));

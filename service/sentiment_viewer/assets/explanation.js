@@ -3,6 +3,7 @@ import {AttentionMaps} from "./attention.js";
 
 // By key, so that the parts of a view from several messages are joined.
 const NEURON_ARRAYS = ["key", "product", "dot", "scaled", "bias", "score", "softmax", "attention"];
+const NOT_FINITE = ["NaN", "Infinity", "-Infinity"];
 
 /** The answers come from another model than before. */
 export class ModelChanged extends Error {}
@@ -48,9 +49,9 @@ export class Explanation {
     else if (!this.header) throw new Error("an explanation came without its header");
     else if (message.tile) this.#takeTile(message.tile, source);
     else if (message.attribution) this.#takeAttribution(message.attribution, source);
-    else if (message.evidence) this.evidence.set(message.evidence.method, readEvidence(message.evidence));
+    else if (message.evidence) this.#takeEvidence(message.evidence);
     else if (message.counterfactual) this.#takeCounterfactual(message.counterfactual);
-    else if (message.heads) this.heads = readHeads(message.heads);
+    else if (message.heads) this.heads = {allUniform: null, ...readFields(message.heads), gated: Float32Array.from(message.heads.gated)};
     else if (message.neuron) this.#takeNeuron(message.neuron);
     else if (message.geometry) this.#takeGeometry(message.geometry);
     else if (message.summary) this.#note(source, message.summary.notes ?? []);
@@ -66,9 +67,9 @@ export class Explanation {
       if (this.header.model.digest !== part.model.digest) throw new ModelChanged("The model of the server has changed.");
       return;
     }
-    const place = (span, pair) => {
-      const [start, end] = [span?.utf16_start ?? 0, span?.utf16_end ?? 0];
-      return {start, end, pair: Boolean(pair), text: this.texts[pair ? 1 : 0].slice(start, end)};
+    const placed = (unit) => {
+      const [start, end] = [unit.span?.utf16_start ?? 0, unit.span?.utf16_end ?? 0];
+      return {...unit, start, end, pair: Boolean(unit.pair), text: this.texts[unit.pair ? 1 : 0].slice(start, end)};
     };
     this.header = {
       prediction: {...part.prediction, scores: part.prediction.scores ?? []},
@@ -76,24 +77,13 @@ export class Explanation {
       label: part.label,
       // null: the logit of the label alone is explained.
       against: part.against || null,
-      logit: readNumber(part.logit),
-      logitError: part.logit_error === undefined ? null : readNumber(part.logit_error),
+      logit: Number(part.logit),
+      logitError: part.logit_error === undefined ? null : Number(part.logit_error),
       labelsAgree: part.labels_agree,
       truncated: part.truncated,
-      tokens: part.tokens.map((token) => ({
-        ...place(token.span, token.pair),
-        piece: token.piece,
-        special: token.special,
-        word: token.word,
-        unknown: token.unknown,
-      })),
-      words: part.words.map((word) => ({
-        ...place(word.span, word.pair),
-        tokenStart: word.token_start ?? 0,
-        tokenEnd: word.token_end ?? 0,
-        sentence: word.sentence ?? 0,
-      })),
-      unseen: (part.unseen ?? []).map((unseen) => place(unseen.span, unseen.pair)),
+      tokens: part.tokens.map(placed),
+      words: part.words.map(placed),
+      unseen: (part.unseen ?? []).map(placed),
     };
   }
 
@@ -109,76 +99,55 @@ export class Explanation {
   #takeAttribution(part, source) {
     if (source === "attribution") this.byDefault = part.method;
     const before = this.attributions.get(part.method);
-    const [token, segment, position] = ["token", "segment", "position"].map((name) => readFloats(part[`${name}_embedding`] ?? []));
+    const [token, segment, position] = ["token", "segment", "position"].map((name) => Float32Array.from(part[`${name}_embedding`] ?? []));
     if (before && token.length) {
       // Requested only for its split: the shown values stay, with their evidence.
       before.byEmbedding = {token, segment, position};
       return;
     }
     this.attributions.set(part.method, {
-      method: part.method,
-      words: Float32Array.from(part.words, (word) => readNumber(word.value)),
-      errors: Float32Array.from(part.words, (word) => (word.standard_error === undefined ? NaN : readNumber(word.standard_error))),
-      tokens: part.tokens?.length ? readFloats(part.tokens) : null,
+      completenessResidual: null,
+      ...readFields(part),
+      words: Float32Array.from(part.words, ({value}) => value),
+      // NaN: not known.
+      errors: Float32Array.from(part.words, ({standard_error: error}) => error),
       byEmbedding: token.length ? {token, segment, position} : (before?.byEmbedding ?? null),
-      residual: part.completeness_residual === undefined ? null : readNumber(part.completeness_residual),
-      specialTotal: readNumber(part.special_total),
-      unknownTotal: readNumber(part.unknown_total),
-      unseenTotal: readNumber(part.unseen_total),
-      steps: part.steps,
-      stepsAsked: part.steps_asked,
     });
   }
 
+  #takeEvidence(part) {
+    this.evidence.set(part.method, {agreement: null, ...readFields(part), verdict: part.verdict.replace("VERDICT_", "")});
+  }
+
   #takeCounterfactual(part) {
-    const found = {
-      kind: part.kind.replace("COUNTERFACTUAL_KIND_", "").toLowerCase(),
-      found: part.found,
-      words: part.words ?? [],
-      label: part.label,
-      // null: the logit of the label alone is explained.
-      against: part.against || null,
-      score: readNumber(part.score),
-      minimal: part.minimal,
-      exhaustiveBelow: part.exhaustive_below,
-      stopped: part.stopped,
-      rows: part.rows,
-    };
+    // A label may be called NaN.
+    const found = {...readFields(part), label: part.label, kind: part.kind.replace("COUNTERFACTUAL_KIND_", "").toLowerCase()};
     if (found.kind === "asked") this.without.set(Explanation.keyOf(found.words), found);
     else this.counterfactuals = {flip: null, keep: null, ...this.counterfactuals, [found.kind]: found};
   }
 
   #takeNeuron(part) {
     const key = [part.layer, part.head, part.token].join(",");
-    const width = part.query.length;
     const before = part.key_start ? this.neurons.get(key) : null;
-    const joined = (name) => Float32Array.from([...(before?.[name] ?? []), ...part[name].map(readNumber)]);
     const taken = {
-      layer: part.layer,
-      head: part.head,
-      token: part.token,
-      scale: readNumber(part.scale),
-      query: readFloats(part.query),
-      width,
-      keyStart: before ? before.keyStart : (part.key_start ?? 0),
+      ...readFields(part),
+      query: Float32Array.from(part.query),
+      width: part.query.length,
+      keyStart: before?.keyStart ?? part.key_start,
       keys: (before?.keys ?? 0) + part.keys,
-      maxAbsError: readNumber(part.max_abs_error),
     };
-    for (const name of NEURON_ARRAYS) taken[name] = joined(name);
+    for (const name of NEURON_ARRAYS) taken[name] = Float32Array.from([...(before?.[name] ?? []), ...part[name]]);
     this.neurons.set(key, taken);
   }
 
   #takeGeometry(part) {
     this.geometry ??= [];
     this.geometry[part.layer] = {
-      layer: part.layer,
-      modelLayers: part.layers ?? 0,
-      points: readFloats(part.points),
-      golden: part.golden,
-      goldenPoints: readFloats(part.golden_points),
-      variance: readFloats(part.variance),
-      nearest: part.nearest,
-      cosines: readFloats(part.cosines),
+      ...readFields(part),
+      points: Float32Array.from(part.points),
+      goldenPoints: Float32Array.from(part.golden_points),
+      variance: Float32Array.from(part.variance),
+      cosines: Float32Array.from(part.cosines),
     };
   }
 
@@ -187,49 +156,9 @@ export class Explanation {
   }
 }
 
-function readNumber(value) {
-  return Number(value ?? 0);
-}
-
-function readFloats(values) {
-  return Float32Array.from(values, readNumber);
-}
-
-function readEvidence(part) {
-  return {
-    method: part.method,
-    verdict: part.verdict.replace("VERDICT_", ""),
-    comprehensiveness: readNumber(part.comprehensiveness),
-    sufficiency: readNumber(part.sufficiency),
-    randomSets: part.random_sets,
-    pValue: readNumber(part.p_value),
-    emptyTextLogit: readNumber(part.empty_text_logit),
-    agreement: part.agreement === undefined ? null : readNumber(part.agreement),
-    words: part.words,
-    rank: part.rank,
-    randomMedian: readNumber(part.random_median),
-    randomMean: readNumber(part.random_mean),
-    randomMax: readNumber(part.random_max),
-    operator: part.operator,
-  };
-}
-
-function readHeads(part) {
-  return {
-    layers: part.layers,
-    heads: part.heads,
-    gated: readFloats(part.gated),
-    uniform: part.uniform?.length ? readFloats(part.uniform) : null,
-    exact: part.exact,
-    allUniform: part.all_uniform === undefined ? null : readNumber(part.all_uniform),
-    changesLabel: part.all_uniform_changes_label ?? null,
-    labels: part.labels,
-    patterns: part.patterns.map((pattern) => ({
-      name: pattern.name,
-      defined: pattern.defined,
-      score: readFloats(pattern.score),
-      uniform: readNumber(pattern.uniform),
-      lift: readFloats(pattern.lift),
-    })),
-  };
+/** The fields of a message by the names that they have here. Proto JSON writes the numbers that JSON lacks as texts. */
+function readFields(part) {
+  const name = (field) => field.replace(/_([a-z])/g, (_, letter) => letter.toUpperCase());
+  const value = (given) => (NOT_FINITE.includes(given) ? Number(given) : given);
+  return Object.fromEntries(Object.entries(part).map(([field, given]) => [name(field), value(given)]));
 }

@@ -4,6 +4,11 @@ import {redrawn} from "./redrawn.js";
 
 let fieldsMade = 0;
 
+/** A control under its label. */
+export function labelled(label, control) {
+  return element("div", {class: "field"}, element("label", {htmlFor: control.id, text: label}), control);
+}
+
 /**
  * A labelled list of choices: {element, select, offer(shown, make), choose(value)}. `offer` makes the options of `make()`, [value, text]
  * each, only if `shown` differs (see redrawn): otherwise an open list would close.
@@ -18,7 +23,7 @@ export function choiceField(label, chosen) {
   const choose = (value) => {
     if (select.value !== value) select.value = value;
   };
-  return {element: element("div", {class: "field"}, element("label", {htmlFor: select.id, text: label}), select), select, offer, choose};
+  return {element: labelled(label, select), select, offer, choose};
 }
 
 /**
@@ -53,16 +58,62 @@ export function checkField(label, changed) {
   return {element: element("label", {class: "check"}, box, ` ${label}`), box};
 }
 
+/**
+ * A list of choices that is kept in the state: {element, value(), update()}.
+ *
+ * @param {object} names what each value is called; the first is the default.
+ */
+export function keptChoice(state, key, label, names) {
+  const [byDefault] = Object.keys(names);
+  const field = choiceField(label, (value) => state.set({[key]: value === byDefault ? null : value}));
+  field.offer([], () => Object.entries(names));
+  const value = () => (Object.hasOwn(names, state.get(key)) ? state.get(key) : byDefault);
+  return {element: field.element, value, update: () => field.choose(value())};
+}
+
+/** A check box that is kept in the state, checked unless that says "0": {element, value(), update()}. */
+export function keptCheck(state, key, label) {
+  const {element: field, box} = checkField(label, (checked) => state.set({[key]: checked ? null : "0"}));
+  const value = () => state.get(key) !== "0";
+  const update = () => { box.checked = value(); };
+  return {element: field, value, update};
+}
+
 /** A button that is not the view's main one. */
 export function quietButton(text, click) {
   return element("button", {type: "button", class: "button quiet", text, on: {click}});
 }
 
 /**
+ * A button that shows all rows of a table, or only the first ones again: {element, all(): whether all are shown, of(count): how many of so
+ * many rows to show}.
+ *
+ * @param {string} fewer what it says while all are shown.
+ * @param {function} more (count) what it says before.
+ * @param {function} changed called after a click.
+ */
+export function moreButton(first, fewer, more, changed) {
+  let all = false;
+  const button = quietButton("", () => {
+    all = !all;
+    changed();
+  });
+  const of = (count) => {
+    button.hidden = count <= first;
+    button.textContent = all ? fewer : more(count);
+    return all ? count : Math.min(count, first);
+  };
+  return {element: button, all: () => all, of};
+}
+
+/**
  * Make one stop for the Tab key of what `selector` finds in a list; arrow keys, Home and End go from one to the next. Returns a function
  * to call when the list has changed.
+ *
+ * @param {object} keys {onward(node): -1 where the list is written from right to left, so that the right arrow key goes back; page: how
+ *   many are passed by Page Up and Page Down, 0: these keys are the browser's}; each may be missing.
  */
-export function roving(list, selector) {
+export function roving(list, selector, {onward = () => 1, page = 0} = {}) {
   let active = null;
   const stop = (node) => {
     if (active) active.tabIndex = -1;
@@ -76,10 +127,13 @@ export function roving(list, selector) {
   list.addEventListener("keydown", (event) => {
     const nodes = [...list.querySelectorAll(selector)];
     const place = nodes.indexOf(document.activeElement);
+    if (place < 0 || event.altKey || event.ctrlKey || event.metaKey) return;
+    const right = onward(nodes[place]);
     const next = {
-      ArrowRight: place + 1, ArrowDown: place + 1, ArrowLeft: place - 1, ArrowUp: place - 1, Home: 0, End: nodes.length - 1,
+      ArrowRight: place + right, ArrowDown: place + 1, ArrowLeft: place - right, ArrowUp: place - 1, Home: 0, End: nodes.length - 1,
+      ...(page && {PageDown: place + page, PageUp: place - page}),
     }[event.key];
-    if (place < 0 || next === undefined) return;
+    if (next === undefined) return;
     event.preventDefault();
     nodes[Math.max(0, Math.min(nodes.length - 1, next))].focus();
   });

@@ -12,11 +12,11 @@ const LINE_FEED = 10;
 export class BadFile extends Error {}
 
 /**
- * A file's bytes, unpacked if its name ends in .gz: {chunks, close}. `close` has to be called.
+ * A file's bytes, unpacked if its name ends in .gz, in chunks.
  *
  * @param {function} reads called with how many bytes of the file have been read.
  */
-export function openBytes(file, reads) {
+export async function* bytesOf(file, reads) {
   let read = 0;
   const counted = new TransformStream({
     transform(chunk, to) {
@@ -28,8 +28,8 @@ export function openBytes(file, reads) {
   const packed = /\.gz$/i.test(file.name);
   const stream = file.stream().pipeThrough(counted);
   const reader = (packed ? stream.pipeThrough(new DecompressionStream("gzip")) : stream).getReader();
-  async function* chunks() {
-    let held = null;
+  let held = null;
+  try {
     for (;;) {
       const {done, value} = await reader.read().catch((error) => {
         throw new BadFile(packed ? "It cannot be decompressed: damaged, incomplete or of several parts. Unpack it first." : `${error.message}.`);
@@ -39,8 +39,9 @@ export function openBytes(file, reads) {
       if (done) return;
       held = value;
     }
+  } finally {
+    reader.cancel().catch(() => {});
   }
-  return {chunks: chunks(), close: () => reader.cancel().catch(() => {})};
 }
 
 /**

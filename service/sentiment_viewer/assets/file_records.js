@@ -19,13 +19,17 @@ export function bareLine(line) {
 export async function* recordsOf(lines, delimiter, quotes, first = 1) {
   const next = async () => (await lines.next()).value ?? "";
   let number = first;
-  for (let line = await next(); line; line = await next()) {
-    const text = bareLine(line);
-    const record = quotes && line.includes(QUOTE)
-      ? await quotedRecord(line, next, delimiter, number)
-      : {line: number, lines: 1, fields: text ? text.split(delimiter) : []};
-    number += record.lines;
-    yield record;
+  try {
+    for (let line = await next(); line; line = await next()) {
+      const text = bareLine(line);
+      const record = quotes && line.includes(QUOTE)
+        ? await quotedRecord(line, next, delimiter, number)
+        : {line: number, lines: 1, fields: text ? text.split(delimiter) : []};
+      number += record.lines;
+      yield record;
+    }
+  } finally {
+    await lines.return?.();
   }
 }
 

@@ -1,5 +1,5 @@
 // Texts out of a file, row by row, as `sentiment classify --input` reads them (files/reading.py). Does not use the page or the server.
-import {BadFile, linesOf, NOT_DECODED, openBytes, piecesOf} from "./file_bytes.js";
+import {BadFile, bytesOf, linesOf, NOT_DECODED, piecesOf} from "./file_bytes.js";
 import {cellText} from "./file_csv.js";
 import {bareLine, elementsOf, notWhole, recordsOf} from "./file_records.js";
 
@@ -53,20 +53,16 @@ export async function fileHead(file, chosen = {}) {
  * @throws {BadFile} nothing tells where the next rows are, or the file cannot be read on.
  */
 export async function* fileTexts(file, head, reads) {
-  const {rows, close} = await openRows(file, head, reads);
+  const {rows} = await openRows(file, head, reads);
   const key = head.kind === "txt" ? "text" : head.columns[head.column] ?? "text";
   const targets = head.columns[head.targets];
   let row = 0;
-  try {
-    for await (const {place, values, error} of rows) {
-      row += 1;
-      const found = error ? {error} : {...(targets !== undefined && targetsOf(values, targets)), ...textOf(values, key)};
-      const told = found.error ? {error: `${UNREADABLE}: ${place}: ${found.error}`} : found;
-      const chars = [...values.values()].reduce((sum, value) => sum + cellText(value).length, 0);
-      yield {row, values, chars, ...told};
-    }
-  } finally {
-    close();
+  for await (const {place, values, error} of rows) {
+    row += 1;
+    const found = error ? {error} : {...(targets !== undefined && targetsOf(values, targets)), ...textOf(values, key)};
+    const told = found.error ? {error: `${UNREADABLE}: ${place}: ${found.error}`} : found;
+    const chars = [...values.values()].reduce((sum, value) => sum + cellText(value).length, 0);
+    yield {row, values, chars, ...told};
   }
 }
 
@@ -78,7 +74,7 @@ function refused(ending) {
 
 /** {rows, first, delimiter}: the first rows, and what `openRows` found. A file that stops after a row has those before it. */
 async function sampleOf(file, reading) {
-  const {rows, close, ...opened} = await openRows(file, reading);
+  const {rows, ...opened} = await openRows(file, reading);
   const found = [];
   try {
     for await (const row of rows) {
@@ -86,8 +82,6 @@ async function sampleOf(file, reading) {
     }
   } catch (error) {
     if (!(error instanceof BadFile && found.length)) throw error;
-  } finally {
-    close();
   }
   return {...opened, rows: found};
 }
@@ -105,21 +99,15 @@ async function firstOf(file, head) {
 }
 
 /**
- * {rows, close} and, of a table, {delimiter, first: the cells of its first row}. Each row is {place, values: a Map by column}, or has an
- * `error` and no values. `close` has to be called.
+ * {rows} and, of a table, {delimiter, first: the cells of its first row}. Each row is {place, values: a Map by column}, or has an `error`
+ * and no values. The file is closed once the rows have ended, or are returned.
  */
 async function openRows(file, reading, reads = () => {}) {
   const {kind, encoding} = reading;
-  const {chunks, close} = openBytes(file, reads);
-  try {
-    if (kind === "json") return {rows: arrayRows(elementsOf(piecesOf(chunks, encoding))), close};
-    const lines = linesOf(chunks, encoding);
-    if (kind === "csv") return {...await delimitedRows(lines, reading), close};
-    return {rows: lineRows(lines, kind === "txt" ? textRow : jsonRow), close};
-  } catch (error) {
-    close();
-    throw error;
-  }
+  const chunks = bytesOf(file, reads);
+  if (kind === "json") return {rows: arrayRows(elementsOf(piecesOf(chunks, encoding)))};
+  const lines = linesOf(chunks, encoding);
+  return kind === "csv" ? delimitedRows(lines, reading) : {rows: lineRows(lines, kind === "txt" ? textRow : jsonRow)};
 }
 
 async function* lineRows(lines, rowOf) {
@@ -190,7 +178,10 @@ async function delimitedRows(lines, {delimiter, header, quotes}) {
   const found = delimiter || named || await delimiterOf(first, quotes);
   const records = recordsOf(after(first, lines), found, quotes, named ? 2 : 1);
   const {value: head = {lines: 0, fields: []}} = await records.next();
-  if (!head.fields?.length) throw new BadFile(`Its first row ${head.error ?? "is empty"}.`);
+  if (!head.fields?.length) {
+    await records.return();
+    throw new BadFile(`Its first row ${head.error ?? "is empty"}.`);
+  }
   const columns = header ? uniqueNames(head.fields) : head.fields.map(numberAt);
   async function* rows() {
     for await (const record of header ? records : after(head, records)) {
@@ -203,8 +194,12 @@ async function delimitedRows(lines, {delimiter, header, quotes}) {
 }
 
 async function* after(first, others) {
-  yield first;
-  yield* others;
+  try {
+    yield first;
+    yield* others;
+  } finally {
+    await others.return();
+  }
 }
 
 /** The row of a record; null for an empty line, which is a row only of a table with one column. */

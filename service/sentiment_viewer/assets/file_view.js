@@ -2,13 +2,13 @@
 import {namesIn, partsInShort} from "./answer_parts.js";
 import {element} from "./dom.js";
 import {saveBlob} from "./exporting.js";
-import {checkField, choiceField, quietButton} from "./fields.js";
+import {checkField, choiceField, labelled, quietButton} from "./fields.js";
 import {csvOf} from "./file_csv.js";
 import {fileHead, fileTexts, kindOf} from "./file_rows.js";
 import {FileRun} from "./file_run.js";
 import {labelBar, labelHues, labelName} from "./label_hues.js";
 import {redrawn} from "./redrawn.js";
-import {tableIn} from "./text_facts.js";
+import {numberCell, scrolling, tableNode} from "./tables.js";
 import {visibleText, wholeNumber} from "./wording.js";
 
 const ROWS_SHOWN = 25;
@@ -59,12 +59,8 @@ export function acceptDrops(context) {
   });
 }
 
-/** The view "File" over a context: {element, update()}. */
-export function fileView(context) {
-  return new FileView(context);
-}
-
-class FileView {
+/** The view "File". */
+export class FileView {
   constructor(context) {
     Object.assign(this, {context, file: null, kind: "", chosen: null, settled: null, head: null, error: ""});
     Object.assign(this, {run: null, asked: null, read: 0});
@@ -89,7 +85,7 @@ class FileView {
     this.sentences = checkField("Answer each sentence", () => {});
     this.names = element("input", {id: "file-targets", type: "text", dir: "auto", spellcheck: false, placeholder: "battery, service"});
     const named = "Targets of all texts, with commas between them";
-    this.named = element("div", {class: "field"}, element("label", {htmlFor: this.names.id, text: named}), this.names);
+    this.named = labelled(named, this.names);
     this.start = element("button", {type: "button", class: "button", text: "Classify", on: {click: () => this.#begin()}});
     this.stop = quietButton("Cancel", () => this.run.stop());
     this.said = element("p", {class: "file-named"});
@@ -103,7 +99,7 @@ class FileView {
     this.element = element(
       "div",
       {class: "file-view"},
-      element("div", {class: "field"}, element("label", {htmlFor: input.id, text: "A file of texts"}), input),
+      labelled("A file of texts", input),
       element("p", {class: "note", text: FILE_HINT}),
       this.said, this.failed, this.reading, this.first, element("div", {class: "file-progress"}, this.bar, this.told), this.results,
     );
@@ -231,7 +227,7 @@ class FileView {
     const bound = (said, key) => {
       const input = element("input", {id: `file-${key}`, type: "number", min: 0, max: 1, step: 0.05, class: "file-bound"});
       input.addEventListener("input", () => filter({[key]: input.value === "" || !input.validity.valid ? undefined : Number(input.value)}));
-      return element("div", {class: "field"}, element("label", {htmlFor: input.id, text: said}), input);
+      return labelled(said, input);
     };
     this.label = choiceField("Label", (label) => filter({label}));
     const certainty = choiceField("Certainty", (chosen) => filter({certainty: chosen}));
@@ -282,7 +278,7 @@ class FileView {
     if (this.counted.textContent !== said) this.counted.textContent = said;
     this.before.disabled = this.page === 0;
     this.next.disabled = this.page === pages - 1;
-    this.drawTable(part, () => [tableIn("answers to the file", this.#tableNode(part))]);
+    this.drawTable(part, () => [scrolling("answers to the file", this.#tableNode(part))]);
   }
 
   #shown() {
@@ -307,20 +303,16 @@ class FileView {
     const row = (found) => element(
       "tr",
       {},
-      element("td", {class: "number", text: String(found.row)}),
+      numberCell(found.row),
       element("td", {}, found.error ? element("span", {class: "failed", text: NOT_ANSWERED}) : labelName(found.label, hues), " ",
         found.abstain ? element("span", {class: "undecided", text: "undecided"}) : null, found.mixed ? " mixed" : null),
-      element("td", {class: "number", text: found.error ? "" : found.score.toFixed(4)}),
+      numberCell(found.error ? "" : found.score.toFixed(4)),
       element("td", {class: "file-text"}, element("bdi", {text: shortText(found.text ?? "")}),
         ...partsInShort(found.answer).map((said) => element("p", {class: "note", text: said})),
         found.error ? element("p", {class: "failed", text: visibleText(found.error)}) : null),
       element("td", {}, found.text ? explainButton(found, open) : null),
     );
-    const heads = ["row", "label", "score", "text"].map((text, column) => (
-      element("th", {scope: "col", class: column % 2 ? "" : "number", text})
-    ));
-    const head = element("tr", {}, ...heads, element("td"));
-    return element("table", {}, element("thead", {}, head), element("tbody", {}, ...part.map(row)));
+    return tableNode({heads: ["row", "label", "score", "text", ""], numeric: [0, 2]}, part.map(row));
   }
 
   #save() {

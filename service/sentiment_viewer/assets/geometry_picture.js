@@ -30,7 +30,7 @@ export function geometryFacts(header, layers, layer, values) {
 
 /** How many layers the model has, or came if the messages do not say. A whole geometry has one entry more, for the embeddings. */
 export function geometryTotal(layers) {
-  return Math.max(layers.at(-1).modelLayers, layers.length - 1);
+  return Math.max(layers.at(-1).layers, layers.length - 1);
 }
 
 /** Which layer it is: what has passed, because other views count layers from 0 and the embeddings come before them. */

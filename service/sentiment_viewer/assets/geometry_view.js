@@ -1,12 +1,12 @@
 // The geometry view: where the words of the text lie among the golden words, layer by layer.
-import {absentNote} from "./absent_note.js";
 import {element, replace} from "./dom.js";
-import {quietButton} from "./fields.js";
+import {moreButton} from "./fields.js";
 import {drawGeometry, geometryFacts, geometrySentences, geometryTotal, layerSaid, nearestGolden} from "./geometry_picture.js";
 import {GeometryStage} from "./geometry_stage.js";
 import {differing, redrawn} from "./redrawn.js";
-import {statusNote} from "./status_note.js";
-import {tableIn} from "./text_facts.js";
+import {absentNote, againNote, statusNote} from "./status_note.js";
+import {drawLines} from "./surface.js";
+import {scrolling, tableNode, tableRow} from "./tables.js";
 import {isDark, themeColours} from "./theme.js";
 import {
   WORDS_FIRST, plainNumber, quotedWord, secondText, shownWord, visibleText, wholeNumber, wordName, wordOfText,
@@ -16,15 +16,10 @@ const GEOMETRY_EXPORT = {width: 960, height: 600, title: 36, line: 18};
 const GEOMETRY_HINT = "Point at a word, or choose one with the left and right arrow keys; up and down name the golden words around it. "
   + "A click holds a word.";
 
-/** The geometry view; see the class. */
-export function geometryView(context) {
-  return new GeometryView(context);
-}
-
-/** Slider, picture, the chosen word's nearest golden words, and all of them in a table. State: geometry_layer. */
-class GeometryView {
+/** The view "Geometry": slider, picture, the chosen word's nearest golden words, and all of them in a table. State: geometry_layer. */
+export class GeometryView {
   constructor({session, state}) {
-    Object.assign(this, {session, state, all: false, facts: null, differs: differing()});
+    Object.assign(this, {session, state, facts: null, differs: differing()});
     this.stage = new GeometryStage();
     this.stage.addEventListener("word", () => this.#showNearest());
     this.slider = element("input", {
@@ -37,14 +32,13 @@ class GeometryView {
     this.nearest = element("section", {class: "geometry-nearest panel", aria: {label: "The chosen word"}});
     this.sentences = element("div", {class: "note"});
     this.table = element("div");
-    this.more = quietButton("", () => {
-      this.all = !this.all;
-      this.#showTable();
-    });
+    this.more = moreButton(
+      WORDS_FIRST, `the first ${WORDS_FIRST} only`, (count) => `all ${wholeNumber(count)} words`, () => this.#showTable(),
+    );
     const label = element("label", {htmlFor: this.slider.id, text: "Layer"});
     const field = element("div", {class: "row geometry-field"}, label, this.slider, this.layerSaid);
     const picture = element("div", {class: "geometry-picture"}, this.stage.element, this.nearest);
-    this.shown = element("div", {class: "geometry-shown"}, field, picture, this.sentences, this.table, this.more);
+    this.shown = element("div", {class: "geometry-shown"}, field, picture, this.sentences, this.table, this.more.element);
     this.element = element("div", {class: "geometry"}, this.note, this.shown);
   }
 
@@ -63,7 +57,7 @@ class GeometryView {
       return;
     }
     const layer = Math.min(this.state.number("geometry_layer", 0), layers.length - 1);
-    const values = explanation.attributions.get(session.shownMethod())?.words ?? null;
+    const values = session.shownAttribution()?.words ?? null;
     if (!this.differs([layers, layer, values, isDark()]) && this.facts) return;
     this.facts = geometryFacts(explanation.header, layers, layer, values);
     this.#show();
@@ -81,10 +75,7 @@ class GeometryView {
       const colours = themeColours();
       surface.text(said, 20, 24, {size: 14, weight: "bold", colour: colours.text, maxWidth: width - 40});
       drawGeometry(surface, scene, colours, isDark());
-      lines.forEach((sentence, place) => {
-        const style = {size: 12, colour: colours.muted, maxWidth: width - 40};
-        surface.text(sentence, 20, top + height + 14 + place * line, style);
-      });
+      drawLines(surface, lines, 20, top + height + 14, line, {size: 12, colour: colours.muted, maxWidth: width - 40});
     };
     return {width, height: top + height + 14 + lines.length * line, title: `Geometry: ${said}`, draw};
   }
@@ -96,9 +87,7 @@ class GeometryView {
     if (!layers) return absentNote(session, "geometry", "", "Geometry");
     if (whole || session.status("geometry").state !== "here") return statusNote(session, "geometry", "", "Geometry");
     const came = `${layers.length - 1} of ${geometryTotal(layers)} layers`;
-    const again = session.live ? quietButton("Try again", () => session.ask("geometry", "", {again: true})) : null;
-    const text = `Geometry: The server cut it short after ${came}; its notes say why.`;
-    return element("div", {class: "note"}, element("p", {text}), again);
+    return againNote(session, "geometry", "", `Geometry: The server cut it short after ${came}; its notes say why.`);
   }
 
   #show() {
@@ -139,15 +128,12 @@ class GeometryView {
     const {facts} = this;
     const {header, words, count} = facts;
     const ranks = ["nearest", "2nd", "3rd", "4th", "5th"].slice(0, count);
-    const heads = ["word", ...ranks].map((text) => element("th", {scope: "col", text}));
-    const rows = header.words.slice(0, this.all ? words : WORDS_FIRST).map((_, word) => element("tr", {},
-      element("th", {scope: "row"}, element("bdi", {text: wordOfText(header, word)})),
-      ...nearestGolden(facts, word).map((near) => element("td", {},
-        element("bdi", {text: shownWord(near.text)}), element("span", {class: "number", text: ` ${plainNumber(near.cosine)}`})))));
+    const rows = header.words.slice(0, this.more.of(words)).map((_, word) => (
+      tableRow(element("bdi", {text: wordOfText(header, word)}), nearestGolden(facts, word).map((near) => element("td", {},
+        element("bdi", {text: shownWord(near.text)}), element("span", {class: "number", text: ` ${plainNumber(near.cosine)}`}))))
+    ));
     const caption = `Each word's nearest golden words with their cosines, ${layerSaid(facts)}`;
-    replace(this.table, tableIn("nearest golden words", element("table", {class: "geometry-table"},
-      element("caption", {text: caption}), element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows))));
-    this.more.hidden = words <= WORDS_FIRST;
-    this.more.textContent = this.all ? `the first ${WORDS_FIRST} only` : `all ${wholeNumber(words)} words`;
+    const form = {class: "geometry-table", caption, heads: ["word", ...ranks]};
+    replace(this.table, scrolling("nearest golden words", tableNode(form, rows)));
   }
 }

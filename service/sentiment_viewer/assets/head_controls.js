@@ -1,36 +1,30 @@
 // Shared by the attention views: their fields, what the state selects, and how much has arrived.
-import {absentNote} from "./absent_note.js";
 import {element} from "./dom.js";
-import {checkField, choiceField} from "./fields.js";
+import {keptCheck, keptChoice} from "./fields.js";
 import {redrawn} from "./redrawn.js";
-import {statusNote} from "./status_note.js";
+import {absentNote, statusNote} from "./status_note.js";
 
 const FILTER_NAMES = {all: "all tokens", aa: "first text → first", bb: "second → second", ab: "first → second", ba: "second → first"};
 const LEVEL_NAMES = {words: "words", pieces: "pieces"};
 
-/** Words or pieces: {element, update()}. */
+/** Words or pieces; see keptChoice. */
 export function levelField(state) {
-  const field = choiceField("Tokens as", (value) => state.set({level: value === "words" ? null : value}));
-  field.offer([], () => Object.entries(LEVEL_NAMES));
-  return {element: field.element, update: () => field.choose(attentionLevel(state))};
+  return keptChoice(state, "level", "Tokens as", LEVEL_NAMES);
 }
 
-/** Special tokens on or off: {element, update()}. */
+/** Special tokens on or off; see keptCheck. */
 export function specialField(state) {
-  const {element: field, box} = checkField("special tokens", (shown) => state.set({special: shown ? null : "0"}));
-  const update = () => { box.checked = attentionSpecial(state); };
-  return {element: field, update};
+  return keptCheck(state, "special", "special tokens");
 }
 
-/** Which parts of a pair look at which: {element, update(isPair)}. */
+/** Which parts of a pair look at which: {element, value(isPair), update(isPair)}; all where there is no pair. */
 export function filterField(state) {
-  const field = choiceField("Links", (value) => state.set({filter: value === "all" ? null : value}));
-  field.offer([], () => Object.entries(FILTER_NAMES));
+  const field = keptChoice(state, "filter", "Links", FILTER_NAMES);
   const update = (isPair) => {
     field.element.hidden = !isPair;
-    field.choose(attentionFilter(state, isPair));
+    field.update();
   };
-  return {element: field.element, update};
+  return {element: field.element, value: (isPair) => (isPair ? field.value() : "all"), update};
 }
 
 /** How many layers and heads the model has: {layers, heads}, or null where nothing says so. */
@@ -65,20 +59,4 @@ export function attentionNotes(session) {
       : parts.map(([part, what, whole]) => (whole ? statusNote : absentNote)(session, part, "", what))));
   };
   return {element: box, update};
-}
-
-/** "words", unless the state says "pieces". */
-export function attentionLevel(state) {
-  return state.get("level") === "pieces" ? "pieces" : "words";
-}
-
-/** Whether special tokens are shown. */
-export function attentionSpecial(state) {
-  return state.get("special") !== "0";
-}
-
-/** all, aa, bb, ab or ba; all where there is no pair. */
-export function attentionFilter(state, isPair) {
-  const filter = state.get("filter");
-  return isPair && Object.hasOwn(FILTER_NAMES, filter) ? filter : "all";
 }

@@ -2,6 +2,7 @@
 import {drawFocus} from "./head_focus.js";
 import {crossingLinks, drawLinks, LINK_ROW, linkLane, linkStyle, sortedLinks} from "./head_links.js";
 import {headEffect, headPattern} from "./head_words.js";
+import {drawLines} from "./surface.js";
 import {signedNumber, visibleText} from "./wording.js";
 
 const PICTURE = {margin: 16, line: 20, column: 170, middle: 400, head: 54};
@@ -30,8 +31,7 @@ export function headDrawing(scene, lock, claim) {
     else drawPictureLinks(surface, scene, columns, found.batches, top);
     const opacity = heads.length > 1 ? `weight / √${heads.length}` : "weight";
     const said = lock ? "Numbers: the weights of the marked token." : `Links of ${found.floor.toFixed(2)} and more; opacity: ${opacity}.`;
-    surface.text(said, PICTURE.margin, bottom + PICTURE.line, {size: 12, colour: muted});
-    surface.text(claim, PICTURE.margin, bottom + 2 * PICTURE.line, {size: 12, colour: muted});
+    drawLines(surface, [said, claim], PICTURE.margin, bottom + PICTURE.line, PICTURE.line, {size: 12, colour: muted});
   };
   const title = `Attention of layer ${layer}, heads ${heads.join(", ") || "none"}`;
   return {width: columns.x2 + PICTURE.column + PICTURE.margin, height: bottom + 3 * PICTURE.line, title, draw};

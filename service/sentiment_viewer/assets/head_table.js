@@ -2,6 +2,7 @@
 import {element, replace} from "./dom.js";
 import {quietButton} from "./fields.js";
 import {unitWeights} from "./head_links.js";
+import {scrolling, tableNode, tableRow} from "./tables.js";
 import {largestFirst, quotedWord, visibleText} from "./wording.js";
 
 const TABLE_ROWS = 10;
@@ -47,17 +48,11 @@ export function linksTable(unlock) {
     const titles = scene.heads.map((number) => element("th", {
       scope: "col", class: "number", text: `head ${number}`, style: {borderBottom: `3px solid ${scene.colours[number]}`},
     }));
-    const head = element("tr", {}, element("th", {scope: "col", text: "token"}), ...titles);
-    const body = rows.map((other) => element(
-      "tr", {}, element("th", {scope: "row", text: `${other} ${visibleText(scene.units[other].text)}`}),
-      ...columns.map((weights) => element("td", {class: "number", text: weights[other].toFixed(3)})),
+    const body = rows.map((other) => (
+      tableRow(`${other} ${visibleText(scene.units[other].text)}`, columns.map((weights) => weights[other].toFixed(3)))
     ));
-    const table = element("table", {}, element("caption", {text: caption}), element("thead", {}, head), element("tbody", {}, ...body));
-    replace(
-      box,
-      element("div", {class: "scroll", role: "region", tabIndex: 0, aria: {label: title}}, table),
-      quietButton("Unlock", unlock),
-    );
+    const table = tableNode({caption, heads: ["token", ...titles]}, body);
+    replace(box, scrolling(title, table), quietButton("Unlock", unlock));
   };
   return {element: box, show};
 }

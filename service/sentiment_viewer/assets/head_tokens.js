@@ -1,5 +1,6 @@
 // The two columns of tokens: who looks, and who is looked at. Each is a list box; the token that is chosen in it is locked.
 import {element, replace} from "./dom.js";
+import {roving} from "./fields.js";
 import {LINK_ROW} from "./head_links.js";
 import {textWidth} from "./surface.js";
 import {visibleText} from "./wording.js";
@@ -16,37 +17,19 @@ export function tokenColumn(side, {enter, leave, choose, describe}) {
   const label = side === "left" ? "Tokens that look" : "Tokens looked at";
   const list = element("ul", {class: `heads-tokens ${side}`, role: "listbox", aria: {label}});
   let items = [];
-  let active = 0;
   const rowOf = (event) => items.indexOf(event.target.closest("li"));
-  const activate = (row) => {
-    if (!items.length) return;
-    if (items[active]) items[active].tabIndex = -1;
-    active = Math.max(0, Math.min(items.length - 1, row));
-    items[active].tabIndex = 0;
-  };
-  const moveTo = (row) => {
-    activate(row);
-    items[active].setAttribute("aria-description", describe(active));
-    items[active].focus();
-  };
-  const moves = {
-    ArrowDown: () => active + 1, ArrowUp: () => active - 1, Home: () => 0, End: () => items.length - 1,
-    PageDown: () => active + TOKENS_PAGE, PageUp: () => active - TOKENS_PAGE,
-  };
+  const oneStop = roving(list, "li", {page: TOKENS_PAGE});
   list.addEventListener("pointerover", (event) => event.pointerType !== "touch" && enter(rowOf(event)));
   list.addEventListener("pointerleave", () => leave());
   list.addEventListener("focusin", (event) => {
-    activate(rowOf(event));
-    event.target.setAttribute("aria-description", describe(active));
-    if (event.target.matches(":focus-visible")) enter(active);
+    event.target.setAttribute("aria-description", describe(rowOf(event)));
+    if (event.target.matches(":focus-visible")) enter(rowOf(event));
   });
   list.addEventListener("focusout", () => leave());
   list.addEventListener("click", (event) => rowOf(event) >= 0 && choose(rowOf(event)));
   list.addEventListener("keydown", (event) => {
-    const move = moves[event.key];
-    if (move) moveTo(move());
-    else if (event.key === "Enter" || event.key === " ") choose(active);
-    else return;
+    if (event.key !== "Enter" && event.key !== " ") return;
+    choose(rowOf(event));
     event.preventDefault();
   });
   const show = (tokens) => {
@@ -56,7 +39,7 @@ export function tokenColumn(side, {enter, leave, choose, describe}) {
     }));
     replace(list, ...items);
     list.style.height = `${items.length * LINK_ROW}px`;
-    activate(0);
+    oneStop();
   };
   const mark = (row) => {
     for (const item of list.querySelectorAll("[aria-selected=true]")) item.setAttribute("aria-selected", "false");

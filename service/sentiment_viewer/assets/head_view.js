@@ -1,9 +1,7 @@
 // The head view: lines from the tokens that look to those looked at, for some heads of one layer.
 import {element} from "./dom.js";
 import {checkField, quietButton, stepField} from "./fields.js";
-import {
-  attentionFilter, attentionLevel, attentionNotes, attentionSpecial, filterField, headCounts, levelField, mapsProgress, specialField,
-} from "./head_controls.js";
+import {attentionNotes, filterField, headCounts, levelField, mapsProgress, specialField} from "./head_controls.js";
 import {headDrawing} from "./head_drawing.js";
 import {LINK_FLOOR, LINKS_MAX} from "./head_links.js";
 import {chosenHeads, headChips, headRanking} from "./head_list.js";
@@ -20,11 +18,7 @@ const HEADS_HINT = "Hover a token for all of its links and their weights; click 
   + "Arrow keys move.";
 
 /** The head view. State: layer, heads (numbers, or none), level, special, filter, lock (a token's index; with r after it: looked at). */
-export function headView(context) {
-  return new HeadView(context);
-}
-
-class HeadView {
+export class HeadView {
   constructor({session, state, announce}) {
     Object.assign(this, {session, state, announce, byEffect: true, drawn: null});
     this.#forget();
@@ -114,13 +108,13 @@ class HeadView {
   }
 
   #view(header, {heads: report, maps}) {
-    const {session, state} = this;
+    const {session, state, fields} = this;
     const {layers, heads: count} = headCounts(session);
     const isPair = header.words.some((word) => word.pair);
     const layer = Math.min(state.number("layer", 0), layers - 1);
     return {
       header, report, maps, count, layers, layer, isPair, chosen: chosenHeads(state, count), dark: isDark(), byEffect: this.byEffect,
-      level: attentionLevel(state), special: attentionSpecial(state), filter: attentionFilter(state, isPair),
+      level: fields.level.value(), special: fields.special.value(), filter: fields.filter.value(isPair),
     };
   }
 

@@ -48,7 +48,7 @@ export function effectSentence(report, header) {
 /** What all heads together do: how far the answer needs learned attention at all; "" where it was not measured. */
 export function uniformSentence(report) {
   if (report.allUniform === null) return "";
-  const answer = report.changesLabel ? "which changes the answer" : "which keeps the answer";
+  const answer = report.allUniformChangesLabel ? "which changes the answer" : "which keeps the answer";
   return `With every head looking everywhere alike the logit changes by ${signedNumber(report.allUniform)}, ${answer}.`;
 }
 

@@ -1,5 +1,6 @@
 // Markdown as nodes: headings, paragraphs, lists, tables, code, emphasis and links. Anything else, HTML too, stays text.
 import {element} from "./dom.js";
+import {scrolling, tableNode} from "./tables.js";
 
 /** How many characters of a text are drawn; longer texts say how much is missing. */
 const MARKDOWN_MAX = 200000;
@@ -122,17 +123,16 @@ function markdownTable(lines, place) {
     const look = {class: sides[column] === "right" ? "number" : "", style: {textAlign: sides[column] ?? "left"}};
     return element(tag, tag === "th" ? {...look, scope: "col"} : look, ...inlineNodes(text));
   };
-  const body = element("tbody");
+  const body = [];
   let end = place + 2;
   while (end < lines.length && lines[end].trim() && lines[end].includes("|")) {
     const cells = tableCells(lines[end]);
-    body.append(element("tr", {}, ...heads.map((_, column) => cell("td", cells[column] ?? "", column))));
+    body.push(element("tr", {}, ...heads.map((_, column) => cell("td", cells[column] ?? "", column))));
     end += 1;
   }
-  const head = element("thead", {}, element("tr", {}, ...heads.map((text, column) => cell("th", text, column))));
-  const table = element("table", {}, head, body);
+  const table = tableNode({heads: heads.map((text, column) => cell("th", text, column))}, body);
   const label = `table: ${heads.filter(Boolean).join(", ")}`.slice(0, 200);
-  return {node: element("div", {class: "scroll", tabIndex: 0, role: "region", aria: {label}}, table), next: end};
+  return {node: scrolling(label, table), next: end};
 }
 
 function tableCells(line) {

@@ -1,7 +1,7 @@
 // The model view: the maps of all layers and heads at a glance, and one of them enlarged.
 import {element} from "./dom.js";
 import {checkField, quietButton} from "./fields.js";
-import {attentionLevel, attentionNotes, attentionSpecial, headCounts, levelField, mapsProgress, specialField} from "./head_controls.js";
+import {attentionNotes, headCounts, levelField, mapsProgress, specialField} from "./head_controls.js";
 import {ATTENTION_CLAIM, effectSentence, headName, HEADS_MARKED} from "./head_words.js";
 import {gridDrawing, ModelGrid} from "./model_grid.js";
 import {ModelMap} from "./model_map.js";
@@ -14,11 +14,7 @@ const MODEL_LEGEND = "Rows look, columns are looked at. The shade grows with the
 const MODEL_MARKED = `Framed: the ${HEADS_MARKED} heads whose switching off moves the answer most.`;
 
 /** The model view. State: map (layer,head of the enlarged one), level, special. */
-export function modelView(context) {
-  return new ModelView(context);
-}
-
-class ModelView {
+export class ModelView {
   constructor({session, state, announce}) {
     Object.assign(this, {session, state, shownMap: null, shapeDiffers: differing()});
     this.#forget();
@@ -42,7 +38,7 @@ class ModelView {
     const dark = isDark();
     const [layer, head] = state.list("map");
     const enlarged = head !== undefined && maps.has(layer, head) ? {layer, head} : null;
-    const tokens = {level: attentionLevel(state), special: attentionSpecial(state)};
+    const tokens = {level: this.fields.level.value(), special: this.fields.special.value()};
     this.view = {header, maps, report, enlarged, dark, ...headCounts(session), ...tokens};
     this.fields.level.update();
     this.fields.special.update();

@@ -1,11 +1,12 @@
 // One key of the neuron view enlarged: each dimension of q, k and q × k, and which of them make q·k; and all keys as a table.
 import {canvasFor} from "./canvas.js";
 import {element, replace} from "./dom.js";
-import {quietButton} from "./fields.js";
+import {moreButton} from "./fields.js";
 import {
   NEURON_PRODUCT_FULL, NEURON_VECTOR_FULL, neuronPiece, neuronQuoted, neuronShade, neuronTiny, neuronWeight,
 } from "./neuron_picture.js";
 import {CanvasSurface} from "./surface.js";
+import {numberCell, tableNode, tableRow} from "./tables.js";
 import {themeColours} from "./theme.js";
 import {largestFirst, plainNumber} from "./wording.js";
 
@@ -56,12 +57,11 @@ export class NeuronDetail {
     this.canvas.setAttribute("aria-label", `Each dimension of q, k and q × k. ${neuronMakes(view, key)}`);
     const rows = neuronTopDimensions(view, key, NEURON_DIMENSIONS_LISTED).map((dimension) => {
       const place = key * view.width + dimension;
-      const numbers = [view.query[dimension], view.key[place], view.product[place]];
-      return element("tr", {}, element("th", {scope: "row", text: String(dimension)}),
-        ...numbers.map((value) => element("td", {class: "number", text: plainNumber(value)})));
+      return tableRow(String(dimension), [view.query[dimension], view.key[place], view.product[place]].map((value) => plainNumber(value)));
     });
     const caption = `The ${NEURON_DIMENSIONS_LISTED} largest products`;
-    replace(this.dimensions, neuronTable(caption, ["dimension", "q", "k", "q × k"], rows));
+    const form = {class: "neuron-table", caption, heads: ["dimension", "q", "k", "q × k"]};
+    replace(this.dimensions, tableNode(form, rows));
     this.paint();
   }
 
@@ -78,40 +78,29 @@ export class NeuronDetail {
 /** All keys as a table, the largest weights first: the first 20, and the others when asked. */
 export class NeuronTable {
   constructor() {
-    this.all = false;
     this.place = element("div", {class: "neuron-table-place scroll", tabIndex: 0, role: "region", aria: {label: "Keys as a table"}});
-    this.more = quietButton("", () => {
-      this.all = !this.all;
-      this.show(this.facts);
-    });
-    this.element = element("div", {class: "neuron-as-table"}, this.place, this.more);
+    this.more = moreButton(
+      NEURON_TABLE_ROWS, `Show the first ${NEURON_TABLE_ROWS}`, (count) => `Show all ${count} keys`, () => this.show(this.facts),
+    );
+    this.element = element("div", {class: "neuron-as-table"}, this.place, this.more.element);
   }
 
   show(facts) {
     this.facts = facts;
     const {view, biased} = facts;
     const order = largestFirst(view.softmax);
-    const shown = this.all ? order : order.slice(0, NEURON_TABLE_ROWS);
+    const shown = order.slice(0, this.more.of(order.length));
     const names = ["q·k", "scaled", ...(biased ? ["bias"] : []), "score", "softmax"];
     const rows = shown.map((key) => {
       const values = [view.dot, view.scaled, ...(biased ? [view.bias] : []), view.score].map((numbers) => plainNumber(numbers[key]));
-      return element("tr", {}, element("td", {class: "number", text: String(view.keyStart + key)}),
-        element("th", {scope: "row", text: neuronPiece(facts, view.keyStart + key)}),
-        ...[...values, neuronWeight(view.softmax[key])].map((text) => element("td", {class: "number", text})));
+      const row = tableRow(neuronPiece(facts, view.keyStart + key), [...values, neuronWeight(view.softmax[key])]);
+      row.prepend(numberCell(view.keyStart + key));
+      return row;
     });
     const whole = shown.length === order.length;
     const said = whole ? `All ${order.length} keys by softmax` : `The ${shown.length} of ${order.length} keys with the largest softmax`;
-    replace(this.place, neuronTable(said, ["token", "key token", ...names], rows));
-    this.more.hidden = order.length <= NEURON_TABLE_ROWS;
-    this.more.textContent = this.all ? `Show the first ${NEURON_TABLE_ROWS}` : `Show all ${order.length} keys`;
+    replace(this.place, tableNode({class: "neuron-table", caption: said, heads: ["token", "key token", ...names]}, rows));
   }
-}
-
-/** A table of the neuron view; `rows` are its tr nodes. */
-export function neuronTable(caption, heads, rows) {
-  const head = element("tr", {}, ...heads.map((text) => element("th", {scope: "col", text})));
-  const parts = [element("caption", {text: caption}), element("thead", {}, head), element("tbody", {}, ...rows)];
-  return element("table", {class: "neuron-table"}, ...parts);
 }
 
 function neuronPath({view, biased, biasLargest}, key) {

@@ -160,14 +160,6 @@ export function neuronLegend(facts) {
   ];
 }
 
-/** Draw the legend's lines under a picture. */
-export function drawNeuronLegend(surface, facts, columns, colours, top) {
-  const {x} = columns.looks;
-  neuronLegend(facts).forEach((line, place) => {
-    surface.text(line, x, top + 24 + place * 18, {size: 12, colour: colours.muted, maxWidth: columns.total - 2 * x});
-  });
-}
-
 /** Draw a vector as cells of colour: orange above 0, blue below, the panel's colour at 0. */
 function drawNeuronStrip(surface, values, {x, y, cell, height, full}, colours) {
   values.forEach((value, place) => {

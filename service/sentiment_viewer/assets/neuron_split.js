@@ -1,10 +1,10 @@
 // What the input's token, segment and position embeddings moved: the attribution of the first layer's input, split.
-import {absentNote} from "./absent_note.js";
 import {element} from "./dom.js";
 import {METHODS} from "./methods.js";
-import {neuronTable} from "./neuron_detail.js";
 import {redrawn} from "./redrawn.js";
 import {directionHues} from "./label_hues.js";
+import {absentNote} from "./status_note.js";
+import {numberCell, scrolling, tableNode, tableRow} from "./tables.js";
 import {valueBar} from "./text_facts.js";
 import {VALUE_FULL} from "./theme.js";
 import {quotedWord, signedNumber} from "./wording.js";
@@ -51,16 +51,13 @@ export class NeuronSplit {
     const rows = SPLIT_PARTS.map((part) => [`${part} embedding`, byEmbedding[part][token], total(byEmbedding[part])]);
     rows.push(["together", total(rows.map((row) => row[1])), total(rows.map((row) => row[2]))]);
     const names = ["of", `${quotedWord(piece)}, token ${token}`, `all ${header.tokens.length} tokens`];
-    const cell = splitCell(directionHues(header));
-    const lines = rows.map(([name, ...values]) => element("tr", {}, element("th", {scope: "row", text: name}), ...values.map(cell)));
+    const hues = directionHues(header);
+    const cell = (value) => numberCell(valueBar(value, hues), signedNumber(value));
+    const lines = rows.map(([name, ...values]) => tableRow(name, values.map(cell)));
     const less = header.against === null ? "" : ` minus those of ${quotedWord(header.against)}`;
     const caption = `${method}: logits of ${quotedWord(header.label)}${less}; a full bar is ${VALUE_FULL}`;
-    const region = {class: "scroll", tabIndex: 0, role: "region", aria: {label: `Split of ${method}`}};
-    return element("div", {class: "neuron-split-method"}, element("div", region, neuronTable(caption, names, lines)),
+    const table = tableNode({class: "neuron-table", caption, heads: names}, lines);
+    return element("div", {class: "neuron-split-method"}, scrolling(`Split of ${method}`, table),
       element("p", {class: "neuron-split-said", text: METHODS[method]?.splitNote ?? ""}));
   }
-}
-
-function splitCell(hues) {
-  return (value) => element("td", {class: "number"}, valueBar(value, hues), signedNumber(value));
 }

@@ -1,17 +1,17 @@
 // The neuron view: how one token's attention in one head comes about, from query and key to softmax.
-import {absentNote} from "./absent_note.js";
 import {afterwards, element} from "./dom.js";
 import {quietButton, stepField} from "./fields.js";
 import {headCounts} from "./head_controls.js";
 import {NeuronDetail, NeuronTable} from "./neuron_detail.js";
 import {
-  drawNeuronLegend, NEURON_HEADINGS, NEURON_LEGEND, NEURON_ROW, neuronColumns, neuronFacts, neuronLegend, neuronQuoted,
+  NEURON_HEADINGS, NEURON_LEGEND, NEURON_ROW, neuronColumns, neuronFacts, neuronLegend, neuronQuoted,
   neuronTiny, neuronWeight,
 } from "./neuron_picture.js";
 import {NeuronRows} from "./neuron_rows.js";
 import {NeuronSplit} from "./neuron_split.js";
 import {differing, redrawn} from "./redrawn.js";
-import {statusNote} from "./status_note.js";
+import {absentNote, statusNote} from "./status_note.js";
+import {drawLines} from "./surface.js";
 import {isDark, themeColours} from "./theme.js";
 import {largestFirst, quotedWord, visibleText} from "./wording.js";
 
@@ -24,13 +24,8 @@ const NEURON_PLACES_UNKNOWN = 12;
 const NEURON_PLACES_MAX = 100;
 const NEURON_EXPORT = {rows: 64, width: 900, title: 34};
 
-/** The neuron view; see the class. */
-export function neuronView(context) {
-  return new NeuronView(context);
-}
-
-/** Pickers, picture, detail, table and the input's split. State: neuron_layer, neuron_head, token, neuron_sort (softmax). */
-class NeuronView {
+/** The view "Neuron": pickers, picture, detail, table and the input's split. State: neuron_layer, neuron_head, token, neuron_sort (softmax). */
+export class NeuronView {
   constructor(context) {
     Object.assign(this, context);
     this.rows = new NeuronRows();
@@ -101,7 +96,8 @@ class NeuronView {
         // Sorted by softmax, the looking token and the key in a row are unrelated.
         first, count, top: NEURON_EXPORT.title, marked: false, lookers: !facts.bySoftmax,
       });
-      drawNeuronLegend(surface, facts, columns, colours, legendTop);
+      const style = {size: 12, colour: colours.muted, maxWidth: columns.total - 2 * x};
+      drawLines(surface, neuronLegend(facts), x, legendTop + 24, 18, style);
     };
     return {width: columns.total, height: legendTop + NEURON_LEGEND, title: `Neuron view: ${title}`, draw};
   }

@@ -2,7 +2,7 @@
 import {NOT_NAMED, markedPieces, moreSaid, partsOf} from "./answer_parts.js";
 import {element} from "./dom.js";
 import {labelName} from "./label_hues.js";
-import {tableIn} from "./text_facts.js";
+import {scrolling, tableNode, tableRow} from "./tables.js";
 import {quotedWord, visibleText} from "./wording.js";
 
 /** The answers to parts of a text; null if the answer has none. `hues`: of labelHues. */
@@ -18,7 +18,7 @@ export function partNodes(answer, text, hues) {
       ...markedNodes(text, parts, hues),
     ),
     more ? element("p", {class: "note", text: more}) : null,
-    parts.targets.length ? tableIn("answers to targets", targetTable(text, parts.targets, hues)) : null,
+    parts.targets.length ? scrolling("answers to targets", targetTable(text, parts.targets, hues)) : null,
   );
 }
 
@@ -54,18 +54,9 @@ function answerNodes({label, score, abstain}, hues, digits) {
 }
 
 function targetTable(text, targets, hues) {
-  const row = ({target, named, start, end, prediction}) => element(
-    "tr",
-    {},
-    element("th", {scope: "row"}, element("bdi", {text: visibleText(target)})),
+  const row = ({target, named, start, end, prediction}) => tableRow(element("bdi", {text: visibleText(target)}), [
     element("td", {}, ...answerNodes(prediction, hues, 4)),
     element("td", {class: "note", text: named ? quotedWord(text.slice(start, end)) : NOT_NAMED}),
-  );
-  const heads = ["target", "answer", "first mention"].map((name) => element("th", {scope: "col", text: name}));
-  return element(
-    "table",
-    {},
-    element("thead", {}, element("tr", {}, ...heads)),
-    element("tbody", {}, ...targets.map(row)),
-  );
+  ]);
+  return tableNode({heads: ["target", "answer", "first mention"]}, targets.map(row));
 }

@@ -1,7 +1,7 @@
 // The form: what to explain.
 import {namesIn} from "./answer_parts.js";
 import {element, replace} from "./dom.js";
-import {checkField} from "./fields.js";
+import {checkField, labelled} from "./fields.js";
 import {ADDRESS_TEXT_MAX} from "./state.js";
 
 // Of what sentiment models find hard; `pair`: only for a model that reads pairs.
@@ -37,17 +37,17 @@ export function questionForm({session, state, tell}) {
   const truncation = element("select", {id: "truncation"});
   replace(truncation, ...Object.entries(TRUNCATIONS).map(([value, said]) => element("option", {value, text: said})));
   const send = element("button", {type: "submit", class: "button", text: "Explain"});
-  const second = questionField("Second text, for a model that reads pairs", pair);
+  const second = labelled("Second text, for a model that reads pairs", pair);
   const sentences = checkField("Answer each sentence", () => {
     // What is asked for is the text that is shown, so this can take effect at once.
     if (session.text && text.value === session.text) form.requestSubmit();
   });
   const targets = element("input", {id: "targets", type: "text", dir: "auto", spellcheck: false, placeholder: "battery, service"});
-  const named = questionField("Targets, with commas between them", targets);
+  const named = labelled("Targets, with commas between them", targets);
   named.classList.add("targets");
   const partsNotice = element("p", {class: "note", hidden: true});
   const partFields = element("div", {class: "row fields part-fields"}, sentences.element, named);
-  const models = questionField("Model", model);
+  const models = labelled("Model", model);
   const notice = element("p", {class: "note", hidden: true});
   const examples = element("ul", {class: "examples", aria: {label: "Examples"}});
   const ofPair = [];
@@ -90,9 +90,9 @@ export function questionForm({session, state, tell}) {
     event.preventDefault();
     ask(text.value);
   };
-  const fields = [models, questionField("Long text", truncation)];
+  const fields = [models, labelled("Long text", truncation)];
   const choices = element("div", {class: "row choices"}, ...fields, element("span", {class: "grow"}), send);
-  const form = element("form", {on: {submit: submitted}}, questionField("Text", text), second, partFields, partsNotice, examples, notice, choices);
+  const form = element("form", {on: {submit: submitted}}, labelled("Text", text), second, partFields, partsNotice, examples, notice, choices);
   // The answer below is then that of another text.
   const edited = element("p", {class: "failed", hidden: true, role: "status"});
   form.insertBefore(edited, choices);
@@ -151,10 +151,6 @@ export function questionForm({session, state, tell}) {
   // Now, not with the first frame, which would overwrite what was typed before it.
   update();
   return {element: form, update};
-}
-
-function questionField(said, control) {
-  return element("div", {class: "field"}, element("label", {htmlFor: control.id, text: said}), control);
 }
 
 /** The option of a model that is named with or without its version; "" for the default. */

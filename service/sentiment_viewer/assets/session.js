@@ -109,6 +109,11 @@ export class Session extends EventTarget {
     return this.method() || byDefault || here[0] || "";
   }
 
+  /** The attribution by the method that is shown, or null. */
+  shownAttribution() {
+    return this.explanation?.attributions.get(this.shownMethod()) ?? null;
+  }
+
   /**
    * Request a part of the explanation, unless it is there, requested or failed.
    *

@@ -1,5 +1,9 @@
-// The note in place of a missing part.
+// The notes in place of a missing part.
 import {element} from "./dom.js";
+import {quietButton} from "./fields.js";
+
+/** The sentence for a part that the server left out. */
+export const LEFT_OUT = "The server left it out; its notes say why.";
 
 /**
  * The status of a part: requested, or why it is missing, with a button to try again. Null if the part is there.
@@ -12,7 +16,17 @@ export function statusNote(session, part, detail, what) {
   if (state === "none" && message) return element("p", {class: "note", text: `${what}: ${message}`});
   if (state !== "failed") return null;
   if (final) return element("p", {class: "note failed", text: `${what}: ${message}`});
-  const ask = () => session.ask(part, detail, {again: true});
-  const again = element("button", {class: "button quiet", type: "button", text: "Try again", on: {click: ask}});
-  return element("div", {class: "note failed"}, element("p", {text: `${what}: ${message}`}), again);
+  return againNote(session, part, detail, `${what}: ${message}`, "note failed");
+}
+
+/** The status of a missing part, as in statusNote. If the server answered without it: that it was left out, with a button to try again. */
+export function absentNote(session, part, detail, what) {
+  const isHere = session.status(part, detail).state === "here";
+  return isHere ? againNote(session, part, detail, `${what}: ${LEFT_OUT}`) : statusNote(session, part, detail, what);
+}
+
+/** A note on a part with a button to try again, which a saved page does not have. */
+export function againNote(session, part, detail, text, name = "note") {
+  const again = session.live ? quietButton("Try again", () => session.ask(part, detail, {again: true})) : null;
+  return element("div", {class: name}, element("p", {text}), again);
 }

@@ -30,6 +30,11 @@ export function fittedText(string, maxWidth, options = {}) {
   return `${signs.slice(0, low).join("")}…`;
 }
 
+/** Draw lines of text below each other, the first at `top`. */
+export function drawLines(surface, lines, x, top, step, style) {
+  lines.forEach((line, place) => surface.text(line, x, top + place * step, style));
+}
+
 /** Draws on a canvas's context, which its owner has scaled and cleared. */
 export class CanvasSurface {
   constructor(context) {
@@ -105,10 +110,6 @@ export class CanvasSurface {
     this.context.imageSmoothingEnabled = false;
     this.context.drawImage(canvas, x, y, width, height);
   }
-
-  width(string, options) {
-    return textWidth(string, options);
-  }
 }
 
 /** Writes an SVG document. */
@@ -162,10 +163,6 @@ export class SvgSurface {
   image(canvas, x, y, width, height) {
     const pixels = canvas.toDataURL("image/png");
     this.parts.push(`<image ${svgSides(x, y, width, height)} preserveAspectRatio="none" image-rendering="pixelated" href="${pixels}"/>`);
-  }
-
-  width(string, options) {
-    return textWidth(string, options);
   }
 
   /** The document. */

@@ -1,6 +1,7 @@
 // What the terms of each view mean, a line each, shown on demand.
-import {element, replace} from "./dom.js";
+import {element} from "./dom.js";
 import {METHODS} from "./methods.js";
+import {redrawn} from "./redrawn.js";
 
 // Those by orders of words first: they are the default of most texts.
 const BY_METHOD = Object.values(METHODS).sort((one, other) => (other.unit === "orders") - (one.unit === "orders"));
@@ -76,13 +77,12 @@ export function termsOfView({state}) {
       keydown: ({key}) => key === "Escape" && set(false),
     },
   });
-  let shown = null;
+  const draw = redrawn(list);
   const update = (view) => {
     list.hidden = state.get("terms") !== "1";
     button.setAttribute("aria-expanded", String(!list.hidden));
-    if (list.hidden || shown === view) return;
-    shown = view;
-    replace(list, ...TERMS_OF[view].map((term) => (
+    if (list.hidden) return;
+    draw([view], () => TERMS_OF[view].map((term) => (
       element("div", {}, element("dt", {text: term}), element("dd", {text: TERMS[term]}))
     )));
   };

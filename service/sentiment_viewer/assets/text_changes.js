@@ -1,9 +1,9 @@
 // What changes the answer: words that the reader leaves out, and the sets of words that the server finds.
-import {LEFT_OUT, absentNote} from "./absent_note.js";
-import {afterwards, element} from "./dom.js";
+import {afterwards, element, section} from "./dom.js";
 import {Explanation} from "./explanation.js";
 import {quietButton} from "./fields.js";
 import {redrawn} from "./redrawn.js";
+import {LEFT_OUT, absentNote} from "./status_note.js";
 import {counterfactualSentence, flipGoal, occlusionSentence, quotedWord, quotedWords, signedNumber, withoutSentence} from "./wording.js";
 
 // Delay after a click, so that several clicked words make one request.
@@ -138,8 +138,7 @@ export function textCounterfactuals(context) {
   };
   const flip = quietButton("", () => ask("flip"));
   const keep = quietButton("What alone is enough?", () => ask("keep"));
-  const title = element("h2", {text: "What would change the answer?"});
-  const box = element("section", {class: "text-section"}, title, element("p", {class: "row"}, flip, keep), body);
+  const box = section("What would change the answer?", element("p", {class: "row"}, flip, keep), body);
   const kept = () => (keeping && keeping.explanation === session.explanation && !wordsLeftOut(context).length ? keeping.words : null);
   const update = () => {
     const {explanation} = session;

@@ -1,7 +1,7 @@
 // The text view as a picture: the coloured text in lines, the legend and the verdict.
 import {partsSaid, wholeSaid} from "./answer_parts.js";
 import {directionHues, drawMark, huesSaid} from "./label_hues.js";
-import {fittedText, textWidth} from "./surface.js";
+import {drawLines, fittedText, textWidth} from "./surface.js";
 import {closesWord, directedRuns, textParts} from "./text_words.js";
 import {VALUE_FULL, VALUE_MIN, isDark, themeColours, valueColour, valueScale} from "./theme.js";
 import {
@@ -33,7 +33,8 @@ export function textDrawing(shown) {
   const height = textBottom + 46 + below.length * SENTENCE_HEIGHT + PICTURE_MARGIN;
   const draw = (surface) => {
     const [colours, hues] = [themeColours(), directionHues(header)];
-    drawSentences(surface, above, PICTURE_MARGIN + 13, colours.text);
+    const style = {...SENTENCE_STYLE, colour: colours.text};
+    drawLines(surface, above, PICTURE_MARGIN, PICTURE_MARGIN + 13, SENTENCE_HEIGHT, style);
     let top = textTop;
     for (const side of sides) {
       for (const line of side) {
@@ -43,7 +44,7 @@ export function textDrawing(shown) {
       top += 14;
     }
     drawScale(surface, textBottom + 20, colours, hues);
-    drawSentences(surface, below, textBottom + 62, colours.text);
+    drawLines(surface, below, PICTURE_MARGIN, textBottom + 62, SENTENCE_HEIGHT, style);
   };
   const title = `${answerSentence(header)}: the text by ${shown.attribution?.method ?? "nothing yet"}`;
   return {width: PICTURE_WIDTH, height, title, draw};
@@ -156,12 +157,6 @@ function drawScale(surface, top, colours, hues) {
   scale.forEach((fill, step) => surface.rect(left + step * SCALE_STEP, top, SCALE_STEP, 14, {fill}));
   const right = left + scale.length * SCALE_STEP + 6;
   surface.text(`${signedNumber(VALUE_FULL, 0)} logits, the same for every text`, right, top + 12, style);
-}
-
-function drawSentences(surface, sentences, top, colour) {
-  sentences.forEach((sentence, place) => {
-    surface.text(sentence, PICTURE_MARGIN, top + place * SENTENCE_HEIGHT, {...SENTENCE_STYLE, colour});
-  });
 }
 
 function wrappedSentence(sentence) {

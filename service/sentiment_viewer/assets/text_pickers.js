@@ -1,6 +1,6 @@
 // What the text view shows: the method, the label that is explained and against which, numbers or none; and what the colours mean.
 import {element} from "./dom.js";
-import {checkField, choiceField} from "./fields.js";
+import {choiceField, keptCheck} from "./fields.js";
 import {directionHues, huesSaid} from "./label_hues.js";
 import {redrawn} from "./redrawn.js";
 import {VALUE_FULL, VALUE_MIN, isDark, valueScale} from "./theme.js";
@@ -12,7 +12,7 @@ export function textPickers({session, state}) {
   const label = choiceField("Label that is explained", (name) => state.set({label: name, against: null}));
   // The explained label too: another text may have another answer.
   const against = choiceField("Against", (name) => state.set({label: session.explanation?.header?.label ?? null, against: name}));
-  const numbers = checkField("numbers under words", (shown) => state.set({numbers: shown ? null : "0"}));
+  const numbers = keptCheck(state, "numbers", "numbers under words");
   const reason = element("p", {class: "note", id: "text-label-reason", text: "A saved page explains one label."});
   label.select.setAttribute("aria-describedby", reason.id);
   const fill = (field, names, chosen) => {
@@ -29,7 +29,7 @@ export function textPickers({session, state}) {
     fill(against, header ? againstNames(session) : [], header?.against ?? "");
     for (const {select} of [label, against]) select.disabled ||= !session.live;
     reason.hidden = session.live;
-    numbers.box.checked = state.get("numbers") !== "0";
+    numbers.update();
   };
   return {element: element("div", {class: "row fields"}, method.element, label.element, against.element, numbers.element, reason), update};
 }

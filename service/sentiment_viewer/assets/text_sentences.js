@@ -1,8 +1,8 @@
 // The sentences of a long text by size, with the largest words of those that count.
 import {element} from "./dom.js";
-import {redrawn} from "./redrawn.js";
 import {directionHues} from "./label_hues.js";
-import {tableIn, valueBar} from "./text_facts.js";
+import {scrolling, tableNode, tableRow} from "./tables.js";
+import {attributionSection, valueBar} from "./text_facts.js";
 import {isDark} from "./theme.js";
 import {SENTENCES_FIRST, directionNames, hasSentences, methodSentence, sentencesBySize, shownWord, signedNumber, visibleText} from "./wording.js";
 
@@ -11,20 +11,11 @@ const SHARE = "Share: its size among the sizes of all sentences. A sentence's va
 
 /** The sentences of the method that is shown, the largest values first: {element, update()}. Hidden if the text is short. */
 export function textSentences({session}) {
-  const body = element("div");
-  const draw = redrawn(body);
-  const box = element("section", {class: "text-section"}, element("h2", {text: "Sentences by size"}), body);
-  const update = () => {
-    const {header, texts} = session.explanation ?? {header: null};
-    const attribution = session.explanation?.attributions.get(session.shownMethod()) ?? null;
-    box.hidden = !header || !attribution || !hasSentences(header, attribution);
-    if (box.hidden) return;
-    draw([attribution, isDark()], () => [
-      tableIn("sentences by size", sentenceTable(header, texts, attribution)),
-      element("p", {class: "note", text: SHARE}),
-    ]);
-  };
-  return {element: box, update};
+  const shown = (header, attribution) => (hasSentences(header, attribution) ? [] : null);
+  return attributionSection(session, "Sentences by size", shown, (header, attribution) => [
+    scrolling("sentences by size", sentenceTable(header, session.explanation.texts, attribution)),
+    element("p", {class: "note", text: SHARE}),
+  ]);
 }
 
 function sentenceTable(header, texts, attribution) {
@@ -32,28 +23,21 @@ function sentenceTable(header, texts, attribution) {
   const all = sentencesBySize(header, texts, attribution);
   const rest = all.slice(SENTENCES_FIRST);
   const [hues, dark] = [directionHues(header), isDark()];
-  const row = (title, found, bar) => element(
-    "tr",
-    {},
-    element("th", {scope: "row"}, ...title),
-    element("td", {class: "number", text: signedNumber(found.value, 3)}),
-    element("td", {class: "number", text: `${Math.round(100 * found.share)} %`}),
-    element("td", {}, bar ? valueBar(found.value, hues, dark) : ""),
-  );
+  const row = (title, {value, share}, bar) => tableRow(title, [
+    signedNumber(value, 3),
+    `${Math.round(100 * share)} %`,
+    element("td", {}, bar ? valueBar(value, hues, dark) : ""),
+  ]);
   const total = (name) => rest.reduce((sum, found) => sum + found[name], 0);
-  const heads = ["sentence", "logits", "share", `${against} | ${towards}`].map((text, column) => (
-    element("th", {scope: "col", class: ["", "number", "number", ""][column], text})
-  ));
-  return element(
-    "table",
-    {class: "text-sentences"},
-    element("caption", {text: methodSentence(attribution)}),
-    element("thead", {}, element("tr", {}, ...heads)),
-    element("tbody", {}, ...all.slice(0, SENTENCES_FIRST).map((found) => row(sentenceTitle(header, attribution, found), found, true))),
-    element("tbody", {class: "text-totals"}, ...rest.length
-      ? [row([`${rest.length} other sentences`], {value: total("value"), share: total("share")}, false)]
-      : []),
-  );
+  const form = {
+    class: "text-sentences",
+    caption: methodSentence(attribution),
+    heads: ["sentence", "logits", "share", `${against} | ${towards}`],
+    numeric: [1, 2],
+  };
+  const largest = all.slice(0, SENTENCES_FIRST).map((found) => row(sentenceTitle(header, attribution, found), found, true));
+  const others = rest.length ? [row(`${rest.length} other sentences`, {value: total("value"), share: total("share")}, false)] : [];
+  return tableNode(form, largest, others);
 }
 
 function sentenceTitle(header, attribution, found) {

@@ -1,8 +1,7 @@
 // The text view: the text coloured by what moved the answer, the evidence, and what would change the answer.
-import {absentNote} from "./absent_note.js";
 import {element} from "./dom.js";
 import {differing, redrawn} from "./redrawn.js";
-import {statusNote} from "./status_note.js";
+import {absentNote, statusNote} from "./status_note.js";
 import {answerWithout, leavesOut, textCounterfactuals, textWithout, wordsLeftOut} from "./text_changes.js";
 import {textDrawing} from "./text_drawing.js";
 import {textEvidence, textTable} from "./text_facts.js";
@@ -25,7 +24,7 @@ export function textView(context) {
   let words = null;
   const marksDiffer = differing();
   const mark = () => {
-    const values = attributionShown(session)?.words ?? null;
+    const values = session.shownAttribution()?.words ?? null;
     const chosen = wordsLeftOut(context);
     const out = leavesOut(context);
     const numbers = state.get("numbers") !== "0";
@@ -36,7 +35,7 @@ export function textView(context) {
     const explanation = session.explanation?.header ? session.explanation : null;
     pickers.hidden = !session.text;
     const status = session.status("attribution", session.method());
-    const here = attributionShown(session) !== null;
+    const here = session.shownAttribution() !== null;
     drawNote([session.text === "", here, status.state, status.message, session.method()], () => [
       session.text
         ? (here ? statusNote : absentNote)(session, "attribution", session.method(), "Attribution")
@@ -52,17 +51,13 @@ export function textView(context) {
   return {element: element("div", {class: "text-view"}, pickers, note, legend, texts, without, ...rest), update, drawing};
 }
 
-function attributionShown(session) {
-  return session.explanation?.attributions.get(session.shownMethod()) ?? null;
-}
-
 function drawnOf(context) {
   const {session, state} = context;
   const method = session.shownMethod();
   return {
     explanation: session.explanation,
     answer: session.answer,
-    attribution: attributionShown(session),
+    attribution: session.shownAttribution(),
     evidence: session.explanation.evidence.get(method) ?? null,
     struck: new Set(leavesOut(context) ? wordsLeftOut(context) : []),
     without: answerWithout(session.explanation, wordsLeftOut(context)),

@@ -1,6 +1,8 @@
 // The text as it was sent, each word a button; unread parts are marked. Does not use the session.
 import {element} from "./dom.js";
+import {roving} from "./fields.js";
 import {directionHues} from "./label_hues.js";
+import {scrolling} from "./tables.js";
 import {VALUE_MIN, isDark, valueColour} from "./theme.js";
 import {signedNumber, unseenSentence, wordName} from "./wording.js";
 
@@ -87,10 +89,9 @@ export class WordsOfText {
     this.tagOf = tagOf;
     this.buttons = [];
     this.element = element("div", {class: "text-words"}, this.#side(false), explanation.texts[1] ? this.#side(true) : null);
-    if (tagOf) return;
-    this.buttons[0]?.setAttribute("tabindex", "0");
-    this.element.addEventListener("keydown", (event) => this.#move(event));
-    this.element.addEventListener("focusin", (event) => this.#enter(event.target));
+    const onward = (button) => (getComputedStyle(button.closest(".text-words-side")).direction === "rtl" ? -1 : 1);
+    // The Tab key passes a long text in one step.
+    if (!tagOf) roving(this.element, "button.text-word", {onward})();
   }
 
   /**
@@ -147,31 +148,13 @@ export class WordsOfText {
     this.buttons[word] = button;
     return button;
   }
-
-  /** Arrow keys go from word to word, so that the Tab key passes a long text in one step. */
-  #move(event) {
-    const place = this.buttons.indexOf(event.target.closest("button.text-word"));
-    if (place < 0 || event.altKey || event.ctrlKey || event.metaKey) return;
-    const onward = getComputedStyle(event.target.closest(".text-words-side")).direction === "rtl" ? -1 : 1;
-    const steps = {ArrowRight: onward, ArrowLeft: -onward, ArrowDown: 1, ArrowUp: -1, Home: -place, End: this.buttons.length - 1 - place};
-    if (!(event.key in steps)) return;
-    event.preventDefault();
-    this.buttons[Math.min(this.buttons.length - 1, Math.max(0, place + steps[event.key]))].focus();
-  }
-
-  #enter(target) {
-    if (!target.matches("button.text-word")) return;
-    for (const button of this.element.querySelectorAll('button.text-word[tabindex="0"]')) button.tabIndex = -1;
-    target.tabIndex = 0;
-  }
 }
 
 function unseenNode(text) {
   const said = unseenSentence(text);
   if (!text.trim()) return text;
   if ([...text].length > UNSEEN_OPEN_MAX) {
-    const inner = element("div", {class: "scroll", tabIndex: 0, role: "region", aria: {label: said}, text});
-    return element("details", {class: "text-unseen"}, element("summary", {text: said}), inner);
+    return element("details", {class: "text-unseen"}, element("summary", {text: said}), scrolling(said, text));
   }
   return element("span", {class: "text-unseen"}, element("span", {text}), element("span", {class: "text-unseen-note", text: ` [${said}]`}));
 }

@@ -131,7 +131,7 @@ export function largestFirst(values) {
 /** Whether sentences tell something of a text: it is long, has several, and the values of this method sum to something. */
 export function hasSentences(header, attribution) {
   const several = header.words.length > SHORT_WORDS_MAX && header.words.at(-1).sentence > header.words[0].sentence;
-  return several && attribution.residual !== null;
+  return several && attribution.completenessResidual !== null;
 }
 
 /** The sentences of a text, the largest sizes first: [{text, value, share, words}]; `words` by index, the largest sizes first. */
@@ -158,7 +158,7 @@ export function attributionTotals(header, attribution, order, shown) {
   add("special", attribution.specialTotal);
   if (header.tokens.some((token) => token.unknown)) add("unknown", attribution.unknownTotal);
   if (header.unseen.length) add("unread", attribution.unseenTotal);
-  if (attribution.residual !== null) add("residual", attribution.residual);
+  if (attribution.completenessResidual !== null) add("residual", attribution.completenessResidual);
   return totals;
 }
 

@@ -1,6 +1,7 @@
 // The page of the HTTP routes: made from the server's OpenAPI document, each with a form that sends a request.
 
 import {element, replace} from "../viewer/dom.js";
+import {scrolling, tableNode} from "../viewer/tables.js";
 import {askDocument, send} from "./requests.js";
 
 const METHODS = ["get", "post"];
@@ -39,14 +40,12 @@ function rowsOf(schema, page, path = "", depth = 1) {
 function fieldTable(title, schema, page, needed) {
   const rows = rowsOf(schema, page);
   if (rows.length === 0) return null;
-  const head = element("tr", {}, ...["Field", "Type", "What it is"].map((text) => element("th", {text, scope: "col"})));
   const body = rows.map(({at, type, needed: must, said, values}) => element("tr", {},
     element("td", {}, element("code", {text: at}), needed && must ? " (needed)" : null),
     element("td", {text: type}),
     element("td", {text: said.split("\n")[0]}, values.length ? element("p", {class: "note", text: values.join(", ")}) : null)));
-  const table = element("table", {class: "fields"}, element("thead", {}, head), element("tbody", {}, ...body));
-  const box = element("div", {class: "scroll", tabIndex: 0, role: "region", aria: {label: title}}, table);
-  return element("details", {}, element("summary", {text: title}), box);
+  const table = tableNode({class: "fields", heads: ["Field", "Type", "What it is"]}, body);
+  return element("details", {}, element("summary", {text: title}), scrolling(title, table));
 }
 
 function labelled(id, label, control, className = "field") {
@@ -132,14 +131,12 @@ function routeOf(path, method, operation, page, tokenField) {
   const heading = element("h2", {id: `${id}-heading`, class: "path"}, element("span", {class: "method", text: method.toUpperCase()}), path);
   const failures = Object.entries(operation.responses).filter(([code]) => code !== "200").map(([code, each]) =>
     element("tr", {}, element("td", {text: code}), element("td", {text: resolved(each, page).description})));
-  const table = element("table", {}, element("tbody", {}, ...failures));
-  const section = element("section", {id, class: "panel route", aria: {labelledby: `${id}-heading`}}, heading,
+  return element("section", {id, class: "panel route", aria: {labelledby: `${id}-heading`}}, heading,
     element("p", {class: "said", text: operation.description ?? operation.summary}),
     form, status, shown, command,
     asked ? fieldTable("Fields of the request", asked.schema, page, true) : null,
     fieldTable("Fields of the answer", answered.schema, page, false),
-    failures.length ? element("details", {}, element("summary", {text: "Errors"}), table) : null);
-  return section;
+    failures.length ? element("details", {}, element("summary", {text: "Errors"}), tableNode({}, failures)) : null);
 }
 
 async function start() {

@@ -3,10 +3,12 @@
 import json
 import random
 from collections import Counter
+from dataclasses import fields
 
 import pytest
 
 from sentiment_tools.loadtest.durations import LONGEST_US, Durations, of
+from sentiment_tools.loadtest.messages import line_of, message_of
 from sentiment_tools.loadtest.results import Group, Part, Point, Second, merge
 
 
@@ -59,12 +61,10 @@ def test_histograms_add_up_and_survive_their_encoding() -> None:
     assert back.longest_s == pytest.approx(LONGEST_US / 1e6, rel=1e-3)
 
 
-def test_an_empty_histogram_is_zero_and_a_damaged_one_is_refused() -> None:
+def test_an_empty_histogram_is_zero() -> None:
     empty = Durations(Durations().encode())
 
     assert (len(empty), empty.percentile(99), empty.percentiles([50]), empty.mean_s, empty.longest_s) == (0, 0.0, {50: 0.0}, 0.0, 0.0)
-    with pytest.raises(ValueError, match="expected an encoded HDR histogram, got 7 other characters"):
-        Durations("rubbish")
 
 
 def test_only_classifications_that_are_not_cancelled_are_judged() -> None:
@@ -124,9 +124,12 @@ def test_json_keeps_everything() -> None:
 
     written = json.loads(json.dumps(found.to_json()))
 
-    assert Point.from_json(written) == found
+    assert written.keys() >= {field.name for field in fields(Point)}
     assert written["percentiles_s"]["p50"] == found.percentile(50)
-    assert Part.from_json(json.loads(json.dumps(part().to_json()))) == part()
-    del written["lag"]
-    with pytest.raises(ValueError, match="not a measured point: KeyError: 'lag'"):
-        Point.from_json(written)
+    assert Durations(written["latency"]) == found.latency
+    assert written["by_class"]["interactive"]["outcomes"] == found.by_class["interactive"].outcomes
+    assert [Second(**second) for second in written["series"]] == list(series)
+
+
+def test_measurements_survive_the_way_from_another_process() -> None:
+    assert message_of(line_of({"part": part()}).strip()) == {"part": part()}
