@@ -1,14 +1,19 @@
 """The progress of long work on standard error: on a terminal a line that is rewritten each second, in a log a new one every 10 seconds."""
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
 from typing import TextIO
 
+from sentiment.files.visible import fitted
+
 # No progress is shown for work that ends sooner.
 AFTER_S = 2.0
 TERMINAL_EVERY_S, LOG_EVERY_S = 1, 10
+# Of a terminal that does not know its size.
+COLUMNS = 80
 
 
 def every_s(stream: TextIO) -> int:
@@ -40,7 +45,10 @@ class Progress:
 
     def _write(self, end: str) -> None:
         line = self._line(max(1e-9, time.monotonic() - self._begun_at))
-        sys.stderr.write((f"\r{line:<100}" if sys.stderr.isatty() else line) + end)
+        if sys.stderr.isatty():
+            # In the last column some terminals begin the next line already.
+            line = "\r" + fitted(line, (os.get_terminal_size(sys.stderr.fileno()).columns or COLUMNS) - 1)
+        sys.stderr.write(line + end)
         sys.stderr.flush()
 
 
