@@ -1,6 +1,6 @@
 """The report of a study of explanations, as terminal text and as an HTML page with plots."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sentiment_models.explanations import pictures, tables, training_page
 from sentiment_models.explanations.attention_tables import attention_tables, not_measured
@@ -108,23 +108,25 @@ def _dataset(one: DatasetFound, found: Findings) -> Iterator[Section]:
 def _against_random(one: DatasetFound) -> str:
     """Draw both measures as differences to random orders; above 0 is better for both."""
     drawn = []
-    for measure, field in (("comprehensiveness", "over_random"), ("sufficiency", "under_random")):
-        rows = [
-            Row(name, {operator: getattr(item, field) for operator, item in method.operators.items()})
-            for name, method in one.methods.items()
-            if name != "random"
-        ]
-        rows.sort(key=lambda row: -sum(item.mean for item in row.operators.values() if item is not None))
-        words = f"{measure} minus that of random" if field == "over_random" else f"random's {measure} minus the method's"
-        png = pictures.forest(rows, f"{words} (right of 0: better than random)", measure)
-        drawn.append(picture(png, f"{measure} of each method compared with random orders, with intervals; the tables have the figures."))
+    for measure, field, words in (
+        ("comprehensiveness", "over_random", "comprehensiveness minus that of random"),
+        ("sufficiency", "under_random", "random's sufficiency minus the method's"),
+    ):
+        methods = [(name, method) for name, method in one.methods.items() if name != "random"]
+        rows = [Row(name, {operator: getattr(item, field) for operator, item in method.operators.items()}) for name, method in methods]
+        alt = f"{measure} of each method compared with random orders, with intervals; the tables have the figures."
+        drawn.append(_forest(rows, f"{words} (right of 0: better than random)", measure, alt))
     return "".join(drawn)
 
 
 def _against_others(one: DatasetFound, default: str) -> str:
     rows = [Row(item.than, item.operators) for item in one.comparisons if item.better == default]
-    rows.sort(key=lambda row: -sum(item.mean for item in row.operators.values() if item is not None))
-    drawn = pictures.forest(
-        rows, "difference in comprehensiveness (right of 0: the default is better)", f"{default}, the default, minus ..."
-    )
-    return picture(drawn, f"Comprehensiveness of {default} minus that of each other method, with intervals; the table has the figures.")
+    words = "difference in comprehensiveness (right of 0: the default is better)"
+    alt = f"Comprehensiveness of {default} minus that of each other method, with intervals; the table has the figures."
+    return _forest(rows, words, f"{default}, the default, minus ...", alt)
+
+
+def _forest(rows: Sequence[Row], words: str, title: str, alt: str) -> str:
+    """Draw rows, the largest sum of differences first."""
+    ordered = sorted(rows, key=lambda row: -sum(item.mean for item in row.operators.values() if item is not None))
+    return picture(pictures.forest(ordered, words, title), alt)

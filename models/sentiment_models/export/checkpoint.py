@@ -88,24 +88,17 @@ class Checkpoint:
 
     def explained(self, feeds: Feeds, label: NDArray[np.int64], alpha: NDArray[np.float32], baseline_ids: NDArray[np.int64]) -> Explained:
         """Compute in torch, in fp32, the outputs of the explain graph for the same feeds."""
-        table = self._model.get_input_embeddings()
-        words, base = (table(torch.from_numpy(ids)).detach() for ids in (feeds["input_ids"], baseline_ids))
-        between = (base + torch.from_numpy(alpha)[:, None, None] * (words - base)).requires_grad_()
-        # By a hook and not as inputs_embeds, because some families derive positions from the ids.
-        handle = table.register_forward_hook(lambda *_: between)
-        try:
-            given = {name: torch.from_numpy(array) for name, array in feeds.items()}
+        given = {name: torch.from_numpy(array) for name, array in feeds.items()}
+        with between(self._model, given["input_ids"], torch.from_numpy(baseline_ids), torch.from_numpy(alpha)) as (point, ends):
             found = self._model(**given, output_attentions=True, output_hidden_states=True)
-        finally:
-            handle.remove()
         chosen = found.logits.gather(1, torch.from_numpy(label)[:, None]).sum()
-        by_words, *by_attention = torch.autograd.grad(chosen, [between, *found.attentions])
+        by_words, *by_attention = torch.autograd.grad(chosen, [point, *found.attentions])
         return Explained(
             logits=found.logits.detach().numpy(),
             attentions=[one.detach().numpy() for one in found.attentions],
             attention_gradients=[one.numpy() for one in by_attention],
             hidden=[one.detach().numpy() for one in found.hidden_states],
-            dots=torch.stack([(by_words * one).sum(-1) for one in (words, base)], -1).numpy(),
+            dots=torch.stack([(by_words * one).sum(-1) for one in ends], -1).numpy(),
         )
 
     @property
@@ -199,6 +192,26 @@ def _classifier(path: Path, **settings: Any) -> PreTrainedModel:
         raise BadCheckpoint(f"{path}: not a fine-tuned classifier: the weights lack {missing}")
     classifier: PreTrainedModel = model.eval()
     return classifier
+
+
+@contextmanager
+def between(
+    model: Any, ids: torch.Tensor, baseline: torch.Tensor, alpha: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]]:  # Any: transformers has no one type for its models
+    """Let a model read, for its ids, embeddings between those of a baseline (alpha 0) and of the ids (1).
+
+    Yields:
+        The embeddings that it reads, of which gradients can be taken, and both ends: of the ids and of the baseline.
+    """
+    table = model.get_input_embeddings()
+    words, base = (table(one).detach() for one in (ids, baseline))
+    point = (base + alpha[:, None, None] * (words - base)).requires_grad_()
+    # By a hook and not as inputs_embeds, because some families derive positions from the ids.
+    handle = table.register_forward_hook(lambda *_: point)
+    try:
+        yield point, (words, base)
+    finally:
+        handle.remove()
 
 
 def save_weights(stored: Weights, path: Path) -> None:

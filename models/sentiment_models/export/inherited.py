@@ -83,21 +83,10 @@ def hand_on(inherited: Inherited | None, folder: Path) -> None:
 
 
 def _of_manifest(manifest: Manifest, bundle: str, folder: Path) -> Inherited:
-    same = (
-        "labels",
-        "max_tokens",
-        "pairs",
-        "default_truncation",
-        "head_tail",
-        "windows",
-        "calibration",
-        "explanations",
-        "mixed",
-        "targets",
-    )
+    own = {"bundle", "references", "spellings"}
     return Inherited(
         bundle=bundle,
-        **{name: getattr(manifest, name) for name in same},
+        **{name: getattr(manifest, name) for name in Inherited.model_fields.keys() - own},
         references=tuple(sorted(manifest.references)),
         spellings=spellings_of(folder / TOKENIZER_FILE),
     )

@@ -15,7 +15,6 @@ DESCRIPTION = (
 EXPERIMENT_HELP = {
     "reviews": "reviews drawn for training and development, equally from each label",
     "test_reviews": "test reviews drawn; 0: all",
-    "labels": "label names",
     "max_tokens": "max tokens of a review; longer ones are cut",
     "epochs": "passes over the reviews",
     "width": "dimensions of the models from scratch",
@@ -25,6 +24,7 @@ EXPERIMENT_HELP = {
     "batch_rows": "reviews per batch",
     "dev_fraction": "share of the reviews in the development set",
     "seed": "seed of the draw, split, order, weights and dropout",
+    "labels": "label names",
 }
 
 
