@@ -34,7 +34,7 @@ from sentiment_models.evaluation.metrics import Logits
 from sentiment_models.export.families import FAMILIES, Family
 from sentiment_models.export.graphs.graph import resolve_aliases, strip_varying
 from sentiment_models.export.graphs.quantize import INT8, OPSET_MIN
-from sentiment_models.export.labels import labels_of, read_config
+from sentiment_models.export.labels import check_folder, labels_of, read_config
 from sentiment_models.export.manifest import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object, write_object
 from sentiment_models.export.spellings import without_spellings
 from sentiment_models.export.verify import Explained
@@ -258,6 +258,23 @@ def from_pretrained(
         return kind.from_pretrained(path, config=config, **settings)
     state = {name: torch.from_numpy(array) for name, array in weights.items()}
     return kind.from_pretrained(None, config=config, state_dict=state, **settings)
+
+
+@contextmanager
+def loading(base: str, what: str) -> Iterator[str]:
+    """Yield the family of a base's folder. ``what``: the base is to be loaded as this within.
+
+    Raises:
+        BadCheckpoint: the folder is not one of a model, its weights are damaged, or whatever transformers raised.
+    """
+    check_folder(Path(base))
+    check_weights(base)
+    try:
+        yield str(read_object(Path(base) / CONFIG_FILE).get("model_type"))
+    except BadCheckpoint:
+        raise
+    except Exception as error:  # transformers and safetensors raise a dozen kinds for a damaged checkpoint
+        raise BadCheckpoint(f"{base}: cannot be loaded as {what}: {error}") from error
 
 
 def load_classifier(path: Path) -> tuple[PreTrainedModel, Any]:  # transformers has no one type for its tokenizers

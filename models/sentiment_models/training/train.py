@@ -23,13 +23,10 @@ from sentiment_models.data.corpus import PARTS, Corpus, read_corpus, target_of, 
 from sentiment_models.data.erased import HOLE, MASK
 from sentiment_models.data.labelled import TextOrPair, batches, cut_sorted, evaluation_steps, json_lines
 from sentiment_models.errors import BadCheckpoint, ModelsError
-from sentiment_models.export.checkpoint import base_tokenizer
+from sentiment_models.export.checkpoint import base_tokenizer, loading
 from sentiment_models.export.families import FAMILIES, check_reads
 from sentiment_models.export.inherited import inherited_of
-from sentiment_models.export.labels import check_folder
-from sentiment_models.export.manifest import CONFIG_FILE, read_object
 from sentiment_models.export.provenance import Json, files_trained_on
-from sentiment_models.export.weights import check_weights
 from sentiment_models.training.bases import TRAINING_FILE, content_of, folder_of, name_of, training_of
 from sentiment_models.training.distributed import Processes, is_first_process, join
 from sentiment_models.training.emoji import add_emoji
@@ -302,10 +299,7 @@ def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, An
     """
     if not recipe.base:
         return fresh_classifier(recipe, texts)
-    check_folder(Path(recipe.base))
-    check_weights(recipe.base)
-    try:
-        family = read_object(Path(recipe.base) / CONFIG_FILE).get("model_type")
+    with loading(recipe.base, "a classifier") as family:
         if family not in FAMILIES:
             raise BadCheckpoint(f"{recipe.base}: model_type must be one of {', '.join(FAMILIES)}, got {family}")
         config = AutoConfig.from_pretrained(recipe.base)
@@ -313,10 +307,6 @@ def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, An
         dither = None if recipe.head_only else recipe.seed
         model = load_with_head(recipe.base, config, recipe.labels, recipe.new_head, dither, _say)
         tokenizer = base_tokenizer(recipe.base)
-    except BadCheckpoint:
-        raise
-    except Exception as error:  # transformers and safetensors raise a dozen kinds for a damaged checkpoint
-        raise BadCheckpoint(f"{recipe.base}: cannot be loaded as a classifier: {error}") from error
     check_reads(recipe.base, model.config, recipe.max_tokens)
     return model, tokenizer
 
