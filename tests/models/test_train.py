@@ -168,11 +168,6 @@ def test_a_head_learns_alone_with_its_pooler(recipe: Recipe, tmp_path: Path) -> 
     assert learned == {f"{module}.{kind}" for module in ("bert.pooler.dense", "classifier") for kind in ("weight", "bias")}
 
 
-def test_head_only_needs_a_base(recipe: Recipe) -> None:
-    with pytest.raises(ModelsError, match="head_only needs a base"):
-        replace(recipe, base="", head_only=True)
-
-
 def test_the_development_set_is_written_and_shares_no_text_with_training(whole: Path, recipe: Recipe) -> None:
     record = json.loads((whole / "best" / "training.json").read_bytes())
 
