@@ -28,7 +28,7 @@ P = TypeVar("P", bound=Progress)
 
 
 class Loop(ABC, Generic[P]):
-    """Takes a step per batch of ``plan``, and evaluates after the steps ``evaluate_at``. Whoever extends it sets these fields.
+    """Takes a step per batch of ``plan``, and evaluates after the steps ``evaluate_at``. A subclass sets these fields.
 
     ``plan``: what the batch is of, as the methods take it, and the batch.
     """
