@@ -9,7 +9,6 @@ from sentiment_models.data.labelled import Example
 from sentiment_models.evaluation import calibration
 from sentiment_models.evaluation.calibration import FINE_TUNE_SPREAD, UNKNOWN_SPREAD, Calibration, calibrate, calibrated_on, fit_near
 from sentiment_models.evaluation.metrics import abstain_threshold, fit_temperature, probabilities
-from sentiment_models.export.inference import Answers
 
 BASE = Calibration(temperature=1.2, abstain_below=0.6)
 
@@ -53,7 +52,7 @@ def test_the_interval_holds_the_temperature_that_the_labels_were_drawn_with(text
 
 def _calibrated(monkeypatch: pytest.MonkeyPatch, texts: int, base: Calibration | None) -> Calibration:
     logits, labels = _drawn(texts, 1.0)
-    monkeypatch.setattr(calibration, "answer", lambda *_: Answers(logits, 0, 0))
+    monkeypatch.setattr(calibration, "answer", lambda *_: logits)
     graph: Any = None  # not reached
     return calibrate(graph, [Example(f"text {n}", int(label)) for n, label in enumerate(labels)], ("negative", "positive"), base)
 

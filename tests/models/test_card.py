@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from sentiment_models.cli import main
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.evaluate import Dataset, evaluate
 from sentiment_models.evaluation.findings import Evaluation
-from sentiment_models.export.export import Exported
 from sentiment_models.export.manifest import MANIFEST_FILE, digest_without_card, read_object
 from sentiment_models.reports.about import read_about
 from sentiment_models.reports.card import write_card
@@ -21,13 +19,6 @@ from sentiment_models.reports.evaluation_page import as_text
 from sentiment_models.reports.record import NOTHING, Record, read_record, record_path
 from sentiment_models.reports.record_tables import tables, training_stages
 from tests.approved import assert_approved
-from tests.models.tiny_bert import sentences, write_tsv
-
-
-@pytest.fixture
-def bundle(exported: tuple[Path, Exported], tmp_path: Path) -> Path:
-    """A copy that a test may change."""
-    return Path(shutil.copytree(exported[0], tmp_path / "tiny" / "1"))
 
 
 def _record(bundle: Path, **provenance: object) -> None:
@@ -35,21 +26,6 @@ def _record(bundle: Path, **provenance: object) -> None:
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     manifest["provenance"].update(provenance)
     (bundle / "manifest.json").write_text(json.dumps(manifest))
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """100 labelled sentences, one of them longer than the model reads."""
-    rows = [*sentences(99, seed=8), (1, "very " * 100 + "good")]
-    return Dataset("made/up", write_tsv(tmp_path_factory.mktemp("made") / "up.tsv", rows))
-
-
-@pytest.fixture(scope="module")
-def evaluation(exported: tuple[Path, Exported], dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
-    """The served graph's figures on it."""
-    undecided = tmp_path_factory.mktemp("undecided") / "u.tsv"
-    undecided.write_text("fr\tle film\nfr\til fait froid\nen\tthe film\n", encoding="utf-8")
-    return evaluate(exported[0], [dataset], threads=2, undecided=undecided)
 
 
 def test_the_card_holds_the_measured_figures_and_the_bundle_stays_valid(bundle: Path, evaluation: Evaluation) -> None:

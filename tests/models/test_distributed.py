@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch.distributed import TCPStore
 
@@ -23,8 +25,7 @@ from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
 BATCH_ROWS = 8
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-@pytest.mark.parametrize("rows", [1, 2, 4, 7, 8])
+@given(st.integers(1, 8), st.integers(1, 30))
 def test_the_shares_add_up_to_the_batch_and_its_weight(count: int, rows: int) -> None:
     batch = list(range(rows))
 
@@ -34,11 +35,6 @@ def test_the_shares_add_up_to_the_batch_and_its_weight(count: int, rows: int) ->
     assert sum(weight for _, weight in shares) == pytest.approx(1)
     assert all(share for share, _ in shares)
     assert max(len(share) for share, _ in shares) - min(len(share) for share, weight in shares if weight) <= 1
-
-
-def test_the_share_of_a_single_process_is_the_batch() -> None:
-    batch = [3, 1, 2]
-
     assert Processes().share(batch) == (batch, 1.0)
 
 

@@ -1,9 +1,7 @@
 """Measuring a bundle through the service's modules, and recording the figures."""
 
 import json
-import random
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,42 +10,24 @@ import pytest
 from sentiment.errors import BadBundle
 from sentiment.model.bundle import load_bundle
 from sentiment.model.classifier import load_classifier
-from sentiment.model.tokenizer import Row, Windows
+from sentiment.model.tokenizer import Windows
 from sentiment_models.cli import main
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
 from sentiment_models.evaluation.compare import compare
 from sentiment_models.evaluation.evaluate import Dataset, evaluate, record
-from sentiment_models.evaluation.findings import Evaluation, read_evaluation
+from sentiment_models.evaluation.findings import Evaluation
 from sentiment_models.evaluation.probes import read_kinds
 from sentiment_models.explanations.subject import Subject
 from sentiment_models.export.export import Exported
-from sentiment_models.export.inference import Graph, answer, by_length, serve
+from sentiment_models.export.inference import Graph, answer, serve
 from sentiment_models.export.manifest import sha256
 from sentiment_models.reports import plots
 from sentiment_models.reports.card import write_card
 from sentiment_models.reports.evaluation_page import as_page, as_text
 from sentiment_models.reports.record import Record
+from sentiment_models.stored import stored
 from tests.models import tampered
 from tests.models.tiny_bert import sentences, write_tsv
-
-
-@pytest.fixture
-def bundle(exported: tuple[Path, Exported], tmp_path: Path) -> Path:
-    """A copy that a test may change."""
-    return Path(shutil.copytree(exported[0], tmp_path / "tiny" / "1"))
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """100 labelled sentences, one of them longer than the model reads."""
-    rows = [*sentences(99, seed=8), (1, "very " * 100 + "good")]
-    return Dataset("made/up", write_tsv(tmp_path_factory.mktemp("made") / "up.tsv", rows))
-
-
-@pytest.fixture(scope="module")
-def evaluation(exported: tuple[Path, Exported], dataset: Dataset) -> Evaluation:
-    """The served graph's figures on it."""
-    return evaluate(exported[0], [dataset], threads=2)
 
 
 @pytest.fixture
@@ -176,16 +156,13 @@ def test_behaviours_are_held_against_a_model_that_calls_its_labels_negative_and_
     assert any(one.failures for one in evaluation.behaviours)
 
 
-@pytest.mark.usefixtures("no_behaviours")
-def test_texts_without_an_answer_are_counted_by_kind(exported: tuple[Path, Exported], dataset: Dataset, tmp_path: Path) -> None:
-    (tmp_path / "u.tsv").write_text("fr\tle film\nen\tthe film\nfr\tbon\n", encoding="utf-8")
+def test_texts_without_an_answer_are_counted_by_kind(exported: tuple[Path, Exported], evaluation: Evaluation) -> None:
     classifier = load_classifier(exported[0])
+    texts = ("le film", "il fait froid", "the film")
 
-    found = evaluate(exported[0], [dataset], threads=1, undecided=tmp_path / "u.tsv").undecided
+    found = evaluation.undecided
 
-    abstained = [
-        classifier.score(classifier.run([classifier.tokenizer.encode(text)])[0]).abstain for text in ("le film", "bon", "the film")
-    ]
+    abstained = [classifier.score(classifier.run([classifier.tokenizer.encode(text)])[0]).abstain for text in texts]
     assert {kind: one.rows for kind, one in found.items()} == {"fr": 2, "en": 1}
     assert [found["fr"].caught, found["en"].caught] == [sum(abstained[:2]), abstained[2]]
 
@@ -241,23 +218,11 @@ def test_answers_come_in_the_order_of_the_texts_and_do_not_depend_on_threads(exp
     classifier = load_classifier(exported[0])
     texts = [text for _, text in sentences(70, seed=11)]
 
-    found = [answer(Graph(classifier.tokenizer, classifier.session), texts, threads=threads).logits for threads in (1, 3)]
+    found = [answer(Graph(classifier.tokenizer, classifier.session), texts, threads=threads) for threads in (1, 3)]
 
     expected = np.array([classifier.run([classifier.tokenizer.encode(text)])[0] for text in texts], np.float32)
     assert (found[0] == expected).all()
     assert (found[1] == expected).all()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_batches_by_length_hold_every_row_once_within_the_limits(seed: int) -> None:
-    rng = random.Random(seed)
-    rows = [Row([0] * rng.randint(2, 512), None, False) for _ in range(500)]
-
-    groups = list(by_length(rows))
-
-    assert sorted(index for group in groups for index in group) == list(range(500))
-    assert all(len(group) <= 16 and len(group) * max(rows[index].tokens for index in group) <= 2048 for group in groups)
-    assert max(groups[0], key=lambda index: rows[index].tokens) == max(range(500), key=lambda index: rows[index].tokens)
 
 
 @pytest.mark.usefixtures("no_behaviours")
@@ -345,15 +310,15 @@ def test_figures_of_another_bundle_or_truncation_are_not_recorded(
 def test_an_evaluation_is_read_from_its_file_and_one_of_an_earlier_version_is_refused(tmp_path: Path, evaluation: Evaluation) -> None:
     file = tmp_path / "e.json"
     file.write_text(evaluation.model_dump_json())
-    assert read_evaluation(file) == evaluation
+    assert stored(file, Evaluation, "evaluate --json") == evaluation
 
     old = json.loads(file.read_bytes())
     del old["datasets"]["made/up"]["classes"]
     file.write_text(json.dumps(old))
 
-    where = r"e\.json: not an evaluation of this version: datasets\.made/up\.classes: Field required; run evaluate --json again"
+    where = r"e\.json: not written by evaluate --json of this version: datasets\.made/up\.classes: Field required; run the command again"
     with pytest.raises(ModelsError, match=where):
-        read_evaluation(file)
+        stored(file, Evaluation, "evaluate --json")
 
 
 @pytest.mark.usefixtures("no_behaviours")
@@ -366,7 +331,7 @@ def test_the_command_writes_json_and_a_page(
 
     assert main(["evaluate", str(exported[0]), f"up={dataset.path}", "--json", str(json_file), "--html", str(page), *options]) == 0
 
-    written = read_evaluation(json_file)
+    written = stored(json_file, Evaluation, "evaluate --json")
     assert (written.truncation, written.undecided["fr"].rows, list(written.datasets)) == ("windows", 1, ["up"])
     assert "<h2>Texts without an answer</h2>" in page.read_text(encoding="utf-8")
     assert "English without sentiment" in capsys.readouterr().out

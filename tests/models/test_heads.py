@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from sentiment.model.bundle import load_bundle
 from sentiment_models.cli import main
-from sentiment_models.errors import BadCheckpoint, ModelsError
+from sentiment_models.errors import BadCheckpoint
 from sentiment_models.export.checkpoint import base_tokenizer, from_pretrained
 from sentiment_models.export.graphs.quantize import INT8, columns_int8, factor_int8
 from sentiment_models.export.labels import named_labels
@@ -250,11 +250,6 @@ def test_from_scratch_no_folder_names_the_labels(tmp_path: Path, monkeypatch: py
 
     assert named_labels(".") == OTHERS
     assert named_labels("") is None
-
-
-def test_a_new_head_needs_a_base() -> None:
-    with pytest.raises(ModelsError, match="new_head needs a base"):
-        Recipe("", (), new_head=True)
 
 
 def test_a_bundle_with_a_new_head_serves_the_new_labels(tmp_path: Path) -> None:

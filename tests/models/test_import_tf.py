@@ -1,12 +1,9 @@
 """A checkpoint of the original TensorFlow BERT as a base: TensorFlow itself writes it, NumPy says what it must answer."""
 
-import fcntl
 import json
 import os
 import shutil
 import subprocess
-import sys
-import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +14,7 @@ from transformers import AutoTokenizer, BertConfig, BertForPreTraining, BertMode
 
 from sentiment_models.cli import main
 from sentiment_models.study.tensorflow_bert import _variables
-from tests.conftest import leave_out
+from tests.environments import environment
 from tests.models import original_bert
 from tests.models.tiny_bert import sentences, write_tsv
 
@@ -25,28 +22,12 @@ ROOT = Path(__file__).parents[2]
 # Beside the packages of this environment, which it does not change: 1.4 GB. Installation and tests take from two minutes, so the gate
 # leaves them out: ``pytest -m thorough tests/models/test_import_tf.py``.
 TENSORFLOW = "tensorflow-cpu==2.21.0"
-FOLDER = ROOT / "build" / "tools" / "tensorflow"
-INSTALL_S_MAX = 400
 
 
 @pytest.fixture(scope="module")
 def tensorflow() -> Path:
     """The Python of an environment that has it and all of ours; made at the first run, and kept."""
-    python, stamp = FOLDER / "bin" / "python", FOLDER / ".installed"
-    FOLDER.parent.mkdir(parents=True, exist_ok=True)
-    with FOLDER.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (stamp.is_file() and stamp.read_text() == TENSORFLOW):
-            try:
-                subprocess.run([sys.executable, "-m", "venv", "--clear", FOLDER], check=True, capture_output=True, timeout=INSTALL_S_MAX)
-                version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-                (FOLDER / "lib" / version / "site-packages" / "ours.pth").write_text(sysconfig.get_path("purelib") + "\n")
-                install = [python, "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", TENSORFLOW]
-                subprocess.run(install, check=True, capture_output=True, timeout=INSTALL_S_MAX)
-            except (OSError, subprocess.SubprocessError) as error:
-                leave_out("tensorflow", f"could not be installed ({type(error).__name__})")
-            stamp.write_text(TENSORFLOW)
-    return python
+    return environment("tensorflow", [TENSORFLOW], sees_ours=True)
 
 
 @pytest.fixture(scope="module")

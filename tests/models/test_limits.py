@@ -36,3 +36,9 @@ def test_the_limits_are_allowed_and_values_beyond_them_are_refused(kind: str, na
 
 def test_every_number_of_a_recipe_has_limits() -> None:
     assert set().union(*NAMES.values()) - FREE - SHAPE == LIMITS.keys()
+
+
+@pytest.mark.parametrize("name", ["head_only", "new_head"])
+def test_what_is_of_a_head_needs_a_base(name: str) -> None:
+    with pytest.raises(ModelsError, match=f"{name} needs a base"):
+        Recipe("", (), **{name: True})

@@ -1,7 +1,6 @@
 """Measuring the ways of reading long texts on a real bundle, and writing the best into its manifest."""
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,12 +23,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (label, " ".join(text for _, text in sentences(8, seed=number, words_max=30))) for number, (label, _) in enumerate(sentences(30))
     ]
     return write_tsv(tmp_path_factory.mktemp("long") / "texts.tsv", [*sentences(20, seed=9), *long])
-
-
-@pytest.fixture
-def bundle(exported: tuple[Path, Exported], tmp_path: Path) -> Path:
-    """A copy that a test may change."""
-    return Path(shutil.copytree(exported[0], tmp_path / "tiny" / "1"))
 
 
 @pytest.fixture(scope="module")

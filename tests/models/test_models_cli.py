@@ -107,13 +107,6 @@ def test_an_interruption_is_exit_code_130_and_says_what_continues(
     assert capsys.readouterr().err == told
 
 
-@pytest.mark.parametrize("command", ["train", "export", "evaluate", "card"])
-def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command, "--help"]) == 0
-
-    assert command in capsys.readouterr().out
-
-
 def test_every_field_of_a_recipe_is_a_flag() -> None:
     others = {"base", "sources", "tails", "ends", "erased", "undecided", "reading"}
 

@@ -5,6 +5,8 @@ import re
 from difflib import SequenceMatcher
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sentiment_models.data.perturb import detokenize, recase, sentence_case, typos
 
@@ -69,11 +71,11 @@ def test_white_space_becomes_one_space() -> None:
     assert detokenize("  a \t b\n c ") == "a b c"
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_slips_are_swaps_or_omissions_of_letters_within_words(seed: int) -> None:
-    text = " ".join([LONG] * (1 + seed % 4))
+@given(st.randoms(use_true_random=False), st.integers(1, 4))
+def test_slips_are_swaps_or_omissions_of_letters_within_words(rng: random.Random, times: int) -> None:
+    text = " ".join([LONG] * times)
 
-    typed = typos(text, random.Random(seed))
+    typed = typos(text, rng)
 
     pairs = [(a, b) for a, b in zip(text.split(), typed.split(), strict=True) if a != b]
     assert len(pairs) == len(text.split()) // 10

@@ -204,22 +204,11 @@ def test_documents_are_read_from_lines_and_from_labelled_files(tmp_path: Path) -
     assert list(read_documents(tmp_path / "c.jsonl")) == ["one", "two"]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "told"),
-    [
-        ("a.txt", b"\n\n", "the file has no example"),
-        ("a.txt", b"one\n\xff\n", r"a\.txt: line 2: has bytes that are not"),
-        ("a.tsv", b"0\tone\ntwo\n", r"a\.tsv: line 2: expected label<TAB>text, but the line has no tab"),
-        ("a.jsonl", b'{"text": "x"}\n[]\n', r"a\.jsonl: line 2: expected a JSON object, got an array"),
-        ("a.pdf", b"x", r"texts must be in a file of \.txt, .*, got '\.pdf'"),
-        ("a.txt.gz", b"x", r"a\.txt\.gz: cannot be decompressed"),
-    ],
-)
-def test_a_bad_file_of_documents_is_refused_by_name(tmp_path: Path, name: str, content: bytes, told: str) -> None:
-    (tmp_path / name).write_bytes(content)
+def test_a_bad_file_of_documents_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_bytes(b"0\tone\ntwo\n")
 
-    with pytest.raises(BadData, match=told):
-        list(read_documents(tmp_path / name))
+    with pytest.raises(BadData, match=r"a\.tsv: line 2: expected label<TAB>text, but the line has no tab"):
+        list(read_documents(tmp_path / "a.tsv"))
 
 
 def test_a_run_killed_with_sigkill_and_resumed_ends_with_the_weights_of_an_uninterrupted_one(

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from sentiment_models.cli import main
 from sentiment_models.export.export import Exported
 from tests.models.test_export import DAMAGED_WEIGHTS
-from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
+from tests.models.tiny_bert import save_tiny_bert
 
 # What stands before a checkpoint, and behind it.
 READERS = {
@@ -20,27 +20,6 @@ READERS = {
     "resize": (["resize"], ["--layers", "3", "--out", "OUT"]),
     "export": (["export"], ["--out", "OUT/1", "--name", "tiny"]),
 }
-
-
-@pytest.fixture
-def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    places = {
-        "DATA": write_tsv(tmp_path / "data.tsv", sentences(200)),
-        "TEXTS": tmp_path / "texts.txt",
-        "WHOLE": save_tiny_bert(tmp_path / "whole"),
-        "OUT": tmp_path / "out",
-        "OUT/1": tmp_path / "out" / "1",
-    }
-    places["TEXTS"].write_text("".join(f"{text}\n" for _, text in sentences(200)), encoding="utf-8")
-
-    def run(*argv: str | Path) -> str:
-        given = [str(places.get(str(one), one)) for one in argv]
-        before = sorted(tmp_path.rglob("*"))
-        assert main(given) == 1
-        assert sorted(tmp_path.rglob("*")) == before
-        return capsys.readouterr().err.splitlines()[-1].replace(str(tmp_path), "")
-
-    return run
 
 
 @pytest.mark.parametrize("command", READERS)
@@ -54,7 +33,7 @@ def test_a_truncated_checkpoint_is_named_with_what_to_do(
     assert message in refused(*before, tmp_path / "cut", *behind)
 
 
-@pytest.mark.parametrize("command", ["label", "average", "resize"])
+@pytest.mark.parametrize("command", ["label", "average", "resize", "export"])
 def test_a_checkpoint_of_another_family_or_without_its_head_answers_nothing(
     command: str, refused: Callable[..., str], tmp_path: Path
 ) -> None:

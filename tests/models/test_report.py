@@ -12,7 +12,6 @@ from sentiment_models.evaluation.metrics import Bin
 from sentiment_models.reports.plots import confusion, curves, reliability
 from sentiment_models.reports.report import check_writable, picture
 from sentiment_tools.reports.html_report import Section, markdown, page, paragraph, plain, table
-from sentiment_tools.reports.plot_style import SERIES_MAX
 
 PNG = b"\x89PNG\r\n\x1a\n"
 VOID = {"meta", "img", "br"}
@@ -120,11 +119,6 @@ def test_plots_are_pngs_and_equal_for_equal_input() -> None:
     assert drawn[0] == drawn[1]
     assert all(png.startswith(PNG) for png in drawn[0])
     assert len(set(drawn[0])) == 3
-
-
-def test_more_curves_than_can_be_distinguished_are_refused() -> None:
-    with pytest.raises(ValueError, match="29 curves; the limit is 28"):
-        curves({str(number): [(0, 0)] for number in range(SERIES_MAX + 1)}, "x", "y", "t")
 
 
 def test_outputs_are_checked_before_the_work(tmp_path: Path) -> None:

@@ -22,13 +22,10 @@ BOM = b"\xef\xbb\xbf"
     ("name", "content"),
     [
         ("bom.tsv", BOM + LINES),
-        ("bom.csv", BOM + CSV),
         ("bom.jsonl", BOM + JSONL),
         ("windows.tsv", LINES.replace(b"\n", b"\r\n")),
-        ("windows.csv", CSV.replace(b"\n", b"\r\n")),
         ("windows.jsonl", JSONL.replace(b"\n", b"\r\n")),
         ("open.tsv", LINES.removesuffix(b"\n")),
-        ("blank.csv", CSV.replace(b"\n0", b"\n\n0")),
         ("more.csv", b"id,label,note,text\n7,1,,good\n8,0,x,bad\n"),
         ("bom.tsv.gz", gzip.compress(BOM + LINES, mtime=0)),
     ],
@@ -39,28 +36,17 @@ def test_what_editors_and_spreadsheets_write_is_read_as_meant(tmp_path: Path, na
     assert list(read_examples(tmp_path / name, LABELS)) == TWO
 
 
-def _damaged(content: bytes) -> bytes:
-    packed = bytearray(gzip.compress(content, mtime=0))
-    packed[10:20] = b"\xff" * 10  # behind the header
-    return bytes(packed)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
         ("a.tsv", "1\tgut\n".encode("utf-16-le"), ": has NUL characters at its beginning; if it is UTF-16, choose --encoding utf-16-le"),
-        ("a.tsv", LINES.decode().encode("utf-16")[:-1], "truncated data after row 1; choose another with --encoding"),
         ("a.tsv", b"1\tgood\n0\tcaf\xe9\n", ": line 2: has bytes that are not of the file's encoding; choose it with --encoding, such as"),
-        ("a.csv", b"label,text\n1,good\n0,caf\xe9\n", ": line 3: has bytes that are not of the file's encoding"),
         (
             "a.jsonl",
             JSONL + b'{"label": 1, "text": "caf\xe9"}\n',
             ": line 3: is not UTF-8; convert the file, as with iconv -f WINDOWS-1252",
         ),
         ("a.tsv", gzip.compress(LINES, mtime=0), ": is compressed; rename it to .gz"),
-        ("a.tsv.gz", LINES, ": cannot be decompressed: Not a gzipped file (b'1\\t')"),
-        ("a.tsv.gz", gzip.compress(LINES * 1000, mtime=0)[:-12], "cannot be decompressed: Compressed file ended"),
-        ("a.tsv.gz", _damaged(b"".join(b"1\tgood %d\n" % n for n in range(9999))), "cannot be decompressed: Error -3"),
         ("a.tsv", LINES + b"1\tgo\0od\n", ": line 3: the text has a NUL character"),
         (
             "a.tsv",
@@ -87,19 +73,19 @@ def _damaged(content: bytes) -> bytes:
         ("a.csv", b"label,text\n1,good\n,bad\n", ": line 3: has no label; add it or delete the row"),
         ("a.csv", b"label,text,text\n1,a,b\n", ": the columns 2, 3 are all called 'text'; rename all but one"),
         ("a.csv", b"label,text,domain,domain\n1,a,b,c\n", ": the columns 3, 4 are all called 'domain'; rename all but one"),
-        (
-            "a.csv",
-            CSV + b"1,good, really\n",
-            ": line 4: has 3 fields, but the header has 2 fields; quote fields that contain the delimiter",
-        ),
-        ("a.csv", CSV + b"1\n", ": line 4: has 1 field, but the header has 2 fields"),
-        ("a.csv", CSV + b'1,"good\n0,bad\n', ":4: the quote that opens in line 4 is not closed"),
         ("a.csv", b"label,text\n1,\n", ": line 2: the text is empty; delete the row"),
         ("a.csv", b'label,text,probabilities\n1,good,"[0.2, 0.8]"\n', ": line 2: probabilities must be an array of numbers"),
         ("a.jsonl", JSONL + b'{"label": 1, "text": null}\n', ": line 3: 'text' is missing; correct the row or delete it"),
         ("a.jsonl", JSONL + b'{"label": true, "text": "good"}\n', ": line 3: 'label' must be a string or a whole number, got a boolean"),
         ("a.jsonl", JSONL + b'{"label": 1, "text": "\\ud83d"}\n', ": line 3: the text has half of a surrogate pair"),
         ("a.jsonl", JSONL + b'{"probabilities": [NaN, 1], "text": "x"}\n', ": line 3: probabilities must be an array of numbers"),
+        ("a.tsv", b"1\tgood\n7\tbad\n", ": line 2: label must be 0 to 1 or one of negative, positive, got '7'"),
+        ("a.tsv", b"1\tgood\n-1\tbad\n", "got '-1'"),
+        ("a.tsv", b"1\tgood\nnegative\tbad\n", ": line 2: label is a name, but line 1 has a number; use names or numbers throughout"),
+        ("a.tsv", b"1\tgood\n0 bad\n", ": line 2: expected label<TAB>text, but the line has no tab"),
+        ("a.tsv", b"", ": the file has no example"),
+        ("a.csv", b"label,body\n1,good\n", ":1: no column 'text'; the header has label, body"),
+        ("a.txt", b"good\n", ": labelled texts must be in a file of .csv, .tsv, "),
         ("a.jsonl", JSONL + b"[" * 100_000 + b"\n", ": line 3: is no JSON: RecursionError"),
     ],
 )

@@ -85,36 +85,13 @@ def test_a_run_killed_with_sigkill_and_resumed_ends_with_the_weights_of_an_unint
     assert {name: ours[name] for name in ours if name != SPEED} == {name: theirs[name] for name in theirs if name != SPEED}
 
 
-def test_an_interrupted_run_without_a_moving_average_resumes_without_a_difference(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain, step, steps = replace(recipe, ema=0.0), _Run._step, list[int]()
-
-    def breaks_once(run: _Run, rows: Sequence[Row], batch: Sequence[int]) -> float:
-        steps.append(run.progress.step)
-        if steps == [0, 1, 2, 3, 4, 5]:
-            raise KeyboardInterrupt
-        return step(run, rows, batch)
-
-    train(plain, tmp_path / "whole")
-    monkeypatch.setattr(_Run, "_step", breaks_once)
-    with pytest.raises(KeyboardInterrupt):
-        train(plain, tmp_path / "resumed", checkpoint_steps=2)
-    train(plain, tmp_path / "resumed", checkpoint_steps=2)
-
-    # The checkpoint of step 4 is continued.
-    assert steps == [*range(6), *range(4, 18)]
-    resumed, uninterrupted = _final_weights(tmp_path / "resumed"), _final_weights(tmp_path / "whole")
-    assert all(torch.equal(resumed[name], tensor) for name, tensor in uninterrupted.items())
-
-
 def test_the_moving_average_of_the_weights_is_saved(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, torch.Tensor]] = []
     kept: list[int] = []
     step, save, begin = _Run._step, _Run._save_best, _Run.__init__
 
     def remember(run: _Run) -> None:
-        seen.append({name: tensor.detach().clone() for name, tensor in run.model.state_dict().items()})
+        seen.append({name: tensor.detach().clone() for name, tensor in run.module.state_dict().items()})
 
     def begins(run: _Run, *given: Any) -> None:
         begin(run, *given)
@@ -147,7 +124,7 @@ def test_a_run_whose_loss_is_nan_ends_without_a_best_checkpoint(recipe: Recipe, 
     step = _Run._step
 
     def diverges(run: _Run, rows: Sequence[Row], batch: Sequence[int]) -> float:
-        run.model.classifier.bias.data.fill_(torch.nan)
+        run.module.classifier.bias.data.fill_(torch.nan)
         return step(run, rows, batch)
 
     monkeypatch.setattr(_Run, "_step", diverges)
@@ -189,11 +166,6 @@ def test_a_head_learns_alone_with_its_pooler(recipe: Recipe, tmp_path: Path) -> 
     before, after = (load_file(folder / "model.safetensors") for folder in (Path(recipe.base), best))
     learned = {name for name, tensor in before.items() if not torch.equal(tensor, after[name])}
     assert learned == {f"{module}.{kind}" for module in ("bert.pooler.dense", "classifier") for kind in ("weight", "bias")}
-
-
-def test_head_only_needs_a_base(recipe: Recipe) -> None:
-    with pytest.raises(ModelsError, match="head_only needs a base"):
-        replace(recipe, base="", head_only=True)
 
 
 def test_the_development_set_is_written_and_shares_no_text_with_training(whole: Path, recipe: Recipe) -> None:

@@ -213,11 +213,14 @@ class Made:
     """A family's checkpoint, its bundle, and what the export said and measured."""
 
     name: str
-    tiny: Tiny
     checkpoint: Path
     bundle: Path
     exported: Exported
     said: tuple[str, ...]
+
+    @property
+    def tiny(self) -> Tiny:
+        return TINY[self.name]
 
     @property
     def manifest(self) -> Manifest:
@@ -233,7 +236,7 @@ def export_tiny(folder: Path, name: str) -> Made:
     tiny, said = TINY[name], list[str]()
     checkpoint, bundle = save_tiny(folder / "checkpoint", tiny), folder / "bundles" / name / "1"
     exported = export(checkpoint, bundle, name=name, version=1, pairs=tiny.pairs, max_tokens=MAX_TOKENS, say=said.append)
-    return Made(name, tiny, checkpoint, bundle, exported, tuple(said))
+    return Made(name, checkpoint, bundle, exported, tuple(said))
 
 
 def graph_tiny(bundle: Path, name: str) -> Path:

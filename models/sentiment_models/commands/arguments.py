@@ -1,15 +1,19 @@
 """Arguments that several commands share."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from sentiment.cli.arguments import add_option, add_parsing, parsing_of
+from sentiment.files.output import beside
 from sentiment_models.data.labelled import LabelledReading
 from sentiment_models.errors import ModelsError
 from sentiment_models.export.labels import as_argument, parse_names
+from sentiment_models.reports.report import write_text
 
 DATA_HELP = "labelled texts: .csv, .tsv or another table (columns label, text), .tsv without a header (label<TAB>text), .jsonl; also .gz"
 
@@ -74,20 +78,64 @@ def add_run(parser: argparse.ArgumentParser, recipe: type[Any], help_texts: Mapp
         help_texts: help text by field name. Fields that are not listed get no flag here.
     """
     add_output(parser, "folder of the run; continues a run found there")
-    parser.add_argument("--device", default="cpu", help="torch device, such as cpu or cuda (default: %(default)s)")
-    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads of torch (default: torch's choice)")
+    add_torch(parser)
     parser.add_argument(
         "--checkpoint-steps", type=positive, default=200, metavar="N", help="steps between checkpoints (default: %(default)s)"
     )
     parser.add_argument("--restart", action="store_true", help="start over instead of continuing a run in OUT")
-    for field in fields(recipe):
-        if field.name not in help_texts:
-            continue
-        flag = "--" + field.name.replace("_", "-")
+    add_fields(parser, recipe, help_texts)
+
+
+def add_fields(parser: argparse.ArgumentParser, settings: type[Any], help_texts: Mapping[str, str], **kinds: Callable[[str], Any]) -> None:
+    """Declare a flag for each field of a dataclass that has a help text. ``kinds``: how to parse a field that its default's type cannot."""
+    known = {field.name: field for field in fields(settings)}
+    for name, help_ in help_texts.items():
+        field, flag = known[name], "--" + name.replace("_", "-")
         if isinstance(field.default, bool):
-            parser.add_argument(flag, action="store_true", help=help_texts[field.name])
+            parser.add_argument(flag, action="store_true", help=help_)
         else:
             names = isinstance(field.default, tuple)
-            default = as_argument(field.default) if isinstance(field.default, tuple) else field.default
-            kind = label_names if names else type(field.default)
-            parser.add_argument(flag, type=kind, default=field.default, metavar="X", help=f"{help_texts[field.name]} (default: {default})")
+            shown = as_argument(list(map(str, field.default))) if isinstance(field.default, tuple) else field.default
+            kind = kinds.get(name, label_names if names else type(field.default))
+            parser.add_argument(flag, type=kind, default=field.default, metavar="X", help=f"{help_} (default: {shown})")
+
+
+def add_torch(parser: argparse.ArgumentParser) -> None:
+    """Declare where torch computes: the device, and the threads that ``with_threads`` sets."""
+    add_device(parser)
+    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads of torch (default: torch's choice)")
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Declare the device of torch."""
+    parser.add_argument("--device", default="cpu", help="torch device, such as cpu or cuda (default: %(default)s)")
+
+
+def add_session_threads(parser: argparse.ArgumentParser) -> None:
+    """Declare the threads of the session that measures a bundle; 0: the available cores."""
+    parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads of the session (default: the available cores)")
+
+
+def with_threads(arguments: argparse.Namespace) -> None:
+    """Let torch compute on the threads that were asked for."""
+    if arguments.threads:
+        import torch
+
+        torch.set_num_threads(arguments.threads)
+
+
+def add_figures(parser: argparse.ArgumentParser, *, what_for: str = "", report: str = "report") -> None:
+    """Declare the files of ``write_figures``. ``what_for``: the command that reads the figures; ``report``: the page, empty for none."""
+    parser.set_defaults(html=None)
+    parser.add_argument("--json", type=Path, metavar="FILE", help=f"also write the figures here (-: standard output){what_for}")
+    if report:
+        parser.add_argument("--html", type=Path, metavar="FILE", help=f"also write a self-contained {report} here (-: standard output)")
+
+
+def write_figures(arguments: argparse.Namespace, figures: BaseModel, text: str, page: Callable[[], str] | None = None) -> None:
+    """Print figures, and write them and a page of them to the files that were asked for."""
+    print(text, file=beside(arguments.json, arguments.html))
+    if arguments.json:
+        write_text(arguments.json, figures.model_dump_json(indent=1) + "\n")
+    if arguments.html and page:
+        write_text(arguments.html, page())

@@ -30,17 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    from sentiment_models.evaluation.findings import read_evaluation
+    from sentiment_models.evaluation.findings import Evaluation
     from sentiment_models.explanations.findings import Findings
-    from sentiment_models.explanations.stored import stored
     from sentiment_models.explanations.training_findings import TrainingFindings
     from sentiment_models.reports.about import AuthorFacts, read_about
     from sentiment_models.reports.card import write_card
     from sentiment_models.reports.record import NOTHING, Record, read_record
+    from sentiment_models.stored import stored
 
     findings, training = arguments.explanations, arguments.attention_tests
     record = Record(
-        evaluations=tuple(read_evaluation(path) for path in arguments.evaluation),
+        evaluations=tuple(stored(path, Evaluation, "evaluate --json") for path in arguments.evaluation),
         explanations=stored(findings, Findings, "evaluate --explanations --json") if findings else None,
         attention_tests=stored(training, TrainingFindings, "attention-tests") if training else None,
     )

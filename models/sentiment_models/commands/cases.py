@@ -5,8 +5,7 @@ import argparse
 from sentiment_models.cases.generate import COUNT_DEFAULT, COUNT_MAX, COUNT_MIN, HELD_OUT, SEED, TRAIN, counts, generate
 from sentiment_models.cases.grammar import load
 from sentiment_models.commands.arguments import add_output
-from sentiment_models.errors import ModelsError
-from sentiment_models.reports.report import write_text
+from sentiment_models.reports.report import make_folder, write_text
 
 DESCRIPTION = (
     "Generate texts whose label follows from a grammar: negation, contrast, change, questions, irony, emoji and the like, in minimal "
@@ -30,10 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    try:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ModelsError(f"{arguments.out}: cannot be made: {error.strerror}") from error
+    make_folder(arguments.out)
     cases = list(generate(load(), arguments.seed, arguments.count))
     for split in (TRAIN, HELD_OUT):
         write_text(arguments.out / f"{split}.jsonl", "".join(f"{case.json()}\n" for case in cases if case.split == split))

@@ -3,11 +3,10 @@
 import argparse
 from pathlib import Path
 
-from sentiment.files.output import beside
 from sentiment.files.standard_streams import need_standard_output
-from sentiment_models.commands.arguments import DATA_HELP, add_reading, positive, reading_of
+from sentiment_models.commands.arguments import DATA_HELP, add_figures, add_reading, add_session_threads, reading_of, write_figures
 from sentiment_models.evaluation.resample import SEED
-from sentiment_models.reports.report import check_writable, write_text
+from sentiment_models.reports.report import check_writable
 
 DESCRIPTION = (
     "Compare two bundles on the same labelled texts: accuracy, texts whose answer flips, whether the difference may be chance "
@@ -22,13 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="+", metavar="[NAME=]FILE", help=f"{DATA_HELP}; NAME is shown in the results (default: folder and file name)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here (-: standard output)")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a self-contained report here (-: standard output)")
+    add_figures(parser)
     for letter in "ab":
         parser.add_argument(
             f"--precision-{letter}", choices=("int8", "fp32"), help=f"run this graph of {letter.upper()} instead of the served one"
         )
-    parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads per session (default: the available cores)")
+    add_session_threads(parser)
     parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="seed of the bootstrap (default: %(default)s)")
     add_reading(parser)
 
@@ -43,8 +41,4 @@ def run(arguments: argparse.Namespace) -> None:
     datasets = [Dataset.parse(spec, reading_of(arguments)) for spec in arguments.files]
     precisions = arguments.precision_a, arguments.precision_b
     comparison = compare(arguments.first, arguments.second, datasets, precisions, arguments.threads, arguments.seed)
-    print(as_text(comparison), file=beside(arguments.json, arguments.html))
-    if arguments.json:
-        write_text(arguments.json, comparison.model_dump_json(indent=1) + "\n")
-    if arguments.html:
-        write_text(arguments.html, as_page(comparison))
+    write_figures(arguments, comparison, as_text(comparison), lambda: as_page(comparison))

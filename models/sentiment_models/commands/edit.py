@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from sentiment.files.output import beside
-from sentiment_models.commands.arguments import add_output, add_reading, positive, reading_of
+from sentiment_models.commands.arguments import add_device, add_output, add_reading, positive, reading_of
 
 DESCRIPTION = (
     "Edit labelled English texts so that their label turns: words of praise and blame become their opposites, in the last sentence or in "
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-tokens", type=positive, default=512, metavar="N", help="max tokens of a text for the teacher (default: %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of what PATH:TIMES draws (default: %(default)s)")
-    parser.add_argument("--device", default="cpu", help="torch device, such as cpu or cuda (default: %(default)s)")
+    add_device(parser)
     add_reading(parser, pairs=False)
 
 

@@ -3,13 +3,12 @@
 import argparse
 from pathlib import Path
 
-from sentiment.files.output import beside
 from sentiment.files.standard_streams import need_standard_output
 from sentiment.model.long_texts import READ_ON
 from sentiment_models.commands import explanation_arguments
-from sentiment_models.commands.arguments import DATA_HELP, add_reading, positive, reading_of
+from sentiment_models.commands.arguments import DATA_HELP, add_figures, add_reading, add_session_threads, reading_of, write_figures
 from sentiment_models.evaluation.resample import SEED
-from sentiment_models.reports.report import check_writable, write_text
+from sentiment_models.reports.report import check_writable
 
 DESCRIPTION = (
     "Measure a bundle's served graph with the service's own code: accuracy, macro F1 and calibration with the range that chance allows, "
@@ -24,8 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="+", metavar="[NAME=]FILE", help=f"{DATA_HELP}; NAME is shown in the results (default: folder and file name)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here (-: standard output), for card")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a self-contained report with plots here (-: standard output)")
+    add_figures(parser, what_for=", for card", report="report with plots")
     parser.add_argument(
         "--undecided",
         type=Path,
@@ -43,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--precision", choices=("int8", "fp32"), help="measure this graph instead of the served one")
     parser.add_argument("--truncation", choices=("head", *READ_ON), help="how to read texts that are too long (default: the bundle's)")
-    parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads of the session (default: the available cores)")
+    add_session_threads(parser)
     parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="random seed (default: %(default)s)")
     parser.add_argument("--record", action="store_true", help="also write the figures into the bundle's manifest, which changes its digest")
     add_reading(parser)
@@ -81,10 +79,6 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.before,
         arguments.vader,
     )
-    print(as_text(evaluation), file=beside(arguments.json, arguments.html))
-    if arguments.json:
-        write_text(arguments.json, evaluation.model_dump_json(indent=1) + "\n")
-    if arguments.html:
-        write_text(arguments.html, as_page(evaluation))
+    write_figures(arguments, evaluation, as_text(evaluation), lambda: as_page(evaluation))
     if arguments.record:
         record(arguments.bundle, evaluation)

@@ -5,20 +5,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sentiment.explain.methods.registry import METHODS
-from sentiment.files.output import beside
 from sentiment.model.bundle import Manifest, load_bundle
+from sentiment_models.commands.arguments import write_figures
 from sentiment_models.commands.explanation_arguments import DOCUMENTS, TEXTS
 from sentiment_models.errors import ModelsError
 from sentiment_models.evaluation.evaluate import Dataset
 from sentiment_models.explanations.page import as_page, as_text
 from sentiment_models.explanations.plausibility import open_journal, plausibility_found, read_documents
 from sentiment_models.explanations.record import record_findings
-from sentiment_models.explanations.stored import stored
 from sentiment_models.explanations.study import study
 from sentiment_models.explanations.subject import Subject
 from sentiment_models.explanations.training_findings import TrainingFindings
 from sentiment_models.export.manifest import graph_file
-from sentiment_models.reports.report import write_text
+from sentiment_models.stored import stored
 
 
 def run(arguments: argparse.Namespace, datasets: Sequence[Dataset]) -> None:
@@ -35,11 +34,7 @@ def run(arguments: argparse.Namespace, datasets: Sequence[Dataset]) -> None:
     if arguments.rationales:
         found = plausibility_found(Subject(bundle, precision), *_rationales(arguments), threads)
         findings = findings.model_copy(update={"plausibility": found})
-    print(as_text(findings, training), file=beside(arguments.json, arguments.html))
-    if arguments.json:
-        write_text(arguments.json, findings.model_dump_json(indent=1) + "\n")
-    if arguments.html:
-        write_text(arguments.html, as_page(findings, training))
+    write_figures(arguments, findings, as_text(findings, training), lambda: as_page(findings, training))
     if arguments.record:
         record_findings(bundle, findings)
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from sentiment.files.output import beside
-from sentiment_models.commands.arguments import add_output, add_reading, positive, reading_of
+from sentiment_models.commands.arguments import add_device, add_output, add_reading, positive, reading_of
 
 DESCRIPTION = (
     "Label texts with a fine-tuned classifier's probabilities: soft targets for train --data (distillation, Hinton et al. 2015). "
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="max tokens of a text, up to the teacher's limit; longer texts are cut (default: %(default)s)",
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the drawn sentences (default: %(default)s)")
-    parser.add_argument("--device", default="cpu", help="torch device, such as cpu or cuda (default: %(default)s)")
+    add_device(parser)
     add_reading(parser)
 
 

@@ -3,11 +3,18 @@
 import argparse
 from pathlib import Path
 
-from sentiment.files.output import beside
 from sentiment.files.standard_streams import need_standard_output
-from sentiment_models.commands.arguments import DATA_HELP, add_reading, positive, reading_of
+from sentiment_models.commands.arguments import (
+    DATA_HELP,
+    add_figures,
+    add_reading,
+    add_session_threads,
+    positive,
+    reading_of,
+    write_figures,
+)
 from sentiment_models.errors import ModelsError
-from sentiment_models.reports.report import check_writable, write_text
+from sentiment_models.reports.report import check_writable
 
 BEST = "best"
 DESCRIPTION = (
@@ -38,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         help="tokens from one window to the next; repeatable (default: 1/2, 3/4 and all of a window)",
     )
-    parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads of the session (default: the available cores)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here (-: standard output)")
+    add_session_threads(parser)
+    add_figures(parser, report="")
     parser.add_argument("--record", action="store_true", help="write the best windows into the bundle's manifest, which changes its digest")
     parser.add_argument(
         "--default",
@@ -61,9 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
     check_writable(json=arguments.json)
     choice = Choice(arguments.dev, arguments.seed, arguments.texts, tuple(arguments.stride), reading_of(arguments))
     found = measure_long_texts(arguments.bundle, arguments.files, choice, arguments.threads)
-    print(found.table(), file=beside(arguments.json))
-    if arguments.json:
-        write_text(arguments.json, found.model_dump_json(indent=1) + "\n")
+    write_figures(arguments, found, found.table())
     if arguments.record:
         default = found.best().truncation if arguments.default == BEST else arguments.default
         record_long_texts(arguments.bundle, found, default)

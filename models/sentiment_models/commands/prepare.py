@@ -1,13 +1,12 @@
 """``sentiment-models prepare``."""
 
 import argparse
-import json
 from pathlib import Path
 
 from sentiment_models.commands.arguments import add_output, add_overwrite
 from sentiment_models.data.english_texts import KEPT_FOLDER, prepare
-from sentiment_models.errors import ModelsError
-from sentiment_models.reports.report import write_text
+from sentiment_models.data.labelled import json_lines
+from sentiment_models.reports.report import make_folder, refuse_existing, write_text
 
 DESCRIPTION = (
     "Make the training files of the default bundle from public data sets, less the texts that are kept back, by the hash of their letters "
@@ -25,13 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    if arguments.out.exists() and not arguments.force:
-        raise ModelsError(f"{arguments.out}: exists; use --overwrite to replace its files")
+    refuse_existing(arguments.out, force=arguments.force, what="its files")
     files = prepare(arguments.data)
-    try:
-        (arguments.out / KEPT_FOLDER).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ModelsError(f"{arguments.out}: cannot be made: {error.strerror}") from error
+    make_folder(arguments.out / KEPT_FOLDER)
     for name, rows in files.items():
-        write_text(arguments.out / f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        write_text(arguments.out / f"{name}.jsonl", json_lines(rows))
         print(f"{name}\t{len(rows)}")

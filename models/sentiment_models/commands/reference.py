@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sentiment.files.standard_streams import need_standard_output
 from sentiment.model.bundle import NAME
-from sentiment_models.commands.arguments import add_reading, positive, reading_of
+from sentiment_models.commands.arguments import add_reading, add_session_threads, reading_of
 from sentiment_models.data.carving import carve
 from sentiment_models.data.labelled import TextOrPair, read_examples, read_texts, wholes
 from sentiment_models.errors import ModelsError
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="texts: .txt (one a line), a table with the column text, .jsonl (key text) or a server's journal of answers with their texts; "
         "or labelled texts as for train, whose labels are not used; also .gz",
     )
-    parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads of the session (default: the available cores)")
+    add_session_threads(parser)
     parser.add_argument(
         "--dev",
         type=float,

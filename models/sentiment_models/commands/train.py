@@ -4,7 +4,7 @@ import argparse
 import json
 import shlex
 
-from sentiment_models.commands.arguments import DATA_HELP, add_reading, add_run, reading_of
+from sentiment_models.commands.arguments import DATA_HELP, add_reading, add_run, reading_of, with_threads
 from sentiment_models.export.labels import named_labels
 from sentiment_models.training.recipe import Recipe
 
@@ -44,6 +44,13 @@ RECIPE_HELP = {
     "seed": "seed of the split, order, head and dropout",
 }
 
+FILES_HELP = {
+    "tails": "files of long texts whose last sentences are also separate training texts",
+    "ends": "files whose texts of over 96 words are also shown by their first 24 and last 72 words",
+    "erased": "files whose texts are also shown with words erased, the less certain the more is erased",
+    "undecided": "texts without sentiment or in other languages, trained to equal label probabilities: a .tsv of kind<TAB>text",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
@@ -59,34 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", required=True, action="append", metavar="PATH[:TIMES]", help=f"{DATA_HELP}; read TIMES per epoch; repeatable"
     )
-    parser.add_argument(
-        "--tails",
-        default=[],
-        action="append",
-        metavar="PATH[:TIMES]",
-        help="files of long texts whose last sentences are also separate training texts; repeatable",
-    )
-    parser.add_argument(
-        "--ends",
-        default=[],
-        action="append",
-        metavar="PATH[:TIMES]",
-        help="files whose texts of over 96 words are also shown by their first 24 and last 72 words; repeatable",
-    )
-    parser.add_argument(
-        "--erased",
-        default=[],
-        action="append",
-        metavar="PATH[:TIMES]",
-        help="files whose texts are also shown with words erased, the less certain the more is erased; repeatable",
-    )
-    parser.add_argument(
-        "--undecided",
-        default=[],
-        action="append",
-        metavar="PATH[:TIMES]",
-        help="texts without sentiment or in other languages, trained to equal label probabilities: a .tsv of kind<TAB>text; repeatable",
-    )
+    for name, help_text in FILES_HELP.items():
+        parser.add_argument(f"--{name}", default=[], action="append", metavar="PATH[:TIMES]", help=f"{help_text}; repeatable")
     add_run(parser, Recipe, RECIPE_HELP)
     # Which depends on the base.
     parser.set_defaults(labels=None)
@@ -95,23 +76,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    import torch
-
     from sentiment_models.data.labelled import PAIR, Source
     from sentiment_models.training.distributed import is_first_process
     from sentiment_models.training.train import train
 
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
+    with_threads(arguments)
     given = {name: getattr(arguments, name) for name in RECIPE_HELP}
+    given |= {name: tuple(getattr(arguments, name)) for name in FILES_HELP}
     given["labels"] = arguments.labels or named_labels(arguments.base) or Recipe("", ()).labels
     recipe = Recipe(
         base=arguments.base,
         sources=tuple(arguments.data),
-        tails=tuple(arguments.tails),
-        ends=tuple(arguments.ends),
-        erased=tuple(arguments.erased),
-        undecided=tuple(arguments.undecided),
         reading=reading_of(arguments),
         **given,
     )

@@ -55,7 +55,7 @@ def carve(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: floa
 
     def unit(example: Example) -> str:
         """What is on one side with the example."""
-        return pairs.get(_key(example)) or wholes.get(_words(example)) or _letters(example.text)
+        return pairs.get(_key(example)) or wholes.get(words_of(example.text)) or letters_of(example.text)
 
     held_out = _held_out([(unit(example), example.label) for example in every if example.judged], dev_fraction, seed)
     train: list[Example] = []
@@ -65,7 +65,7 @@ def carve(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: floa
             if unit(example) not in held_out:
                 train.extend([example] * _times(example, times, seed))
             # Accuracy needs a label from people.
-            elif example.judged and _words(example) not in wholes:
+            elif example.judged and words_of(example.text) not in wholes:
                 dev.setdefault(_key(example), example)
     split = Split(train, list(dev.values()))
     for side, rows in (("train", split.train), ("dev", split.dev)):
@@ -92,7 +92,7 @@ def without_overlap(examples: Sequence[Example], others: Sequence[Example]) -> l
     wholes = _sentences((*examples, *others))
 
     def sentence(example: Example) -> str:
-        return wholes.get(_words(example)) or _letters(example.text)
+        return wholes.get(words_of(example.text)) or letters_of(example.text)
 
     taken = {sentence(example) for example in others}
     return [example for example in examples if sentence(example) not in taken]
@@ -105,7 +105,7 @@ def repeat(examples: Sequence[Example], times: float, seed: int) -> Iterator[Exa
 
 def _sentences(examples: Iterable[Example]) -> dict[Words, str]:
     """Map each phrase to the key of the longest text that contains it and has a label from people and at most SENTENCE_WORDS_MAX words."""
-    keys = {_words(example): _letters(example.text) for example in examples if example.judged}
+    keys = {words_of(example.text): letters_of(example.text) for example in examples if example.judged}
     short = {words for words in keys if words.count(" ") <= SENTENCE_WORDS_MAX + 1}
     holding: defaultdict[str, list[Words]] = defaultdict(list)
     for words in sorted(short, key=lambda words: (-words.count(" "), words)):
@@ -120,8 +120,9 @@ def _sentences(examples: Iterable[Example]) -> dict[Words, str]:
     return found
 
 
-def _words(example: Example) -> Words:
-    return f" {' '.join(re.split(SEPARATORS, example.text.lower())).strip()} "
+def words_of(text: str) -> Words:
+    """Return the words of a text, so that it is a substring of every sentence that contains it."""
+    return f" {' '.join(re.split(SEPARATORS, text.lower())).strip()} "
 
 
 def _times(example: Example, times: float, seed: int) -> int:
@@ -134,10 +135,11 @@ def _pair(example: Example) -> str:
 
 
 def _key(example: Example) -> str:
-    return _letters(f"{example.text} {example.text_pair or ''}")
+    return letters_of(f"{example.text} {example.text_pair or ''}")
 
 
-def _letters(text: str) -> str:
+def letters_of(text: str) -> str:
+    """Return the letters and digits of a text in lower case: copies that differ in case, spacing or punctuation have the same."""
     return re.sub(SEPARATORS, "", text.lower())
 
 

@@ -3,7 +3,6 @@
 Knows nothing of torch or of models.
 """
 
-import hashlib
 import multiprocessing
 import os
 import random
@@ -21,6 +20,7 @@ from sentiment_models.data.labelled import Example, Source, TextOrPair, UnknownL
 from sentiment_models.data.perturb import detokenize, recase, typos
 from sentiment_models.data.sentences import last_sentences
 from sentiment_models.errors import BadData
+from sentiment_models.export.manifest import sha256
 from sentiment_models.export.provenance import Json, distinct_names
 from sentiment_models.training.recipe import Recipe
 
@@ -66,7 +66,7 @@ def read_corpus(recipe: Recipe, of_base: Set[str] = frozenset()) -> Corpus:
     for rows, times in shown["undecided"]:
         # Training only: these texts have no correct label to measure.
         split.train.extend(repeat(rows, times, recipe.seed))
-    hashes = [hashlib.sha256(source.path.read_bytes()).hexdigest() for _, source in sources]
+    hashes = [sha256(source.path) for _, source in sources]
     names = distinct_names([source.path for _, source in sources])
     files: list[dict[str, Json]] = [
         {

@@ -7,12 +7,12 @@ they come from. The phrases of a sentence that is kept back are, too. Knows noth
 import hashlib
 import json
 import random
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sentiment_models.data.carving import letters_of, words_of
 from sentiment_models.data.labelled import LABEL, PLAIN
 from sentiment_models.data.text_files import lines, tabbed
 from sentiment_models.errors import BadData
@@ -53,14 +53,9 @@ class _Source:
     share: float
 
 
-def key_of(text: str) -> str:
-    """Return the letters and digits of a text in lower case: copies that differ in case, spacing or punctuation have one key."""
-    return re.sub(r"[\W_]+", "", text.lower())
-
-
 def is_kept(text: str, share: float) -> bool:
     """Whether a text is kept back: its hash is among the lowest ``share`` of all hashes."""
-    return int.from_bytes(hashlib.sha256(key_of(text).encode()).digest()[:4], "big") < share * 2**32
+    return int.from_bytes(hashlib.sha256(letters_of(text).encode()).digest()[:4], "big") < share * 2**32
 
 
 def prepare(data: Path) -> dict[str, list[Row]]:
@@ -75,14 +70,14 @@ def prepare(data: Path) -> dict[str, list[Row]]:
     """
     sources = _sources(data)
     kept = {name: [row for row in source.rows if is_kept(row["text"], source.share)] for name, source in sources.items()}
-    taken = {key_of(row["text"]) for rows in kept.values() for row in rows}
-    files = {name: [row for row in source.rows if key_of(row["text"]) not in taken] for name, source in sources.items()}
-    sentences = "\n".join(_words(row["text"]) for name in ("sst5", "mr") for row in kept[name])
+    taken = {letters_of(row["text"]) for rows in kept.values() for row in rows}
+    files = {name: [row for row in source.rows if letters_of(row["text"]) not in taken] for name, source in sources.items()}
+    sentences = "\n".join(words_of(row["text"]) for name in ("sst5", "mr") for row in kept[name])
     files |= {"sst2_long": [], "sst2_short": []}
     kept["sst2"] = []
     for row in _labelled(data / "sst2/train.tsv.gz"):
         is_long = len(row["text"].split()) >= LONG_WORDS
-        side = kept["sst2"] if _words(row["text"]) in sentences else files["sst2_long" if is_long else "sst2_short"]
+        side = kept["sst2"] if words_of(row["text"]) in sentences else files["sst2_long" if is_long else "sst2_short"]
         side.append(row)
     for part in (files, kept):
         part["aspects_whole"] = list(_wholes(part["targets"]))
@@ -150,10 +145,5 @@ def _pairs(rows: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
         for term, polarity in named:
             yield {"label": polarity, "text": row["text"], "text_pair": term, "domain": row["domain"]}
             other = rng.choice(terms)
-            if rng.random() < UNNAMED and key_of(other) not in key_of(row["text"]):
+            if rng.random() < UNNAMED and letters_of(other) not in letters_of(row["text"]):
                 yield {"label": NEUTRAL, "text": row["text"], "text_pair": other, "domain": f"{row['domain']}, unnamed"}
-
-
-def _words(text: str) -> str:
-    words = " ".join(re.split(r"[\W_]+", text.lower())).strip()
-    return f" {words} "

@@ -3,6 +3,7 @@
 Knows nothing of torch or of models.
 """
 
+import json
 import random
 import re
 import sys
@@ -90,6 +91,17 @@ class Example:
     def whole(self) -> TextOrPair:
         """The text or the pair."""
         return self.text if self.text_pair is None else (self.text, self.text_pair)
+
+    def row(self, labels: Sequence[str]) -> dict[str, str]:
+        """Return the keys and values of a .jsonl line, without those of a teacher or a generator."""
+        label = labels[self.label] if self.judged else None
+        found = {TEXT: self.text, PAIR: self.text_pair, LABEL: label, DOMAIN: self.domain or None}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:  # Any: JSON
+    """Return the content of a .jsonl file."""
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ def calibrate(
     wanted, outputs = np.array([example.label for example in dev], np.int64), len(labels) + (mixed_at is not None)
     if wanted.max() >= outputs:
         raise BadData(f"the development set has label {wanted.max()}; the model has labels 0 to {outputs - 1}")
-    logits = answer(graph, [example.whole for example in dev], "calibrating").logits
+    logits = answer(graph, [example.whole for example in dev], "calibrating")
     single = wanted < len(labels)
     found = calibrate_labels(logits[single, : len(labels)], wanted[single], known, fine_tuned=base is not None) if single.any() else known
     if mixed_at is None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from sentiment.model.classifier import Classifier
 from sentiment.model.cores import cores_granted
@@ -18,6 +18,7 @@ from sentiment_models.evaluation.resample import SEED, difference_interval, mcne
 from sentiment_models.evaluation.tables import P_VALUE_MIN, interval, shortened
 from sentiment_models.export.inference import load_served
 from sentiment_models.reports.report import Table
+from sentiment_models.stored import Stored
 from sentiment_tools.reports.html_report import Section, page, paragraph
 
 # Flips shown per file and direction, those where the second bundle is most confident first.
@@ -31,18 +32,14 @@ Stated = tuple[float | None, float | None]
 """A figure of the probabilities that each bundle states; None where it states none, as for ``neutral`` by abstaining."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Side(_Part):
+class Side(Stored):
     """One of the two bundles."""
 
     bundle: str
     graph: GraphMeasured
 
 
-class Flip(_Part):
+class Flip(Stored):
     """A text that exactly one bundle answers correctly, shortened. ``right`` is the correct label; ``scores`` are probabilities."""
 
     text: str
@@ -51,7 +48,7 @@ class Flip(_Part):
     scores: Stated
 
 
-class Difference(_Part):
+class Difference(Stored):
     """Both bundles on one file.
 
     ``lost``: texts that only the first bundle answers correctly. ``gained``: texts that only the second does. ``changed``: texts
@@ -80,7 +77,7 @@ class Difference(_Part):
         return "B" if self.gained > self.lost else "A"
 
 
-class Comparison(_Part):
+class Comparison(Stored):
     """Two graphs compared per data set. With several files, POOLED holds all of them together."""
 
     first: Side
@@ -151,20 +148,18 @@ def _difference(before: Measured, after: Measured, labels: Sequence[str], seed: 
         )
 
     lost, gained = right[0] & ~right[1], ~right[0] & right[1]
-    first, second = (math.nan if np.isnan(one).any() else calibration_error(one, its) for one, its in zip(stated, right, strict=True))
     counts = int(lost.sum()), int(gained.sum())
-    low, high = difference_interval(*counts, rows, seed)
     return Difference(
         rows=rows,
-        accuracy=(round(float(right[0].mean()), 5), round(float(right[1].mean()), 5)),
+        accuracy=_pair([one.mean() for one in right]),
         lost=counts[0],
         gained=counts[1],
         changed=int((answers[0] != answers[1]).sum()),
-        interval=(round(low, 5), round(high, 5)),
+        interval=_pair(difference_interval(*counts, rows, seed)),
         p_value=mcnemar(*counts),
-        expected_accuracy=(_known(stated[0].mean()), _known(stated[1].mean())),
-        ece=(_known(first), _known(second)),
-        core_ms_per_text=(round(1e3 * before.core_s / rows, 3), round(1e3 * after.core_s / rows, 3)),
+        expected_accuracy=_stated([one.mean() for one in stated]),
+        ece=_stated([math.nan if np.isnan(one).any() else calibration_error(one, its) for one, its in zip(stated, right, strict=True)]),
+        core_ms_per_text=_pair([1e3 * one.core_s / rows for one in (before, after)], 3),
         lost_examples=examples(lost),
         gained_examples=examples(gained),
     )
@@ -174,26 +169,35 @@ def _known(value: float, digits: int = 5) -> float | None:
     return None if math.isnan(value) else round(float(value), digits)
 
 
+def _stated(values: Sequence[float]) -> Stated:
+    first, second = map(_known, values)
+    return first, second
+
+
+def _pair(values: Sequence[float], digits: int = 5) -> tuple[float, float]:
+    first, second = (round(float(value), digits) for value in values)
+    return first, second
+
+
 def _pooled(parts: Sequence[Difference], seed: int) -> Difference:
     """Combine all files, each text counted once; without examples. ``ece`` is the mean of those of the files."""
     rows, lost, gained = (sum(getattr(part, name) for part in parts) for name in ("rows", "lost", "gained"))
-    low, high = difference_interval(lost, gained, rows, seed)
 
-    def mean(name: str, side: int) -> float:
-        found = [getattr(part, name)[side] for part in parts]
-        return math.nan if None in found else float(sum(one * part.rows for one, part in zip(found, parts, strict=True)) / rows)
+    def means(name: str) -> list[float]:
+        found = [[getattr(part, name)[side] for part in parts] for side in (0, 1)]
+        return [math.nan if None in its else sum(one * part.rows for one, part in zip(its, parts, strict=True)) / rows for its in found]
 
     return Difference(
         rows=rows,
-        accuracy=(round(mean("accuracy", 0), 5), round(mean("accuracy", 1), 5)),
+        accuracy=_pair(means("accuracy")),
         lost=lost,
         gained=gained,
         changed=sum(part.changed for part in parts),
-        interval=(round(low, 5), round(high, 5)),
+        interval=_pair(difference_interval(lost, gained, rows, seed)),
         p_value=mcnemar(lost, gained),
-        expected_accuracy=(_known(mean("expected_accuracy", 0)), _known(mean("expected_accuracy", 1))),
-        ece=(_known(mean("ece", 0)), _known(mean("ece", 1))),
-        core_ms_per_text=(round(mean("core_ms_per_text", 0), 3), round(mean("core_ms_per_text", 1), 3)),
+        expected_accuracy=_stated(means("expected_accuracy")),
+        ece=_stated(means("ece")),
+        core_ms_per_text=_pair(means("core_ms_per_text"), 3),
     )
 
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,6 @@ from sentiment_models.evaluation.findings import (
     BESIDE,
     AllLabels,
     Baseline,
-    CalibrationFound,
     ClassFound,
     Evaluation,
     GraphMeasured,
@@ -258,7 +258,7 @@ def measure(classifier: Classifier, dataset: Dataset, way: Way) -> tuple[Measure
         all_labels=None if run.counts.all() else _all_labels(run),
         baselines=_baselines(classifier, run, dataset.name, way),
         mixed=_mixed(classifier, run, mixed, way) if mixed else None,
-        calibration=_calibration(run, way.seed),
+        calibration=calibration_test(run.judged.stated, run.labels, way.seed),
         expected=whole,
         expected_without_abstentions=expected(answers, answers.counted),
         classes=_classes(counts, run.names),
@@ -304,11 +304,6 @@ def _domains(examples: Sequence[Example], path: Path) -> dict[str, NDArray[np.bo
     return domains
 
 
-def _calibration(run: Measured, seed: int) -> CalibrationFound:
-    test = calibration_test(run.judged.stated, run.labels, seed)
-    return CalibrationFound(p_value=round(test.p_value, 5), ece_of_calibrated=_rounded(test.ece_of_calibrated))
-
-
 def _robustness(classifier: Classifier, run: Measured, way: Way) -> dict[str, Robustness]:
     """By perturbation. None with targets: typing errors could hide one from its text."""
 
@@ -327,12 +322,7 @@ def _has_targets(classifier: Classifier, run: Measured) -> bool:
 
 
 def _all_labels(run: Measured) -> AllLabels:
-    right = run.served.answers == run.labels
-    return AllLabels(
-        accuracy=round(float(right.mean()), 5),
-        accuracy_interval=_rounded(wilson(int(right.sum()), len(right))),
-        ece=round(calibration_error(run.served.stated.max(axis=1), right), 5),
-    )
+    return AllLabels(**_accuracy(run.served.answers == run.labels, run.served.stated.max(axis=1)))
 
 
 def _baselines(classifier: Classifier, run: Measured, title: str, way: Way) -> dict[str, Baseline]:
@@ -461,17 +451,15 @@ def _pairs_found(both: Sequence[bool]) -> PairsFound:
 
 def _slices(run: Measured, masks: Mapping[str, NDArray[np.bool_]]) -> dict[str, Slice]:
     """Return the figures of each slice that is not empty."""
-    right = run.judged.answers == run.labels
-    confidence = run.judged.confidence
+    right, confidence = run.judged.answers == run.labels, run.judged.confidence
+    return {name: Slice(rows=int(mask.sum()), **_accuracy(right[mask], confidence[mask])) for name, mask in masks.items() if mask.any()}
+
+
+def _accuracy(right: NDArray[np.bool_], confidence: NDArray[np.float64]) -> dict[str, Any]:
     return {
-        name: Slice(
-            rows=int(mask.sum()),
-            accuracy=round(float(right[mask].mean()), 5),
-            accuracy_interval=_rounded(wilson(int(right[mask].sum()), int(mask.sum()))),
-            ece=round(calibration_error(confidence[mask], right[mask]), 5),
-        )
-        for name, mask in masks.items()
-        if mask.any()
+        "accuracy": round(float(right.mean()), 5),
+        "accuracy_interval": _rounded(wilson(int(right.sum()), len(right))),
+        "ece": round(calibration_error(confidence, right), 5),
     }
 
 

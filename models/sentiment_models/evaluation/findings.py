@@ -1,23 +1,18 @@
 """The results of an evaluation, as ``evaluate --json`` writes them. The report, the model card and the manifest read them."""
 
-from pathlib import Path
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from sentiment.model.bundle import Manifest
 from sentiment_models.errors import ModelsError
 from sentiment_models.evaluation.metrics import Bin
 from sentiment_models.export.manifest import TOKENIZER_FILE, WEIGHTS_FILE
+from sentiment_models.stored import Stored, refuse_other
 
 # Files besides the graph that determine the answers: external weights, and the tokenizer.
 BESIDE = (WEIGHTS_FILE, TOKENIZER_FILE)
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ClassFound(_Part):
+class ClassFound(Stored):
     """Figures of one label. ``rows``: texts whose correct label it is; ``answered``: texts that got it as the answer."""
 
     precision: float
@@ -27,7 +22,7 @@ class ClassFound(_Part):
     answered: int
 
 
-class Slice(_Part):
+class Slice(Stored):
     """Figures of a part of a file, with Wilson's 95 % interval of the accuracy."""
 
     rows: int = Field(gt=0)
@@ -36,7 +31,7 @@ class Slice(_Part):
     ece: float
 
 
-class PairsFound(_Part):
+class PairsFound(Stored):
     """Pairs of texts that differ in what turns the label. ``right``: pairs of which both texts are answered correctly."""
 
     pairs: int = Field(gt=0)
@@ -44,14 +39,18 @@ class PairsFound(_Part):
     interval: tuple[float, float]
 
 
-class CalibrationFound(_Part):
-    """Whether the calibration error could be chance: see ``resample.Consistency``."""
+class CalibrationFound(Stored):
+    """The calibration error compared with the errors that perfectly calibrated models get by chance.
+
+    ``p_value``: the share of calibrated models with the same predicted probabilities whose error is at least as large. Below
+    0.05 the model is distinguishable from a calibrated one. ``ece_of_calibrated``: the range of 95 % of those errors.
+    """
 
     p_value: float
     ece_of_calibrated: tuple[float, float]
 
 
-class Expected(_Part):
+class Expected(Stored):
     """The expected accuracy of ``rows`` answers, the mean of their winning probabilities, beside the true one.
 
     ``by_chance``: where the accuracy lies with 95 % if the probabilities are true. ``error``: expected minus true accuracy.
@@ -64,7 +63,7 @@ class Expected(_Part):
     error: float
 
 
-class Errors(_Part):
+class Errors(Stored):
     """Expected minus true accuracy by data set, without abstentions; ``worst``: the set with the largest absolute error."""
 
     by_set: dict[str, float] = Field(min_length=2)
@@ -72,7 +71,7 @@ class Errors(_Part):
     worst: str
 
 
-class LeaveOneOut(_Part):
+class LeaveOneOut(Stored):
     """Errors of the expected accuracy of each data set under three calibrations: see ``expected.leave_one_out``.
 
     ``as_served``: the bundle's temperature. ``refitted``: the one that fits the other sets, which ``temperatures`` has by the set left
@@ -85,7 +84,7 @@ class LeaveOneOut(_Part):
     refitted_by_length: Errors
 
 
-class AllLabels(_Part):
+class AllLabels(Stored):
     """Answers among all labels of the model to texts of a set that lacks some: an answer that the set lacks is wrong."""
 
     accuracy: float
@@ -93,14 +92,14 @@ class AllLabels(_Part):
     ece: float
 
 
-class Baseline(_Part):
+class Baseline(Stored):
     """Figures of other answers to the same texts, among the same labels."""
 
     accuracy: float
     macro_f1: float
 
 
-class MixedFound(_Part):
+class MixedFound(Stored):
     """Texts that are said to praise and blame: ``found`` of ``texts`` that do, and ``alarms`` of ``one_sign``, positive or negative ones.
 
     Intervals are Wilson's, of the shares.
@@ -114,7 +113,7 @@ class MixedFound(_Part):
     alarms_interval: tuple[float, float]
 
 
-class Pool(_Part):
+class Pool(Stored):
     """The answers to all data sets whose names have the same part before the slash, together."""
 
     sets: int = Field(gt=0)
@@ -123,7 +122,7 @@ class Pool(_Part):
     ece: float
 
 
-class Robustness(_Part):
+class Robustness(Stored):
     """The effect of a perturbation on ``rows`` texts: the number of changed labels, and the accuracy before and after."""
 
     rows: int = Field(gt=0)
@@ -132,7 +131,7 @@ class Robustness(_Part):
     accuracy_after: float
 
 
-class Measurement(_Part):
+class Measurement(Stored):
     """Figures of one labelled file. Shares are from 0 to 1, intervals are 95 %; ``truncated`` and ``abstained`` count texts.
 
     Answers count among the labels that the file has, but in ``all_labels`` (None if it has all), ``expected``, ``classes`` and
@@ -152,7 +151,7 @@ class Measurement(_Part):
     macro_recall: float
     ece: float
     all_labels: AllLabels | None = None
-    baselines: dict[str, Baseline] = {}
+    baselines: dict[str, Baseline] = Field({})
     mixed: MixedFound | None = None
     calibration: CalibrationFound
     expected: Expected
@@ -161,11 +160,11 @@ class Measurement(_Part):
     confusion: tuple[tuple[int, ...], ...]
     reliability: tuple[Bin, ...]
     lengths: dict[str, Slice]
-    domains: dict[str, Slice] = {}
-    phenomena: dict[str, Slice] = {}
-    held_out: dict[str, Slice] = {}
-    registers: dict[str, Slice] = {}
-    pairs: dict[str, PairsFound] = {}
+    domains: dict[str, Slice] = Field({})
+    phenomena: dict[str, Slice] = Field({})
+    held_out: dict[str, Slice] = Field({})
+    registers: dict[str, Slice] = Field({})
+    pairs: dict[str, PairsFound] = Field({})
     robustness: dict[str, Robustness]
     rows: int = Field(gt=0)
     tokens: int
@@ -177,7 +176,7 @@ class Measurement(_Part):
     also_trained_on: bool = False
 
 
-class Failure(_Part):
+class Failure(Stored):
     """A failed case: one text, or a text before and after a change. ``scores`` are the probabilities of the answers."""
 
     texts: tuple[str, ...]
@@ -186,7 +185,7 @@ class Failure(_Part):
     scores: tuple[float, ...]
 
 
-class BehaviourFound(_Part):
+class BehaviourFound(Stored):
     """The result of one behavioural test. ``examples`` are the failures with the highest probability or the largest change."""
 
     name: str
@@ -197,7 +196,7 @@ class BehaviourFound(_Part):
     examples: tuple[Failure, ...]
 
 
-class Undecided(_Part):
+class Undecided(Stored):
     """Texts of one kind that have no correct label.
 
     ``caught`` counts those marked ``abstain``, and ``neutral`` those that are not and have this label.
@@ -208,7 +207,7 @@ class Undecided(_Part):
     neutral: int = 0
 
 
-class GraphMeasured(_Part):
+class GraphMeasured(Stored):
     """The measured graph, its size and the size of its bundle."""
 
     file: str
@@ -220,7 +219,7 @@ class GraphMeasured(_Part):
     beside: dict[str, str]
 
 
-class Evaluation(_Part):
+class Evaluation(Stored):
     """Figures of one graph of one bundle, by data set.
 
     ``leave_one_out`` is None unless two sets have answers that do not abstain. ``behaviours`` is empty unless the labels include negative
@@ -235,10 +234,10 @@ class Evaluation(_Part):
     threads: int
     seed: int
     datasets: dict[str, Measurement] = Field(min_length=1)
-    pools: dict[str, Pool] = {}
+    pools: dict[str, Pool] = Field({})
     leave_one_out: LeaveOneOut | None = None
     behaviours: tuple[BehaviourFound, ...] = ()
-    undecided: dict[str, Undecided] = {}
+    undecided: dict[str, Undecided] = Field({})
 
     def check_of(self, manifest: Manifest) -> None:
         """Check that the evaluation belongs to this export of this bundle.
@@ -247,27 +246,8 @@ class Evaluation(_Part):
             ModelsError: the graph, the weights, the tokenizer or the calibration differs.
         """
         for name, measured in {self.graph.file: self.graph.sha256, **self.graph.beside}.items():
-            file = manifest.files.get(name)
-            if file is None or file.sha256 != measured:
-                known = f"no {name}" if file is None else f"one with SHA-256 {file.sha256[:12]}"
-                raise ModelsError(f"the evaluation measured {name} with SHA-256 {measured[:12]}; the bundle has {known}; evaluate it again")
+            refuse_other(manifest, name, measured, "the evaluation measured")
         for setting in ("temperature", "abstain_below"):
             ours, theirs = getattr(self, setting), getattr(manifest.calibration, setting)
             if ours != theirs:
                 raise ModelsError(f"the evaluation has {setting} {ours}; the bundle has {theirs}")
-
-
-def read_evaluation(path: Path) -> Evaluation:
-    """Read a file that ``evaluate --json`` wrote.
-
-    Raises:
-        ModelsError: the file cannot be read, or another version or another command wrote it.
-    """
-    try:
-        return Evaluation.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise ModelsError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole file"
-        raise ModelsError(f"{path}: not an evaluation of this version: {where}: {first['msg']}; run evaluate --json again") from error

@@ -7,13 +7,12 @@ import math
 import random
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from tqdm import tqdm
 
 from sentiment.model.bundle import HeadTail, WindowsSpec, load_bundle
@@ -25,10 +24,11 @@ from sentiment_models.data.carving import carve
 from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, read_examples, wholes
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.metrics import Labels, calibration_error
-from sentiment_models.export.inference import by_length, load_served
+from sentiment_models.export.inference import Pool, graph_of, load_served
 from sentiment_models.export.labels import outputs_of
 from sentiment_models.export.manifest import MANIFEST_FILE, read_object, sha256, write_manifest
 from sentiment_models.export.provenance import Json, distinct_names
+from sentiment_models.stored import Stored
 
 # Texts tokenized together in the search for long texts.
 LOOK_TEXTS = 512
@@ -36,11 +36,7 @@ LOOK_TEXTS = 512
 PROBABILITY_MIN = 1e-12
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Plan(_Part):
+class Plan(Stored):
     """One way of reading long texts, in the manifest's terms."""
 
     truncation: str
@@ -74,7 +70,7 @@ class Way(Plan):
     core_ms_per_text: float
 
 
-class LongTexts(_Part):
+class LongTexts(Stored):
     """The results: ``texts`` texts of more than ``max_tokens`` tokens, read in each way."""
 
     bundle: str
@@ -258,15 +254,9 @@ def _run(classifier: Classifier, texts: Sequence[str], plan: Plan, threads: int)
     readings = [_read(classifier, text, plan) for text in texts]
     parts = [reading.rows for reading in readings]
     rows = [row for part in parts for row in part]
-    logits: list[list[float]] = [[]] * len(rows)
     title = f"windows {plan.windows.stride}" if plan.windows else plan.truncation
-    with ThreadPoolExecutor(threads) as pool, tqdm(total=len(rows), desc=title, unit="row", mininterval=1) as bar:
-        groups = list(by_length(rows))
-        for group, found in zip(groups, pool.map(classifier.run, ([rows[index] for index in group] for group in groups)), strict=True):
-            for index, row_logits in zip(group, found, strict=True):
-                logits[index] = row_logits[: len(classifier.manifest.labels)]
-            bar.update(len(group))
-    own = iter(logits)
+    with Pool(graph_of(classifier), threads, len(rows), title) as pool:
+        own = iter([row_logits[: len(classifier.manifest.labels)].tolist() for row_logits in pool.run(rows)])
     truncated = sum(reading.truncated for reading in readings)
     return _Run([[next(own) for _ in part] for part in parts], truncated, time.process_time() - begun)
 

@@ -25,6 +25,7 @@ from sentiment_models.errors import ModelsError
 from sentiment_models.export.inference import serve
 from sentiment_models.export.manifest import MANIFEST_FILE, read_object, sha256, write_manifest
 from sentiment_models.export.provenance import Json, distinct_names
+from sentiment_models.stored import problem
 
 BAR_CHARACTERS = 40
 # Edges of the projections of hidden states, in standard deviations from their mean over the first reference. Those of its tenths detected
@@ -102,11 +103,9 @@ def record_reference(bundle: Path, name: str, reference: Reference) -> None:
     try:
         Manifest.model_validate(manifest)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
         alone = {**manifest, "references": {name: reference.model_dump(mode="json")}}
         advice = "; --remove others first" if _is_valid(alone) else ""
-        raise ModelsError(f"reference {name!r} cannot be recorded: {where + ': ' if where else ''}{first['msg']}{advice}") from error
+        raise ModelsError(f"reference {name!r} cannot be recorded: {problem(error)}{advice}") from error
     write_manifest(bundle, manifest)
 
 

@@ -4,12 +4,12 @@ Pure functions of arrays and a seed, vectorised over the resamples, in bounded m
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sentiment.observability.agreement import wilson
+from sentiment_models.evaluation.findings import CalibrationFound
 from sentiment_models.evaluation.metrics import Labels, Probabilities, bins_of, calibration_error, confusion, macro_f1
 
 RESAMPLES = 2000
@@ -19,18 +19,6 @@ DRAWS_MAX = 2**23
 
 Interval = tuple[float, float]
 """The lower and the upper end of a 95 % interval."""
-
-
-@dataclass(frozen=True, slots=True)
-class Consistency:
-    """A calibration error compared with the errors that perfectly calibrated models get by chance.
-
-    ``p_value``: the share of calibrated models with the same predicted probabilities whose error is at least as large. Below
-    0.05 the model is distinguishable from a calibrated one. ``ece_of_calibrated``: the range of 95 % of those errors.
-    """
-
-    p_value: float
-    ece_of_calibrated: Interval
 
 
 def accuracy_and_f1_intervals(answers: Labels, labels: Labels, classes: int, seed: int = SEED) -> tuple[Interval, Interval]:
@@ -50,7 +38,7 @@ def accuracy_and_f1_intervals(answers: Labels, labels: Labels, classes: int, see
     return _interval(accuracy), _interval(macro_f1(drawn))
 
 
-def calibration_test(stated: Probabilities, labels: Labels, seed: int = SEED) -> Consistency:
+def calibration_test(stated: Probabilities, labels: Labels, seed: int = SEED) -> CalibrationFound:
     """Test whether the expected calibration error could be that of a calibrated model.
 
     Consistency resampling (Broecker and Smith 2007; Vaicenavicius et al. 2019): correct labels are drawn from the predicted
@@ -77,7 +65,8 @@ def calibration_test(stated: Probabilities, labels: Labels, seed: int = SEED) ->
     errors /= len(labels)
     # 1e-12: errors that differ only by rounding count as equal.
     p_value = (1 + int((errors >= observed - 1e-12).sum())) / (1 + RESAMPLES)
-    return Consistency(p_value, _interval(errors))
+    low, high = _interval(errors)
+    return CalibrationFound(p_value=round(p_value, 5), ece_of_calibrated=(round(low, 5), round(high, 5)))
 
 
 def mcnemar(only_first: int, only_second: int) -> float:

@@ -1,6 +1,6 @@
 """The tables of an evaluation, shared by the terminal, the page and the card. Knows nothing of how they are rendered."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sentiment_models.evaluation.findings import Baseline, Evaluation, Failure, Measurement, Slice, Undecided
@@ -21,6 +21,10 @@ ACCURACY_NOTE = (
 )
 # A calibrated model has an ECE of about 0.02 on 1,000 texts, by chance.
 POOL_TEXTS_MIN = 2000
+# The fields of a data set that have its parts, by what each part has in common. Of generated texts: what they are an example of, what of
+# them was kept from training, and their register, such as tweet or ticket.
+GENERATED = ("phenomena", "held_out", "registers")
+SLICES = dict(zip(("length", "domain", "phenomenon", "what training lacks", "register"), ("lengths", "domains", *GENERATED), strict=True))
 EXPECTED = "expected"
 """The column that a terminal has no room for."""
 
@@ -32,33 +36,11 @@ def named(name: str, one: Measurement) -> str:
 
 def tables(evaluation: Evaluation) -> Iterator[Table]:
     """Yield every table that the evaluation has figures for, the most important first."""
-    yield figures(evaluation)
-    if any(one.all_labels for one in evaluation.datasets.values()):
-        yield all_labels(evaluation)
-    yield baselines(evaluation)
-    yield confusion(evaluation)
-    if any(one.mixed for one in evaluation.datasets.values()):
-        yield mixed(evaluation)
-    yield calibration(evaluation)
-    yield pools(evaluation)
-    yield expected_accuracy(evaluation)
-    if evaluation.leave_one_out:
-        yield leave_one_out(evaluation)
-    yield classes(evaluation)
-    yield lengths(evaluation)
-    if any(one.domains for one in evaluation.datasets.values()):
-        yield domains(evaluation)
-    if any(one.phenomena for one in evaluation.datasets.values()):
-        yield phenomena(evaluation)
-        yield held_out(evaluation)
-        yield registers(evaluation)
-        yield pairs(evaluation)
-    yield robustness(evaluation)
-    if evaluation.behaviours:
-        yield behaviours(evaluation)
-    if evaluation.undecided:
-        yield undecided(evaluation)
-    yield size(evaluation)
+    before = (figures, all_labels, baselines, confusion, mixed, calibration, pools, expected_accuracy, leave_one_out, classes)
+    made = [make(evaluation) for make in before]
+    made += [slices(evaluation, kind, field) for kind, field in SLICES.items()]
+    made += [make(evaluation) for make in (pairs, robustness, behaviours, undecided, size)]
+    return (one for one in made if one.rows)
 
 
 def figures(evaluation: Evaluation) -> Table:
@@ -216,29 +198,18 @@ def classes(evaluation: Evaluation) -> Table:
     return Table(LABELS, ("data set", "label", "precision", "recall", "F1", "texts", "answered"), rows)
 
 
-def lengths(evaluation: Evaluation) -> Table:
-    """Accuracy by length in tokens."""
-    return _slices("length", {name: one.lengths for name, one in evaluation.datasets.items()})
+def slices(evaluation: Evaluation, kind: str, field: str) -> Table:
+    """Accuracy by length in tokens, by the file's domain column, or by what was generated: the worst first."""
+    rows = tuple(
+        (name, key, found.rows, found.accuracy, interval(found.accuracy_interval), found.ece)
+        for name, one in evaluation.datasets.items()
+        for key, found in _in_order(getattr(one, field), worst_first=field in GENERATED)
+    )
+    return Table(f"By {kind}", ("data set", kind, "texts", "accuracy", "95 %", "ECE"), rows)
 
 
-def domains(evaluation: Evaluation) -> Table:
-    """Accuracy by the file's domain column."""
-    return _slices("domain", {name: one.domains for name, one in evaluation.datasets.items()})
-
-
-def phenomena(evaluation: Evaluation) -> Table:
-    """Accuracy of generated texts by phenomenon, the worst first."""
-    return _slices("phenomenon", {name: _worst_first(one.phenomena) for name, one in evaluation.datasets.items()})
-
-
-def held_out(evaluation: Evaluation) -> Table:
-    """Accuracy of generated texts by what of them was kept from training, the worst first."""
-    return _slices("what training lacks", {name: _worst_first(one.held_out) for name, one in evaluation.datasets.items()})
-
-
-def registers(evaluation: Evaluation) -> Table:
-    """Accuracy of generated texts by register, such as tweet or ticket, the worst first."""
-    return _slices("register", {name: _worst_first(one.registers) for name, one in evaluation.datasets.items()})
+def _in_order(found: Mapping[str, Slice], *, worst_first: bool) -> Iterable[tuple[str, Slice]]:
+    return sorted(found.items(), key=lambda item: item[1].accuracy) if worst_first else found.items()
 
 
 def pairs(evaluation: Evaluation) -> Table:
@@ -250,19 +221,6 @@ def pairs(evaluation: Evaluation) -> Table:
     )
     note = "The texts of a pair differ in what turns the label. A model that goes by single words answers one of them wrongly."
     return Table("Pairs", ("data set", "phenomenon", "pairs", "both right", "95 %"), rows, note)
-
-
-def _worst_first(slices: Mapping[str, Slice]) -> dict[str, Slice]:
-    return dict(sorted(slices.items(), key=lambda item: item[1].accuracy))
-
-
-def _slices(kind: str, slices: Mapping[str, Mapping[str, Slice]]) -> Table:
-    rows = tuple(
-        (name, key, found.rows, found.accuracy, interval(found.accuracy_interval), found.ece)
-        for name, found_by in slices.items()
-        for key, found in found_by.items()
-    )
-    return Table(f"By {kind}", ("data set", kind, "texts", "accuracy", "95 %", "ECE"), rows)
 
 
 def robustness(evaluation: Evaluation) -> Table:
@@ -284,7 +242,8 @@ def behaviours(evaluation: Evaluation) -> Table:
     found = evaluation.behaviours
     rows = [(one.name, one.kind, one.wanted, one.cases, one.failures, share(one.failures, one.cases)) for one in found]
     cases, failures = sum(one.cases for one in found), sum(one.failures for one in found)
-    rows.append(("all", "", "", cases, failures, share(failures, cases)))
+    if found:
+        rows.append(("all", "", "", cases, failures, share(failures, cases)))
     note = (
         "Texts made from templates (CheckList). Functionality: the correct label is known. Invariance: the label must not change. "
         "Direction: the probability of positive must not move the wrong way by more than 0.1."

@@ -85,9 +85,9 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def _over(found: DatasetFound, method: str, operators: Sequence[str]) -> list[Difference | None]:
+def _random(found: DatasetFound, method: str, operators: Sequence[str], side: str = "over") -> list[Difference | None]:
     by_operator = found.methods[method].operators
-    return [by_operator[operator].over_random if operator in by_operator else None for operator in operators]
+    return [getattr(by_operator[operator], f"{side}_random") if operator in by_operator else None for operator in operators]
 
 
 def _figures(differences: Sequence[Difference | None], operators: Sequence[str]) -> str:
@@ -99,7 +99,7 @@ def _all(operators: Sequence[str]) -> str:
 
 
 def _over_chance(found: DatasetFound, default: str, operators: Sequence[str]) -> str:
-    differences = _over(found, default, operators)
+    differences = _random(found, default, operators)
     says = {
         "better": f"{default}, the default, beats random orders with {_all(operators)}: erasing its first words lowers the probability "
         "more than erasing random words",
@@ -112,8 +112,7 @@ def _over_chance(found: DatasetFound, default: str, operators: Sequence[str]) ->
 
 
 def _keeping(found: DatasetFound, default: str, operators: Sequence[str]) -> str:
-    by_operator = found.methods[default].operators
-    differences = [by_operator[operator].under_random if operator in by_operator else None for operator in operators]
+    differences = _random(found, default, operators, "under")
     says = {
         "better": "Kept alone, its first words keep more of the probability than random ones",
         "worse": "Kept alone, its first words keep less of the probability than random ones",
@@ -142,7 +141,7 @@ def _names(comparisons: Sequence[Comparison], figures: bool = False) -> str:
 def _not_over_chance(found: DatasetFound, default: str, operators: Sequence[str]) -> list[str]:
     """Name the methods that are not better than random orders."""
     others = [name for name, method in found.methods.items() if method.kind in (ATTENTION, ATTRIBUTION) and name != default]
-    unclear, worse = ([name for name in others if status(_over(found, name, operators)) == group] for group in ("unclear", "worse"))
+    unclear, worse = ([name for name in others if status(_random(found, name, operators)) == group] for group in ("unclear", "worse"))
     lines = [f"Not shown to be better than random orders with every operator: {', '.join(unclear)}."] if unclear else []
     return lines + ([f"Worse than random orders with every operator: {', '.join(worse)}."] if worse else [])
 

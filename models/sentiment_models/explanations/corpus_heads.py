@@ -10,7 +10,6 @@ from tqdm import tqdm
 from sentiment.explain.engine.maps import heads_seen, outputs
 from sentiment.explain.methods.heads import PATTERNS
 from sentiment.explain.parts import ExplanationRequest
-from sentiment_models.errors import ModelsError
 from sentiment_models.explanations.drawing import drawn
 from sentiment_models.explanations.findings import HeadsFound
 from sentiment_models.explanations.subject import Reading, Subject
@@ -40,9 +39,7 @@ def heads_found(subject: Subject, readings: Sequence[Reading]) -> HeadsFound:
     Raises:
         ModelsError: there is no explain graph.
     """
-    session = subject.session
-    if session is None:
-        raise ModelsError(f"{subject.bundle}: the bundle has no explain graph")
+    session = subject.explains()
     names = outputs(ExplanationRequest("", heads=True), session.layers)
     places = drawn([reading.tokens for reading in readings], TEXTS_MAX, TOKENS_MAX, np.random.default_rng(SEED))
     chosen = [readings[place] for place in places]

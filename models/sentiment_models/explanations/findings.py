@@ -4,9 +4,10 @@ Values are in calibrated probability of the predicted label unless stated otherw
 by paired bootstrap over texts.
 """
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from sentiment.explain.methods.registry import METHODS
+from sentiment_models.stored import Stored
 
 # Shares of the words that are erased or kept, at least one word each (DeYoung et al. 2020, "ERASER").
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
@@ -38,11 +39,7 @@ KINDS = {
 TEXTS_MIN = 20
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Difference(_Part):
+class Difference(Stored):
     """A mean difference over texts with its interval."""
 
     mean: float
@@ -58,7 +55,7 @@ class Difference(_Part):
         return (self.low > 0) - (self.high < 0)
 
 
-class Faithfulness(_Part):
+class Faithfulness(Stored):
     """One ranking of words with one operator.
 
     ``comprehensiveness`` (higher is better) and ``sufficiency`` (lower is better) are means over FRACTIONS (AOPC) and texts;
@@ -86,7 +83,7 @@ class Faithfulness(_Part):
     under_random: Difference | None
 
 
-class EvidenceFound(_Part):
+class EvidenceFound(Stored):
     """The verdicts of the service's own evidence over the texts.
 
     ``tested``: texts that are not flat and have 19 random sets. ``better_of_tested``: the share of them with a ranking better than
@@ -102,7 +99,7 @@ class EvidenceFound(_Part):
     better_interval: tuple[float, float] | None = None
 
 
-class MethodFound(_Part):
+class MethodFound(Stored):
     """One method over all texts.
 
     ``operators``: results by operator. ``rows``: forward rows per text, a row of the explain graph counted as 3 for its backward part.
@@ -120,7 +117,7 @@ class MethodFound(_Part):
     residual: tuple[float, float] | None = None
 
 
-class Comparison(_Part):
+class Comparison(Stored):
     """Comprehensiveness of ``better`` minus that of ``than`` on the same texts.
 
     ``holds``: the interval is above 0 with every operator.
@@ -132,7 +129,7 @@ class Comparison(_Part):
     holds: bool
 
 
-class AttentionFound(_Part):
+class AttentionFound(Stored):
     """Results of the tests of attention (Jain and Wallace 2019, Serrano and Smith 2019, and others).
 
     ``tau_gradient`` and ``tau_loo``: mean Kendall's tau-b of attention methods with |gradient x input| and with leave-one-out;
@@ -168,7 +165,7 @@ class AttentionFound(_Part):
     randomisation_texts: int = 0
 
 
-class HeadsFound(_Part):
+class HeadsFound(Stored):
     """Heads over a corpus, [layers][heads]: mean absolute estimated effect in logits, most frequent pattern, its share of texts.
 
     ``lift``: by pattern, the mean over the texts that can show it, from 0 for uniform attention to 1 for the pure pattern. Patterns
@@ -179,10 +176,10 @@ class HeadsFound(_Part):
     effect: tuple[tuple[float, ...], ...]
     pattern: tuple[tuple[str, ...], ...]
     pattern_share: tuple[tuple[float, ...], ...]
-    lift: dict[str, tuple[tuple[float, ...], ...]] = {}
+    lift: dict[str, tuple[tuple[float, ...], ...]] = Field({})
 
 
-class Plausible(_Part):
+class Plausible(Stored):
     """Agreement with human rationales: mean area under the precision-recall curve, word F1 at the rationale's share and at 20 %."""
 
     auprc: float
@@ -191,7 +188,7 @@ class Plausible(_Part):
     f1_at_20: float
 
 
-class PlausibilityFound(_Part):
+class PlausibilityFound(Stored):
     """Agreement with human rationales over ``documents``. It does not measure faithfulness.
 
     ``prevalence``: the share of marked words. ``methods`` includes ``random``, the mean over all orders of words; its AUPRC is above
@@ -204,7 +201,7 @@ class PlausibilityFound(_Part):
     methods: dict[str, Plausible]
 
 
-class DatasetFound(_Part):
+class DatasetFound(Stored):
     """The study of one file: ``texts`` texts drawn from its ``rows``.
 
     ``agreement``: mean tau-b of word scores for each pair of methods. ``comparisons``: the default with attention, attributions and
@@ -223,11 +220,11 @@ class DatasetFound(_Part):
     attention: AttentionFound | None = None
     heads: HeadsFound | None = None
     agreement: dict[str, dict[str, float]] | None = None
-    unseen: dict[str, int] = {}
+    unseen: dict[str, int] = Field({})
     seconds: float = 0.0
 
 
-class Findings(_Part):
+class Findings(Stored):
     """A study of one bundle. ``default_method``: the attribution that the bundle serves, or will serve, by default.
 
     ``against_runner_up``: whether answers were explained against the runner-up, as the service does with three labels or more. Then the

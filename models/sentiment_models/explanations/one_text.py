@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from sentiment.explain.methods.erasure import Floats
 from sentiment.explain.methods.evidence import OPERATOR, evidence
@@ -29,16 +28,13 @@ from sentiment_models.explanations.measures import (
 from sentiment_models.explanations.rankings import LONG_TOKENS, Scores, WordCounts, order, scores
 from sentiment_models.explanations.stability import stability
 from sentiment_models.explanations.subject import Erased, Reading, Subject
+from sentiment_models.stored import Stored
 
 # Significant digits of values in the journal: enough to rank words, few enough to keep the file small.
 DIGITS = 6
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class OrderText(_Part):
+class OrderText(Stored):
     """One method's order with one operator; values by FRACTIONS, see ``measures.Erasures``. For ``random``: means over the orders."""
 
     comprehensiveness: tuple[float, ...]
@@ -48,7 +44,7 @@ class OrderText(_Part):
     aopc: float | None
 
 
-class OperatorText(_Part):
+class OperatorText(Stored):
     """One operator: f of the whole text and of the empty one. ``low`` and ``high``: the AOPC of the worst and the best order."""
 
     whole: float
@@ -58,7 +54,7 @@ class OperatorText(_Part):
     orders: dict[str, OrderText]
 
 
-class MethodText(_Part):
+class MethodText(Stored):
     """One method: word scores, their cost, and the ``verdict`` of the service's evidence with its number of ``random_sets``."""
 
     values: tuple[float, ...]
@@ -70,7 +66,7 @@ class MethodText(_Part):
     stability: dict[str, float]
 
 
-class TextFound(_Part):
+class TextFound(Stored):
     """One text. ``label``: index of the answer; ``right``: index of the correct label; ``seconds``: time on one core."""
 
     words: int
@@ -88,7 +84,7 @@ class TextFound(_Part):
         return {name: Scores(np.array(found.values), found.rows, found.ms / 1e3, found.residual) for name, found in self.methods.items()}
 
 
-class UnsignedText(_Part):
+class UnsignedText(Stored):
     """The order of one text by the absolute scores of a method, by operator, without ``tau``. ``seconds``: time on one core."""
 
     orders: dict[str, OrderText]

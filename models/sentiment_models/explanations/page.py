@@ -1,12 +1,12 @@
 """The report of a study of explanations, as terminal text and as an HTML page with plots."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from sentiment_models.explanations import pictures, tables
+from sentiment_models.explanations import pictures, tables, training_page
+from sentiment_models.explanations.attention_tables import attention_tables, not_measured
 from sentiment_models.explanations.conclusions import in_words, percent
 from sentiment_models.explanations.findings import DatasetFound, Findings
 from sentiment_models.explanations.pictures import Row
-from sentiment_models.explanations.sections import attention_tables, training_sections, training_text
 from sentiment_models.explanations.training_findings import TrainingFindings
 from sentiment_models.reports.report import picture
 from sentiment_tools.reports.html_report import Section, page, paragraph, table
@@ -26,14 +26,14 @@ def as_text(found: Findings, training: TrainingFindings | None = None) -> str:
         several = (tables.comparisons(one, found.operators), tables.verdicts(one, found.operators), tables.costs(one))
         parts += [item.text(f"{name}: {item.title}") for item in several]
         if one.attention is not None:
-            tested, left = attention_tables(one.attention)
-            parts += [*(item.text(f"{name}: {item.title}", note=True) for item in tested), *filter(None, [left])]
+            parts += [item.text(f"{name}: {item.title}", note=True) for item in attention_tables(one.attention)]
+            parts += filter(None, [not_measured(one.attention)])
         if one.heads is not None:
             parts.append(tables.heads(one.heads).text(f"{name}: heads with the largest effect"))
     if found.plausibility is not None:
         parts.append(tables.plausibility(found.plausibility).text(note=True))
     if training is not None:
-        parts.append(training_text(training))
+        parts.append(training_page.as_text(training))
     return "\n\n".join(parts)
 
 
@@ -47,7 +47,7 @@ def as_page(found: Findings, training: TrainingFindings | None = None) -> str:
         sections.append(tables.plausibility(found.plausibility).section())
     if training is not None:
         # They do not measure this bundle's weights.
-        sections += [Section(f"Small encoders: {section.title.lower()}", section.html) for section in training_sections(training)]
+        sections += [Section(f"Small encoders: {section.title.lower()}", section.html) for section in training_page.sections(training)]
     facts = (
         ("bundle", f"{found.bundle}, digest {found.digest}"),
         ("graph", f"{found.graph}, SHA-256 {found.graph_sha256}"),
@@ -94,9 +94,8 @@ def _dataset(one: DatasetFound, found: Findings) -> Iterator[Section]:
         drawn = picture(pictures.tau_matrix(one.agreement, "Kendall's tau-b of word scores"), "Rank agreement of each method with each.")
         yield Section("Do methods agree?", paragraph(note) + drawn)
     if one.attention is not None:
-        tested, left = attention_tables(one.attention)
-        tests = [f"<h3>{item.title}</h3>{item.section().html}" for item in tested]
-        yield Section("Does attention explain?", "".join([*tests, *map(paragraph, filter(None, [left]))]))
+        tests = [f"<h3>{item.title}</h3>{item.section().html}" for item in attention_tables(one.attention)]
+        yield Section("Does attention explain?", "".join([*tests, *map(paragraph, filter(None, [not_measured(one.attention)]))]))
     if one.heads is not None:
         drawn = picture(
             pictures.heads_map(one.heads, "Heads: mean effect and most frequent pattern"),
@@ -109,23 +108,25 @@ def _dataset(one: DatasetFound, found: Findings) -> Iterator[Section]:
 def _against_random(one: DatasetFound) -> str:
     """Draw both measures as differences to random orders; above 0 is better for both."""
     drawn = []
-    for measure, field in (("comprehensiveness", "over_random"), ("sufficiency", "under_random")):
-        rows = [
-            Row(name, {operator: getattr(item, field) for operator, item in method.operators.items()})
-            for name, method in one.methods.items()
-            if name != "random"
-        ]
-        rows.sort(key=lambda row: -sum(item.mean for item in row.operators.values() if item is not None))
-        words = f"{measure} minus that of random" if field == "over_random" else f"random's {measure} minus the method's"
-        png = pictures.forest(rows, f"{words} (right of 0: better than random)", measure)
-        drawn.append(picture(png, f"{measure} of each method compared with random orders, with intervals; the tables have the figures."))
+    for measure, field, words in (
+        ("comprehensiveness", "over_random", "comprehensiveness minus that of random"),
+        ("sufficiency", "under_random", "random's sufficiency minus the method's"),
+    ):
+        methods = [(name, method) for name, method in one.methods.items() if name != "random"]
+        rows = [Row(name, {operator: getattr(item, field) for operator, item in method.operators.items()}) for name, method in methods]
+        alt = f"{measure} of each method compared with random orders, with intervals; the tables have the figures."
+        drawn.append(_forest(rows, f"{words} (right of 0: better than random)", measure, alt))
     return "".join(drawn)
 
 
 def _against_others(one: DatasetFound, default: str) -> str:
     rows = [Row(item.than, item.operators) for item in one.comparisons if item.better == default]
-    rows.sort(key=lambda row: -sum(item.mean for item in row.operators.values() if item is not None))
-    drawn = pictures.forest(
-        rows, "difference in comprehensiveness (right of 0: the default is better)", f"{default}, the default, minus ..."
-    )
-    return picture(drawn, f"Comprehensiveness of {default} minus that of each other method, with intervals; the table has the figures.")
+    words = "difference in comprehensiveness (right of 0: the default is better)"
+    alt = f"Comprehensiveness of {default} minus that of each other method, with intervals; the table has the figures."
+    return _forest(rows, words, f"{default}, the default, minus ...", alt)
+
+
+def _forest(rows: Sequence[Row], words: str, title: str, alt: str) -> str:
+    """Draw rows, the largest sum of differences first."""
+    ordered = sorted(rows, key=lambda row: -sum(item.mean for item in row.operators.values() if item is not None))
+    return picture(pictures.forest(ordered, words, title), alt)

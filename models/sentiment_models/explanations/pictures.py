@@ -19,7 +19,7 @@ from sentiment_models.explanations.findings import (
     Difference,
     HeadsFound,
 )
-from sentiment_models.reports.plots import GREY
+from sentiment_models.reports.plots import GREY, shaded
 from sentiment_tools.reports.plot_style import COLOURS, INK, MARKERS, as_png, figure, legend, plain
 
 # Blue, orange, grey, black; brown is not in the palette.
@@ -142,14 +142,8 @@ def heads_map(found: HeadsFound, title: str) -> bytes:
     layers, heads = effect.shape
     drawn = figure(max(5.6, 1.8 + 0.72 * heads), max(3.0, 1.6 + 0.42 * layers))
     axes = drawn.subplots()
-    plain(axes)
-    image = axes.imshow(effect, cmap="Blues", vmin=0, aspect="auto")
-    for layer in range(layers):
-        for head in range(heads):
-            pattern = found.pattern[layer][head]
-            shown = "" if pattern == "mixed" else SHORT.get(pattern, pattern)
-            colour = "white" if effect[layer, head] > 0.6 * effect.max() else INK
-            axes.text(head, layer, shown, ha="center", va="center", fontsize=8, color=colour)
+    patterns = [["" if pattern == "mixed" else SHORT.get(pattern, pattern) for pattern in row] for row in found.pattern]
+    image = shaded(axes, effect, patterns, effect > 0.6 * effect.max(), fontsize=8, cmap="Blues", vmin=0, aspect="auto")
     axes.set_xticks(range(heads), [str(head + 1) for head in range(heads)])
     axes.set_yticks(range(layers), [str(layer + 1) for layer in range(layers)])
     axes.set_xlabel("head")
@@ -166,14 +160,8 @@ def tau_matrix(agreement: Mapping[str, Mapping[str, float]], title: str) -> byte
     side = 2.6 + 0.5 * len(names)
     drawn = figure(side + 1.4, side)
     axes = drawn.subplots()
-    plain(axes)
-    image = axes.imshow(values, cmap="PuOr_r", vmin=-1, vmax=1)
-    for row in range(len(names)):
-        for column in range(len(names)):
-            value = values[row, column]
-            if np.isfinite(value):
-                colour = "white" if abs(value) > 0.8 else INK
-                axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
+    texts = [[f"{value:.2f}" if np.isfinite(value) else "" for value in row] for row in values]
+    image = shaded(axes, values, texts, np.abs(values) > 0.8, fontsize=8, cmap="PuOr_r", vmin=-1, vmax=1)
     axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
     axes.set_yticks(range(len(names)), names)
     axes.set_title(title)

@@ -30,6 +30,7 @@ from sentiment_models.explanations.sources import OF_RATIONALES, code_of
 from sentiment_models.explanations.subject import Reading, Subject
 from sentiment_models.export.manifest import sha256
 from sentiment_models.export.provenance import Json
+from sentiment_models.stored import problem
 
 DOCUMENTS = 50
 SEED = 7
@@ -94,9 +95,7 @@ def _documents(path: Path, labels: Sequence[str]) -> Iterator[tuple[Document, in
         try:
             document = Document.model_validate_json(line)
         except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(map(str, first["loc"])) or "the line"
-            raise BadData(f"{where}: {field}: {first['msg']}; expected ERASER's tokens, rationales and label") from error
+            raise BadData(f"{where}: {problem(error, 'the line')}; expected ERASER's tokens, rationales and label") from error
         check_text(document.text, where)
         _check(document, where)
         if document.label not in names:

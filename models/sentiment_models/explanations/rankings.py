@@ -22,10 +22,8 @@ from sentiment.explain.methods.target import Target
 from sentiment.explain.parts import Attribution
 from sentiment_models.data.carving import without_overlap
 from sentiment_models.data.labelled import Example, TextOrPair, read_examples
-from sentiment_models.explanations.findings import ATTENTION, ATTRIBUTION, BASELINE, BOUND, KINDS
+from sentiment_models.explanations.findings import ATTRIBUTION, KINDS
 from sentiment_models.explanations.subject import EXPLAIN_ROWS, Arrays, Reading, Subject
-
-__all__ = ["ATTENTION", "ATTRIBUTION", "BASELINE", "BOUND", "KINDS", "Scores", "WordCounts", "attention_scores", "order", "scores"]
 
 # Orders for Shapley values of long texts, one and its reverse: 20 orders of 400 words would take 8,000 rows of 512 tokens.
 SHAPLEY_ORDERS_LONG = 2

@@ -11,6 +11,7 @@ from sentiment_models.errors import ModelsError
 from sentiment_models.explanations.conclusions import status
 from sentiment_models.explanations.findings import ATTENTION, ATTRIBUTION, BASELINE, DatasetFound, Findings, MethodFound
 from sentiment_models.export.manifest import MANIFEST_FILE, read_object, write_manifest
+from sentiment_models.stored import problem, refuse_other
 
 
 def record_findings(bundle: Path, findings: Findings, default: str | None = None) -> None:
@@ -44,12 +45,7 @@ def check_of(findings: Findings, manifest: Manifest) -> None:
     name = f"{manifest.name}/{manifest.version}"
     if findings.bundle != name:
         raise ModelsError(f"the findings belong to bundle {findings.bundle}; this bundle is {name}")
-    file = manifest.files.get(findings.graph)
-    if file is None or file.sha256 != findings.graph_sha256:
-        known = f"no {findings.graph}" if file is None else f"one with SHA-256 {file.sha256[:12]}"
-        raise ModelsError(
-            f"the findings were measured on {findings.graph} with SHA-256 {findings.graph_sha256[:12]}; the bundle has {known}"
-        )
+    refuse_other(manifest, findings.graph, findings.graph_sha256, "the findings were measured on")
 
 
 def measured_of(findings: Findings, default: str) -> ExplanationsMeasured:
@@ -73,9 +69,7 @@ def measured_of(findings: Findings, default: str) -> ExplanationsMeasured:
             ),
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ModelsError(f"the findings of {name} cannot be recorded: {where + ': ' if where else ''}{first['msg']}") from error
+        raise ModelsError(f"the findings of {name} cannot be recorded: {problem(error)}") from error
 
 
 def _methods(found: DatasetFound, default: str, operators: tuple[str, ...]) -> list[str]:

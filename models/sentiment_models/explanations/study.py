@@ -4,11 +4,11 @@ Threads share the texts: ONNX Runtime, which takes nearly all of the time, relea
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from pkgutil import resolve_name
 
 import numpy as np
 from tqdm import tqdm
@@ -25,7 +25,6 @@ from sentiment_models.explanations.findings import AttentionFound, DatasetFound,
 from sentiment_models.explanations.journal import Journal
 from sentiment_models.explanations.one_text import TextFound, UnsignedText, study_text, study_unsigned
 from sentiment_models.explanations.rankings import WordCounts, lexicon_of
-from sentiment_models.explanations.sections import attention_found
 from sentiment_models.explanations.sources import OF_STUDY, code_of
 from sentiment_models.explanations.subject import Subject
 from sentiment_models.export.manifest import sha256
@@ -36,6 +35,8 @@ SEED = 7
 # The number of texts, evenly spread, on which stability and bounds are measured. They take as long as everything else, and a mean over
 # 100 texts is known to about 0.03.
 CLOSE_TEXTS = 100
+# By its name, because what makes bundles does not know the study, which needs torch.
+ATTENTION_TESTS = "sentiment_models.study.attention_tests:attention_found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,23 +192,15 @@ def _texts(run: _Run, sample: _Sample) -> list[TextFound]:
             journal.add(of_default, study_unsigned(run.subject, reading, values, seed).model_dump(mode="json"))
 
     left = [index for index in range(len(examples)) if None in map(journal.get, keys(index))]
-    with tqdm(total=len(examples), initial=len(examples) - len(left), desc=sample.dataset.name, unit="text", mininterval=5) as bar:
-        _share_out(left, one, run.threads, bar)
+    with (
+        ThreadPoolExecutor(run.threads) as pool,
+        tqdm(total=len(examples), initial=len(examples) - len(left), desc=sample.dataset.name, unit="text", mininterval=5) as bar,
+    ):
+        # The first failure cancels the calls that have not started.
+        for _ in pool.map(one, left):
+            bar.update()
     records = [tuple(map(journal.get, keys(index))) for index in range(len(examples))]
     return [UnsignedText.model_validate(size).added_to(TextFound.model_validate(text)) for text, size in records]
-
-
-def _share_out(indices: Sequence[int], one: Callable[[int], None], threads: int, bar: "tqdm[NoReturn]") -> None:
-    """Call a function for each index in a thread pool; after the first error no further calls start."""
-    with ThreadPoolExecutor(threads) as pool:
-        futures = [pool.submit(one, index) for index in indices]
-        try:
-            for future in as_completed(futures):
-                future.result()
-                bar.update()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
 
 
 def _attention(run: _Run, sample: _Sample, texts: Sequence[TextFound]) -> tuple[AttentionFound | None, HeadsFound | None]:
@@ -221,7 +214,7 @@ def _attention(run: _Run, sample: _Sample, texts: Sequence[TextFound]) -> tuple[
         readings = [subject.read(example.whole) for example in sample.examples]
         right = [text.right for text in texts]
         if journal.get(keys[0]) is None:
-            found = attention_found(subject, readings, right, [text.scores() for text in texts], run.seed)
+            found = resolve_name(ATTENTION_TESTS)(subject, readings, right, [text.scores() for text in texts], run.seed)
             journal.add(keys[0], found.model_dump(mode="json"))
         if journal.get(keys[1]) is None:
             journal.add(keys[1], heads_found(subject, readings).model_dump(mode="json"))

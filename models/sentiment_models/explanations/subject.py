@@ -92,14 +92,14 @@ class Reading:
         """The number of tokens, with special ones."""
         return len(self.encoded.ids)
 
-    def answers(self, operator: str) -> Erased:
-        """Return the answers with one operator; every call returns the same object.
+    @property
+    def row(self) -> Row:
+        """The tokens that the graph reads."""
+        return Row(self.encoded.ids, self.encoded.type_ids, self.encoded.truncated)
 
-        Raises:
-            ModelsError: the operator is unknown, or is ``mask_token`` and the tokenizer has no mask token.
-        """
+    def answers(self, operator: str) -> Erased:
+        """Return the answers with one of the subject's operators; every call returns the same object."""
         if operator not in self._erased:
-            self.subject.check_operator(operator)
             found = self._erased[operator] = Erased(self.subject, self.encoded, operator)
             if len(self._erased) > 1:
                 # The whole text has the same answer with every operator.
@@ -200,8 +200,8 @@ class Subject:
         Raises:
             ModelsError: there is no explain graph.
         """
-        session = self._explains()
-        feeds = self._pad([_row(reading.encoded)] * rows, session.inputs)
+        session = self.explains()
+        feeds = self._pad([reading.row] * rows, session.inputs)
 
         def run_for(label: int, names: Sequence[str]) -> Arrays:
             return session.run(feeds, names, np.full(rows, label), head_gate=head_gate, head_uniform=head_uniform)
@@ -218,7 +218,7 @@ class Subject:
         Raises:
             ModelsError: there is no explain graph.
         """
-        session = self._explains()
+        session = self.explains()
         kinds = {"attention": "attention", "attention_gradient": "gradients", "value_norm": "value_norms"}
         names = [f"{kind}.{layer}" for kind in kinds for layer in range(session.layers)]
         found = self.explained(reading, [*names, "logits"], target)
@@ -231,7 +231,7 @@ class Subject:
         Raises:
             ModelsError: there is no explain graph.
         """
-        session = self._explains()
+        session = self.explains()
         layers = session.layers
         switches = np.concatenate([np.eye(layers, dtype=np.float32), np.ones((1, layers), np.float32)])
         uniform = np.repeat(switches[:, :, None], session.heads, axis=2)
@@ -254,29 +254,23 @@ class Subject:
         kept = np.ones((len(masks), len(encoded.ids)), np.bool_)
         for index, word in enumerate(encoded.words):
             kept[:, word.first : word.last] = masks[:, index, None]
-        row, inputs = _row(encoded), self.classifier.session.inputs
+        row, inputs = Row(encoded.ids, encoded.type_ids, encoded.truncated), self.classifier.session.inputs
         if operator == "deletion":
             return self._pad([_without(row, keep) for keep in kept], inputs)
         feeds = self._pad([row] * len(masks), inputs)
         if operator == "attention_mask":
             feeds["attention_mask"] = kept.astype(np.int64)
         else:
-            assert self.mask_id is not None
+            assert operator == "mask_token" and self.mask_id is not None, operator
             feeds["input_ids"] = np.where(kept, feeds["input_ids"], self.mask_id)
         return feeds
 
-    def check_operator(self, operator: str) -> None:
-        """Check that an operator is known and that the tokenizer supports it.
+    def explains(self) -> ExplainSession:
+        """Return the session of the explain graph.
 
         Raises:
-            ModelsError: it is unknown or not supported.
+            ModelsError: there is none.
         """
-        if operator not in OPERATORS:
-            raise ModelsError(f"unknown operator {operator}; use one of {', '.join(OPERATORS)}")
-        if operator == "mask_token" and self.mask_id is None:
-            raise ModelsError(f"{self.bundle}: the tokenizer has no mask token; use attention_mask or deletion")
-
-    def _explains(self) -> ExplainSession:
         if self.session is None:
             raise ModelsError(f"{self.bundle}: the bundle has no explain graph")
         return self.session
@@ -292,10 +286,6 @@ class Subject:
 def rows_of(tokens: int) -> int:
     """Return the batch size for rows of ``tokens`` tokens."""
     return max(1, min(ROWS_MAX, TOKENS_MAX // tokens))
-
-
-def _row(encoded: Encoded) -> Row:
-    return Row(encoded.ids, encoded.type_ids, encoded.truncated)
 
 
 def _without(row: Row, keep: npt.NDArray[np.bool_]) -> Row:

@@ -8,20 +8,17 @@ held-out texts; they do not cover other draws of training texts.
 
 import math
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from sentiment_models.explanations.findings import Difference
+from sentiment_models.stored import Stored
 
 DIVERGENCE_MAX = math.log(2)
 # Sources of a bag's weights: uniform, learned by the bag, attention of the encoder with the same seed, attention of the adversary.
 UNIFORM, LEARNED, ATTENTION, ADVERSARY = "uniform", "learned", "attention", "adversary"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Accuracy(_Part):
+class Accuracy(Stored):
     """The mean accuracy of models that differ only in their seed, with its interval, and the accuracy of each."""
 
     mean: float
@@ -30,7 +27,7 @@ class Accuracy(_Part):
     seeds: tuple[float, ...] = Field(min_length=1)
 
 
-class SeedPair(_Part):
+class SeedPair(Stored):
     """Two encoders that differ only in their seed: divergence of attention, output change, share of texts with the same answer."""
 
     first: int
@@ -40,7 +37,7 @@ class SeedPair(_Part):
     agreement: float
 
 
-class SeedsFound(_Part):
+class SeedsFound(Stored):
     """How much attention differs between trainings: the noise floor for all other comparisons.
 
     ``divergence`` and ``output_change``: means over the pairs. ``divergence_from_uniform``: from uniform weights, the mean over the
@@ -55,7 +52,7 @@ class SeedsFound(_Part):
     on_words: float
 
 
-class UniformFound(_Part):
+class UniformFound(Stored):
     """Encoders trained with uniform attention, in the last layer only and in all layers.
 
     ``last_loss`` and ``all_loss``: accuracy with learned attention minus theirs, on the same texts.
@@ -68,7 +65,7 @@ class UniformFound(_Part):
     all_loss: Difference
 
 
-class AdversaryFound(_Part):
+class AdversaryFound(Stored):
     """An encoder trained to give the base's answers with other attention.
 
     ``weight``: weight of the attention term in training; 0 shows the effect of further training alone. ``kl``: Kullback-Leibler divergence
@@ -85,7 +82,7 @@ class AdversaryFound(_Part):
     on_words: float
 
 
-class AdversariesFound(_Part):
+class AdversariesFound(Stored):
     """The trained adversaries by rising weight in the loss ``TVD - weight * KL``; ``base``: accuracy of the base.
 
     ``allowed``: the output change between seeds. ``chosen``: the weight of the adversary whose attention the bag uses. It is the one
@@ -99,7 +96,7 @@ class AdversariesFound(_Part):
     allowed: float
 
 
-class FrozenFound(_Part):
+class FrozenFound(Stored):
     """Bags of embeddings with given word weights, by source of the weights.
 
     Each seed's bag gets the attention of that seed's encoder; there is only one adversary. ``over_uniform``: accuracy minus that with
@@ -111,7 +108,7 @@ class FrozenFound(_Part):
     attention_over_adversary: Difference
 
 
-class TrainingFindings(_Part):
+class TrainingFindings(Stored):
     """All four tests; None: not done yet.
 
     ``files``: SHA-256 by name. ``train_texts`` and ``heldout_texts``: number of drawn texts. ``words``: mean words per held-out text.

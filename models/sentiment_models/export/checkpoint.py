@@ -34,7 +34,7 @@ from sentiment_models.evaluation.metrics import Logits
 from sentiment_models.export.families import FAMILIES, Family
 from sentiment_models.export.graphs.graph import resolve_aliases, strip_varying
 from sentiment_models.export.graphs.quantize import INT8, OPSET_MIN
-from sentiment_models.export.labels import labels_of, read_config
+from sentiment_models.export.labels import check_folder, labels_of, read_config
 from sentiment_models.export.manifest import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object, write_object
 from sentiment_models.export.spellings import without_spellings
 from sentiment_models.export.verify import Explained
@@ -88,24 +88,17 @@ class Checkpoint:
 
     def explained(self, feeds: Feeds, label: NDArray[np.int64], alpha: NDArray[np.float32], baseline_ids: NDArray[np.int64]) -> Explained:
         """Compute in torch, in fp32, the outputs of the explain graph for the same feeds."""
-        table = self._model.get_input_embeddings()
-        words, base = (table(torch.from_numpy(ids)).detach() for ids in (feeds["input_ids"], baseline_ids))
-        between = (base + torch.from_numpy(alpha)[:, None, None] * (words - base)).requires_grad_()
-        # By a hook and not as inputs_embeds, because some families derive positions from the ids.
-        handle = table.register_forward_hook(lambda *_: between)
-        try:
-            given = {name: torch.from_numpy(array) for name, array in feeds.items()}
+        given = {name: torch.from_numpy(array) for name, array in feeds.items()}
+        with between(self._model, given["input_ids"], torch.from_numpy(baseline_ids), torch.from_numpy(alpha)) as (point, ends):
             found = self._model(**given, output_attentions=True, output_hidden_states=True)
-        finally:
-            handle.remove()
         chosen = found.logits.gather(1, torch.from_numpy(label)[:, None]).sum()
-        by_words, *by_attention = torch.autograd.grad(chosen, [between, *found.attentions])
+        by_words, *by_attention = torch.autograd.grad(chosen, [point, *found.attentions])
         return Explained(
             logits=found.logits.detach().numpy(),
             attentions=[one.detach().numpy() for one in found.attentions],
             attention_gradients=[one.numpy() for one in by_attention],
             hidden=[one.detach().numpy() for one in found.hidden_states],
-            dots=torch.stack([(by_words * one).sum(-1) for one in (words, base)], -1).numpy(),
+            dots=torch.stack([(by_words * one).sum(-1) for one in ends], -1).numpy(),
         )
 
     @property
@@ -201,6 +194,26 @@ def _classifier(path: Path, **settings: Any) -> PreTrainedModel:
     return classifier
 
 
+@contextmanager
+def between(
+    model: Any, ids: torch.Tensor, baseline: torch.Tensor, alpha: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]]:  # Any: transformers has no one type for its models
+    """Let a model read, for its ids, embeddings between those of a baseline (alpha 0) and of the ids (1).
+
+    Yields:
+        The embeddings that it reads, of which gradients can be taken, and both ends: of the ids and of the baseline.
+    """
+    table = model.get_input_embeddings()
+    words, base = (table(one).detach() for one in (ids, baseline))
+    point = (base + alpha[:, None, None] * (words - base)).requires_grad_()
+    # By a hook and not as inputs_embeds, because some families derive positions from the ids.
+    handle = table.register_forward_hook(lambda *_: point)
+    try:
+        yield point, (words, base)
+    finally:
+        handle.remove()
+
+
 def save_weights(stored: Weights, path: Path) -> None:
     """Write a .safetensors file that everyone may read."""
     save_file(dict(stored), path, metadata={"format": "pt"})
@@ -245,6 +258,23 @@ def from_pretrained(
         return kind.from_pretrained(path, config=config, **settings)
     state = {name: torch.from_numpy(array) for name, array in weights.items()}
     return kind.from_pretrained(None, config=config, state_dict=state, **settings)
+
+
+@contextmanager
+def loading(base: str, what: str) -> Iterator[str]:
+    """Yield the family of a base's folder. ``what``: the base is to be loaded as this within.
+
+    Raises:
+        BadCheckpoint: the folder is not one of a model, its weights are damaged, or whatever transformers raised.
+    """
+    check_folder(Path(base))
+    check_weights(base)
+    try:
+        yield str(read_object(Path(base) / CONFIG_FILE).get("model_type"))
+    except BadCheckpoint:
+        raise
+    except Exception as error:  # transformers and safetensors raise a dozen kinds for a damaged checkpoint
+        raise BadCheckpoint(f"{base}: cannot be loaded as {what}: {error}") from error
 
 
 def load_classifier(path: Path) -> tuple[PreTrainedModel, Any]:  # transformers has no one type for its tokenizers

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from sentiment.model.bundle import CARD, MANIFEST, load_bundle
+from sentiment.model.bundle import CARD, MANIFEST, Bundle, load_bundle
 from sentiment_models.errors import ModelsError
 from sentiment_models.export.manifest import read_object, write_manifest
 
@@ -29,12 +29,17 @@ def copy(folder: Path, version: int, out: Path) -> str:
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as made:
             tree = Path(made) / out.name
             tree.mkdir()
-            for name in dict.fromkeys((MANIFEST, CARD, *bundle.manifest.files)):
-                if (folder / name).is_file():
-                    shutil.copyfile(folder / name, tree / name)
+            copy_files(bundle, tree)
             write_manifest(tree, {**read_object(tree / MANIFEST), "version": version})
             digest = load_bundle(tree).digest
             tree.rename(out)
     except OSError as error:
         raise ModelsError(f"{out}: cannot be written: {error.strerror}") from error
     return digest
+
+
+def copy_files(bundle: Bundle, folder: Path) -> None:
+    """Copy the manifest, the files that it names and the card into a folder."""
+    for name in dict.fromkeys((MANIFEST, CARD, *bundle.manifest.files)):
+        if (bundle.path / name).is_file():
+            shutil.copyfile(bundle.path / name, folder / name)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
 from safetensors import SafetensorError, safe_open
 
 from sentiment.errors import BadBundle
@@ -19,6 +18,7 @@ from sentiment.model.bundle import MANIFEST, Bundle, Golden, load_bundle
 from sentiment_models.export.graphs.graph_rules import all_nodes, read_graph
 from sentiment_models.export.manifest import CARD_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object, sha256
 from sentiment_models.export.provenance import Json
+from sentiment_models.export.spellings import vocabulary_of
 from sentiment_models.export.weights import real_names, real_weight
 
 # Keys of the manifest that have their own sections, or follow from other parts.
@@ -178,10 +178,7 @@ def _weights(bundles: Sequence[Bundle]) -> Iterator[tuple[str, Change]]:
 
 def _tokenizer(bundle: Bundle) -> tuple[dict[str, int], dict[str, Json]]:
     path = bundle.path / TOKENIZER_FILE
-    try:
-        vocabulary: dict[str, int] = tokenizers.Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True)
-    except Exception as error:  # the Rust side raises bare Exception
-        raise BadBundle(f"{path}: not a tokenizer: {error}") from error
+    vocabulary = vocabulary_of(path)
     whole = dict(read_object(path))
     model = whole.pop("model", None)
     if isinstance(model, dict):

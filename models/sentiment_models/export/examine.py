@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import tokenizers
 
 from sentiment.errors import BadBundle
 from sentiment.extras import to_install
@@ -33,6 +32,7 @@ from sentiment_models.export.manifest import (
     digest_without_card,
     read_object,
 )
+from sentiment_models.export.spellings import vocabulary_of
 from sentiment_models.export.verify import check_explain_parity, check_parity, explain_parity, interleave, movement, parity
 from sentiment_models.export.weights import Stored, stored_tensors
 
@@ -185,10 +185,7 @@ def _folder(subject: _Subject) -> str:
 
 def _tokenizer(subject: _Subject) -> str:
     path = subject.path / TOKENIZER_FILE
-    try:
-        vocabulary: dict[str, int] = tokenizers.Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True)
-    except Exception as error:  # the Rust side raises bare Exception
-        raise BadBundle(f"{path}: not a tokenizer: {error}") from error
+    vocabulary = vocabulary_of(path)
     rows = subject.config.get("vocab_size")
     largest = max(vocabulary.values(), default=0)
     faults = [] if isinstance(rows, int) else [f"{CONFIG_FILE} has no vocab_size"]

@@ -54,6 +54,7 @@ from sentiment_models.export.verify import (
     spread,
 )
 from sentiment_models.export.weights import put_real, refer, rounded, stored_tensors
+from sentiment_models.reports.report import refuse_existing
 from sentiment_models.training.bases import training_of
 from sentiment_models.training.label import read_inputs
 from sentiment_models.training.resume import temporary_folder
@@ -181,7 +182,7 @@ def export(
         ModelsError: ``bundle`` exists, another process makes it, or the disk is full.
         sentiment.errors.BadBundle: the service would not load the result, for example because of its name.
     """
-    _refuse_existing(bundle, force)
+    refuse_existing(bundle, force=force)
     part = bundle.with_name(bundle.name + ".part")
     inherited = inherited_of(checkpoint)
     loaded = Checkpoint(checkpoint, max_tokens or (inherited.max_tokens if inherited else None))
@@ -191,7 +192,7 @@ def export(
     try:
         with temporary_folder(part):
             # Another process may have made it since.
-            _refuse_existing(bundle, force)
+            refuse_existing(bundle, force=force)
             with one_thread():
                 exported = _build(loaded, part, identity, inherited, dev or (), embeddings, spellings, reading, say)
             say("loading the bundle with the service's code")
@@ -440,11 +441,6 @@ def _provenance(checkpoint: Path, base: str | None, embeddings: Embeddings, expo
         "batch_mates": {p: three_digits(asdict(measured)) for p, measured in exported.movement.items()},
         "libraries": library_versions(),
     }
-
-
-def _refuse_existing(bundle: Path, force: bool) -> None:
-    if bundle.exists() and not force:
-        raise ModelsError(f"{bundle}: exists; use --overwrite to replace it")
 
 
 def _put_in_place(part: Path, bundle: Path) -> None:

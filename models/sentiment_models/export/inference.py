@@ -69,15 +69,6 @@ class Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
-    """Raw logits in the order of the texts, the number of tokens read, and the number of truncated texts."""
-
-    logits: Logits
-    tokens: int
-    truncated: int
-
-
-@dataclass(frozen=True, slots=True)
 class Served:
     """The answers of the service, in the order of the texts.
 
@@ -116,8 +107,8 @@ def encode_all(tokenizer: Tokenizer, texts: Sequence[TextOrPair]) -> list[Row]:
     return [tokenizer.encode(text) if isinstance(text, str) else tokenizer.encode(*text) for text in texts]
 
 
-def answer(graph: Graph, texts: Sequence[TextOrPair], title: str = "texts", threads: int = 0) -> Answers:
-    """Run every text, batched by length, with a progress bar.
+def answer(graph: Graph, texts: Sequence[TextOrPair], title: str = "texts", threads: int = 0) -> Logits:
+    """Return the raw logits of every text, in their order. Texts are batched by length, with a progress bar.
 
     Args:
         graph: the graph.
@@ -126,14 +117,15 @@ def answer(graph: Graph, texts: Sequence[TextOrPair], title: str = "texts", thre
         threads: number of threads that share the session; 0: the available cores.
     """
     logits: list[Logits] = []
-    tokens = truncated = 0
-    with _Pool(graph, threads, len(texts), title) as pool:
+    with Pool(graph, threads, len(texts), title) as pool:
         for start in range(0, len(texts), POOL_TEXTS):
-            rows = encode_all(graph.tokenizer, texts[start : start + POOL_TEXTS])
-            tokens += sum(row.tokens for row in rows)
-            truncated += sum(row.truncated for row in rows)
-            logits += pool.run(rows)
-    return Answers(np.stack(logits), tokens, truncated)
+            logits += pool.run(encode_all(graph.tokenizer, texts[start : start + POOL_TEXTS]))
+    return np.stack(logits)
+
+
+def graph_of(classifier: Classifier) -> Graph:
+    """Return the graph that a classifier runs."""
+    return Graph(classifier.tokenizer, classifier.session, classifier.manifest.padding_side == "left")
 
 
 def serve(classifier: Classifier, texts: Sequence[TextOrPair], title: str, threads: int = 0, truncation: str | None = None) -> Served:
@@ -147,11 +139,11 @@ def serve(classifier: Classifier, texts: Sequence[TextOrPair], title: str, threa
         truncation: how to read texts that do not fit; None: the bundle's default. ``refuse`` is read as ``head``.
     """
     truncation = truncation or classifier.manifest.default_truncation
-    graph = Graph(classifier.tokenizer, classifier.session, classifier.manifest.padding_side == "left")
+    graph = graph_of(classifier)
     scored: list[Scored] = []
     readings: list[Row | Windows | None] = []
     heads: list[Row] = []
-    with _Pool(graph, threads, len(texts), title) as pool:
+    with Pool(graph, threads, len(texts), title) as pool:
         for start in range(0, len(texts), POOL_TEXTS):
             some = texts[start : start + POOL_TEXTS]
             firsts = encode_all(graph.tokenizer, some)
@@ -200,16 +192,17 @@ def _signals(tokenizer: Tokenizer, scored: Scored, reading: Row | Windows) -> tu
     return values_of(scored.label, scored.abstain, scored.score, reading.tokens, unknown, fragments)
 
 
-class _Pool:
+class Pool:
     """Threads that run rows of a graph, and a progress bar of rows."""
 
     def __init__(self, graph: Graph, threads: int, total: int, title: str) -> None:
+        """Start the threads; 0: one per available core. ``total``: the rows that are expected."""
         self._graph = graph
         self._threads = ThreadPoolExecutor(threads or cores_granted())
         self._total = total
         self._bar = tqdm(total=total, desc=title, unit="row", mininterval=1)
 
-    def __enter__(self) -> "_Pool":
+    def __enter__(self) -> "Pool":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -5,7 +5,7 @@ A checkpoint that was trained from a bundle carries these in a file of its own, 
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from sentiment.model.bundle import Calibration, HeadTail, Manifest, Mixed, TargetsSpec, WindowsSpec, load_bundle
 from sentiment.model.trust import ExplanationsMeasured
@@ -13,18 +13,17 @@ from sentiment_models.errors import BadCheckpoint
 from sentiment_models.export.manifest import MANIFEST_FILE, TOKENIZER_FILE
 from sentiment_models.export.provenance import Json
 from sentiment_models.export.spellings import spellings_of
+from sentiment_models.stored import Stored
 
 INHERITED_FILE = "base_bundle.json"
 
 
-class Inherited(BaseModel):
+class Inherited(Stored):
     """A base bundle as its fine-tunes need it. Fields are those of a manifest but for these.
 
     ``bundle``: its name, version and digest. ``references``: the names of its references, which count its own answers. ``spellings``: by
     spelling, the word that the tokenizer reads.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     bundle: str
     labels: tuple[str, ...]
@@ -84,21 +83,10 @@ def hand_on(inherited: Inherited | None, folder: Path) -> None:
 
 
 def _of_manifest(manifest: Manifest, bundle: str, folder: Path) -> Inherited:
-    same = (
-        "labels",
-        "max_tokens",
-        "pairs",
-        "default_truncation",
-        "head_tail",
-        "windows",
-        "calibration",
-        "explanations",
-        "mixed",
-        "targets",
-    )
+    own = {"bundle", "references", "spellings"}
     return Inherited(
         bundle=bundle,
-        **{name: getattr(manifest, name) for name in same},
+        **{name: getattr(manifest, name) for name in Inherited.model_fields.keys() - own},
         references=tuple(sorted(manifest.references)),
         spellings=spellings_of(folder / TOKENIZER_FILE),
     )

@@ -7,6 +7,7 @@ from pathlib import Path, PurePath
 from typing import TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+Facts = Mapping[str, Json]
 
 LIBRARIES = ("torch", "transformers", "optimum-onnx", "onnx", "onnxruntime", "tokenizers", "safetensors")
 
@@ -33,12 +34,23 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
 
 def files_trained_on(training: Json) -> set[str]:
     """Return the SHA-256 of every file that a record of training names, in all its stages."""
-    found: set[str] = set()
-    while isinstance(training, Mapping):
-        files = training.get("files")
-        found |= {str(one.get("sha256")) for one in (files if isinstance(files, list) else []) if isinstance(one, Mapping)}
-        training = training.get("base_training")
-    return found
+    return {str(facts(file).get("sha256")) for stage in stages(training) for file in items(stage.get("files"))}
+
+
+def stages(training: Json) -> list[Facts]:
+    """Return the stages of training, the first one first: a model may be fine-tuned from one with a record of its own."""
+    last = facts(training)
+    return [*stages(last.get("base_training")), last] if last else []
+
+
+def facts(value: Json) -> Facts:
+    """Return an object of a record; an empty one for anything else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def items(value: Json) -> Sequence[Json]:
+    """Return an array of a record; an empty one for anything else."""
+    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
 
 
 def without_folders(value: Json) -> Json:

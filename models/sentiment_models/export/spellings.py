@@ -18,6 +18,7 @@ from typing import Any
 
 import tokenizers
 
+from sentiment.errors import BadBundle
 from sentiment_models.errors import BadCheckpoint, BadData
 from sentiment_models.export.manifest import TOKENIZER_FILE
 
@@ -163,6 +164,19 @@ def without_spellings(file: Path) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(json.dumps(content))
     except Exception as error:  # the Rust side raises bare Exception
         raise BadCheckpoint(f"{file}: not a tokenizer: {error}") from error
+
+
+def vocabulary_of(file: Path) -> dict[str, int]:
+    """Return the ids of all entries of a bundle's tokenizer.json, spellings and added tokens among them.
+
+    Raises:
+        BadBundle: it is not a tokenizer.
+    """
+    try:
+        found: dict[str, int] = tokenizers.Tokenizer.from_file(str(file)).get_vocab(with_added_tokens=True)
+    except Exception as error:  # the Rust side raises bare Exception
+        raise BadBundle(f"{file}: not a tokenizer: {error}") from error
+    return found
 
 
 def _content(file: Path) -> Json:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from wheel.wheelfile import WheelFile
 
-from sentiment.model.bundle import BUNDLES_GROUP, CARD, MANIFEST, Bundle, load_bundle
+from sentiment.model.bundle import BUNDLES_GROUP, Bundle, load_bundle
 from sentiment_models.errors import ModelsError
+from sentiment_models.export.copying import copy_files
 
 # Of every file in a wheel, so that equal bundles make equal wheels: the first instant that a zip file can state.
 MADE_AT = 315_532_800
@@ -65,10 +66,8 @@ def _dated(seconds: int) -> Iterator[None]:
 def _write(tree: Path, package: str, bundle: Bundle) -> None:
     manifest, distribution = bundle.manifest, package.replace("_", "-")
     folder = tree / package / manifest.name / str(manifest.version)
-    for name in (MANIFEST, CARD, *manifest.files):
-        if (bundle.path / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(bundle.path / name, folder / name)
+    folder.mkdir(parents=True)
+    copy_files(bundle, folder)
     (tree / package / "__init__.py").write_text(f'"""The bundle {bundle.id} of sentiment-service."""\n', encoding="utf-8")
     info = tree / f"{package}-{manifest.version}.dist-info"
     info.mkdir()

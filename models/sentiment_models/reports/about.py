@@ -4,13 +4,14 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from sentiment_models.errors import BadData
+from sentiment_models.stored import Stored, problem
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+class _Part(Stored):
+    model_config = ConfigDict(strict=True)
 
 
 class Source(_Part):
@@ -53,8 +54,6 @@ def read_about(path: Path) -> AuthorFacts:
     except OSError as error:
         raise BadData(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise BadData(f"{path}: {where}: {first['msg']}; the keys are {', '.join(AuthorFacts.model_fields)}") from error
+        raise BadData(f"{path}: {problem(error)}; the keys are {', '.join(AuthorFacts.model_fields)}") from error
     except ValueError as error:
         raise BadData(f"{path}: not TOML in UTF-8: {error}") from error

@@ -3,7 +3,6 @@
 The figures are kept in the record beside the bundle, see ``record``; ``record_tables`` prints them.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from sentiment.model.bundle import Bundle, Manifest, WindowsSpec, load_bundle
@@ -17,13 +16,12 @@ from sentiment_models.export.manifest import (
     replace_file,
     write_manifest,
 )
-from sentiment_models.export.provenance import Json
+from sentiment_models.export.provenance import Facts, Json, facts, items, stages
 from sentiment_models.reports import card_figures
 from sentiment_models.reports.about import AuthorFacts
 from sentiment_models.reports.record import NOTHING, Record, record_path
 from sentiment_models.reports.report import write_text
 
-Facts = Mapping[str, Json]
 NO_FACTS = AuthorFacts()
 
 
@@ -47,13 +45,13 @@ def write_card(bundle: Path, record: Record = NOTHING, author: AuthorFacts = NO_
     replace_file(path, card(loaded, manifest, record, author).encode())
     if record != NOTHING:
         write_text(record_path(bundle), record.model_dump_json(exclude_defaults=True) + "\n")
-    write_manifest(bundle, {**manifest, "files": {**_facts(manifest["files"]), CARD_FILE: file_entry(path)}})
+    write_manifest(bundle, {**manifest, "files": {**facts(manifest["files"]), CARD_FILE: file_entry(path)}})
     return path
 
 
 def card(bundle: Bundle, written: dict[str, Json], record: Record, author: AuthorFacts = NO_FACTS) -> str:
     """Compose the card's text. ``written``: the manifest as it is in the file."""
-    manifest, provenance, evaluations = bundle.manifest, _facts(written.get("provenance")), record.evaluations
+    manifest, provenance, evaluations = bundle.manifest, facts(written.get("provenance")), record.evaluations
     shown = [{author.name(name): found for name, found in one.datasets.items() if name not in author.omit} for one in evaluations]
     named = [one.model_copy(update={"datasets": datasets}) for one, datasets in zip(evaluations, shown, strict=True) if datasets]
     sections = (
@@ -143,14 +141,5 @@ def _data(provenance: Facts, author: AuthorFacts) -> str:
 
 def _files(training: Json) -> list[str]:
     """Return a line that names the files of all stages of training; none without a record."""
-    names: dict[str, None] = {}
-    stage = _facts(training)
-    while stage:
-        files = stage.get("files")
-        names |= {f"`{_facts(file).get('file')}`": None for file in (files if isinstance(files, list) else [])}
-        stage = _facts(stage.get("base_training"))
+    names = dict.fromkeys(f"`{facts(file).get('file')}`" for stage in reversed(stages(training)) for file in items(stage.get("files")))
     return [f"The files of all stages: {', '.join(names)}."] if names else []
-
-
-def _facts(value: Json) -> Facts:
-    return value if isinstance(value, Mapping) else {}

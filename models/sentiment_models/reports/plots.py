@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.ticker import MaxNLocator
 
 from sentiment.observability.agreement import wilson
@@ -11,6 +12,7 @@ from sentiment_models.evaluation.metrics import Bin
 from sentiment_tools.reports.plot_style import COLOURS, INK, Series, as_png, draw, figure, legend, plain
 
 GREY = "#999999"
+Array = npt.NDArray[Any]
 
 
 def curves(series: Series, x: str, y: str, title: str) -> bytes:
@@ -112,15 +114,22 @@ def confusion(counts: Sequence[Sequence[int]], labels: Sequence[str], title: str
     side = 2.2 + 1.1 * len(labels)
     drawn = figure(side + 0.3, side)
     axes = drawn.subplots()
-    plain(axes)
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    for row in range(len(labels)):
-        for column in range(len(labels)):
-            text = f"{int(array[row, column]):,}\n{shares[row, column]:.1%}"
-            axes.text(column, row, text, ha="center", va="center", color="white" if shares[row, column] > 0.55 else INK)
+    texts = [[f"{int(count):,}\n{share:.1%}" for count, share in zip(*both, strict=True)] for both in zip(array, shares, strict=True)]
+    shaded(axes, shares, texts, shares > 0.55, cmap="Blues", vmin=0, vmax=1)
     axes.set_xticks(range(len(labels)), labels)
     axes.set_yticks(range(len(labels)), labels, rotation=90, va="center")
     axes.set_xlabel("answer")
     axes.set_ylabel("correct label")
     axes.set_title(title)
     return as_png(drawn)
+
+
+def shaded(
+    axes: Any, values: Array, texts: Sequence[Sequence[str]], dark: Array, fontsize: float | None = None, **shades: Any
+) -> Any:  # matplotlib's, which has no types here
+    """Draw a matrix of shades with a text in each cell, white where the shade is dark; return the image, for a colour bar."""
+    plain(axes)
+    for row, column in np.ndindex(values.shape):
+        colour = "white" if dark[row, column] else INK
+        axes.text(column, row, texts[row][column], ha="center", va="center", fontsize=fontsize, color=colour)
+    return axes.imshow(values, **shades)

@@ -2,25 +2,21 @@
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from sentiment.model.bundle import Manifest
 from sentiment_models.errors import ModelsError
 from sentiment_models.evaluation.findings import Evaluation
 from sentiment_models.explanations.findings import Findings
 from sentiment_models.explanations.record import check_of
-from sentiment_models.explanations.stored import stored
 from sentiment_models.explanations.training_findings import TrainingFindings
+from sentiment_models.stored import Stored, stored
 
 
-class Record(BaseModel):
+class Record(Stored):
     """Measurements of one export of a bundle.
 
     ``evaluations``: of its graphs, by ``evaluate``. ``explanations``: by ``evaluate --explanations``. ``attention_tests``: of small
     encoders, not of the bundle.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     evaluations: tuple[Evaluation, ...] = ()
     explanations: Findings | None = None

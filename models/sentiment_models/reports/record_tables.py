@@ -3,18 +3,17 @@
 Every figure comes from a measurement or the manifest; none is written by hand.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from sentiment.model.bundle import GraphSpec, Manifest, load_bundle
 from sentiment_models.export.manifest import CARD_FILE, MANIFEST_FILE, WEIGHTS_FILE, read_object
-from sentiment_models.export.provenance import Json
+from sentiment_models.export.provenance import Facts, Json, facts, items, stages
 from sentiment_models.reports import evaluation_page
 from sentiment_models.reports.record import Record
 from sentiment_tools.reports.html_report import plain
 
-Facts = Mapping[str, Json]
 # Recipe settings that shape an untrained model and have no effect with a base.
 UNTRAINED = {"layers", "heads", "width", "vocabulary"}
 
@@ -28,7 +27,7 @@ def tables(folder: Path, record: Record) -> str:
     """
     bundle = load_bundle(folder)
     record.check_of(bundle.manifest)
-    provenance = _facts(read_object(folder / MANIFEST_FILE).get("provenance"))
+    provenance = facts(read_object(folder / MANIFEST_FILE).get("provenance"))
     parts = [bundle.id, training_stages(provenance), *_long_texts(provenance), _graphs(bundle.manifest, provenance)]
     parts += [evaluation_page.as_text(one) for one in record.evaluations]
     # Only studies need the modules of their reports.
@@ -37,49 +36,43 @@ def tables(folder: Path, record: Record) -> str:
 
         parts.append(page.as_text(record.explanations))
     if record.attention_tests is not None:
-        from sentiment_models.explanations.sections import training_text  # noqa: PLC0415
+        from sentiment_models.explanations import training_page  # noqa: PLC0415
 
-        parts.append(training_text(record.attention_tests))
+        parts.append(training_page.as_text(record.attention_tests))
     return "\n\n".join(parts)
 
 
 def _long_texts(provenance: Facts) -> Iterator[str]:
     """Yield the accuracies that the way of reading long texts was chosen by."""
-    found = _facts(provenance.get("long_texts"))
+    found = facts(provenance.get("long_texts"))
     if found:
-        on = f"on {_number(found.get('texts'))} texts of {', '.join(_facts(found.get('files')))}"
-        yield f"Texts longer than the limit, {on}\n{plain(('truncation', 'accuracy'), list(_facts(found.get('accuracy')).items()))}"
+        on = f"on {_number(found.get('texts'))} texts of {', '.join(facts(found.get('files')))}"
+        yield f"Texts longer than the limit, {on}\n{plain(('truncation', 'accuracy'), list(facts(found.get('accuracy')).items()))}"
 
 
 def training_stages(provenance: Facts) -> str:
     """Tell how the bundle was trained: one part for each stage, the first one first."""
-    stages = _stages(provenance.get("training"))
-    if not stages:
+    known = stages(provenance.get("training"))
+    if not known:
         return "The checkpoint has no record of its training."
-    parts = [f"Stage {number} of {len(stages)}\n{_stage(stage)}" for number, stage in enumerate(stages, 1)]
-    libraries = ", ".join(f"{name} {version}" for name, version in sorted(_facts(provenance.get("libraries")).items()))
+    parts = [f"Stage {number} of {len(known)}\n{_stage(stage)}" for number, stage in enumerate(known, 1)]
+    libraries = ", ".join(f"{name} {version}" for name, version in sorted(facts(provenance.get("libraries")).items()))
     return "\n\n".join([*parts, f"Exported with {libraries}."])
 
 
-def _stages(training: Json) -> list[Facts]:
-    """Return the stages of training, the first one first: a model may be fine-tuned from one with a record of its own."""
-    facts = _facts(training)
-    return [*_stages(facts.get("base_training")), facts] if facts else []
-
-
 def _stage(training: Facts) -> str:
-    resized = _facts(training.get("resized"))
+    resized = facts(training.get("resized"))
     if resized:
         size = f"{resized.get('layers')} layers of {resized.get('width')} dimensions"
         return f"Not trained: resized to {size} (seed {resized.get('seed')})."
-    files = [_file(_facts(file)) for file in _items(training.get("files"))]
+    files = [_file(facts(file)) for file in items(training.get("files"))]
     lines = [plain(("file", "texts", "times per epoch", "SHA-256"), files)] if files else []
-    others = _items(training.get("averaged_with"))
+    others = items(training.get("averaged_with"))
     if others:
         # Earlier versions recorded the others' training instead of their names.
         names = ", ".join(other if isinstance(other, str) else "an earlier stage" for other in others)
         lines.append(f"The bundle's weights are the mean of those of this stage and of: {names}.")
-    settings = _facts(training.get("recipe"))
+    settings = facts(training.get("recipe"))
     idle = UNTRAINED if settings.get("base") else set()
     said = {name: value for name, value in sorted(settings.items()) if name not in idle and value != "" and not isinstance(value, list)}
     recipe = ", ".join(f"{name} {value}" for name, value in said.items())
@@ -87,7 +80,7 @@ def _stage(training: Facts) -> str:
 
 
 def _file(row: Facts) -> tuple[object, ...]:
-    teachers = ", ".join(str(teacher) for teacher in _items(row.get("teachers")))
+    teachers = ", ".join(str(teacher) for teacher in items(row.get("teachers")))
     more = ", last sentences" * bool(row.get("tails")) + f", probabilities of {teachers}" * bool(teachers)
     texts = _number(row.get("rows", row.get("documents")))
     return f"{row.get('file')}{more}", texts, str(row.get("times")), str(row.get("sha256"))[:16]
@@ -111,7 +104,7 @@ def _course(training: Facts) -> str:
 
 def _chosen(training: Facts) -> str:
     """Say what the development set of a stage chose: nothing, if it was looked at once."""
-    looks = [_facts(look) for look in _items(training.get("history"))]
+    looks = [facts(look) for look in items(training.get("history"))]
     accuracy = f"{_share(training.get('dev_accuracy'))} in training precision"
     if len(looks) == 1:
         return f"It was looked at once, after {_number(looks[0].get('step'))} steps, and chose nothing: accuracy {accuracy}."
@@ -158,8 +151,8 @@ def _spellings(provenance: Facts) -> Iterator[str]:
 
 
 def _graph(manifest: Manifest, graph: GraphSpec, provenance: Facts) -> tuple[object, ...]:
-    parity = _facts(_facts(provenance.get("parity")).get(graph.precision))
-    moved = _facts(_facts(provenance.get("batch_mates")).get(graph.precision))
+    parity = facts(facts(provenance.get("parity")).get(graph.precision))
+    moved = facts(facts(provenance.get("batch_mates")).get(graph.precision))
     errors = (parity.get("logit_error_max"), parity.get("probability_error_mean"), moved.get("probability_max"))
     return graph.file, _megabytes(manifest, graph.file), *map(str, (*errors, graph.invariance, graph.tolerance))
 
@@ -175,11 +168,3 @@ def _number(value: Json) -> str:
 
 def _share(value: Json) -> str:
     return f"{value:.4f}" if isinstance(value, float) else "unknown"
-
-
-def _facts(value: Json) -> Facts:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _items(value: Json) -> Sequence[Json]:
-    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()

@@ -44,6 +44,28 @@ def write_text(path: Path, text: str) -> None:
         write(text)
 
 
+def refuse_existing(path: Path, *, force: bool, what: str = "it") -> None:
+    """Check that nothing is replaced unless it is to be. ``what``: would be replaced.
+
+    Raises:
+        ModelsError: the path exists.
+    """
+    if path.exists() and not force:
+        raise ModelsError(f"{path}: exists; use --overwrite to replace {what}")
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, if they do not exist.
+
+    Raises:
+        ModelsError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelsError(f"{path}: cannot be made: {error.strerror}") from error
+
+
 def check_writable(**paths: Path | None) -> None:
     """Check output paths, by the names of their options, before the work starts.
 

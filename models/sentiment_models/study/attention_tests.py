@@ -8,7 +8,7 @@ tests that train models of their own are in ``training_tests``.
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,8 @@ import torch
 from tqdm import tqdm
 
 from sentiment.model.cores import cores_granted
-from sentiment.model.tokenizer import Row
 from sentiment_models.explanations.drawing import drawn
-from sentiment_models.explanations.findings import AttentionFound, Difference
+from sentiment_models.explanations.findings import AttentionFound
 from sentiment_models.explanations.intervals import paired_intervals
 from sentiment_models.explanations.measures import tau
 from sentiment_models.explanations.rankings import Scores
@@ -41,26 +40,6 @@ RANDOMISED_MAX = (50, 2_500)
 UNIFORM_MAX = (1_000, 40_000)
 # Half of the maximum divergence.
 FAR = math.log(2) / 2
-
-
-class _Adversarial(TypedDict):
-    adversarial: dict[str, tuple[float, float]]
-    adversarial_shown: dict[str, tuple[float, float]]
-    adversarial_texts: int
-
-
-class _Erased(TypedDict):
-    top_weight: Difference | None
-    top_weight_flips: tuple[float, float]
-    flip_share: dict[str, float]
-    flips: dict[str, float]
-    erased_texts: int
-
-
-class _Randomised(TypedDict, total=False):
-    randomisation: dict[str, float]
-    randomisation_sizes: dict[str, float]
-    randomisation_texts: int
 
 
 def attention_found(
@@ -140,8 +119,9 @@ def _taus(scores: Sequence[Mapping[str, Scores]], method: str) -> dict[str, floa
     return found
 
 
-def _adversarial(layer: LastLayer, readings: Sequence[Reading], temperature: float, seed: int) -> _Adversarial:
-    found = find_adversarial(layer, _rows(readings), temperature, seed)
+def _adversarial(layer: LastLayer, readings: Sequence[Reading], temperature: float, seed: int) -> dict[str, Any]:
+    """Return fields of ``AttentionFound`` by name, as do those below."""
+    found = find_adversarial(layer, [reading.row for reading in readings], temperature, seed)
     return {
         "adversarial": {f"{change:g}": _median_and_far(one.divergence) for change, one in found.items()},
         "adversarial_shown": {f"{change:g}": _median_and_far(one.shown) for change, one in found.items()},
@@ -154,8 +134,8 @@ def _median_and_far(divergence: torch.Tensor) -> tuple[float, float]:
     return float(np.median(values)), float((values > FAR).mean())
 
 
-def _erased(layer: LastLayer, readings: Sequence[Reading], temperature: float, seed: int) -> _Erased:
-    found = erase_weights(layer, _rows(readings), temperature, seed)
+def _erased(layer: LastLayer, readings: Sequence[Reading], temperature: float, seed: int) -> dict[str, Any]:
+    found = erase_weights(layer, [reading.row for reading in readings], temperature, seed)
     return {
         "top_weight": paired_intervals((found.top - found.other)[:, None], seed)[0],
         "top_weight_flips": (float(found.top_flips.mean()), float(found.other_flips.mean())),
@@ -165,13 +145,9 @@ def _erased(layer: LastLayer, readings: Sequence[Reading], temperature: float, s
     }
 
 
-def _randomised(layer: LastLayer, readings: Sequence[Reading], pad_id: int, seed: int) -> _Randomised:
+def _randomised(layer: LastLayer, readings: Sequence[Reading], pad_id: int, seed: int) -> dict[str, Any]:
     texts = [reading.encoded for reading in readings if reading.count > 1]
     if not texts:
         return {}
     signed, sizes = agreement(layer.model, texts, pad_id, seed)
     return {"randomisation": signed, "randomisation_sizes": sizes, "randomisation_texts": len(texts)}
-
-
-def _rows(readings: Sequence[Reading]) -> list[Row]:
-    return [Row(reading.encoded.ids, reading.encoded.type_ids, reading.encoded.truncated) for reading in readings]

@@ -4,27 +4,24 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
-from tqdm import tqdm
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from sentiment_models.data.corpus import read_corpus
-from sentiment_models.data.labelled import Example, read_examples
-from sentiment_models.errors import BadData, ModelsError, OtherRun
+from sentiment_models.data.labelled import Example, json_lines, read_examples
+from sentiment_models.errors import BadData, OtherRun
+from sentiment_models.export.manifest import WEIGHTS_FILE
+from sentiment_models.export.weights import stored_tensors
+from sentiment_models.stored import Stored, stored
 from sentiment_models.study.recipes import Experiment
 from sentiment_models.training.bases import TRAINING_FILE, content_of, folder_of, name_of
-from sentiment_models.training.precision import mixed_precision
+from sentiment_models.training.label import answers_of
 from sentiment_models.training.recipe import Recipe
 from sentiment_models.training.resume import fingerprint_of, locked, write_atomically
 from sentiment_models.training.train import train
-
-# Reviews have at most 128 tokens by default; larger batches are no faster on a GPU.
-MEASURED_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +56,16 @@ class Outcome:
         return not self.base
 
 
+class Results(Stored):
+    """The content of results.json. ``fingerprint``: of the settings, the bases and the texts."""
+
+    experiment: dict[str, object]
+    train_reviews: int
+    test_reviews: int
+    runs: tuple[Outcome, ...]
+    fingerprint: str
+
+
 def conduct(experiment: Experiment, out: Path, device: str, say: Callable[[str], None]) -> list[Outcome]:
     """Train and measure every run that is not in ``out/results.json`` yet. That file is rewritten after each run.
 
@@ -78,10 +85,12 @@ def conduct(experiment: Experiment, out: Path, device: str, say: Callable[[str],
     fingerprint = fingerprint_of([asdict(experiment), bases, texts])
     # After the files are read, so that unusable files leave no folder behind.
     with locked(out):
-        done = {outcome.name: outcome for outcome in read_outcomes(out / "results.json", fingerprint)}
-        data = out / "reviews.jsonl"
-        rows = [json.dumps({"label": experiment.labels[one.label], "text": one.text}, ensure_ascii=False) for one in reviews]
-        write_atomically(data, ("\n".join(rows) + "\n").encode())
+        path, data = out / "results.json", out / "reviews.jsonl"
+        kept = stored(path, Results, "scratch", "delete it to measure again") if path.exists() else None
+        if kept is not None and kept.fingerprint != fingerprint:
+            raise OtherRun(f"{path}: belongs to an experiment with other settings or other data; choose another --output or delete it")
+        done = {outcome.name: outcome for outcome in kept.runs} if kept else {}
+        write_atomically(data, json_lines(one.row(experiment.labels) for one in reviews).encode())
         recipes = experiment.recipes(data)
         for number, (name, recipe) in enumerate(recipes.items(), 1):
             if name in done:
@@ -89,35 +98,15 @@ def conduct(experiment: Experiment, out: Path, device: str, say: Callable[[str],
                 continue
             say(f"{name}: run {number} of {len(recipes)}")
             done[name] = _conduct_one(name, recipe, out / name, test, device)
-            found = {
-                "experiment": experiment.published(),
-                "train_reviews": len(reviews),
-                "test_reviews": len(test),
-                "runs": [asdict(outcome) for outcome in done.values()],
-                "fingerprint": fingerprint,
-            }
-            write_atomically(out / "results.json", json.dumps(found, indent=1).encode())
+            found = Results(
+                experiment=experiment.published(),
+                train_reviews=len(reviews),
+                test_reviews=len(test),
+                runs=tuple(done.values()),
+                fingerprint=fingerprint,
+            )
+            write_atomically(path, found.model_dump_json(indent=1).encode())
         return [done[name] for name in recipes]
-
-
-def read_outcomes(path: Path, fingerprint: str) -> list[Outcome]:
-    """Read the runs that were measured before; none if the file does not exist.
-
-    Raises:
-        OtherRun: the experiment in the file has another fingerprint.
-        ModelsError: the file is damaged, or another command wrote it.
-    """
-    if not path.exists():
-        return []
-    try:
-        found = json.loads(path.read_bytes())
-        runs = [Outcome(**{**run, "curve": tuple(Point(**point) for point in run["curve"])}) for run in found["runs"]]
-        other = found["fingerprint"] != fingerprint
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ModelsError(f"{path}: not the results of an experiment, or damaged ({error!r}); delete the file to measure again") from error
-    if other:
-        raise OtherRun(f"{path}: belongs to an experiment with other settings or other data; choose another --output or delete the file")
-    return runs
 
 
 def sample(path: Path, labels: Sequence[str], count: int, seed: int) -> list[Example]:
@@ -156,27 +145,12 @@ def _conduct_one(name: str, recipe: Recipe, out: Path, test: Sequence[Example], 
     return Outcome(name, name_of(recipe.base), parameters(best), **measured, minutes=minutes, resumed=resumed, curve=curve)
 
 
-@torch.no_grad()
 def accuracy(checkpoint: Path, examples: Sequence[Example], tokens_max: int, device: str, title: str) -> float:
     """Return the share of the texts, cut to ``tokens_max`` tokens, that a checkpoint classifies correctly."""
-    model = AutoModelForSequenceClassification.from_pretrained(checkpoint).to(device).eval()
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint, use_fast=True)  # type: ignore[no-untyped-call]  # untyped there
-    by_length = sorted(examples, key=lambda example: len(example.text))
-    right = 0
-    for rows in tqdm(list(_chunks(by_length, MEASURED_ROWS)), desc=title, unit="batch", mininterval=5):
-        texts = [example.text for example in rows]
-        feeds = tokenizer(texts, truncation=True, max_length=tokens_max, padding=True, return_tensors="pt").to(device)
-        with mixed_precision(torch.device(device)):
-            answers = model(**feeds).logits.float().argmax(-1)
-        right += int((answers.cpu() == torch.tensor([example.label for example in rows])).sum())
-    return right / len(examples)
-
-
-def _chunks(items: Sequence[Example], size: int) -> Iterator[Sequence[Example]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
+    stated = answers_of(checkpoint, 1.0, [example.whole for example in examples], torch.device(device), tokens_max, title)
+    return sum(one.index(max(one)) == example.label for one, example in zip(stated, examples, strict=True)) / len(examples)
 
 
 def parameters(checkpoint: Path) -> int:
     """Count the weights of a checkpoint. Shared weights count once."""
-    with safe_open(checkpoint / "model.safetensors", "pt") as weights:
-        return sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118 - it is not a dict
+    return sum(math.prod(tensor.dims) for tensor in stored_tensors(checkpoint / WEIGHTS_FILE).values())

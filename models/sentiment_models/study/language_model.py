@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,11 +17,8 @@ from transformers import (
 )
 
 from sentiment_models.errors import BadCheckpoint
-from sentiment_models.export.checkpoint import base_tokenizer, from_pretrained
+from sentiment_models.export.checkpoint import base_tokenizer, from_pretrained, loading
 from sentiment_models.export.families import FAMILIES, check_reads
-from sentiment_models.export.labels import check_folder
-from sentiment_models.export.manifest import CONFIG_FILE, read_object
-from sentiment_models.export.weights import check_weights
 from sentiment_models.training.recipe import Shape
 from sentiment_models.training.scratch import bert_config
 
@@ -79,10 +75,7 @@ def load(base: str, dropout: float, tokens_max: int, *, next_sentence: bool) -> 
         BadCheckpoint: the encoder cannot be loaded, its family has no masked-token head, it reads fewer tokens, or its tokenizer has no
             mask.
     """
-    check_folder(Path(base))
-    check_weights(base)
-    try:
-        family = str(read_object(Path(base) / CONFIG_FILE).get("model_type"))
+    with loading(base, "an encoder") as family:
         if family not in HEADS:
             raise BadCheckpoint(f"{base}: pretrain supports {', '.join(HEADS)}, got {family}")
         config = AutoConfig.from_pretrained(base)
@@ -92,10 +85,6 @@ def load(base: str, dropout: float, tokens_max: int, *, next_sentence: bool) -> 
         for name, value in FAMILIES[family].dropout(dropout).items():
             setattr(config, name, value)
         module = from_pretrained(base, config, HEADS[family][0], dtype=torch.float32)
-    except BadCheckpoint:
-        raise
-    except Exception as error:  # transformers and safetensors raise a dozen kinds for a damaged checkpoint
-        raise BadCheckpoint(f"{base}: cannot be loaded as an encoder: {error}") from error
     tokenizer = load_tokenizer(base)
     if len(tokenizer) > config.vocab_size:
         raise BadCheckpoint(f"{base}: the tokenizer has {len(tokenizer)} entries, but the word embeddings have {config.vocab_size} rows")

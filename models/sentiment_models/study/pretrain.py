@@ -1,11 +1,10 @@
 """Pre-train an encoder on unlabelled documents, untrained or from a base. A run survives kill -9, as in ``train``."""
 
-import hashlib
 import json
 import random
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from tqdm import tqdm
 from sentiment_models.data.carving import carve
 from sentiment_models.data.labelled import Example, Source, batches, evaluation_steps
 from sentiment_models.errors import BadData, ModelsError
+from sentiment_models.export.manifest import sha256
 from sentiment_models.export.provenance import Json, distinct_names
 from sentiment_models.study.documents import Documents, Frame, Row, pairs, read_documents, segments
 from sentiment_models.study.language_model import LanguageModel, fresh, load, load_tokenizer
@@ -24,23 +24,21 @@ from sentiment_models.study.masking import IGNORED, Ids, Vocabulary, mask
 from sentiment_models.study.recipes import Pretraining
 from sentiment_models.training.bases import TRAINING_FILE, content_of, folder_of, name_of, training_of
 from sentiment_models.training.distributed import Processes, join
+from sentiment_models.training.loop import Loop, Progress
 from sentiment_models.training.optimizer import make_optimizer
 from sentiment_models.training.precision import mixed_precision
 from sentiment_models.training.recipe import Shape
-from sentiment_models.training.resume import fingerprint_of, load_state, locked, replace_folder, save_state, write_atomically
+from sentiment_models.training.resume import fingerprint_of, locked, replace_checkpoint, write_atomically
 from sentiment_models.training.scratch import train_tokenizer
-from sentiment_models.training.tracking import Log
 
 
 @dataclass(slots=True)
-class Progress:
-    """The progress of a run, all of it saved in the checkpoint. ``loss_sum`` is over the ``loss_steps`` steps since the last evaluation."""
+class _Progress(Progress):
+    """``loss_sum`` is over the ``loss_steps`` steps since the last evaluation."""
 
-    step: int = 0
     best_loss: float = float("inf")
     loss_sum: float = 0.0
     loss_steps: int = 0
-    history: list[dict[str, float]] = field(default_factory=list)
 
 
 def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_steps: int = 200, resume: bool = True) -> Path:
@@ -63,7 +61,7 @@ def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_ste
     base_training = training_of(recipe.base)
     sources = [Source.parse(spec) for spec in recipe.sources]
     texts = [[Example(text, 0) for text in read_documents(source.path)] for source in sources]
-    hashes = [hashlib.sha256(source.path.read_bytes()).hexdigest() for source in sources]
+    hashes = [sha256(source.path) for source in sources]
     split = carve([(rows, source.times) for rows, source in zip(texts, sources, strict=True)], recipe.dev_fraction, recipe.seed)
     names = distinct_names([source.path for source in sources])
     # By content: the paths of base and tokenizer may hold other files by now.
@@ -147,7 +145,9 @@ class Masker:
         return {"ids": padded(0, self.pad), "types": padded(1, 0), "labels": padded(2, IGNORED), "attended": attended, "follows": follows}
 
 
-class _Run:
+class _Run(Loop[_Progress]):
+    title = "pre-training"
+
     def __init__(
         self,
         recipe: Pretraining,
@@ -158,11 +158,8 @@ class _Run:
         dependencies: dict[str, Json],
         processes: Processes,
     ) -> None:
-        torch.manual_seed(recipe.seed)
-        torch.set_flush_denormal(True)
-        self.recipe, self.out, self.device, self.dependencies = recipe, out, device, dependencies
-        self.processes = processes
-        self.progress = Progress()
+        super().__init__(recipe.seed, out, device, dependencies, processes, _Progress())
+        self.recipe = recipe
         self.model = build(recipe, train)
         self.module = self.model.module
         self.module.to(device)  # type: ignore[arg-type]  # transformers hides the signature behind a wrapper
@@ -177,48 +174,21 @@ class _Run:
         self.evaluate_at = {len(self.plan)} | evaluation_steps([len(its) for its in planned], recipe.evaluations_per_epoch)
         self.optimizer, self.schedule = make_optimizer(self.module, recipe, len(self.plan))
 
-    def loop(self, checkpoint_steps: int) -> None:
-        progress, first = self.progress, self.processes.first
-        bar = tqdm(total=len(self.plan), initial=progress.step, desc="pre-training", unit="batch", mininterval=5, disable=not first)
-        log = Log(self.out, progress.step, wanted=first and progress.step < len(self.plan))
-        while progress.step < len(self.plan):
-            epoch, numbers = self.plan[progress.step]
-            rate = self.schedule.get_last_lr()[0]
-            loss = self._step(epoch, numbers)
-            progress.loss_sum, progress.loss_steps, progress.step = progress.loss_sum + loss, progress.loss_steps + 1, progress.step + 1
-            tokens = sum(self.epochs[epoch][number].tokens + self.masker.frame.tokens for number in numbers)
-            log.step(progress.step, tokens, {"train/loss": loss, "train/learning_rate": rate})
-            bar.update()
-            bar.set_postfix(loss=f"{progress.loss_sum / progress.loss_steps:.3f}", dev=f"{progress.best_loss:.3f}", refresh=False)
-            evaluated = progress.step in self.evaluate_at
-            if evaluated:
-                if first:
-                    log.report(progress.step, {f"dev/{name.removeprefix('dev_')}": value for name, value in self._evaluate().items()})
-                self.progress = progress = self.processes.agree(progress)
-            if evaluated or progress.step % checkpoint_steps == 0:
-                if first:
-                    self._checkpoint()
-                log.flush()
-                log.resume_clock()
-        bar.close()
-        log.close()
+    def _tokens(self, epoch: int, numbers: Sequence[int]) -> int:
+        return sum(self.epochs[epoch][number].tokens + self.masker.frame.tokens for number in numbers)
+
+    def _best(self) -> str:
+        return f"{self.progress.best_loss:.3f}"
 
     def _step(self, epoch: int, numbers: Sequence[int]) -> float:
-        # Seeded by the step, so that a resumed run has the same dropout as an uninterrupted one.
-        torch.manual_seed(self.recipe.seed * 1_000_003 + self.progress.step + self.processes.rank * 10**12)
-        self.module.train()
         share, weight = self.processes.share(numbers)
         # Epoch 0 of the masks belongs to the development set.
         sums = self._measure(self.documents, self.epochs[epoch], epoch + 1, share)
         chosen = self.processes.total(sums["chosen"] if weight else 0, self.device)
-        loss = (sums["loss"] / max(1, chosen) + sums["next_loss"] / len(numbers)) * bool(weight)
-        loss.backward()
-        loss = self.processes.sum_gradients(list(self.module.parameters()), loss)
-        torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
-        self.optimizer.step()
-        self.schedule.step()
-        self.optimizer.zero_grad()
-        return float(loss.detach())
+        loss = float(self._learn((sums["loss"] / max(1, chosen) + sums["next_loss"] / len(numbers)) * bool(weight)))
+        self.progress.loss_sum += loss
+        self.progress.loss_steps += 1
+        return loss
 
     def _measure(self, documents: Documents, rows: Sequence[Row], epoch: int, numbers: Sequence[int]) -> dict[str, Any]:
         """Return sums over one batch: losses as tensors, counts as integers."""
@@ -263,26 +233,8 @@ class _Run:
         )
         if found["dev_loss"] < progress.best_loss:
             progress.best_loss = found["dev_loss"]
-            replace_folder(self.out / "best", self._save)
-        return {name: value for name, value in found.items() if name not in ("step", "train_loss")}
-
-    def _save(self, folder: Path) -> None:
-        self.module.save_pretrained(folder)
-        self.model.tokenizer.save_pretrained(folder)
-
-    def _checkpoint(self) -> None:
-        parts = {"model": self.module, "optimizer": self.optimizer, "schedule": self.schedule}
-        state = {name: part.state_dict() for name, part in parts.items()}
-        save_state(self.out / "checkpoint.pt", {**state, "progress": asdict(self.progress)}, self.dependencies)
-
-    def restore(self) -> None:
-        state = load_state(self.out / "checkpoint.pt", self.dependencies, "choose another --output, start over with --restart")
-        if state is None:
-            return
-        self.module.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
-        self.progress = Progress(**state["progress"])
+            replace_checkpoint(self.out / "best", self.module, self.model.tokenizer)
+        return {f"dev/{name.removeprefix('dev_')}": value for name, value in found.items() if name not in ("step", "train_loss")}
 
     def _encode(self, texts: list[str]) -> Documents:
         def tokenize(sentences: list[str]) -> list[list[int]]:

@@ -18,6 +18,7 @@ from sentiment.explain.methods.gradients import Path, gradient_times_input, inte
 from sentiment.explain.methods.registry import GRADIENT_METHODS
 from sentiment.explain.methods.target import Target, target_of
 from sentiment.model.words import Encoded
+from sentiment_models.export.checkpoint import between
 from sentiment_models.export.families import FAMILIES
 
 Floats = npt.NDArray[np.float64]
@@ -125,19 +126,12 @@ def _dots(
     model: Any, inputs: dict[str, torch.Tensor], baseline: torch.Tensor, alpha: torch.Tensor, target: Target | None
 ) -> tuple[Floats, Floats, Target]:
     """Return, at places from baseline (0) to text (1), gradient times each embedding [places, tokens, 2], and explained logits [places]."""
-    table = model.get_input_embeddings()
-    words, base = (table(ids).detach() for ids in (inputs["input_ids"], baseline))
-    between = (base + alpha[:, None, None] * (words - base)).requires_grad_()
-    # A hook instead of inputs_embeds: some families derive positions from the ids.
-    handle = table.register_forward_hook(lambda *_: between)
-    try:
+    with between(model, inputs["input_ids"], baseline, alpha) as (point, ends):
         logits = model(**{name: array.expand(len(alpha), -1) for name, array in inputs.items()}).logits
-    finally:
-        handle.remove()
     if target is None:
         answers = logits[0].detach().numpy()
         target = target_of(answers, int(answers.argmax()), None)
     explained = logits[:, target.label] - (0 if target.against is None else logits[:, target.against])
-    (slopes,) = torch.autograd.grad(explained.sum(), between)
-    dots = torch.stack([(slopes * embedding).sum(-1) for embedding in (words, base)], -1)
+    (slopes,) = torch.autograd.grad(explained.sum(), point)
+    dots = torch.stack([(slopes * embedding).sum(-1) for embedding in ends], -1)
     return dots.numpy().astype(np.float64), explained.detach().numpy().astype(np.float64), target

@@ -1,18 +1,18 @@
 """The settings of pre-training and of the experiment from scratch, as ``training.recipe`` has those of training. Knows no torch."""
 
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from pathlib import Path
 
 from sentiment_models.errors import ModelsError
 from sentiment_models.export.provenance import Json, distinct_names
 from sentiment_models.training.bases import name_of
 from sentiment_models.training.limits import check_limits
-from sentiment_models.training.recipe import Recipe, Shape
+from sentiment_models.training.recipe import Course, Recipe, Shape
 
 
 @dataclass(frozen=True, slots=True)
-class Pretraining:
+class Pretraining(Course):
     """The settings of pre-training. Runs with the same settings, files and machine give the same result.
 
     Raises:
@@ -24,23 +24,13 @@ class Pretraining:
     base: str = ""
     # Folder of a tokenizer for an untrained BERT. Empty: one is learned from the sources.
     tokenizer: str = ""
-    layers: int = 6
-    heads: int = 8
-    width: int = 256
-    vocabulary: int = 8000
     next_sentence: bool = True
-    epochs: int = 1
     max_steps: int = 0
+    _: KW_ONLY
     learning_rate: float = 1e-4
-    warmup_fraction: float = 0.06
-    weight_decay: float = 0.01
-    dropout: float = 0.1
-    batch_rows: int = 64
     batch_tokens: int = 8192
     max_tokens: int = 128
     dev_fraction: float = 0.01
-    evaluations_per_epoch: int = 4
-    seed: int = 1
 
     def __post_init__(self) -> None:
         if self.base and self.tokenizer:

@@ -6,7 +6,6 @@ drives the copies apart. Twice the width answers as the base does; other widths 
 """
 
 import copy
-import json
 from pathlib import Path
 
 import torch
@@ -14,9 +13,10 @@ from transformers import AutoModelForSequenceClassification, PretrainedConfig
 
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.export.checkpoint import base_tokenizer, load_classifier
-from sentiment_models.export.inherited import hand_on, inherited_of
-from sentiment_models.training.bases import TRAINING_FILE, name_of, training_of
-from sentiment_models.training.resume import replace_folder
+from sentiment_models.export.inherited import inherited_of
+from sentiment_models.reports.report import refuse_existing
+from sentiment_models.training.bases import name_of, training_of
+from sentiment_models.training.resume import replace_checkpoint
 
 LAYER = "bert.encoder.layer."
 
@@ -37,8 +37,7 @@ def resize(base: Path, out: Path, *, layers: int | None = None, width: int | Non
         BadCheckpoint: the base cannot be loaded, or is not a BERT.
         ModelsError: ``out`` exists, or the width is impossible.
     """
-    if out.exists() and not force:
-        raise ModelsError(f"{out}: exists; use --overwrite to replace it")
+    refuse_existing(out, force=force)
     model = load_classifier(base)[0]
     config = _resized(base, model.config, layers, width)
     other = AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]  # untyped there
@@ -55,15 +54,8 @@ def resize(base: Path, out: Path, *, layers: int | None = None, width: int | Non
         after[name] = _widened(before[source], tensor.shape, reads_units, randomness)
     other.load_state_dict(after)
     resized = {"base": name_of(str(base)), "layers": config.num_hidden_layers, "width": config.hidden_size, "seed": seed}
-
-    def fill(part: Path) -> None:
-        other.save_pretrained(part)
-        base_tokenizer(str(base)).save_pretrained(part)
-        hand_on(inherited_of(base), part)
-        record = {"resized": resized, "base_training": training_of(str(base))}
-        (part / TRAINING_FILE).write_text(json.dumps(record, indent=1), encoding="utf-8")
-
-    replace_folder(out, fill)
+    record = {"resized": resized, "base_training": training_of(str(base))}
+    replace_checkpoint(out, other, base_tokenizer(str(base)), inherited_of(base), record)
 
 
 def _resized(base: Path, config: PretrainedConfig, layers: int | None, width: int | None) -> PretrainedConfig:

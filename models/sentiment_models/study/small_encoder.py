@@ -17,6 +17,7 @@ from transformers import BertForSequenceClassification, BertTokenizerFast
 
 from sentiment_models.data.labelled import Example, batches
 from sentiment_models.evaluation.metrics import Labels
+from sentiment_models.training import recipe
 from sentiment_models.training.optimizer import make_optimizer
 from sentiment_models.training.recipe import Shape
 from sentiment_models.training.scratch import bert_config
@@ -58,16 +59,11 @@ class Batch:
     labels: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
-    """Training settings; ``seed``: of the order of the texts and of dropout."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course(recipe.Course):
+    """Training settings, of which those of an untrained encoder and of evaluations do not count here."""
 
-    epochs: int
-    learning_rate: float
-    batch_rows: int
-    seed: int
     warmup_fraction: float = 0.1
-    weight_decay: float = 0.01
 
 
 class Read(NamedTuple):

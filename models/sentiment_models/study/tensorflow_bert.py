@@ -16,7 +16,8 @@ from transformers.models.bert.modeling_bert import load_tf_weights_in_bert
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.export.manifest import read_object
 from sentiment_models.export.provenance import Json
-from sentiment_models.training.resume import replace_folder
+from sentiment_models.reports.report import refuse_existing
+from sentiment_models.training.resume import replace_checkpoint
 
 CONFIG, VOCABULARY, PREFIX = "bert_config.json", "vocab.txt", "bert_model.ckpt"
 NUMBERS = (
@@ -59,8 +60,7 @@ def import_tf(folder: Path, out: Path, *, lower_case: bool | None = None, force:
         BadCheckpoint: a file is missing or damaged, or configuration, vocabulary and weights do not fit each other.
         ModelsError: ``out`` exists, or TensorFlow is not installed.
     """
-    if out.exists() and not force:
-        raise ModelsError(f"{out}: exists; use --overwrite to replace it")
+    refuse_existing(out, force=force)
     for name in (CONFIG, VOCABULARY, f"{PREFIX}.index"):
         if not (folder / name).is_file():
             raise BadCheckpoint(f"{folder / name}: no such file; expected {CONFIG}, {VOCABULARY}, {PREFIX}.index and {PREFIX}.data-*")
@@ -77,12 +77,7 @@ def import_tf(folder: Path, out: Path, *, lower_case: bool | None = None, force:
     tokenizer = BertTokenizerFast(  # type: ignore[no-untyped-call]  # so too
         str(folder / VOCABULARY), do_lower_case=lower, model_max_length=config.max_position_embeddings
     )
-
-    def fill(part: Path) -> None:
-        saved.float().save_pretrained(part)
-        tokenizer.save_pretrained(part)
-
-    replace_folder(out, fill)
+    replace_checkpoint(out, saved.float(), tokenizer)
     return Imported(lower, pooler, heads)
 
 

@@ -14,12 +14,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from transformers import BertForSequenceClassification
 
 from sentiment_models.data.corpus import read_corpus
 from sentiment_models.data.labelled import Example
-from sentiment_models.errors import BadData, ModelsError, OtherRun
+from sentiment_models.errors import BadData, OtherRun
 from sentiment_models.explanations.distances import agreement, compared, divergence, kl_divergence, output_change
 from sentiment_models.explanations.sources import OF_TRAINING, code_of
 from sentiment_models.explanations.training_findings import (
@@ -36,6 +35,7 @@ from sentiment_models.explanations.training_findings import (
     UniformFound,
 )
 from sentiment_models.export.provenance import Json
+from sentiment_models.stored import stored
 from sentiment_models.study import bag as bags
 from sentiment_models.study.small_encoder import (
     WEIGHT_MIN,
@@ -79,7 +79,7 @@ def attention_tests(data: Sequence[Path], settings: Settings, out: Path, say: Ca
     run: dict[str, Json] = {**asdict(settings), **hashes, "code": code_of(OF_TRAINING)}
     # After reading the files: unusable files leave no folder behind.
     with locked(out):
-        kept = read_findings(out / RESULTS)
+        kept = stored(out / RESULTS, TrainingFindings, "attention-tests", "delete it to start again") if (out / RESULTS).exists() else None
         if kept is not None and kept.fingerprint != fingerprint_of(run):
             raise OtherRun(f"{out / RESULTS}: belongs to tests with other settings, data or code; choose another --output or delete it")
         (out / "models").mkdir(exist_ok=True)
@@ -96,20 +96,6 @@ def attention_tests(data: Sequence[Path], settings: Settings, out: Path, say: Ca
             write_atomically(out / RESULTS, (found.model_dump_json(indent=1) + "\n").encode())
             say(f"{name}: done in {seconds[name]:.0f} s")
         return found
-
-
-def read_findings(path: Path) -> TrainingFindings | None:
-    """Read earlier results; None without a file.
-
-    Raises:
-        ModelsError: the file is not one of ``attention-tests``.
-    """
-    if not path.exists():
-        return None
-    try:
-        return TrainingFindings.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise ModelsError(f"{path}: not the results of attention-tests: {error.error_count()} errors; delete it to start again") from error
 
 
 def draw(data: Sequence[Path], settings: Settings) -> tuple[list[Example], list[Example], dict[str, str]]:
@@ -225,7 +211,8 @@ class _Tests:
             for seed in self.all_seeds:
                 for_train, for_heldout = weights(seed)
                 bag = bags.Bag(len(self.tokenizer), settings.width, len(settings.labels), settings.dropout, seed)
-                course = Course(settings.bag_epochs, settings.bag_learning_rate, settings.batch_rows, seed)
+                rate = settings.bag_learning_rate
+                course = Course(epochs=settings.bag_epochs, learning_rate=rate, batch_rows=settings.batch_rows, seed=seed)
                 bags.train_bag(bag, self.train, for_train, course, f"bag, {name} weights, seed {seed}")
                 rows.append(bags.read_bag(bag, self.heldout, for_heldout).argmax(1) == self.heldout.labels)
             right[name] = np.array(rows)
@@ -274,7 +261,9 @@ class _Tests:
         path = self.out / "models" / f"{name}.pt"
         state = load_state(path, self.run)
         if state is None:
-            fit(model, self.train, loss, Course(epochs, self.settings.learning_rate, self.settings.batch_rows, seed), name)
+            settings = self.settings
+            course = Course(epochs=epochs, learning_rate=settings.learning_rate, batch_rows=settings.batch_rows, seed=seed)
+            fit(model, self.train, loss, course, name)
             save_state(path, {"model": model.state_dict()}, self.run)
         else:
             model.load_state_dict(state["model"])

@@ -3,20 +3,20 @@
 The average is often better calibrated than each copy and costs nothing more to serve (Wortsman et al. 2022, "Model soups").
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
 
-from sentiment_models.errors import BadCheckpoint, ModelsError
+from sentiment_models.errors import BadCheckpoint
 from sentiment_models.export.checkpoint import base_tokenizer, load_classifier
-from sentiment_models.export.inherited import hand_on, inherited_of
+from sentiment_models.export.inherited import inherited_of
 from sentiment_models.export.labels import label_names
-from sentiment_models.training.bases import TRAINING_FILE, teacher_name, training_of
+from sentiment_models.reports.report import refuse_existing
+from sentiment_models.training.bases import teacher_name, training_of
 from sentiment_models.training.heads import last_layer
-from sentiment_models.training.resume import replace_folder
+from sentiment_models.training.resume import replace_checkpoint
 
 
 def average(checkpoints: Sequence[Path], out: Path, *, force: bool = False) -> None:
@@ -33,8 +33,7 @@ def average(checkpoints: Sequence[Path], out: Path, *, force: bool = False) -> N
             their weights differ.
         ModelsError: ``out`` exists.
     """
-    if out.exists() and not force:
-        raise ModelsError(f"{out}: exists; use --overwrite to replace it")
+    refuse_existing(out, force=force)
     if len(checkpoints) < 2:
         raise BadCheckpoint(f"average needs at least 2 checkpoints, got {len(checkpoints)}")
     models = [load_classifier(path)[0] for path in checkpoints]
@@ -55,14 +54,7 @@ def average(checkpoints: Sequence[Path], out: Path, *, force: bool = False) -> N
     record = training_of(str(last))
     record = record if isinstance(record, dict) else {}
     names = ["this stage" if path == last else teacher_name(path) for path in others]
-
-    def fill(part: Path) -> None:
-        models[0].save_pretrained(part)
-        base_tokenizer(str(checkpoints[0])).save_pretrained(part)
-        hand_on(inherited_of(last), part)
-        (part / TRAINING_FILE).write_text(json.dumps({**record, "averaged_with": names}, indent=1), encoding="utf-8")
-
-    replace_folder(out, fill)
+    replace_checkpoint(out, models[0], base_tokenizer(str(checkpoints[0])), inherited_of(last), {**record, "averaged_with": names})
 
 
 def _state(model: PreTrainedModel, own: Sequence[str], labels: Sequence[str]) -> dict[str, torch.Tensor]:

@@ -1,6 +1,5 @@
 """Edited texts: pairs of a text and the same text with the opposite label, kept where a teacher is sure of both."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import torch
 
 from sentiment_models.data.carving import repeat
 from sentiment_models.data.edits import edits
-from sentiment_models.data.labelled import PLAIN, LabelledReading, Source, read_examples
+from sentiment_models.data.labelled import PLAIN, LabelledReading, Source, json_lines, read_examples
 from sentiment_models.errors import ModelsError
 from sentiment_models.export.labels import label_names
 from sentiment_models.reports.report import check_writable, write_text
@@ -74,5 +73,5 @@ def edit(
         for number, pair in enumerate(pairs, 1)
         for label, text in zip(reversed(LABELS), pair, strict=True)
     ]
-    write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    write_text(out, json_lines(rows))
     return len(pairs), len(tried)

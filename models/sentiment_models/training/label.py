@@ -1,9 +1,7 @@
 """Soft labels: a teacher's probability of each label for many texts, written for ``train --data``."""
 
-import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,7 +9,17 @@ from tqdm import tqdm
 
 from sentiment.files.reading import format_of
 from sentiment_models.data.carving import repeat
-from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, Made, Source, TextOrPair, cut_sorted, read_examples, read_texts
+from sentiment_models.data.labelled import (
+    PLAIN,
+    Example,
+    LabelledReading,
+    Source,
+    TextOrPair,
+    cut_sorted,
+    json_lines,
+    read_examples,
+    read_texts,
+)
 from sentiment_models.data.sentences import split_sentences
 from sentiment_models.errors import BadData
 from sentiment_models.export.checkpoint import load_classifier
@@ -25,22 +33,6 @@ SENTENCE_WORDS_MIN, SENTENCE_WORDS_MAX = 4, 60
 BATCH_ROWS_MAX, BATCH_TOKENS_MAX = 64, 8192
 # A GPU is busy only with larger batches.
 GPU_TIMES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class TeacherInput:
-    """A text or pair for the teacher, and its label in the file, if it has one from people."""
-
-    text: str
-    label: str | None
-    text_pair: str | None = None
-    domain: str = ""
-    made: Made | None = None
-
-    @property
-    def whole(self) -> TextOrPair:
-        """The text or the pair."""
-        return self.text if self.text_pair is None else (self.text, self.text_pair)
 
 
 def label(
@@ -86,33 +78,28 @@ def label(
                 f"{', '.join(files)}: --sentences is {sentences}, but the files have only {len(found)} sentences of "
                 f"{SENTENCE_WORDS_MIN} to {SENTENCE_WORDS_MAX} words"
             )
-        inputs = [TeacherInput(text, None) for text in random.Random(seed).sample(found, sentences)]  # noqa: S311 - a sample
+        inputs = [Example(text, 0, judged=False) for text in random.Random(seed).sample(found, sentences)]  # noqa: S311 - a sample
     answers = answers_of(teacher, temperature, [one.whole for one in inputs], device, max_tokens)
-    rows = []
-    for one, answer in zip(inputs, answers, strict=True):
-        known = {"text": one.text, "text_pair": one.text_pair, "label": one.label, "domain": one.domain or None}
-        known |= one.made.row() if one.made else {}
-        rows.append({**{key: value for key, value in known.items() if value is not None}, "probabilities": answer, "teacher": name})
-    write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    rows = (
+        {**one.row(names), **(one.made.row() if one.made else {}), "probabilities": [round(share, 5) for share in answer], "teacher": name}
+        for one, answer in zip(inputs, answers, strict=True)
+    )
+    write_text(out, json_lines(rows))
     return len(inputs)
 
 
-def read_inputs(source: Source, names: Sequence[str], seed: int, reading: LabelledReading = PLAIN) -> Iterator[TeacherInput]:
+def read_inputs(source: Source, names: Sequence[str], seed: int, reading: LabelledReading = PLAIN) -> Iterator[Example]:
     """Read a .txt with one text per line, or a file as ``train`` takes it, whose rows may be without a label; either optionally .gz.
 
     Raises:
         BadData: the file cannot be used.
     """
-    path = source.path
-    if format_of(path.name) != "txt":
-        for example in repeat(list(read_examples(path, names, unjudged=True, reading=reading)), source.times, seed):
-            yield TeacherInput(
-                example.text, names[example.label] if example.judged else None, example.text_pair, example.domain, example.made
-            )
-        return
-    for text in read_texts(path, pairs=False, reading=reading):
-        assert isinstance(text, str)
-        yield from (TeacherInput(each.text, None) for each in repeat([Example(text, 0, judged=False)], source.times, seed))
+    if format_of(source.path.name) == "txt":
+        texts = read_texts(source.path, pairs=False, reading=reading)
+        examples = [Example(text, 0, judged=False) for text in texts if isinstance(text, str)]
+    else:
+        examples = list(read_examples(source.path, names, unjudged=True, reading=reading))
+    return repeat(examples, source.times, seed)
 
 
 def sentences_of(text: str) -> list[str]:
@@ -121,7 +108,9 @@ def sentences_of(text: str) -> list[str]:
 
 
 @torch.no_grad()
-def answers_of(teacher: Path, temperature: float, texts: Sequence[TextOrPair], device: torch.device, max_tokens: int) -> list[list[float]]:
+def answers_of(
+    teacher: Path, temperature: float, texts: Sequence[TextOrPair], device: torch.device, max_tokens: int, title: str = "labelling"
+) -> list[list[float]]:
     """The teacher's probabilities of each text's labels. ``temperature``: of the teacher, see ``temperature_of``."""
     model, tokenizer = load_classifier(teacher)
     model.to(device)  # type: ignore[arg-type]  # transformers hides the signature behind a wrapper
@@ -130,7 +119,7 @@ def answers_of(teacher: Path, temperature: float, texts: Sequence[TextOrPair], d
     found = tokenizer(list(texts), truncation=True, max_length=most, return_token_type_ids=family.segments)
     rows = found["input_ids"]
     answers: list[list[float]] = [[] for _ in texts]
-    bar = tqdm(total=len(texts), desc="labelling", unit="text", mininterval=5)
+    bar = tqdm(total=len(texts), desc=title, unit="text", mininterval=5)
     lengths = [len(row) for row in rows]
     # The longest first, so that a lack of memory shows at once.
     order = sorted(range(len(rows)), key=lengths.__getitem__, reverse=True)
@@ -141,7 +130,7 @@ def answers_of(teacher: Path, temperature: float, texts: Sequence[TextOrPair], d
         with mixed_precision(device):
             logits = model(**padded).logits
         for index, answer in zip(group, (logits.float() / temperature).softmax(-1).tolist(), strict=True):
-            answers[index] = [round(share, 5) for share in answer]
+            answers[index] = answer
         bar.update(len(group))
     bar.close()
     return answers

@@ -31,8 +31,29 @@ class Shape:
             raise ModelsError(f"width must be a multiple of heads ({self.heads}), got {self.width}; use {nearest}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """The settings that training and pre-training share: of the optimizer, the batches, the evaluations, and of an untrained encoder."""
+
+    epochs: int = 1
+    learning_rate: float = 5e-5
+    warmup_fraction: float = 0.06
+    weight_decay: float = 0.01
+    dropout: float = 0.1
+    batch_rows: int = 64
+    batch_tokens: int = 4096
+    max_tokens: int = 256
+    dev_fraction: float = 0.03
+    evaluations_per_epoch: int = 4
+    layers: int = 6
+    heads: int = 8
+    width: int = 256
+    vocabulary: int = 8000
+    seed: int = 1
+
+
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(Course):
     """The settings of a run. Runs with the same recipe, files and machine give the same result."""
 
     # A folder, or hub:NAME. Empty: an untrained BERT with the layers, heads, width and vocabulary below.
@@ -51,29 +72,14 @@ class Recipe:
     new_head: bool = False
     # How the data files are read.
     reading: LabelledReading = PLAIN
-    epochs: int = 1
-    learning_rate: float = 5e-5
-    warmup_fraction: float = 0.06
-    weight_decay: float = 0.01
-    dropout: float = 0.1
     ema: float = 0.0
     head_only: bool = False
-    batch_rows: int = 64
-    batch_tokens: int = 4096
-    max_tokens: int = 256
     teacher_weight: float = 0.7
     detokenize: float = 0.0
     recase: float = 0.0
     typos: float = 0.0
     emoji: bool = False
-    dev_fraction: float = 0.03
-    evaluations_per_epoch: int = 4
     patience: int = 4
-    layers: int = 6
-    heads: int = 8
-    width: int = 256
-    vocabulary: int = 8000
-    seed: int = 1
 
     def __post_init__(self) -> None:
         """Check the settings.

@@ -5,17 +5,20 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from sentiment.files.errors import reason
 from sentiment.files.line_output import claim, difference
 from sentiment.files.output import new_file
 from sentiment_models.errors import BadCheckpoint, ModelsError, OtherRun
+from sentiment_models.export.inherited import Inherited, hand_on
 from sentiment_models.export.provenance import Json
+from sentiment_models.training.bases import TRAINING_FILE
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -24,13 +27,27 @@ def write_atomically(path: Path, content: bytes) -> None:
         write(content)
 
 
-def replace_folder(path: Path, fill: Callable[[Path], None]) -> None:
-    """Replace a folder by a new one that ``fill`` writes. If ``fill`` fails, the new folder is removed."""
+def replace_checkpoint(
+    path: Path, model: PreTrainedModel, tokenizer: Any, inherited: Inherited | None = None, record: Mapping[str, Json] | None = None
+) -> None:  # Any: transformers has no one type for its tokenizers
+    """Replace a folder by a checkpoint, completely or not at all.
+
+    Args:
+        path: the folder.
+        model: the model to save.
+        tokenizer: of transformers.
+        inherited: what a base hands on.
+        record: the content of training.json.
+    """
     part = path.with_name(path.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     try:
-        fill(part)
+        model.save_pretrained(part)
+        tokenizer.save_pretrained(part)
+        hand_on(inherited, part)
+        if record is not None:
+            (part / TRAINING_FILE).write_text(json.dumps(record, indent=1), encoding="utf-8")
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise

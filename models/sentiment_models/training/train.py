@@ -21,25 +21,22 @@ from transformers import AutoConfig, PreTrainedModel
 from sentiment_models.data.carving import Split
 from sentiment_models.data.corpus import PARTS, Corpus, read_corpus, target_of, vary
 from sentiment_models.data.erased import HOLE, MASK
-from sentiment_models.data.labelled import Example, TextOrPair, batches, cut_sorted, evaluation_steps
+from sentiment_models.data.labelled import TextOrPair, batches, cut_sorted, evaluation_steps, json_lines
 from sentiment_models.errors import BadCheckpoint, ModelsError
-from sentiment_models.export.checkpoint import base_tokenizer
+from sentiment_models.export.checkpoint import base_tokenizer, loading
 from sentiment_models.export.families import FAMILIES, check_reads
-from sentiment_models.export.inherited import hand_on, inherited_of
-from sentiment_models.export.labels import check_folder
-from sentiment_models.export.manifest import CONFIG_FILE, read_object
+from sentiment_models.export.inherited import inherited_of
 from sentiment_models.export.provenance import Json, files_trained_on
-from sentiment_models.export.weights import check_weights
 from sentiment_models.training.bases import TRAINING_FILE, content_of, folder_of, name_of, training_of
 from sentiment_models.training.distributed import Processes, is_first_process, join
 from sentiment_models.training.emoji import add_emoji
 from sentiment_models.training.heads import head_of, load_with_head
+from sentiment_models.training.loop import Loop, Progress
 from sentiment_models.training.optimizer import freeze_encoder, make_optimizer
 from sentiment_models.training.precision import mixed_precision
 from sentiment_models.training.recipe import Recipe
-from sentiment_models.training.resume import fingerprint_of, load_state, locked, replace_folder, save_state, write_atomically
+from sentiment_models.training.resume import fingerprint_of, locked, replace_checkpoint, write_atomically
 from sentiment_models.training.scratch import fresh_classifier
-from sentiment_models.training.tracking import Log
 
 T = TypeVar("T")
 
@@ -56,17 +53,13 @@ class Row(NamedTuple):
 
 
 @dataclass(slots=True)
-class Progress:
-    """The progress of a run, all of it saved in the checkpoint."""
-
-    step: int = 0
+class _Progress(Progress):
     best_accuracy: float = -1.0
     best_loss: float = float("inf")
     worse_in_a_row: int = 0
     # Texts that this process trained on since the last evaluation, and how many of them it classified correctly before the step.
     shown: int = 0
     right: int = 0
-    history: list[dict[str, float]] | None = None
 
 
 def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int = 200, resume: bool = True) -> Path:
@@ -110,8 +103,7 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
             run.restore()
         processes.check_same("run and step", (fingerprint_of(dependencies), run.progress.step))
         if processes.first:
-            rows = [_as_written(example, recipe.labels) for example in split.dev]
-            write_atomically(out / "dev.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+            write_atomically(out / "dev.jsonl", json_lines(example.row(recipe.labels) for example in split.dev).encode())
         run.loop(checkpoint_steps)
         if processes.first:
             record = _record(recipe, base, base_training, corpus, run)
@@ -144,33 +136,27 @@ def _record(recipe: Recipe, base: str, base_training: Json, corpus: Corpus, run:
     }
 
 
-def _as_written(example: Example, labels: Sequence[str]) -> dict[str, str]:
-    found = {"label": labels[example.label], "text": example.text, "text_pair": example.text_pair, "domain": example.domain or None}
-    return {name: value for name, value in found.items() if value is not None}
+class _Run(Loop[_Progress]):
+    title = "training"
 
-
-class _Run:
     def __init__(
         self, recipe: Recipe, split: Split, out: Path, device: torch.device, dependencies: dict[str, Json], processes: Processes
     ) -> None:
-        torch.manual_seed(recipe.seed)
-        torch.set_flush_denormal(True)
-        self.recipe, self.out, self.device, self.dependencies = recipe, out, device, dependencies
-        self.processes = processes
-        self.progress = Progress(history=[])
-        self.model, self.tokenizer = load_base(recipe, [example.text for example in split.train])
-        added = add_emoji(self.model, self.tokenizer) if recipe.emoji else None
+        super().__init__(recipe.seed, out, device, dependencies, processes, _Progress())
+        self.recipe = recipe
+        self.module, self.tokenizer = load_base(recipe, [example.text for example in split.train])
+        added = add_emoji(self.module, self.tokenizer) if recipe.emoji else None
         if added is not None and processes.first:
             tqdm.write(f"added {added} emoji to the vocabulary")
         # Of a folder; an untrained model and a name known to transformers have nothing to hand on.
         inherited = inherited_of(Path(recipe.base)) if recipe.base else None
         # The base's calibration and study were not made with a fresh head, whatever its labels.
         self.inherited = inherited.model_copy(update={"labels": ()}) if inherited and recipe.new_head else inherited
-        self.family = FAMILIES[self.model.config.model_type]
+        self.family = FAMILIES[self.module.config.model_type]
         if recipe.head_only:
-            freeze_encoder(self.model)
-        self.model.to(device)  # type: ignore[arg-type]  # transformers hides the signature behind a wrapper
-        self.average = _moving_average(self.model, recipe.ema) if recipe.ema else None
+            freeze_encoder(self.module)
+        self.module.to(device)  # type: ignore[arg-type]  # transformers hides the signature behind a wrapper
+        self.average = _moving_average(self.module, recipe.ema) if recipe.ema else None
         self.epochs = [self._encode(vary(split.train, recipe, epoch)) for epoch in range(recipe.epochs)]
         self.targets = [target_of(example, len(recipe.labels), recipe.teacher_weight) for example in split.train]
         self.dev_rows = self._encode([example.whole for example in split.dev])
@@ -181,60 +167,33 @@ class _Run:
         ]
         self.plan = [(rows, batch) for rows, its in zip(self.epochs, planned, strict=True) for batch in its]
         self.evaluate_at = evaluation_steps([len(its) for its in planned], recipe.evaluations_per_epoch)
-        fresh = head_of(self.model) if recipe.new_head else ()
-        self.optimizer, self.schedule = make_optimizer(self.model, recipe, len(self.plan), fresh)
-
-    def loop(self, checkpoint_steps: int) -> None:
-        quiet = not self.processes.first
-        bar = tqdm(total=len(self.plan), initial=self.progress.step, desc="training", unit="batch", mininterval=5, disable=quiet)
-        log = Log(self.out, self.progress.step, wanted=self.processes.first and self._continues())
-        smooth = None
-        while self._continues():
-            rows, batch = self.plan[self.progress.step]
-            rate = self.schedule.get_last_lr()[0]
-            loss = self._step(rows, batch)
-            smooth = loss if smooth is None else 0.98 * smooth + 0.02 * loss
-            self.progress.step += 1
-            log.step(self.progress.step, sum(len(rows[i].ids) for i in batch), {"train/loss": loss, "train/learning_rate": rate})
-            bar.update()
-            bar.set_postfix(loss=f"{smooth:.3f}", dev=f"{self.progress.best_accuracy:.4f}", refresh=False)
-            evaluated = self.progress.step in self.evaluate_at
-            if evaluated:
-                if self.processes.first:
-                    log.report(self.progress.step, self._evaluate())
-                self.progress = self.processes.agree(self.progress)
-            if evaluated or self.progress.step % checkpoint_steps == 0:
-                if self.processes.first:
-                    self._checkpoint()
-                log.flush()
-                log.resume_clock()
-        bar.close()
-        log.close()
+        fresh = head_of(self.module) if recipe.new_head else ()
+        self.optimizer, self.schedule = make_optimizer(self.module, recipe, len(self.plan), fresh)
 
     def _continues(self) -> bool:
-        return self.progress.step < len(self.plan) and self.progress.worse_in_a_row < self.recipe.patience
+        return super()._continues() and self.progress.worse_in_a_row < self.recipe.patience
+
+    def _tokens(self, rows: Sequence[Row], batch: Sequence[int]) -> int:
+        return sum(len(rows[i].ids) for i in batch)
+
+    def _best(self) -> str:
+        return f"{self.progress.best_accuracy:.4f}"
+
+    def _parts(self) -> dict[str, Any]:
+        return {**super()._parts(), "average": self.average} if self.average else super()._parts()
 
     def _step(self, rows: Sequence[Row], batch: Sequence[int]) -> float:
-        # Seeded by the step, so that a resumed run has the same dropout as an uninterrupted one.
-        torch.manual_seed(self.recipe.seed * 1_000_003 + self.progress.step + self.processes.rank * 10**12)
-        self.model.train()
         share, weight = self.processes.share(batch)
         targets = torch.tensor([self.targets[i] for i in share], device=self.device)
-        logits = self._logits(self.model, [rows[i] for i in share])
-        loss = torch.nn.functional.cross_entropy(logits, targets) * weight
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        loss = self.processes.sum_gradients(list(self.model.parameters()), loss)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
+        logits = self._logits(self.module, [rows[i] for i in share])
+        loss = self._learn(torch.nn.functional.cross_entropy(logits, targets) * weight)
         if self.average:
-            self.average.update_parameters(self.model)
-        self.schedule.step()
-        self.optimizer.zero_grad()
+            self.average.update_parameters(self.module)
         # A text whose target probabilities are all equal has no correct answer to count.
         answered = targets.max(-1).values > targets.min(-1).values
         right = (logits.argmax(-1) == targets.argmax(-1)) & answered
         # Read once, at the end of the step, because reading waits for a GPU.
-        found = torch.stack([loss.detach(), answered.sum(), right.sum()]).tolist()
+        found = torch.stack([loss, answered.sum(), right.sum()]).tolist()
         self.progress.shown += int(found[1])
         self.progress.right += int(found[2])
         return float(found[0])
@@ -263,7 +222,7 @@ class _Run:
     @property
     def _result(self) -> PreTrainedModel:
         """The model to evaluate and save: the moving average if there is one."""
-        result: PreTrainedModel = self.average.module if self.average else self.model  # type: ignore[assignment]  # a copy of ours
+        result: PreTrainedModel = self.average.module if self.average else self.module  # type: ignore[assignment]  # a copy of ours
         return result
 
     @torch.no_grad()
@@ -284,7 +243,6 @@ class _Run:
                 f"step {self.progress.step}: the loss on dev is {loss}; lower the learning rate ({self.recipe.learning_rate})"
             )
         progress = self.progress
-        assert progress.history is not None
         found = {"step": progress.step, "epoch": self.recipe.epochs * progress.step / len(self.plan)}
         seen = progress.right / max(1, progress.shown)
         progress.history.append({**found, "train_accuracy": seen, "dev_accuracy": accuracy, "dev_loss": loss})
@@ -298,33 +256,7 @@ class _Run:
         return {"dev/accuracy": accuracy, "dev/loss": loss}
 
     def _save_best(self) -> None:
-        def fill(folder: Path) -> None:
-            self._result.save_pretrained(folder)
-            self.tokenizer.save_pretrained(folder)
-            hand_on(self.inherited, folder)
-
-        replace_folder(self.out / "best", fill)
-
-    def _checkpoint(self) -> None:
-        state = {
-            "model": self.model.state_dict(),
-            "average": self.average and self.average.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "schedule": self.schedule.state_dict(),
-            "progress": asdict(self.progress),
-        }
-        save_state(self.out / "checkpoint.pt", state, self.dependencies)
-
-    def restore(self) -> None:
-        state = load_state(self.out / "checkpoint.pt", self.dependencies, "choose another --output, start over with --restart")
-        if state is None:
-            return
-        self.model.load_state_dict(state["model"])
-        if self.average:
-            self.average.load_state_dict(state["average"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
-        self.progress = Progress(**state["progress"])
+        replace_checkpoint(self.out / "best", self._result, self.tokenizer, self.inherited)
 
     def _encode(self, texts: Sequence[TextOrPair]) -> list[Row]:
         backend, instead = _with_marks(self.tokenizer)
@@ -367,10 +299,7 @@ def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, An
     """
     if not recipe.base:
         return fresh_classifier(recipe, texts)
-    check_folder(Path(recipe.base))
-    check_weights(recipe.base)
-    try:
-        family = read_object(Path(recipe.base) / CONFIG_FILE).get("model_type")
+    with loading(recipe.base, "a classifier") as family:
         if family not in FAMILIES:
             raise BadCheckpoint(f"{recipe.base}: model_type must be one of {', '.join(FAMILIES)}, got {family}")
         config = AutoConfig.from_pretrained(recipe.base)
@@ -378,10 +307,6 @@ def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, An
         dither = None if recipe.head_only else recipe.seed
         model = load_with_head(recipe.base, config, recipe.labels, recipe.new_head, dither, _say)
         tokenizer = base_tokenizer(recipe.base)
-    except BadCheckpoint:
-        raise
-    except Exception as error:  # transformers and safetensors raise a dozen kinds for a damaged checkpoint
-        raise BadCheckpoint(f"{recipe.base}: cannot be loaded as a classifier: {error}") from error
     check_reads(recipe.base, model.config, recipe.max_tokens)
     return model, tokenizer
 

@@ -130,7 +130,7 @@ def test_the_torch_model_answers_as_the_explain_graph_does(subject: Subject, rea
     layer = attention_tests.load_last_layer(Path(subject.bundle), subject.classifier.tokenizer.pad_id)
     assert layer is not None
 
-    found = layer.below(attention_tests._rows(readings))
+    found = layer.below([reading.row for reading in readings])
 
     for reading, logits, attention in zip(readings, found.logits, found.attention, strict=True):
         told = subject.attention(reading, reading.target())

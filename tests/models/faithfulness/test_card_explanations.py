@@ -7,6 +7,7 @@ import pytest
 from sentiment.model.bundle import load_bundle
 from sentiment_models.cli import main
 from sentiment_models.errors import ModelsError
+from sentiment_models.explanations import training_page
 from sentiment_models.explanations.findings import Difference
 from sentiment_models.explanations.page import as_text
 from sentiment_models.explanations.record import record_findings
@@ -14,7 +15,6 @@ from sentiment_models.explanations.training_findings import Accuracy, TrainingFi
 from sentiment_models.export.manifest import MANIFEST_FILE, read_object, write_manifest
 from sentiment_models.reports.card import write_card
 from sentiment_models.reports.record import Record, read_record
-from sentiment_models.study import training_page
 from tests.models.faithfulness.found import findings
 from tests.trusted import explanations as section
 

@@ -7,7 +7,6 @@ import pytest
 
 from sentiment.explain.methods.heads import MIXED, PATTERNS
 from sentiment.explain.parts import ExplanationRequest, Heads
-from sentiment_models.errors import ModelsError
 from sentiment_models.explanations import corpus_heads
 from sentiment_models.explanations.corpus_heads import heads_found
 from sentiment_models.explanations.subject import Subject
@@ -49,11 +48,3 @@ def test_long_corpora_are_cut(subject: Subject, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(corpus_heads, "TEXTS_MAX", 2)
 
     assert heads_found(subject, [subject.read(text) for text in TEXTS]).texts == 2
-
-
-def test_a_bundle_without_an_explain_graph_is_refused(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    readings = [subject.read(TEXTS[0])]
-    monkeypatch.setattr(subject, "session", None)
-
-    with pytest.raises(ModelsError, match="has no explain graph"):
-        heads_found(subject, readings)

@@ -5,14 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sentiment_models.explanations import tables
+from sentiment_models.explanations import attention_tables, tables
 from sentiment_models.explanations.agreement import agreement
 from sentiment_models.explanations.conclusions import in_words, status
 from sentiment_models.explanations.findings import EvidenceFound, Findings
 from sentiment_models.explanations.page import as_page, as_text
 from sentiment_models.explanations.pictures import Row, by_fraction, forest, heads_map, tau_matrix
 from sentiment_models.explanations.rankings import Scores
-from sentiment_models.study import attention_tables
 from tests.approved import assert_approved
 from tests.models.faithfulness.made_up import DEFAULT, OPERATORS, attention, comparison, dataset, difference, findings, heads
 from tests.models.test_report import PNG, read

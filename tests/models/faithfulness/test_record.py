@@ -63,7 +63,7 @@ def _without(found: Findings, method: str) -> Findings:
 @pytest.mark.parametrize(
     ("change", "default", "says"),
     [
-        (lambda one: one.model_copy(update={"bundle": "other/1"}), None, "the findings belong to bundle other/1; this bundle is tiny/1"),
+        (lambda one: one.model_copy(update={"bundle": "other/1"}), None, "the findings belong to bundle other/1; this bundle is bert/1"),
         (
             lambda one: one.model_copy(update={"graph_sha256": "0" * 64}),
             None,

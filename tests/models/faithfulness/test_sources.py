@@ -10,13 +10,13 @@ from sentiment_models.explanations.sources import FOLDER, OF_RATIONALES, OF_STUD
 
 # Lay out, or put together, what has been kept.
 TELLING = {
-    *("__init__", "aggregate", "agreement", "journal", "page", "pictures", "record", "sections", "sources", "stored"),
-    *("tables", "conclusions", "training_findings"),
+    *("__init__", "aggregate", "agreement", "journal", "page", "pictures", "record", "sources"),
+    *("tables", "conclusions", "training_findings", "training_page", "attention_tables"),
 }
 # Of the study: these, and all but the tests of attention.
 STUDY = {
-    *("__init__", "attention_tables", "training_page"),
-    *("documents", "experiment", "experiment_page", "language_model", "masking", "pretrain", "recipes", "resize", "tensorflow_bert"),
+    *("__init__", "documents", "experiment", "experiment_page", "language_model", "masking", "pretrain", "recipes", "resize"),
+    "tensorflow_bert",
 }
 
 

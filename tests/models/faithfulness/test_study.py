@@ -111,7 +111,7 @@ def test_a_study_finds_every_method_and_goes_on_after_a_kill(
     # All is done: nothing is run again.
     with monkeypatch.context() as patched:
         patched.setattr(studying, "study_text", lambda *given: pytest.fail("a text was studied again"))
-        patched.setattr(studying, "attention_found", lambda *given: pytest.fail("attention was tested again"))
+        patched.setattr(studying, "resolve_name", lambda *given: pytest.fail("attention was tested again"))
         assert study(bundle, [data], texts=COUNT, seed=3, resume=resume) == found
     with monkeypatch.context() as patched:
         patched.setattr(studying, "study_text", lambda *given: pytest.fail("a text was studied again"))

@@ -7,7 +7,6 @@ from sentiment.explain.methods.erasure import without
 from sentiment.explain.methods.target import Target
 from sentiment.model.scores import probabilities
 from sentiment.model.tokenizer import Row
-from sentiment_models.errors import ModelsError
 from sentiment_models.explanations.measures import Model
 from sentiment_models.explanations.subject import Subject
 from tests.models.faithfulness.conftest import MakeSubject
@@ -53,11 +52,6 @@ def test_methods_are_measured_by_the_mask_token_where_there_is_one_and_else_by_d
     for family, operators in found.items():
         assert operators == ("attention_mask", "deletion" if make_subject(family).mask_id is None else "mask_token")
     assert found["bert"] == ("attention_mask", "mask_token")
-
-
-def test_an_unknown_operator_is_refused(subject: Subject) -> None:
-    with pytest.raises(ModelsError, match="unknown operator paint"):
-        subject.read(TEXT).answers("paint")
 
 
 def test_nothing_is_run_twice(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:

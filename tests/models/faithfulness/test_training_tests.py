@@ -12,11 +12,12 @@ from sentiment_models.cli import main
 from sentiment_models.errors import BadData, ModelsError, OtherRun
 from sentiment_models.explanations.findings import Difference
 from sentiment_models.explanations.training_findings import TrainingFindings
+from sentiment_models.explanations.training_page import as_page, as_text, curve_png, tables
+from sentiment_models.stored import stored
 from sentiment_models.study import training_tests as module
 from sentiment_models.study.commands.attention_tests import SETTINGS_HELP
-from sentiment_models.study.training_page import as_page, as_text, curve_png, tables
 from sentiment_models.study.training_settings import Settings
-from sentiment_models.study.training_tests import RESULTS, TESTS, attention_tests, draw, read_findings
+from sentiment_models.study.training_tests import RESULTS, TESTS, attention_tests, draw
 from tests.models.tiny_bert import sentences, write_tsv
 
 # fmt: off
@@ -119,7 +120,7 @@ def test_a_run_that_was_interrupted_goes_on_and_finds_the_same(
     monkeypatch.setattr(module, "fit", dies_at_the_first_adversary)
     with pytest.raises(KeyboardInterrupt):
         attention_tests([data], TINY, tmp_path, say=lambda line: None)
-    before = read_findings(tmp_path / RESULTS)
+    before = stored(tmp_path / RESULTS, TrainingFindings, "attention-tests")
     monkeypatch.setattr(module, "fit", lambda *given: (fitted.append(str(given[-1])), fit(*given)))
     said: list[str] = []
     after = attention_tests([data], TINY, tmp_path, said.append)
@@ -139,7 +140,7 @@ def test_results_of_other_settings_or_none_are_refused(data: Path, found: Traini
     with pytest.raises(OtherRun, match="belongs to tests with other settings, data or code"):
         attention_tests([data], replace(TINY, epochs=2), tmp_path, say=lambda line: None)
     (tmp_path / RESULTS).write_text("{}")
-    with pytest.raises(ModelsError, match="not the results of attention-tests"):
+    with pytest.raises(ModelsError, match=r"not written by attention-tests of this version: .*; delete it to start again"):
         attention_tests([data], TINY, tmp_path, say=lambda line: None)
 
 

@@ -4,14 +4,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from sentiment_models.commands.arguments import DATA_HELP, add_output, label_names, positive
+from sentiment_models.commands.arguments import DATA_HELP, add_fields, add_output, positive, with_threads
 from sentiment_models.study.training_settings import Settings
 
 DESCRIPTION = (
     "Train small encoders to test what attention contributes (Wiegreffe and Pinter 2019): frozen to uniform, from other seeds, as word "
     "weights of a bag of embeddings, and trained to look elsewhere. Repeat the command to continue after an interruption."
 )
-PLAIN = Settings()
 # Help text of each field of training_tests.Settings. A test checks that none is missing.
 SETTINGS_HELP = {
     "train_texts": "max texts drawn for training",
@@ -43,24 +42,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "folder of the tests; continues those found there")
     # Encoders this small are no faster on two threads: 60 steps of the default size took 1.5 s on one and 1.7 s on two.
     parser.add_argument("--threads", type=positive, default=1, metavar="N", help="CPU threads of torch (default: %(default)s)")
-    kinds = {"labels": label_names, "adversary_weights": _weights}
-    for name, help_text in SETTINGS_HELP.items():
-        default = getattr(PLAIN, name)
-        shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
-        flag, kind = "--" + name.replace("_", "-"), kinds.get(name, type(default))
-        parser.add_argument(flag, type=kind, default=default, metavar="X", help=f"{help_text} (default: {shown})")
+    add_fields(parser, Settings, SETTINGS_HELP, adversary_weights=_weights)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    import torch
-
+    from sentiment_models.explanations.training_page import as_page, as_text, curve_png
     from sentiment_models.reports.report import write_text
-    from sentiment_models.study.training_page import as_page, as_text, curve_png
     from sentiment_models.study.training_tests import RESULTS, attention_tests
     from sentiment_models.training.resume import write_atomically
 
-    torch.set_num_threads(arguments.threads)
+    with_threads(arguments)
     settings = Settings(**{name: getattr(arguments, name) for name in SETTINGS_HELP})
     out: Path = arguments.out
     found = attention_tests(arguments.data, settings, out, say=lambda line: print(line, file=sys.stderr, flush=True))

@@ -2,7 +2,7 @@
 
 import argparse
 
-from sentiment_models.commands.arguments import add_run
+from sentiment_models.commands.arguments import add_run, with_threads
 from sentiment_models.study.recipes import Pretraining
 
 DESCRIPTION = (
@@ -59,13 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    import torch
-
     from sentiment_models.study.pretrain import pretrain
     from sentiment_models.training.distributed import is_first_process
 
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
+    with_threads(arguments)
     recipe = Pretraining(
         sources=tuple(arguments.data),
         base=arguments.base,

@@ -4,13 +4,28 @@ import argparse
 import re
 import sys
 
-from sentiment_models.commands.arguments import DATA_HELP, add_output, label_names, positive
+from sentiment_models.commands.arguments import DATA_HELP, add_fields, add_output, add_torch, with_threads
 from sentiment_models.study.recipes import Experiment
 
 DESCRIPTION = (
     "Train transformers from scratch and fine-tune others on the same few reviews. Prints the accuracies beside the published ones; "
     "writes OUT/results.json, OUT/curves.png and OUT/report.html. Repeat the command to continue after an interruption."
 )
+# Help text of the fields of Experiment; the others are declared below.
+EXPERIMENT_HELP = {
+    "reviews": "reviews drawn for training and development, equally from each label",
+    "test_reviews": "test reviews drawn; 0: all",
+    "max_tokens": "max tokens of a review; longer ones are cut",
+    "epochs": "passes over the reviews",
+    "width": "dimensions of the models from scratch",
+    "vocabulary": "max pieces of their tokenizer",
+    "learning_rate": "peak learning rate of the models from scratch",
+    "base_learning_rate": "peak learning rate of fine-tuning",
+    "batch_rows": "reviews per batch",
+    "dev_fraction": "share of the reviews in the development set",
+    "seed": "seed of the draw, split, order, weights and dropout",
+    "labels": "label names",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,37 +49,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HxL,...",
         help="heads x layers of the models from scratch, or none (default: 8x6,8x12,16x6,16x12)",
     )
-    for name, help_text in (
-        ("reviews", "reviews drawn for training and development, equally from each label"),
-        ("test_reviews", "test reviews drawn; 0: all"),
-        ("max_tokens", "max tokens of a review; longer ones are cut"),
-        ("epochs", "passes over the reviews"),
-        ("width", "dimensions of the models from scratch"),
-        ("vocabulary", "max pieces of their tokenizer"),
-        ("learning_rate", "peak learning rate of the models from scratch"),
-        ("base_learning_rate", "peak learning rate of fine-tuning"),
-        ("batch_rows", "reviews per batch"),
-        ("dev_fraction", "share of the reviews in the development set"),
-        ("seed", "seed of the draw, split, order, weights and dropout"),
-    ):
-        default = getattr(plain, name)
-        flag = "--" + name.replace("_", "-")
-        parser.add_argument(flag, type=type(default), default=default, metavar="X", help=f"{help_text} (default: %(default)s)")
-    parser.add_argument("--labels", type=label_names, default=plain.labels, metavar="A,B", help="label names (default: negative,positive)")
-    parser.add_argument("--device", default="cpu", help="torch device, such as cpu or cuda (default: %(default)s)")
-    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads of torch (default: torch's choice)")
+    add_fields(parser, Experiment, EXPERIMENT_HELP)
+    add_torch(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    import torch
-
     from sentiment_models.study.experiment import conduct
     from sentiment_models.study.experiment_page import curves_png, report, text_table
     from sentiment_models.training.resume import write_atomically
 
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
+    with_threads(arguments)
     given = {name: getattr(arguments, name) for name in Experiment.__dataclass_fields__ if name != "bases"}
     experiment = Experiment(bases=tuple(arguments.base), **given)
     outcomes = conduct(experiment, arguments.out, arguments.device, say=lambda line: print(line, file=sys.stderr, flush=True))

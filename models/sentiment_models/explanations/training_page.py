@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from sentiment_models.explanations.conclusions import signed
 from sentiment_models.explanations.findings import Difference
 from sentiment_models.explanations.training_findings import (
     ADVERSARY,
@@ -101,8 +102,8 @@ def _drawn(found: TrainingFindings) -> str:
 def _uniform(found: UniformFound) -> Table:
     rows = (
         ("learned", *_accuracy(found.learned), None),
-        ("uniform in the last layer", *_accuracy(found.last_layer), _difference(found.last_loss)),
-        ("uniform in all layers", *_accuracy(found.all_layers), _difference(found.all_loss)),
+        ("uniform in the last layer", *_accuracy(found.last_layer), signed(found.last_loss)),
+        ("uniform in all layers", *_accuracy(found.all_layers), signed(found.all_loss)),
     )
     if found.all_loss.shown > 0:
         means = "Attention is needed here: an encoder with uniform attention is less accurate, by more than chance."
@@ -130,14 +131,14 @@ def _seeds(found: SeedsFound) -> Table:
 
 def _frozen(found: FrozenFound) -> Table:
     rows = tuple(
-        (name, *_accuracy(one), _difference(found.over_uniform[name]) if name in found.over_uniform else None)
+        (name, *_accuracy(one), signed(found.over_uniform[name]) if name in found.over_uniform else None)
         for name, one in found.accuracy.items()
     )
     attention, learned, adversary = (_compared(found.over_uniform[name]) for name in (ATTENTION, LEARNED, ADVERSARY))
     means = (
         f"As weights of a bag of embeddings, the encoders' attention is {attention} uniform weights. Weights that the bag learned are "
         f"{learned} uniform ones, and an adversary's attention is {adversary} uniform ones. The encoders' attention is "
-        f"{_compared(found.attention_over_adversary)} the adversary's (by {_difference(found.attention_over_adversary)}). Each seed's bag "
+        f"{_compared(found.attention_over_adversary)} the adversary's (by {signed(found.attention_over_adversary)}). Each seed's bag "
         "gets the attention of that seed's encoder: the column by seed shows how much encoders differ, which the intervals do not cover. "
         "There is only one adversary. "
     )
@@ -181,10 +182,6 @@ def _adversaries(found: AdversariesFound, seeds: SeedsFound) -> Table:
 
 def _accuracy(one: Accuracy) -> tuple[float, str, str]:
     return one.mean, f"{one.low:.3f} to {one.high:.3f}", ", ".join(f"{seed:.3f}" for seed in one.seeds)
-
-
-def _difference(one: Difference) -> str:
-    return f"{one.mean:+.3f} ({one.low:+.3f} to {one.high:+.3f})"
 
 
 def _compared(one: Difference) -> str:
