@@ -69,6 +69,17 @@ def test_the_card_can_be_written_again_from_the_record(bundle: Path, evaluation:
     assert "1.record.json: not written by card of this version: evaluations: " in capsys.readouterr().err
 
 
+def test_a_record_of_another_export_is_named(bundle: Path, evaluation: Evaluation, capsys: pytest.CaptureFixture[str]) -> None:
+    other = evaluation.model_copy(update={"graph": evaluation.graph.model_copy(update={"sha256": "0" * 64})})
+    record_path(bundle).write_text(Record(evaluations=(other,)).model_dump_json())
+
+    assert main(["card", str(bundle)]) == 1
+
+    assert re.match(
+        rf"error: {record_path(bundle)}: .*measured .* with SHA-256 0000.*, or delete this file$", capsys.readouterr().err.strip()
+    )
+
+
 def test_every_table_is_printed_and_nothing_written(bundle: Path, evaluation: Evaluation, capsys: pytest.CaptureFixture[str]) -> None:
     write_card(bundle, Record(evaluations=(evaluation,)))
     before = {path: path.read_bytes() for path in bundle.parent.rglob("*") if path.is_file()}

@@ -471,6 +471,18 @@ def test_the_times_in_a_plot_are_at_the_starts_of_the_windows(monkeypatch: pytes
     assert axes[0].ticks == [(0, "11-26\n02:10"), (2, "11-26\n02:12"), (4, "11-26\n02:14")]
 
 
+def test_a_page_has_any_number_of_labels() -> None:
+    labels = tuple(f"emotion{number}" for number in range(28))
+    watch = Watch(without_reference(labels, OF_ANSWERS), 2)
+    for label in labels[:6]:
+        watch.add(Seen(label, False, 0.75, 3, False))
+    watch.end()
+
+    page = report.html_of(report.Found({}, watch, OF_ANSWERS, math.nan, []))
+
+    assert all(label in page for label in labels)
+
+
 def test_a_journal_of_any_length_has_a_bounded_number_of_windows_and_loses_nothing() -> None:
     watch = Watch(without_reference(("negative", "positive"), ("label", "abstained", "score", "tokens")), 2)
     count = 4 * WINDOWS_MAX + 1

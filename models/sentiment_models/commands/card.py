@@ -12,7 +12,14 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="bundle folder")
-    parser.add_argument("--evaluation", nargs="+", type=Path, default=[], metavar="JSON", help="files from evaluate --json")
+    parser.add_argument(
+        "--evaluation",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="JSON",
+        help="files from evaluate --json; what is not given is taken from the record beside the bundle",
+    )
     parser.add_argument("--explanations", type=Path, metavar="JSON", help="file from evaluate --explanations --json")
     parser.add_argument("--attention-tests", type=Path, metavar="JSON", help="results.json from attention-tests")
     parser.add_argument(
@@ -35,22 +42,23 @@ def run(arguments: argparse.Namespace) -> None:
     from sentiment_models.explanations.training_findings import TrainingFindings
     from sentiment_models.reports.about import AuthorFacts, read_about
     from sentiment_models.reports.card import write_card
-    from sentiment_models.reports.record import NOTHING, Record, read_record
+    from sentiment_models.reports.record import read_record
     from sentiment_models.stored import stored
 
     findings, training = arguments.explanations, arguments.attention_tests
-    record = Record(
-        evaluations=tuple(stored(path, Evaluation, "evaluate --json") for path in arguments.evaluation),
-        explanations=stored(findings, Findings, "evaluate --explanations --json") if findings else None,
-        attention_tests=stored(training, TrainingFindings, "attention-tests") if training else None,
-    )
-    if record == NOTHING:
-        record = read_record(arguments.bundle)
+    given: dict[str, object] = {}
+    if arguments.evaluation:
+        given["evaluations"] = tuple(stored(path, Evaluation, "evaluate --json") for path in arguments.evaluation)
+    if findings:
+        given["explanations"] = stored(findings, Findings, "evaluate --explanations --json")
+    if training:
+        given["attention_tests"] = stored(training, TrainingFindings, "attention-tests")
+    record = read_record(arguments.bundle, [*given]).model_copy(update=given)
     if arguments.tables:
         from sentiment_models.reports.record_tables import tables
 
         print(tables(arguments.bundle, record))
         return
     about = read_about(arguments.about) if arguments.about else AuthorFacts()
-    given = {name: value for name in ("language", "licences") if (value := getattr(arguments, name))}
-    print(write_card(arguments.bundle, record, about.model_copy(update=given)))
+    known = {name: value for name in ("language", "licences") if (value := getattr(arguments, name))}
+    print(write_card(arguments.bundle, record, about.model_copy(update=known)))

@@ -12,6 +12,8 @@ from sentiment_models.evaluation.metrics import Bin
 from sentiment_tools.reports.plot_style import COLOURS, INK, Series, as_png, draw, figure, legend, plain
 
 GREY = "#999999"
+# With more lines, the legend is larger than the plot.
+SERIES_MAX = 28
 Array = npt.NDArray[Any]
 
 
@@ -19,7 +21,7 @@ def curves(series: Series, x: str, y: str, title: str) -> bytes:
     """Draw a line for each name.
 
     Args:
-        series: at most ``plot_style.SERIES_MAX`` lines.
+        series: at most SERIES_MAX lines.
         x: label of the horizontal axis, with the unit.
         y: label of the vertical axis, with the unit.
         title: title of the plot.
@@ -56,6 +58,8 @@ def panels(parts: Mapping[str, Series], x: str, y: str) -> bytes:
 
 
 def _draw(axes: Any, series: Series, x: str, title: str) -> None:  # matplotlib's, which has no types here
+    if len(series) > SERIES_MAX:
+        raise ValueError(f"{len(series)} curves; the limit is {SERIES_MAX}")
     plain(axes, grid="both")
     draw(axes, series)
     axes.set_xlabel(x)

@@ -1,8 +1,9 @@
 """The record of a bundle: the measurements that its card is made from, as JSON beside its folder."""
 
+from collections.abc import Collection
 from pathlib import Path
 
-from sentiment.model.bundle import Manifest
+from sentiment.model.bundle import Manifest, load_bundle
 from sentiment_models.errors import ModelsError
 from sentiment_models.evaluation.findings import Evaluation
 from sentiment_models.explanations.findings import Findings
@@ -50,11 +51,20 @@ def record_path(bundle: Path) -> Path:
     return whole.with_name(whole.name + ".record.json")
 
 
-def read_record(bundle: Path) -> Record:
-    """Read the record of a bundle; an empty one if there is none.
+def read_record(bundle: Path, without: Collection[str] = ()) -> Record:
+    """Read the record of a bundle but for the fields ``without``; an empty one if there is none.
 
     Raises:
-        ModelsError: another version wrote it, or it is damaged.
+        ModelsError: another version wrote it, it is damaged, or something in it was measured on another bundle.
+        sentiment.errors.BadBundle: the bundle is damaged.
     """
     path = record_path(bundle)
-    return stored(path, Record, "card") if path.exists() else NOTHING
+    if not path.exists():
+        return NOTHING
+    record = stored(path, Record, "card")
+    kept = Record(**{name: value for name, value in record if name not in without})
+    try:
+        kept.check_of(load_bundle(bundle, card=False).manifest)
+    except ModelsError as error:
+        raise ModelsError(f"{path}: {error}, or delete this file") from error
+    return kept

@@ -27,8 +27,6 @@ LINES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "X", "P")
 # A line with more points has no markers.
 MARKED_MAX = 20
-# With more lines, the legend is larger than the plot.
-SERIES_MAX = 28
 DPI = 120
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 
@@ -70,13 +68,7 @@ def plain(axes: Any, grid: str = "") -> None:  # as above
 
 
 def draw(axes: Any, series: Series) -> None:  # as above
-    """Draw a line through the points of each of at most SERIES_MAX series.
-
-    Raises:
-        ValueError: there are more.
-    """
-    if len(series) > SERIES_MAX:
-        raise ValueError(f"{len(series)} curves; the limit is {SERIES_MAX}")
+    """Draw a line through the points of each series."""
     for number, (name, points) in enumerate(series.items()):
         dash = LINES[(number // len(COLOURS) if len(series) > len(COLOURS) else number) % len(LINES)]
         marker = MARKERS[number % len(MARKERS)] if len(points) <= MARKED_MAX else None

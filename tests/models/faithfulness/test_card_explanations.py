@@ -41,13 +41,17 @@ def test_the_command_writes_what_was_measured_into_the_card(bundle: Path, tmp_pa
 
     assert str(bundle / "MODEL_CARD.md") in capsys.readouterr().out
     assert read_record(bundle) == Record(explanations=study, attention_tests=trained(0.1))
+    # What is not measured anew is kept.
+    tested.write_text(trained(0.3).model_dump_json())
+    assert main(["card", str(bundle), "--attention-tests", str(tested)]) == 0
+    assert read_record(bundle) == Record(explanations=study, attention_tests=trained(0.3))
     assert "the default method, `integrated_gradients`, is better than random word order in the mean; on single texts" in (
         load_bundle(bundle).card
     )
     assert main(["card", str(bundle), "--tables"]) == 0
     shown = capsys.readouterr().out
     assert as_text(study) in shown
-    assert training_page.as_text(trained(0.1)) in shown
+    assert training_page.as_text(trained(0.3)) in shown
 
 
 def test_findings_of_another_default_than_the_bundle_s_are_refused(bundle: Path) -> None:
