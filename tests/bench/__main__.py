@@ -43,15 +43,19 @@ class Load:
         self._channel = grpc.aio.insecure_channel(target)
         self._stub: Any = pb_grpc.SentimentServiceStub(self._channel)
 
-    async def unary(self, texts: Sequence[str]) -> None:
-        """One text an RPC, CONCURRENCY at a time."""
+    async def unary(self, texts: Sequence[str], callers: int = CONCURRENCY) -> list[float]:
+        """One text an RPC, so many at a time; returns the seconds of each call."""
         requests = iter([pb.ClassifyRequest(text=text) for text in texts])
+        seconds = []
 
         async def caller() -> None:
             for request in requests:
+                begun = time.perf_counter()
                 await self._stub.Classify(request, timeout=60)
+                seconds.append(time.perf_counter() - begun)
 
-        await asyncio.gather(*(caller() for _ in range(CONCURRENCY)))
+        await asyncio.gather(*(caller() for _ in range(callers)))
+        return seconds
 
     async def http(self, texts: Sequence[str]) -> None:
         """One text a POST, CONCURRENCY at a time."""
@@ -88,16 +92,6 @@ class Load:
         async for response in self._stub.ClassifyStream(items()):
             assert response.WhichOneof("result") == "response"
 
-    async def latencies(self, texts: Sequence[str]) -> list[float]:
-        """Seconds of each call, one at a time."""
-        seconds = []
-        for text in texts:
-            request = pb.ClassifyRequest(text=text)
-            begun = time.perf_counter()
-            await self._stub.Classify(request, timeout=60)
-            seconds.append(time.perf_counter() - begun)
-        return seconds
-
 
 async def measure_echo_stream(target: str, pid: int, texts: Sequence[str]) -> float:
     """CPU milliseconds of the echo server a message of one stream: the least that a stream costs."""
@@ -114,32 +108,22 @@ async def measure_echo_stream(target: str, pid: int, texts: Sequence[str]) -> fl
         return (cpu_s(pid) - begun) / len(texts) * 1e3
 
 
-async def measure_echo_latency(target: str, texts: Sequence[str]) -> float:
-    """Median milliseconds of an echo, one call at a time."""
-    async with grpc.aio.insecure_channel(target) as channel:
-        call: Any = channel.unary_unary("/bench.Echo/Echo")
-        seconds = []
-        for text in texts:
-            data = pb.ClassifyRequest(text=text).SerializeToString()
-            begun = time.perf_counter()
-            await call(data)
-            seconds.append(time.perf_counter() - begun)
-        return statistics.median(seconds) * 1e3
-
-
-async def measure_echo(target: str, pid: int, texts: Sequence[str]) -> float:
-    """CPU milliseconds of the echo server a call."""
+async def measure_echo(target: str, pid: int, texts: Sequence[str], callers: int = CONCURRENCY) -> tuple[float, float]:
+    """CPU milliseconds of the echo server a call, and the median milliseconds of one."""
     async with grpc.aio.insecure_channel(target) as channel:
         call: Any = channel.unary_unary("/bench.Echo/Echo")
         requests = iter([pb.ClassifyRequest(text=text).SerializeToString() for text in texts])
+        seconds = []
 
         async def caller() -> None:
             for request in requests:
+                begun = time.perf_counter()
                 await call(request)
+                seconds.append(time.perf_counter() - begun)
 
         begun = cpu_s(pid)
-        await asyncio.gather(*(caller() for _ in range(CONCURRENCY)))
-        return (cpu_s(pid) - begun) / len(texts) * 1e3
+        await asyncio.gather(*(caller() for _ in range(callers)))
+        return (cpu_s(pid) - begun) / len(texts) * 1e3, statistics.median(seconds) * 1e3
 
 
 async def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -201,8 +185,9 @@ async def measure(
     passes = options.passes
     for number in range(options.rounds + 1):
         echo_target, echo_pid = echo.hello["target"], echo.process.pid
-        found = {"echo": await measure_echo(echo_target, echo_pid, texts * passes * (1 if suffix else 4))}
-        found["echo_stream"] = await measure_echo_stream(echo_target, echo_pid, texts * passes * (1 if suffix else 4))
+        echoed = texts * passes * (1 if suffix else 4)
+        found = {"echo": (await measure_echo(echo_target, echo_pid, echoed))[0]}
+        found["echo_stream"] = await measure_echo_stream(echo_target, echo_pid, echoed)
         for rows in CEILING_ROWS:
             found[f"ceiling_{rows}"] = ceiling.ask(texts=texts, rows=rows, passes=passes)["ms"]
         for kind in KINDS:
@@ -211,9 +196,9 @@ async def measure(
             found[kind] = (cpu_s(pid) - begun) / (passes * len(texts)) * 1e3
             found[f"{kind}_texts_per_s"] = passes * len(texts) / (time.perf_counter() - wall)
         alone = texts[:: max(1, len(texts) // 60)]
-        found["echo_p50"] = await measure_echo_latency(echo_target, alone)
+        found["echo_p50"] = (await measure_echo(echo_target, echo_pid, alone, callers=1))[1]
         found["inprocess_p50"] = statistics.median(ceiling.ask(latency=alone)["seconds"]) * 1e3
-        found["server_p50"] = statistics.median(await load.latencies(alone)) * 1e3
+        found["server_p50"] = statistics.median(await load.unary(alone, callers=1)) * 1e3
         print(f"round {number} of {options.rounds}{' (warm-up)' if not number else ''}{suffix}", flush=True)
         for name, value in found.items() if number else ():
             seen.setdefault(name, []).append(value)

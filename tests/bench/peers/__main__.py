@@ -35,7 +35,6 @@ from tests.bench.peers.in_process import InProcess
 from tests.bench.peers.processes import Running, start, start_ours
 from tests.bench.peers.rows import LATENCY_TIMES
 from tests.bench.peers.table import OURS, to_section, write
-from tests.bench.peers.tune import tune
 from tests.bench.processes import idle_share
 
 IDLE_MIN = 0.9
@@ -157,7 +156,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=8.0, help=f"how long a load is held; for latencies {LATENCY_TIMES:g} times that")
     parser.add_argument("--rounds", type=int, default=3, help="how often all is measured; the table has the medians and the spread")
     parser.add_argument("--model", default="english", help="the bundle")
-    parser.add_argument("--tune", action="store_true", help="try batches and waits of the peers instead, and show them")
     parser.add_argument("--output", type=Path, default=FOLDER.with_suffix(".json"))
     options = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -167,11 +165,6 @@ def main() -> int:
     bundle = reading_heads(find_bundle(options.model, bundle_roots([])))
     try:
         peers = [find(name) for name in options.only.split(",") if name]
-        if options.tune:
-            for peer in peers:
-                install(peer)
-                asyncio.run(tune(peer, str(bundle), cores_granted(), options.seconds))
-            return 0
     except PeerFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

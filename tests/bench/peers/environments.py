@@ -66,7 +66,8 @@ _CTRANSLATE2 = (
     "numpy>=2",
     SHARED[1],
 )
-# Tunings: the best of `python -m tests.bench.peers --tune`. Good batching of short texts is bad for mixed ones, so each peer has two.
+# Tunings: the best that `tests/bench/peers/tune.py at 8eafeab` found. Good batching of short texts is bad for mixed ones, so each peer
+# has two.
 PEERS = (
     # Debian's Python: under CPython 3.11.7 PyTriton's workers do not start (multiprocessing's resource tracker has no _recursion_count).
     Peer("triton", "oip", ("nvidia-pytriton==0.7.0", *SHARED), short=Tuning(8), ports=2, python="/usr/bin/python3.11"),
@@ -76,7 +77,6 @@ PEERS = (
     Peer("grpcaio", "grpc", (f"grpcio=={importlib.metadata.version('grpcio')}", "grpcio-tools", *SHARED)),
     Peer("ctranslate2_fastapi", "http", _CTRANSLATE2, weights="its own int8", environment="ctranslate2"),
     Peer("ctranslate2", "in-process", _CTRANSLATE2, Tuning(32), Tuning(32), weights="its own int8"),
-    Peer("openvino", "in-process", ("openvino==2026.4.1", "nncf==3.4.0", *SHARED), Tuning(32), Tuning(32), weights="its own int8"),
 )
 
 # Peers that are not servers.
