@@ -132,11 +132,16 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_gone(pids: list[int]) -> None:
+def until(true: Callable[[], bool]) -> None:
+    """Wait for what has no event to wait for."""
     end = time.monotonic() + PATIENCE_S
-    while left := [pid for pid in pids if alive(pid)]:
-        assert time.monotonic() < end, f"still there: {left}"
-        time.sleep(0.02)
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def wait_gone(pids: list[int]) -> None:
+    until(lambda: not any(map(alive, pids)))
 
 
 class Held:
@@ -147,10 +152,7 @@ class Held:
 
     def wait(self, true: Callable[[], bool] = lambda: True) -> None:
         """Wait until a batch is held and ``true`` holds."""
-        end = time.monotonic() + PATIENCE_S
-        while not ((self._folder / "held").exists() and true()):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: (self._folder / "held").exists() and true())
 
     def release(self) -> None:
         """Release all batches, also later ones."""

@@ -3,6 +3,7 @@
 import array
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -62,11 +63,6 @@ places = st.none() | st.builds(Place, st.integers(1, 2**128 - 1), numbers)
 texts = st.lists(st.builds(Text, numbers, seconds, st.sampled_from(Priority), st.lists(rows(), min_size=1, max_size=4), places), max_size=8)
 
 
-@given(texts)
-def test_texts_survive_a_round_trip(sent: list[Text]) -> None:
-    assert unpack_texts(pack_texts(sent)) == sent
-
-
 @given(st.integers(1, 5), st.data())
 def test_logits_survive_a_round_trip_to_the_last_bit(labels: int, data: st.DataObject) -> None:
     logits = st.lists(st.floats(width=32), min_size=labels, max_size=labels)
@@ -101,27 +97,28 @@ def test_an_error_keeps_its_class_message_and_fields(error: RequestError, admitt
     assert (type(found), str(found), vars(found)) == (type(error), str(error), vars(error))
 
 
-@given(st.lists(numbers))
-def test_numbers_survive_a_round_trip(sent: list[int]) -> None:
-    assert unpack_numbers(pack_numbers(sent)) == sent
-
-
-@given(st.builds(Listing, numbers, digests, digests))
-def test_a_list_of_models_survives_a_round_trip(sent: Listing) -> None:
-    assert unpack_listing(pack_listing(sent)) == sent
-    assert unpack_held(pack_held(sent.revision, sent.models)) == (sent.revision, set(sent.models))
-
-
 # Unicode text without surrogates, as calls have it.
 words = st.text(st.characters(codec="utf-8"))
-
-
 flags = st.booleans()
+samples = st.builds(Sampled, words, st.none() | words, st.none() | st.just("windows"), words, st.floats(0, 1), flags, flags, st.integers(0))
 
 
-@given(st.builds(Sampled, words, st.none() | words, st.none() | st.just("windows"), words, st.floats(0, 1), flags, flags, st.integers(0)))
-def test_a_text_to_read_once_more_survives_a_round_trip(sent: Sampled) -> None:
-    assert unpack_sampled(pack_sampled(sent)) == sent
+@pytest.mark.parametrize(
+    ("sendable", "pack", "unpack"),
+    [
+        (texts, pack_texts, unpack_texts),
+        (st.lists(numbers), pack_numbers, unpack_numbers),
+        (st.builds(Listing, numbers, digests, digests), pack_listing, unpack_listing),
+        (st.tuples(numbers, st.sets(digest, max_size=4)), lambda held: pack_held(*held), unpack_held),
+        (samples, pack_sampled, unpack_sampled),
+    ],
+    ids=["texts", "numbers", "a list of models", "the models that are held", "a text to read once more"],
+)
+@given(data=st.data())
+def test_what_is_sent_survives_a_round_trip(sendable: Any, pack: Any, unpack: Any, data: st.DataObject) -> None:
+    sent = data.draw(sendable)
+
+    assert unpack(pack(sent)) == sent
 
 
 @given(digest, st.binary(max_size=40))
