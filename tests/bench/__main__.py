@@ -26,7 +26,6 @@ from sentiment_tools.traffic.lengths import LONG, SHORT
 from tests.bench.processes import CEILING_ROWS, Started, Worker, cpu_s, idle_share, start_server
 from tests.bench.slo import POLICIES, SHARES, measure_objective
 from tests.bench.texts import make_texts
-from tests.bench.width import measure_width
 
 CONCURRENCY = 32
 BATCH_ITEMS = 256
@@ -154,8 +153,6 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
         server.end()
     mixed = [text for texts in mixes.values() for text in texts[:: max(1, len(texts) // 60)]]
     results += summarize_objective(await measure_objective(options.model, mixed, options.seconds))
-    *_, longest = mixes.values()
-    results += summarize_width(await measure_width(options.model, longest, mixed, options.seconds / 2, options.rounds))
     meta = {
         "model": options.model,
         "digest": ceiling.hello["digest"],
@@ -285,14 +282,6 @@ def summarize_objective(found: dict[str, float]) -> list[dict[str, Any]]:
 def _over(found: dict[str, float], percentile: int, share: float) -> float:
     """A percentile of our latency over that of one row at a time, in order of arrival."""
     return found[f"p{percentile}_ours_at_{share:g}"] / found[f"p{percentile}_single_at_{share:g}"]
-
-
-def summarize_width(found: dict[str, float]) -> list[dict[str, Any]]:
-    """The results with and without wide batches."""
-    return [
-        result("wide_p50_c1_ratio", found["p50_wide"] / found["p50_narrow"], "ratio", 0.8),
-        result("wide_throughput_ratio", found["texts_wide"] / found["texts_narrow"], "ratio", 0.98, higher=True),
-    ]
 
 
 def result(name: str, value: float, unit: str, target: float | None = None, higher: bool = False) -> dict[str, Any]:
