@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from sentiment_tools.loadtest.drivers import LoadFailed
 from sentiment_tools.loadtest.fleet import Fleet
 from sentiment_tools.loadtest.progress import Progress
 from sentiment_tools.loadtest.results import Point, Second
-from sentiment_tools.loadtest.search import CURVE, find_slo
 from sentiment_tools.reports import svg_plots
 from sentiment_tools.traffic.arrivals import Law
 from tests.conftest import RunningServer
@@ -139,22 +137,6 @@ def test_the_highest_rate_is_found(canned: Canned, capsys: Captured, tmp_path: P
     assert found["slo_rate_per_s"] <= TRUE_RATE < found["missed_rate_per_s"]
     assert f"highest rate with p99 within 500 ms: {found['slo_rate_per_s']:.4g} calls/s" in out
     assert all(why in out for why in found["why"])
-
-
-def test_a_search_holds_its_loads_against_a_real_server(server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = tmp_path / "found.json"
-    monkeypatch.setattr("sentiment_tools.loadtest.run.find_slo", partial(find_slo, points_max=2))
-
-    code = run("--find-slo", "--target", server.target, "--seconds", "0.2", *PATIENT, "--json", written)
-
-    values = json.loads(written.read_text())
-    capacity = Point.from_json(values["capacity"])
-    points = [Point.from_json(point) for point in values["search"]["points"]]
-    assert code == 0
-    assert capacity.callers == 16
-    assert values["search"]["capacity_per_s"] == capacity.answered_per_s > 0
-    assert [point.offered_per_s for point in points] == pytest.approx([share * capacity.answered_per_s for share in CURVE[:2]])
-    assert all(point.ok for point in (capacity, *points))
 
 
 @pytest.mark.parametrize(

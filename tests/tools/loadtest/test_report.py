@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from sentiment.errors import BadSettings
 from sentiment_tools.loadtest.durations import of
 from sentiment_tools.loadtest.plots import by_percentile, one_a_load, outcomes
 from sentiment_tools.loadtest.report import compose
@@ -170,10 +169,3 @@ def test_a_line_skips_infinite_values() -> None:
 
     assert drawn == svg_plots.lines({"a": [(1, 2), (3, 4)], "b": []}, *axes, mark)
     assert drawn.startswith("<svg") and "here" in drawn and "nan" not in drawn
-
-
-def test_without_matplotlib_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(svg_plots.importlib.util, "find_spec", lambda name: None)
-
-    with pytest.raises(BadSettings, match=re.escape("pip install 'sentiment-service[plots]'")):
-        svg_plots.need_plots()
