@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sentiment.client import CallFailed, Client
 from tests.conftest import PLAIN
+from tests.programs import until
 
 # Longer than any machine takes; a test that passes never waits so long.
 PATIENCE_S = 60
@@ -130,14 +131,6 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait for what has no event to wait for."""
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def wait_gone(pids: list[int]) -> None:

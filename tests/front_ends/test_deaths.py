@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from sentiment.client import AsyncClient, CallFailed, Result
 from tests.conftest import PLAIN
 from tests.front_ends.servers import BATCH_ROWS_HELD, HELD, PATIENCE_S, Held, Server, alive, eventually_answers, wait_gone
+from tests.programs import listens
 from tests.tiny import make_bundle
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
@@ -90,17 +91,6 @@ def test_a_signal_during_the_start_exits_0(serve: Callable[..., Server]) -> None
     wait_gone(server.pids())
 
 
-async def listens(target: str) -> bool:
-    host, _, port = target.rpartition(":")
-    try:
-        _, writer = await asyncio.open_connection(host, int(port))
-    except ConnectionError:
-        # Refused, or reset where the port closed before it was accepted.
-        return False
-    writer.close()
-    return True
-
-
 def test_a_drain_answers_every_call_it_accepted(serve: Callable[..., Server], hold: Held) -> None:
     # Half of the grace is for streams, before the port is closed.
     server = serve("--runners", "1", "--drain-wait-s", "1", "--drain-grace-s", "4", "--stall-s", "60").wait_ready()
@@ -135,7 +125,7 @@ def test_a_drain_answers_every_call_it_accepted(serve: Callable[..., Server], ho
         late = await listed()
         draining.set()
         async with asyncio.timeout(PATIENCE_S):
-            while await listens(server.target):
+            while await asyncio.to_thread(listens, int(server.target.rpartition(":")[2])):
                 await asyncio.sleep(0.01)
         hold.release()
         async with asyncio.timeout(PATIENCE_S):

@@ -27,8 +27,9 @@ from sentiment.client import AsyncClient, CallFailed, Classification, Client, Ex
 from sentiment_front_ends.front_end import DROP_S
 from tests.conftest import PLAIN
 from tests.core.lifecycle.conftest import TOKEN
-from tests.front_ends.servers import HELD, PATIENCE_S, Held, Server, eventually_answers, until
+from tests.front_ends.servers import HELD, PATIENCE_S, Held, Server, eventually_answers
 from tests.front_ends.test_shared_port import connections
+from tests.programs import until
 from tests.tiny import LABELS, WEIGHTS, make_bundle, read_manifest, write_manifest
 
 SWAPS = 4

@@ -122,14 +122,6 @@ async def test_a_refused_call_is_an_outcome_with_the_servers_message(server: Run
     assert "text" in point.messages["INVALID_ARGUMENT"]
 
 
-async def test_a_closed_loop_is_marked_as_one(server: RunningServer) -> None:
-    point = await measure(Target(server.target), Mix(PATIENT), TEXTS, 4, HELD_S, 20.0, warm_up_s=0)
-
-    assert point.closed_loop
-    assert point.offered_per_s == 0
-    assert point.sent == point.ok > 4
-
-
 async def test_one_fleet_holds_several_loads(server: RunningServer) -> None:
     seconds: list[Second] = []
     async with Fleet(Target(server.target), Mix(PATIENT), TEXTS, 20.0, processes=2, on_second=seconds.append) as fleet:
