@@ -23,7 +23,7 @@ from sentiment.model.cores import cores_granted
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from sentiment_tools.traffic.lengths import LONG, SHORT
-from tests.bench.processes import CEILING_ROWS, Started, Worker, cpu_s, idle_share, start_server
+from tests.bench.processes import CEILING_ROWS, Started, Worker, cpu_s, idle_share, processor, start_server
 from tests.bench.slo import POLICIES, SHARES, measure_objective
 from tests.bench.texts import make_texts
 
@@ -43,7 +43,7 @@ class Load:
         self._stub: Any = pb_grpc.SentimentServiceStub(self._channel)
 
     async def unary(self, texts: Sequence[str], callers: int = CONCURRENCY) -> list[float]:
-        """One text an RPC, so many at a time; returns the seconds of each call."""
+        """One text an RPC, with this number of callers; returns the seconds of each call."""
         requests = iter([pb.ClassifyRequest(text=text) for text in texts])
         seconds = []
 
@@ -158,7 +158,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
         "digest": ceiling.hello["digest"],
         "precision": ceiling.hello["precision"],
         "cores": threads,
-        "cpu": _cpu_name(),
+        "cpu": processor(),
         "python": platform.python_version(),
         "idle_share": round(idle, 3),
         "rounds": options.rounds,
@@ -232,15 +232,13 @@ def summarize(suffix: str, median: dict[str, float]) -> list[dict[str, Any]]:
 
 def compare_precisions(suffix: str, texts: Sequence[str], int8: Worker, fp32: Worker, options: argparse.Namespace) -> list[dict[str, Any]]:
     """The speed of the served graph relative to the fp32 graph, each at its best batch size; and the loss of accuracy."""
-    least = {}
-    for name, worker in (("int8", int8), ("fp32", fp32)):
-        for rows in CEILING_ROWS:
-            worker.ask(texts=texts[:8], rows=rows, passes=1)
-        least[name] = [min(worker.ask(texts=texts, rows=rows, passes=1)["ms"] for rows in CEILING_ROWS)]
-    for _ in range(options.rounds):
-        for name, worker in (("int8", int8), ("fp32", fp32)):
-            least[name].append(min(worker.ask(texts=texts, rows=rows, passes=1)["ms"] for rows in CEILING_ROWS))
-    speedup = statistics.median(least["fp32"]) / statistics.median(least["int8"])
+    workers, least = {"int8": int8, "fp32": fp32}, dict[str, list[float]]()
+    for number in range(options.rounds + 1):
+        for name, worker in workers.items():
+            # The first round warms up.
+            sent = texts if number else texts[:8]
+            least.setdefault(name, []).append(min(worker.ask(texts=sent, rows=rows, passes=1)["ms"] for rows in CEILING_ROWS))
+    speedup = statistics.median(least["fp32"][1:]) / statistics.median(least["int8"][1:])
     found = [result(f"int8_speedup{suffix}", speedup, "ratio", None if suffix else 2.2, higher=True)]
     if options.labelled and not suffix:
         lines = [line.partition("\t") for line in read_lines(options.labelled)]
@@ -287,13 +285,6 @@ def _over(found: dict[str, float], percentile: int, share: float) -> float:
 def result(name: str, value: float, unit: str, target: float | None = None, higher: bool = False) -> dict[str, Any]:
     """An entry of bench.json."""
     return {"name": name, "value": round(value, 4), "unit": unit, "target": target, "higher_is_better": higher}
-
-
-def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:

@@ -35,7 +35,7 @@ from tests.bench.peers.in_process import InProcess
 from tests.bench.peers.processes import Running, start, start_ours
 from tests.bench.peers.rows import LATENCY_TIMES
 from tests.bench.peers.table import OURS, to_section, write
-from tests.bench.processes import idle_share
+from tests.bench.processes import idle_share, processor
 
 IDLE_MIN = 0.9
 
@@ -137,16 +137,6 @@ def report(output: Path, found: Found, meta: dict[str, Any]) -> None:
     text = to_section(found.rows(), meta)
     output.with_suffix(".md").write_text(text)
     print(text)
-
-
-def processor() -> str:
-    """Its name, and the widest of the instructions for products of int8 that it has, since they decide the speed."""
-    lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
-    fields = {name.strip(): value.strip() for name, _, value in lines}
-    flags = set(fields.get("flags", "").split())
-    kinds = {"AMX": {"amx_int8"}, "VNNI": {"avx512_vnni", "avx_vnni"}, "AVX2 alone": {"avx2"}}
-    kind = next((kind for kind, needed in kinds.items() if needed & flags), "none of AMX, VNNI and AVX2")
-    return f"{fields.get('model name', platform.machine())} with {kind}"
 
 
 def main() -> int:

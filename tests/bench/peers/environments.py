@@ -71,8 +71,6 @@ _CTRANSLATE2 = (
 PEERS = (
     # Debian's Python: under CPython 3.11.7 PyTriton's workers do not start (multiprocessing's resource tracker has no _recursion_count).
     Peer("triton", "oip", ("nvidia-pytriton==0.7.0", *SHARED), short=Tuning(8), ports=2, python="/usr/bin/python3.11"),
-    Peer("litserve", "http", ("litserve==0.2.19", *SHARED), short=Tuning(4, 1.0)),
-    Peer("bentoml", "http", ("bentoml==1.4.39", *SHARED), short=Tuning(4)),
     Peer("fastapi", "http", ("fastapi==0.165.0", "uvicorn[standard]==0.54.0", *SHARED)),
     Peer("grpcaio", "grpc", (f"grpcio=={importlib.metadata.version('grpcio')}", "grpcio-tools", *SHARED)),
     Peer("ctranslate2_fastapi", "http", _CTRANSLATE2, weights="its own int8", environment="ctranslate2"),

@@ -145,7 +145,6 @@ def start(peer: Peer, tuning: Tuning, bundle: str, instances: int) -> Running:
         "PYTHONPATH": str(ROOT),
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": str(instances) if peer.protocol == "in-process" else "1",
-        "BENTOML_DO_NOT_TRACK": "true",
     }
     in_process = peer.protocol == "in-process"
     log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # Running keeps it
