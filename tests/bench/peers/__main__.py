@@ -10,7 +10,6 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from tests.bench.peers.environments import (
     SHARED,
     Peer,
     PeerFailed,
-    Tuning,
     find,
     install,
     version,
@@ -70,8 +68,8 @@ async def run(found: Found, peers: list[Peer], bundle: Path, turn: int) -> None:
             await bench.end()
 
 
-def _start(peer: Peer, tuning: Tuning, bundle: Path) -> Running:
-    return start(peer, tuning, str(bundle), cores_granted())
+def _start(peer: Peer, most: int, bundle: Path) -> Running:
+    return start(peer, most, str(bundle), cores_granted())
 
 
 def reading_heads(bundle: Path) -> Path:
@@ -125,7 +123,7 @@ def about(peers: list[Peer], seconds: float, rounds: int) -> dict[str, Any]:
         "seconds": seconds,
         "rounds": rounds,
         "shared": SHARED,
-        "peers": {peer.name: {"version": version(peer), "short": asdict(peer.short), "mixed": asdict(peer.mixed)} for peer in peers},
+        "peers": {peer.name: {"version": version(peer), "rows_short": peer.short, "rows_mixed": peer.mixed} for peer in peers},
         "not_measured": NOT_MEASURED,
     }
 
