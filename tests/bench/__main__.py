@@ -23,10 +23,9 @@ from sentiment.model.cores import cores_granted
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from sentiment_tools.traffic.lengths import LONG, SHORT
-from tests.bench.processes import CEILING_ROWS, Started, Worker, cpu_s, idle_share, start_server
+from tests.bench.processes import CEILING_ROWS, Started, Worker, cpu_s, idle_share, processor, start_server
 from tests.bench.slo import POLICIES, SHARES, measure_objective
 from tests.bench.texts import make_texts
-from tests.bench.width import measure_width
 
 CONCURRENCY = 32
 BATCH_ITEMS = 256
@@ -43,15 +42,19 @@ class Load:
         self._channel = grpc.aio.insecure_channel(target)
         self._stub: Any = pb_grpc.SentimentServiceStub(self._channel)
 
-    async def unary(self, texts: Sequence[str]) -> None:
-        """One text an RPC, CONCURRENCY at a time."""
+    async def unary(self, texts: Sequence[str], callers: int = CONCURRENCY) -> list[float]:
+        """One text an RPC, with this number of callers; returns the seconds of each call."""
         requests = iter([pb.ClassifyRequest(text=text) for text in texts])
+        seconds = []
 
         async def caller() -> None:
             for request in requests:
+                begun = time.perf_counter()
                 await self._stub.Classify(request, timeout=60)
+                seconds.append(time.perf_counter() - begun)
 
-        await asyncio.gather(*(caller() for _ in range(CONCURRENCY)))
+        await asyncio.gather(*(caller() for _ in range(callers)))
+        return seconds
 
     async def http(self, texts: Sequence[str]) -> None:
         """One text a POST, CONCURRENCY at a time."""
@@ -88,16 +91,6 @@ class Load:
         async for response in self._stub.ClassifyStream(items()):
             assert response.WhichOneof("result") == "response"
 
-    async def latencies(self, texts: Sequence[str]) -> list[float]:
-        """Seconds of each call, one at a time."""
-        seconds = []
-        for text in texts:
-            request = pb.ClassifyRequest(text=text)
-            begun = time.perf_counter()
-            await self._stub.Classify(request, timeout=60)
-            seconds.append(time.perf_counter() - begun)
-        return seconds
-
 
 async def measure_echo_stream(target: str, pid: int, texts: Sequence[str]) -> float:
     """CPU milliseconds of the echo server a message of one stream: the least that a stream costs."""
@@ -114,32 +107,22 @@ async def measure_echo_stream(target: str, pid: int, texts: Sequence[str]) -> fl
         return (cpu_s(pid) - begun) / len(texts) * 1e3
 
 
-async def measure_echo_latency(target: str, texts: Sequence[str]) -> float:
-    """Median milliseconds of an echo, one call at a time."""
-    async with grpc.aio.insecure_channel(target) as channel:
-        call: Any = channel.unary_unary("/bench.Echo/Echo")
-        seconds = []
-        for text in texts:
-            data = pb.ClassifyRequest(text=text).SerializeToString()
-            begun = time.perf_counter()
-            await call(data)
-            seconds.append(time.perf_counter() - begun)
-        return statistics.median(seconds) * 1e3
-
-
-async def measure_echo(target: str, pid: int, texts: Sequence[str]) -> float:
-    """CPU milliseconds of the echo server a call."""
+async def measure_echo(target: str, pid: int, texts: Sequence[str], callers: int = CONCURRENCY) -> tuple[float, float]:
+    """CPU milliseconds of the echo server a call, and the median milliseconds of one."""
     async with grpc.aio.insecure_channel(target) as channel:
         call: Any = channel.unary_unary("/bench.Echo/Echo")
         requests = iter([pb.ClassifyRequest(text=text).SerializeToString() for text in texts])
+        seconds = []
 
         async def caller() -> None:
             for request in requests:
+                begun = time.perf_counter()
                 await call(request)
+                seconds.append(time.perf_counter() - begun)
 
         begun = cpu_s(pid)
-        await asyncio.gather(*(caller() for _ in range(CONCURRENCY)))
-        return (cpu_s(pid) - begun) / len(texts) * 1e3
+        await asyncio.gather(*(caller() for _ in range(callers)))
+        return (cpu_s(pid) - begun) / len(texts) * 1e3, statistics.median(seconds) * 1e3
 
 
 async def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -170,14 +153,12 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
         server.end()
     mixed = [text for texts in mixes.values() for text in texts[:: max(1, len(texts) // 60)]]
     results += summarize_objective(await measure_objective(options.model, mixed, options.seconds))
-    *_, longest = mixes.values()
-    results += summarize_width(await measure_width(options.model, longest, mixed, options.seconds / 2, options.rounds))
     meta = {
         "model": options.model,
         "digest": ceiling.hello["digest"],
         "precision": ceiling.hello["precision"],
         "cores": threads,
-        "cpu": _cpu_name(),
+        "cpu": processor(),
         "python": platform.python_version(),
         "idle_share": round(idle, 3),
         "rounds": options.rounds,
@@ -201,8 +182,9 @@ async def measure(
     passes = options.passes
     for number in range(options.rounds + 1):
         echo_target, echo_pid = echo.hello["target"], echo.process.pid
-        found = {"echo": await measure_echo(echo_target, echo_pid, texts * passes * (1 if suffix else 4))}
-        found["echo_stream"] = await measure_echo_stream(echo_target, echo_pid, texts * passes * (1 if suffix else 4))
+        echoed = texts * passes * (1 if suffix else 4)
+        found = {"echo": (await measure_echo(echo_target, echo_pid, echoed))[0]}
+        found["echo_stream"] = await measure_echo_stream(echo_target, echo_pid, echoed)
         for rows in CEILING_ROWS:
             found[f"ceiling_{rows}"] = ceiling.ask(texts=texts, rows=rows, passes=passes)["ms"]
         for kind in KINDS:
@@ -211,9 +193,9 @@ async def measure(
             found[kind] = (cpu_s(pid) - begun) / (passes * len(texts)) * 1e3
             found[f"{kind}_texts_per_s"] = passes * len(texts) / (time.perf_counter() - wall)
         alone = texts[:: max(1, len(texts) // 60)]
-        found["echo_p50"] = await measure_echo_latency(echo_target, alone)
+        found["echo_p50"] = (await measure_echo(echo_target, echo_pid, alone, callers=1))[1]
         found["inprocess_p50"] = statistics.median(ceiling.ask(latency=alone)["seconds"]) * 1e3
-        found["server_p50"] = statistics.median(await load.latencies(alone)) * 1e3
+        found["server_p50"] = statistics.median(await load.unary(alone, callers=1)) * 1e3
         print(f"round {number} of {options.rounds}{' (warm-up)' if not number else ''}{suffix}", flush=True)
         for name, value in found.items() if number else ():
             seen.setdefault(name, []).append(value)
@@ -250,15 +232,13 @@ def summarize(suffix: str, median: dict[str, float]) -> list[dict[str, Any]]:
 
 def compare_precisions(suffix: str, texts: Sequence[str], int8: Worker, fp32: Worker, options: argparse.Namespace) -> list[dict[str, Any]]:
     """The speed of the served graph relative to the fp32 graph, each at its best batch size; and the loss of accuracy."""
-    least = {}
-    for name, worker in (("int8", int8), ("fp32", fp32)):
-        for rows in CEILING_ROWS:
-            worker.ask(texts=texts[:8], rows=rows, passes=1)
-        least[name] = [min(worker.ask(texts=texts, rows=rows, passes=1)["ms"] for rows in CEILING_ROWS)]
-    for _ in range(options.rounds):
-        for name, worker in (("int8", int8), ("fp32", fp32)):
-            least[name].append(min(worker.ask(texts=texts, rows=rows, passes=1)["ms"] for rows in CEILING_ROWS))
-    speedup = statistics.median(least["fp32"]) / statistics.median(least["int8"])
+    workers, least = {"int8": int8, "fp32": fp32}, dict[str, list[float]]()
+    for number in range(options.rounds + 1):
+        for name, worker in workers.items():
+            # The first round warms up.
+            sent = texts if number else texts[:8]
+            least.setdefault(name, []).append(min(worker.ask(texts=sent, rows=rows, passes=1)["ms"] for rows in CEILING_ROWS))
+    speedup = statistics.median(least["fp32"][1:]) / statistics.median(least["int8"][1:])
     found = [result(f"int8_speedup{suffix}", speedup, "ratio", None if suffix else 2.2, higher=True)]
     if options.labelled and not suffix:
         lines = [line.partition("\t") for line in read_lines(options.labelled)]
@@ -302,24 +282,9 @@ def _over(found: dict[str, float], percentile: int, share: float) -> float:
     return found[f"p{percentile}_ours_at_{share:g}"] / found[f"p{percentile}_single_at_{share:g}"]
 
 
-def summarize_width(found: dict[str, float]) -> list[dict[str, Any]]:
-    """The results with and without wide batches."""
-    return [
-        result("wide_p50_c1_ratio", found["p50_wide"] / found["p50_narrow"], "ratio", 0.8),
-        result("wide_throughput_ratio", found["texts_wide"] / found["texts_narrow"], "ratio", 0.98, higher=True),
-    ]
-
-
 def result(name: str, value: float, unit: str, target: float | None = None, higher: bool = False) -> dict[str, Any]:
     """An entry of bench.json."""
     return {"name": name, "value": round(value, 4), "unit": unit, "target": target, "higher_is_better": higher}
-
-
-def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:

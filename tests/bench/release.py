@@ -8,14 +8,12 @@ import asyncio
 import json
 import os
 import random
-import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from sentiment.client import CallFailed, Client
 from sentiment.model.bundle import bundle_roots, find_bundle
@@ -30,7 +28,7 @@ from sentiment_tools.loadtest.search import Search, Slo, find_slo
 from sentiment_tools.reports.html_report import plain
 from sentiment_tools.traffic.arrivals import Poisson
 from sentiment_tools.traffic.texts import read_pool
-from tests.bench.processes import CEILING_ROWS, Worker, cpu_s, idle_share, start_server
+from tests.bench.processes import CEILING_ROWS, Started, Worker, cpu_s, idle_share, start_server
 
 LIMITS = Path(__file__).with_name("release.toml")
 SLO = Slo(0.5, 99.0)
@@ -86,24 +84,13 @@ def judged(values: Mapping[str, float], limits: Mapping[str, Limit]) -> list[tup
 class Subject:
     """The server under test and what is needed to load it."""
 
-    def __init__(self, process: "subprocess.Popen[str]", target: str, seconds: float) -> None:
-        self.process, self.target, self.seconds = process, target, seconds
+    def __init__(self, server: Started, seconds: float) -> None:
+        self.server, self.seconds = server, seconds
         self.mixed, self.short = read_pool("mixed"), read_pool("sst2")
-
-    @classmethod
-    def start(cls, model: str, seconds: float) -> Self:
-        """Start it; returns once it is ready."""
-        started = start_server(model)
-        return cls(started.process, started.grpc, seconds)
-
-    def end(self) -> None:
-        """Stop it."""
-        self.process.terminate()
-        self.process.wait(60)
 
     def fleet(self, mix: Mix, texts: Sequence[str] = ()) -> Fleet:
         """Clients that send this mix."""
-        return Fleet(Target(self.target), mix, texts or self.mixed, SLO.objective_s)
+        return Fleet(Target(self.server.grpc), mix, texts or self.mixed, SLO.objective_s)
 
     async def hold(self, mix: Mix, load: Poisson | int) -> Point:
         """One load."""
@@ -156,7 +143,7 @@ def _told(name: str, point: Point) -> Point:
 def answers_changed(subject: Subject) -> int:
     """Texts whose label or score moves when they are sent amid others."""
     texts = random.Random(5).sample(subject.mixed, SHARED_TEXTS)
-    with Client(subject.target) as client:
+    with Client(subject.server.grpc) as client:
         alone = [client.classify(text, timeout_s=60) for text in texts]
         among = list(client.classify_batch(texts, timeout_s=60))
     return sum(
@@ -175,10 +162,10 @@ async def measure_efficiency(subject: Subject, ceiling: Worker) -> dict[str, flo
     for name, mix, callers in (("unary", Mix(PATIENT), CALLERS), ("batch", Mix(PATIENT, per_call=BATCH_TEXTS), 2)):
         async with subject.fleet(mix, subject.short) as fleet:
             await fleet.measure(callers, 1.0)
-            begun = cpu_s(subject.process.pid)
+            begun = cpu_s(subject.server.process.pid)
             # Without a warm-up every text that is sent is counted.
             point = await fleet.measure(callers, subject.seconds, warm_up_s=0)
-            values[name] = 1e3 * (cpu_s(subject.process.pid) - begun) / max(1, point.texts_ok)
+            values[name] = 1e3 * (cpu_s(subject.server.process.pid) - begun) / max(1, point.texts_ok)
         least.append(least_ms())
     return {f"efficiency_{name}": sum(least) / len(least) / value for name, value in values.items()}
 
@@ -190,9 +177,9 @@ async def run(options: argparse.Namespace, values: dict[str, float]) -> None:
         LoadFailed: the server or a client process is gone.
         CallFailed: the server does not answer a text.
     """
-    subject = Subject.start(options.model, options.seconds)
     with ExitStack() as stack:
-        stack.callback(subject.end)
+        subject = Subject(start_server(options.model), options.seconds)
+        stack.callback(subject.server.end)
         ceiling = Worker("processes", "ceiling", str(find_bundle(options.model, bundle_roots([]))), str(cores_granted()))
         stack.callback(ceiling.close)
         measured, found = await measure(subject)

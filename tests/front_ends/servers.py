@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sentiment.client import CallFailed, Client
 from tests.conftest import PLAIN
+from tests.programs import until
 
 # Longer than any machine takes; a test that passes never waits so long.
 PATIENCE_S = 60
@@ -133,10 +134,7 @@ def alive(pid: int) -> bool:
 
 
 def wait_gone(pids: list[int]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while left := [pid for pid in pids if alive(pid)]:
-        assert time.monotonic() < end, f"still there: {left}"
-        time.sleep(0.02)
+    until(lambda: not any(map(alive, pids)))
 
 
 class Held:
@@ -147,10 +145,7 @@ class Held:
 
     def wait(self, true: Callable[[], bool] = lambda: True) -> None:
         """Wait until a batch is held and ``true`` holds."""
-        end = time.monotonic() + PATIENCE_S
-        while not ((self._folder / "held").exists() and true()):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: (self._folder / "held").exists() and true())
 
     def release(self) -> None:
         """Release all batches, also later ones."""

@@ -16,27 +16,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from sentiment.client import AsyncClient, CallFailed, Result
 from tests.conftest import PLAIN
 from tests.front_ends.servers import BATCH_ROWS_HELD, HELD, PATIENCE_S, Held, Server, alive, eventually_answers, wait_gone
-from tests.tiny import SPECIAL, WEIGHTS, make_bundle
+from tests.programs import listens
+from tests.tiny import make_bundle
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 SECRET = "great XyzzySecret film"
-# Read by every Python at its start: the first run of a batch with a certain word never ends.
-HANGING = """
-import pathlib, sys, threading
-
-if "sentiment_front_ends" in sys.orig_argv:
-    from sentiment.model.session import Session
-
-    run, hung = Session.run, pathlib.Path({hung!r})
-
-    def hang(self, feeds, stop=None):
-        if (feeds["input_ids"] == {word}).any() and not hung.exists():
-            hung.touch()
-            threading.Event().wait()
-        return run(self, feeds, stop)
-
-    Session.run = hang
-"""
 
 
 def answers_on_new_connections(server: Server) -> None:
@@ -107,17 +91,6 @@ def test_a_signal_during_the_start_exits_0(serve: Callable[..., Server]) -> None
     wait_gone(server.pids())
 
 
-async def listens(target: str) -> bool:
-    host, _, port = target.rpartition(":")
-    try:
-        _, writer = await asyncio.open_connection(host, int(port))
-    except ConnectionError:
-        # Refused, or reset where the port closed before it was accepted.
-        return False
-    writer.close()
-    return True
-
-
 def test_a_drain_answers_every_call_it_accepted(serve: Callable[..., Server], hold: Held) -> None:
     # Half of the grace is for streams, before the port is closed.
     server = serve("--runners", "1", "--drain-wait-s", "1", "--drain-grace-s", "4", "--stall-s", "60").wait_ready()
@@ -152,7 +125,7 @@ def test_a_drain_answers_every_call_it_accepted(serve: Callable[..., Server], ho
         late = await listed()
         draining.set()
         async with asyncio.timeout(PATIENCE_S):
-            while await listens(server.target):
+            while await asyncio.to_thread(listens, int(server.target.rpartition(":")[2])):
                 await asyncio.sleep(0.01)
         hold.release()
         async with asyncio.timeout(PATIENCE_S):
@@ -231,21 +204,17 @@ def test_every_log_line_names_its_process_and_none_has_a_users_text(serve: Calla
     assert {line["process"] for line in server.lines if line["event"] == "call"} <= {"front-0", "front-1"}
 
 
-def test_an_executor_that_loses_its_runner_is_replaced_and_the_front_ends_stay(
-    serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    word = len(SPECIAL) + list(WEIGHTS).index("w7")
-    (tmp_path / "sitecustomize.py").write_text(HANGING.format(hung=str(tmp_path / "hung"), word=word))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+def test_an_executor_that_loses_its_runner_is_replaced_and_the_front_ends_stay(serve: Callable[..., Server], hold: Held) -> None:
     # This drain waits for no balancer.
     server = serve("--stall-s", "0.5", "--runners", "1", "--drain-wait-s", "60").wait_ready()
     fronts = {name: server.pid(name) for name in ("front-0", "front-1")}
 
     with server.client() as client:
         with pytest.raises(CallFailed) as caught:
-            client.classify("w7 XyzzySecret", timeout_s=PATIENCE_S)
+            client.classify(f"{HELD} XyzzySecret", timeout_s=PATIENCE_S)
+        hold.release()
         eventually_answers(client)
-        again = client.classify("w7")
+        again = client.classify(HELD)
 
     assert caught.value.code is grpc.StatusCode.INTERNAL
     assert again.label == "positive"

@@ -8,7 +8,6 @@ import itertools
 import math
 import os
 import shutil
-import signal
 import threading
 import time
 from collections import Counter
@@ -27,9 +26,10 @@ from sentiment.admin_client import AdminClient
 from sentiment.client import AsyncClient, CallFailed, Classification, Client, ExplainOptions
 from sentiment_front_ends.front_end import DROP_S
 from tests.conftest import PLAIN
-from tests.core.lifecycle.conftest import TOKEN, break_golden
+from tests.core.lifecycle.conftest import TOKEN
 from tests.front_ends.servers import HELD, PATIENCE_S, Held, Server, eventually_answers
 from tests.front_ends.test_shared_port import connections
+from tests.programs import until
 from tests.tiny import LABELS, WEIGHTS, make_bundle, read_manifest, write_manifest
 
 SWAPS = 4
@@ -122,13 +122,6 @@ def not_found(call: Callable[[], object]) -> bool:
     with pytest.raises(CallFailed) as failed:
         call()
     return failed.value.code is grpc.StatusCode.NOT_FOUND
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def keep_calling(client: Client) -> None:
@@ -230,48 +223,6 @@ def test_under_load_no_call_fails_and_each_answer_is_of_the_version_it_names(exc
     assert server.total("requests_total", model="tiny/1") == 0
 
 
-def test_a_version_is_used_once_all_front_ends_have_it_and_one_that_is_killed_blocks_nothing(
-    exchanging: Callable[..., Exchanging], root: Path
-) -> None:
-    server = exchanging("--stall-s", "60")
-    fronts = server.clients()
-    make_version(root, 2)
-
-    server.kill("front-0", signal.SIGSTOP)
-    with ThreadPoolExecutor(1) as pool, server.admin() as admin:
-        loading = pool.submit(admin.load, "tiny")
-        # Only it knows the version already.
-        until(lambda: knows(fronts["front-1"], 2))
-        meanwhile = fronts["front-1"].classify("good"), server.states()["tiny/2"][0], loading.done()
-        listed = [model.id.version for model in fronts["front-1"].list_models().models]
-        # It accepts calls for the version, so the executor must answer those that it forwards.
-        described = fronts["front-1"].get_model("tiny/2").id.version
-        # A front end needs no file of the models.
-        shutil.rmtree(root / "tiny")
-        server.kill("front-0")
-        loading.result(PATIENCE_S)
-
-    server.wait_for("process_started", 2, started="front-0")
-    late = server.clients()
-    results = [client.classify("great", model=model) for client in late.values() for model in ("tiny", "tiny/1")]
-    for client in (*fronts.values(), *late.values()):
-        client.close()
-
-    assert (meanwhile[0].model.version, *meanwhile[1:]) == (1, "LOADING", False)
-    assert (listed, described) == ([1], 2)
-    assert [result.model.version for result in results] == [2, 1] * 2
-    assert all(is_answer(result, "great") for result in results)
-    assert [line for line in server.lines if line["event"] == "front_ends_late"] == []
-
-
-def knows(client: Client, version: int) -> bool:
-    try:
-        return client.classify("good", model=f"tiny/{version}").model.version == version
-    except CallFailed as error:
-        assert error.code is grpc.StatusCode.NOT_FOUND
-        return False
-
-
 def test_what_runs_on_a_version_is_answered_by_it_before_it_is_unloaded(
     exchanging: Callable[..., Exchanging], root: Path, hold: Held
 ) -> None:
@@ -296,31 +247,6 @@ def test_what_runs_on_a_version_is_answered_by_it_before_it_is_unloaded(
     assert (after.model.version, held.model.version) == (2, 1)
     assert is_answer(after, "good")
     assert is_answer(held, f"good {HELD}")
-
-
-def test_a_bad_version_in_the_watched_folder_changes_nothing_and_a_good_one_is_used(
-    exchanging: Callable[..., Exchanging], root: Path
-) -> None:
-    make_version(root, 1, name="other")
-    server = exchanging("--models-watch-s", "0.1", "--models", "other/1")
-    fronts = server.clients()
-
-    break_golden(make_version(root, 3))
-    reason = server.wait_for("model_not_loaded", model="tiny/3")["reason"]
-    unchanged = [client.classify("good").model.version for client in fronts.values()]
-    unknown = [not_found(partial(client.classify, "good", model="tiny/3")) for client in fronts.values()]
-    shutil.rmtree(root / "tiny/3")
-    make_version(root, 2)
-    server.wait_for("model_in_use", model="tiny/2")
-    until(lambda: all(client.classify("good").model.version == 2 for client in fronts.values()))
-    others = [client.classify("bad", model="other") for client in fronts.values()]
-
-    assert "golden[0]" in reason
-    assert (unchanged, unknown) == ([1, 1], [True, True])
-    assert server.total("model_changes_total", change="failed") == 1
-    assert {result.model.name for result in others} == {"other"}
-    assert all(is_answer(result, "bad") for result in others)
-    assert [(one.id.name, one.id.version) for one in fronts["front-0"].list_models().models] == [("tiny", 2), ("other", 1), ("tiny", 1)]
 
 
 def test_front_ends_follow_what_a_new_executor_serves(exchanging: Callable[..., Exchanging], root: Path) -> None:

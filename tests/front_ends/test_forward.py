@@ -24,7 +24,6 @@ from sentiment.lifecycle.registry import Models
 from sentiment.model.lease import InUse
 from sentiment.observability.metrics import Metrics
 from sentiment.v1 import sentiment_pb2 as pb
-from sentiment_front_ends.executor_client import GONE
 from sentiment_front_ends.forward import Forward
 
 PATIENCE_S = 10
@@ -73,7 +72,6 @@ class Executor:
     """Records what reaches it."""
 
     answers: bool = True
-    refuses: bool = False
     headers: list[dict[str, Any]] = field(default_factory=list)
     requests: list[bytes] = field(default_factory=list)
     times_left_s: list[float] = field(default_factory=list)
@@ -84,8 +82,6 @@ class Executor:
         self.headers.append(dict(context.invocation_metadata()))
         self.times_left_s.append(context.time_remaining())
         self.arrived.set()
-        if self.refuses:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no such", ((REQUEST_ID, "theirs"),))
         if not self.answers:
             try:
                 await asyncio.Event().wait()
@@ -108,7 +104,6 @@ class Joined:
     executor: Executor
     handlers: dict[str, Handler]
     registry: CollectorRegistry
-    server: grpc.aio.Server
     served: Any
 
     async def call(self, method: str, data: bytes, context: Context) -> Any:
@@ -143,7 +138,7 @@ async def joined(tmp_path: Path) -> AsyncIterator[Joined]:
     handlers: dict[str, Handler] = {}
     nothing: Any = None
     forward.adapt(handlers, Handlers(calls, Receiving(RequestBytes(2**24), 2**20, 60.0)), nothing)
-    yield Joined(executor, handlers, metrics.registry, server, served)
+    yield Joined(executor, handlers, metrics.registry, served)
     await forward.close()
     await server.stop(0)
 
@@ -241,26 +236,3 @@ async def test_forwarded_calls_count_as_open_calls(joined: Joined) -> None:
     assert len(joined.executor.headers) == 1
     first.cancel()
     await asyncio.wait({first})
-
-
-async def test_an_error_of_the_executor_is_passed_on_unchanged_and_counted(joined: Joined) -> None:
-    joined.executor.refuses = True
-    context = Context()
-
-    with pytest.raises(Aborted):
-        await joined.call("Explain", ASKED, context)
-
-    assert context.aborted == (grpc.StatusCode.NOT_FOUND, "no such", ((REQUEST_ID, "theirs"),))
-    assert joined.count("requests_total", method="Explain", code="NOT_FOUND", model="tiny/1") == 1
-
-
-async def test_without_an_executor_a_text_fails_as_unavailable_and_is_counted_with_its_call(joined: Joined) -> None:
-    await joined.server.stop(0)
-    context = Context()
-
-    with pytest.raises(Aborted):
-        await joined.call("Classify", EXPLAINED, context)
-
-    assert context.aborted[:2] == (grpc.StatusCode.UNAVAILABLE, GONE)
-    for name in ("requests_total", "items_total"):
-        assert joined.count(name, method="Classify", code="UNAVAILABLE", model="tiny/1") == 1

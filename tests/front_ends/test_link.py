@@ -6,6 +6,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -256,66 +257,53 @@ async def _takes_no_connection_before_it_can_answer(tmp_path: Path) -> None:
     listening.close()
 
 
+@dataclass
+class Sampling:
+    """A front end that samples texts. ``full``: its link takes none; ``beside``: another model scores them too."""
+
+    settings: Settings
+    full: bool = True
+    beside: bool = True
+    sent: list[tuple[bytes, Sampled]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        models = SimpleNamespace(beside=lambda _: object() if self.beside else None)
+        link = SimpleNamespace(sample=self._sample)
+        self._front: Any = SimpleNamespace(_settings=self.settings, _models=models, _missed=Counter(), _link=link)
+
+    def _sample(self, digest: bytes, sampled: Sampled) -> bool:
+        if not self.full:
+            self.sent.append((digest, sampled))
+        return not self.full
+
+    def answer(self, digest: bytes = DIGEST) -> None:
+        """A model has answered a text."""
+        classifier = SimpleNamespace(bundle=SimpleNamespace(digest=digest.hex()), manifest=SimpleNamespace(hidden_layer=2))
+        served: Any = SimpleNamespace(classifier=classifier)
+        scored: Any = SimpleNamespace(label="positive", score=0.9)
+        FrontEnd._sample(self._front, served, Query("good", None, None), scored)
+
+
 def test_texts_that_were_not_sent_are_counted_for_the_model_that_answered_them() -> None:
-    def answered_by(digest: bytes) -> Any:
-        return SimpleNamespace(classifier=SimpleNamespace(bundle=SimpleNamespace(digest=digest.hex())))
-
-    one, two, sent, full = bytes(32), DIGEST, list[tuple[bytes, int]](), [True]
-
-    def sample(digest: bytes, sampled: Sampled) -> bool:
-        if not full[0]:
-            sent.append((digest, sampled.missed))
-        return not full[0]
-
-    front: Any = SimpleNamespace(
-        _settings=Settings(shadow_share=1.0),
-        _models=SimpleNamespace(beside=lambda _: object()),
-        _missed=Counter(),
-        _link=SimpleNamespace(sample=sample),
-    )
-    scored: Any = SimpleNamespace(label="positive", score=0.9)
+    one, two = bytes(32), DIGEST
+    front = Sampling(Settings(shadow_share=1.0))
     for digest in (one, one, two):
-        FrontEnd._sample(front, answered_by(digest), Query("good", None, None), scored)
+        front.answer(digest)
 
-    full[0] = False
+    front.full = False
     for digest in (two, one, one, two):
-        FrontEnd._sample(front, answered_by(digest), Query("good", None, None), scored)
+        front.answer(digest)
 
-    assert sent == [(two, 1), (one, 2), (one, 0), (two, 0)]
+    assert [(digest, sampled.missed) for digest, sampled in front.sent] == [(two, 1), (one, 2), (one, 0), (two, 0)]
 
 
 def test_a_text_goes_to_both_samples_and_only_shadow_scoring_counts_what_was_not_sent() -> None:
-    sent: list[Sampled] = []
-    full = [True]
+    front = Sampling(Settings(shadow_share=1.0, hidden_drift_share=1.0))
 
-    def sample(_digest: bytes, sampled: Sampled) -> bool:
-        if not full[0]:
-            sent.append(sampled)
-        return not full[0]
+    for front.full, front.beside in ((True, True), (True, False), (False, False), (False, True)):
+        front.answer()
 
-    beside: list[object] = [object()]
-    front: Any = SimpleNamespace(
-        _settings=Settings(shadow_share=1.0, hidden_drift_share=1.0),
-        _models=SimpleNamespace(beside=lambda _: beside[0]),
-        _missed=Counter(),
-        _link=SimpleNamespace(sample=sample),
-    )
-    classifier = SimpleNamespace(bundle=SimpleNamespace(digest=DIGEST.hex()), manifest=SimpleNamespace(hidden_layer=2))
-    served: Any = SimpleNamespace(classifier=classifier)
-    scored: Any = SimpleNamespace(label="positive", score=0.9)
-
-    def answer() -> None:
-        FrontEnd._sample(front, served, Query("good", None, None), scored)
-
-    answer()
-    beside[0] = None
-    answer()
-    full[0] = False
-    answer()
-    beside[0] = object()
-    answer()
-
-    assert [(one.shadow, one.drift, one.missed) for one in sent] == [(False, True, 0), (True, True, 1)]
+    assert [(one.shadow, one.drift, one.missed) for _, one in front.sent] == [(False, True, 0), (True, True, 1)]
 
 
 async def test_many_texts_of_one_turn_are_sent_as_several_frames() -> None:

@@ -230,24 +230,6 @@ async def test_when_the_executor_goes_all_texts_fail_at_once_and_new_ones_are_re
     assert joined.queue.texts == 0
 
 
-async def test_the_same_queue_works_with_the_next_executor(joined: Joined, tmp_path: Path) -> None:
-    joined.server.close()
-    await joined.link.lost.wait()
-    server = FrontEndServer(tmp_path / "next.sock", 1, joined.added.extend)
-    looking = asyncio.create_task(join(tmp_path / "next.sock", joined.heard, joined.queue))
-
-    await server.start()
-    async with asyncio.timeout(PATIENCE_S):
-        await asyncio.gather(looking, server.begin([Serving(DIGEST, "tiny/1", b"copy", joined.batcher, lambda: 0.0)], [DIGEST]))
-    server.set_ready(True)
-    await until(joined.heard.takes_texts)
-    outcomes: list[TextOutcome] = []
-    await answered(joined, row(5), outcomes)
-
-    assert isinstance(outcomes[0], RowsResult)
-    server.close()
-
-
 async def test_deadlines_hold_if_the_executor_hangs() -> None:
     sent: list[bytes] = []
     queue = RemoteQueue(DIGEST, rows_max=100)

@@ -10,7 +10,8 @@ from sentiment.client import ExplainOptions
 from tests.core.lifecycle.test_shadow import TEXTS, differences, make_other
 from tests.english import ENGLISH, NAME
 from tests.front_ends.servers import Server
-from tests.front_ends.test_exchange import Exchanging, exchanging, root, until
+from tests.front_ends.test_exchange import Exchanging, exchanging, root
+from tests.programs import until
 
 __all__ = ["exchanging", "root"]
 

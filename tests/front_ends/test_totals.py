@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from sentiment.observability.drift import Signal, stability_index
+from sentiment.observability.drift import Signal
 from sentiment.observability.expected_accuracy import interval
 from sentiment.observability.metrics import Metrics, ModelMetrics
 from sentiment_front_ends.executor import Executor
@@ -106,23 +106,6 @@ def test_the_expected_accuracy_is_of_the_answers_of_all_processes() -> None:
     found = send()
     assert found["sentiment_expected_accuracy_withheld,drift,tiny/1"] == 1
     assert math.isnan(found["sentiment_expected_accuracy,tiny/1"])
-
-
-def test_drift_is_of_the_answers_of_all_processes() -> None:
-    here, front = Metrics((), ()), Metrics((), ())
-    own, theirs = (metrics.model("tiny/1", [], LABELS, [REFERENCE]) for metrics in (here, front))
-    send = sending(front, here)
-    for metrics, label, texts in ((own, "positive", 400), (theirs, "positive", 350), (theirs, "negative", 250)):
-        assert metrics.drift is not None
-        for _ in range(texts):
-            metrics.drift.add([label])
-
-    for _ in range(2):
-        found = send()
-    assert found["sentiment_drift_texts,tiny/1"] == 1000
-    assert found["sentiment_drift_reference_share,usual,tiny/1"] == 1
-    assert found["sentiment_signal_texts_total,label,positive,tiny/1"] == 750
-    assert found["sentiment_drift,label,tiny/1"] == pytest.approx(stability_index([250, 750], [500, 500]))
 
 
 def exemplars(totals: Totals) -> list[tuple[str, str, float]]:

@@ -20,10 +20,9 @@ from sentiment_tools.reports import svg_plots
 from sentiment_tools.watch import journal, report
 from sentiment_tools.watch.counts import OF_ANSWERS, WINDOWS_MAX, Seen, Told, Watch
 from sentiment_tools.watch.reference import without_reference
-from tests.conftest import RunningServer
+from tests.core.grpc.gate import Start
 from tests.tiny import make_bundle, read_manifest, write_manifest
 
-Start = Callable[..., RunningServer]
 Captured = pytest.CaptureFixture[str]
 DRIFT = ("drift", "drift_threshold")
 # No label, key or name has it.

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Error, Page, Playwright, Route, expect, sync_playwright
 
-from sentiment.client import Client
+from sentiment.client import AttentionOptions, Client, ExplainOptions, Explanation
 from sentiment.settings import Settings
 from tests.conftest import RunningServer
+from tests.tiny import make_bundle
+from tests.trusted import trust
 from tests.viewer.browser import STEP_MS, Watch, start, watchdog, watched
+from tests.viewer.reading import settled
 from tests.viewer.record import recorded_page
+from tests.viewer.texts import SHORT
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,6 +97,12 @@ class Visit:
         page.goto(url)
         return page
 
+    def settled(self, url: str, **options: Any) -> Page:  # as above
+        """A page that shows all it asks for."""
+        page = self(url, **options)
+        settled(page)
+        return page
+
     def blank(self, url: str, *, refused: bool = False, **options: Any) -> Page:  # as above
         """A page that has not been there yet."""
         page, watch = watched(self._browser, url, refused=refused, options=options)
@@ -130,20 +140,28 @@ def visit(browser: Browser, replay: Replay) -> Iterator[Visit]:
         timer.cancel()
 
 
-@pytest.fixture(scope="package")
-def asked_for(settings: Settings) -> Settings:
-    """A server of the bundle that is served by default, with time for explanations on a machine that is busy."""
-    english = {"model": "english", "bundles": (ROOT / "models/bundles",), "deadline_default_s": 60.0, "deadline_max_s": 600.0}
-    return settings.model_copy(update=english)
-
-
-@pytest.fixture(scope="package")
-def english(awake: None, asked_for: Settings, replay: Replay) -> Iterator[RunningServer]:
-    """The default bundle."""
-    running = RunningServer(asked_for)
-    replay.origins.add(running.url)
+@contextmanager
+def serving(settings: Settings, **changes: Any) -> Iterator[RunningServer]:
+    """A server with changed settings."""
+    running = RunningServer(settings.model_copy(update=changes))
     yield running
     running.stop()
+
+
+@pytest.fixture(scope="package")
+def server(awake: None, settings: Settings) -> Iterator[RunningServer]:
+    """The tiny bundle for all tests of this folder that leave it as they found it."""
+    with serving(settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def english(awake: None, settings: Settings, replay: Replay) -> Iterator[RunningServer]:
+    """The bundle that is served by default, with time for explanations on a machine that is busy."""
+    asked_for = {"model": "english", "bundles": (ROOT / "models/bundles",), "deadline_default_s": 60.0, "deadline_max_s": 600.0}
+    with serving(settings, **asked_for) as running:
+        replay.origins.add(running.url)
+        yield running
 
 
 @pytest.fixture(scope="package")
@@ -155,17 +173,61 @@ def reader(english: RunningServer) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="package")
+def mapped(reader: Client) -> Explanation:
+    """What the client gets of the effects of heads, and of their maps by words."""
+    options = ExplainOptions(heads=True, attention=AttentionOptions(encoding="fp32", aggregation="words"))
+    return reader.explain(SHORT, options=options)
+
+
+@pytest.fixture(scope="package")
 def paired(awake: None, replay: Replay, tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> Iterator[RunningServer]:
     """A tiny random BERT that takes pairs and explains them."""
     from sentiment_models.export.export import export
     from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 
     folder = tmp_path_factory.mktemp("pairs")
-    export(save_tiny(folder / "checkpoint", TINY["bert"]), folder / "tiny" / "1", name="tiny", version=1, pairs=True, max_tokens=MAX_TOKENS)
-    running = RunningServer(settings.model_copy(update={"bundles": (folder,), "deadline_default_s": 60.0}))
-    replay.origins.add(running.url)
-    yield running
-    running.stop()
+    bundle = folder / "bundles" / "tiny" / "1"
+    export(save_tiny(folder / "checkpoint", TINY["bert"]), bundle, name="tiny", version=1, pairs=True, max_tokens=MAX_TOKENS)
+    (bundle / "MODEL_CARD.md").write_text("# A card </script>\n")
+    with serving(settings, bundles=(folder / "bundles",), deadline_default_s=60.0) as running:
+        replay.origins.add(running.url)
+        yield running
+
+
+@pytest.fixture(scope="package")
+def measured(paired: RunningServer, tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> Iterator[RunningServer]:
+    """The same, with a study that found occlusion best."""
+    from tests.models.tampered import copy
+
+    bundle = copy(paired.settings.bundles[0] / "tiny" / "1", tmp_path_factory.mktemp("measured"))
+    trust(bundle)
+    with serving(settings, bundles=(bundle.parents[1],), deadline_default_s=60.0) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def three(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A model of three labels that answers targets."""
+    folder = tmp_path_factory.mktemp("three")
+    make_bundle(folder, three=True)
+    with serving(settings, bundles=(folder,)) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def journalled(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server that keeps a journal, so that its page asks for feedback."""
+    with serving(settings, journal=str(tmp_path_factory.mktemp("journal"))) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def modules(browsers: list[Browser], server: RunningServer) -> Iterator[Page]:
+    """A page whose modules are called; nothing is done on it."""
+    page = browsers[0].new_page()
+    page.goto(server.url)
+    yield page
+    page.close()
 
 
 @pytest.fixture(scope="package")

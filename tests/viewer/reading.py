@@ -1,12 +1,13 @@
 """Helpers that use the page as a user does: by labels, roles and names."""
 
+import json
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.viewer.browser import STEP_MS
 
@@ -100,6 +101,21 @@ def words(page: Page, pair: bool = False) -> list[dict[str, Any]]:
     expect(side).to_be_visible()
     buttons: list[dict[str, Any]] = side.evaluate(_BUTTONS)["buttons"]
     return buttons
+
+
+def change(page: Page, option: str, changed: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
+    """Let the messages with which the server answers what is asked with an option be changed."""
+
+    def answer(route: Route) -> None:
+        asked = route.request.post_data_json
+        if not asked or option not in asked["options"]:
+            route.continue_()
+            return
+        response = route.fetch()
+        messages = changed([json.loads(line) for line in response.text().splitlines()])
+        route.fulfill(response=response, body="".join(f"{json.dumps(message)}\n" for message in messages))
+
+    page.route("**/v1/explain", answer)
 
 
 def saved_svg(page: Page, folder: Path) -> ElementTree.Element:

@@ -48,17 +48,11 @@ def recorded_page() -> str:
     return saved_page(messages, first["page"]["text"], None, first["page"]["model"])
 
 
-def served() -> RunningServer:
-    """A server of the default bundle on free ports."""
-    listen = "127.0.0.1:0"
-    return RunningServer(
-        Settings(bundles=(ROOT / "models/bundles",), model="english", grpc_listen=listen, http_listen=listen, drain_wait_s=0)
-    )
-
-
 def main() -> None:
     """Write the file again."""
-    server = served()
+    listen = "127.0.0.1:0"
+    settings = Settings(bundles=(ROOT / "models/bundles",), model="english", grpc_listen=listen, http_listen=listen, drain_wait_s=0)
+    server = RunningServer(settings)
     try:
         lines = [json.dumps(line, ensure_ascii=False, separators=(",", ":")) for line in record(server.url)]
     finally:

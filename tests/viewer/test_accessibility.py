@@ -1,4 +1,4 @@
-"""Accessibility: axe-core finds nothing on any view, in both themes, with opened details, and after failures."""
+"""Accessibility: axe-core finds nothing in any state of the pages, in both themes, at a desk and on a phone."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,14 +8,16 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.conftest import RunningServer
-from tests.viewer.browser import DESK, PHONE, PHONE_LARGE, address
+from tests.viewer.browser import DESK, PHONE, address
 from tests.viewer.conftest import Visit
-from tests.viewer.reading import ASKING, VIEWS, settled, show, sideways
+from tests.viewer.reading import ASKING, VIEWS, settled, sideways
+from tests.viewer.test_docs_page import sent
+from tests.viewer.test_file_view import classify, says
+from tests.viewer.test_parts import TEXT
 from tests.viewer.texts import MIXED, SHORT, review
 
 pytestmark = pytest.mark.needs_tool("chromium")
 
-Start = Callable[..., RunningServer]
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 RUN = """async () => {
   const {violations} = await axe.run({runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]});
@@ -23,84 +25,73 @@ RUN = """async () => {
 }"""
 
 
-def violations(page: Page, where: str) -> list[str]:
-    if not page.evaluate("() => Boolean(window.axe)"):
-        page.evaluate(AXE)
-    return [f"{where}: {found}" for found in page.evaluate(RUN)]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_on_any_view(visit: Visit, english: RunningServer, scheme: str) -> None:
-    page = visit(address(english.url, text=SHORT, without="9", lock="4"), color_scheme=scheme)
-    found = []
-
-    for view in VIEWS:
-        show(page, view)
+def press(button: str) -> Callable[[Page], None]:
+    def act(page: Page) -> None:
         settled(page)
-        found += violations(page, view)
+        page.get_by_role("button", name=button).click()
+        settled(page)
 
-    assert found == []
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_on_opened_details(visit: Visit, recorded: str, scheme: str) -> None:
-    page = visit(address(recorded, "model", map="1,2"), color_scheme=scheme, viewport=PHONE)
-    settled(page)
-    found = violations(page, "an enlarged map")
-
-    show(page, "neuron")
-    page.get_by_role("button", name="As a table").click()
-    settled(page)
-    found += violations(page, "the neuron view's tables")
-    show(page, "text")
-    page.get_by_role("button", name="What alone is enough?").click()
-    settled(page)
-    found += violations(page, "counterfactuals")
-
-    assert found == []
+    return act
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [DESK, PHONE_LARGE], ids=["desk", "phone"])
-def test_axe_finds_nothing_on_two_texts_a_file_feedback_or_terms(
-    visit: Visit, start: Start, tmp_path: Path, scheme: str, size: dict[str, int]
-) -> None:
-    server = start(journal=str(tmp_path / "journal"))
-    state = {"text": "a good film", "other": "a bad film", "terms": 1}
-    # A blank text of the file is refused.
-    page = visit(address(server.url, "compare", **state), refused=True, color_scheme=scheme, viewport=size, has_touch=size is PHONE_LARGE)
-    expect(page.locator(".compare-body")).to_be_visible()
-    settled(page)
-    found = violations(page, "compare, feedback and terms")
-    assert sideways(page) == 0
+def drawn(selector: str) -> Callable[[Page], None]:
+    return lambda page: expect(page.locator(selector).first).to_be_visible()
 
-    show(page, "file")
-    file = tmp_path / "texts.csv"
-    file.write_text("id,review\n" + "".join(f"{place},{text}\n" for place, text in enumerate(["good", "bad", "a film", " "] * 9)))
-    page.get_by_label("A file of texts").set_input_files(file)
+
+def a_file(page: Page) -> None:
+    texts = "".join(f"{place},{text}\n" for place, text in enumerate(["good", "bad", "a film", " "] * 9))
+    classify(page, {"name": "texts.csv", "mimeType": "", "buffer": b"id,review\n" + texts.encode()})
+    says(page, "Done")
+
+
+def a_file_with_parts(page: Page) -> None:
+    page.get_by_label("A file of texts").set_input_files({"name": "x.txt", "mimeType": "", "buffer": b"a great film. awful film!\n"})
+    page.get_by_role("tabpanel").get_by_role("checkbox", name="Answer each sentence").check()
+    page.get_by_label("Targets of all texts").fill("film, price")
     page.get_by_role("button", name="Classify").click()
-    expect(page.locator(".file-progress")).to_contain_text("Done")
-    found += violations(page, "file")
-
-    assert found == []
-    assert sideways(page) == 0
+    says(page, "Done")
 
 
-def test_axe_finds_nothing_on_an_empty_page_a_refusal_or_an_unread_part(
-    visit: Visit, english: RunningServer, paired: RunningServer
+def a_request(page: Page) -> None:
+    sent(page, "classify")
+    for details in page.locator("section#classify summary").all():
+        details.click()
+
+
+COMPARED = {"text": "a good film", "other": "a bad film", "terms": 1}
+PARTS = {"text": TEXT, "sentences": 1, "targets": "film,price,a great,W1", "terms": 1}
+# By name: the fixture of the server or page, the rest of the address, and what is done there.
+STATES: dict[str, tuple[str, str, Callable[[Page], None]]] = {
+    **{view: ("english", address("", view, text=SHORT, without="9", lock="4"), settled) for view in VIEWS},
+    **{f"{view} without a text": ("english", address("", view), drawn("#panel")) for view in VIEWS | ASKING},
+    "an unknown model": ("english", address("", text="a good film", model="nosuch"), settled),
+    "words from right to left": ("english", address("", text=MIXED), settled),
+    "an unread part": ("paired", address("", text=review(200)), settled),
+    "an enlarged map": ("recorded", address("", "model", map="1,2"), settled),
+    "tables of a neuron": ("recorded", address("", "neuron"), press("As a table")),
+    "counterfactuals": ("recorded", "", press("What alone is enough?")),
+    "two texts, feedback and terms": ("journalled", address("", "compare", **COMPARED), drawn(".compare-body")),
+    "a file": ("journalled", address("", "file"), a_file),
+    "parts": ("three", address("", **PARTS), settled),
+    "a file with parts": ("three", address("", "file"), a_file_with_parts),
+    "a study": ("measured", address("", "card", text="not good"), drawn(".card-view canvas")),
+    "requests": ("paired", "/docs", a_request),
+}
+
+
+@pytest.mark.parametrize(("scheme", "size"), [("light", DESK), ("dark", PHONE)], ids=["desk", "phone"])
+@pytest.mark.parametrize("state", STATES)
+def test_axe_finds_nothing_in_any_state(
+    visit: Visit, request: pytest.FixtureRequest, state: str, scheme: str, size: dict[str, int]
 ) -> None:
-    page = visit(english.url, refused=True)
-    found = []
-    for view in VIEWS | ASKING:
-        show(page, view)
-        found += violations(page, f"no text: {view}")
-    for server, state in (
-        (english, {"text": "a good film", "model": "nosuch"}),
-        (english, {"text": MIXED}),
-        (paired, {"text": review(200)}),
-    ):
-        page = visit(address(server.url, **state), refused=True)
-        settled(page)
-        found += violations(page, str(state)[:40])
+    fixture, place, act = STATES[state]
+    served: RunningServer | str = request.getfixturevalue(fixture)
+    url = served if isinstance(served, str) else served.url
+    # A blank text of the file, and an unknown model, are refused.
+    page = visit(url + place, refused=True, color_scheme=scheme, viewport=size, has_touch=size is PHONE)
 
-    assert found == []
+    act(page)
+
+    page.evaluate(AXE)
+    assert page.evaluate(RUN) == []
+    assert sideways(page) == 0

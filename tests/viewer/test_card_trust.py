@@ -1,36 +1,20 @@
 """The scorecard: measured trust in each method, for bundles with and without a study."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from sentiment.settings import Settings
-from sentiment_models.export.export import export
 from tests.conftest import RunningServer
-from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
-from tests.trusted import explanations, trust
-from tests.viewer.browser import PHONE, address
+from tests.trusted import explanations
+from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
 from tests.viewer.reading import signed
-from tests.viewer.test_accessibility import violations
 
 pytestmark = pytest.mark.needs_tool("chromium")
 
 TEXT = "the film was not good at all"
 NONE = "This bundle has no such measurement."
-
-
-@pytest.fixture(scope="module")
-def measured(awake: None, tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> Iterator[RunningServer]:
-    """A tiny random BERT whose study found occlusion best."""
-    folder = tmp_path_factory.mktemp("measured")
-    export(save_tiny(folder / "checkpoint", TINY["bert"]), folder / "tiny" / "1", name="tiny", version=1, max_tokens=MAX_TOKENS)
-    trust(folder / "tiny" / "1")
-    running = RunningServer(settings.model_copy(update={"bundles": (folder,), "deadline_default_s": 60.0}))
-    yield running
-    running.stop()
 
 
 def section(page: Page):
@@ -81,14 +65,6 @@ def test_the_text_view_starts_with_the_studys_default(visit: Visit, measured: Ru
     expect(page.get_by_label("Method", exact=True).locator("option")).to_have_text(
         ["occlusion", "integrated_gradients", "gradient_x_input", "shapley", "two_step_shapley"]
     )
-
-
-def test_the_scorecard_fits_a_phone_and_axe_finds_nothing(visit: Visit, measured: RunningServer) -> None:
-    page = visit(address(measured.url, "card", text=TEXT), viewport=PHONE)
-    expect(section(page).locator("canvas")).to_be_visible()
-
-    assert page.evaluate("() => document.documentElement.scrollWidth") == PHONE["width"]
-    assert violations(page, "trust on a phone") == []
 
 
 def test_a_bundle_without_a_study_says_so(visit: Visit, paired: RunningServer) -> None:

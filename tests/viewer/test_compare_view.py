@@ -1,15 +1,13 @@
 """Two texts side by side: what differs, and the numbers of both."""
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from sentiment.client import ExplainOptions
-from sentiment_viewer.page import assets
 from tests.conftest import RunningServer
+from tests.core.grpc.gate import Start
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
 from tests.viewer.reading import number, settled
@@ -17,17 +15,10 @@ from tests.viewer.texts import ATTACK
 
 pytestmark = pytest.mark.needs_tool("chromium")
 
-Start = Callable[..., RunningServer]
 FIRST, OTHER = "a good film and the great end", "a bad film and the end today"
 
 
-@pytest.fixture(scope="module")
-def diff(browsers: list[Browser]) -> Page:
-    page = browsers[0].new_page()
-    page.add_script_tag(content=assets()["word_diff.js"].text.replace("\nexport ", "\n"))
-    return page
-
-
+ALIGNED = """async ([first, second]) => (await import("/viewer/word_diff.js")).alignedWords(first, second)"""
 WORDS = st.lists(st.sampled_from("abcd"), max_size=8)
 
 
@@ -43,8 +34,8 @@ def common(first: list[str], second: list[str]) -> int:
 
 @settings(max_examples=150)
 @given(first=WORDS, second=WORDS)
-def test_each_word_appears_once_in_order_and_most_words_stay(diff: Page, first: list[str], second: list[str]) -> None:
-    aligned = diff.evaluate("([first, second]) => alignedWords(first, second)", [first, second])
+def test_each_word_appears_once_in_order_and_most_words_stay(modules: Page, first: list[str], second: list[str]) -> None:
+    aligned = modules.evaluate(ALIGNED, [first, second])
 
     for side, words in enumerate((first, second)):
         assert [pair["at"][side] for pair in aligned if pair["at"][side] >= 0] == list(range(len(words)))
@@ -53,17 +44,15 @@ def test_each_word_appears_once_in_order_and_most_words_stay(diff: Page, first: 
     assert len(same) == common(first, second)
 
 
-def test_texts_too_long_to_align_keep_their_common_ends(diff: Page) -> None:
-    same = diff.evaluate("""() => {
-      const words = (name) => ["x", ...Array.from({length: 5000}, (_, place) => name + place), "y"];
-      return alignedWords(words("a"), words("b")).filter(({same}) => same).map(({at}) => at);
-    }""")
+def test_texts_too_long_to_align_keep_their_common_ends(modules: Page) -> None:
+    first, second = (["x", *(f"{name}{place}" for place in range(5000)), "y"] for name in "ab")
 
-    assert same == [[0, 0], [5001, 5001]]
+    aligned = modules.evaluate(ALIGNED, [first, second])
+
+    assert [pair["at"] for pair in aligned if pair["same"]] == [[0, 0], [5001, 5001]]
 
 
-def test_both_texts_have_the_numbers_of_the_python_client(visit: Visit, start: Start) -> None:
-    server = start()
+def test_both_texts_have_the_numbers_of_the_python_client(visit: Visit, server: RunningServer) -> None:
     page = visit(address(server.url, "compare", text=FIRST, other=OTHER, method="occlusion"))
     body = page.locator(".compare-body")
     expect(body).to_contain_text("The answer changes: positive")
@@ -92,8 +81,8 @@ def test_both_texts_have_the_numbers_of_the_python_client(visit: Visit, start: S
     )
 
 
-def test_another_text_is_typed_compared_and_in_the_address(visit: Visit, start: Start) -> None:
-    page = visit(address(start().url, "compare", text="a good film"))
+def test_another_text_is_typed_compared_and_in_the_address(visit: Visit, server: RunningServer) -> None:
+    page = visit(address(server.url, "compare", text="a good film"))
     other = page.get_by_label("Another text")
     expect(other).to_have_value("a good film")
 

@@ -7,9 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.conftest import RunningServer
-from tests.viewer.browser import PHONE
 from tests.viewer.conftest import Visit
-from tests.viewer.test_accessibility import violations
 from tests.viewer.texts import ATTACK
 
 pytestmark = pytest.mark.needs_tool("chromium")
@@ -73,15 +71,3 @@ def test_lines_of_an_explanation_are_shown(visit: Visit, paired: RunningServer) 
     lines = [json.loads(line) for line in sent(page, "explain", {"text": "a good film"}).splitlines()]
 
     assert [next(iter(line)) for line in lines][:: len(lines) - 1] == ["header", "summary"]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_and_all_works_on_a_phone(visit: Visit, paired: RunningServer, scheme: str) -> None:
-    page = visit(f"{paired.url}/docs", color_scheme=scheme, viewport=PHONE)
-
-    sent(page, "classify")
-    for details in page.locator("section#classify summary").all():
-        details.click()
-
-    assert violations(page, "/docs") == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

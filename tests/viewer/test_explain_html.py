@@ -1,10 +1,8 @@
 """``sentiment explain --html``: the page is complete, or it is not written."""
 
-import errno
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,41 +10,27 @@ import grpc
 import onnx
 import pytest
 
-from sentiment import Local
 from sentiment.cli import main
 from sentiment.cli.explain import BYTES_FIELD, _within_limit
-from sentiment.client import AttentionOptions, CallFailed, Client, ExplainOptions, Explanation, Violation
+from sentiment.client import AttentionOptions, CallFailed, ExplainOptions, Explanation, Violation
 from sentiment.settings import Settings
-from sentiment_models.export.export import export
 from tests.conftest import RunningServer
 from tests.core.client.test_explanations import explained
 from tests.models.tampered import change_graph, copy
-from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 
 Captured = pytest.CaptureFixture[str]
 TEXT = "the film was </script> not good at all, but i liked the end"
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("explained")
-    bundle = folder / "bundles" / "tiny" / "1"
-    bundle.parent.mkdir(parents=True)
-    export(save_tiny(folder / "checkpoint", TINY["bert"]), bundle, name="tiny", version=1, pairs=True, max_tokens=MAX_TOKENS)
-    (bundle / "MODEL_CARD.md").write_text("# A card </script>\n")
-    return folder / "bundles"
-
-
-@pytest.fixture(scope="module")
-def explaining(awake: None, root: Path, settings: Settings) -> Iterator[RunningServer]:
-    running = RunningServer(settings.model_copy(update={"bundles": (root,)}))
-    yield running
-    running.stop()
+def root(paired: RunningServer) -> Path:
+    """The folder of its bundles."""
+    return paired.settings.bundles[0]
 
 
 @pytest.fixture(params=["server", "local"])
-def where(request: pytest.FixtureRequest, root: Path, explaining: RunningServer) -> list[str]:
-    return ["--target", explaining.target] if request.param == "server" else ["--local", "--bundles", str(root), "--model", "tiny"]
+def where(request: pytest.FixtureRequest, root: Path, paired: RunningServer) -> list[str]:
+    return ["--target", paired.target] if request.param == "server" else ["--local", "--bundles", str(root), "--model", "tiny"]
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -99,15 +83,6 @@ def test_the_page_contains_the_requested_parts(where: list[str], tmp_path: Path)
     assert {(line["tile"]["aggregation"], line["tile"]["encoding"]) for line in lines if "tile" in line} == {
         ("ATTENTION_AGGREGATION_WORDS", "ATTENTION_ENCODING_FP16")
     }
-
-
-def test_a_page_replaces_an_older_file(where: list[str], tmp_path: Path) -> None:
-    path = tmp_path / "page.html"
-    path.write_text("old")
-
-    assert main.main(["explain", "good", *where, "--html", str(path)]) == 0
-
-    assert lines_of(path)[0]["page"]["text"] == "good"
 
 
 def test_a_model_without_an_explain_graph_gets_a_page_with_its_parts(server: RunningServer, tmp_path: Path) -> None:
@@ -232,23 +207,6 @@ def test_an_unwritable_path_fails_before_the_request(capsys: Captured, tmp_path:
     assert "127.0.0.1:1" not in error
 
 
-def test_a_full_disk_keeps_the_old_page(
-    capsys: Captured, explaining: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "page.html"
-    path.write_text("old")
-
-    def full(_number: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("sentiment.files.output.os.fsync", full)
-
-    assert main.main(["explain", TEXT, "--target", explaining.target, "--html", str(path)]) == 1
-
-    assert capsys.readouterr().err == f"error: {path}.part: cannot be written: No space left on device; make room and repeat the command\n"
-    assert (os.listdir(tmp_path), path.read_text()) == (["page.html"], "old")
-
-
 @pytest.mark.parametrize("value", ["1,2", "1,2,3,4", "a,b,c", "-1,0,0", f"{2**31},0,0", ""])
 def test_an_invalid_neuron_is_a_usage_error(capsys: Captured, value: str) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -262,12 +220,3 @@ def test_a_neuron_view_is_printed(capsys: Captured, where: list[str]) -> None:
     assert main.main(["explain", TEXT, *where, "--neuron", "1,0,0"]) == 0
 
     assert "neuron view: where token 0 ([CLS]) looks in layer 1, head 0" in capsys.readouterr().out
-
-
-def test_a_model_is_described_alike_by_server_and_process(explaining: RunningServer, root: Path) -> None:
-    with Local("tiny", bundles=(root,)) as local, Client(explaining.target) as client:
-        here, there = local.get_model(), client.get_model()
-
-    there.ClearField("limits")
-    here.ClearField("limits")
-    assert here == there

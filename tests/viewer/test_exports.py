@@ -10,7 +10,7 @@ from playwright.sync_api import Page
 
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
-from tests.viewer.reading import saved_svg, settled
+from tests.viewer.reading import saved_svg
 
 pytestmark = pytest.mark.needs_tool("chromium")
 
@@ -38,8 +38,7 @@ def saved_png(page: Page, folder: Path) -> Image.Image:
 @pytest.mark.parametrize("picture", PICTURES)
 def test_pictures_can_be_saved(visit: Visit, recorded: str, tmp_path: Path, picture: str) -> None:
     view = picture.partition("-")[0]
-    page = visit(address(recorded, view, **PICTURES[picture]), color_scheme="dark")
-    settled(page)
+    page = visit.settled(address(recorded, view, **PICTURES[picture]), color_scheme="dark")
 
     svg = saved_svg(page, tmp_path)
     png = saved_png(page, tmp_path)

@@ -1,22 +1,30 @@
 """Right and wrong under an answer: they reach the journal of a server that keeps one, and are not offered by others."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Page, Route, expect
 
-from tests.conftest import RunningServer
+from tests.core.grpc.gate import Start
 from tests.core.observability.test_journal import rows
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
-from tests.viewer.reading import ask, field, settled, until
+from tests.viewer.reading import ask, field, until
 
 pytestmark = pytest.mark.needs_tool("chromium")
 
-Start = Callable[..., RunningServer]
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+@pytest.fixture
+def page(visit: Visit, start: Start, folder: Path) -> Page:
+    """An answer of a server that keeps a journal."""
+    return visit.settled(address(start(journal=str(folder)).url, text="a good film"), refused=True)
 
 
 def told(folder: Path) -> list[dict[str, Any]]:
@@ -24,17 +32,12 @@ def told(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_server_without_a_journal_gets_no_feedback(visit: Visit, start: Start) -> None:
-    page = visit(address(start().url, text="a good film"))
-    settled(page)
+    page = visit.settled(address(start().url, text="a good film"))
 
     expect(page.get_by_role("button", name="Right")).to_have_count(0)
 
 
-def test_the_label_goes_to_the_journal_with_the_answers_request_id(visit: Visit, start: Start, tmp_path: Path) -> None:
-    folder = tmp_path / "journal"
-    page = visit(address(start(journal=str(folder)).url, text="a good film"))
-    settled(page)
-
+def test_the_label_goes_to_the_journal_with_the_answers_request_id(page: Page, folder: Path) -> None:
     page.get_by_role("button", name="Wrong: it is negative").click()
     expect(page.locator(".feedback")).to_contain_text("Noted: the answer is wrong, it is negative.")
     page.get_by_role("button", name="Right").press("Enter")
@@ -49,21 +52,14 @@ def test_the_label_goes_to_the_journal_with_the_answers_request_id(visit: Visit,
     ]
 
 
-def test_no_label_is_right_goes_to_the_journal_as_none(visit: Visit, start: Start, tmp_path: Path) -> None:
-    folder = tmp_path / "journal"
-    page = visit(address(start(journal=str(folder)).url, text="a good film"))
-    settled(page)
-
+def test_no_label_is_right_goes_to_the_journal_as_none(page: Page, folder: Path) -> None:
     page.get_by_role("button", name="None of these").click()
 
     expect(page.locator(".feedback")).to_contain_text("Noted: the answer is wrong, no label is right.")
     until(page, lambda: [row["label"] for row in told(folder)] == [None], "it is in the journal")
 
 
-def test_a_label_that_is_under_way_outlives_the_text_and_takes_no_focus(visit: Visit, start: Start, tmp_path: Path) -> None:
-    folder = tmp_path / "journal"
-    page = visit(address(start(journal=str(folder)).url, text="a good film"))
-    settled(page)
+def test_a_label_that_is_under_way_outlives_the_text_and_takes_no_focus(page: Page, folder: Path) -> None:
     held: list[Route] = []
     page.route("**/v1/feedback", lambda route: held.append(route))  # noqa: PLW0108  # Playwright marks the function
 
@@ -84,11 +80,9 @@ def test_a_label_that_is_under_way_outlives_the_text_and_takes_no_focus(visit: V
     until(page, lambda: [row["label"] for row in told(folder)] == ["positive", "negative"], "both labels are in the journal")
 
 
-def test_feedback_for_an_unsampled_answer_names_its_text(visit: Visit, start: Start, tmp_path: Path) -> None:
-    folder = tmp_path / "journal"
+def test_feedback_for_an_unsampled_answer_names_its_text(visit: Visit, start: Start, folder: Path) -> None:
     server = start(journal=str(folder), journal_share=0.0, journal_texts=True)
-    page = visit(address(server.url, text="a good film"), refused=True)
-    settled(page)
+    page = visit.settled(address(server.url, text="a good film"), refused=True)
 
     page.get_by_role("button", name="Right").click()
 
@@ -97,10 +91,7 @@ def test_feedback_for_an_unsampled_answer_names_its_text(visit: Visit, start: St
     assert told(folder)[0]["text"] == "a good film"
 
 
-def test_a_refusal_is_said_and_forgotten_with_the_next_text(visit: Visit, start: Start, tmp_path: Path) -> None:
-    server = start(journal=str(tmp_path / "journal"))
-    page = visit(address(server.url, text="a good film"), refused=True)
-    settled(page)
+def test_a_refusal_is_said_and_forgotten_with_the_next_text(page: Page) -> None:
     body = json.dumps({"error": {"status": "UNAVAILABLE", "code": 14, "message": "the journal cannot be read"}})
     page.route("**/v1/feedback", lambda route: route.fulfill(status=503, content_type="application/json", body=body))
 

@@ -10,17 +10,17 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from sentiment.client import Client
 from tests.conftest import RunningServer
 from tests.core.files.odd_files import ODD_FILES, OddFile
-from tests.core.grpc.gate import FixedCost, Gate, set_cost
+from tests.core.grpc.gate import FixedCost, Gate, Start, set_cost
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
 from tests.viewer.reading import ask, show, until
@@ -28,7 +28,6 @@ from tests.viewer.texts import FOREIGN
 
 pytestmark = pytest.mark.needs_tool("chromium")
 
-Start = Callable[..., RunningServer]
 TEXTS = ["good", "a great film", "bad", "awful, the film", 'a "good" film', "film\nand good", "=1+1 good", "  "]
 # The page's own modules over a file, whose bytes come in pieces of some sizes. The column may be given by its name.
 READ = """async ([name, content, sizes, {column, ...chosen}]) => {
@@ -64,13 +63,6 @@ OFFERED = {"two columns of the name": ["text", "text_2"], "no such column": ["id
 EMPTY = "an empty file"
 
 
-@pytest.fixture(scope="module")
-def server(settings: Any) -> Any:
-    running = RunningServer(settings)
-    yield running
-    running.stop()
-
-
 def csv_file(path: Path, texts: list[str], delimiter: str = ",") -> Path:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, delimiter=delimiter)
@@ -79,7 +71,7 @@ def csv_file(path: Path, texts: list[str], delimiter: str = ",") -> Path:
     return path
 
 
-def classify(page: Page, file: Path) -> None:
+def classify(page: Page, file: Any) -> None:  # a path, or a file by its bytes
     """Choose a file and classify it."""
     page.get_by_label("A file of texts").set_input_files(file)
     page.get_by_role("button", name="Classify").click()
@@ -87,6 +79,22 @@ def classify(page: Page, file: Path) -> None:
 
 def says(page: Page, text: str) -> None:
     expect(page.locator(".file-progress")).to_contain_text(text)
+
+
+def full_at_first(page: Page, times: int) -> list[float]:
+    """Let the server refuse the first texts; the instants in ms at which texts were sent are added to what is returned."""
+    sent: list[float] = []
+
+    def answer(route: Route) -> None:
+        sent.append(page.evaluate("() => performance.now()"))
+        if len(sent) > times:
+            route.continue_()
+        else:
+            error = {"status": "RESOURCE_EXHAUSTED", "code": 8, "message": "the queue is full"}
+            route.fulfill(status=429, headers={"Retry-After": "1"}, json={"error": error})
+
+    page.route("**/v1/classify", answer)
+    return sent
 
 
 def saved(page: Page, folder: Path) -> list[dict[str, str]]:
@@ -97,15 +105,6 @@ def saved(page: Page, folder: Path) -> list[dict[str, str]]:
     saving.value.save_as(path)
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
-
-
-@pytest.fixture(scope="module")
-def modules(browsers: list[Browser], server: RunningServer) -> Iterator[Page]:
-    """A page whose modules are called; nothing is done on it."""
-    page = browsers[0].new_page()
-    page.goto(server.url)
-    yield page
-    page.close()
 
 
 def read(page: Page, name: str, content: bytes, chosen: Mapping[str, Any] | None = None, sizes: Sequence[int] = (7,)) -> dict[str, Any]:
@@ -269,17 +268,8 @@ def test_a_quote_that_is_not_closed_ends_the_run_after_the_rows_before_it_are_an
     file = tmp_path / "open.csv"
     file.write_text('text\ngood\nbad\n"good\nbad\n')
     page = visit(address(server.url, "file"), refused=True)
-    refused: list[Route] = []
+    full_at_first(page, 2)
 
-    def full_at_first(route: Route) -> None:
-        if len(refused) == 2:
-            route.continue_()
-            return
-        refused.append(route)
-        body = json.dumps({"error": {"status": "RESOURCE_EXHAUSTED", "code": 8, "message": "the queue is full"}})
-        route.fulfill(status=429, headers={"Retry-After": "1", "Content-Type": "application/json"}, body=body)
-
-    page.route("**/v1/classify", full_at_first)
     classify(page, file)
 
     says(page, "Ended early: 2 texts answered, refusals sent again: 2. The quote that opens in line 4 is not closed")
@@ -487,25 +477,13 @@ def test_few_texts_are_in_flight_and_cancelling_withdraws_them(
 
 def test_refused_texts_are_sent_again_when_the_server_says(visit: Visit, server: RunningServer, tmp_path: Path) -> None:
     page = visit(address(server.url, "file"), refused=True)
-    refused: list[float] = []
-    sent: list[float] = []
-    body = json.dumps({"error": {"status": "RESOURCE_EXHAUSTED", "code": 8, "message": "the queue is full"}})
+    sent = full_at_first(page, 4)
 
-    def full(route: Route) -> None:
-        now = page.evaluate("() => performance.now()")
-        sent.append(now)
-        if len(refused) < 4:
-            refused.append(now)
-            route.fulfill(status=429, headers={"Retry-After": "1", "Content-Type": "application/json"}, body=body)
-        else:
-            route.continue_()
-
-    page.route("**/v1/classify", full)
     classify(page, csv_file(tmp_path / "x.csv", ["good", "bad"] * 10))
 
     says(page, "Done: 20 texts answered, refusals sent again: 4.")
     assert len(sent) == 24
-    assert sent[4] - refused[0] >= 900
+    assert sent[4] - sent[0] >= 900
 
 
 def test_a_real_refusal_of_a_full_server_loses_no_text(visit: Visit, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

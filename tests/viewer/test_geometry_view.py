@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from playwright.sync_api import Locator, Page, Route, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.conftest import RunningServer
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
-from tests.viewer.reading import number, saved_svg, settled
+from tests.viewer.reading import change, number, saved_svg, settled
 from tests.viewer.texts import PAIR
 
 pytestmark = pytest.mark.needs_tool("chromium")
@@ -123,8 +123,7 @@ def option(page: Page) -> Locator:
 def test_points_stand_where_the_data_says(
     visit: Visit, english: RunningServer, layers: list[dict[str, Any]], words: list[str], tmp_path: Path
 ) -> None:
-    page = visit(address(english.url, "geometry", text=TEXT, geometry_layer=3))
-    settled(page)
+    page = visit.settled(address(english.url, "geometry", text=TEXT, geometry_layer=3))
 
     paths = list(saved_svg(page, tmp_path).iter(PATH))
 
@@ -143,8 +142,7 @@ def test_points_stand_where_the_data_says(
 def test_the_slider_shows_each_layers_nearest_words_by_keyboard(
     visit: Visit, english: RunningServer, layers: list[dict[str, Any]], words: list[str]
 ) -> None:
-    page = visit(address(english.url, "geometry", text=TEXT))
-    settled(page)
+    page = visit.settled(address(english.url, "geometry", text=TEXT))
     slider = page.get_by_role("slider", name="Layer")
     table = page.get_by_role("region", name="nearest golden words")
     panel = page.get_by_role("tabpanel")
@@ -165,8 +163,7 @@ def test_the_slider_shows_each_layers_nearest_words_by_keyboard(
 def test_a_word_is_chosen_by_keyboard_and_its_lines_lead_to_its_nearest(
     visit: Visit, english: RunningServer, layers: list[dict[str, Any]], words: list[str], tmp_path: Path
 ) -> None:
-    page = visit(address(english.url, "geometry", text=TEXT, geometry_layer=4))
-    settled(page)
+    page = visit.settled(address(english.url, "geometry", text=TEXT, geometry_layer=4))
     word = words.index("lovely")
 
     page.get_by_role("listbox", name="Words of the text").press("Home")
@@ -199,47 +196,24 @@ def test_a_word_is_chosen_by_keyboard_and_its_lines_lead_to_its_nearest(
     expect(option(page)).to_have_attribute("aria-posinset", str(word + 1))
 
 
-def with_points(visit: Visit, english: RunningServer, layer: dict[str, Any]) -> tuple[Page, Points, Points]:
-    """The page with a layer's points in view, where each point is on it [points, 2], and how far it is from the next one [points]."""
-    page = visit(address(english.url, "geometry", text=TEXT, geometry_layer=layer["layer"]))
-    settled(page)
+def test_a_word_is_held_by_pointer_and_released_beside_all_points_and_by_escape(
+    visit: Visit, english: RunningServer, layers: list[dict[str, Any]], words: list[str]
+) -> None:
+    page = visit.settled(address(english.url, "geometry", text=TEXT, geometry_layer=2))
     canvas = page.locator(".geometry-canvas")
     canvas.scroll_into_view_if_needed()
-    places = on_page(canvas, layer)
+    places = on_page(canvas, layers[2])
     apart = np.linalg.norm(places[:, None] - places, axis=2) + np.diag(np.full(len(places), np.inf))
-    return page, places, apart.min(1)
-
-
-def test_pointing_at_a_word_names_its_nearest_and_at_a_golden_word_its_spelling(
-    visit: Visit, english: RunningServer, layers: list[dict[str, Any]], words: list[str]
-) -> None:
-    page, places, apart = with_points(visit, english, layers[2])
-    # Those that stand most alone.
-    word = int(apart[: len(words)].argmax())
-    golden = len(words) + int(apart[len(words) :].argmax())
-
-    page.mouse.move(*places[word])
-
-    expect(chosen(page).get_by_role("heading")).to_have_text(re.compile(f"^{re.escape(words[word])}"))
-    agrees(listed(chosen(page)), nearest(layers[2], words, word))
-    page.mouse.click(*places[word])
-    expect(chosen(page)).to_contain_text("(held)")
-    page.mouse.move(*places[golden])
-    expect(option(page)).to_have_text(f"golden word {layers[2]['golden'][golden - len(words)]}")
-    expect(chosen(page).get_by_role("heading")).to_have_text(re.compile(f"^{re.escape(words[word])}"))
-
-
-def test_a_held_word_is_released_beside_all_points_and_by_escape(
-    visit: Visit, english: RunningServer, layers: list[dict[str, Any]], words: list[str]
-) -> None:
-    page, places, apart = with_points(visit, english, layers[2])
-    word = int(apart[: len(words)].argmax())
-    box = page.locator(".geometry-canvas").bounding_box()
+    # The word that stands most alone.
+    word = int(apart.min(1)[: len(words)].argmax())
+    box = canvas.bounding_box()
     assert box is not None
     # No point, and no name of one, is in the margin.
     beside = box["x"] + 1, box["y"] + box["height"] - 1
     assert np.linalg.norm(places - beside, axis=1).min() > 12
 
+    page.mouse.move(*places[word])
+    agrees(listed(chosen(page)), nearest(layers[2], words, word))
     for release in ("click", "Escape", "again"):
         page.mouse.click(*places[word])
         expect(chosen(page)).to_contain_text("(held)")
@@ -252,22 +226,14 @@ def test_a_held_word_is_released_beside_all_points_and_by_escape(
 
 
 def test_a_geometry_that_was_cut_short_is_a_note_with_a_retry(visit: Visit, english: RunningServer, words: list[str]) -> None:
+    def cut(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for message in messages:
+            if "geometry" in message:
+                message["geometry"]["layers"] = LAYERS - 1
+        return [message for message in messages if "geometry" not in message or message["geometry"]["layer"] < 3]
+
     page = visit.blank(english.url)
-
-    def cut(route: Route) -> None:
-        asked = route.request.post_data_json
-        if not asked or "geometry" not in asked["options"]:
-            route.continue_()
-            return
-        response = route.fetch()
-        lines = [json.loads(line) for line in response.text().splitlines()]
-        for line in lines:
-            if "geometry" in line:
-                line["geometry"]["layers"] = LAYERS - 1
-        kept = [line for line in lines if "geometry" not in line or line["geometry"]["layer"] < 3]
-        route.fulfill(response=response, body="".join(f"{json.dumps(line)}\n" for line in kept))
-
-    page.route("**/v1/explain", cut)
+    change(page, "geometry", cut)
     page.goto(address(english.url, "geometry", text=TEXT, geometry_layer=2))
 
     panel = page.get_by_role("tabpanel")
@@ -283,8 +249,7 @@ def test_a_geometry_that_was_cut_short_is_a_note_with_a_retry(visit: Visit, engl
 
 
 def test_words_of_a_second_text_are_named_as_such(visit: Visit, paired: RunningServer, tmp_path: Path) -> None:
-    page = visit(address(paired.url, "geometry", text=PAIR[0], pair=PAIR[1]))
-    settled(page)
+    page = visit.settled(address(paired.url, "geometry", text=PAIR[0], pair=PAIR[1]))
     first, second = (text.split() for text in PAIR)
     listbox = page.get_by_role("listbox", name="Words of the text")
 
@@ -304,8 +269,7 @@ def test_words_of_a_second_text_are_named_as_such(visit: Visit, paired: RunningS
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
 def test_points_move_between_layers_unless_the_reader_wants_no_motion(visit: Visit, english: RunningServer, motion: str) -> None:
-    page = visit(address(english.url, "geometry", text=TEXT), reduced_motion=motion)
-    settled(page)
+    page = visit.settled(address(english.url, "geometry", text=TEXT), reduced_motion=motion)
 
     pictures = page.evaluate(_PICTURES, [page.get_by_role("slider").element_handle(), "5"])
 

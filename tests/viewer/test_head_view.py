@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from sentiment.client import AttentionOptions, Client, ExplainOptions
-from sentiment.client.explanations import Explanation
+from sentiment.client import Client, Explanation
 from tests.conftest import RunningServer
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
@@ -17,12 +16,6 @@ pytestmark = pytest.mark.needs_tool("chromium")
 # A step of a byte, of a row whose largest weight is 1, and half of the last digit.
 U8 = 1 / 255
 DIGIT = 0.000501
-
-
-@pytest.fixture(scope="module")
-def found(reader: Client) -> Explanation:
-    options = ExplainOptions(heads=True, attention=AttentionOptions(encoding="fp32", aggregation="words"))
-    return reader.explain(SHORT, options=options)
 
 
 def column(page: Page, side: str = "looks") -> Locator:
@@ -41,9 +34,8 @@ def table(page: Page) -> tuple[list[str], dict[int, list[float]]]:
     return heads, {int(row[0].split()[0]): [float(cell) for cell in row[1:]] for row in rows}
 
 
-def test_heads_show_pattern_and_effect_and_are_sorted_by_effect(visit: Visit, english: RunningServer, found: Explanation) -> None:
-    page = visit(address(english.url, "heads", text=SHORT, layer=2))
-    settled(page)
+def test_heads_show_pattern_and_effect_and_are_sorted_by_effect(visit: Visit, english: RunningServer, mapped: Explanation) -> None:
+    page = visit.settled(address(english.url, "heads", text=SHORT, layer=2))
 
     chips = [chip.get_attribute("aria-label") or "" for chip in page.locator(".heads-toggle").all()]
     entries = [entry.get_attribute("aria-label") or "" for entry in page.locator(".heads-entry").all()]
@@ -52,17 +44,16 @@ def test_heads_show_pattern_and_effect_and_are_sorted_by_effect(visit: Visit, en
     assert len(entries) == 72
     for chip in chips:
         head = int(number(chip))
-        assert number(chip.rpartition(":")[2]) == pytest.approx(found.heads.gated[2, head], abs=0.0051)
+        assert number(chip.rpartition(":")[2]) == pytest.approx(mapped.heads.gated[2, head], abs=0.0051)
     shown = [number(entry.rpartition(":")[2]) for entry in entries]
-    gated = found.heads.gated.ravel()
+    gated = mapped.heads.gated.ravel()
     assert shown == pytest.approx(gated[np.argsort(-np.abs(gated), kind="stable")], abs=0.0051)
-    expect(page.locator(".heads-aside")).to_contain_text(f"changes by {found.heads.all_uniform:+.2f}".replace("-", "\u2212"))
+    expect(page.locator(".heads-aside")).to_contain_text(f"changes by {mapped.heads.all_uniform:+.2f}".replace("-", "\u2212"))
 
 
-def test_a_locked_words_weights_match_the_server(visit: Visit, english: RunningServer, found: Explanation) -> None:
-    page = visit(address(english.url, "heads", text=SHORT, layer=1))
-    settled(page)
-    assert names(column(page)) == [text for text, _, _ in found.units]
+def test_a_locked_words_weights_match_the_server(visit: Visit, english: RunningServer, mapped: Explanation) -> None:
+    page = visit.settled(address(english.url, "heads", text=SHORT, layer=1))
+    assert names(column(page)) == [text for text, _, _ in mapped.units]
     row = names(column(page)).index("dull")
 
     column(page).get_by_role("option").nth(row).click()
@@ -71,15 +62,14 @@ def test_a_locked_words_weights_match_the_server(visit: Visit, english: RunningS
     assert len(heads) == 12
     assert len(weights) == 10
     for other, values in weights.items():
-        assert values == pytest.approx([found.attention.maps[1, head][row, other] for head in range(12)], abs=U8 + DIGIT)
+        assert values == pytest.approx([mapped.attention.maps[1, head][row, other] for head in range(12)], abs=U8 + DIGIT)
     assert "lock=" in page.url
     page.keyboard.press("Escape")
     expect(page.locator(".heads-locked")).to_be_hidden()
 
 
-def test_a_token_locked_on_the_right_shows_a_column_of_the_map(visit: Visit, english: RunningServer, found: Explanation) -> None:
-    page = visit(address(english.url, "heads", text=SHORT, layer=5, heads="0,7"))
-    settled(page)
+def test_a_token_locked_on_the_right_shows_a_column_of_the_map(visit: Visit, english: RunningServer, mapped: Explanation) -> None:
+    page = visit.settled(address(english.url, "heads", text=SHORT, layer=5, heads="0,7"))
     row = names(column(page, "looked at")).index("superb")
 
     column(page, "looked at").get_by_role("option").nth(row).click()
@@ -87,12 +77,11 @@ def test_a_token_locked_on_the_right_shows_a_column_of_the_map(visit: Visit, eng
     heads, weights = table(page)
     assert heads == ["head 0", "head 7"]
     for other, values in weights.items():
-        assert values == pytest.approx([found.attention.maps[5, head][other, row] for head in (0, 7)], abs=U8 + DIGIT)
+        assert values == pytest.approx([mapped.attention.maps[5, head][other, row] for head in (0, 7)], abs=U8 + DIGIT)
 
 
 def test_hovering_shows_the_links_of_one_token(visit: Visit, recorded: str) -> None:
-    page = visit(address(recorded, "heads"))
-    settled(page)
+    page = visit.settled(address(recorded, "heads"))
     all_links, one_tokens = page.locator("canvas.heads-canvas").all()
     assert painted(all_links) > 2000
 
@@ -107,8 +96,7 @@ def test_hovering_shows_the_links_of_one_token(visit: Visit, recorded: str) -> N
 
 def test_pieces_and_special_tokens_can_be_chosen(visit: Visit, english: RunningServer, reader: Client) -> None:
     text = "an incomprehensibly overwrought melodrama"
-    page = visit(address(english.url, "heads", text=text))
-    settled(page)
+    page = visit.settled(address(english.url, "heads", text=text))
     assert names(column(page)) == ["[CLS]", *text.split(), "[SEP]"]
 
     page.get_by_label("Tokens as").select_option("pieces")
@@ -121,8 +109,7 @@ def test_pieces_and_special_tokens_can_be_chosen(visit: Visit, english: RunningS
 
 
 def test_heads_are_switched_on_and_off(visit: Visit, recorded: str) -> None:
-    page = visit(address(recorded, "heads"))
-    settled(page)
+    page = visit.settled(address(recorded, "heads"))
     canvas = page.locator("canvas.heads-canvas").first
 
     page.get_by_role("button", name="No head").click()
@@ -138,8 +125,7 @@ def test_heads_are_switched_on_and_off(visit: Visit, recorded: str) -> None:
 
 
 def test_the_five_filters_of_a_pair_select_links(visit: Visit, paired: RunningServer) -> None:
-    page = visit(address(paired.url, "heads", text=PAIR[0], pair=PAIR[1], special=0))
-    settled(page)
+    page = visit.settled(address(paired.url, "heads", text=PAIR[0], pair=PAIR[1], special=0))
     sides = {"a": PAIR[0].split(), "b": PAIR[1].split()}
     drawn = {}
 
@@ -154,7 +140,6 @@ def test_the_five_filters_of_a_pair_select_links(visit: Visit, paired: RunningSe
 
 
 def test_one_text_has_no_filters(visit: Visit, recorded: str) -> None:
-    page = visit(address(recorded, "heads"))
-    settled(page)
+    page = visit.settled(address(recorded, "heads"))
 
     expect(page.get_by_label("Links", exact=True)).to_be_hidden()

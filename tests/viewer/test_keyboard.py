@@ -57,8 +57,7 @@ def reaches_all(page: Page) -> None:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_the_tab_key_reaches_everything_and_the_focus_is_visible(visit: Visit, recorded: str, view: str) -> None:
-    page = visit(address(recorded, view))
-    settled(page)
+    page = visit.settled(address(recorded, view))
 
     reaches_all(page)
 
@@ -81,22 +80,25 @@ def test_the_tab_key_reaches_everything_of_two_texts_and_a_file(visit: Visit, st
     reaches_all(page)
 
 
+def tab_to(page: Page, condition: str) -> None:
+    """Press the Tab key until the focused element meets a condition."""
+    while not page.evaluate(f"() => (({{activeElement: node}}) => {condition})(document)"):
+        page.keyboard.press("Tab")
+
+
 def test_every_view_can_be_used_without_a_mouse(visit: Visit, english: RunningServer) -> None:
     page = visit(english.url)
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the explanation")).to_be_focused()
-    while page.evaluate("() => document.activeElement.id") != "text":
-        page.keyboard.press("Tab")
+    tab_to(page, "node.id === 'text'")
     page.keyboard.type("not a good film")
     page.keyboard.press("Control+Enter")
     expect(page.locator(".answer .label")).to_have_text("negative")
-    while page.evaluate("() => document.activeElement.getAttribute('role')") != "tab":
-        page.keyboard.press("Tab")
+    tab_to(page, "node.matches('[role=tab]')")
     settled(page)
 
     # A word: reached, moved along, left out.
-    while not page.evaluate("() => document.activeElement.matches('.text-word')"):
-        page.keyboard.press("Tab")
+    tab_to(page, "node.matches('.text-word')")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("Enter")
@@ -108,8 +110,7 @@ def test_every_view_can_be_used_without_a_mouse(visit: Visit, english: RunningSe
     page.keyboard.press("ArrowRight")
     settled(page)
     expect(page.locator("#tab-heads")).to_be_focused()
-    while not page.evaluate("() => document.activeElement.matches('[role=option]')"):
-        page.keyboard.press("Tab")
+    tab_to(page, "node.matches('[role=option]')")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page.locator(".heads-locked table")).to_be_visible()
@@ -120,8 +121,7 @@ def test_every_view_can_be_used_without_a_mouse(visit: Visit, english: RunningSe
     page.locator("#tab-heads").focus()
     page.keyboard.press("ArrowRight")
     settled(page)
-    while not page.evaluate("() => document.activeElement.matches('.model-cell')"):
-        page.keyboard.press("Tab")
+    tab_to(page, "node.matches('.model-cell')")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
@@ -135,8 +135,7 @@ def test_every_view_can_be_used_without_a_mouse(visit: Visit, english: RunningSe
     page.locator("#tab-model").focus()
     page.keyboard.press("ArrowRight")
     settled(page)
-    while not page.evaluate("() => document.activeElement.matches('.neuron-scroll')"):
-        page.keyboard.press("Tab")
+    tab_to(page, "node.matches('.neuron-scroll')")
     page.keyboard.press("End")
     page.keyboard.press("Enter")
     settled(page)
@@ -146,8 +145,7 @@ def test_every_view_can_be_used_without_a_mouse(visit: Visit, english: RunningSe
     page.locator("#tab-neuron").focus()
     page.keyboard.press("ArrowRight")
     settled(page)
-    while page.evaluate("() => document.activeElement.id") != "geometry-layer":
-        page.keyboard.press("Tab")
+    tab_to(page, "node.id === 'geometry-layer'")
     page.keyboard.press("End")
     page.keyboard.press("Tab")
     page.keyboard.press("End")
@@ -158,8 +156,7 @@ def test_every_view_can_be_used_without_a_mouse(visit: Visit, english: RunningSe
     # Another text is typed and compared.
     page.locator("#tab-geometry").focus()
     page.keyboard.press("ArrowRight")
-    while page.evaluate("() => document.activeElement.id") != "other":
-        page.keyboard.press("Tab")
+    tab_to(page, "node.id === 'other'")
     page.keyboard.press("Control+a")
     page.keyboard.type("a good film")
     page.keyboard.press("Control+Enter")
@@ -173,8 +170,7 @@ def test_every_view_can_be_used_without_a_mouse(visit: Visit, english: RunningSe
 
 
 def test_reduced_motion_is_respected(visit: Visit, recorded: str) -> None:
-    page = visit(recorded)
-    settled(page)
+    page = visit.settled(recorded)
 
     moving = page.evaluate("""() => [...document.querySelectorAll("*")].filter((node) => {
       const style = getComputedStyle(node);

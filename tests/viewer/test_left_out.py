@@ -1,14 +1,14 @@
 """Parts that the server left out, for example for lack of time: the note, and the retry."""
 
-import json
+from typing import Any
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
 from tests.conftest import RunningServer
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
-from tests.viewer.reading import settled
+from tests.viewer.reading import change, settled
 from tests.viewer.texts import SHORT
 
 pytestmark = pytest.mark.needs_tool("chromium")
@@ -29,17 +29,11 @@ PARTS = {
 def leave_out(page: Page, option: str, kind: str, kept: int = 0) -> None:
     """Let the server's answers to what is asked with an option have a few messages of a kind only."""
 
-    def answer(route: Route) -> None:
-        asked = route.request.post_data_json
-        if not asked or option not in asked["options"]:
-            route.continue_()
-            return
-        response = route.fetch()
-        lines = response.text().splitlines()
-        found = [line for line in lines if kind in json.loads(line)]
-        route.fulfill(response=response, body="".join(f"{line}\n" for line in lines if line not in found[kept:]))
+    def few(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        left = [message for message in messages if kind in message][kept:]
+        return [message for message in messages if message not in left]
 
-    page.route("**/v1/explain", answer)
+    change(page, option, few)
 
 
 @pytest.mark.parametrize("option", PARTS)

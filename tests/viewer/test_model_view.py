@@ -2,14 +2,14 @@
 
 import io
 import re
+from base64 import b64decode
 
 import numpy as np
 import pytest
 from PIL import Image
 from playwright.sync_api import expect
 
-from sentiment.client import AttentionOptions, Client, ExplainOptions
-from sentiment.client.explanations import Explanation
+from sentiment.client import Explanation
 from tests.conftest import RunningServer
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
@@ -21,15 +21,8 @@ pytestmark = pytest.mark.needs_tool("chromium")
 LAYERS, HEADS = 6, 12
 
 
-@pytest.fixture(scope="module")
-def found(reader: Client) -> Explanation:
-    options = ExplainOptions(heads=True, attention=AttentionOptions(encoding="fp32", aggregation="words"))
-    return reader.explain(SHORT, options=options)
-
-
-def test_each_thumbnail_shows_its_heads_map(visit: Visit, english: RunningServer, found: Explanation) -> None:
-    page = visit(address(english.url, "model", text=SHORT))
-    settled(page)
+def test_each_thumbnail_shows_its_heads_map(visit: Visit, english: RunningServer, mapped: Explanation) -> None:
+    page = visit.settled(address(english.url, "model", text=SHORT))
 
     names = [cell.get_attribute("aria-label") or "" for cell in page.locator(".model-cell").all()]
     thumbs = page.locator("canvas.model-thumb")
@@ -39,23 +32,16 @@ def test_each_thumbnail_shows_its_heads_map(visit: Visit, english: RunningServer
     for place, name in enumerate(names):
         layer, head = divmod(place, HEADS)
         assert name.startswith(f"layer {layer} head {head}, ")
-        assert number(name.rpartition(":")[2]) == pytest.approx(found.heads.gated[layer, head], abs=0.0051)
-        weights = found.attention.maps[layer, head]
-        shades = np.asarray(Image.open(io.BytesIO(_decoded(pixels[place]))).convert("L"), np.float64)
+        assert number(name.rpartition(":")[2]) == pytest.approx(mapped.heads.gated[layer, head], abs=0.0051)
+        weights = mapped.attention.maps[layer, head]
+        shades = np.asarray(Image.open(io.BytesIO(b64decode(pixels[place].partition(",")[2]))).convert("L"), np.float64)
         assert shades.shape == weights.shape
         assert np.corrcoef(shades.ravel(), np.sqrt(weights).ravel())[0, 1] < -0.98
     assert page.locator(".model-cell.marked").count() == 5
 
 
-def _decoded(url: str) -> bytes:
-    from base64 import b64decode
-
-    return b64decode(url.partition(",")[2])
-
-
-def test_an_enlarged_map_shows_the_weight_of_each_cell(visit: Visit, english: RunningServer, found: Explanation) -> None:
-    page = visit(address(english.url, "model", text=SHORT))
-    settled(page)
+def test_an_enlarged_map_shows_the_weight_of_each_cell(visit: Visit, english: RunningServer, mapped: Explanation) -> None:
+    page = visit.settled(address(english.url, "model", text=SHORT))
 
     page.get_by_role("button", name="layer 3 head 5").click()
 
@@ -63,12 +49,12 @@ def test_an_enlarged_map_shows_the_weight_of_each_cell(visit: Visit, english: Ru
     enlarged = page.get_by_role("application", name="layer 3 head 5")
     expect(enlarged).to_be_focused()
     assert painted(enlarged.locator("canvas")) > 10_000
-    for key, row, column in (("ArrowDown", 1, 0), ("End", 1, len(found.units) - 1), ("ArrowUp", 0, len(found.units) - 1)):
+    for key, row, column in (("ArrowDown", 1, 0), ("End", 1, len(mapped.units) - 1), ("ArrowUp", 0, len(mapped.units) - 1)):
         page.keyboard.press(key)
-        weight = found.attention.maps[3, 5][row, column]
+        weight = mapped.attention.maps[3, 5][row, column]
         says = page.locator(".map-readout").inner_text()
-        assert found.units[row][0] in says
-        assert found.units[column][0] in says
+        assert mapped.units[row][0] in says
+        assert mapped.units[column][0] in says
         assert float(says.rpartition(": ")[2]) == pytest.approx(weight, abs=1 / 255 + 0.00051)
     assert "map=3%2C5" in page.url
     page.keyboard.press("Escape")
@@ -76,8 +62,7 @@ def test_an_enlarged_map_shows_the_weight_of_each_cell(visit: Visit, english: Ru
 
 
 def test_going_back_returns_the_focus_to_the_thumbnail(visit: Visit, english: RunningServer) -> None:
-    page = visit(address(english.url, "model", text="a good film"))
-    settled(page)
+    page = visit.settled(address(english.url, "model", text="a good film"))
 
     for back in (page.get_by_role("button", name="Back to all maps").click, page.go_back):
         page.get_by_role("button", name="layer 3 head 5").click()
@@ -87,8 +72,7 @@ def test_going_back_returns_the_focus_to_the_thumbnail(visit: Visit, english: Ru
 
 
 def test_a_new_text_keeps_the_focus_in_the_text_field(visit: Visit, english: RunningServer) -> None:
-    page = visit(address(english.url, "model", text="a good film", map="3,5"))
-    settled(page)
+    page = visit.settled(address(english.url, "model", text="a good film", map="3,5"))
 
     field(page).fill("a bad film")
     page.keyboard.press("Control+Enter")
@@ -99,8 +83,7 @@ def test_a_new_text_keeps_the_focus_in_the_text_field(visit: Visit, english: Run
 
 
 def test_the_chosen_cell_is_forgotten_for_another_text(visit: Visit, english: RunningServer) -> None:
-    page = visit(address(english.url, "model", text="a good film", map="3,5"))
-    settled(page)
+    page = visit.settled(address(english.url, "model", text="a good film", map="3,5"))
     page.get_by_role("application").press("ArrowDown")
     expect(page.locator(".map-readout")).to_contain_text("→")
 
@@ -112,8 +95,7 @@ def test_the_chosen_cell_is_forgotten_for_another_text(visit: Visit, english: Ru
 
 
 def test_a_map_links_to_the_same_head_in_other_views(visit: Visit, english: RunningServer) -> None:
-    page = visit(address(english.url, "model", text="a good film", map="3,5"))
-    settled(page)
+    page = visit.settled(address(english.url, "model", text="a good film", map="3,5"))
 
     page.get_by_role("button", name="In the head view").click()
     settled(page)

@@ -17,8 +17,7 @@ pytestmark = pytest.mark.needs_tool("chromium")
 
 
 def test_neuron_numbers_match_the_python_client(visit: Visit, english: RunningServer, reader: Client) -> None:
-    page = visit(address(english.url, "neuron", text=SHORT))
-    settled(page)
+    page = visit.settled(address(english.url, "neuron", text=SHORT))
 
     page.get_by_label("Layer", exact=True).select_option("4")
     page.get_by_label("Head", exact=True).select_option("7")
@@ -44,8 +43,7 @@ def test_neuron_numbers_match_the_python_client(visit: Visit, english: RunningSe
 
 
 def test_the_softmax_column_is_drawn_as_long_as_its_weights(visit: Visit, english: RunningServer, reader: Client, tmp_path: Path) -> None:
-    page = visit(address(english.url, "neuron", text=SHORT, neuron_layer=2, neuron_head=1, token=3))
-    settled(page)
+    page = visit.settled(address(english.url, "neuron", text=SHORT, neuron_layer=2, neuron_head=1, token=3))
     accent = page.evaluate("() => getComputedStyle(document.documentElement).getPropertyValue('--accent').trim()")
     view = reader.explain(SHORT, options=ExplainOptions(neuron=NeuronOptions(2, 1, 3))).neuron
 
@@ -59,8 +57,7 @@ def test_the_softmax_column_is_drawn_as_long_as_its_weights(visit: Visit, englis
 
 
 def test_a_key_is_shown_in_detail_by_keyboard(visit: Visit, english: RunningServer, reader: Client) -> None:
-    page = visit(address(english.url, "neuron", text=SHORT, neuron_layer=1, neuron_head=2, token=5))
-    settled(page)
+    page = visit.settled(address(english.url, "neuron", text=SHORT, neuron_layer=1, neuron_head=2, token=5))
     view = reader.explain(SHORT, options=ExplainOptions(neuron=NeuronOptions(1, 2, 5))).neuron
     rows = page.get_by_role("listbox", name="Keys, a row each")
 
@@ -82,8 +79,7 @@ def test_a_key_is_shown_in_detail_by_keyboard(visit: Visit, english: RunningServ
 
 
 def test_a_choice_is_requested_while_the_page_redraws(visit: Visit, english: RunningServer) -> None:
-    page = visit(address(english.url, "neuron", text=SHORT))
-    settled(page)
+    page = visit.settled(address(english.url, "neuron", text=SHORT))
     # Redraws as each message does, at shorter intervals than a choice waits for the next one.
     page.evaluate("() => { setInterval(() => dispatchEvent(new Event('resize')), 40); }")
 
@@ -93,8 +89,7 @@ def test_a_choice_is_requested_while_the_page_redraws(visit: Visit, english: Run
 
 
 def test_the_inputs_split_matches_the_python_client(visit: Visit, english: RunningServer, reader: Client) -> None:
-    page = visit(address(english.url, "neuron", text=SHORT, token=3))
-    settled(page)
+    page = visit.settled(address(english.url, "neuron", text=SHORT, token=3))
 
     page.get_by_role("button", name="Ask for the split").click()
     settled(page)

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,14 @@ from playwright.sync_api import Page, expect
 
 from sentiment.client import Client
 from tests.conftest import RunningServer
-from tests.tiny import make_bundle
-from tests.viewer.browser import DESK, PHONE, address
+from tests.core.grpc.gate import Start
+from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
-from tests.viewer.reading import ask, saved_svg, settled, show, sideways
-from tests.viewer.test_accessibility import violations
+from tests.viewer.reading import ask, saved_svg, settled, show
 from tests.viewer.test_file_view import says
 
 pytestmark = pytest.mark.needs_tool("chromium")
 
-Start = Callable[..., RunningServer]
 # Mixed by its sentences; a sign of two UTF-16 units stands before a mention.
 TEXT = "A great, great film \U0001f600.  The awful, awful w1 and bad w2! A film."
 TARGETS = ["film", "price", "W1"]
@@ -30,16 +28,6 @@ MARKED = """(node) => {
   for (const other of copy.querySelectorAll(".part-answer, .visually-hidden")) other.remove();
   return copy.textContent;
 }"""
-
-
-@pytest.fixture(scope="module")
-def three(settings: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A model of three labels that answers targets."""
-    folder = tmp_path_factory.mktemp("three")
-    make_bundle(folder, three=True)
-    running = RunningServer(settings.model_copy(update={"bundles": (folder,)}))
-    yield running
-    running.stop()
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +43,7 @@ def targets(page: Page) -> list[list[str]]:
 
 
 def test_each_sentence_and_target_is_marked_in_the_text_with_its_answer(visit: Visit, three: RunningServer, caller: Client) -> None:
-    page = visit(address(three.url, text=TEXT, sentences=1, targets=",".join(TARGETS)))
-    settled(page)
+    page = visit.settled(address(three.url, text=TEXT, sentences=1, targets=",".join(TARGETS)))
     found = caller.classify(TEXT, sentences=True, targets=TARGETS)
 
     text = page.get_by_role("region", name="text with its answers")
@@ -79,8 +66,7 @@ def test_each_sentence_and_target_is_marked_in_the_text_with_its_answer(visit: V
 
 
 def test_what_is_said_of_the_whole_and_of_its_parts_is_said_to_screen_readers(visit: Visit, three: RunningServer) -> None:
-    page = visit(address(three.url, text="good, great film. awful, bad film.", sentences=1, targets="film,price"))
-    settled(page)
+    page = visit.settled(address(three.url, text="good, great film. awful, bad film.", sentences=1, targets="film,price"))
 
     expect(page.locator("#answer")).to_contain_text("The text praises and blames, whatever its label.")
     expect(page.locator("#live")).to_contain_text("mixed; 2 sentences: 1 positive, 1 negative; film: ")
@@ -93,8 +79,7 @@ def test_what_is_said_of_the_whole_and_of_its_parts_is_said_to_screen_readers(vi
 
 
 def test_parts_are_asked_for_by_keyboard_without_another_explanation(visit: Visit, three: RunningServer) -> None:
-    page = visit(address(three.url, text=TEXT))
-    settled(page)
+    page = visit.settled(address(three.url, text=TEXT))
     asked: list[tuple[str, dict[str, Any]]] = []
     page.on("request", lambda request: asked.append((request.url.rpartition("/")[2], request.post_data_json)))
 
@@ -116,8 +101,7 @@ def test_parts_are_asked_for_by_keyboard_without_another_explanation(visit: Visi
 
 
 def test_parts_stay_in_the_address_and_go_with_the_button_back(visit: Visit, three: RunningServer) -> None:
-    page = visit(address(three.url, text=TEXT, sentences=1, targets="film"), permissions=["clipboard-read", "clipboard-write"])
-    settled(page)
+    page = visit.settled(address(three.url, text=TEXT, sentences=1, targets="film"), permissions=["clipboard-read", "clipboard-write"])
     page.get_by_role("checkbox", name="Answer each sentence").uncheck()
     expect(page.locator(".part-sentence")).to_have_count(0)
     assert "sentences=" not in page.url
@@ -136,8 +120,7 @@ def test_parts_stay_in_the_address_and_go_with_the_button_back(visit: Visit, thr
 
 def test_sentences_beyond_the_limit_are_counted(visit: Visit, start: Start, three: RunningServer) -> None:
     server = start(bundles=three.settings.bundles, sentences_max=1)
-    page = visit(address(server.url, text=TEXT, sentences=1))
-    settled(page)
+    page = visit.settled(address(server.url, text=TEXT, sentences=1))
 
     expect(page.locator(".part-sentence")).to_have_count(1)
     expect(page.locator("#answer")).to_contain_text("The first 1 of 3 sentences have an answer; the others count in that of the whole.")
@@ -152,8 +135,7 @@ def test_targets_that_the_server_refuses_are_said_beside_the_explanation(visit: 
 
 
 def test_a_model_that_answers_no_targets_has_no_field_for_them(visit: Visit, start: Start) -> None:
-    page = visit(address(start().url, text="a good film. awful.", sentences=1, targets="film"))
-    settled(page)
+    page = visit.settled(address(start().url, text="a good film. awful.", sentences=1, targets="film"))
 
     expect(page.get_by_role("textbox", name="Targets")).to_be_hidden()
     expect(page.get_by_text("This model answers no targets, so they are not asked for.")).to_be_visible()
@@ -161,23 +143,11 @@ def test_a_model_that_answers_no_targets_has_no_field_for_them(visit: Visit, sta
 
 
 def test_a_pair_is_answered_without_parts_and_says_so(visit: Visit, start: Start) -> None:
-    page = visit(address(start(model="paired").url, text="a good film", pair="awful", sentences=1))
-    settled(page)
+    page = visit.settled(address(start(model="paired").url, text="a good film", pair="awful", sentences=1))
 
     expect(page.locator(".answer .label")).to_be_visible()
     expect(page.get_by_text("A text with a second text has no answers to sentences and targets.")).to_be_visible()
     expect(page.get_by_role("checkbox", name="Answer each sentence")).to_be_disabled()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-def test_axe_finds_nothing_on_parts(visit: Visit, three: RunningServer, scheme: str, size: dict[str, int]) -> None:
-    state = {"text": TEXT, "sentences": 1, "targets": "film,price,a great,W1", "terms": 1}
-    page = visit(address(three.url, **state), color_scheme=scheme, viewport=size)
-    settled(page)
-
-    assert violations(page, "parts") == []
-    assert sideways(page) == 0
 
 
 def test_a_picture_and_a_saved_page_hold_the_parts(visit: Visit, three: RunningServer, tmp_path: Path) -> None:
@@ -185,8 +155,7 @@ def test_a_picture_and_a_saved_page_hold_the_parts(visit: Visit, three: RunningS
     command = [sys.executable, "-m", "sentiment", "explain", TEXT, "--html", str(path), "--target", three.target]
     subprocess.run([*command, "--sentences", "--targets", "film,price"], timeout=120, check=True)
 
-    page = visit(path.as_uri())
-    settled(page)
+    page = visit.settled(path.as_uri())
 
     assert page.get_by_role("region", name="text with its answers").evaluate(MARKED) == TEXT
     assert [row[0] for row in targets(page)] == ["film", "price"]
@@ -194,15 +163,6 @@ def test_a_picture_and_a_saved_page_hold_the_parts(visit: Visit, three: RunningS
     assert 'sentence "A film.": neutral' in picture
     assert 'target "price": not named in the text' in picture
     assert "The text praises and blames" in picture
-
-
-def near(value: Any) -> Any:
-    """JSON whose numbers may differ where float32 ends."""
-    if isinstance(value, dict):
-        return {key: near(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [near(inner) for inner in value]
-    return pytest.approx(value, abs=1e-6) if isinstance(value, float) else value
 
 
 def test_targets_of_all_texts_are_shown_and_opened_with_a_row(visit: Visit, three: RunningServer, tmp_path: Path) -> None:
@@ -217,7 +177,6 @@ def test_targets_of_all_texts_are_shown_and_opened_with_a_row(visit: Visit, thre
     says(page, "Done: 1 texts answered.")
     expect(panel.locator(".file-text")).to_contain_text("2 sentences: 1 positive, 1 negative")
     expect(panel.locator(".file-text")).to_contain_text("price: not named")
-    assert violations(page, "file") == []
 
     page.get_by_role("button", name="Explain row 1").click()
     settled(page)

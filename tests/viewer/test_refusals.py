@@ -1,7 +1,6 @@
 """Messages when the server refuses, drains or is unreachable; the page stays usable."""
 
 import re
-from collections.abc import Callable
 from typing import Never
 
 import pytest
@@ -9,15 +8,13 @@ from playwright.sync_api import Page, expect
 
 from sentiment.explain.turns import NoRoom, Turns
 from tests.conftest import RunningServer
-from tests.core.grpc.gate import Gate, in_loop, total
+from tests.core.grpc.gate import Gate, Start, in_loop, total
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
 from tests.viewer.reading import VIEWS, ask, field, settled, show, until
-from tests.viewer.texts import ATTACK, SHORT, review
+from tests.viewer.texts import ATTACK, SHORT
 
 pytestmark = [pytest.mark.needs_tool("chromium"), pytest.mark.usefixtures("awake")]
-
-Start = Callable[..., RunningServer]
 
 
 def says(page: Page, text: str) -> None:
@@ -83,19 +80,9 @@ def test_a_text_over_the_limit_is_refused_with_the_limit(visit: Visit, start: St
     answers(page)
 
 
-def test_a_text_that_is_too_long_is_refused_with_truncation_refuse(visit: Visit, english: RunningServer) -> None:
-    page = visit(address(english.url), refused=True)
-    field(page).fill(review(900))
-    page.locator("#truncation").select_option("refuse")
-    page.get_by_role("button", name="Explain", exact=True).click()
-
-    says(page, "512")
-
-
 def test_an_unreachable_server_is_reported_and_can_come_back(visit: Visit, start: Start) -> None:
     server = start()
-    page = visit(address(server.url, text="bad"), refused=True)
-    settled(page)
+    page = visit.settled(address(server.url, text="bad"), refused=True)
     server.stop()
 
     ask(page, "good")
@@ -162,16 +149,3 @@ def test_markup_in_a_refusal_stays_text(visit: Visit, english: RunningServer) ->
     ask(page, SHORT)
 
     says(page, ATTACK)
-
-
-def test_a_broken_stream_is_reported_and_can_be_retried(visit: Visit, english: RunningServer) -> None:
-    page = visit(english.url, refused=True)
-    header = page.context.request.post(f"{english.url}/v1/explain", data={"text": SHORT}).text().splitlines()[0]
-    page.route("**/v1/explain", lambda route: route.fulfill(status=200, content_type="application/x-ndjson", body=header + "\n"))
-
-    ask(page, SHORT)
-
-    says(page, "ended in the middle")
-    page.unroute("**/v1/explain")
-    page.get_by_role("button", name="Try again").first.click()
-    expect(page.locator(".text-word").first).to_be_visible()

@@ -12,31 +12,19 @@ from sentiment.client import AttentionOptions, Client, ExplainOptions
 from tests.conftest import RunningServer
 from tests.english import NAME
 from tests.viewer.conftest import Visit
-from tests.viewer.reading import VIEWS, number, painted, saved_svg, settled, show, sideways, words
+from tests.viewer.reading import VIEWS, number, settled, show, words
 from tests.viewer.texts import ATTACK, SHORT
 
 pytestmark = pytest.mark.needs_tool("chromium")
 
 TEXT = f"{SHORT} </script> {ATTACK[:25]}"
-PARTS = [
-    "--attention",
-    "maps",
-    "--heads",
-    "--counterfactuals",
-    "--neuron",
-    "1,2,3",
-    "--geometry",
-    "--method",
-    "integrated_gradients",
-    "--method",
-    "occlusion",
-]
+PARTS = "--attention maps --heads --counterfactuals --neuron 1,2,3 --geometry --method integrated_gradients --method occlusion"
 
 
 @pytest.fixture(scope="module")
 def file(english: RunningServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("saved") / "saved page.html"
-    command = [sys.executable, "-m", "sentiment", "explain", TEXT, "--html", str(path), "--target", english.target, *PARTS]
+    command = [sys.executable, "-m", "sentiment", "explain", TEXT, "--html", str(path), "--target", english.target, *PARTS.split()]
     subprocess.run(command, timeout=60, check=True)
     yield path
 
@@ -50,7 +38,7 @@ def opened(visit: Visit, file: Path, fragment: str = "") -> Page:
     return page
 
 
-def test_every_view_of_a_saved_page_works(visit: Visit, file: Path, reader: Client, tmp_path: Path) -> None:
+def test_a_saved_page_shows_what_the_client_gets(visit: Visit, file: Path, reader: Client) -> None:
     page = opened(visit, file)
     found = reader.explain(TEXT, options=ExplainOptions(methods=("integrated_gradients", "occlusion")))
 
@@ -66,27 +54,9 @@ def test_every_view_of_a_saved_page_works(visit: Visit, file: Path, reader: Clie
     page.get_by_role("button", name="What is the least that changes the answer?").click()
     expect(page.locator(".text-found li").first).to_be_visible()
 
-    panel = show(page, "heads")
-    settled(page)
-    assert painted(panel.locator("canvas.heads-canvas").first) > 2000
-    expect(panel.locator(".heads-entry")).to_have_count(72)
-    panel = show(page, "model")
-    settled(page)
-    expect(panel.locator(".model-cell")).to_have_count(72)
-    panel = show(page, "neuron")
-    settled(page)
-    expect(panel.locator(".neuron-summary")).to_contain_text("In layer 1, head 2, token 3")
-    assert painted(panel.locator(".neuron-canvas")) > 10_000
-    panel = show(page, "geometry")
-    settled(page)
-    assert painted(panel.locator(".geometry-canvas")) > 2000
-    expect(panel.locator(".geometry-table tbody tr").first).to_be_visible()
-    panel = show(page, "card")
-    expect(panel).to_contain_text(NAME)
-    for view in ("text", "heads", "model", "neuron", "geometry"):
-        show(page, view)
-        assert saved_svg(page, tmp_path).get("width")
-    assert sideways(page) == 0
+    # Other tests look at all views of a page that is saved with what was recorded.
+    expect(show(page, "neuron").locator(".neuron-summary")).to_contain_text("In layer 1, head 2, token 3")
+    expect(show(page, "card")).to_contain_text(NAME)
 
 
 def test_a_saved_page_says_what_it_does_not_contain(visit: Visit, tmp_path: Path, reader: Client) -> None:

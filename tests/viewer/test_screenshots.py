@@ -5,7 +5,6 @@ tiny bundle, whose sums are the same on all machines.
 """
 
 import io
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from tests.approved import APPROVING
 from tests.conftest import RunningServer, leave_out
 from tests.viewer.browser import DESK, PHONE, address
 from tests.viewer.conftest import Visit
-from tests.viewer.pictures import compared, missing_fonts, save_small
+from tests.viewer.pictures import FONTS, compared, missing_fonts, save_small
 from tests.viewer.reading import settled
 
 pytestmark = pytest.mark.needs_tool("chromium")
@@ -100,8 +99,7 @@ def matches(page: Page, name: str, part: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_view_matches_its_approved_picture(visit: Visit, recorded: str, tmp_path: Path, name: str) -> None:
     view, state, settings = PICTURES[name]
-    page = visit(address(recorded, view, **state), **{"viewport": DESK, **settings})
-    settled(page)
+    page = visit.settled(address(recorded, view, **state), **{"viewport": DESK, **settings})
 
     # Below the answer, which is the same on all of them.
     matches(page, name, "#tabs" if view != "text" else "#answer", tmp_path)
@@ -109,13 +107,10 @@ def test_a_view_matches_its_approved_picture(visit: Visit, recorded: str, tmp_pa
 
 @pytest.mark.usefixtures("fonts")
 @pytest.mark.parametrize("name", ASKED)
-def test_a_view_that_asks_a_server_matches_its_approved_picture(
-    visit: Visit, start: Callable[..., RunningServer], tmp_path: Path, name: str
-) -> None:
+def test_a_view_that_asks_a_server_matches_its_approved_picture(visit: Visit, server: RunningServer, tmp_path: Path, name: str) -> None:
     view, state, settings = ASKED[name]
     # An empty text of the file is refused.
-    page = visit(address(start().url, view, **{"text": "good", **state}), refused=view == "file", **{"viewport": DESK, **settings})
-    settled(page)
+    page = visit.settled(address(server.url, view, **{"text": "good", **state}), refused=view == "file", **{"viewport": DESK, **settings})
     if view == "file":
         file = tmp_path / "texts.csv"
         file.write_text("id,review\n1,a good film\n2,an awful end\n3,a film\n4,\n5,the great and the bad\n")
@@ -132,28 +127,17 @@ def test_a_view_that_asks_a_server_matches_its_approved_picture(
 
 @pytest.mark.parametrize(
     ("families", "missing"),
-    [
-        ("DejaVu Sans", "fonts-noto-color-emoji"),
-        ("DejaVu Sans Mono", "fonts-dejavu-core, fonts-noto-color-emoji"),
-        (None, "fonts-dejavu-core"),
-    ],
+    [("DejaVu Sans", ["fonts-noto-color-emoji"]), ("DejaVu Sans Mono", [*FONTS.values()]), (None, [*FONTS.values()])],
 )
-@pytest.mark.parametrize("require_all", ["", "1"])
-def test_without_their_fonts_the_pictures_are_left_out_by_name(
-    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, tmp_path: Path, families: str | None, missing: str, require_all: str
+def test_fonts_that_the_pictures_need_are_named_if_they_are_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, families: str | None, missing: list[str]
 ) -> None:
     if families is not None:
         (tmp_path / "fc-list").write_text(f"#!/bin/sh\necho '{families},{families} Bold'\n")
         (tmp_path / "fc-list").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("REQUIRE_ALL", require_all)
-    named = set[str]()
-    monkeypatch.setattr("tests.conftest._left_out", named)
 
-    with pytest.raises(pytest.fail.Exception if require_all else pytest.skip.Exception, match=f"{missing}.* not installed"):
-        request.getfixturevalue("fonts")
-
-    assert missing in named.pop()
+    assert missing_fonts() == missing
 
 
 def test_the_approved_pictures_are_complete_and_small() -> None:

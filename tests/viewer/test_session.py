@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, Route, expect
@@ -9,23 +10,16 @@ from playwright.sync_api import Page, Route, expect
 from tests.conftest import RunningServer
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
-from tests.viewer.reading import ask, field, settled, show, words
+from tests.viewer.reading import ask, change, field, settled, show, words
 from tests.viewer.texts import SHORT
 
 pytestmark = pytest.mark.needs_tool("chromium")
 
-ATTENTION = "attention"
 MAPS = 72
 
 
-def asks_for(route: Route, option: str) -> bool:
-    asked = route.request.post_data_json
-    return bool(asked) and option in asked["options"]
-
-
 def test_the_skip_link_moves_the_focus_to_the_view(visit: Visit, english: RunningServer) -> None:
-    page = visit(address(english.url, "heads", text=SHORT))
-    settled(page)
+    page = visit.settled(address(english.url, "heads", text=SHORT))
     before = page.url
 
     page.get_by_role("link", name="Skip to the explanation").press("Enter")
@@ -69,16 +63,8 @@ def test_a_page_opened_while_the_server_starts_retries_by_itself(visit: Visit, e
 
 
 def test_incomplete_attention_is_complete_after_a_retry(visit: Visit, english: RunningServer) -> None:
-    def half(route: Route) -> None:
-        if not asks_for(route, ATTENTION):
-            route.continue_()
-            return
-        response = route.fetch()
-        lines = response.text().splitlines(keepends=True)
-        route.fulfill(response=response, body="".join(lines[: len(lines) // 2]))
-
     page = visit.blank(english.url)
-    page.route("**/v1/explain", half)
+    change(page, "attention", lambda messages: messages[: len(messages) // 2])
     page.goto(address(english.url, "model", text=SHORT))
     broken = page.locator(".failed:visible").filter(has_text="The connection ended in the middle of the explanation.")
     expect(broken).to_be_visible()
@@ -96,15 +82,11 @@ def test_incomplete_attention_is_complete_after_a_retry(visit: Visit, english: R
 
 
 def test_a_changed_model_is_reported_and_a_retry_starts_over(visit: Visit, english: RunningServer) -> None:
-    def of_another(route: Route) -> None:
-        if not asks_for(route, ATTENTION):
-            route.continue_()
-            return
-        response = route.fetch()
-        route.fulfill(response=response, body=re.sub(r'"digest": "[0-9a-f]{64}"', f'"digest": "{"0" * 64}"', response.text()))
+    def of_another(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return json.loads(re.sub(r'"digest": "[0-9a-f]{64}"', f'"digest": "{"0" * 64}"', json.dumps(messages)))
 
     page = visit.blank(english.url)
-    page.route("**/v1/explain", of_another)
+    change(page, "attention", of_another)
     page.goto(address(english.url, "model", text=SHORT))
     changed = page.locator(".failed:visible").filter(has_text="The model of the server has changed.")
     expect(changed).to_be_visible()
@@ -117,8 +99,7 @@ def test_a_changed_model_is_reported_and_a_retry_starts_over(visit: Visit, engli
 
 
 def test_words_left_out_are_forgotten_with_a_new_request(visit: Visit, english: RunningServer) -> None:
-    page = visit(address(english.url, text=SHORT, without="2"))
-    settled(page)
+    page = visit.settled(address(english.url, text=SHORT, without="2"))
     expect(page.locator(".text-word.struck")).to_have_count(1)
 
     page.get_by_label("Long text").select_option("head_tail")
@@ -130,8 +111,7 @@ def test_words_left_out_are_forgotten_with_a_new_request(visit: Visit, english: 
 
 
 def test_a_changed_text_is_marked_as_not_explained_yet(visit: Visit, english: RunningServer) -> None:
-    page = visit(address(english.url, text="I hated it."))
-    settled(page)
+    page = visit.settled(address(english.url, text="I hated it."))
     told = page.get_by_text("Not explained yet")
 
     field(page).fill("Wonderful!")
@@ -141,8 +121,7 @@ def test_a_changed_text_is_marked_as_not_explained_yet(visit: Visit, english: Ru
 
 
 def test_white_space_is_not_sent(visit: Visit, english: RunningServer) -> None:
-    page = visit(address(english.url, text="I hated it."))
-    settled(page)
+    page = visit.settled(address(english.url, text="I hated it."))
 
     ask(page, "   ")
 
@@ -151,8 +130,7 @@ def test_white_space_is_not_sent(visit: Visit, english: RunningServer) -> None:
 
 
 def test_title_legend_and_announcement_describe_the_shown_text(visit: Visit, english: RunningServer) -> None:
-    page = visit(address(english.url, text="a good film"))
-    settled(page)
+    page = visit.settled(address(english.url, text="a good film"))
     first = legend(page)
     expect(page.locator("#live")).to_contain_text("positive, probability 0.")
 
@@ -177,8 +155,7 @@ def test_a_final_failure_has_no_retry_button(visit: Visit, english: RunningServe
 
 
 def test_lists_of_heads_are_one_tab_stop_each(visit: Visit, english: RunningServer) -> None:
-    page = visit(address(english.url, text=SHORT))
-    settled(page)
+    page = visit.settled(address(english.url, text=SHORT))
     show(page, "heads")
     settled(page)
     chips, ranking = page.locator(".heads-chips"), page.locator(".heads-ranking")

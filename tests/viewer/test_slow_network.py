@@ -1,7 +1,6 @@
 """The page at 1 Mbit/s: it can be used, and takes little off the network. How soon is printed: it depends on what else the machine does."""
 
 import time
-from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import expect
@@ -12,15 +11,14 @@ from tests.viewer.reading import ask
 
 pytestmark = pytest.mark.needs_tool("chromium")
 
-Start = Callable[..., RunningServer]
 BYTES_PER_S = 1e6 / 8
 LATENCY_MS = 40
 # Of all files with their headers, not compressed; 3 s at this speed.
 BYTES_MAX = 400_000
 
 
-def test_a_first_visit_at_1_mbit_takes_few_bytes_and_a_second_takes_next_to_nothing(visit: Visit, start: Start) -> None:
-    url = start().url
+def test_a_first_visit_at_1_mbit_takes_few_bytes_and_a_second_takes_next_to_nothing(visit: Visit, server: RunningServer) -> None:
+    url = server.url
     page = visit.blank(url)
     # Answers that are replayed would switch the cache of the browser off.
     page.context.unroute_all()

@@ -1,20 +1,19 @@
 """Terms of each view on demand, examples at the start, and links without the text."""
 
 import re
-from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.conftest import RunningServer
+from tests.core.grpc.gate import Start
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
 from tests.viewer.reading import ASKING, VIEWS, ask, field, settled, show
 
 pytestmark = pytest.mark.needs_tool("chromium")
 
-Start = Callable[..., RunningServer]
 # Of each view, a term that it cannot be read without.
 NEEDED = {
     "text": ("undecided", "logit", "Shapley value", "evidence"),
@@ -28,8 +27,8 @@ NEEDED = {
 }
 
 
-def test_each_view_says_its_terms_in_a_line_each_by_keyboard(visit: Visit, start: Start) -> None:
-    page = visit(start().url)
+def test_each_view_says_its_terms_in_a_line_each_by_keyboard(visit: Visit, server: RunningServer) -> None:
+    page = visit(server.url)
     button = page.get_by_role("button", name="Terms")
     expect(button).to_have_attribute("aria-expanded", "false")
     expect(page.locator("#terms-list")).to_be_hidden()
@@ -48,8 +47,8 @@ def test_each_view_says_its_terms_in_a_line_each_by_keyboard(visit: Visit, start
     expect(page.locator("#terms-list")).to_be_hidden()
 
 
-def test_an_example_is_explained_by_one_click(visit: Visit, start: Start) -> None:
-    page = visit(start().url)
+def test_an_example_is_explained_by_one_click(visit: Visit, server: RunningServer) -> None:
+    page = visit(server.url)
     examples = page.get_by_role("list", name="Examples").get_by_role("button")
     kinds = examples.all_inner_texts()
     assert [kind.split("\n")[0] for kind in kinds] == ["Negation", "Contrast", "Irony", "Dry irony", "No opinion", "Long review"]
@@ -78,18 +77,17 @@ def copied(page: Page, button: str) -> dict[str, str]:
     return {key: value for key, (value,) in parse_qs(address.fragment).items()}
 
 
-def test_a_link_without_the_text_has_the_settings_and_nothing_of_the_text(visit: Visit, start: Start) -> None:
+def test_a_link_without_the_text_has_the_settings_and_nothing_of_the_text(visit: Visit, server: RunningServer) -> None:
     settings = {"view": "compare", "method": "occlusion", "label": "negative", "numbers": "0", "theme": "dark"}
     of_text = {"text": "a good film", "other": "a bad film", "without": "1", "lock": "2", "token": "2"}
-    page = visit(address(start().url, **settings, **of_text), permissions=["clipboard-read", "clipboard-write"])
-    settled(page)
+    page = visit.settled(address(server.url, **settings, **of_text), permissions=["clipboard-read", "clipboard-write"])
 
     assert copied(page, "Copy without text") == settings
     assert copied(page, "Copy address") == settings | of_text
 
 
-def test_a_link_without_the_text_waits_for_one_and_keeps_its_settings(visit: Visit, start: Start) -> None:
-    page = visit(address(start().url, method="occlusion", label="negative"))
+def test_a_link_without_the_text_waits_for_one_and_keeps_its_settings(visit: Visit, server: RunningServer) -> None:
+    page = visit(address(server.url, method="occlusion", label="negative"))
 
     ask(page, "a good film")
     settled(page)

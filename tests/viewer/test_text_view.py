@@ -5,7 +5,7 @@ from playwright.sync_api import Page, expect
 
 from sentiment.cli.explanation_text import _sentences, _written
 from sentiment.client import Client, ExplainOptions
-from sentiment.client.explanations import Counterfactual, Explanation
+from sentiment.client.explanations import Explanation
 from tests.conftest import RunningServer
 from tests.models.tiny_families import MAX_TOKENS
 from tests.viewer.browser import address
@@ -48,8 +48,7 @@ def shows(page: Page, found: Explanation, method: str) -> None:
 
 @pytest.mark.parametrize("method", ["integrated_gradients", "gradient_x_input", "occlusion", "shapley", "two_step_shapley"])
 def test_word_values_match_the_python_client(visit: Visit, english: RunningServer, reader: Client, method: str) -> None:
-    page = visit(address(english.url, text=SHORT))
-    settled(page)
+    page = visit.settled(address(english.url, text=SHORT))
 
     page.get_by_label("Method").select_option(method)
     settled(page)
@@ -59,8 +58,7 @@ def test_word_values_match_the_python_client(visit: Visit, english: RunningServe
 
 
 def test_a_text_longer_than_any_studied_shows_the_replaced_method(visit: Visit, english: RunningServer, reader: Client) -> None:
-    page = visit(address(english.url, text=LONGER))
-    settled(page)
+    page = visit.settled(address(english.url, text=LONGER))
     method = page.get_by_label("Method")
 
     expect(method).to_have_value("two_step_shapley")
@@ -77,8 +75,7 @@ def test_a_text_longer_than_any_studied_shows_the_replaced_method(visit: Visit, 
 
 
 def test_a_long_text_has_a_table_of_sentences_that_matches_the_terminal(visit: Visit, english: RunningServer, reader: Client) -> None:
-    page = visit(address(english.url, text=LONGER))
-    settled(page)
+    page = visit.settled(address(english.url, text=LONGER))
     found = reader.explain(LONGER)
     sentences = _sentences(found, found.attributions["two_step_shapley"])
 
@@ -99,8 +96,7 @@ def test_a_long_text_has_a_table_of_sentences_that_matches_the_terminal(visit: V
 
 
 def test_the_other_label_can_be_explained(visit: Visit, english: RunningServer, reader: Client) -> None:
-    page = visit(address(english.url, text=SHORT))
-    settled(page)
+    page = visit.settled(address(english.url, text=SHORT))
 
     page.get_by_label("Label that is explained").select_option("positive")
     settled(page)
@@ -125,8 +121,7 @@ def test_equal_values_towards_a_label_have_equal_colours_in_every_text(visit: Vi
 
 
 def test_the_answer_without_a_word_matches_the_python_client(visit: Visit, english: RunningServer, reader: Client) -> None:
-    page = visit(address(english.url, text=SHORT))
-    settled(page)
+    page = visit.settled(address(english.url, text=SHORT))
     dull = next(index for index, button in enumerate(words(page)) if button["name"].startswith("dull"))
 
     page.get_by_role("button", name="dull").click()
@@ -149,9 +144,9 @@ def test_several_words_are_left_out_at_once(visit: Visit, english: RunningServer
 
 
 def test_counterfactuals_match_the_python_client(visit: Visit, english: RunningServer, reader: Client) -> None:
-    page = visit(address(english.url, text=SHORT))
-    settled(page)
-    flip, keep = sets(reader)
+    page = visit.settled(address(english.url, text=SHORT))
+    found = reader.explain(SHORT, options=ExplainOptions(counterfactuals=True)).counterfactuals
+    flip, keep = (next(one for one in found if one.kind == kind) for kind in ("flip", "keep"))
 
     page.get_by_role("button", name=LEAST).click()
 
@@ -165,15 +160,8 @@ def test_counterfactuals_match_the_python_client(visit: Visit, english: RunningS
     assert [int(word.get_attribute("data-word") or -1) for word in page.locator(".text-word.kept").all()] == [*keep.words]
 
 
-def sets(reader: Client) -> tuple[Counterfactual, Counterfactual]:
-    found = reader.explain(SHORT, options=ExplainOptions(counterfactuals=True)).counterfactuals
-    flip, keep = (next(one for one in found if one.kind == kind) for kind in ("flip", "keep"))
-    return flip, keep
-
-
 def test_emoji_and_right_to_left_words_keep_their_places(visit: Visit, english: RunningServer, reader: Client) -> None:
-    page = visit(address(english.url, text=MIXED))
-    settled(page)
+    page = visit.settled(address(english.url, text=MIXED))
 
     found = reader.explain(MIXED)
 
@@ -192,8 +180,7 @@ def test_emoji_and_right_to_left_words_keep_their_places(visit: Visit, english: 
 
 
 def test_a_pair_shows_both_texts(visit: Visit, paired: RunningServer) -> None:
-    page = visit(address(paired.url, text=PAIR[0], pair=PAIR[1]))
-    settled(page)
+    page = visit.settled(address(paired.url, text=PAIR[0], pair=PAIR[1]))
 
     with paired.client(timeout_s=60) as client:
         found = client.explain(*PAIR)
@@ -206,8 +193,7 @@ def test_a_pair_shows_both_texts(visit: Visit, paired: RunningServer) -> None:
 
 def test_the_unread_part_of_a_long_text_is_shown_and_marked(visit: Visit, paired: RunningServer) -> None:
     text = review(3 * MAX_TOKENS)
-    page = visit(address(paired.url, text=text))
-    settled(page)
+    page = visit.settled(address(paired.url, text=text))
 
     with paired.client(timeout_s=60) as client:
         found = client.explain(text)

@@ -56,7 +56,7 @@ def parts() -> dict[str, Asset]:
 
 
 class Elements(HTMLParser):
-    """The scripts and styles of a page as a browser parts them: attributes and content of each."""
+    """The scripts, styles and frames of a page as a browser parts them: attributes and content of each."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Elements(HTMLParser):
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         if tag == "meta":
             self.metas.append(dict(attributes))
-        if tag in ("script", "style"):
+        if tag in ("script", "style", "iframe"):
             self._open, self._content = (tag, dict(attributes)), ""
 
     def handle_data(self, content: str) -> None:
@@ -219,15 +219,7 @@ def test_the_frame_is_sandboxed() -> None:
 
     frame = notebook_frame(page)
 
-    class Frames(HTMLParser):
-        found: list[tuple[str, dict[str, str | None]]] = []  # noqa: RUF012  # of one page
-
-        def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-            self.found.append((tag, dict(attributes)))
-
-    parser = Frames()
-    parser.feed(frame)
-    ((tag, attributes),) = parser.found
+    ((tag, attributes, _),) = Elements(frame).found
     assert (tag, attributes["sandbox"], attributes["srcdoc"]) == ("iframe", "allow-scripts allow-downloads", page)
     assert frame.count("<") == frame.count(">") == 2
     assert html.unescape(frame) != frame

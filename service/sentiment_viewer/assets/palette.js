@@ -3,7 +3,7 @@ import {isDark} from "./theme.js";
 
 // Searched for the largest least difference (CIEDE2000) between any two, seen normally and with protanopia, deuteranopia and
 // tritanopia, at a contrast of 3 to 1 or more with the panel. More heads are harder to tell apart, so there is a table for each range.
-// tests/viewer/test_palette.py measures them.
+// tests/viewer/test_palette.py holds them to their differences, in Oklab.
 const PALETTE_LIGHT = {
   8: ["#4b0f1e", "#4b5a00", "#2d0f5a", "#3c9696", "#d21e69", "#4b00e1", "#a58700", "#9669ff"],
   12: ["#a52d00", "#5a0000", "#699600", "#3c0f3c", "#a578a5", "#00784b", "#004b3c", "#3c78ff", "#1e0096", "#0f1eff", "#874b78", "#e15a78"],

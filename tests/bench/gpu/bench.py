@@ -5,7 +5,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +16,38 @@ from tests.bench.gpu.wheels import PEERS, why_not, with_libraries, with_peer
 # A child imports its libraries and initializes CUDA within this time, or within this share of what is left.
 START_S_MAX, START_SHARE = 60.0, 0.3
 
+COMPANY = {"texts": 200, "longest": 512, "batches": (2, 7, 33, 64)}
+
 Figures = Mapping[str, float | Rounds]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured. ``models``: the models used as BERT-base and MiniLM-L6; ``budgets``: the batch sizes to try, in tokens.
+    """How much is measured, on a GPU if not said otherwise.
 
+    ``models``: those used as BERT-base and MiniLM-L6; ``budgets``: the batch sizes to try, in tokens; ``company``: of ``Inside.company``.
     ``warm_s``, ``load_s``, ``steady_s``: seconds of a load that is not measured, of each closed loop, and of each open loop.
     """
 
     device: str
-    models: Mapping[str, str]
-    gemm_width: int
-    gemm_s: float
-    copy_bytes: int
-    budgets: tuple[int, ...]
-    served_tokens: int
-    rounds: int
-    cell_s: float
-    company: Mapping[str, Any]  # Any: of ``Inside.company``
     clients: int
-    in_flight: int
-    batch_items: int
-    warm_s: float
-    load_s: float
-    steady_s: float
     front_ends: int
-    compile_s: float
-    stream_items: int
+    models: Mapping[str, str] = field(default_factory=lambda: {"base": "bert-base", "l6": "minilm-l6"})
+    gemm_width: int = 8192
+    gemm_s: float = 0.25
+    copy_bytes: int = 2**28
+    budgets: tuple[int, ...] = (4096, 16_384, 32_768)
+    served_tokens: int = 16_384
+    rounds: int = 5
+    cell_s: float = 0.06
+    company: Mapping[str, Any] = field(default_factory=lambda: COMPANY)  # Any: arguments of several types
+    in_flight: int = 512
+    batch_items: int = 64
+    warm_s: float = 0.8
+    load_s: float = 2.5
+    steady_s: float = 30.0
+    compile_s: float = 20.0
+    stream_items: int = 256
     server_flags: tuple[str, ...] = ()
 
     @property
@@ -55,51 +58,29 @@ class Plan:
 
 def plan_of(device: str, cores: int) -> Plan:
     """The plan for a GPU, or a small one for a trial on a CPU, which takes the same way, with as many calls in flight."""
-    in_flight, clients = 512, max(1, min(7, cores // 2))
-    if device == "cpu":
-        return Plan(
-            device=device,
-            models={"base": "tiny-base", "l6": "tiny-l6"},
-            gemm_width=128,
-            gemm_s=0.02,
-            copy_bytes=2**20,
-            budgets=(256,),
-            served_tokens=256,
-            rounds=1,
-            cell_s=0.01,
-            company={"texts": 4, "longest": 32, "batches": (3,)},
-            clients=1,
-            in_flight=in_flight,
-            batch_items=8,
-            warm_s=0.0,
-            load_s=0.3,
-            steady_s=0.5,
-            front_ends=1,
-            compile_s=60.0,
-            stream_items=4,
-            # A batch of 16,384 tokens, the default, takes seconds on a CPU.
-            server_flags=("--batch-tokens-max", "512", "--batch-rows-max", "8"),
-        )
+    if device != "cpu":
+        return Plan(device, clients=max(1, min(7, cores // 2)), front_ends=max(1, min(6, cores // 2 - 1)))
     return Plan(
-        device=device,
-        models={"base": "bert-base", "l6": "minilm-l6"},
-        gemm_width=8192,
-        gemm_s=0.25,
-        copy_bytes=2**28,
-        budgets=(4096, 16_384, 32_768),
-        served_tokens=16_384,
-        rounds=5,
-        cell_s=0.06,
-        company={"texts": 200, "longest": 512, "batches": (2, 7, 33, 64)},
-        clients=clients,
-        in_flight=in_flight,
-        batch_items=64,
-        warm_s=0.8,
-        load_s=2.5,
-        steady_s=30.0,
-        front_ends=max(1, min(6, cores // 2 - 1)),
-        compile_s=20.0,
-        stream_items=256,
+        device,
+        clients=1,
+        front_ends=1,
+        models={"base": "tiny-base", "l6": "tiny-l6"},
+        gemm_width=128,
+        gemm_s=0.02,
+        copy_bytes=2**20,
+        budgets=(256,),
+        served_tokens=256,
+        rounds=1,
+        cell_s=0.01,
+        company={"texts": 4, "longest": 32, "batches": (3,)},
+        batch_items=8,
+        warm_s=0.0,
+        load_s=0.3,
+        steady_s=0.5,
+        compile_s=60.0,
+        stream_items=4,
+        # A batch of 16,384 tokens, the default, takes seconds on a CPU.
+        server_flags=("--batch-tokens-max", "512", "--batch-rows-max", "8"),
     )
 
 

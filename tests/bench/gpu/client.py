@@ -164,7 +164,8 @@ class Client:
         return await load.close()
 
     async def _load(self, channels: int, seed: int) -> Load:
-        begin = seed * 31 % len(self.texts)
+        # A prime, so that no two clients send a text at the same time.
+        begin = seed * 7919 % len(self.texts)
         load = Load(self.target, [*self.texts[begin:], *self.texts[:begin]], channels)
         await load.connect()
         load.begin()

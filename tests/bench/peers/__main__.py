@@ -10,7 +10,6 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from tests.bench.peers.environments import (
     SHARED,
     Peer,
     PeerFailed,
-    Tuning,
     find,
     install,
     version,
@@ -35,8 +33,7 @@ from tests.bench.peers.in_process import InProcess
 from tests.bench.peers.processes import Running, start, start_ours
 from tests.bench.peers.rows import LATENCY_TIMES
 from tests.bench.peers.table import OURS, to_section, write
-from tests.bench.peers.tune import tune
-from tests.bench.processes import idle_share
+from tests.bench.processes import idle_share, processor
 
 IDLE_MIN = 0.9
 
@@ -71,8 +68,8 @@ async def run(found: Found, peers: list[Peer], bundle: Path, turn: int) -> None:
             await bench.end()
 
 
-def _start(peer: Peer, tuning: Tuning, bundle: Path) -> Running:
-    return start(peer, tuning, str(bundle), cores_granted())
+def _start(peer: Peer, most: int, bundle: Path) -> Running:
+    return start(peer, most, str(bundle), cores_granted())
 
 
 def reading_heads(bundle: Path) -> Path:
@@ -126,7 +123,7 @@ def about(peers: list[Peer], seconds: float, rounds: int) -> dict[str, Any]:
         "seconds": seconds,
         "rounds": rounds,
         "shared": SHARED,
-        "peers": {peer.name: {"version": version(peer), "short": asdict(peer.short), "mixed": asdict(peer.mixed)} for peer in peers},
+        "peers": {peer.name: {"version": version(peer), "rows_short": peer.short, "rows_mixed": peer.mixed} for peer in peers},
         "not_measured": NOT_MEASURED,
     }
 
@@ -140,16 +137,6 @@ def report(output: Path, found: Found, meta: dict[str, Any]) -> None:
     print(text)
 
 
-def processor() -> str:
-    """Its name, and the widest of the instructions for products of int8 that it has, since they decide the speed."""
-    lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
-    fields = {name.strip(): value.strip() for name, _, value in lines}
-    flags = set(fields.get("flags", "").split())
-    kinds = {"AMX": {"amx_int8"}, "VNNI": {"avx512_vnni", "avx_vnni"}, "AVX2 alone": {"avx2"}}
-    kind = next((kind for kind, needed in kinds.items() if needed & flags), "none of AMX, VNNI and AVX2")
-    return f"{fields.get('model name', platform.machine())} with {kind}"
-
-
 def main() -> int:
     """Run the benchmark; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peers", description=__doc__)
@@ -157,7 +144,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=8.0, help=f"how long a load is held; for latencies {LATENCY_TIMES:g} times that")
     parser.add_argument("--rounds", type=int, default=3, help="how often all is measured; the table has the medians and the spread")
     parser.add_argument("--model", default="english", help="the bundle")
-    parser.add_argument("--tune", action="store_true", help="try batches and waits of the peers instead, and show them")
     parser.add_argument("--output", type=Path, default=FOLDER.with_suffix(".json"))
     options = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -167,11 +153,6 @@ def main() -> int:
     bundle = reading_heads(find_bundle(options.model, bundle_roots([])))
     try:
         peers = [find(name) for name in options.only.split(",") if name]
-        if options.tune:
-            for peer in peers:
-                install(peer)
-                asyncio.run(tune(peer, str(bundle), cores_granted(), options.seconds))
-            return 0
     except PeerFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

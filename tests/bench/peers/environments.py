@@ -19,27 +19,19 @@ class PeerFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
-    """A peer's largest batch, and how long a batch waits for more texts."""
-
-    rows: int = 1
-    delay_ms: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Peer:
     """Another server, or another way to run the model. Its module in ``servers`` explains its tuning.
 
-    ``protocol``: how it is called (``in-process``: lines of JSON). ``short`` and ``mixed``: its tuning for short texts and for texts of
-    mixed lengths. ``ports``: additional ports. ``python``: the interpreter, if it needs a certain one. ``weights``: what it computes with
-    instead of our graph; some of its answers may then differ from ours. ``environment``: of which peer, if it has none of its own.
+    ``protocol``: how it is called (``in-process``: lines of JSON). ``short`` and ``mixed``: its largest batch of short texts and of texts
+    of mixed lengths. ``ports``: additional ports. ``python``: the interpreter, if it needs a certain one. ``weights``: what it computes
+    with instead of our graph; some of its answers may then differ from ours. ``environment``: of which peer, if it has none of its own.
     """
 
     name: str
     protocol: str
     packages: tuple[str, ...]
-    short: Tuning = Tuning()
-    mixed: Tuning = Tuning()
+    short: int = 1
+    mixed: int = 1
     ports: int = 0
     python: str = sys.executable
     weights: str = ""
@@ -66,17 +58,15 @@ _CTRANSLATE2 = (
     "numpy>=2",
     SHARED[1],
 )
-# Tunings: the best of `python -m tests.bench.peers --tune`. Good batching of short texts is bad for mixed ones, so each peer has two.
+# Tunings: the best that `tests/bench/peers/tune.py at 8eafeab` found. Good batching of short texts is bad for mixed ones, so each peer
+# has two.
 PEERS = (
     # Debian's Python: under CPython 3.11.7 PyTriton's workers do not start (multiprocessing's resource tracker has no _recursion_count).
-    Peer("triton", "oip", ("nvidia-pytriton==0.7.0", *SHARED), short=Tuning(8), ports=2, python="/usr/bin/python3.11"),
-    Peer("litserve", "http", ("litserve==0.2.19", *SHARED), short=Tuning(4, 1.0)),
-    Peer("bentoml", "http", ("bentoml==1.4.39", *SHARED), short=Tuning(4)),
+    Peer("triton", "oip", ("nvidia-pytriton==0.7.0", *SHARED), short=8, ports=2, python="/usr/bin/python3.11"),
     Peer("fastapi", "http", ("fastapi==0.165.0", "uvicorn[standard]==0.54.0", *SHARED)),
     Peer("grpcaio", "grpc", (f"grpcio=={importlib.metadata.version('grpcio')}", "grpcio-tools", *SHARED)),
     Peer("ctranslate2_fastapi", "http", _CTRANSLATE2, weights="its own int8", environment="ctranslate2"),
-    Peer("ctranslate2", "in-process", _CTRANSLATE2, Tuning(32), Tuning(32), weights="its own int8"),
-    Peer("openvino", "in-process", ("openvino==2026.4.1", "nncf==3.4.0", *SHARED), Tuning(32), Tuning(32), weights="its own int8"),
+    Peer("ctranslate2", "in-process", _CTRANSLATE2, 32, 32, weights="its own int8"),
 )
 
 # Peers that are not servers.

@@ -24,7 +24,7 @@ class Passed:
 
 
 class InProcess:
-    """A started process such as ``servers/openvino.py``."""
+    """A started process such as ``servers/ctranslate2.py``."""
 
     def __init__(self, running: Running) -> None:
         self._running = running

@@ -14,7 +14,7 @@ from typing import IO
 
 import psutil
 
-from tests.bench.peers.environments import ROOT, Peer, PeerFailed, Tuning
+from tests.bench.peers.environments import ROOT, Peer, PeerFailed
 from tests.bench.peers.servers.options import VARIABLE, Options
 from tests.bench.processes import start_server
 
@@ -135,17 +135,16 @@ def start_ours(bundle: Path) -> Running:
     return Running("ours", "grpc", process, target)
 
 
-def start(peer: Peer, tuning: Tuning, bundle: str, instances: int) -> Running:
+def start(peer: Peer, rows: int, bundle: str, instances: int) -> Running:
     """Start a peer. It is not ready yet."""
     ports = _free_ports(1 + peer.ports)
-    options = Options(bundle, ports[0], tuple(ports[1:]), instances, tuning.rows, tuning.delay_ms)
+    options = Options(bundle, ports[0], tuple(ports[1:]), instances, rows)
     environment = {
         **os.environ,
         VARIABLE: json.dumps(asdict(options)),
         "PYTHONPATH": str(ROOT),
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": str(instances) if peer.protocol == "in-process" else "1",
-        "BENTOML_DO_NOT_TRACK": "true",
     }
     in_process = peer.protocol == "in-process"
     log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # Running keeps it

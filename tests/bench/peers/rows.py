@@ -183,15 +183,15 @@ def in_process(found: Found, peer: Peer, asked: InProcess) -> None:
         found.note_labels(peer.name, peer.weights, answers)
     elif wrong := differing(found.right, answers, SAME):
         raise PeerFailed(f"{peer.name}: {wrong} of {len(answers)} answers differ from those of {OURS}")
-    for mix, texts, tuning in (("short", SHORT_TEXTS, peer.short), ("mixed", MIXED_TEXTS, peer.mixed)):
+    for mix, texts, rows in (("short", SHORT_TEXTS, peer.short), ("mixed", MIXED_TEXTS, peer.mixed)):
         passes: list[Passed] = []
         begun = time.perf_counter()
         while not passes or time.perf_counter() - begun < found.seconds:
-            passes.append(asked.run(texts[:PASS_TEXTS], tuning.rows))
+            passes.append(asked.run(texts[:PASS_TEXTS], rows))
         found.put(f"throughput_{mix}", peer.name, PASS_TEXTS / statistics.median(each.seconds for each in passes))
         found.put(f"core_ms_{mix}", peer.name, statistics.median(each.core_s for each in passes) / PASS_TEXTS * 1e3)
     found.put("p50_ms_c1", peer.name, statistics.median(asked.run([text], 1).seconds for text in SHORT_TEXTS[:MATES_TEXTS]) * 1e3)
     texts = MIXED_TEXTS[:MATES_TEXTS]
     alone = [asked.run([text], 1).answers[0] for text in texts]
-    amid = asked.run(MIXED_TEXTS, peer.mixed.rows).answers[:MATES_TEXTS]
+    amid = asked.run(MIXED_TEXTS, peer.mixed).answers[:MATES_TEXTS]
     found.put("moved", peer.name, differing(alone, amid, MOVED))

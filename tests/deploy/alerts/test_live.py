@@ -3,23 +3,25 @@
 import asyncio
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from sentiment.client import AsyncClient
+from sentiment.client import AsyncClient, CallFailed
 from sentiment.observability import expected_accuracy
 from sentiment.settings import Settings
 from tests.conftest import RunningServer
 from tests.deploy.alerts.expressions import Query, everything
-from tests.deploy.alerts.load import Caller
-from tests.deploy.alerts.watching import Found, Prometheus
+from tests.deploy.alerts.watching import Prometheus
 from tests.tiny import WEIGHTS
 
 TEXTS = [" ".join(list(WEIGHTS)[:words]) for words in range(1, 25)]
 # It takes about 15 s.
 WAIT_S = 60.0
+TIMEOUT_S, IMPATIENT_S = 2.0, 0.02
 
 
 class Meter:
@@ -52,22 +54,45 @@ def within_seconds(query: Query) -> str:
     return query.without_thresholds().replace(":5m]", ":10s]")
 
 
-def has_data(found: Found) -> bool:
-    """Whether there is a finite number."""
-    return any(math.isfinite(value) for _, points in found for _, value in points)
+async def call(client: AsyncClient) -> None:
+    """Calls of every kind, good and bad, so that every metric of a server moves."""
+
+    async def items() -> AsyncIterator[tuple[str, str]]:
+        for number, text in enumerate(TEXTS):
+            yield str(number), text
+
+    async def stream() -> None:
+        async for _ in client.classify_stream(items()):
+            pass
+
+    kinds: list[Callable[[], Awaitable[object]]] = [
+        *(partial(client.classify, text, timeout_s=TIMEOUT_S) for text in TEXTS),
+        partial(client.classify, TEXTS[-1], timeout_s=IMPATIENT_S),
+        lambda: asyncio.wait_for(client.classify(TEXTS[-1]), IMPATIENT_S),
+        partial(client.classify, ""),
+        partial(client.classify, TEXTS[0], model="nosuch"),
+        partial(client.classify_batch, TEXTS),
+        stream,
+        partial(client.explain, TEXTS[0], timeout_s=10 * TIMEOUT_S),
+    ]
+    while True:
+        for one in kinds:
+            with suppress(CallFailed, TimeoutError):
+                await one()
 
 
 @pytest.mark.needs_tool("prometheus")
 async def test_every_expression_of_rules_and_board_has_data(server: RunningServer, awake: None, tmp_path: Path) -> None:
     missing: list[Query] = list(everything())
-    with Prometheus(tmp_path, {"pod-a": server.url.removeprefix("http://")}) as prometheus:
+    with Prometheus(tmp_path, server.url.removeprefix("http://")) as prometheus:
         async with AsyncClient(server.target) as client:
-            calls = asyncio.create_task(Caller(client, TEXTS, seed=0).call(lambda: 40.0))
+            calls = asyncio.create_task(call(client))
             give_up_at = time.monotonic() + WAIT_S
             while missing and time.monotonic() < give_up_at and not calls.done():
                 # Prometheus does not signal that it has scraped.
                 await asyncio.sleep(0.5)
-                missing = [query for query in missing if not has_data(await asyncio.to_thread(prometheus.query, within_seconds(query)))]
+                found = {query: await asyncio.to_thread(prometheus.query, within_seconds(query)) for query in missing}
+                missing = [query for query, values in found.items() if not any(map(math.isfinite, values))]
             calls.cancel()
             await asyncio.wait({calls})
         rules = prometheus.rules()

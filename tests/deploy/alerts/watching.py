@@ -1,11 +1,10 @@
-"""A real Prometheus on a free local port. It scrapes real servers every second and evaluates the real rules."""
+"""A real Prometheus on a free local port. It scrapes a real server every second and evaluates the real rules."""
 
 import json
 import subprocess
 import threading
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,31 +12,17 @@ import yaml
 
 from tests.deploy.alerts.expressions import RULES
 
-# Labels of a series, and its points: seconds since the epoch, value.
-Found = list[tuple[dict[str, str], list[tuple[float, float]]]]
-
 
 class Prometheus:
     """A context manager; its data are in ``folder``."""
 
-    def __init__(self, folder: Path, targets: Mapping[str, str]) -> None:
-        """Configure the targets.
-
-        Args:
-            folder: an empty folder.
-            targets: HTTP address of each server, by its label ``pod``.
-        """
+    def __init__(self, folder: Path, target: str) -> None:
+        """``folder``: an empty one; ``target``: the HTTP address of the server."""
+        scraped = {"targets": [target], "labels": {"namespace": "default", "pod": "pod-a"}}
         config = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(RULES)],
-            "scrape_configs": [
-                {
-                    "job_name": "sentiment",
-                    "static_configs": [
-                        {"targets": [target], "labels": {"namespace": "default", "pod": pod}} for pod, target in targets.items()
-                    ],
-                }
-            ],
+            "scrape_configs": [{"job_name": "sentiment", "static_configs": [scraped]}],
         }
         self._config = folder / "prometheus.yaml"
         self._config.write_text(yaml.safe_dump(config))
@@ -67,13 +52,13 @@ class Prometheus:
         assert self._process.stderr is not None
         self._process.stderr.close()
 
-    def query(self, expression: str) -> Found:
-        """The current value of an expression.
+    def query(self, expression: str) -> list[float]:
+        """The current values of an expression, of each series.
 
         Raises:
             urllib.error.HTTPError: the expression is not PromQL.
         """
-        return [(series["metric"], [_point(series["value"])]) for series in self._get("query", query=expression)["result"]]
+        return [float(series["value"][1]) for series in self._get("query", query=expression)["result"]]
 
     def rules(self) -> list[dict[str, Any]]:
         """All rules with their health and last error."""
@@ -83,7 +68,3 @@ class Prometheus:
         with urllib.request.urlopen(f"{self.url}/api/v1/{what}?{urllib.parse.urlencode(arguments)}", timeout=10) as response:
             answer: dict[str, Any] = json.load(response)["data"]
         return answer
-
-
-def _point(value: list[Any]) -> tuple[float, float]:
-    return float(value[0]), float(value[1])

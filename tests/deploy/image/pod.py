@@ -1,10 +1,9 @@
 """The chart's pod, played by podman: what is asked of the kubelet is asked of it."""
 
 import json
-import socket
 import subprocess
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import yaml
 
 from tests.deploy.chart.manifests import made_by, of_kind
 from tests.deploy.image.store import CGROUPS, IMAGE, Store
+from tests.programs import free_ports
 
 NAME = "image-check"
 PORTS = {"SENTIMENT_GRPC_LISTEN": "grpc", "SENTIMENT_HTTP_LISTEN": "http"}
@@ -36,7 +36,7 @@ def chart_pod(cpu: str = "", memory: str = "") -> Document:
     if not cpu:
         del container["resources"]
     listens = [variable for variable in container["env"] if variable["name"] in PORTS]
-    for variable, port in zip(listens, _free_ports(len(listens)), strict=True):
+    for variable, port in zip(listens, free_ports(len(listens)), strict=True):
         variable["value"] = f"127.0.0.1:{port}"
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": NAME, "labels": template["metadata"]["labels"]}, "spec": spec}
 
@@ -143,12 +143,3 @@ def _groups(pid: int) -> dict[str, Path]:
             found[controller] = CGROUPS / controller / path.lstrip("/")
     unified = CGROUPS / found.pop("", Path()).relative_to(CGROUPS) if "" in found else CGROUPS
     return {"cpu": unified, "memory": unified, **found}
-
-
-def _free_ports(number: int) -> list[int]:
-    """Different ones: all are held until the last is found."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(number)]
-        for listening in sockets:
-            listening.bind(("127.0.0.1", 0))
-        return [int(listening.getsockname()[1]) for listening in sockets]

@@ -3,14 +3,10 @@
 The environments are made once and kept in build/tools, as long as the wheel asks for the same packages.
 """
 
-import json
 import os
-import subprocess
 import sys
-import threading
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
@@ -20,17 +16,9 @@ import pytest
 from sentiment_models.export.wheel import pack
 from tests.english import ENGLISH
 from tests.environments import environment
+from tests.programs import run
 
 ROOT = Path(__file__).parents[3]
-RUN_S_MAX = 600
-READY_S_MAX = 60
-
-
-def run(*command: str | Path, **arguments: object) -> str:
-    """The command's standard output; a command that fails fails the test with what it printed."""
-    done = subprocess.run(list(map(str, command)), check=False, capture_output=True, text=True, timeout=RUN_S_MAX, **arguments)
-    assert done.returncode == 0, f"{' '.join(map(str, command))}: {done.stdout}{done.stderr}"
-    return done.stdout
 
 
 @pytest.fixture(scope="session")
@@ -92,24 +80,3 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
-
-
-@contextmanager
-def serving(program: Path, *flags: str | Path) -> Iterator[dict[str, object]]:
-    """Run the server on free ports; gives its line ``ready``. Afterwards it must have ended with 0."""
-    command = [program, "serve", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--drain-wait-s", "0", *flags]
-    server = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
-    late = threading.Timer(READY_S_MAX, server.kill)
-    late.start()
-    try:
-        assert server.stderr is not None
-        lines = (json.loads(line) for line in server.stderr)
-        ready = next((line for line in lines if line["event"] in ("ready", "cannot_serve")), {"event": "ended before it was ready"})
-        assert ready["event"] == "ready", ready
-        yield ready
-        server.terminate()
-        assert server.wait(READY_S_MAX) == 0
-    finally:
-        late.cancel()
-        server.kill()
-        server.communicate()

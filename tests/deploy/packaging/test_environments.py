@@ -11,8 +11,9 @@ import pytest
 from sentiment_tools.traffic.texts import clauses
 from tests.conftest import RunningServer
 from tests.core.interop.conftest import TRITONCLIENT
-from tests.deploy.packaging.conftest import installed, requirements, run, serving
+from tests.deploy.packaging.conftest import installed, requirements
 from tests.english import ENGLISH
+from tests.programs import run, serving
 
 HERE = Path(__file__).parent
 LABELS = ["positive", "negative", "positive"]
@@ -62,7 +63,7 @@ def oldest(wheel: Path, metadata: Message, bundle_wheel: Path) -> Path:
 
 
 def test_the_oldest_packages_serve(oldest: Path, clean: Path) -> None:
-    with serving(oldest.with_name("sentiment")) as ready:
+    with serving([oldest.with_name("sentiment")]) as ready:
         out = run(oldest.with_name("sentiment"), "classify", "--target", str(ready["grpc"]), "a gripping, beautifully shot film", "awful")
 
     assert [line.split()[0] for line in out.splitlines()] == ["positive", "negative"]

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from sentiment_viewer.page import assets
-from tests.deploy.packaging.conftest import READY_S_MAX, ROOT, run, serving
+from tests.deploy.packaging.conftest import ROOT
 from tests.english import NAME
+from tests.programs import run, serving
 from tests.tiny import make_bundle
 
 TEXTS = {"a gripping, beautifully shot film": "positive", "two hours of my life I will never get back": "negative"}
@@ -98,7 +99,7 @@ def test_every_extra_of_the_description_exists(metadata: Message) -> None:
 def test_an_installed_bundle_is_served_and_called_in_an_empty_folder(program: Path, clean: Path) -> None:
     assert re.fullmatch(rf"sentiment \S+\nPython \S+, onnxruntime \S+, bundles: {NAME}\n", run(program, "--version"))
 
-    with serving(program) as ready:
+    with serving([program]) as ready:
         assert ready["model"] == NAME
         out = run(program, "classify", "--target", str(ready["grpc"]), *TEXTS)
         page = run(program.with_name("python"), "-c", f"import urllib.request as u; print(u.urlopen('http://{ready['http']}/').read())")
@@ -111,7 +112,7 @@ def test_an_installed_bundle_is_served_and_called_in_an_empty_folder(program: Pa
 def test_a_folder_of_bundles_is_served(program: Path, clean: Path, tmp_path: Path) -> None:
     make_bundle(tmp_path / "bundles")
 
-    with serving(program, "--bundles", tmp_path / "bundles", "--model", "tiny") as ready:
+    with serving([program], "--bundles", tmp_path / "bundles", "--model", "tiny") as ready:
         assert ready["model"] == "tiny/1"
         assert run(program, "classify", "--target", str(ready["grpc"]), "good").split()[0] == "positive"
 
@@ -121,7 +122,7 @@ def test_without_a_runtime_serving_says_what_to_install_and_the_client_works(pro
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['onnxruntime'] = None\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
 
-    done = subprocess.run([program, "serve"], check=False, capture_output=True, text=True, timeout=READY_S_MAX, env=environment)
+    done = subprocess.run([program, "serve"], check=False, capture_output=True, text=True, timeout=60, env=environment)
 
     assert done.returncode == 2
     assert done.stderr == "error: module onnxruntime is missing: run pip install 'sentiment-service[cpu]', or [gpu]\n"

@@ -4,10 +4,10 @@ import json
 import os
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
-from tests.docs.examples.conftest import ROOT, free_port, running
+from tests.docs.examples.conftest import ROOT, running
+from tests.programs import free_ports, run
 
 PAGE = ROOT / "docs/guide/examples.md"
 FILL = """
@@ -29,34 +29,20 @@ print(json.dumps(json.loads(s3.cat("scores/2026/_report.json"))))
 
 def test_the_command_of_the_page_reads_and_writes_s3(python: Path, bundles: Path) -> None:
     (command,) = re.findall(r"^sentiment-batch s3://.*$", PAGE.read_text(), re.MULTILINE)
-    port = free_port()
-    access = {
+    (port,) = free_ports(1)
+    env = {
+        **os.environ,
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         "AWS_ACCESS_KEY_ID": "any",
         "AWS_SECRET_ACCESS_KEY": "any",
         "AWS_REGION": "us-east-1",
     }
 
-    def run(*command: str | Path) -> str:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, env={**os.environ, **access})
-        assert ran.returncode == 0, ran.stderr
-        return ran.stdout
-
     with running([python, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], port):
-        run(python, "-c", FILL)
-        run(
-            python,
-            "-m",
-            "sentiment_tools.corpus",
-            *shlex.split(command)[1:],
-            "--model",
-            "tiny",
-            "--bundles",
-            str(bundles),
-            "--workers",
-            "1",
-        )
-        rows, report = run(python, "-c", READ).splitlines()
+        run(python, "-c", FILL, env=env)
+        arguments = [*shlex.split(command)[1:], "--model", "tiny", "--bundles", bundles, "--workers", "1"]
+        run(python, "-m", "sentiment_tools.corpus", *arguments, env=env)
+        rows, report = run(python, "-c", READ, env=env).splitlines()
 
     assert [row[:2] for row in json.loads(rows)] == [["1", "positive"], ["2", None], ["3", "negative"]]
     assert [row[2].rpartition("/")[2] for row in json.loads(rows)] == ["a.csv", "a.csv", "b.csv"]

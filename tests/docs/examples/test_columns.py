@@ -1,7 +1,6 @@
 """The notebook, executed by a Jupyter kernel against the bundle of the checkout."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 
 from sentiment.model.bundle import CHECKOUT_BUNDLES
 from tests.docs.examples.conftest import EXAMPLES, ROOT
+from tests.programs import run
 
 NOTEBOOK = EXAMPLES / "columns.ipynb"
 EXECUTE = """
@@ -29,9 +29,7 @@ def cells(start: Any, awake: None, python: Path, tmp_path: Path, monkeypatch: py
     # Kernels of users of this machine are not ours; nothing is written at home.
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
-    command = [python, "-c", EXECUTE, NOTEBOOK, tmp_path / "done.ipynb"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
-    assert ran.returncode == 0, ran.stderr
+    run(python, "-c", EXECUTE, NOTEBOOK, tmp_path / "done.ipynb", cwd=ROOT)
     done = json.loads((tmp_path / "done.ipynb").read_text())
     return {cell["id"]: cell["outputs"] for cell in done["cells"] if cell["cell_type"] == "code"}
 

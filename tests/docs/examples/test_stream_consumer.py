@@ -1,6 +1,7 @@
 """The consumer of a Redis stream, killed again and again: each text is answered once."""
 
 import json
+import shlex
 import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import RunningServer
-from tests.docs.examples.conftest import free_port, running, until
+from tests.docs.examples.conftest import running
+from tests.programs import free_ports, until
 
 TEXTS = 6000
 
@@ -17,22 +19,9 @@ TEXTS = 6000
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[int]:
     """Of a Redis that keeps what it confirms."""
-    port = free_port()
-    options = [
-        "--port",
-        str(port),
-        "--bind",
-        "127.0.0.1",
-        "--dir",
-        str(tmp_path),
-        "--appendonly",
-        "yes",
-        "--save",
-        "",
-        "--loglevel",
-        "warning",
-    ]
-    with running(["redis-server", *options], port):
+    (port,) = free_ports(1)
+    options = f"--port {port} --bind 127.0.0.1 --dir {tmp_path} --appendonly yes --save '' --loglevel warning"
+    with running(["redis-server", *shlex.split(options)], port):
         yield port
 
 

@@ -139,18 +139,6 @@ def test_close_waits_for_the_batch_that_runs_and_fails_the_rest(bundles: Path) -
         next(offline.classify_all(["good"]))
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_what_has_begun_ends_as_closed_too(threads: int, bundles: Path) -> None:
-    offline = OfflineClassifier("tiny", (bundles,), threads=threads)
-    begun = offline.classify_all(make_texts(4 * ROWS))
-    assert isinstance(next(begun), Classification)
-
-    offline.close()
-
-    with pytest.raises(Closed, match="tiny/1 is closed"):
-        list(begun)
-
-
 def test_an_iterator_that_is_left_early_runs_no_more_batches(bundles: Path) -> None:
     offline = OfflineClassifier("tiny", (bundles,), threads=2)
     results = offline.classify_all(make_texts(3 * ROWS))

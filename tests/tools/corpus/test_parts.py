@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from sentiment.files.errors import BadFile
 from sentiment.files.reading import Reading
-from sentiment.files.rows import NOT_DECODED, Unread
+from sentiment.files.rows import Unread
 from sentiment_tools.corpus.parts import PARTS_MAX, cut
 from sentiment_tools.corpus.reading import LINE_BYTES_MAX, Text, read_part
 from sentiment_tools.corpus.sources import find_sources, resolve, uri_of
@@ -76,24 +76,6 @@ def test_a_position_is_the_byte_at_which_a_line_begins(tmp_path: Path) -> None:
     assert places == [0, *(i + 1 for i, byte in enumerate(content[:-1]) if byte == 10)]
 
 
-@pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl"])
-def test_a_byte_order_mark_is_not_part_of_a_text(kind: str, tmp_path: Path) -> None:
-    path = write(tmp_path / f"a{kind}", ["good", "bad"])
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-
-    assert read(path) == ["good", "bad"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "line"), [(".txt", b"b\xff"), (".tsv", b"1\tb\xff"), (".csv", b"1,b\xff"), (".jsonl", b'{"text":"b\xff"}')]
-)
-def test_a_line_that_is_not_utf8_is_a_bad_row_among_good_ones(kind: str, line: bytes, tmp_path: Path) -> None:
-    path = write(tmp_path / f"a{kind}", ["good"])
-    path.write_bytes(path.read_bytes() + line + b"\n" + path.read_bytes().splitlines()[-1] + b"\n")
-
-    assert read(path) == ["good", Unread(NOT_DECODED), "good"]
-
-
 def test_a_parquet_string_that_is_not_utf8_is_a_bad_row(tmp_path: Path) -> None:
     raw = pyarrow.array([b"good", b"b\xff", None], pyarrow.binary())
     strings = pyarrow.StringArray.from_buffers(3, raw.buffers()[1], raw.buffers()[2], raw.buffers()[0])
@@ -107,27 +89,6 @@ def test_strings_of_every_arrow_kind_are_read(kind: pyarrow.DataType, tmp_path: 
     parquet.write_table(pyarrow.table({"text": pyarrow.array(["good", "bad", "good"]).cast(kind)}), tmp_path / "a.parquet")
 
     assert read(tmp_path / "a.parquet") == ["good", "bad", "good"]
-
-
-@pytest.mark.parametrize("line", ['{"text": 1}', '{"other": "x"}', "[1]", "7", "{", "", '"text"'])
-def test_a_line_that_is_not_such_an_object_is_a_bad_row(line: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"text": "good"}\n' + line + '\n{"text": "bad"}\n')
-
-    first, second, third = read(path)
-
-    assert (first, third) == ("good", "bad")
-    assert isinstance(second, Unread)
-
-
-def test_a_record_that_is_not_csv_is_a_bad_row(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes(b'id,text\n1,good\n2,"on"e\n3,bad\n')
-
-    first, second, third = read(path)
-
-    assert (first, third) == ("good", "bad")
-    assert isinstance(second, Unread)
 
 
 @pytest.mark.parametrize("kind", [".txt", ".jsonl"])

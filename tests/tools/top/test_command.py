@@ -1,7 +1,6 @@
 """``sentiment top`` against real servers: one reading for scripts, and the live view on a terminal."""
 
 import fcntl
-import json
 import os
 import pty
 import re
@@ -27,15 +26,16 @@ from sentiment_tools.top.figures import Reading
 from sentiment_tools.top.run import Job, Watching, _same_run
 from sentiment_tools.top.scrape import Scraper
 from tests.conftest import RunningServer
+from tests.core.grpc.gate import Start
 from tests.core.security.test_clients import arguments_of
 from tests.core.security.test_doors import OTHER, TOKEN, Secure, secure, tokens
+from tests.programs import serving
 
 __all__ = ["secure", "tokens"]
 
 # A ceiling for a busy machine.
 WAIT_S_MAX = 120.0
 Captured = pytest.CaptureFixture[str]
-Start = Callable[..., RunningServer]
 
 
 @pytest.fixture(autouse=True)
@@ -309,38 +309,20 @@ def test_a_server_that_is_absent_comes_goes_and_restarts_is_followed(bundles: Pa
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
+    server = [sys.executable, "-m", "sentiment"], "--bundles", bundles, "--model", "tiny", "--http-listen", address
     view = on_terminal(address)
     view.until(lambda: f"no answer from http://{address}/metrics: Connection refused; trying again" in view.frame)
 
-    with serving(bundles, address):
+    with serving(*server):
         view.until(lambda: "tiny/1" in view.frame and "no answer" not in view.frame)
     view.until(lambda: "no answer" in view.frame)
     assert "tiny/1" in view.frame, "the last picture stays"
 
-    with serving(bundles, address):
+    with serving(*server):
         view.until(lambda: "restarted" in view.frame)
         view.until(lambda: "restarted" not in view.frame and "tiny/1" in view.frame)
     view.type(b"q")
     assert view.ended() == 0
-
-
-@contextmanager
-def serving(bundles: Path, address: str) -> Iterator[None]:
-    """A server in a process of its own, at the same address of HTTP."""
-    flags = ["--bundles", str(bundles), "--model", "tiny", "--grpc-listen", "127.0.0.1:0", "--http-listen", address, "--drain-wait-s", "0"]
-    server = subprocess.Popen([sys.executable, "-m", "sentiment", "serve", *flags], stderr=subprocess.PIPE, text=True)
-    late = threading.Timer(WAIT_S_MAX, server.kill)
-    late.start()
-    try:
-        assert server.stderr is not None
-        lines = map(json.loads, server.stderr)
-        ready = next((line for line in lines if line["event"] in ("ready", "cannot_serve")), {"event": "ended before it was ready"})
-        assert ready["event"] == "ready", ready
-        yield
-    finally:
-        late.cancel()
-        server.terminate()
-        server.communicate(timeout=WAIT_S_MAX)
 
 
 def test_another_program_at_the_address_ends_the_view_with_the_reason(server: RunningServer, on_terminal: Callable[..., Terminal]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 import tokenizers
 
-from tests.bench.peers.servers.engine import Engine, columns
+from tests.bench.peers.servers.engine import Engine
 
 
 class Classifier(Engine):
@@ -30,7 +30,11 @@ class Classifier(Engine):
 
     def logits(self, rows: Sequence[tokenizers.Encoding]) -> list[list[float]]:
         """In one run."""
-        arrays = columns(rows)
-        (logits,) = self._session.run(["logits"], {name: np.array(arrays[name], dtype=np.int64) for name in self._inputs})
+        columns = {
+            "input_ids": [row.ids for row in rows],
+            "attention_mask": [row.attention_mask for row in rows],
+            "token_type_ids": [row.type_ids for row in rows],
+        }
+        (logits,) = self._session.run(["logits"], {name: np.array(columns[name], dtype=np.int64) for name in self._inputs})
         values: list[list[float]] = logits.tolist()
         return values

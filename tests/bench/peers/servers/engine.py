@@ -42,12 +42,3 @@ class Engine(ABC):
         best = max(range(len(logits)), key=logits.__getitem__)
         total = math.fsum(math.exp((logit - logits[best]) / self._temperature) for logit in logits)
         return self._labels[best], 1 / total
-
-
-def columns(rows: Sequence[tokenizers.Encoding]) -> dict[str, list[list[int]]]:
-    """The usual inputs of a BERT, [rows][tokens] each."""
-    return {
-        "input_ids": [row.ids for row in rows],
-        "attention_mask": [row.attention_mask for row in rows],
-        "token_type_ids": [row.type_ids for row in rows],
-    }

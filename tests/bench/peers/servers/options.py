@@ -10,14 +10,13 @@ VARIABLE = "PEER_OPTIONS"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Addresses and tuning. ``instances`` of the model run batches of at most ``rows`` texts, which wait ``delay_ms`` for more."""
+    """Addresses and tuning. ``instances`` of the model run batches of at most ``rows`` texts, and none waits for more."""
 
     bundle: str
     port: int
     other_ports: tuple[int, ...]
     instances: int
     rows: int
-    delay_ms: float
 
     @classmethod
     def read(cls) -> "Options":

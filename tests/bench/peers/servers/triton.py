@@ -51,9 +51,7 @@ def serve(options: Options) -> None:
             infer_func=[make_infer(Classifier(options.bundle)) for _ in range(options.instances)],
             inputs=[Tensor(name="text", dtype=np.bytes_, shape=(1,))],
             outputs=[Tensor(name="label", dtype=np.bytes_, shape=(1,)), Tensor(name="score", dtype=np.float32, shape=(1,))],
-            config=ModelConfig(
-                max_batch_size=options.rows, batcher=DynamicBatcher(max_queue_delay_microseconds=round(options.delay_ms * 1e3))
-            ),
+            config=ModelConfig(max_batch_size=options.rows, batcher=DynamicBatcher()),
         )
         server.serve()
 
