@@ -14,8 +14,8 @@ from sentiment.client import AsyncClient, CallFailed
 from tests.core.faults.english import ENGLISH, texts_with_scores
 from tests.core.faults.evidence import Evidence
 from tests.core.faults.fates import Callers
-from tests.core.faults.seen import nothing_waits, open_calls, until
-from tests.front_ends.servers import Server
+from tests.core.faults.seen import nothing_waits, open_calls
+from tests.core.servers import Server, until
 
 SEED = 7
 SECONDS = 2.0
