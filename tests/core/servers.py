@@ -35,19 +35,17 @@ def until(true: Callable[[], Any], what: str = "what the test waits for", patien
     return time.monotonic() - begun
 
 
-_PORTS = itertools.cycle(range(1000))
+# Each process that runs tests begins elsewhere, also that of another checkout.
+_PORTS = itertools.count(1009 * os.getpid())
 
 
 def free_port() -> int:
-    """A free port. It is outside the range from which the system picks ports and differs for each process that runs tests, so that no one
-    else takes it before a server does.
-    """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    """A free port. It is outside the range from which the system picks ports, so that no one else takes it before a server does."""
     for number in _PORTS:
         with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", 20_000 + 1000 * worker + number))
+            probe.bind(("127.0.0.1", 20_000 + number % 12_000))
             return int(probe.getsockname()[1])
-    raise AssertionError("itertools.cycle never ends")
+    raise AssertionError("itertools.count never ends")
 
 
 class Server:

@@ -3,15 +3,11 @@
 Each version has weights of its own, and every second one a third label, so that logits of another version cannot pass as its own.
 """
 
-import asyncio
-import itertools
 import math
 import os
 import shutil
 import signal
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -24,11 +20,12 @@ import pytest
 from onnx import numpy_helper
 
 from sentiment.admin_client import AdminClient
-from sentiment.client import AsyncClient, CallFailed, Classification, Client, ExplainOptions
+from sentiment.client import CallFailed, Classification, Client
 from sentiment_front_ends.front_end import DROP_S
-from tests.conftest import PLAIN
-from tests.core.lifecycle.conftest import TOKEN, break_golden
-from tests.front_ends.servers import HELD, PATIENCE_S, Held, Server, eventually_answers
+from tests.core.lifecycle.conftest import TOKEN
+from tests.core.lifecycle.load import WAYS, Load
+from tests.core.servers import PATIENCE_S, Server, eventually_answers, until
+from tests.front_ends.held import HELD, Held
 from tests.front_ends.test_shared_port import connections
 from tests.tiny import LABELS, WEIGHTS, make_bundle, read_manifest, write_manifest
 
@@ -76,7 +73,9 @@ class Exchanging(Server):
     def __init__(self, folder: Path, *flags: str) -> None:
         (folder / "tokens").write_text(TOKEN)
         self._admin = f"unix:{folder}/admin.sock"
-        super().__init__(folder / "bundles", "--admin-listen", self._admin, "--admin-tokens", str(folder / "tokens"), *flags)
+        super().__init__(
+            folder / "bundles", "--front-ends", "2", "--admin-listen", self._admin, "--admin-tokens", str(folder / "tokens"), *flags
+        )
 
     def admin(self) -> AdminClient:
         return AdminClient(self._admin, token=TOKEN)
@@ -124,13 +123,6 @@ def not_found(call: Callable[[], object]) -> bool:
     return failed.value.code is grpc.StatusCode.NOT_FOUND
 
 
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def keep_calling(client: Client) -> None:
     """Call until the front ends must have looked for models that no call uses."""
     end = time.monotonic() + 3 * DROP_S
@@ -139,79 +131,25 @@ def keep_calling(client: Client) -> None:
 
 
 def test_under_load_no_call_fails_and_each_answer_is_of_the_version_it_names(exchanging: Callable[..., Exchanging], root: Path) -> None:
-    """Calls, batches, a stream and explanations without retries. Each swap loads a version, uses it and unloads the one before."""
+    """Each swap loads a version, uses it and unloads the one before."""
     server = exchanging()
     fronts = server.clients()
-    over = threading.Event()
-    answered: Counter[str] = Counter()
-    seen: Counter[int] = Counter()
-    failures: list[object] = []
 
-    def check(kind: str, result: object, text: str) -> None:
-        if not is_answer(result, text):
-            failures.append((kind, text, result))
-            return
-        answered[kind] += 1
-        seen[result.model.version] += 1
+    with Load(list(fronts.values()), server.target, WORDS, is_answer) as load, server.admin() as admin:
+        for version in range(2, SWAPS + 2):
+            make_version(root, version)
+            admin.load("tiny")
+            assert [client.classify("good").model.version for client in fronts.values()] == [version] * 2
+            old = f"tiny/{version - 1}"
+            assert [client.classify("good", model=old).model.version for client in fronts.values()] == [version - 1] * 2
+            assert server.total("requests_total", model=old) > 0
+            admin.unload(old)
+            assert all(not_found(partial(client.classify, "good", model=old)) for client in fronts.values())
+            load.wait(50)
 
-    def work(kind: str, ask: Callable[[Client, str], list[object]]) -> None:
-        for client, word in zip(itertools.cycle(fronts.values()), itertools.cycle(WORDS), strict=False):
-            if over.is_set():
-                return
-            try:
-                for result in ask(client, word):
-                    check(kind, result, word)
-            except Exception as error:  # no call may fail
-                failures.append((kind, error))
-            over.wait(0.003)
-
-    async def stream() -> None:
-        async def texts() -> object:
-            for number in itertools.count():
-                if over.is_set():
-                    return
-                yield str(number), WORDS[number % len(WORDS)]
-                await asyncio.sleep(0.002)
-
-        try:
-            async with AsyncClient(server.target, options=PLAIN) as client:
-                async for number, result in client.classify_stream(texts(), timeout_s=300):
-                    check("stream", result, WORDS[int(number) % len(WORDS)])
-        except CallFailed as error:
-            failures.append(("stream", error))
-
-    def explained(client: Client, word: str) -> list[object]:
-        return [client.classify(word, explain=ExplainOptions(methods=("occlusion",), evidence=False))]
-
-    threads = [
-        *(threading.Thread(target=work, args=("one", lambda client, word: [client.classify(word)])) for _ in range(2)),
-        threading.Thread(target=work, args=("batch", lambda client, word: client.classify_batch([word] * 80))),
-        threading.Thread(target=work, args=("explained", explained)),
-        threading.Thread(target=lambda: asyncio.run(stream())),
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        with server.admin() as admin:
-            for version in range(2, SWAPS + 2):
-                make_version(root, version)
-                before = answered.total()
-                admin.load("tiny")
-                assert [client.classify("good").model.version for client in fronts.values()] == [version] * 2
-                old = f"tiny/{version - 1}"
-                assert [client.classify("good", model=old).model.version for client in fronts.values()] == [version - 1] * 2
-                assert server.total("requests_total", model=old) > 0
-                admin.unload(old)
-                assert all(not_found(partial(client.classify, "good", model=old)) for client in fronts.values())
-                until(lambda before=before: answered.total() > before + 50 or bool(failures))
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join(PATIENCE_S)
-
-    assert failures == []
-    assert set(answered) == {"one", "batch", "stream", "explained"}
-    assert set(seen) == set(range(1, SWAPS + 2))
+    assert load.failures == []
+    assert set(load.answered) == {*WAYS, "stream"}
+    assert set(load.seen) == set(range(1, SWAPS + 2))
     assert server.states() == {f"tiny/{SWAPS + 1}": ("READY", "default")} | {
         f"tiny/{version}": ("UNAVAILABLE", "") for version in range(1, SWAPS + 1)
     }
@@ -296,31 +234,6 @@ def test_what_runs_on_a_version_is_answered_by_it_before_it_is_unloaded(
     assert (after.model.version, held.model.version) == (2, 1)
     assert is_answer(after, "good")
     assert is_answer(held, f"good {HELD}")
-
-
-def test_a_bad_version_in_the_watched_folder_changes_nothing_and_a_good_one_is_used(
-    exchanging: Callable[..., Exchanging], root: Path
-) -> None:
-    make_version(root, 1, name="other")
-    server = exchanging("--models-watch-s", "0.1", "--models", "other/1")
-    fronts = server.clients()
-
-    break_golden(make_version(root, 3))
-    reason = server.wait_for("model_not_loaded", model="tiny/3")["reason"]
-    unchanged = [client.classify("good").model.version for client in fronts.values()]
-    unknown = [not_found(partial(client.classify, "good", model="tiny/3")) for client in fronts.values()]
-    shutil.rmtree(root / "tiny/3")
-    make_version(root, 2)
-    server.wait_for("model_in_use", model="tiny/2")
-    until(lambda: all(client.classify("good").model.version == 2 for client in fronts.values()))
-    others = [client.classify("bad", model="other") for client in fronts.values()]
-
-    assert "golden[0]" in reason
-    assert (unchanged, unknown) == ([1, 1], [True, True])
-    assert server.total("model_changes_total", change="failed") == 1
-    assert {result.model.name for result in others} == {"other"}
-    assert all(is_answer(result, "bad") for result in others)
-    assert [(one.id.name, one.id.version) for one in fronts["front-0"].list_models().models] == [("tiny", 2), ("other", 1), ("tiny", 1)]
 
 
 def test_front_ends_follow_what_a_new_executor_serves(exchanging: Callable[..., Exchanging], root: Path) -> None:

@@ -18,10 +18,7 @@ from sentiment.client import AsyncClient, Client
 from sentiment.client.explanations import WordGeometry
 from sentiment.client.frames import Table
 from sentiment.model.bundle import CHECKOUT_BUNDLES
-from sentiment.settings import Settings
 from tests.conftest import RunningServer
-
-pytestmark = pytest.mark.usefixtures("awake")
 
 PUBLIC = {name: getattr(sentiment.client, name) for name in sentiment.client.__all__} | {"Table": Table}
 
@@ -42,13 +39,6 @@ EXAMPLES = [
 ]
 # Examples that name this client speak to the bundle of the checkout: the tiny one has no attention.
 ENGLISH = "english."
-
-
-@pytest.fixture(scope="module")
-def documented(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    server = RunningServer(settings.model_copy(update={"journal": str(tmp_path_factory.mktemp("journal"))}))
-    yield server
-    server.stop()
 
 
 @contextmanager
