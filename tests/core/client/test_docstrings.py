@@ -6,6 +6,7 @@ import doctest
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -68,7 +69,10 @@ def test_an_example_gives_what_it_shows(
         frame = pd.DataFrame({"text": ["a good film", "awful"]}, index=[7, 9])
         test.globs = {**PUBLIC, "client": client, "frame": frame}
         if any(ENGLISH in example.source for example in test.examples):
-            test.globs["english"] = start(bundles=(CHECKOUT_BUNDLES,), model="english").client()
+            english = start(bundles=(CHECKOUT_BUNDLES,), model="english", deadline_max_s=300.0).client()
+            # A busy machine takes longer than the client's default.
+            monkeypatch.setattr(english, "explain", partial(english.explain, timeout_s=300))
+            test.globs["english"] = english
         said: list[str] = []
 
         with awaiting(monkeypatch, runner):
