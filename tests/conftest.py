@@ -1,6 +1,7 @@
 """Servers for the tests, and tests that need tools."""
 
 import asyncio
+import logging
 import os
 import shutil
 import signal
@@ -9,9 +10,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import hypothesis
 import psutil
@@ -21,7 +22,12 @@ from prometheus_client.samples import Sample
 
 from sentiment.call.calls import Calls
 from sentiment.client import Client
+from sentiment.doors.grpc.endpoint import GrpcSide
 from sentiment.doors.grpc.stream import Streams
+from sentiment.doors.http.server import Web
+from sentiment.lifecycle.lifecycle import Lifecycle
+from sentiment.lifecycle.registry import Models
+from sentiment.observability.journal import Journal
 from sentiment.serving import event_loop
 from sentiment.serving.app import App
 from sentiment.settings import Settings
@@ -36,13 +42,20 @@ hypothesis.settings.load_profile("no_deadline")
 NO_RETRIES = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
 # Also without health checks: this client keeps calling a draining server.
 PLAIN = [*NO_RETRIES, ("grpc.service_config", "{}")]
+SCHED_IDLE: int | None = getattr(os, "SCHED_IDLE", None)
+# Longer than any machine takes to start or stop a server.
+PATIENCE_S = 300
 
 
 @pytest.fixture(autouse=True)
 def logs_of_its_own() -> Iterator[None]:
-    """Reset logging, which a command that runs in this process configures."""
+    """Reset logging, which a command that runs in this process configures for the standard error of its test."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
     yield
     structlog.reset_defaults()
+    root.handlers[:] = [handler for handler in root.handlers if handler in handlers]
+    root.setLevel(level)
 
 
 class RunningServer:
@@ -73,7 +86,7 @@ class RunningServer:
 
         self._thread = threading.Thread(target=main, name="server", daemon=True)
         self._thread.start()
-        started.wait(20)
+        assert started.wait(PATIENCE_S), f"the server did not start within {PATIENCE_S} s"
         if self.failure is not None:
             raise self.failure
         self.target = f"127.0.0.1:{self.app.grpc_port}"
@@ -81,14 +94,43 @@ class RunningServer:
         self.url_of_grpc = f"http://{self.target}"
 
     @property
+    def lifecycle(self) -> Lifecycle:
+        """Its models as they come and go."""
+        return self.app._lifecycle
+
+    @property
+    def models(self) -> Models:
+        """Its models by name."""
+        return self.app._models
+
+    @property
+    def grpc(self) -> GrpcSide:
+        """Its gRPC side."""
+        return self.app._grpc
+
+    @property
+    def web(self) -> Web:
+        """Its HTTP side."""
+        return self.app._web
+
+    @property
+    def journal(self) -> Journal | None:
+        """Its journal, if it keeps one."""
+        return self.app._journal
+
+    @property
     def calls(self) -> Calls:
         """What counts its calls."""
-        return self.app._grpc.calls
+        return self.grpc.calls
 
     @property
     def streams(self) -> Streams:
         """Its open streams."""
-        return self.app._grpc.streams
+        return self.grpc.streams
+
+    def runs_here(self) -> bool:
+        """Whether the caller is in the thread of its event loop."""
+        return threading.current_thread() is self._thread
 
     def client(self, **arguments: Any) -> Client:
         return Client(self.target, **{"options": NO_RETRIES, **arguments})
@@ -106,7 +148,7 @@ class RunningServer:
         def collect() -> list[Sample]:
             return [sample for family in self.app._metrics.registry.collect() for sample in family.samples]
 
-        if threading.current_thread() is self._thread:
+        if self.runs_here():
             return collect()
         found: Future[list[Sample]] = Future()
 
@@ -116,18 +158,18 @@ class RunningServer:
             except BaseException as error:  # handed to the test
                 found.set_exception(error)
 
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE_S
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(answer)
         while self._thread.is_alive() and not wait([found], 0.1).done:
-            assert time.monotonic() < end, "the server's loop did nothing for 20 s"
+            assert time.monotonic() < end, f"the server's loop did nothing for {PATIENCE_S} s"
         return found.result() if found.done() else collect()
 
     def stop(self) -> None:
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.app.stop)
-        self._thread.join(30)
-        assert not self._thread.is_alive(), "the server did not stop within 30 s"
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), f"the server did not stop within {PATIENCE_S} s"
         if self.failure is not None:
             raise self.failure
 
@@ -173,13 +215,16 @@ def settings(bundles: Path) -> Settings:
     )
 
 
-@pytest.fixture
-def start(settings: Settings) -> Iterator[Callable[..., RunningServer]]:
-    """Start servers with changed settings; each is stopped at the end."""
-    servers: list[RunningServer] = []
+Kind = TypeVar("Kind", bound=RunningServer)
 
-    def begin(**changes: Any) -> RunningServer:
-        servers.append(RunningServer(settings.model_copy(update=changes)))
+
+@contextmanager
+def starting(kind: type[Kind], settings: Settings) -> Iterator[Callable[..., Kind]]:
+    """Start servers with changed settings; each is stopped at the end."""
+    servers: list[Kind] = []
+
+    def begin(**changes: Any) -> Kind:
+        servers.append(kind(settings.model_copy(update=changes)))
         return servers[-1]
 
     yield begin
@@ -187,12 +232,27 @@ def start(settings: Settings) -> Iterator[Callable[..., RunningServer]]:
         server.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
+def start(settings: Settings) -> Iterator[Callable[..., RunningServer]]:
+    """Start servers with changed settings; each is stopped at the end."""
+    with starting(RunningServer, settings) as begin:
+        yield begin
+
+
+@pytest.fixture(autouse=True, scope="session")
 def awake() -> Iterator[None]:
     """Explain at normal priority. On a busy machine, the idle priority makes a minute of one second of work."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delattr(os, "SCHED_IDLE", raising=False)
         yield
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> int | None:
+    """Explain at the lowest priority, which servers have outside of tests; None where a system has none."""
+    if SCHED_IDLE is not None:
+        monkeypatch.setattr(os, "SCHED_IDLE", SCHED_IDLE, raising=False)
+    return SCHED_IDLE
 
 
 @pytest.fixture(scope="session")

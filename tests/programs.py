@@ -1,12 +1,14 @@
 """Programs beside the tests: what they print, their ports, and ``sentiment serve``."""
 
+import itertools
 import json
+import os
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +24,26 @@ def run(*command: str | Path, **arguments: Any) -> str:  # of subprocess
     return done.stdout
 
 
-def until(true: Callable[[], bool]) -> None:
-    """Wait for what has no event to wait for."""
-    give_up_at = time.monotonic() + PATIENCE_S
+def until(true: Callable[[], Any], what: str = "what the test waits for", patience_s: float = PATIENCE_S) -> float:
+    """Poll until a condition without an event of its own is true; returns the seconds it took."""
+    begun = time.monotonic()
     while not true():
-        assert time.monotonic() < give_up_at, f"not within {PATIENCE_S} s"
+        assert time.monotonic() < begun + patience_s, f"not within {patience_s:.0f} s: {what}"
         time.sleep(0.01)
+    return time.monotonic() - begun
 
 
-def free_ports(number: int) -> list[int]:
-    """Different ones: all are held until the last is found."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(number)]
-        for listening in sockets:
-            listening.bind(("127.0.0.1", 0))
-        return [int(listening.getsockname()[1]) for listening in sockets]
+# Each process that runs tests begins elsewhere, also that of another checkout.
+_PORTS = itertools.count(1009 * os.getpid())
+
+
+def free_port() -> int:
+    """A free port. It is outside the range from which the system picks ports, so that no one else takes it before a server does."""
+    for number in _PORTS:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", 20_000 + number % 12_000))
+            return int(probe.getsockname()[1])
+    raise AssertionError("itertools.count never ends")
 
 
 def listens(port: int) -> bool:

@@ -5,21 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.front_ends.servers import HELD, HOLDING, Held, Server
+from tests.core.servers import Server, serving
+from tests.front_ends.held import HELD, HOLDING, Held
 from tests.tiny import SPECIAL, WEIGHTS
 
 
 @pytest.fixture
 def serve(bundles: Path) -> Iterator[Callable[..., Server]]:
-    servers: list[Server] = []
-
-    def begin(*flags: str, root: Path = bundles) -> Server:
-        servers.append(Server(root, *flags))
-        return servers[-1]
-
-    yield begin
-    for server in servers:
-        server.end()
+    """Start servers of two front ends unless flags say otherwise."""
+    with serving(bundles, "--front-ends", "2") as begin:
+        yield begin
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sentiment.client import AsyncClient, CallFailed, Result
 from tests.conftest import PLAIN
-from tests.front_ends.servers import BATCH_ROWS_HELD, HELD, PATIENCE_S, Held, Server, alive, eventually_answers, wait_gone
+from tests.core.servers import PATIENCE_S, Server, alive, eventually_answers, wait_gone
+from tests.front_ends.held import BATCH_ROWS_HELD, HELD, Held
 from tests.programs import listens
-from tests.tiny import make_bundle
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 SECRET = "great XyzzySecret film"
@@ -31,7 +31,7 @@ def answers_on_new_connections(server: Server) -> None:
 
 
 def test_a_killed_front_end_is_replaced_and_its_counts_stay(serve: Callable[..., Server]) -> None:
-    server = serve().wait_ready()
+    server = serve()
     before = server.pid("front-0")
     with server.client() as first:
         first.classify("good")
@@ -48,7 +48,7 @@ def test_a_killed_front_end_is_replaced_and_its_counts_stay(serve: Callable[...,
 
 
 def test_when_the_executor_dies_its_callers_fail_at_once_and_a_new_one_serves(serve: Callable[..., Server], hold: Held) -> None:
-    server = serve("--runners", "1").wait_ready()
+    server = serve("--runners", "1")
     clients = [server.client() for _ in range(8)]
     with ThreadPoolExecutor(9) as pool, grpc.insecure_channel(server.target, PLAIN) as channel:
         waiting = [pool.submit(client.classify, f"good {HELD}", timeout_s=PATIENCE_S) for client in clients[:7]]
@@ -81,19 +81,9 @@ def test_when_the_executor_dies_its_callers_fail_at_once_and_a_new_one_serves(se
     assert server.total("requests_total", method="Explain", code="UNAVAILABLE", model="tiny/1") == 1
 
 
-def test_a_signal_during_the_start_exits_0(serve: Callable[..., Server]) -> None:
-    server = serve()
-    server.wait_for("process_started", started="front-1")
-
-    server.process.terminate()
-
-    assert server.finish() == 0
-    wait_gone(server.pids())
-
-
 def test_a_drain_answers_every_call_it_accepted(serve: Callable[..., Server], hold: Held) -> None:
     # Half of the grace is for streams, before the port is closed.
-    server = serve("--runners", "1", "--drain-wait-s", "1", "--drain-grace-s", "4", "--stall-s", "60").wait_ready()
+    server = serve("--runners", "1", "--drain-wait-s", "1", "--drain-grace-s", "4", "--stall-s", "60")
 
     async def run() -> tuple[list[str], int, list[str]]:
         async def items() -> AsyncIterator[tuple[str, str]]:
@@ -155,7 +145,7 @@ def test_a_server_leaves_no_process_and_no_folder_of_sockets(
     # Short, as a socket's path must be.
     with tempfile.TemporaryDirectory(prefix="front-", dir="/tmp") as place:
         monkeypatch.setenv("TMPDIR", place)
-        server = serve("--drain-wait-s", "60" if end == "second signal" else "0").wait_ready()
+        server = serve("--drain-wait-s", "60" if end == "second signal" else "0")
         (folder,) = Path(place).iterdir()
         mode, sockets = folder.stat().st_mode, sorted(path.name for path in folder.iterdir())
 
@@ -176,37 +166,9 @@ def test_a_server_leaves_no_process_and_no_folder_of_sockets(
         assert list(Path(place).iterdir()) == []
 
 
-def test_a_bundle_that_cannot_be_served_exits_3_with_one_reason(serve: Callable[..., Server], tmp_path: Path) -> None:
-    broken = make_bundle(tmp_path)
-    (broken / "tokenizer.json").write_text("{}")
-
-    server = serve("--bundles", str(tmp_path))
-
-    assert server.finish() == 3
-    (reason,) = [str(line["reason"]) for line in server.lines if line["event"] == "cannot_serve"]
-    assert "tokenizer.json" in reason
-    wait_gone(server.pids())
-
-
-def test_every_log_line_names_its_process_and_none_has_a_users_text(serve: Callable[..., Server]) -> None:
-    server = serve("--log-level", "debug").wait_ready()
-    with server.client() as client:
-        client.classify(SECRET)
-        client.classify_batch([SECRET, ""])
-        with pytest.raises(CallFailed):
-            client.classify(SECRET * 20, truncation="refuse")
-    server.process.terminate()
-
-    assert server.finish() == 0
-    assert "Xyzzy" not in str(server.lines)
-    of_supervisor = {line["event"] for line in server.lines if "process" not in line}
-    assert of_supervisor == {"process_started", "draining", "drained"}
-    assert {line["process"] for line in server.lines if line["event"] == "call"} <= {"front-0", "front-1"}
-
-
 def test_an_executor_that_loses_its_runner_is_replaced_and_the_front_ends_stay(serve: Callable[..., Server], hold: Held) -> None:
     # This drain waits for no balancer.
-    server = serve("--stall-s", "0.5", "--runners", "1", "--drain-wait-s", "60").wait_ready()
+    server = serve("--stall-s", "0.5", "--runners", "1", "--drain-wait-s", "60")
     fronts = {name: server.pid(name) for name in ("front-0", "front-1")}
 
     with server.client() as client:
@@ -224,7 +186,7 @@ def test_an_executor_that_loses_its_runner_is_replaced_and_the_front_ends_stay(s
 
 
 def test_a_call_waits_for_an_executor_that_accepts_its_connection_late(serve: Callable[..., Server]) -> None:
-    server = serve("--front-ends", "1").wait_ready()
+    server = serve("--front-ends", "1")
 
     # The front end connects at its first call that the executor answers.
     server.kill("executor", signal.SIGSTOP)
@@ -238,7 +200,7 @@ def test_a_call_waits_for_an_executor_that_accepts_its_connection_late(serve: Ca
 
 
 def test_processes_that_hang_are_replaced_and_deadlines_hold_meanwhile(serve: Callable[..., Server]) -> None:
-    server = serve("--stall-s", "1").wait_ready()
+    server = serve("--stall-s", "1")
     # The event loops run: all have sent a beat.
     server.metrics()
 

@@ -3,14 +3,10 @@
 Each version has weights of its own, and every second one a third label, so that logits of another version cannot pass as its own.
 """
 
-import asyncio
-import itertools
 import math
 import os
 import shutil
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,13 +19,13 @@ import pytest
 from onnx import numpy_helper
 
 from sentiment.admin_client import AdminClient
-from sentiment.client import AsyncClient, CallFailed, Classification, Client, ExplainOptions
+from sentiment.client import CallFailed, Classification, Client
 from sentiment_front_ends.front_end import DROP_S
-from tests.conftest import PLAIN
 from tests.core.lifecycle.conftest import TOKEN
-from tests.front_ends.servers import HELD, PATIENCE_S, Held, Server, eventually_answers
+from tests.core.lifecycle.load import WAYS, Load
+from tests.core.servers import PATIENCE_S, Server, eventually_answers, until
+from tests.front_ends.held import HELD, Held
 from tests.front_ends.test_shared_port import connections
-from tests.programs import until
 from tests.tiny import LABELS, WEIGHTS, make_bundle, read_manifest, write_manifest
 
 SWAPS = 4
@@ -76,7 +72,9 @@ class Exchanging(Server):
     def __init__(self, folder: Path, *flags: str) -> None:
         (folder / "tokens").write_text(TOKEN)
         self._admin = f"unix:{folder}/admin.sock"
-        super().__init__(folder / "bundles", "--admin-listen", self._admin, "--admin-tokens", str(folder / "tokens"), *flags)
+        super().__init__(
+            folder / "bundles", "--front-ends", "2", "--admin-listen", self._admin, "--admin-tokens", str(folder / "tokens"), *flags
+        )
 
     def admin(self) -> AdminClient:
         return AdminClient(self._admin, token=TOKEN)
@@ -132,79 +130,25 @@ def keep_calling(client: Client) -> None:
 
 
 def test_under_load_no_call_fails_and_each_answer_is_of_the_version_it_names(exchanging: Callable[..., Exchanging], root: Path) -> None:
-    """Calls, batches, a stream and explanations without retries. Each swap loads a version, uses it and unloads the one before."""
+    """Each swap loads a version, uses it and unloads the one before."""
     server = exchanging()
     fronts = server.clients()
-    over = threading.Event()
-    answered: Counter[str] = Counter()
-    seen: Counter[int] = Counter()
-    failures: list[object] = []
 
-    def check(kind: str, result: object, text: str) -> None:
-        if not is_answer(result, text):
-            failures.append((kind, text, result))
-            return
-        answered[kind] += 1
-        seen[result.model.version] += 1
+    with Load(list(fronts.values()), server.target, WORDS, is_answer) as load, server.admin() as admin:
+        for version in range(2, SWAPS + 2):
+            make_version(root, version)
+            admin.load("tiny")
+            assert [client.classify("good").model.version for client in fronts.values()] == [version] * 2
+            old = f"tiny/{version - 1}"
+            assert [client.classify("good", model=old).model.version for client in fronts.values()] == [version - 1] * 2
+            assert server.total("requests_total", model=old) > 0
+            admin.unload(old)
+            assert all(not_found(partial(client.classify, "good", model=old)) for client in fronts.values())
+            load.wait(50)
 
-    def work(kind: str, ask: Callable[[Client, str], list[object]]) -> None:
-        for client, word in zip(itertools.cycle(fronts.values()), itertools.cycle(WORDS), strict=False):
-            if over.is_set():
-                return
-            try:
-                for result in ask(client, word):
-                    check(kind, result, word)
-            except Exception as error:  # no call may fail
-                failures.append((kind, error))
-            over.wait(0.003)
-
-    async def stream() -> None:
-        async def texts() -> object:
-            for number in itertools.count():
-                if over.is_set():
-                    return
-                yield str(number), WORDS[number % len(WORDS)]
-                await asyncio.sleep(0.002)
-
-        try:
-            async with AsyncClient(server.target, options=PLAIN) as client:
-                async for number, result in client.classify_stream(texts(), timeout_s=300):
-                    check("stream", result, WORDS[int(number) % len(WORDS)])
-        except CallFailed as error:
-            failures.append(("stream", error))
-
-    def explained(client: Client, word: str) -> list[object]:
-        return [client.classify(word, explain=ExplainOptions(methods=("occlusion",), evidence=False))]
-
-    threads = [
-        *(threading.Thread(target=work, args=("one", lambda client, word: [client.classify(word)])) for _ in range(2)),
-        threading.Thread(target=work, args=("batch", lambda client, word: client.classify_batch([word] * 80))),
-        threading.Thread(target=work, args=("explained", explained)),
-        threading.Thread(target=lambda: asyncio.run(stream())),
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        with server.admin() as admin:
-            for version in range(2, SWAPS + 2):
-                make_version(root, version)
-                before = answered.total()
-                admin.load("tiny")
-                assert [client.classify("good").model.version for client in fronts.values()] == [version] * 2
-                old = f"tiny/{version - 1}"
-                assert [client.classify("good", model=old).model.version for client in fronts.values()] == [version - 1] * 2
-                assert server.total("requests_total", model=old) > 0
-                admin.unload(old)
-                assert all(not_found(partial(client.classify, "good", model=old)) for client in fronts.values())
-                until(lambda before=before: answered.total() > before + 50 or bool(failures))
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join(PATIENCE_S)
-
-    assert failures == []
-    assert set(answered) == {"one", "batch", "stream", "explained"}
-    assert set(seen) == set(range(1, SWAPS + 2))
+    assert load.failures == []
+    assert set(load.answered) == {*WAYS, "stream"}
+    assert set(load.seen) == set(range(1, SWAPS + 2))
     assert server.states() == {f"tiny/{SWAPS + 1}": ("READY", "default")} | {
         f"tiny/{version}": ("UNAVAILABLE", "") for version in range(1, SWAPS + 1)
     }

@@ -12,7 +12,7 @@ from sentiment.client import Client, Credentials
 from tests.conftest import PLAIN
 from tests.core.security.authorities import A_DAY, Authority, Mounted, mounted_pair
 from tests.core.security.test_doors import OTHER, TOKEN, code_of, fetch, health
-from tests.front_ends.servers import Server
+from tests.core.servers import Server
 
 AUTHORITY = Authority()
 
@@ -26,7 +26,7 @@ def tls(tmp_path: Path) -> Mounted:
 def secured(bundles: Path, tmp_path: Path, tls: Mounted) -> Iterator[Server]:
     (tmp_path / "tokens").write_text(TOKEN)
     files = ("--tls-cert-file", str(tls / "tls.crt"), "--tls-key-file", str(tls / "tls.key"), "--auth-tokens", str(tmp_path / "tokens"))
-    server = Server(bundles, *files, "--health-listen", "127.0.0.1:0", "--reload-s", "0.05")
+    server = Server(bundles, "--front-ends", "2", *files, "--health-listen", "127.0.0.1:0", "--reload-s", "0.05")
     yield server.wait_ready()
     server.end()
 

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from sentiment.client import ExplainOptions
 from tests.core.lifecycle.test_shadow import TEXTS, differences, make_other
-from tests.english import ENGLISH, NAME
-from tests.front_ends.servers import Server
+from tests.core.servers import until
 from tests.front_ends.test_exchange import Exchanging, exchanging, root
-from tests.programs import until
 
 __all__ = ["exchanging", "root"]
 
@@ -39,20 +37,3 @@ def test_texts_of_all_ways_in_are_compared_once_in_the_executor(exchanging: Call
     assert server.total("shadow_dropped_total") == 0
     assert server.total("predictions_total", model="tiny/2") == predicted
     assert server.states()["tiny/2"][1].startswith("differs from tiny/1 on ")
-
-
-def test_hidden_states_of_all_ways_in_are_counted_once_in_the_executor(serve: Callable[..., Server]) -> None:
-    root = ENGLISH.parents[1]
-    server = serve("--model", "english", "--hidden-drift-share", "1", root=root).wait_ready()
-    texts = ["a gripping film", "dull", "worth it"]
-
-    with server.client() as client:
-        assert all(client.classify(text).label for text in texts)
-        client.classify_batch(texts)
-    # The executor's own HTTP.
-    posted = urllib.request.Request(server.url + "/v1/classify", json.dumps({"text": "good"}).encode())
-    urllib.request.urlopen(posted, timeout=60).read()
-
-    until(lambda: server.total("hidden_drift_texts") == 7)
-    assert server.total("signal_texts_total", signal="hidden_1", model=NAME) == 7
-    assert server.total("drift_texts", model=NAME) == 7

@@ -1,94 +1,39 @@
 """A server of several processes, seen from outside: its answers and metrics are those of one process."""
 
-import asyncio
 import json
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from sentiment.client import AsyncClient, CallFailed, Client, ExplainOptions, Result
+from sentiment.client import Client, ExplainOptions
 from sentiment.oip import inference_pb2 as oip
 from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment_front_ends.executor import COUNTS_EVERY_S
 from tests.conftest import PLAIN, RunningServer
+from tests.core.client.test_local import CALLS, outcome
 from tests.core.grpc.test_oip import asked, labels_of
-from tests.front_ends.servers import PATIENCE_S, Server
-
-LONG = "good " * 40 + "bad " * 60
+from tests.core.servers import PATIENCE_S, Server, serving
 
 
 @pytest.fixture(scope="module")
 def several(bundles: Path) -> Iterator[Server]:
-    server = Server(bundles, "--runners", "2")
-    yield server.wait_ready()
-    server.end()
+    with serving(bundles, "--front-ends", "2", "--runners", "2") as begin:
+        yield begin()
 
 
-@pytest.mark.smoke
-def test_the_answers_are_those_of_one_process(several: Server, client: Client) -> None:
+@pytest.mark.parametrize("call", [*CALLS.values(), Client.list_models, Client.get_model], ids=[*CALLS, "models", "model"])
+def test_a_call_has_the_result_or_the_error_that_one_process_gives(call: Callable[[Any], Any], several: Server, client: Client) -> None:
     with several.client() as far:
-        for text, truncation in (("a good film", ""), ("bad", ""), (LONG, ""), (LONG, "windows"), (LONG, "head_tail")):
-            here, there = (one.classify(text, truncation=truncation) for one in (client, far))
-            for name in ("label", "scores", "model", "tokens", "truncated", "abstain"):
-                assert getattr(there, name) == getattr(here, name), name
-            assert there.timing.run_s > 0
-            assert there.timing.batch_rows >= 1
-
-
-async def stream(several: Server, texts: list[str], truncation: str) -> list[Result]:
-    async def items() -> AsyncIterator[tuple[str, str]]:
-        for number, text in enumerate(texts):
-            yield str(number), text
-
-    async with AsyncClient(several.target, options=PLAIN) as client:
-        found = {int(item_id): result async for item_id, result in client.classify_stream(items(), truncation=truncation)}
-    return [found[number] for number in range(len(texts))]
-
-
-@pytest.mark.parametrize("truncation", ["", "windows"])
-def test_a_batch_and_a_stream_have_answers_and_errors_in_their_places(several: Server, truncation: str) -> None:
-    texts = ["good", "", "bad", LONG] * 100
-
-    with several.client() as client:
-        batch = client.classify_batch(texts, truncation=truncation)
-    streamed = asyncio.run(stream(several, texts, truncation))
-
-    for results in (batch, streamed):
-        codes = [result.code if isinstance(result, CallFailed) else result.label for result in results]
-        assert codes[:3] == ["positive", grpc.StatusCode.INVALID_ARGUMENT, "negative"]
-        assert codes == codes[:4] * 100
-
-
-def test_models_are_described_as_by_one_process(several: Server, client: Client) -> None:
-    with several.client() as far:
-        assert far.list_models() == client.list_models()
-        assert far.get_model() == client.get_model()
-        with pytest.raises(CallFailed, match="not loaded") as caught:
-            far.get_model("nosuch")
-
-    assert caught.value.code is grpc.StatusCode.NOT_FOUND
-    assert caught.value.request_id
-
-
-def test_explanations_are_forwarded_to_the_executor(several: Server) -> None:
-    with several.client() as client:
-        alone = client.explain("a good film", options=ExplainOptions(methods=["occlusion"]))
-        beside = client.classify("a good film", explain=ExplainOptions(methods=["occlusion"]))
-        with pytest.raises(CallFailed) as caught:
-            client.explain("a good film", label="nosuch")
-
-    assert beside.label == "positive"
-    assert beside.explanation is not None
-    assert list(beside.explanation.attributions["occlusion"].words) == list(alone.attributions["occlusion"].words)
-    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert outcome(call, far) == outcome(call, client)
 
 
 def test_health_and_reflection_are_served_by_front_ends(several: Server) -> None:
@@ -135,6 +80,7 @@ def test_the_open_inference_protocol_is_served_and_counted_once(several: Server)
     assert counts() == (requests + 2, items + 4)
 
 
+@pytest.mark.smoke
 def test_each_call_is_counted_once_whichever_process_answered_it(several: Server) -> None:
     texts = ("deadline_outcome_total", "batch_rows_sum", "predictions_total", "score_count")
     names = ("requests_total", "request_seconds_count", "items_total", *texts)

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from sentiment.errors import CannotServe
 from sentiment.settings import Settings
 from sentiment_front_ends import supervisor as module
 from sentiment_front_ends.handshake import EXECUTOR, Start
@@ -25,7 +23,6 @@ from sentiment_front_ends.supervisor import (
     FAILED,
     WRONG_SETTINGS,
     Supervisor,
-    supervise,
 )
 
 PATIENCE_S = 30
@@ -171,19 +168,6 @@ async def test_the_server_ends_with_the_code_of_a_process_that_is_not_replaced(
     monkeypatch.setattr(module, "REPLACE_S", 0.001)
 
     assert await run(Supervisor(settings())) == of_server
-
-
-def test_a_port_that_another_server_shares_is_not_taken() -> None:
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        held.bind(("127.0.0.1", 0))
-        held.listen()
-        listen = f"127.0.0.1:{held.getsockname()[1]}"
-
-        with capture_logs() as logs, pytest.raises(CannotServe, match=f"gRPC cannot listen on {listen}"):
-            supervise(settings().model_copy(update={"grpc_listen": listen}))
-
-    assert [line["event"] for line in logs] == ["cannot_serve"]
 
 
 @pytest.mark.parametrize(("age_s", "expected"), [(0.0, (300.0, 3600.0)), (7.0, (7.0, 2.0))])

@@ -173,19 +173,6 @@ def test_json_has_exactly_the_documented_keys(capsys: Captured, where: list[str]
     assert (second["model"]["name"], second["model"]["version"], len(second["model"]["digest"])) == ("tiny", 1, 64)
 
 
-def test_both_ways_give_the_same_answers(capsys: Captured, local: list[str], server: RunningServer) -> None:
-    texts = ["a good film", "bad and awful", "good " * 100]
-
-    assert run("classify", *local, "--json", *texts) == 0
-    here = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert run("classify", "--target", server.target, "--json", *texts) == 0
-    there = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-    assert [{**answer, "score": 0, "scores": 0} for answer in here] == [{**answer, "score": 0, "scores": 0} for answer in there]
-    # The wire carries float32.
-    assert [answer["score"] for answer in here] == pytest.approx([answer["score"] for answer in there], abs=1e-6)
-
-
 def test_a_text_without_an_answer_is_shown_with_its_reason_and_the_command_fails(capsys: Captured, where: list[str]) -> None:
     assert run("classify", *where, "good", " ", "bad") == 1
 
@@ -448,15 +435,6 @@ def test_a_text_that_is_not_unicode_is_an_error_of_its_row(where: list[str], tmp
     }
 
 
-def test_a_file_of_nothing_but_such_texts_is_answered_too(where: list[str], tmp_path: Path) -> None:
-    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_text('{"text": "\\ud800"}\n{"text": "\\udfff"}\n')
-
-    assert run("classify", *where, "--input", source, "--output", output) == 1
-
-    assert [line["text"] for line in lines_of(output)] == ["\ud800", "\udfff"]
-
-
 @pytest.mark.parametrize("flags", [[], ["--json"]], ids=["plain", "json"])
 def test_command_line_bytes_that_are_not_utf8_are_an_error_of_their_text(capsys: Captured, where: list[str], flags: list[str]) -> None:
     assert run("classify", *where, *flags, "caf\udce9 good", "good") == 1
@@ -484,12 +462,6 @@ def test_what_is_logged_in_this_process_never_mixes_with_the_answers(capsys: Cap
     assert second["error"]["code"] == "INTERNAL"
     assert "batch_failed" in errors
     assert "w32" not in errors
-
-
-def test_over_long_texts_may_be_refused(capsys: Captured, where: list[str]) -> None:
-    assert run("classify", *where, "--truncation", "refuse", "good " * 100) == 1
-
-    assert "the limit is 32" in capsys.readouterr().out
 
 
 def test_over_long_texts_may_be_read_at_both_ends_or_in_windows(capsys: Captured, where: list[str]) -> None:
@@ -574,12 +546,6 @@ def test_wrong_usage_exits_2_and_says_what_is_wrong(capsys: Captured, arguments:
 )
 def test_wrong_settings_exit_2_and_say_what_is_wrong(capsys: Captured, arguments: list[str], says: str) -> None:
     assert says in why_not(capsys, *arguments, code=2)
-
-
-def test_an_unknown_variable_stops_the_server_with_2(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SENTIMENT_RUNNER", "2")
-
-    assert why_not(capsys, "serve", code=2) == "SENTIMENT_RUNNER is not a setting; did you mean SENTIMENT_RUNNERS?"
 
 
 @pytest.mark.parametrize(

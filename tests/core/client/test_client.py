@@ -67,7 +67,7 @@ def test_a_bad_text_fails_in_its_place(client: Client) -> None:
 
 def test_a_refusal_says_when_to_retry(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
     server = start()
-    monkeypatch.setattr(server.app._models.find("").batcher.scheduler, "queue_rows_max", 0)
+    monkeypatch.setattr(server.models.find("").batcher.scheduler, "queue_rows_max", 0)
 
     with server.client() as client, pytest.raises(CallFailed) as caught:
         client.classify("good")
@@ -94,7 +94,7 @@ def test_the_default_client_retries_a_refusal_within_its_deadline(
     start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start()
-    scheduler = server.app._models.find("").batcher.scheduler
+    scheduler = server.models.find("").batcher.scheduler
     monkeypatch.setattr(scheduler, "queue_rows_max", 0)
     add, tries = scheduler.add, itertools.count(1)
 
@@ -141,16 +141,11 @@ def dropper() -> Iterator[tuple[Dropper, str]]:
 UNCHECKED = [*NO_RETRIES, ("grpc.service_config", "{}")]
 
 
-async def test_a_cancellation_by_the_server_is_retried(dropper: tuple[Dropper, str]) -> None:
+def test_a_cancellation_by_the_server_is_retried(dropper: tuple[Dropper, str]) -> None:
     handler, target = dropper
     with Client(target, options=UNCHECKED) as client:
         assert client.classify("good").label == "positive"
     assert handler.calls == 2
-
-    handler.left = 1
-    async with AsyncClient(target, options=UNCHECKED) as client:
-        assert (await client.classify("good")).label == "positive"
-    assert handler.calls == 4
 
 
 def test_repeated_cancellation_by_the_server_counts_as_unavailable(dropper: tuple[Dropper, str]) -> None:
@@ -203,7 +198,7 @@ def test_no_call_waits_longer_than_the_default_deadline() -> None:
 
 async def test_a_cancelled_call_is_cancelled_on_the_server_and_affects_no_other(start: Callable[..., RunningServer]) -> None:
     server = start(calls_pending_max=2000)
-    async with AsyncClient(server.target, options=NO_RETRIES) as client:
+    async with AsyncClient(server.target, options=NO_RETRIES, timeout_s=60) as client:
         calls = [asyncio.create_task(client.classify(f"w{number % 65 - 32} film")) for number in range(600)]
         await asyncio.sleep(0.01)
         for call in calls[::2]:
@@ -240,7 +235,8 @@ async def pinging(server: RunningServer) -> AsyncIterator[asyncio.Task[None]]:
         assert ready is grpc.ChannelConnectivity.READY
         leaves = asyncio.create_task(channel.wait_for_state_change(ready))
         yield leaves
-        leaves.cancel()
+    # What still watches the channel ends with it. It would tell a closed event loop otherwise.
+    await asyncio.wait({leaves})
 
 
 async def test_a_client_with_the_documented_ping_interval_stays_connected(

@@ -6,6 +6,7 @@ import doctest
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -18,10 +19,7 @@ from sentiment.client import AsyncClient, Client
 from sentiment.client.explanations import WordGeometry
 from sentiment.client.frames import Table
 from sentiment.model.bundle import CHECKOUT_BUNDLES
-from sentiment.settings import Settings
 from tests.conftest import RunningServer
-
-pytestmark = pytest.mark.usefixtures("awake")
 
 PUBLIC = {name: getattr(sentiment.client, name) for name in sentiment.client.__all__} | {"Table": Table}
 
@@ -42,13 +40,6 @@ EXAMPLES = [
 ]
 # Examples that name this client speak to the bundle of the checkout: the tiny one has no attention.
 ENGLISH = "english."
-
-
-@pytest.fixture(scope="module")
-def documented(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    server = RunningServer(settings.model_copy(update={"journal": str(tmp_path_factory.mktemp("journal"))}))
-    yield server
-    server.stop()
 
 
 @contextmanager
@@ -78,7 +69,10 @@ def test_an_example_gives_what_it_shows(
         frame = pd.DataFrame({"text": ["a good film", "awful"]}, index=[7, 9])
         test.globs = {**PUBLIC, "client": client, "frame": frame}
         if any(ENGLISH in example.source for example in test.examples):
-            test.globs["english"] = start(bundles=(CHECKOUT_BUNDLES,), model="english").client()
+            english = start(bundles=(CHECKOUT_BUNDLES,), model="english", deadline_max_s=300.0).client()
+            # A busy machine takes longer than the client's default.
+            monkeypatch.setattr(english, "explain", partial(english.explain, timeout_s=300))
+            test.globs["english"] = english
         said: list[str] = []
 
         with awaiting(monkeypatch, runner):

@@ -246,12 +246,6 @@ def test_local_works_in_processes_forked_beside_its_calls(bundles: Path) -> None
     assert in_python(LOCAL, str(bundles)) == "{0: 6}"
 
 
-@pytest.fixture
-def local(bundles: Path) -> Iterator[Local]:
-    with Local("tiny", bundles=bundles, threads=2) as opened:
-        yield opened
-
-
 def test_a_gpu_of_the_parent_is_refused_in_a_forked_process(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(local._offline, "_runners", [object()])

@@ -1,15 +1,13 @@
 """The examples of the Python guide run as they stand."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sentiment import sklearn
-from sentiment.client import Classification, Client
+from sentiment.client import Classification
 from sentiment.model.bundle import CHECKOUT_BUNDLES
-from sentiment.settings import Settings
 from tests.conftest import RunningServer
 
 GUIDE = CHECKOUT_BUNDLES.parents[1] / "docs/guide/python-client.md"
@@ -18,17 +16,14 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(encoding="utf-8
 OF_TLS = "ca_file="
 
 
-@pytest.fixture(scope="module")
-def target(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = RunningServer(settings.model_copy(update={"journal": str(tmp_path_factory.mktemp("journal"))}))
-    yield server.target
-    server.stop()
-
-
-@pytest.mark.usefixtures("awake")
 @pytest.mark.parametrize("example", [one for one in EXAMPLES if OF_TLS not in one], ids=lambda example: example.splitlines()[0])
 def test_an_example_runs(
-    example: str, target: str, bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    example: str,
+    documented: RunningServer,
+    bundles: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("SENTIMENT_BUNDLES", str(bundles))
     monkeypatch.setenv("SENTIMENT_MODEL", "tiny")
@@ -36,17 +31,17 @@ def test_an_example_runs(
     Path("reviews.txt").write_text("a good film\n\nawful\n", encoding="utf-8")
     sklearn._opened.cache_clear()
 
-    exec(compile(example.replace("127.0.0.1:50051", target), str(GUIDE), "exec"), {"__name__": "__main__"})
+    exec(compile(example.replace("127.0.0.1:50051", documented.target), str(GUIDE), "exec"), {"__name__": "__main__"})
 
     sklearn._opened.cache_clear()
     assert capsys.readouterr().out
 
 
-def test_each_line_of_a_file_has_a_result_in_order(target: str, tmp_path: Path) -> None:
+def test_each_line_of_a_file_has_a_result_in_order(documented: RunningServer, tmp_path: Path) -> None:
     path = tmp_path / "reviews.txt"
     path.write_bytes(b"a good film\n\nawful\r\n")
 
-    with Client(target) as client, path.open(encoding="utf-8") as lines:
+    with documented.client() as client, path.open(encoding="utf-8") as lines:
         found = [one.label if isinstance(one, Classification) else one.code.name for one in client.classify_all(lines)]
 
     assert found == ["positive", "INVALID_ARGUMENT", "negative"]

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from google.protobuf.message import Message
 
 from sentiment import Local
 from sentiment import local as module
@@ -31,12 +32,6 @@ from tests.tiny import make_bundle
 Either = Client | Local
 
 
-@pytest.fixture(scope="module")
-def local(bundles: Path) -> Iterator[Local]:
-    with Local("tiny", bundles=bundles, threads=2) as opened:
-        yield opened
-
-
 def told(found: Any) -> Any:
     """All of a result or results but the times."""
     if isinstance(found, Classification):
@@ -47,6 +42,8 @@ def told(found: Any) -> Any:
         return found.text, found.text_pair, found.label, found.score, {name: one.words.tolist() for name, one in found.attributions.items()}
     if isinstance(found, CallFailed):
         return found.code, found.message, found.violations
+    if isinstance(found, Message):
+        return found
     return [told(one) for one in found]
 
 
@@ -101,17 +98,19 @@ CALLS: dict[str, Callable[[Either], object]] = {
 }
 
 
+def outcome(call: Callable[[Either], object], either: Either) -> object:
+    """What a call gives but for its times, or how it fails."""
+    try:
+        return told(call(either))
+    except CallFailed as error:
+        return told(error)
+    except (TypeError, ValueError) as error:
+        return type(error), str(error)
+
+
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_call_has_the_result_or_the_error_that_a_server_gives(call: Callable[[Either], object], local: Local, client: Client) -> None:
-    def outcome(either: Either) -> object:
-        try:
-            return told(call(either))
-        except CallFailed as error:
-            return told(error)
-        except (TypeError, ValueError) as error:
-            return type(error), str(error)
-
-    assert outcome(local) == outcome(client)
+    assert outcome(call, local) == outcome(call, client)
 
 
 def test_a_pair_is_read_as_by_a_server(bundles: Path, start: Callable[..., RunningServer]) -> None:

@@ -16,25 +16,16 @@ from sentiment.errors import BadSettings
 from sentiment.signs import Sign, shown
 from tests.conftest import NO_RETRIES, PLAIN, RunningServer
 from tests.core.cli.test_connecting import Loading
-from tests.core.serving.test_processes import PATIENCE_S, Process, free_port, spawn
+from tests.core.servers import PATIENCE_S, Server
+from tests.programs import free_port
 
-__all__ = ["spawn"]
-
-Spawn = Callable[..., Process]
+Serve = Callable[..., Server]
 
 
 def says(target: str) -> str:
     with Client(target, options=NO_RETRIES) as client, pytest.raises(CallFailed) as failed:
         client.classify("good")
     assert failed.value.code is grpc.StatusCode.UNAVAILABLE
-
-    async def classify() -> None:
-        async with AsyncClient(target, options=NO_RETRIES) as client:
-            await client.classify("good")
-
-    with pytest.raises(CallFailed) as of_async:
-        asyncio.run(classify())
-    assert of_async.value.message == failed.value.message
     return failed.value.message
 
 
@@ -84,17 +75,13 @@ def test_a_call_that_ends_unanswered_says_so(server: RunningServer) -> None:
 def test_the_default_target_is_that_of_the_variable(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SENTIMENT_TARGET", server.target)
 
-    async def label() -> str:
-        async with AsyncClient(options=PLAIN) as client:
-            return (await client.classify("good")).label
-
     with Client(options=PLAIN) as client:
-        assert client.classify("good").label == asyncio.run(label()) == "positive"
+        assert client.classify("good").label == "positive"
     assert main(["classify", "good"]) == 0
 
 
-def test_a_client_waits_for_a_server_that_is_starting_and_refuses_connections(spawn: Spawn, tmp_path: Path) -> None:
-    loading = Loading(tmp_path, spawn).wait_starting()
+def test_a_client_waits_for_a_server_that_is_starting_and_refuses_connections(serve: Serve, tmp_path: Path) -> None:
+    loading = Loading(tmp_path, serve).wait_starting()
     labels: list[str] = []
 
     async def classify() -> str:

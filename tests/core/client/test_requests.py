@@ -26,27 +26,17 @@ def kinds(results: list[Result]) -> list[str]:
 @pytest.mark.parametrize(
     ("texts", "reason"), [((NO_UNICODE,), REASON), (("good", NO_UNICODE), OF_PAIR), ((NO_UNICODE, "good"), REASON)], ids=str
 )
-async def test_a_call_with_an_invalid_text_fails_as_invalid_argument(
-    client: Client, server: RunningServer, texts: tuple[str, ...], reason: str
-) -> None:
+def test_a_call_with_an_invalid_text_fails_as_invalid_argument(client: Client, texts: tuple[str, ...], reason: str) -> None:
     with pytest.raises(CallFailed) as caught:
         client.classify(*texts)
-    async with AsyncClient(server.target) as asyncio_client:
-        with pytest.raises(CallFailed) as caught_in_asyncio:
-            await asyncio_client.classify(*texts)
 
-    for error in (caught.value, caught_in_asyncio.value):
-        assert (error.code, error.message) == (grpc.StatusCode.INVALID_ARGUMENT, reason)
-        assert [violation.field for violation in error.violations] == [reason.partition(":")[0]]
+    assert (caught.value.code, caught.value.message) == (grpc.StatusCode.INVALID_ARGUMENT, reason)
+    assert [violation.field for violation in caught.value.violations] == [reason.partition(":")[0]]
 
 
 @pytest.mark.parametrize(("texts", "expected"), BATCHES, ids=["among others", "alone"])
-async def test_an_invalid_text_of_a_batch_fails_in_its_place(
-    client: Client, server: RunningServer, texts: list[str], expected: list[str]
-) -> None:
+def test_an_invalid_text_of_a_batch_fails_in_its_place(client: Client, texts: list[str], expected: list[str]) -> None:
     assert kinds(client.classify_batch(texts)) == expected
-    async with AsyncClient(server.target) as asyncio_client:
-        assert kinds(await asyncio_client.classify_batch(texts)) == expected
 
 
 @pytest.mark.parametrize(
@@ -119,7 +109,7 @@ async def test_values_that_are_not_texts_are_refused_in_feedback_and_streams(
 
 
 @pytest.mark.parametrize("request_id", ["caf\u00e9", "x" * 129, "two\nlines"], ids=["not ASCII", "too long", "not printable"])
-async def test_a_request_id_that_no_server_keeps_is_refused(request_id: str, client: Client, server: RunningServer, bundles: Path) -> None:
+def test_a_request_id_that_no_server_keeps_is_refused(request_id: str, client: Client, bundles: Path) -> None:
     wrong = pytest.raises(ValueError, match=f"request_id must have 1 to 128 printable ASCII characters, got {len(request_id)} characters")
     with Local("tiny", bundles=bundles) as local:
         for either in (client, local):
@@ -127,6 +117,3 @@ async def test_a_request_id_that_no_server_keeps_is_refused(request_id: str, cli
                 either.classify("good", request_id=request_id)
             with wrong:
                 either.classify_batch(["good"], request_id=request_id)
-    async with AsyncClient(server.target) as asyncio_client:
-        with wrong:
-            await asyncio_client.classify("good", request_id=request_id)

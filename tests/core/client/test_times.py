@@ -1,6 +1,5 @@
 """Times that callers of the clients give: an invalid one is refused before anything is sent."""
 
-import asyncio
 import math
 from collections.abc import Callable
 from typing import Any
@@ -24,31 +23,24 @@ CALLS: list[Callable[[Any, float], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_a_client_refuses_times_that_no_call_can_take(kind: type[Client | AsyncClient]) -> None:
+def test_a_client_refuses_times_that_no_call_can_take() -> None:
     for time_s in NO_TIMES:
         with pytest.raises(ValueError, match=r"timeout_s must be more than 0 and at most 86400 seconds \(a day\), got"):
-            kind("127.0.0.1:1", timeout_s=time_s)
+            Client("127.0.0.1:1", timeout_s=time_s)
         if time_s != 0:
             with pytest.raises(ValueError, match="wait_s must be at least 0 and at most 86400 seconds"):
-                kind("127.0.0.1:1", wait_s=time_s)
+                Client("127.0.0.1:1", wait_s=time_s)
     for other in (None, "x"):
         with pytest.raises(TypeError, match="wait_s must be a number of seconds, got "):
-            kind("127.0.0.1:1", wait_s=other)  # type: ignore[arg-type]  # that is what it tests
+            Client("127.0.0.1:1", wait_s=other)  # type: ignore[arg-type]  # that is what it tests
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_every_method_refuses_such_times(call: Callable[[Any, float], Any]) -> None:
-    async def of_async(time_s: float) -> None:
-        async with AsyncClient("127.0.0.1:1") as client:
-            await call(client, time_s)
-
     with Client("127.0.0.1:1") as client:
         for time_s in NO_TIMES:
             with pytest.raises(ValueError, match="timeout_s must be more than 0"):
                 call(client, time_s)
-            with pytest.raises(ValueError, match="timeout_s must be more than 0"):
-                asyncio.run(of_async(time_s))
 
 
 @pytest.mark.parametrize("name", ["timeout_s", "item_timeout_s"])
@@ -58,7 +50,7 @@ async def test_a_stream_refuses_such_times(name: str) -> None:
             await anext(aiter(client.classify_stream(None, **{name: math.inf})))  # type: ignore[arg-type]  # it is not reached
 
 
-async def test_a_timeout_that_is_shorter_than_any_answer_is_called_too_short(server: RunningServer) -> None:
+def test_a_timeout_that_is_shorter_than_any_answer_is_called_too_short(server: RunningServer) -> None:
     said = "the timeout of 1e-05 s is too short for any answer; give the call more time"
     with server.client() as client:
         for call in CALLS[:1] + CALLS[4:5]:
@@ -68,7 +60,3 @@ async def test_a_timeout_that_is_shorter_than_any_answer_is_called_too_short(ser
         with pytest.raises(CallFailed) as first:
             raise next(client.classify_all(["good"], timeout_s=1e-5, attempts_max=1))  # type: ignore[misc]  # it has failed
         assert first.value.message == said
-    async with AsyncClient(server.target) as client:
-        with pytest.raises(CallFailed) as of_async:
-            await client.classify("good", timeout_s=1e-5)
-    assert of_async.value.message == said

@@ -72,15 +72,6 @@ def test_two_redundant_words_must_both_be_removed() -> None:
     assert (found.words, found.label, found.minimal) == ((3, 9), 0, True)
 
 
-def test_a_pair_is_smallest_once_every_single_word_has_failed() -> None:
-    # Without the first three words the answer is another, and without the last two.
-    model = Model(lambda kept: [0.5, float(kept[:3].any() and kept[5:].any())])
-
-    found = found_by(flip, model, np.array([5.0, 4, 3, 0, 0, -1, -2]), label=1)
-
-    assert (found.words, found.exhaustive_below, found.minimal) == ((5, 6), 2, True)
-
-
 def test_words_that_are_not_needed_are_dropped_from_a_large_set() -> None:
     needed = (7, 18, 29)
     model = Model(lambda kept: [0.5, kept[list(needed)].max()])

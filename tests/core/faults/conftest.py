@@ -9,7 +9,7 @@ import pytest
 from tests.core.faults.english import ENGLISH
 from tests.core.faults.evidence import FOLDER, Evidence
 from tests.core.faults.own_process import OwnProcess
-from tests.front_ends.servers import Server
+from tests.core.servers import Server
 
 
 @pytest.fixture
@@ -22,24 +22,10 @@ def evidence(request: pytest.FixtureRequest) -> Iterator[Evidence]:
         record.write(Path(FOLDER))
 
 
-@pytest.fixture
-def serve(bundles: Path) -> Iterator[Callable[..., Server]]:
-    """Start ``sentiment serve`` on free ports, with the tiny bundle and one process unless flags say otherwise; stopped afterwards."""
-    servers: list[Server] = []
-
-    def begin(*flags: str, ready: bool = True, **arguments: Any) -> Server:
-        servers.append(Server(bundles, "--front-ends", "0", *flags, **arguments))
-        return servers[-1].wait_ready() if ready else servers[-1]
-
-    yield begin
-    for server in servers:
-        server.end()
-
-
 @pytest.fixture(scope="session")
 def english(bundles: Path) -> Iterator[Server]:
     """One process with the default bundle, shared by tests that leave it as they found it."""
-    server = Server(bundles, "--front-ends", "0", *ENGLISH).wait_ready()
+    server = Server(bundles, *ENGLISH).wait_ready()
     yield server
     server.end()
 

@@ -1,16 +1,15 @@
 """A server whose standard error, environment and files the test provides. Nobody reads its log unless the test does."""
 
+import contextlib
 import subprocess
 import sys
-import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from tests.core.serving.test_processes import free_port
-from tests.front_ends.servers import PATIENCE_S, Server, wait_gone
+from tests.core.servers import PATIENCE_S, Server, until, wait_gone
+from tests.programs import free_port
 
 
 class OwnProcess(Server):
@@ -19,26 +18,21 @@ class OwnProcess(Server):
     def __init__(self, bundles: Path, *flags: str, model: str = "tiny", **how: Any) -> None:
         self.target, http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         self.url = f"http://{http}"
-        own = ("--grpc-listen", self.target, "--http-listen", http, "--drain-wait-s", "0", "--front-ends", "0")
+        own = ("--grpc-listen", self.target, "--http-listen", http, "--drain-wait-s", "0")
         command = [sys.executable, "-m", "sentiment", "serve", "--bundles", str(bundles), "--model", model, *own, *flags]
         self.process = subprocess.Popen(command, **how)
         self.lines = []
         self.others = []
 
     def wait_ready(self) -> "OwnProcess":
-        end = time.monotonic() + PATIENCE_S
-        while not self._is_ready():
+        def ready() -> bool:
             assert self.process.poll() is None, self.process.returncode
-            assert time.monotonic() < end, "it does not become ready"
-            time.sleep(0.05)
-        return self
-
-    def _is_ready(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/readyz", timeout=PATIENCE_S) as response:
-                return bool(response.status == 200)
-        except OSError:
+            with contextlib.suppress(OSError):
+                return self._ready_code() == 200
             return False
+
+        until(ready, "it is ready")
+        return self
 
     def rss_bytes(self) -> int:
         """Resident memory of all its processes."""

@@ -1,7 +1,7 @@
 """A process observed from outside: memory, files, threads. And whether a server still has open calls."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import psutil
 
 from tests.core.faults.evidence import Evidence
 from tests.core.faults.fates import Callers, Fates
-from tests.front_ends.servers import PATIENCE_S, Server
+from tests.core.servers import Server, until
 
 MB = 2**20
 
@@ -47,15 +47,6 @@ class Seen:
     def peak_mb(self) -> float:
         lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
-
-
-def until(true: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> float:
-    """Poll until a condition without an event of its own is true; returns the seconds it took."""
-    begun = time.monotonic()
-    while not true():
-        assert time.monotonic() < begun + patience_s, f"not within {patience_s:.0f} s: {what}"
-        time.sleep(0.02)
-    return time.monotonic() - begun
 
 
 def open_calls(server: Server) -> float:

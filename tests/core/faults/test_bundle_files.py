@@ -17,8 +17,8 @@ from sentiment.client import CallFailed, Client, ExplainOptions
 from tests.conftest import PLAIN
 from tests.core.faults.evidence import Evidence
 from tests.core.faults.fates import Callers
+from tests.core.servers import PATIENCE_S, Server
 from tests.english import ENGLISH, NAME
-from tests.front_ends.servers import PATIENCE_S, Server
 from tests.tiny import make_bundle, read_manifest, write_manifest
 
 Damage = Callable[[Path, Path], object]
@@ -97,24 +97,6 @@ def assert_refused(path: Path, name: str, damage: Damage, other: Path, *flags: s
     assert str(path / name) in said or (name == "manifest.json" and ("no bundle" in said or "the manifest says" in said)), said
     assert name == "manifest.json" or "the manifest says" in said or "No such file" in said, said
     assert "Traceback" not in said
-
-
-@pytest.mark.thorough
-def test_a_start_with_a_damaged_file(tmp_path: Path, other: Path, evidence: Evidence) -> None:
-    """Every start is refused and names the file.
-
-    Each file of a bundle (manifest, tokenizer, graph, external weights) is damaged in each of six ways: a bit flipped, overwritten, cut
-    in half, emptied, replaced by another bundle's, deleted. Every start ends with exit code 3 and names the file, with both hashes or
-    sizes where the manifest has them.
-    """
-    path = outside_bundle(tmp_path / "root")
-    names = ["manifest.json", "tokenizer.json", "fp32.onnx", "weights.data"]
-    for name in names:
-        for damage in DAMAGES.values():
-            # A manifest with one flipped bit may still be valid.
-            if (name, damage) != ("manifest.json", flip):
-                assert_refused(path, name, damage, other, "--model", "tiny")
-    evidence.measured["starts that were refused"] = len(names) * len(DAMAGES) - 1
 
 
 @pytest.mark.parametrize("outside", [False, True], ids=["graph of its own", "weights of their own"])

@@ -23,8 +23,8 @@ from tests.conftest import PLAIN
 from tests.core.faults import raw
 from tests.core.faults.evidence import Evidence
 from tests.core.faults.fates import Callers
-from tests.core.faults.seen import MB, others_are_answered, until
-from tests.front_ends.servers import Server
+from tests.core.faults.seen import MB, others_are_answered
+from tests.core.servers import Server, until
 
 Serve = Callable[..., Server]
 HEALTH = "/grpc.health.v1.Health/Check"

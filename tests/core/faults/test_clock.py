@@ -14,7 +14,7 @@ from tests.core.faults.evidence import Evidence
 from tests.core.faults.fates import Callers
 from tests.core.faults.wall_clock import WallClock
 from tests.core.security.authorities import Authority, mounted_pair
-from tests.front_ends.servers import PATIENCE_S, Server
+from tests.core.servers import PATIENCE_S, Server
 from tests.tiny import make_bundle
 
 # How many hours the server's wall clock is off, in turn.

@@ -17,8 +17,8 @@ from tests.conftest import leave_out
 from tests.core.faults import raw
 from tests.core.faults.evidence import Evidence
 from tests.core.faults.fates import Callers
-from tests.core.faults.seen import Seen, nothing_waits, until
-from tests.front_ends.servers import Server
+from tests.core.faults.seen import Seen, nothing_waits
+from tests.core.servers import Server, until
 
 Serve = Callable[..., Server]
 # Files besides those of the crowd: the tests' own, and the server's.
@@ -78,8 +78,14 @@ class Crowd:
         await asyncio.sleep(0.1)
 
 
-def hold(server: Server, evidence: Evidence, connections: int, seconds: float) -> None:
-    """Hold idle connections beside 100 callers with a connection each; record memory, and latency with and without the crowd."""
+@pytest.mark.thorough
+def test_ten_thousand_connections(serve: Serve, evidence: Evidence) -> None:
+    """All callers are answered.
+
+    10,000 clients connect and make no call for 45 s, longer than the server's keepalive interval, beside 100 callers with a connection
+    each; then they abort their connections.
+    """
+    server, connections = serve(), 10_000
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < connections + FILES_SPARE:
         leave_out("ulimit -n", f"is {hard}; {connections + FILES_SPARE} are needed")
@@ -92,7 +98,7 @@ def hold(server: Server, evidence: Evidence, connections: int, seconds: float) -
             with Crowd(server.target, connections) as crowd:
                 there, grown_mb = time.monotonic(), seen.rss_mb - rss_mb
                 assert seen.files >= files + connections
-                time.sleep(seconds)
+                time.sleep(45)
                 callers.wait(200)
                 ended = time.monotonic()
                 assert crowd.lost == 0
@@ -109,24 +115,6 @@ def hold(server: Server, evidence: Evidence, connections: int, seconds: float) -
     evidence.measured["p99 of the callers with them, ms"] = round(callers.fates.between(there, ended).seconds(0.99) * 1e3, 1)
     assert grown_mb / connections < 1
     assert nothing_waits(server)
-
-
-def test_five_hundred_connections(serve: Serve, evidence: Evidence) -> None:
-    """All callers are answered.
-
-    500 clients connect and make no call, beside 100 callers with a connection each; then they abort their connections.
-    """
-    hold(serve(), evidence, 500, 0)
-
-
-@pytest.mark.thorough
-def test_ten_thousand_connections(serve: Serve, evidence: Evidence) -> None:
-    """All callers are answered.
-
-    10,000 clients connect and make no call for 45 s, longer than the server's keepalive interval, beside 100 callers with a connection
-    each; then they abort their connections.
-    """
-    hold(serve(), evidence, 10_000, 45)
 
 
 def new_caller(server: Server, timeout_s: float) -> str:

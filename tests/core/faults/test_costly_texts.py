@@ -9,7 +9,7 @@ from subprocess import PIPE, Popen
 
 from tests.core.faults.evidence import Evidence
 from tests.core.faults.fates import Callers, Fates
-from tests.front_ends.servers import PATIENCE_S, Server
+from tests.core.servers import PATIENCE_S, Server
 
 CALLERS = 8
 SECONDS = 2.0

@@ -16,8 +16,8 @@ from tests.conftest import NO_RETRIES
 from tests.core.faults.english import ENGLISH
 from tests.core.faults.evidence import Evidence
 from tests.core.faults.fates import ANSWERED, Fates
-from tests.core.faults.seen import nothing_waits, until
-from tests.front_ends.servers import PATIENCE_S, Server
+from tests.core.faults.seen import nothing_waits
+from tests.core.servers import PATIENCE_S, Server, until
 
 # 3 KB, of which the model reads 470 tokens.
 DEAR_TEXT = " ".join(f"w{number} good bad film" for number in range(150))

@@ -15,9 +15,7 @@ from sentiment.observability.journal_files import JournalFiles
 from tests.conftest import PLAIN
 from tests.core.faults.evidence import Evidence
 from tests.core.faults.fates import Callers
-from tests.core.http.http import call
-from tests.core.observability.test_journal import rows
-from tests.front_ends.servers import PATIENCE_S, Server
+from tests.core.servers import PATIENCE_S, Server
 
 APART = [*PLAIN, ("grpc.use_local_subchannel_pool", 1)]
 LINES, LABELLED, GUESSES = 100_000, 40, 256
@@ -99,35 +97,3 @@ def test_a_flood_of_unknown_request_ids(tmp_path: Path, serve: Callable[..., Ser
         "feedback for own answers, slowest, ms": round(seconds[-1] * 1e3, 1),
         "99 % of calls within, ms": round(callers.fates.seconds(0.99) * 1e3, 1),
     }
-
-
-def test_request_ids_that_are_guessed_from_ones_own(tmp_path: Path, serve: Callable[..., Server], evidence: Evidence) -> None:
-    """No answer of another caller is found.
-
-    Two callers take turns, without request ids of their own. One of them then names ids near those that the server gave him: the next
-    and the previous numbers, and each with one digit changed. He finds no answer of the other, and replaces no label.
-    """
-    server = serve("--journal", str(tmp_path / "journal"))
-    own: list[int] = []
-    for _ in range(8):
-        own.append(int(call(server, "/v1/classify", {"text": "good"}).headers["x-request-id"], 16))  # type: ignore[arg-type]  # a server, too
-        other = call(server, "/v1/classify", {"text": "bad"}).headers["x-request-id"]  # type: ignore[arg-type]  # as above
-        assert call(server, "/v1/feedback", {"request_id": other, "label": "negative"}).json["right"]  # type: ignore[arg-type]  # as above
-    near = {one + step for one in own for step in (*range(-4, 0), *range(1, 5))} | {one ^ (1 << bit) for one in own for bit in range(128)}
-    guesses = sorted(near - set(own))[:: max(1, len(near) // GUESSES)]
-
-    async def run() -> Counter[str]:
-        codes: Counter[str] = Counter()
-        async with AsyncClient(server.target, options=APART) as client:
-            for first in range(0, len(guesses), WAITING_MAX_OF_ONE):
-                some = guesses[first : first + WAITING_MAX_OF_ONE]
-                codes.update(await asyncio.gather(*(guess(client, f"{one:032x}") for one in some)))
-        return codes
-
-    codes = asyncio.run(run())
-    server.process.terminate()
-    assert server.finish() == 0
-
-    assert codes == {"NOT_FOUND": len(guesses)}
-    assert [row["label"] for row in rows(tmp_path / "journal") if row["journal"] == "feedback"] == ["negative"] * len(own)
-    evidence.measured |= {"guesses": len(guesses), "answers found": 0}

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 from pyarrow import dataset
 
-from sentiment.cli import main
 from sentiment.observability.journal_files import files_of
 from sentiment_models import cli as models_cli
-from tests.conftest import RunningServer, leave_out
+from tests.conftest import leave_out
 from tests.core.faults.evidence import Evidence
 from tests.core.faults.fates import Callers
 from tests.core.faults.own_process import OwnProcess
-from tests.core.faults.seen import until
+from tests.core.servers import until
 
 Captured = pytest.CaptureFixture[str]
 KIB = 2**10
@@ -184,89 +183,6 @@ def test_a_journal_whose_disk_is_full(
     assert 1 <= len(reasons) < 50
     assert set(reasons) == {FULL}
     assert "journal_lines_lost" in {line["event"] for line in logged}
-
-
-def test_sentiment_classify_fills_the_disk_and_resumes(
-    disk: Callable[[int], Disk], server: RunningServer, texts: Path, tmp_path: Path, capsys: Captured, evidence: Evidence
-) -> None:
-    """It ends with exit code 1; a repeat completes the file.
-
-    ``sentiment classify`` writes the answers to 3,000 texts to a disk that has room for some of them (128 KiB). It ends with exit code
-    1, and says why and what to do. After room is made, the repeated command completes the file, which equals that of an undisturbed run.
-    """
-    command = ["classify", "--target", server.target, "--input", str(texts), "--output"]
-    whole = tmp_path / "whole.jsonl"
-    assert main.main([*command, str(whole)]) == 0
-    capsys.readouterr()
-    full = disk(4 * whole.stat().st_size).fill(left=128 * KIB)
-    output = full.folder / "out.jsonl"
-
-    assert main.main([*command, str(output)]) == 1
-    message = capsys.readouterr().err.splitlines()[-1]
-    assert message == f"error: {output}.part: cannot be written: {FULL}; repeat the command to continue"
-    assert full.names() == ["out.jsonl.part", "out.jsonl.part.json"]
-    kept = (full.folder / "out.jsonl.part").read_text().count("\n")
-    full.make_room()
-    assert main.main([*command, str(output)]) == 0
-
-    assert output.read_bytes() == whole.read_bytes()
-    assert full.names() == ["out.jsonl"]
-    assert 0 < kept < 3000
-    evidence.measured |= {"answers before the disk was full": kept, "answers in the end": whole.read_text().count("\n")}
-
-
-def test_results_of_commands_on_a_full_disk(
-    disk: Callable[[int], Disk], server: RunningServer, capsys: Captured, evidence: Evidence
-) -> None:
-    """They end with exit code 1 and spoil no file.
-
-    ``sentiment loadtest --json`` and ``--html``, and ``sentiment explain --html``, write to a full disk. They end with exit code 1 and a
-    line that says which file, why and what to do. They leave no new file and do not change an existing one. Figures are still printed.
-    """
-    full = disk(4 * KIB * KIB)
-    kept = full.folder / "found.html"
-    kept.write_text("an older page")
-    full.fill()
-    load = ["loadtest", "--target", server.target, "--concurrency", "1", "--seconds", "0.2", "--warm-up", "0", "--processes", "1"]
-    commands = {
-        "found.json": [*load, "--json"],
-        "found.html": [*load, "--html"],
-        "page.html": ["explain", "a good film", "--target", server.target, "--html"],
-    }
-    for name, command in commands.items():
-        assert main.main([*command, str(full.folder / name)]) == 1
-        out, err = capsys.readouterr()
-        assert err.splitlines()[-1] == f"error: {full.folder / name}.part: cannot be written: {ADVICE}"
-        assert ("answered/s" in out) == (command[0] == "loadtest")
-    assert full.names() == ["found.html"]
-    assert kept.read_text() == "an older page"
-    full.make_room()
-    assert main.main([*commands["page.html"], str(kept)]) == 0
-    assert kept.read_text().startswith("<!")
-    evidence.measured["commands"] = len(commands)
-
-
-def test_a_standard_output_on_a_full_disk(server: RunningServer, texts: Path, evidence: Evidence) -> None:
-    """They end with exit code 1 and say why.
-
-    ``sentiment settings``, ``sentiment classify --input`` and ``sentiment explain`` print to /dev/full. They end with exit code 1 and
-    one line that says why and what to do.
-    """
-    commands = [
-        ["settings"],
-        ["classify", "--target", server.target, "--json", "--input", str(texts)],
-        ["explain", "a good film", "--target", server.target],
-    ]
-    with open("/dev/full", "wb") as full:
-        running = [
-            subprocess.Popen([sys.executable, "-m", "sentiment", *command], stdout=full, stderr=subprocess.PIPE, text=True)
-            for command in commands
-        ]
-    messages = [process.communicate(timeout=60)[1] for process in running]
-
-    assert messages == [f"error: standard output: cannot be written: {ADVICE}\n"] * len(commands)
-    assert [process.returncode for process in running] == [1] * len(commands)
-    evidence.measured["commands"] = len(commands)
 
 
 @pytest.mark.thorough

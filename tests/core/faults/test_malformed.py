@@ -1,7 +1,6 @@
 """Thousands of malformed inputs from a seed"""
 
 import asyncio
-import contextlib
 import os
 import random
 import socket
@@ -17,18 +16,15 @@ from sentiment.call.names import METHODS, path_of
 from sentiment.oip import inference_pb2 as oip
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import NO_RETRIES
-from tests.core.faults import raw
 from tests.core.faults.evidence import Evidence
 from tests.core.faults.fates import HUNG, PATIENCE_S, Callers
-from tests.core.faults.malformed import PREFACE, call_headers, conversation, message, web_request
+from tests.core.faults.malformed import call_headers, conversation, message, web_request
 from tests.core.faults.own_process import OwnProcess
-from tests.core.faults.seen import until
+from tests.core.servers import until
 
 INPUTS = int(os.environ.get("INPUTS", "300"))
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(2**31)
 AT_ONCE = 32
-# Calls with a path that is not UTF-8.
-PATHS = 200
 MIB = 2**20
 # Codes for a caller's mistake, or for a lack of room or time. UNKNOWN and INTERNAL are neither.
 CODES = {
@@ -140,26 +136,6 @@ def send_all(address: tuple[str, int], content: bytes) -> bytes:
             return connection.recv(2**16)
         except OSError:
             return b""
-
-
-def test_a_path_that_is_not_utf8(attacked: OwnProcess, tmp_path: Path, evidence: Evidence) -> None:
-    """Each gets UNIMPLEMENTED, and the server goes on.
-
-    Calls on connections of their own have the byte 0xf4 in their :path, 200 of them without a pause. Each gets UNIMPLEMENTED. grpc.aio's
-    own loop would end its server, and with it the port, at each of them.
-    """
-    call = raw.frame(raw.HEADERS, raw.END_HEADERS | raw.END_STREAM, 1, call_headers(b"/SecretPath\xf4/b"))
-    with Callers(attacked.target, callers=4, timeout_s=5) as callers, contextlib.ExitStack() as open_peers:
-        callers.wait(20)
-        peers = [open_peers.enter_context(raw.Peer(attacked.target, PREFACE + call)) for _ in range(PATHS)]
-        answers = [peer.wait_for(raw.HEADERS, 1) for peer in peers]
-        callers.wait(100)
-
-    evidence.judge(callers.fates)
-    assert all(raw.UNIMPLEMENTED in answer for answer in answers)
-    evidence.measured["longest wait for an answer, ms"] = round(callers.fates.seconds(1) * 1e3)
-    evidence.measured["calls with such a path"] = len(answers)
-    assert "SecretPath" not in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize("port", ["HTTP 2", "HTTP 1"])

@@ -1,25 +1,21 @@
 """Processes that run out of memory"""
 
 import contextlib
-import http.client
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 
 from sentiment.client import CallFailed
 from tests.core.faults.evidence import Evidence
 from tests.core.faults.fates import Callers
 from tests.core.faults.groups import group
-from tests.core.faults.seen import MB, until
 from tests.core.faults.test_rollout import both
-from tests.front_ends.servers import Server
+from tests.core.servers import Server
 
 Serve = Callable[..., Server]
 # How much more memory a process may take. A few dozen large calls take many times that.
 MORE_MB = 24
 LARGE = ["a film " * 500] * 1000
-BODY = b" " * (12 * MB)
 KILLED = -9
 
 
@@ -28,19 +24,14 @@ def send_batch(server: Server) -> None:
         client.classify_batch(LARGE, timeout_s=5)
 
 
-def send_body(server: Server) -> None:
-    with contextlib.suppress(OSError, http.client.HTTPException):
-        urllib.request.urlopen(server.url + "/v1/classify:batch", BODY, timeout=5)
-
-
 @contextlib.contextmanager
-def large_calls(server: Server, send: Callable[[Server], None], callers: int = 8) -> Iterator[None]:
-    """Callers that send the largest allowed calls, and ignore how they end."""
+def large_calls(server: Server, callers: int = 8) -> Iterator[None]:
+    """Callers that send the largest allowed batches, and ignore how they end."""
     going = True
 
     def ask() -> None:
         while going:
-            send(server)
+            send_batch(server)
             time.sleep(0.05)
 
     threads = [threading.Thread(target=ask, daemon=True) for _ in range(callers)]
@@ -65,7 +56,7 @@ def test_the_kernel_kills_a_server_for_its_memory(serve_two: Callable[..., list[
         callers.wait(200)
         limited.enter(servers[0].process.pid, MORE_MB)
         begun = time.monotonic()
-        with large_calls(servers[0], send_batch):
+        with large_calls(servers[0]):
             assert servers[0].process.wait(60) == KILLED
         killed = time.monotonic()
         assert limited.kills == 1
@@ -74,26 +65,3 @@ def test_the_kernel_kills_a_server_for_its_memory(serve_two: Callable[..., list[
     evidence.judge(callers.fates, may=["UNAVAILABLE"])
     evidence.measured["killed after, s"] = round(killed - begun, 1)
     evidence.measured["longest call about the kill, ms"] = round(callers.fates.between(killed - 1, killed + 1).seconds(1) * 1e3, 1)
-
-
-def test_the_kernel_kills_an_executor_for_its_memory(serve: Serve, evidence: Evidence) -> None:
-    """It is replaced; callers get UNAVAILABLE in between.
-
-    The executor of a server with two front ends is put into a cgroup in which it may take 24 MB more, and gets bodies of 12 MB over
-    HTTP until the kernel kills it. The supervisor replaces it. Callers get UNAVAILABLE in between.
-    """
-    server = serve("--front-ends", "2")
-    with group("executor") as limited, Callers(server.target, channels=4) as callers:
-        callers.wait(200)
-        executor = server.pid("executor")
-        limited.enter(executor, MORE_MB)
-        with large_calls(server, send_body):
-            line = server.wait_for("process_ended", ended="executor")
-            killed = time.monotonic()
-        assert (line["code"], line["replaced"], limited.kills) == (KILLED, True, 1)
-        until(lambda: server.pid("executor") != executor, "the executor is replaced")
-        callers.wait(200)
-        first = min(ended for begun, ended, fate in callers.fates.calls if fate == "answered" and begun > killed)
-
-    evidence.judge(callers.fates, may=["UNAVAILABLE"])
-    evidence.measured["answered again after, s"] = round(first - killed, 2)

@@ -11,9 +11,9 @@ from sentiment.doors.grpc.health import LIVENESS, NOT_SERVING, SERVING
 from tests.conftest import PLAIN
 from tests.core.faults.evidence import Evidence
 from tests.core.faults.fates import Callers
-from tests.core.faults.seen import nothing_waits, open_calls, until
+from tests.core.faults.seen import nothing_waits, open_calls
 from tests.core.observability.test_journal import rows
-from tests.front_ends.servers import Server
+from tests.core.servers import Server, until
 
 # Read by every Python at its start.
 RAISING = """
@@ -94,28 +94,6 @@ def test_the_watch_of_certificates_ends(serve: Callable[..., Server], tmp_path: 
     assert told == [[SERVING, NOT_SERVING]] * 2
     assert [line["event"] for line in server.lines if line["event"] in ("task_ended", "drained")] == ["task_ended", "drained"]
     evidence.measured["exit code"] = 1
-
-
-def test_the_watch_of_certificates_ends_in_each_process(serve: Callable[..., Server], tmp_path: Path, evidence: Evidence) -> None:
-    """Each process drains and is replaced.
-
-    The same with two front ends, in all three processes at once: each drains and is replaced, and the server goes on.
-    """
-    dies = tmp_path / "dies"
-    server = serve("--front-ends", "2", environment=changed(tmp_path, DYING.format(dies=str(dies))))
-    with Callers(server.target) as callers:
-        callers.wait(200)
-        dies.touch()
-        for name in ("executor", "front-0", "front-1"):
-            assert server.wait_for("process_ended", ended=name)["code"] == 1
-        dies.unlink()
-        for name in ("executor", "front-0", "front-1"):
-            server.wait_for("process_started", 2, started=name)
-        callers.wait(200)
-
-    evidence.judge(callers.fates, may=("UNAVAILABLE", "CANCELLED"))
-    assert len([line for line in server.lines if line["event"] == "task_ended"]) >= 3
-    evidence.measured["calls not answered"] = callers.fates.lost()
 
 
 @both

@@ -14,10 +14,9 @@ import pytest
 from sentiment.doors.http.listening import IDLE_S, UNREAD_S
 from tests.core.faults import raw
 from tests.core.faults.evidence import Evidence
-from tests.core.faults.http_callers import HttpCallers
 from tests.core.faults.raw import Peer, frame
-from tests.core.faults.seen import MB, others_are_answered, until
-from tests.front_ends.servers import Server
+from tests.core.faults.seen import MB, others_are_answered
+from tests.core.servers import Server, until
 
 Serve = Callable[..., Server]
 RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED = b"\x0bgrpc-status\x018", b"\x0bgrpc-status\x014"
@@ -77,28 +76,6 @@ def test_headers_without_an_end(server: Server, evidence: Evidence) -> None:
         assert seen.peak_mb < 1024
 
 
-def test_a_message_that_comes_byte_by_byte(server: Server, evidence: Evidence) -> None:
-    """The call ends at its deadline.
-
-    A message comes byte by byte, in one call with a deadline of 0.3 s and in one without. The former ends at its deadline. The latter
-    lasts as long as its connection, and costs as much as an open stream.
-    """
-    with others_are_answered(server, evidence), Peer(server.target) as peer:
-        begun = time.monotonic()
-        peer.call(1, timeout="300m")
-        peer.call(3)
-        ended_s = None
-        for byte in raw.message("a film that is good")[:-1]:
-            peer.send(frame(raw.DATA, 0, 3, bytes([byte])))
-            if ended_s is None:
-                peer.send(frame(raw.DATA, 0, 1, bytes([byte])))
-            if any(kind == raw.HEADERS and stream == 1 for kind, _, stream, _ in peer.read(0.03)):
-                ended_s = time.monotonic() - begun
-        assert DEADLINE_EXCEEDED in peer.wait_for(raw.HEADERS, 1)
-        assert not any(stream == 3 and kind in (raw.HEADERS, raw.RST_STREAM) for kind, _, stream, _ in peer.frames)
-        evidence.measured["ended after, s"] = round(ended_s or time.monotonic() - begun, 2)
-
-
 def test_calls_that_are_reset_as_soon_as_they_come(server: Server, evidence: Evidence) -> None:
     """Others are answered, some with UNAVAILABLE.
 
@@ -143,61 +120,6 @@ def http_peer(server: Server, begin: bytes = b"") -> socket.socket:
     peer.connect((host, int(port)))
     peer.sendall(begin)
     return peer
-
-
-def test_a_body_that_comes_byte_by_byte(server: Server, evidence: Evidence) -> None:
-    """It gets 504 at its deadline.
-
-    The body of POST /v1/classify comes byte by byte, with a time limit of 0.3 s: the answer is 504 at the deadline.
-    """
-    head = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nGrpc-Timeout: 300m\r\nContent-Length: 1000\r\n\r\n"
-    with others_are_answered(server, evidence), http_peer(server, head) as peer:
-        begun, answer = time.monotonic(), b""
-        peer.settimeout(0.03)
-        while not answer:
-            assert time.monotonic() < begun + LATE_S
-            peer.sendall(b" ")
-            try:
-                answer = peer.recv(2**16)
-            except TimeoutError:
-                continue
-        evidence.measured["ended after, s"] = round(time.monotonic() - begun, 2)
-        assert answer.startswith(b"HTTP/1.1 504")
-
-
-CHUNKED = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
-@pytest.mark.parametrize("path", [b"/v1/classify", b"/nosuch"], ids=["read", "answered before it is read"])
-def test_bodies_in_chunks_of_one_byte(server: Server, evidence: Evidence, path: bytes) -> None:
-    """They are refused, and others are answered.
-
-    For 3 s, 20 connections send bodies in chunks of one byte as fast as they can, and are opened again when the server has ended them.
-    It parses them in slices, refuses each after 16,384 such chunks, and parses little more of one that it has answered.
-    """
-    head, chunks = CHUNKED.replace(b"/v1/classify", path), b"1\r\n \r\n" * 2000
-    answers, ended, sent = set(), 0, 0
-    with others_are_answered(server, evidence) as seen:
-        rss_mb, end = seen.rss_mb, time.monotonic() + 3
-        peers = [http_peer(server, head) for _ in range(20)]
-        while time.monotonic() < end:
-            for number, peer in enumerate(peers):
-                peer.settimeout(0.001)
-                try:
-                    sent += peer.send(chunks)
-                    answers.add(peer.recv(2**16)[9:12])
-                except TimeoutError:
-                    continue
-                except OSError:
-                    ended += 1
-                    peer.close()
-                    peers[number] = http_peer(server, head)
-        for peer in peers:
-            peer.close()
-        assert seen.peak_mb < rss_mb + 128
-    evidence.measured |= {"sent, MB": round(sent / MB), "connections ended": ended}
-    assert ended > 0
-    assert answers - {b""} == {b"404" if path == b"/nosuch" else b"400"}
 
 
 def test_large_bodies_that_never_end(serve: Serve, evidence: Evidence) -> None:
@@ -297,28 +219,3 @@ def has_ended(peer: socket.socket, pieces: list[bytes]) -> bool:
         return False
     except OSError:
         return True
-
-
-def test_requests_that_a_page_of_others_or_a_proxy_is_made_to_send(server: Server, evidence: Evidence) -> None:
-    """They are refused by their headers.
-
-    100 requests each of a page of another origin, of a page whose name resolves to the server (DNS rebinding), and of bodies whose
-    length two servers might read differently, beside callers over HTTP and gRPC. They are refused by their headers.
-    """
-    host, port = server.url.removeprefix("http://").split(":")
-    refused = {
-        403: f"Host: {host}:{port}\r\nOrigin: http://evil.example\r\nContent-Length: 0",
-        421: f"Host: evil.example:{port}\r\nOrigin: http://evil.example:{port}\r\nContent-Length: 0",
-        400: f"Host: {host}:{port}\r\nTransfer-Encoding: gzip, chunked",
-    }
-    found: Counter[tuple[int, int]] = Counter()
-    with others_are_answered(server, evidence), HttpCallers([server.url], callers=2, kept=1) as callers:
-        callers.wait(10)
-        for _ in range(100):
-            for status, headers in refused.items():
-                with socket.create_connection((host, int(port)), LATE_S) as sender:
-                    sender.sendall(f"POST /v1/classify HTTP/1.1\r\n{headers}\r\n\r\n".encode())
-                    found[status, int(sender.recv(2**16)[9:12])] += 1
-        callers.wait(10)
-    evidence.judge(callers.fates)
-    assert found == {(status, status): 100 for status in refused}

@@ -16,8 +16,7 @@ from tests.conftest import NO_RETRIES
 from tests.core.faults.evidence import FOLDER, Evidence
 from tests.core.faults.fates import ANSWERED, HUNG, WRONG, Callers, Fates
 from tests.core.faults.http_callers import HttpCallers
-from tests.core.faults.seen import until
-from tests.front_ends.servers import PATIENCE_S, Server, eventually_answers
+from tests.core.servers import PATIENCE_S, Server, eventually_answers, until
 
 Serve = Callable[..., Server]
 ServeTwo = Callable[..., list[Server]]
@@ -90,28 +89,18 @@ def roll(servers: list[Server], serve: Serve, drain: Sequence[str], *callers: Ca
 
 
 @pytest.mark.usefixtures("slowly")
-def test_a_rollout_under_load_loses_nothing(serve: Serve, serve_two: ServeTwo, evidence: Evidence) -> None:
+@pytest.mark.parametrize(("options", "clients"), [(WATCHING, 64), (PLAIN_IN_TURN, 16)], ids=["watches", "plain"])
+def test_a_rollout_under_load_loses_nothing(
+    serve: Serve, serve_two: ServeTwo, evidence: Evidence, options: list[tuple[str, object]], clients: int
+) -> None:
     """No call is lost.
 
-    Two servers are under the load of a client that calls them in turn, watches their health and never retries. SIGTERM ends one after
-    the other. Balancers have 1 s to notice, and the second server ends only when the client calls the successor of the first.
+    Two servers are under the load of a client that calls them in turn and never retries. One client watches their health; another, as
+    most clients of gRPC, learns of a stop by the GOAWAY, and of a start when the port opens. SIGTERM ends one server after the other.
+    Balancers have 1 s to notice, and the second server ends only when the client calls the successor of the first.
     """
     servers = serve_two(*WITH_A_DRAIN)
-    with Callers(both(servers), callers=64, options=WATCHING) as callers:
-        roll(servers, serve, WITH_A_DRAIN, callers)
-
-    evidence.judge(callers.fates)
-
-
-@pytest.mark.usefixtures("slowly")
-def test_a_rollout_with_a_plain_client_loses_nothing(serve: Serve, serve_two: ServeTwo, evidence: Evidence) -> None:
-    """No call is lost.
-
-    The same load and order, with a client that only calls the servers in turn: it neither watches their health nor retries, as most
-    clients of gRPC. It learns of a stop by the GOAWAY, and of a start when the port opens, which it does when the models answer.
-    """
-    servers = serve_two(*WITH_A_DRAIN)
-    with Callers(both(servers), callers=16, options=PLAIN_IN_TURN) as callers:
+    with Callers(both(servers), callers=clients, options=options) as callers:
         for _ in range(ROLLS):
             roll(servers, serve, WITH_A_DRAIN, callers)
 

@@ -14,9 +14,9 @@ from tests.conftest import PLAIN
 from tests.core.faults.evidence import Evidence
 from tests.core.faults.fates import ANSWERED, TEXTS, Callers, Fates, fate_of
 from tests.core.faults.namespace import Namespace, ip
-from tests.core.faults.seen import open_calls, until
+from tests.core.faults.seen import open_calls
 from tests.core.faults.test_rollout import WATCHING, across, answered, both, ms, wait_asked, wait_stuck
-from tests.front_ends.servers import Server
+from tests.core.servers import Server, until
 
 Serve = Callable[..., Server]
 ServeTwo = Callable[..., list[Server]]

@@ -3,19 +3,16 @@
 import fcntl
 import json
 import os
-import signal
 import socket
 import subprocess
 import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import grpc
 import pytest
 
-from sentiment.client import Client, Credentials
 from sentiment.observability.log_writer import LogLines
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import NO_RETRIES
@@ -23,9 +20,7 @@ from tests.core.faults import raw
 from tests.core.faults.evidence import Evidence
 from tests.core.faults.fates import Callers
 from tests.core.faults.own_process import OwnProcess
-from tests.core.faults.seen import until
-from tests.core.tracing.collector import Collector
-from tests.front_ends.servers import PATIENCE_S, Server, eventually_answers
+from tests.core.servers import PATIENCE_S, eventually_answers, until
 
 Spawn = Callable[..., OwnProcess]
 MIB = 2**20
@@ -144,86 +139,6 @@ def test_a_terminal_that_is_closed(spawn: Spawn, evidence: Evidence) -> None:
         assert server.finish() == 0
 
     evidence.judge(callers.fates, may=["UNAVAILABLE", "DEADLINE_EXCEEDED"])
-
-
-@pytest.mark.usefixtures("hangs_up")
-@pytest.mark.parametrize("front_ends", ["0", "2"], ids=["one process", "front ends"])
-def test_a_hang_up_without_a_terminal(serve: Callable[..., Server], evidence: Evidence, tmp_path: Path, front_ends: str) -> None:
-    """Tokens are reloaded, and no call is lost.
-
-    SIGHUP 20 times under load, to a server without a terminal, each time after a token was added. Each reloads the tokens at once,
-    and no call is lost.
-    """
-    tokens, added = tmp_path / "tokens", [f"token-of-tests-{number:02}" for number in range(21)]
-    tokens.write_text(added[0])
-    flags = ("--auth-tokens", str(tokens), "--auth-exempt", "/metrics", "--reload-s", "3600", "--front-ends", front_ends)
-    server, processes = serve(*flags, before=("setsid",)), 1 + int(front_ends)
-    with Callers(server.target, credentials=Credentials(token=added[0])) as callers:
-        for number in range(1, 21):
-            callers.wait(10)
-            tokens.write_text("\n".join(added[: number + 1]))
-            server.process.send_signal(signal.SIGHUP)
-            server.wait_for("reloaded", number * processes)
-        with Client(server.target, credentials=Credentials(token=added[-1])) as newest:
-            assert newest.classify("good").label == "positive"
-    server.process.terminate()
-    assert server.finish() == 0
-
-    evidence.judge(callers.fates)
-    evidence.measured["reloads"] = 20 * processes
-
-
-@pytest.mark.parametrize("way", ["hangs", "refuses"])
-def test_a_trace_collector_that_accepts_nothing(spawn: Spawn, evidence: Evidence, way: str) -> None:
-    """All calls are answered, and SIGTERM ends the server.
-
-    Every request is traced, and the collector never answers or refuses, under load. Then SIGTERM ends the server.
-    """
-    collector = Collector()
-    try:
-        setattr(collector, way, True)
-        small = {"OTEL_BSP_SCHEDULE_DELAY": "20", "OTEL_BSP_MAX_QUEUE_SIZE": "256", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "64"}
-        environment = os.environ | small | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
-        server = spawn("--tracing", env=environment, stderr=subprocess.DEVNULL)
-        with Callers(server.target) as callers:
-            collector.wait_for_calls(1)
-            until(lambda: server.total("trace_spans_dropped_total") > 0, "a span is dropped")
-            callers.wait(200)
-        dropped = server.total("trace_spans_dropped_total")
-        server.process.terminate()
-        assert server.finish() == 0
-    finally:
-        collector.stop()
-
-    evidence.judge(callers.fates)
-    evidence.measured |= {"spans dropped": int(dropped), "99 % of calls within, ms": round(callers.fates.seconds(0.99) * 1e3, 1)}
-
-
-def test_scrapers_that_never_read_their_answer(spawn: Spawn, evidence: Evidence) -> None:
-    """All other calls are answered.
-
-    20 connections request /metrics 50 times each and read nothing, under load; then they are closed.
-    """
-    server = spawn(stderr=subprocess.DEVNULL)
-    ask = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 50
-    with Callers(server.target) as callers:
-        callers.wait(200)
-        before = server.rss_bytes()
-        sockets = [connected(server) for _ in range(20)]
-        for one in sockets:
-            one.send(ask)
-        callers.wait(500)
-        assert server.total("requests_total") > 0
-        grown = server.rss_bytes() - before
-        open_then = server.connections()
-        for one in sockets:
-            one.close()
-        until(lambda: server.connections() <= open_then - 20, "the connections are closed")
-        callers.wait(100)
-
-    evidence.judge(callers.fates)
-    evidence.measured["memory grown by, MiB"] = round(grown / MIB, 1)
-    assert grown < 256 * MIB
 
 
 def connected(server: OwnProcess) -> socket.socket:

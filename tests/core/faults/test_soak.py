@@ -24,8 +24,8 @@ from tests.core.faults.english import ENGLISH, capacity, texts_with_scores
 from tests.core.faults.evidence import Evidence
 from tests.core.faults.fates import Callers
 from tests.core.faults.raw import CLASSIFY
-from tests.core.faults.seen import Seen, nothing_waits, until
-from tests.front_ends.servers import Server
+from tests.core.faults.seen import Seen, nothing_waits
+from tests.core.servers import Server, until
 
 Serve = Callable[..., Server]
 SECONDS = float(os.environ.get("SOAK_S") or 60)

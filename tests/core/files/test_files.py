@@ -123,16 +123,6 @@ def test_an_interrupted_output_is_continued_after_its_last_whole_line(left: byte
     assert path.read_bytes() == kept + b"next\n"
 
 
-def test_an_output_that_exists_is_refused_and_left_alone(tmp_path: Path) -> None:
-    path = written(tmp_path / "out.jsonl", "mine\n")
-
-    with pytest.raises(BadFile, match="exists already; replace it with --overwrite"):
-        LineOutput(path)
-
-    assert path.read_text() == "mine\n"
-    assert not (tmp_path / "out.jsonl.part").exists()
-
-
 def test_an_output_in_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"out\.jsonl\.part: cannot be written: No such file or directory"):
         LineOutput(tmp_path / "nosuch" / "out.jsonl")

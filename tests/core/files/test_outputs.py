@@ -268,12 +268,6 @@ def test_a_command_prints_its_result_alone_and_the_rest_on_standard_error(
     assert not Path("-").exists()
 
 
-def test_two_results_on_standard_output_are_wrong_usage(commands: dict[str, list[str]], capsys: Captured) -> None:
-    assert main([*commands["watch --json"], "-", "--html", "-"]) == 2
-
-    assert capsys.readouterr() == ("", "error: --json and --html are the same file, -\n")
-
-
 @pytest.mark.parametrize("name", ["explain --html", "watch --json", "plan --json"])
 def test_no_command_replaces_a_device(name: str, commands: dict[str, list[str]], tmp_path: Path) -> None:
     null = device(tmp_path / "null", NULL)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sentiment_tools.planning.machine import Machine
-from tests.core.faults.seen import until
+from tests.core.servers import until
 
 CLOSED = "error: standard output: is closed; redirect it, for example to a file\n"
 NEEDS_ROOM = "error: standard output: cannot be written: No space left on device; make room and repeat the command\n"
@@ -116,18 +116,6 @@ def test_a_full_disk_behind_standard_output_is_an_error(module: str, arguments: 
     ended = shell(module, arguments, ">/dev/full")
 
     assert (ended.returncode, ended.stderr) == (1, NEEDS_ROOM)
-
-
-@pytest.mark.parametrize("module", ["sentiment", "sentiment_models.cli"])
-def test_help_whose_reader_has_ended_is_quiet(module: str) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    try:
-        ended = shell(module, ["--help"], f">&{write}", pass_fds=[write])
-    finally:
-        os.close(write)
-
-    assert (ended.returncode, ended.stderr) == (141, "")
 
 
 def test_characters_that_the_output_has_not_are_escapes_and_json_keeps_its_value(bundles: Path) -> None:

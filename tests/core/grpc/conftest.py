@@ -27,12 +27,12 @@ def hold(monkeypatch: pytest.MonkeyPatch, start: object) -> Iterator[Hold]:  # o
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Callable[..., Any]]:
-    """A stub of the service, typed for another kind of channel, on a connection of its own."""
+    """A stub of the service, or of another, typed for another kind of channel, on a connection of its own."""
     channels: list[grpc.aio.Channel] = []
 
-    def begin(server: RunningServer, options: list[tuple[str, Any]] = NO_RETRIES) -> Any:
+    def begin(server: RunningServer, options: list[tuple[str, Any]] = NO_RETRIES, stub: type[Any] = pb_grpc.SentimentServiceStub) -> Any:
         channels.append(grpc.aio.insecure_channel(server.target, options))
-        return pb_grpc.SentimentServiceStub(channels[-1])
+        return stub(channels[-1])
 
     yield begin
     for channel in channels:

@@ -27,12 +27,12 @@ Start = Callable[..., RunningServer]
 METHODS = ("Classify", "ClassifyBatch", "ClassifyStream")
 every_method = pytest.mark.parametrize("method", METHODS)
 # Longer than any machine takes; a test that passes never waits so long.
-PATIENCE_S = 10
+PATIENCE_S = 60
 MODEL = "tiny/1"
 
 
 def served_by(server: RunningServer) -> Served:
-    return server.app._models.find("")
+    return server.models.find("")
 
 
 def id_of(word: str) -> int:
@@ -166,6 +166,53 @@ def assert_nothing_left(server: RunningServer) -> None:
     assert batcher.idle
     assert server.calls.open == 0
     assert not server.streams.open
+
+
+class Busy:
+    """A server whose only runner is held before the model by a short text, so that what comes waits; and a client's stub."""
+
+    def __init__(self, server: RunningServer, gate: Gate, stub: Any) -> None:
+        self.server, self.gate, self.stub = server, gate, stub
+
+    async def begin(self) -> None:
+        self._plug = send(self.stub.Classify(pb.ClassifyRequest(text="good"), timeout=60))
+        await self.gate.begun()
+
+    async def assert_in_order(self, texts: int) -> None:
+        """The short text has its answer, every text was counted once, and nothing is left."""
+        self.gate.open()
+        assert isinstance(await self._plug, pb.ClassifyResponse)
+        server = self.server
+        await until(lambda: server.calls.open == 0, "no call is open")
+        await until(lambda: not served_by(server).batcher.stalled_s(), "no batch runs")
+        assert total(server, "items") == total(server, "deadline_outcome") == texts
+        assert_nothing_left(server)
+
+
+def ask(stub: Any, method: str, request: pb.ClassifyRequest, timeout_s: float | None = None) -> Any:
+    """A call with this one text, interactive, however its method takes it."""
+    request.priority = pb.PRIORITY_INTERACTIVE
+    if method == "Classify":
+        return stub.Classify(request, timeout=timeout_s)
+    item = pb.Item(text=request.text, targets=request.targets)
+    options = {"truncation": request.truncation, "sentences": request.sentences, "priority": request.priority}
+    if method == "ClassifyBatch":
+        return stub.ClassifyBatch(pb.ClassifyBatchRequest(items=[item], **options), timeout=timeout_s)
+    one = pb.ClassifyStreamRequest(item=item, options=pb.StreamOptions(**options))
+    if timeout_s is not None:
+        one.timeout.FromNanoseconds(int(timeout_s * 1e9))
+    return stub.ClassifyStream(iter([one]))
+
+
+async def code_of(call: Any) -> int:
+    """How the one text of such a call ended."""
+    outcome = await outcome_of(call)
+    if isinstance(outcome, grpc.aio.AioRpcError):
+        return int(outcome.code().value[0])
+    if isinstance(outcome, pb.ClassifyResponse):
+        return 0
+    (result,) = outcome if isinstance(outcome, list) else outcome.results
+    return int(result.error.code)
 
 
 def stream_requests(

@@ -9,7 +9,7 @@ from sentiment.client import CallFailed, Classification, Client
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import RunningServer
-from tests.core.grpc.gate import Hold, Start, positive, refusal
+from tests.core.grpc.gate import Start, positive, refusal
 
 Code = grpc.StatusCode
 
@@ -149,15 +149,6 @@ def test_every_answer_of_a_large_batch_belongs_to_its_text(client: Client) -> No
     results = client.classify_batch(texts)
 
     assert [result.scores["positive"] for result in results] == pytest.approx([positive(weight) for weight in weights], abs=1e-6)
-
-
-def test_a_call_without_a_chance_is_expired(start: Start, hold: Hold) -> None:
-    server = start()
-    hold(server)
-    with server.client() as client, pytest.raises(CallFailed) as caught:
-        client.classify("good", timeout_s=1e-9)
-
-    assert caught.value.code is Code.DEADLINE_EXCEEDED
 
 
 def test_models_are_listed_and_described(client: Client) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import NO_RETRIES
 from tests.core.grpc.gate import Start
+from tests.core.servers import until
 
 CALLS = 60
 PATIENCE_S = 30
@@ -29,13 +29,6 @@ PATIENCE_S = 30
 def counted(value: Callable[[str], float | None]) -> tuple[float | None, float | None]:
     """Calls that started and that ended, by the core. ``value`` reads a metric."""
     return value("sentiment_grpc_calls_started_total"), value("sentiment_grpc_calls_ended_total")
-
-
-def eventually(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_calls_beyond_the_pending_limit_are_ended_unseen_and_count_as_started_and_probes_are_answered(start: Start) -> None:
@@ -49,10 +42,10 @@ def test_calls_beyond_the_pending_limit_are_ended_unseen_and_count_as_started_an
         call(request, timeout=PATIENCE_S)
         server.loop.call_soon_threadsafe(let_go.wait, PATIENCE_S)
         made = [call.future(request, timeout=PATIENCE_S) for _ in range(CALLS)]
-        eventually(lambda: counted(value)[0] == CALLS + 1)
+        until(lambda: counted(value)[0] == CALLS + 1)
         probe = health_pb2_grpc.HealthStub(channel).Check.future(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
         live = oip_grpc.GRPCInferenceServiceStub(channel).ServerLive.future(oip.ServerLiveRequest(), timeout=PATIENCE_S)
-        eventually(lambda: counted(value)[0] == CALLS + 3)
+        until(lambda: counted(value)[0] == CALLS + 3)
         let_go.set()
         codes = Counter(one.code() for one in made)
         assert probe.result().status == health_pb2.HealthCheckResponse.SERVING
@@ -62,7 +55,7 @@ def test_calls_beyond_the_pending_limit_are_ended_unseen_and_count_as_started_an
     # The event loop takes those that it had asked for; calls below half of the limit are never ended.
     assert CALLS - ASKED - 8 <= lost <= CALLS - ASKED - 2
     assert codes[grpc.StatusCode.OK] == CALLS - lost
-    eventually(lambda: counted(server.metric) == (CALLS + 3, CALLS + 3 - lost))
+    until(lambda: counted(server.metric) == (CALLS + 3, CALLS + 3 - lost))
     assert server.metric("sentiment_requests_total", method="Classify", code="OK", model="tiny/1") == CALLS + 1 - lost
     assert server.metric("sentiment_requests_total", method="Classify", code="CANCELLED", model="tiny/1") == 0
 
@@ -75,8 +68,8 @@ def test_failed_calls_end_too_and_a_server_counts_only_its_own(start: Start) -> 
             for timeout in (PATIENCE_S, 1e-9):
                 assert call.future(b"\xff", timeout=timeout).code() is not grpc.StatusCode.OK
 
-    eventually(lambda: counted(server.metric)[0] >= 3)
-    eventually(lambda: counted(server.metric)[0] == counted(server.metric)[1])
+    until(lambda: counted(server.metric)[0] >= 3)
+    until(lambda: counted(server.metric)[0] == counted(server.metric)[1])
     assert counted(other.metric) == (0, 0)
 
 

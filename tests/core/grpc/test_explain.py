@@ -52,19 +52,8 @@ EVERYTHING = {
 }
 
 
-pytestmark = pytest.mark.usefixtures("awake")
-
-
 @pytest.fixture(scope="module")
-def plain(awake: None, settings: Settings) -> Iterator[RunningServer]:
-    """A model without an explain graph."""
-    running = RunningServer(settings)
-    yield running
-    running.stop()
-
-
-@pytest.fixture(scope="module")
-def bert(awake: None, tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> Iterator[RunningServer]:
+def bert(tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("explained")
     checkpoint = save_tiny(folder / "checkpoint", replace(TINY["bert"], positions=MAX_TOKENS))
     export(checkpoint, folder / "tiny" / "1", name="tiny", version=1, pairs=True, max_tokens=MAX_TOKENS)
@@ -219,26 +208,29 @@ def test_a_byte_limit_that_is_too_small_is_refused_with_the_bytes_needed(bert: R
     )
 
 
-def test_what_a_model_does_not_support_fails_its_precondition(plain: RunningServer) -> None:
+def test_what_a_model_does_not_support_fails_its_precondition(server: RunningServer) -> None:
     for call, message in (
-        (lambda: explain(plain, text_pair="bad"), "model tiny/1 reads one text; a pair was given"),
-        (lambda: explain(plain, options={"attention": {}}), "attention needs an explain graph; bundle tiny/1 has none"),
-        (lambda: explain(plain, options={"methods": [METHODS[0]]}), "integrated_gradients needs an explain graph"),
-        (lambda: classify(plain, explain={"heads": True, "neuron": {}, "geometry": True}), "neuron, heads, geometry need an explain graph"),
+        (lambda: explain(server, text_pair="bad"), "model tiny/1 reads one text; a pair was given"),
+        (lambda: explain(server, options={"attention": {}}), "attention needs an explain graph; bundle tiny/1 has none"),
+        (lambda: explain(server, options={"methods": [METHODS[0]]}), "integrated_gradients needs an explain graph"),
+        (
+            lambda: classify(server, explain={"heads": True, "neuron": {}, "geometry": True}),
+            "neuron, heads, geometry need an explain graph",
+        ),
     ):
         code, field, said = refusal(call)
 
         assert (code, field) == (Code.FAILED_PRECONDITION, "")
         assert said.startswith(message)
-    assert refusal(lambda: explain(plain, model="nosuch"))[0] is Code.NOT_FOUND
-    assert_answers(plain)
+    assert refusal(lambda: explain(server, model="nosuch"))[0] is Code.NOT_FOUND
+    assert_answers(server)
 
 
 def test_models_say_what_they_explain_and_a_server_that_does_not_explain_refuses(
-    bert: RunningServer, plain: RunningServer, start: Start
+    bert: RunningServer, server: RunningServer, start: Start
 ) -> None:
     described, silent = [], start(explain=False)
-    for running in (bert, plain, silent):
+    for running in (bert, server, silent):
         with grpc.insecure_channel(running.target) as channel:
             described.append(stub_of(channel).GetModel(pb.GetModelRequest()).model)
             assert stub_of(channel).ListModels(pb.ListModelsRequest()).models[0].explanation_methods == described[-1].explanation_methods
@@ -278,28 +270,28 @@ def test_an_explanation_in_classify_stays_under_4_mib_or_is_refused(bert: Runnin
 
 
 @pytest.mark.parametrize("words", [[[4]], [[0, 1, 2, 3, 4, 5], [5], [4, 1]]])
-def test_the_answer_without_words_needs_no_explain_graph(plain: RunningServer, words: list[list[int]]) -> None:
+def test_the_answer_without_words_needs_no_explain_graph(server: RunningServer, words: list[list[int]]) -> None:
     text = "good good bad w3 bad film"
     options = {"without": [{"words": chosen} for chosen in words]}
-    with plain.client() as client:
+    with server.client() as client:
         # The tiny model adds up its words; the empty text has no answer of its own.
         left = [" ".join(word for place, word in enumerate(text.split()) if place not in chosen) for chosen in words]
         wanted = [client.classify(rest).label if rest else None for rest in left]
 
-    _, *parts, end = explain(plain, text, options)
+    _, *parts, end = explain(server, text, options)
 
     found = [message.counterfactual for message in parts]
     assert [list(part.words) for part in found] == [sorted(chosen) for chosen in words]
     assert {part.kind for part in found} == {pb.COUNTERFACTUAL_KIND_ASKED}
     assert all(part.label == label for part, label in zip(found, wanted, strict=True) if label)
     assert end.summary.complete
-    assert list(classify(plain, text, options).explanation.counterfactuals) == found
+    assert list(classify(server, text, options).explanation.counterfactuals) == found
 
 
-def test_batches_and_streams_are_not_explained(plain: RunningServer) -> None:
+def test_batches_and_streams_are_not_explained(server: RunningServer) -> None:
     options = pb.ExplainOptions()
     item = pb.ClassifyStreamRequest(item=pb.Item(text="good"), options=pb.StreamOptions(explain=options))
-    with grpc.insecure_channel(plain.target) as channel:
+    with grpc.insecure_channel(server.target) as channel:
         stub = stub_of(channel)
 
         code, _, said = refusal(lambda: stub.ClassifyBatch(pb.ClassifyBatchRequest(items=[pb.Item(text="good")], explain=options)))
@@ -347,8 +339,8 @@ async def test_a_deadline_that_passes_in_a_run_ends_the_call_once(channel: Any, 
     await asyncio.to_thread(assert_answers, server)
 
 
-def test_each_connection_is_a_caller_of_explanations(plain: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    explaining = served_by(plain).explaining
+def test_each_connection_is_a_caller_of_explanations(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    explaining = served_by(server).explaining
     asked, callers = explaining.explain, []
 
     def record(request: Any, deadline_at: float, caller: str) -> Any:
@@ -357,7 +349,7 @@ def test_each_connection_is_a_caller_of_explanations(plain: RunningServer, monke
 
     monkeypatch.setattr(explaining, "explain", record)
     for _ in range(2):
-        with grpc.insecure_channel(plain.target, [*NO_RETRIES, ("grpc.use_local_subchannel_pool", 1)]) as channel:
+        with grpc.insecure_channel(server.target, [*NO_RETRIES, ("grpc.use_local_subchannel_pool", 1)]) as channel:
             list(stub_of(channel).Explain(pb.ExplainRequest(text="good")))
             stub_of(channel).Classify(pb.ClassifyRequest(text="good", explain={}))
 
@@ -447,6 +439,8 @@ def test_http_gives_the_same_messages_a_line_each(bert: RunningServer) -> None:
 
     with urllib.request.urlopen(urllib.request.Request(bert.url + "/v1/explain", body), timeout=PATIENCE_S) as response:
         lines = [json.loads(line) for line in response]
+        assert response.headers["Content-Type"] == "application/x-ndjson"
+        assert response.headers["x-request-id"]
 
     messages = explain(bert, options=options)
     assert [next(iter(line)) for line in lines] == [message.WhichOneof("part") for message in messages]

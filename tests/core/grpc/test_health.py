@@ -86,7 +86,7 @@ async def test_not_ready_but_alive_while_nothing_moves(start: Start, monkeypatch
     """A run may still end: what is not replaced can recover."""
     monkeypatch.setattr("sentiment.serving.app.WATCHDOG_S", 0.02)
     server = start(stall_s=1.0)
-    batcher = server.app._models.find("").batcher
+    batcher = server.models.find("").batcher
     async with grpc.aio.insecure_channel(server.target) as channel, asyncio.timeout(10):
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))
         assert (await watch.read()).status == SERVING

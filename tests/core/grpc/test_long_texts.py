@@ -18,15 +18,16 @@ from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import NO_RETRIES, RunningServer
 from tests.core.grpc.gate import (
     MODEL,
+    Busy,
     FixedCost,
-    Gate,
     Hold,
     Start,
+    ask,
     assert_nothing_left,
     bounded,
+    code_of,
     every_method,
     id_of,
-    outcome_of,
     queued,
     send,
     served_by,
@@ -206,123 +207,72 @@ async def test_the_windows_of_a_client_that_does_not_read_take_places_too(start:
 # Ends before the answer
 
 
-def ask(stub: Any, method: str, timeout: float | None = None) -> Any:
-    """A call with one long text in windows."""
-    windows = pb.TRUNCATION_WINDOWS
-    if method == "Classify":
-        return stub.Classify(pb.ClassifyRequest(text=TEXT, truncation=windows, priority=pb.PRIORITY_INTERACTIVE), timeout=timeout)
-    if method == "ClassifyBatch":
-        items = [pb.Item(text=TEXT)]
-        return stub.ClassifyBatch(
-            pb.ClassifyBatchRequest(items=items, truncation=windows, priority=pb.PRIORITY_INTERACTIVE), timeout=timeout
-        )
-    request = pb.ClassifyStreamRequest(item=pb.Item(text=TEXT))
-    request.options.truncation, request.options.priority = windows, pb.PRIORITY_INTERACTIVE
-    if timeout is not None:
-        request.timeout.FromNanoseconds(int(timeout * 1e9))
-    return stub.ClassifyStream(iter([request]))
-
-
-async def code_of(call: Any, method: str) -> int:
-    """How the call's one text ended."""
-    if method == "ClassifyStream":
-        (response,) = [response async for response in call]
-        return int(response.error.code)
-    outcome = await outcome_of(call)
-    if isinstance(outcome, grpc.aio.AioRpcError):
-        return int(outcome.code().value[0])
-    return int(outcome.results[0].error.code) if method == "ClassifyBatch" else 0
-
-
-class Setting:
-    """A server with one runner, held before the model, and a client's stub."""
-
-    def __init__(self, server: RunningServer, gate: Gate, stub: Any) -> None:
-        self.server, self.gate, self.stub = server, gate, stub
-        self.plug: asyncio.Task[Any] | None = None
-
-    async def busy(self) -> None:
-        """Keep the runner busy with a short text, so that what comes waits."""
-        self.plug = send(self.stub.Classify(pb.ClassifyRequest(text="good"), timeout=60))
-        await self.gate.begun()
-
-    async def assert_in_order(self, texts: int) -> None:
-        """The short text has its answer, every text was counted once, and nothing is left."""
-        self.gate.open()
-        if self.plug is not None:
-            assert isinstance(await self.plug, pb.ClassifyResponse)
-        server = self.server
-        await until(lambda: server.calls.open == 0, "no call is open")
-        await until(lambda: not served_by(server).batcher.stalled_s(), "no batch runs")
-        assert total(server, "items") == total(server, "deadline_outcome") == texts
-        assert_nothing_left(server)
-
-
 @pytest.fixture
-def setting(start: Start, hold: Hold, connect: Callable[[RunningServer], Any], request: pytest.FixtureRequest) -> Setting:
+async def busy(start: Start, hold: Hold, connect: Callable[[RunningServer], Any], request: pytest.FixtureRequest) -> Busy:
     server = start(runners=1, **getattr(request, "param", {}))
-    return Setting(server, hold(server), connect(server))
+    set_cost(server, FixedCost(1e-3))
+    busy = Busy(server, hold(server), connect(server))
+    await busy.begin()
+    return busy
+
+
+def long(method: str, busy: Busy, timeout_s: float | None = None) -> Any:
+    """A call with one long text in windows."""
+    return ask(busy.stub, method, pb.ClassifyRequest(text=TEXT, truncation=pb.TRUNCATION_WINDOWS), timeout_s)
 
 
 @every_method
-async def test_leaving_withdraws_every_window(setting: Setting, method: str) -> None:
-    await setting.busy()
-    call = ask(setting.stub, method)
-    reading = asyncio.create_task(bounded(code_of(call, method)))
-    await queued(setting.server, 5)
+async def test_leaving_withdraws_every_window(busy: Busy, method: str) -> None:
+    call = long(method, busy)
+    reading = asyncio.create_task(bounded(code_of(call)))
+    await queued(busy.server, 5)
 
     call.cancel()
 
-    await queued(setting.server, 0)
+    await queued(busy.server, 0)
     await asyncio.wait({reading})
-    await setting.assert_in_order(texts=2)
-    assert total(setting.server, "dropped", reason="cancelled") == 5
-    assert total(setting.server, "deadline_outcome", outcome="cancelled") == 1
+    await busy.assert_in_order(texts=2)
+    assert total(busy.server, "dropped", reason="cancelled") == 5
+    assert total(busy.server, "deadline_outcome", outcome="cancelled") == 1
     # The plug alone.
-    assert len(setting.gate.batches) == 1
+    assert len(busy.gate.batches) == 1
 
 
 @every_method
-async def test_a_deadline_ends_every_window_with_one_error(setting: Setting, method: str) -> None:
-    set_cost(setting.server, FixedCost(1e-3))
-    await setting.busy()
-
+async def test_a_deadline_ends_every_window_with_one_error(busy: Busy, method: str) -> None:
     # Of a run that lasts, as much again is expected: a text that comes later than this after its start is refused.
-    code = await bounded(code_of(ask(setting.stub, method, timeout=0.8), method))
+    code = await bounded(code_of(long(method, busy, 2.0)))
 
     assert code == Code.DEADLINE_EXCEEDED.value[0]
-    await setting.assert_in_order(texts=2)
-    assert total(setting.server, "deadline_outcome", outcome="expired") == 1
+    await busy.assert_in_order(texts=2)
+    assert total(busy.server, "deadline_outcome", outcome="expired") == 1
 
 
 @every_method
-@pytest.mark.parametrize("setting", [{"queue_rows_max": 3}], indirect=True)
-async def test_a_text_whose_windows_do_not_all_fit_is_refused_and_none_is_left(setting: Setting, method: str) -> None:
-    await setting.busy()
-
-    code = await bounded(code_of(ask(setting.stub, method), method))
+@pytest.mark.parametrize("busy", [{"queue_rows_max": 3}], indirect=True)
+async def test_a_text_whose_windows_do_not_all_fit_is_refused_and_none_is_left(busy: Busy, method: str) -> None:
+    code = await bounded(code_of(long(method, busy)))
 
     assert code == Code.RESOURCE_EXHAUSTED.value[0]
-    assert setting.server.metric("sentiment_queue_rows", model=MODEL) == 0
-    assert total(setting.server, "refused") == total(setting.server, "refused", reason="queue_full") == 1
-    short = send(setting.stub.Classify(pb.ClassifyRequest(text="bad"), timeout=60))
-    await queued(setting.server, 1)
-    await setting.assert_in_order(texts=3)
+    assert busy.server.metric("sentiment_queue_rows", model=MODEL) == 0
+    assert total(busy.server, "refused") == total(busy.server, "refused", reason="queue_full") == 1
+    short = send(busy.stub.Classify(pb.ClassifyRequest(text="bad"), timeout=60))
+    await queued(busy.server, 1)
+    await busy.assert_in_order(texts=3)
     assert (await short).prediction.label == "negative"
 
 
 @every_method
-async def test_one_window_that_fails_fails_its_text_and_no_other(setting: Setting, method: str) -> None:
-    setting.gate.poison = id_of("w8")
-    await setting.busy()
-    reading = asyncio.create_task(bounded(code_of(ask(setting.stub, method), method)))
-    await queued(setting.server, 5)
-    others = [send(setting.stub.Classify(pb.ClassifyRequest(text="bad " * 25), timeout=60)) for _ in range(3)]
-    await queued(setting.server, 8)
+async def test_one_window_that_fails_fails_its_text_and_no_other(busy: Busy, method: str) -> None:
+    busy.gate.poison = id_of("w8")
+    reading = asyncio.create_task(bounded(code_of(long(method, busy))))
+    await queued(busy.server, 5)
+    others = [send(busy.stub.Classify(pb.ClassifyRequest(text="bad " * 25), timeout=60)) for _ in range(3)]
+    await queued(busy.server, 8)
 
-    setting.gate.open()
+    busy.gate.open()
 
     assert await reading == Code.INTERNAL.value[0]
     assert [(await other).prediction.label for other in others] == ["negative"] * 3
-    await setting.assert_in_order(texts=5)
-    assert total(setting.server, "deadline_outcome", outcome="failed") == 1
+    await busy.assert_in_order(texts=5)
+    assert total(busy.server, "deadline_outcome", outcome="failed") == 1

@@ -272,7 +272,7 @@ def test_a_server_that_is_not_ready_is_live_and_still_answers(start: Start) -> N
         stub = oip_grpc.GRPCInferenceServiceStub(channel)
         assert stub.ServerReady(oip.ServerReadyRequest()).ready
 
-        in_loop(server, lambda: server.app._grpc.health.set_ready(False))
+        in_loop(server, lambda: server.grpc.health.set_ready(False))
 
         assert not stub.ServerReady(oip.ServerReadyRequest()).ready
         assert not stub.ModelReady(oip.ModelReadyRequest(name="tiny")).ready

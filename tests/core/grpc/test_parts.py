@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,20 +22,20 @@ from tests.conftest import NO_RETRIES, RunningServer
 from tests.core.grpc.gate import (
     MODEL,
     PATIENCE_S,
+    Busy,
     FixedCost,
     Hold,
     Start,
-    assert_nothing_left,
+    ask,
     bounded,
+    code_of,
     every_method,
-    outcome_of,
     queued,
     refusal,
     send,
     served_by,
     set_cost,
     total,
-    until,
 )
 from tests.core.http.http import call
 from tests.tiny import THREE, make_bundle
@@ -268,63 +268,23 @@ def test_a_text_in_parts_is_one_text_of_many_rows(three: RunningServer, stub: An
 # Rows that come and go together
 
 
-def ask(stub: Any, method: str, timeout: float | None = None) -> Any:
-    """A call with one text in parts, interactive."""
-    first = pb.PRIORITY_INTERACTIVE
-    if method == "Classify":
-        return stub.Classify(pb.ClassifyRequest(text=TEXT, sentences=True, targets=TARGETS, priority=first), timeout=timeout)
-    if method == "ClassifyBatch":
-        return stub.ClassifyBatch(pb.ClassifyBatchRequest(items=[item()], sentences=True, priority=first), timeout=timeout)
-    request = pb.ClassifyStreamRequest(item=item(), options=pb.StreamOptions(sentences=True, priority=first))
-    if timeout is not None:
-        request.timeout.FromNanoseconds(int(timeout * 1e9))
-    return stub.ClassifyStream(iter([request]))
-
-
-async def code_of(asked: Any, method: str) -> int:
-    """How the call's one text ended."""
-    outcome = await outcome_of(asked)
-    if isinstance(outcome, grpc.aio.AioRpcError):
-        return int(outcome.code().value[0])
-    result = outcome[0] if method == "ClassifyStream" else outcome.results[0] if method == "ClassifyBatch" else None
-    return 0 if result is None else int(result.error.code)
-
-
-class Held:
-    """A server with one runner, held before the model by a short text."""
-
-    def __init__(self, server: RunningServer, gate: Any, stub: Any) -> None:
-        self.server, self.gate, self.stub = server, gate, stub
-
-    async def busy(self) -> None:
-        self.plug = send(self.stub.Classify(pb.ClassifyRequest(text="good"), timeout=60))
-        await self.gate.begun()
-
-    async def end(self, texts: int) -> None:
-        """The short text has its answer, every text was counted once, and nothing is left."""
-        self.gate.open()
-        assert isinstance(await self.plug, pb.ClassifyResponse)
-        server = self.server
-        await until(lambda: server.calls.open == 0, "no call is open")
-        await until(lambda: not served_by(server).batcher.stalled_s(), "no batch runs")
-        assert total(server, "items") == total(server, "deadline_outcome") == texts
-        assert_nothing_left(server)
-
-
 @pytest.fixture
-async def held(
-    start: Start, root: Path, hold: Hold, connect: Callable[[RunningServer], Any], request: pytest.FixtureRequest
-) -> AsyncIterator[Held]:
-    server = start(bundles=(root,), runners=1, **getattr(request, "param", {}))
-    found = Held(server, hold(server), connect(server))
+async def busy(start: Start, root: Path, hold: Hold, connect: Callable[[RunningServer], Any]) -> Busy:
+    server = start(bundles=(root,), runners=1)
     set_cost(server, FixedCost(1e-3))
-    await found.busy()
-    yield found
+    busy = Busy(server, hold(server), connect(server))
+    await busy.begin()
+    return busy
+
+
+def parted(busy: Busy, method: str) -> Any:
+    """A call with one text in parts."""
+    return ask(busy.stub, method, pb.ClassifyRequest(text=TEXT, sentences=True, targets=TARGETS))
 
 
 @pytest.mark.parametrize("method", ["Classify", "ClassifyStream"])
 async def test_leaving_while_the_answers_wait_to_be_converted_is_counted_once(
-    held: Held, method: str, monkeypatch: pytest.MonkeyPatch
+    busy: Busy, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = threading.Event()
 
@@ -333,30 +293,30 @@ async def test_leaving_while_the_answers_wait_to_be_converted_is_counted_once(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(LoopTurns, "wait", never)
-    monkeypatch.setattr(held.server.streams, "_turns", SimpleNamespace(wait=lambda: asyncio.sleep(0)))
-    monkeypatch.setattr(served_by(held.server), "_turns", SimpleNamespace(wait=lambda _: asyncio.sleep(0)))
-    asked = ask(held.stub, method)
-    reading = asyncio.create_task(bounded(code_of(asked, method)))
-    await queued(held.server, ROWS)
-    held.gate.open()
+    monkeypatch.setattr(busy.server.streams, "_turns", SimpleNamespace(wait=lambda: asyncio.sleep(0)))
+    monkeypatch.setattr(served_by(busy.server), "_turns", SimpleNamespace(wait=lambda _: asyncio.sleep(0)))
+    asked = parted(busy, method)
+    reading = asyncio.create_task(bounded(code_of(asked)))
+    await queued(busy.server, ROWS)
+    busy.gate.open()
     assert await asyncio.to_thread(waits.wait, PATIENCE_S)
 
     asked.cancel()
 
     await asyncio.wait({reading})
-    await held.end(texts=2)
-    assert total(held.server, "deadline_outcome", outcome="cancelled") == 1
+    await busy.assert_in_order(texts=2)
+    assert total(busy.server, "deadline_outcome", outcome="cancelled") == 1
 
 
-async def test_only_the_whole_of_an_interactive_text_is_interactive(held: Held) -> None:
-    asked = send(ask(held.stub, "Classify"))
-    await queued(held.server, ROWS)
+async def test_only_the_whole_of_an_interactive_text_is_interactive(busy: Busy) -> None:
+    asked = send(parted(busy, "Classify"))
+    await queued(busy.server, ROWS)
 
     waiting = {
-        priority.value: sum(1 for _ in queue.waiting()) for priority, queue in served_by(held.server).batcher.scheduler.queues.items()
+        priority.value: sum(1 for _ in queue.waiting()) for priority, queue in served_by(busy.server).batcher.scheduler.queues.items()
     }
 
     assert waiting == {"interactive": 1, "bulk": ROWS - 1}
-    held.gate.open()
+    busy.gate.open()
     assert len((await asked).sentences) == 3
-    await held.end(texts=2)
+    await busy.assert_in_order(texts=2)

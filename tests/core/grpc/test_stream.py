@@ -132,7 +132,7 @@ async def test_a_client_that_does_not_read_is_not_read_from(start: Start) -> Non
 
 async def test_a_drain_answers_every_item_it_accepted_and_ends_the_stream_with_ok(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start(drain_grace_s=20.0)
-    session = server.app._models.find("").classifier.session
+    session = server.models.find("").classifier.session
     run = session.run
     monkeypatch.setattr(session, "run", lambda feeds, stop=None: time.sleep(0.02) or run(feeds, stop))
     received, all_sent = 0, asyncio.Event()
@@ -162,7 +162,7 @@ async def test_a_drain_answers_every_item_it_accepted_and_ends_the_stream_with_o
 
 async def test_a_bug_in_one_item_is_that_items_error_and_the_stream_goes_on(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start()
-    tokenizer = server.app._models.find("").classifier.tokenizer
+    tokenizer = server.models.find("").classifier.tokenizer
     encode = tokenizer.encode_short
 
     def fail_on_awful(text: str, characters_max: int) -> object:
@@ -208,7 +208,7 @@ async def test_a_stream_that_is_not_read_costs_no_other_call_its_answer_in_a_dra
             await until(lambda: server.streams._ending, "the streams are ending")
             late = asyncio.create_task(client.classify("bad"))
             await gate.begun()
-            await until(lambda: server.app._grpc.health._ended, "the time of the streams is over")
+            await until(lambda: server.grpc.health._ended, "the time of the streams is over")
             gate.open()
 
             assert (await early).label == "positive"

@@ -14,11 +14,9 @@ from tests.conftest import NO_RETRIES, RunningServer
 from tests.tiny import make_bundle
 from tests.trusted import explanations, trust
 
-pytestmark = pytest.mark.usefixtures("awake")
-
 
 @pytest.fixture(scope="module")
-def measured(awake: None, tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> Iterator[RunningServer]:
+def measured(tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> Iterator[RunningServer]:
     """A model without an explain graph whose study found Shapley values best."""
     root = tmp_path_factory.mktemp("measured")
     trust(make_bundle(root), "shapley")

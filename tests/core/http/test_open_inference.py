@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,24 +18,17 @@ from sentiment.doors.http.bodies import text_limits
 from sentiment.doors.http.json_answers import INLINE_BYTES_MAX
 from sentiment.doors.http.open_inference_bodies import JSON_LENGTH
 from sentiment.oip import inference_pb2 as oip
-from sentiment.oip import inference_pb2_grpc as oip_grpc
 from tests.conftest import RunningServer
 from tests.core.grpc.conftest import hold
 from tests.core.grpc.gate import Hold, Start, in_loop, refusal
-from tests.core.grpc.test_oip import asked, labels_of, output_of, packed, typed
+from tests.core.grpc.test_oip import asked, labels_of, output_of, packed, stub, typed
 from tests.core.http.http import Answer, call
 
-__all__ = ["hold"]
+__all__ = ["hold", "stub"]
 
 INFER = "/v2/models/tiny/infer"
 FULL = "2 calls are open, 0 of them this caller's; the limit is 2, and a caller gets at most as many as stay free"
 OUTPUTS = ("label", "score", "scores")
-
-
-@pytest.fixture(scope="module")
-def stub(server: RunningServer) -> Iterator[Any]:
-    with grpc.insecure_channel(server.target) as channel:
-        yield oip_grpc.GRPCInferenceServiceStub(channel)
 
 
 def body_of(*texts: str, form: str = "data", **members: Any) -> tuple[bytes, dict[str, str]]:
@@ -216,7 +208,7 @@ def test_a_server_that_is_not_ready_is_live_and_still_answers(start: Start) -> N
     probes = ("/v2/health/live", "/v2/health/ready", "/v2/models/tiny/ready", "/v2/models/tiny/versions/1/ready")
     assert [call(server, path).status for path in probes] == [200, 200, 200, 200]
 
-    in_loop(server, lambda: server.app._grpc.health.set_ready(False))
+    in_loop(server, lambda: server.grpc.health.set_ready(False))
 
     answers = [call(server, path) for path in probes]
     assert [answer.status for answer in answers] == [200, 503, 503, 503]
@@ -239,13 +231,6 @@ async def test_probes_are_answered_however_many_calls_are_open(start: Start, hol
     assert (await first).status == 200
 
 
-def test_a_malformed_deadline_is_refused(server: RunningServer) -> None:
-    answer = call(server, INFER, body_of("good")[0], Grpc_Timeout="soon")
-
-    assert answer.status == 400
-    assert answer.json["error"].startswith("Grpc-Timeout: must be 1 to 8 digits")
-
-
 def test_a_large_body_is_read_and_a_large_answer_made_in_a_thread(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     in_the_loop: list[tuple[str, bool]] = []
 
@@ -253,7 +238,7 @@ def test_a_large_body_is_read_and_a_large_answer_made_in_a_thread(server: Runnin
         work = getattr(open_inference_bodies, name)
 
         def noted(*args: Any, **options: Any) -> Any:  # of either function
-            in_the_loop.append((name, threading.current_thread() is server._thread))
+            in_the_loop.append((name, server.runs_here()))
             return work(*args, **options)
 
         monkeypatch.setattr(f"sentiment.doors.http.open_inference.{name}", noted)

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
@@ -10,20 +9,10 @@ import pytest
 from google.protobuf.message import Message
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from sentiment.settings import Settings
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import RunningServer
 from tests.core.grpc.gate import Start
 from tests.core.http.http import call
-
-pytestmark = pytest.mark.usefixtures("awake")
-
-
-@pytest.fixture(scope="module")
-def server(awake: None, settings: Settings) -> Iterator[RunningServer]:
-    running = RunningServer(settings)
-    yield running
-    running.stop()
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +38,7 @@ def test_the_document_is_valid_and_served_to_every_program(server: RunningServer
 def test_every_route_of_the_server_but_those_of_open_inference_is_in_the_document(server: RunningServer, document: Any) -> None:
     served = {
         (resource.canonical, route.method.lower())
-        for resource in server.app._web._runner.app.router.resources()
+        for resource in server.web._runner.app.router.resources()
         for route in resource
         if route.method not in ("HEAD", "*")
     }

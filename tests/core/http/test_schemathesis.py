@@ -6,12 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.core.grpc.gate import Start, assert_nothing_left
 from tests.core.http.http import call
-
-pytestmark = pytest.mark.usefixtures("awake")
 
 CONFIG = Path(__file__).with_name("schemathesis.toml")
 # Drawn for each route, besides those at the limits of each field.

@@ -3,7 +3,6 @@
 import asyncio
 import gzip
 import json
-import threading
 from typing import Any
 
 import pytest
@@ -96,7 +95,7 @@ def test_a_compressed_body_is_read_in_a_thread(server: RunningServer, monkeypatc
     inflated_in = []
 
     def inflated(*args: Any) -> bytes:
-        inflated_in.append(threading.current_thread() is server._thread)
+        inflated_in.append(server.runs_here())
         return bodies.inflated(*args)
 
     monkeypatch.setattr("sentiment.doors.http.receiving.inflated", inflated)
@@ -111,13 +110,11 @@ def test_a_compressed_body_is_read_in_a_thread(server: RunningServer, monkeypatc
 @pytest.mark.parametrize(
     ("body", "encoding", "says"),
     [
-        (b"no gzip", "gzip", "the body is not valid gzip"),
-        (gzip.compress(b'{"text": "good"}')[:-1], "gzip", "ends before its gzip stream"),
         (gzip.compress(bytes(64 * 2**20)), "gzip", "once decompressed, than the limit of 6553600"),
         (b"anything", "br", "Content-Encoding: must be gzip or identity, got 'br'"),
         (gzip.compress(b"{}"), "gzip, gzip", "Content-Encoding: must be gzip or identity"),
     ],
-    ids=["not gzip", "a part", "a bomb", "brotli", "twice"],
+    ids=["a bomb", "brotli", "twice"],
 )
 def test_a_compressed_body_that_cannot_be_read_is_refused(server: RunningServer, body: bytes, encoding: str, says: str) -> None:
     answer = call(server, CLASSIFY, body, Content_Encoding=encoding)
@@ -147,20 +144,6 @@ def test_a_small_answer_is_never_compressed(server: RunningServer, monkeypatch: 
     assert not {"Content-Encoding", "Vary"} & set(answer.headers)
 
 
-def test_a_batch_is_as_large_as_a_message_may_be(server: RunningServer) -> None:
-    text = "я" * 2000
-    fits = json.dumps({"items": [{"text": text}] * 1024}).encode()
-
-    assert len(fits) > 12_000_000
-    answer = call(server, BATCH, fits, Grpc_Timeout="60S")
-    assert (answer.status, {*answer.json["results"][0]}, len(answer.json["results"])) == (200, {"response"}, 1024)
-    too_large = json.dumps({"items": [{"text": text + "я" * 200}] * 1024}, ensure_ascii=False).encode()
-    assert call(server, BATCH, too_large).error == (
-        *INVALID,
-        "the message has 4511744 bytes; the limit is 4194304",
-    )
-
-
 def test_an_unknown_route_or_method_is_answered_in_json(server: RunningServer) -> None:
     unknown, wrong = call(server, "/v1/clasify", GOOD), call(server, CLASSIFY)
 
@@ -175,7 +158,7 @@ def test_a_large_body_is_parsed_in_a_thread(server: RunningServer, monkeypatch: 
     parsed_in = []
 
     def message_of(*args: Any) -> Any:  # of any message
-        parsed_in.append(threading.current_thread() is server._thread)
+        parsed_in.append(server.runs_here())
         return bodies.message_of(*args)
 
     monkeypatch.setattr("sentiment.doors.http.server.message_of", message_of)

@@ -3,30 +3,18 @@
 import asyncio
 import json
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from sentiment.doors.http import json_answers as web_lines
-from sentiment.settings import Settings
 from tests.conftest import RunningServer
-from tests.core.grpc.gate import MODEL, Gate, Start, assert_nothing_left, fail_after, http_socket, total, until
+from tests.core.grpc.gate import MODEL, Start, assert_nothing_left, fail_after, http_socket, total, until
 from tests.core.http.http import call, post
 
 EXPLAIN = "/v1/explain"
 TEXT = "a good film and the awful w3"
 REQUEST = json.dumps({"text": TEXT}).encode()
-
-
-pytestmark = pytest.mark.usefixtures("awake")
-
-
-@pytest.fixture(scope="module")
-def server(awake: None, settings: Settings) -> Iterator[RunningServer]:
-    running = RunningServer(settings)
-    yield running
-    running.stop()
 
 
 def assert_answers(server: RunningServer) -> None:
@@ -35,22 +23,6 @@ def assert_answers(server: RunningServer) -> None:
     asyncio.run(until(lambda: server.calls.open == 0, "the call is over"))
     assert server.metric("sentiment_explanations", model=MODEL) == 0
     assert_nothing_left(server)
-
-
-def test_each_message_is_a_line_of_json(server: RunningServer) -> None:
-    answer = call(server, EXPLAIN, {"text": TEXT, "options": {"methods": ["occlusion"], "counterfactuals": True}})
-
-    lines = answer.lines
-    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/x-ndjson")
-    assert answer.headers["x-request-id"]
-    assert [next(iter(line)) for line in lines] == ["header", "attribution", "evidence", "counterfactual", "counterfactual", "summary"]
-    header, attribution = lines[0]["header"], lines[1]["attribution"]
-    assert [TEXT[word["span"]["code_point_start"] : word["span"]["code_point_end"]] for word in header["words"]] == TEXT.split()
-    assert (header["truncated"], header["labels_agree"], header["prediction"]["label"]) == (False, True, "negative")
-    # The tiny model adds up its words: what each takes away is its weight.
-    assert [word["value"] for word in attribution["words"]] == pytest.approx([0, -1, 0, 0, 0, 2, -3 / 64], abs=1e-5)
-    assert "completeness_residual" not in attribution
-    assert lines[-1]["summary"]["complete"] is True
 
 
 async def test_lines_are_compressed_one_by_one_for_a_client_that_accepts_it(server: RunningServer) -> None:
@@ -142,29 +114,6 @@ def test_a_later_error_is_the_last_line_and_ends_the_connection(start: Start, mo
     assert_answers(server)
 
 
-@pytest.mark.parametrize("runs", [0, 1])
-async def test_a_client_that_disconnects_withdraws_its_explanation(start: Start, monkeypatch: pytest.MonkeyPatch, runs: int) -> None:
-    """``runs``: of the explanation, before the client leaves in the next one; the header comes after the first."""
-    server = start(runners=1)
-    gate = Gate(server, monkeypatch)
-    try:
-        with http_socket(server) as connection:
-            connection.sendall(post(REQUEST, EXPLAIN))
-            for _ in range(runs):
-                await gate.begun()
-                gate.let()
-            await gate.begun()
-            if runs:
-                assert (await asyncio.to_thread(connection.recv, 65536)).startswith(b"HTTP/1.1 200")
-        await until(lambda: total(server, "requests", code="CANCELLED") == 1, "the server knows that the client has left")
-    finally:
-        gate.open()
-
-    await until(lambda: server.metric("sentiment_explanations", model=MODEL) == 0, "nothing is left")
-    assert total(server, "requests") == 1
-    await asyncio.to_thread(assert_answers, server)
-
-
 async def test_a_client_that_does_not_read_is_disconnected_at_the_deadline(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lines are padded until no buffer on the way takes more of them."""
     server = start()
@@ -179,7 +128,7 @@ async def test_a_client_that_does_not_read_is_disconnected_at_the_deadline(start
         connection.sendall(post(REQUEST, EXPLAIN, "Grpc-Timeout: 300m"))
         await until(lambda: total(server, "requests", method="Explain", code="DEADLINE_EXCEEDED") == 1, "the call has ended")
         monkeypatch.undo()
-        await until(lambda: not server.app._web._runner.server.connections, "the connection is closed")
+        await until(lambda: not server.web._runner.server.connections, "the connection is closed")
 
         received = b"..."
         while part := await asyncio.to_thread(connection.recv, 2**20):

@@ -14,7 +14,7 @@ from sentiment.lifecycle.served_model import RunningModel
 from sentiment.serving import event_loop
 from sentiment.serving.app import App
 from sentiment.settings import Settings
-from tests.conftest import RunningServer
+from tests.conftest import RunningServer, starting
 from tests.tiny import make_bundle, read_manifest, write_manifest
 
 TOKEN = "a-token-of-tests-0123456789"
@@ -55,7 +55,7 @@ class Exchanging(RunningServer):
 
     def running(self, model: str) -> RunningModel:
         """The loaded model of this ``name/version``."""
-        return next(running for running in self.app._lifecycle.running if running.id == model)
+        return next(running for running in self.lifecycle.running if running.id == model)
 
     def states(self) -> dict[str, tuple[str, str]]:
         """State and reason of each version of its own root."""
@@ -96,16 +96,8 @@ def with_admin_port(root: Path, folder: Path) -> dict[str, Any]:
 @pytest.fixture
 def exchanging(settings: Settings, root: Path, tmp_path: Path) -> Iterator[Callable[..., Exchanging]]:
     """Start such servers of ``root``; each is stopped at the end."""
-    servers: list[Exchanging] = []
-    own = with_admin_port(root, tmp_path)
-
-    def begin(**changes: Any) -> Exchanging:
-        servers.append(Exchanging(settings.model_copy(update={**own, **changes})))
-        return servers[-1]
-
-    yield begin
-    for server in servers:
-        server.stop()
+    with starting(Exchanging, settings.model_copy(update=with_admin_port(root, tmp_path))) as begin:
+        yield begin
 
 
 @pytest.fixture(scope="module")

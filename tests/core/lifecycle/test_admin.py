@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.settings import Settings
 from tests.conftest import RunningServer, far_address
 from tests.core.lifecycle.conftest import TOKEN, Exchanging, make_version
+from tests.core.servers import until
 
 Start = Callable[..., Exchanging]
 Parameter = oip.ModelRepositoryParameter
@@ -182,7 +182,7 @@ def test_a_load_goes_on_when_its_caller_leaves(
     make_version(root, 2)
     begun, let_go = hold_loads()
     left = threading.Event()
-    repository = server.app._lifecycle
+    repository = server.lifecycle
     load = repository.load
 
     async def loads_until_he_leaves(model: str, use: bool = True) -> None:
@@ -201,10 +201,7 @@ def test_a_load_goes_on_when_its_caller_leaves(
         assert left.wait(60)
         assert client.classify("good").model.version == 1
         let_go.set()
-        ends_at = time.monotonic() + 60
-        while client.classify("good").model.version != 2:
-            assert time.monotonic() < ends_at
-            time.sleep(0.01)
+        until(lambda: client.classify("good").model.version == 2, "version 2 is in use")
 
 
 def test_a_port_without_tokens_or_that_is_taken_stops_the_start(settings: Settings, exchanging: Start, tmp_path: Path) -> None:

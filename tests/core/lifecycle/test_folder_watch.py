@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from sentiment.lifecycle.startup import load_all
 from sentiment.model import folders
 from sentiment.settings import Settings
 from tests.core.lifecycle.conftest import Exchanging, break_golden, make_version, run_and_fail
+from tests.core.servers import until
 from tests.tiny import make_bundle, read_manifest
 
 Start = Callable[..., Exchanging]
@@ -152,11 +152,8 @@ async def test_a_root_that_disappears_for_a_while_does_no_harm(watch: FolderWatc
 
 
 def wait_for(server: Exchanging, version: int) -> None:
-    ends_at = time.monotonic() + PATIENCE_S
     with server.client() as client:
-        while client.classify("good").model.version != version:
-            assert time.monotonic() < ends_at, f"version {version} did not come"
-            time.sleep(0.02)
+        until(lambda: client.classify("good").model.version == version, f"version {version} comes")
 
 
 def test_a_volume_that_kubernetes_replaces_by_a_link_brings_a_new_version(exchanging: Start, tmp_path: Path) -> None:
@@ -183,10 +180,7 @@ def test_a_bad_version_in_a_watched_folder_is_reported_and_the_next_good_one_ser
     bad = make_version(tmp_path / "made", 2)
     break_golden(bad)
     shutil.move(bad, root / "tiny/2")
-    ends_at = time.monotonic() + PATIENCE_S
-    while not server.metric("sentiment_model_changes_total", change="failed"):
-        assert time.monotonic() < ends_at
-        time.sleep(0.02)
+    until(lambda: server.metric("sentiment_model_changes_total", change="failed"), "version 2 has failed")
     assert "golden" in server.states()["tiny/2"][1]
 
     make_version(root, 3)
@@ -200,7 +194,7 @@ def test_the_watch_does_not_undo_a_rollback(exchanging: Start, root: Path, from_
     if from_startup:
         make_version(root, 2)
     server = exchanging()
-    watch = FolderWatch(server.app._lifecycle, ["tiny"], [root], every_s=3600)
+    watch = FolderWatch(server.lifecycle, ["tiny"], [root], every_s=3600)
 
     def version_after_checks() -> int:
         asyncio.run_coroutine_threadsafe(look(watch, 3), server.loop).result(PATIENCE_S)
@@ -284,11 +278,8 @@ def test_a_pinned_version_is_not_changed(exchanging: Start, root: Path) -> None:
     server = exchanging(models_watch_s=0.02, model="tiny/1", models=("other",), models_max=4)
     make_version(root, 2)
     make_version(root, 2, "other")
-    ends_at = time.monotonic() + PATIENCE_S
     with server.client() as client:
-        while client.classify("good", model="other").model.version != 2:
-            assert time.monotonic() < ends_at
-            time.sleep(0.02)
+        until(lambda: client.classify("good", model="other").model.version == 2, "the other model is changed")
 
         assert client.classify("good").model.version == 1
 

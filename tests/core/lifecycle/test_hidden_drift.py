@@ -22,10 +22,8 @@ from sentiment.observability import drift
 from sentiment.settings import load_settings
 from tests.conftest import RunningServer
 from tests.core.lifecycle.conftest import Exchanging
-from tests.core.lifecycle.test_shadow import until
+from tests.core.servers import until
 from tests.english import ENGLISH, NAME
-
-pytestmark = pytest.mark.usefixtures("awake")
 
 Start = Callable[..., RunningServer]
 TEXTS = (

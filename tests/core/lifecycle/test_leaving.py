@@ -31,7 +31,7 @@ def test_an_unload_completes_for_all_versions_when_its_caller_leaves(
     with server.admin() as admin:
         admin.load("other/1")
         admin.load("other/2")
-    repository, models = server.app._lifecycle, server.app._models
+    repository, models = server.lifecycle, server.models
     runners = [runner for running in repository.running if running.classifier.manifest.name == "other" for runner in running.loaded.runners]
     threads = [runner._thread for runner in runners]
     let_go: asyncio.Event = asyncio.Event()
@@ -85,9 +85,9 @@ def test_a_load_without_room_may_be_retried_once_an_unload_is_over(exchanging: S
         make_version(root, version)
 
     async def load_while_one_leaves() -> str:
-        repository = server.app._lifecycle
+        repository = server.lifecycle
         await repository.load("tiny/2")
-        old = server.app._models.find("tiny/1")
+        old = server.models.find("tiny/1")
         asked = ExplanationRequest("good film", methods=("occlusion",), attributions=True)
         parts = old.explaining.explain(asked, asyncio.get_running_loop().time() + 60)
         await anext(parts)

@@ -29,7 +29,7 @@ from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost, Un
 from sentiment.explain.engine import Explainer
 from sentiment.lifecycle.loading import Loaded, load
 from sentiment.model.classifier import load_classifier
-from sentiment.model.gpu import devices, nvml, on_device
+from sentiment.model.gpu import devices, on_device
 from sentiment.model.gpu import graphs as gpu_graphs
 from sentiment.model.gpu.device_session import DeviceSession
 from sentiment.model.gpu.devices import CPU, Accelerator, Device
@@ -45,7 +45,7 @@ from tests.tiny import make_bundle, make_graph
 
 GPUS = [Device(f"cuda:{index}", index, Accelerator("CPUExecutionProvider", "cpu", graphs=True), "a GPU", f"u{index}") for index in (0, 1)]
 # Long enough for a busy machine; a test that passes never waits so long.
-PATIENCE_S = 10
+PATIENCE_S = 60
 ROOT = Path(__file__).parents[3]
 
 
@@ -100,7 +100,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
 
 
 def sessions(server: RunningServer) -> list[DeviceSession]:
-    found = [runner.classifier.session for runner in server.app._lifecycle.running[0].loaded.runners if runner.classifier]
+    found = [runner.classifier.session for runner in server.lifecycle.running[0].loaded.runners if runner.classifier]
     assert all(isinstance(session, DeviceSession) for session in found)
     return found  # type: ignore[return-value]  # as the line above says
 
@@ -284,30 +284,6 @@ def test_an_error_of_check_ends_the_load_and_leaves_no_runner(settings: Settings
     assert runner_threads() == []
 
 
-def test_a_stop_ends_the_load_too(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended: list[bool] = []
-
-    def load_for_ever(_: Settings, check: Callable[[], None], model: str) -> None:
-        try:
-            for _number in range(PATIENCE_S * 1000):
-                check()
-                threading.Event().wait(0.001)
-        except CannotServe:
-            ended.append(True)
-            raise
-
-    async def stopped() -> None:
-        app = App(settings)
-        app.stop()
-        await app.run()
-
-    monkeypatch.setattr("sentiment.lifecycle.startup.load", load_for_ever)
-
-    event_loop.run(stopped())
-
-    assert ended == [True]
-
-
 ABORTING = """
 import os, sys
 from sentiment.serving.app import App
@@ -344,20 +320,6 @@ def test_a_process_with_a_lost_device_exits_without_destroying_sessions(
     assert found.returncode == code, found.stderr
     assert ("runner_lost" in found.stderr) == bool(code)
     assert found.stderr.endswith(says)
-
-
-def test_a_batch_beyond_the_device_memory_stops_the_start_and_the_error_says_what_fits(
-    loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out_of_memory_beyond(1280, monkeypatch)
-
-    with pytest.raises(BadSettings) as caught:
-        loaded()
-
-    says = "512 rows of 32 tokens do not fit in the memory of a GPU; 32 do: set batch_tokens_max to 1024 or batch_rows_max to 32"
-    assert str(caught.value) == says
-    assert runner_threads() == []
-    assert loaded(batch_tokens_max=1024).limits.tokens == 1024
 
 
 @pytest.fixture
@@ -418,7 +380,7 @@ def test_texts_are_answered_explained_and_counted_by_device(start: Callable[...,
     # Not the served graph: that one belongs to the devices' runners.
     assert (explanation.precision, explanation.provider) == ("fp32", "CPUExecutionProvider")
     assert explanation.explain_provider == ""
-    assert {runner.name for runner in server.app._lifecycle.running[0].loaded.runners} == {"cuda:0", "cuda:1"}
+    assert {runner.name for runner in server.lifecycle.running[0].loaded.runners} == {"cuda:0", "cuda:1"}
     assert sum(server.metric("sentiment_runner_busy_seconds_total", runner=name) for name in ("cuda:0", "cuda:1")) > 0
     assert server.metric("sentiment_stage_seconds_sum", stage="copy", model="tiny/1") > 0
 
@@ -456,7 +418,7 @@ def test_attention_and_gradients_run_on_a_gpu_only_if_asked(start: Callable[...,
     with server.client() as client:
         assert client.explain("a good film").label == "positive"
 
-    explaining = server.app._lifecycle.running[0].explaining
+    explaining = server.lifecycle.running[0].explaining
     assert explaining is not None
     assert explaining.explainer._providers == providers
 
@@ -495,7 +457,7 @@ def test_packed_batches_are_answered_like_single_texts(
 
 def test_models_on_gpus_are_exchanged_while_they_serve(start: Callable[..., RunningServer]) -> None:
     server = start(device="cuda")
-    repository = server.app._lifecycle
+    repository = server.lifecycle
 
     with server.client() as client:
         asyncio.run_coroutine_threadsafe(repository.load("paired/1"), server.loop).result(PATIENCE_S * 6)
@@ -514,7 +476,7 @@ def test_models_on_gpus_are_exchanged_while_they_serve(start: Callable[..., Runn
 
 def test_models_on_a_gpu_whose_runs_are_captured_cannot_be_exchanged_while_they_serve(start: Callable[..., RunningServer]) -> None:
     server = start(device="cuda:0", device_captures=True)
-    loading = asyncio.run_coroutine_threadsafe(server.app._lifecycle.load("paired/1"), server.loop)
+    loading = asyncio.run_coroutine_threadsafe(server.lifecycle.load("paired/1"), server.loop)
 
     with pytest.raises(Unsupported, match="cannot be changed while they serve with device_captures"):
         loading.result(PATIENCE_S)
@@ -589,18 +551,6 @@ def test_the_next_batch_of_a_busy_device_is_laid_out_while_one_runs_in_a_server(
     assert (alone.label, laid_out_meanwhile[alone_from:]) == ("positive", [False])
 
 
-def test_a_batch_beyond_the_device_memory_is_answered_in_smaller_ones(
-    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = start(device="cuda:0")
-    out_of_memory_beyond(256, monkeypatch)
-
-    with server.client() as client:
-        results = client.classify_batch(["good", "bad"] * 100)
-
-    assert [getattr(result, "label", result) for result in results] == ["positive", "negative"] * 100
-
-
 def test_a_lost_device_answers_unavailable_and_the_server_ends(start: Callable[..., RunningServer]) -> None:
     def gone(*_: Any) -> None:
         raise RuntimeError("CUDA failure 999: unknown error")
@@ -658,24 +608,6 @@ def test_a_lost_device_does_not_affect_the_batches_of_the_other(
     server.failure = None
 
 
-def test_a_run_that_hangs_is_answered_internal_and_the_server_ends(
-    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sentiment.serving.app.WATCHDOG_S", 0.02)
-    server = start(device="cuda:0", stall_s=0.2)
-    for_ever = threading.Event()
-    monkeypatch.setattr(DeviceSession, "_run", lambda *_: for_ever.wait())
-
-    with server.client() as client, pytest.raises(CallFailed) as caught:
-        client.classify("good")
-    for_ever.set()
-
-    assert caught.value.code is grpc.StatusCode.INTERNAL
-    with pytest.raises(RunnerLost):
-        server.stop()
-    server.failure = None
-
-
 class FakeMeter:
     def memory_bytes(self) -> float:
         return 5.0
@@ -697,18 +629,6 @@ def test_device_meters_are_exported_as_metrics_if_there_are_any(
     assert "sentiment_device_" not in without
 
 
-def test_a_server_without_a_gpu_logs_why_it_uses_the_cpu(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    monkeypatch.setattr(devices, "_DRIVER", "libnosuch.so.1")
-
-    with structlog.testing.capture_logs() as logs:
-        start(device="auto")
-
-    (ready,) = (entry for entry in logs if entry["event"] == "ready")
-    assert ready["device"] == "cpu"
-    assert "no NVIDIA driver: libnosuch.so.1" in ready["not_cuda"]
-
-
 @linux_only
 @pytest.mark.parametrize(("threads_max", "width"), [(0, 2), (1, 1), (3, 2)])
 def test_a_lone_text_runs_on_idle_cores_unless_that_is_turned_off(
@@ -724,7 +644,7 @@ def test_a_lone_text_runs_on_idle_cores_unless_that_is_turned_off(
     monkeypatch.setattr(Session, "run_wide", record)
     monkeypatch.setattr(CostTable, "widening_saves", lambda *_: True)
     server = start(device="cpu", runners=2, batch_threads_max=threads_max)
-    assert server.app._lifecycle.running[0].loaded.classifier.session.width == width
+    assert server.lifecycle.running[0].loaded.classifier.session.width == width
     wide.clear()
 
     with server.client() as client:
@@ -743,17 +663,7 @@ def test_a_model_whose_bits_differ_on_several_cores_uses_one(start: Callable[...
 
     (found,) = (entry["reason"] for entry in logs if entry["event"] == "not_wide")
     assert found.endswith("tiny/1/fp32.onnx: golden[0]: other logits in 2 threads than in one")
-    assert server.app._lifecycle.running[0].loaded.classifier.session.width == 1
-
-
-def test_a_missing_named_gpu_exits_with_2(bundles: Path) -> None:
-    command = [sys.executable, "-m", "sentiment", "serve", "--bundles", str(bundles), "--model", "tiny", "--device", "cuda:99"]
-    ports = ["--grpc-listen", "127.0.0.1:0", "--http-listen", ""]
-
-    found = subprocess.run([*command, *ports], capture_output=True, text=True, timeout=60, check=False)
-
-    assert found.returncode == 2
-    assert "device = cuda:99: " in found.stderr
+    assert server.lifecycle.running[0].loaded.classifier.session.width == 1
 
 
 def test_a_bundle_is_checked_before_its_gpu_graphs_are_built(loaded: Callable[..., Loaded], tmp_path: Path) -> None:
@@ -762,9 +672,3 @@ def test_a_bundle_is_checked_before_its_gpu_graphs_are_built(loaded: Callable[..
 
     with pytest.raises(BadBundle):
         loaded(bundles=(tmp_path / "bundles",))
-
-
-def test_without_nvidia_ml_py_there_are_no_meters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-
-    assert nvml.meters(GPUS) == {}

@@ -24,6 +24,7 @@ from sentiment.lifecycle.states import Event
 from sentiment.pipeline.queries import QueryReader
 from tests.core.lifecycle.conftest import Exchanging
 from tests.core.observability.test_metrics import samples, scrape
+from tests.core.servers import until
 from tests.tiny import SPECIAL, WEIGHTS, make_bundle, read_manifest, write_manifest
 
 Start = Callable[..., Exchanging]
@@ -59,13 +60,6 @@ def differences(used: list[Any], other: list[Any]) -> tuple[Counter[tuple[str, s
         shift["up" if moved > 0 else "down"] += abs(moved)
         flips[one.label, two.label] += one.label != two.label
     return +flips, shift
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def compared(server: Exchanging) -> float:
@@ -185,7 +179,7 @@ def test_the_share_of_the_texts_is_compared(exchanging: Start, root: Path, monke
 
 
 def test_live_calls_do_not_wait_for_a_slow_version_and_what_has_no_room_is_dropped(
-    server: Exchanging, held: Held, monkeypatch: pytest.MonkeyPatch
+    idle: int, server: Exchanging, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampling, "TEXTS_MAX", 4)
     with server.client() as client, server.admin() as admin:
@@ -197,7 +191,7 @@ def test_live_calls_do_not_wait_for_a_slow_version_and_what_has_no_room_is_dropp
         assert named.label == "negative"
         assert (dropped(server, "queue_full"), compared(server)) == (6, 0)
         if sys.platform == "linux":
-            assert held.priorities == [os.SCHED_IDLE]
+            assert held.priorities == [idle]
 
         read = QueryReader.read
         readers: list[str] = []
@@ -273,7 +267,7 @@ def test_while_texts_are_classified_the_thread_rests_for_its_share(server: Excha
 
     monkeypatch.setattr(session, "run", slow)
     # However long this machine takes for it.
-    monkeypatch.setattr(server.app._lifecycle, "busy", lambda: True)
+    monkeypatch.setattr(server.lifecycle, "busy", lambda: True)
     with server.client() as client:
         client.classify_batch(["good"] * 3)
         until(lambda: compared(server) == 3)
@@ -300,8 +294,8 @@ def test_without_the_setting_there_is_nothing_to_pay_for(exchanging: Start, root
 
     started = {thread.name for thread in threading.enumerate() if thread.ident not in before}
     assert not [name for name in started if name.startswith("sampling")]
-    assert server.app._lifecycle.shadow is None
-    assert not any(running.samples for running in server.app._lifecycle.running)
+    assert server.lifecycle.shadow is None
+    assert not any(running.samples for running in server.lifecycle.running)
 
 
 def test_the_version_beside_is_the_highest_other_one_with_the_same_labels() -> None:

@@ -126,27 +126,21 @@ def refusal(graphs: Graphs, layout: str, fed: Mapping[str, Array]) -> str:
     return "; ".join(filter(None, reasons))
 
 
-@settings(max_examples=30)
-@given(lengths=LENGTHS, limits=LIMITS, captures=st.booleans())
-@example(lengths=[1], limits=BY_DEFAULT, captures=False)
-@example(lengths=[POSITIONS, *[2] * 2000], limits=BY_DEFAULT, captures=False)
-@example(lengths=[POSITIONS, *[2] * 2000], limits=LARGEST, captures=False)
-@example(lengths=[POSITIONS] * 600, limits=LARGEST, captures=True)
-def test_no_packed_batch_is_refused(graphs: Graphs, session_of: Sessions, lengths: list[int], limits: BatchLimits, captures: bool) -> None:
-    fed = batch(session_of("packed", captures, limits), lengths, limits)
+@settings(max_examples=60)
+@given(layout=st.sampled_from(["packed", "padded"]), lengths=LENGTHS, limits=LIMITS, captures=st.booleans())
+@example(layout="packed", lengths=[1], limits=BY_DEFAULT, captures=False)
+@example(layout="packed", lengths=[POSITIONS, *[2] * 2000], limits=BY_DEFAULT, captures=False)
+@example(layout="packed", lengths=[POSITIONS, *[2] * 2000], limits=LARGEST, captures=False)
+@example(layout="packed", lengths=[POSITIONS] * 600, limits=LARGEST, captures=True)
+@example(layout="padded", lengths=[1], limits=BY_DEFAULT, captures=False)
+@example(layout="padded", lengths=[POSITIONS] * 600, limits=LARGEST, captures=False)
+@example(layout="padded", lengths=[9] * 2000, limits=LARGEST, captures=True)
+def test_no_batch_is_refused(
+    graphs: Graphs, session_of: Sessions, layout: str, lengths: list[int], limits: BatchLimits, captures: bool
+) -> None:
+    fed = batch(session_of(layout, captures, limits), lengths, limits)
 
-    assert refusal(graphs, "packed", fed) == ""
-
-
-@settings(max_examples=30)
-@given(lengths=LENGTHS, limits=LIMITS, captures=st.booleans())
-@example(lengths=[1], limits=BY_DEFAULT, captures=False)
-@example(lengths=[POSITIONS] * 600, limits=LARGEST, captures=False)
-@example(lengths=[9] * 2000, limits=LARGEST, captures=True)
-def test_no_padded_batch_is_refused(graphs: Graphs, session_of: Sessions, lengths: list[int], limits: BatchLimits, captures: bool) -> None:
-    fed = batch(session_of("padded", captures, limits), lengths, limits)
-
-    assert refusal(graphs, "padded", fed) == ""
+    assert refusal(graphs, layout, fed) == ""
 
 
 @pytest.mark.parametrize("limits", [BY_DEFAULT, LARGEST], ids=["default", "largest"])

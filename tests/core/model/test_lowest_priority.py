@@ -8,13 +8,13 @@ import pytest
 from sentiment.model.lowest_priority import LowestPriority
 
 
-def test_work_has_the_lowest_priority_and_the_caller_keeps_its_own() -> None:
+def test_work_has_the_lowest_priority_and_the_caller_keeps_its_own(idle: int) -> None:
     lowest = LowestPriority("test")
     seen: list[int] = []
 
     lowest.run(lambda: seen.append(os.sched_getscheduler(0)))
 
-    assert seen == [os.SCHED_IDLE]
+    assert seen == [idle]
     assert os.sched_getscheduler(threading.get_native_id()) == os.SCHED_OTHER
     lowest.close()
 
@@ -34,6 +34,7 @@ def test_an_error_of_the_work_is_raised_in_the_caller() -> None:
     assert not lowest.thread.is_alive()
 
 
+@pytest.mark.usefixtures("idle")
 def test_work_runs_even_if_the_priority_cannot_be_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: object) -> None:
         raise PermissionError

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import pytest
 
-from sentiment.client import AsyncClient, CallFailed, Client, FeedbackTaken
+from sentiment.client import CallFailed, Client, FeedbackTaken
 from sentiment.errors import AnswerNotFound, Expired, Refused, Unavailable
 from sentiment.observability.feedback import PAUSE_S, WAITING_MAX, WAITING_MAX_OF_ONE, Feedback, Kept
 from sentiment.observability.journal import Answered, Journal, line_of
@@ -25,7 +25,7 @@ from sentiment_models.data.labelled import Example, read_examples
 from tests.conftest import RunningServer
 from tests.core.http.http import call
 from tests.core.observability.test_journal import SECRET, rows
-from tests.front_ends.servers import Server
+from tests.core.servers import Server
 from tests.tiny import LABELS
 
 Start = Callable[..., RunningServer]
@@ -179,7 +179,7 @@ def test_a_request_id_that_is_used_again_names_the_newest_answer_and_both_are_co
     with server.client() as client:
         for text in ("good", "bad"):
             client.classify(text, request_id="one")
-            server.app._journal._thread.wait_written()
+            server.journal._thread.wait_written()
             assert client.feedback("positive", request_id="one").right is (text == "good")
             client.feedback("positive", request_id="one")
         counts = accuracy(server)
@@ -336,16 +336,10 @@ def test_an_answer_that_abstains_is_counted_apart(start: Start, folder: Path) ->
     assert accuracy(server)[1] == 0
 
 
-def test_feedback_over_http_and_asyncio(kept: RunningServer, answered: Client) -> None:
-    async def ask() -> FeedbackTaken:
-        async with AsyncClient(kept.target) as client:
-            await client.classify("bad", request_id="async")
-            return await client.feedback("negative", request_id="async")
-
+def test_feedback_over_http(kept: RunningServer, answered: Client) -> None:
     named = call(kept, "/v1/classify", {"text": "good"}).headers["x-request-id"]
     answer = call(kept, "/v1/feedback", {"request_id": named, "label": "negative"})
 
-    assert asyncio.run(ask()).right
     assert answer.json == {
         "predicted": "positive",
         "right": False,
@@ -406,24 +400,20 @@ def test_feedback_without_a_journal_names_the_setting(client: Client) -> None:
     assert "SENTIMENT_JOURNAL" in caught.value.message
 
 
-def test_front_ends_hand_feedback_to_the_executor_whatever_process_answered(bundles: Path, folder: Path) -> None:
-    server = Server(bundles, "--journal", str(folder), "--journal-texts")
-    try:
-        server.wait_ready()
-        for number in range(6):
-            # Each client has a connection of its own, to one of two front ends.
-            with server.client() as one, server.client() as other:
-                one.classify("good", request_id=f"id-{number}")
-                assert other.feedback(LABELS[number % 2], request_id=f"id-{number}").right is bool(number % 2)
-                other.feedback("positive", "great")
-        with server.client() as client, pytest.raises(CallFailed) as caught:
-            client.feedback("positive", request_id="none")
-        shown = [server.total(f"measured_accuracy{name}", model="tiny/1") for name in ("", "_texts")]
-        requests = [server.total("requests_total", method="Feedback", model=model, code="OK") for model in ("", "tiny/1")]
-        server.process.terminate()
-        assert server.finish() == 0
-    finally:
-        server.end()
+def test_front_ends_hand_feedback_to_the_executor_whatever_process_answered(serve: Callable[..., Server], folder: Path) -> None:
+    server = serve("--front-ends", "2", "--journal", str(folder), "--journal-texts")
+    for number in range(6):
+        # Each client has a connection of its own, to one of two front ends.
+        with server.client() as one, server.client() as other:
+            one.classify("good", request_id=f"id-{number}")
+            assert other.feedback(LABELS[number % 2], request_id=f"id-{number}").right is bool(number % 2)
+            other.feedback("positive", "great")
+    with server.client() as client, pytest.raises(CallFailed) as caught:
+        client.feedback("positive", request_id="none")
+    shown = [server.total(f"measured_accuracy{name}", model="tiny/1") for name in ("", "_texts")]
+    requests = [server.total("requests_total", method="Feedback", model=model, code="OK") for model in ("", "tiny/1")]
+    server.process.terminate()
+    assert server.finish() == 0
 
     assert caught.value.code is Code.NOT_FOUND
     assert shown == [pytest.approx(4 / 7), 7]

@@ -28,7 +28,7 @@ from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import RunningServer
 from tests.core.grpc.test_oip import asked
 from tests.core.http.http import call
-from tests.front_ends.servers import PATIENCE_S, Server
+from tests.core.servers import PATIENCE_S, Server
 
 Start = Callable[..., RunningServer]
 # No other text, label or name has it.
@@ -38,20 +38,6 @@ SECRET = "zanzibar"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "journal"
-
-
-@pytest.fixture
-def serve(bundles: Path) -> Iterator[Callable[..., Server]]:
-    """Start ``sentiment serve`` in one process unless flags say otherwise."""
-    servers: list[Server] = []
-
-    def begin(*flags: str) -> Server:
-        servers.append(Server(bundles, "--front-ends", "0", *flags))
-        return servers[-1].wait_ready()
-
-    yield begin
-    for server in servers:
-        server.end()
 
 
 def rows_of(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
@@ -136,7 +122,7 @@ def test_what_waits_for_a_disk_that_hangs_has_no_text_that_is_not_written_and_is
     fcntl.flock(held, fcntl.LOCK_EX)
     # Four bytes a character: half a MiB in memory.
     wide = "\U0001f600 " * 2**16 + "good"
-    journal = server.app._journal
+    journal = server.journal
     assert journal is not None
     with server.client() as client:
         for _ in range(20):
@@ -169,7 +155,7 @@ def test_without_the_setting_there_is_no_thread_and_no_count(start: Start) -> No
     started = {thread.name for thread in threading.enumerate() if thread.ident not in before}
     assert started
     assert "journal" not in started
-    assert server.app._journal is None
+    assert server.journal is None
     assert server.metric("sentiment_journal_lines_total") == server.metric("sentiment_journal_lines_dropped_total") == 0
 
 

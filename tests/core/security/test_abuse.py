@@ -3,7 +3,7 @@
 import re
 import socket
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -14,7 +14,7 @@ from sentiment.security.tokens import CHARACTERS_MAX
 from tests.conftest import NO_RETRIES, RunningServer
 from tests.core.grpc.gate import Start
 from tests.core.security.test_doors import OTHER, TOKEN, code_of, fetch, tokens
-from tests.front_ends.servers import Server
+from tests.core.servers import Server
 
 __all__ = ["tokens"]
 
@@ -112,11 +112,9 @@ def test_the_longest_token_is_accepted_on_both_ports(start: Start, tmp_path: Pat
 
 
 @pytest.fixture
-def watched(bundles: Path, tokens: Path) -> Iterator[Server]:
+def watched(serve: Callable[..., Server], tokens: Path) -> Server:
     """A process of its own with tokens, that says all that it can."""
-    server = Server(bundles, "--front-ends", "0", "--auth-tokens", str(tokens), "--reload-s", "0.05", "--log-level", "debug")
-    yield server.wait_ready()
-    server.end()
+    return serve("--auth-tokens", str(tokens), "--reload-s", "0.05", "--log-level", "debug")
 
 
 def said(server: Server) -> str:

@@ -5,7 +5,6 @@ import json
 import socket
 import ssl
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from sentiment.client import CallFailed, Client, Credentials
 from tests.conftest import NO_RETRIES, PLAIN, RunningServer
 from tests.core.grpc.gate import Start
 from tests.core.security.authorities import A_DAY, Authority, Mounted, Pair, mounted_pair
+from tests.core.servers import until
 
 AUTHORITY, STRANGER = Authority("ours"), Authority("a stranger")
 TOKEN, OTHER = "first-token-0123456789", "other-token-0123456789"
@@ -103,13 +103,6 @@ def code_of_method(address: str, method: str) -> grpc.StatusCode:
     return error.value.code()
 
 
-def until(holds: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < give_up_at, "it does not come about"
-        time.sleep(0.02)
-
-
 def health(address: str, service: str = "") -> int:
     with grpc.insecure_channel(address, NO_RETRIES) as channel:
         return health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service), timeout=10).status
@@ -137,7 +130,7 @@ def test_http_connections_count_from_before_their_handshake_on(secure: Callable[
             assert tls.get("/healthz", tls.credentials()) == (200, b"ok\n")
 
     assert tls.server.metric("sentiment_http_connections_closed_total", reason="waiting") > 0
-    until(lambda: not tls.server.app._web._connections._open)
+    until(lambda: not tls.server.web._connections._open)
 
 
 def test_mtls_answers_only_those_who_show_a_certificate_of_its_authority(secure: Callable[..., Secure], tmp_path: Path) -> None:
@@ -309,7 +302,7 @@ def test_certificates_of_no_use_are_counted_and_the_last_good_ones_shown(secure:
 
 def test_only_health_is_served_in_plaintext_beside_tls(secure: Callable[..., Secure]) -> None:
     tls = secure(mtls=True)
-    port = tls.server.app._grpc.health_port
+    port = tls.server.grpc.health_port
 
     assert health(f"127.0.0.1:{port}") == health_pb2.HealthCheckResponse.SERVING
     assert health(f"127.0.0.1:{port}", "liveness") == health_pb2.HealthCheckResponse.SERVING
@@ -324,7 +317,7 @@ def test_only_health_is_served_in_plaintext_beside_tls(secure: Callable[..., Sec
 
 
 def test_the_port_for_probes_takes_no_message_that_is_longer_than_a_name(secure: Callable[..., Secure]) -> None:
-    address = f"127.0.0.1:{secure().server.app._grpc.health_port}"
+    address = f"127.0.0.1:{secure().server.grpc.health_port}"
 
     for length, code in ((4000, grpc.StatusCode.NOT_FOUND), (5000, grpc.StatusCode.RESOURCE_EXHAUSTED)):
         with pytest.raises(grpc.RpcError) as error:
@@ -333,7 +326,7 @@ def test_the_port_for_probes_takes_no_message_that_is_longer_than_a_name(secure:
 
 
 def test_without_tls_there_is_no_port_for_health(server: RunningServer) -> None:
-    assert server.app._grpc.health_port == 0
+    assert server.grpc.health_port == 0
 
 
 @pytest.fixture
@@ -404,20 +397,6 @@ def test_the_list_of_paths_without_a_token_is_a_setting(start: Start, tokens: Pa
     assert fetch(server.url + "/v1/models/tiny/1")[0] == 401
     assert fetch(server.url + "/healthz")[0] == 401
     assert code_of_method(server.target, HEALTH_CHECK) is grpc.StatusCode.UNAUTHENTICATED
-
-
-def test_tokens_are_exchanged_while_the_server_runs(guarded: RunningServer, tokens: Path) -> None:
-    def enters(token: str) -> bool:
-        return fetch(guarded.url + "/v1/models", authorization=f"Bearer {token}")[0] == 200
-
-    (tokens / "next").write_text(OTHER)
-    until(lambda: enters(OTHER))
-    assert enters(TOKEN)
-
-    (tokens / "shop").unlink()
-    until(lambda: not enters(TOKEN))
-    assert enters(OTHER)
-    assert code_of(guarded.client(credentials=Credentials(token=TOKEN))) is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_a_clients_token_file_is_read_again(guarded: RunningServer, tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

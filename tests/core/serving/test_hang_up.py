@@ -1,7 +1,7 @@
 """SIGHUP to real servers: without a terminal it reloads certificates and tokens, with one it ends the server, and nohup ignores it."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -10,28 +10,16 @@ import pytest
 from sentiment.admin_client import AdminClient
 from sentiment.client import CallFailed, Client, Credentials
 from tests.conftest import NO_RETRIES
-from tests.core.serving.test_processes import free_port
-from tests.front_ends.servers import Server
+from tests.core.servers import Server
+from tests.programs import free_port
 
 OLD, NEW = "old-token-of-tests", "new-token-of-tests"
 # No reload by itself during a test.
 RARELY = ("--reload-s", "3600")
+# Without a terminal.
+ALONE = ("setsid",)
 
 pytestmark = pytest.mark.usefixtures("hangs_up")
-
-
-@pytest.fixture
-def serve(bundles: Path) -> Iterator[Callable[..., Server]]:
-    """Start servers without a terminal."""
-    servers: list[Server] = []
-
-    def begin(*flags: str, before: tuple[str, ...] = ()) -> Server:
-        servers.append(Server(bundles, *flags, before=("setsid", *before)).wait_ready())
-        return servers[-1]
-
-    yield begin
-    for server in servers:
-        server.end()
 
 
 @pytest.fixture
@@ -56,7 +44,7 @@ def test_without_a_terminal_it_reloads_at_once_in_every_process(
 ) -> None:
     admin = f"127.0.0.1:{free_port()}"
     protected = ("--auth-tokens", str(tokens), "--admin-listen", admin, "--admin-tokens", str(tokens))
-    server = serve(*RARELY, *protected, "--front-ends", front_ends)
+    server = serve(*RARELY, *protected, "--front-ends", front_ends, before=ALONE)
     tokens.write_text(NEW)
 
     server.process.send_signal(signal.SIGHUP)
@@ -71,7 +59,7 @@ def test_without_a_terminal_it_reloads_at_once_in_every_process(
 
 
 def test_each_time_it_says_why_files_cannot_be_used(serve: Callable[..., Server], tokens: Path) -> None:
-    server = serve(*RARELY, "--auth-tokens", str(tokens), "--front-ends", "0")
+    server = serve(*RARELY, "--auth-tokens", str(tokens), before=ALONE)
     tokens.write_text("short")
 
     for times in (1, 2):
@@ -83,7 +71,7 @@ def test_each_time_it_says_why_files_cannot_be_used(serve: Callable[..., Server]
 
 @pytest.mark.parametrize("front_ends", ["0", "2"], ids=["one process", "front ends"])
 def test_under_nohup_it_is_ignored(serve: Callable[..., Server], tokens: Path, front_ends: str) -> None:
-    server = serve(*RARELY, "--auth-tokens", str(tokens), "--front-ends", front_ends, before=("nohup",))
+    server = serve(*RARELY, "--auth-tokens", str(tokens), "--front-ends", front_ends, before=(*ALONE, "nohup"))
     tokens.write_text(NEW)
 
     server.process.send_signal(signal.SIGHUP)

@@ -1,24 +1,18 @@
 """Real server processes: signals, drains, ports, startup and logs."""
 
 import asyncio
-import contextlib
 import errno
 import fcntl
-import itertools
 import json
 import os
 import queue
 import re
 import signal
 import socket
-import subprocess
-import sys
 import termios
 import threading
-import time
 import urllib.error
 import urllib.request
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,11 +24,12 @@ import pytest
 
 from sentiment.client import AsyncClient, CallFailed, Client
 from tests.conftest import PLAIN
+from tests.core.servers import PATIENCE_S, Server, until, wait_gone
+from tests.programs import free_port
 from tests.tiny import SPECIAL, WEIGHTS, make_bundle, make_graph, read_manifest, write_manifest
 
 SECRET = "great XyzzySecret film"
-# Longer than any machine takes; a test that passes never waits so long.
-PATIENCE_S = 60
+topology = pytest.mark.parametrize("front_ends", ["0", "2"], ids=["one process", "front ends"])
 # ``sentiment`` with a model whose run never ends if a batch has a certain word in it.
 HANGING = """
 import sys, threading
@@ -70,101 +65,22 @@ sys.exit(main())
 
 
 def loading(folder: Path) -> tuple[Path, Path]:
-    """A program for ``spawn`` that loads no model before the test makes a file; the program and the file."""
+    """A program for ``serve`` that loads no model before the test makes a file; the program and the file."""
     program, go = folder / "loading.py", folder / "go"
     program.write_text(LOADING.format(go=str(go)))
     return program, go
 
 
-class Process:
-    """A ``sentiment serve`` for one test."""
-
-    def __init__(
-        self, bundles: Path, *flags: str, environment: dict[str, str] | None = None, program: Path | None = None, **how: Any
-    ) -> None:
-        """``how``: arguments of subprocess.Popen."""
-        begin = ["-m", "sentiment"] if program is None else [str(program)]
-        self.command = [sys.executable, *begin, "serve", "--bundles", str(bundles), "--model", "tiny", *flags]
-        environment = {**os.environ, **(environment or {})}
-        self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True, env=environment, **how)
-        self.lines: list[dict[str, object]] = []
-        self.pid = self.process.pid
-
-    def wait_ready(self) -> "Process":
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(json.loads(line))
-            if self.lines[-1]["event"] == "ready":
-                self.target, self.url = str(self.lines[-1]["grpc"]), str(self.lines[-1]["http"])
-                return self
-        raise AssertionError(f"it ended with {self.process.wait()}: {self.lines}")
-
-    def metrics(self) -> str:
-        with urllib.request.urlopen(f"http://{self.url}/metrics", timeout=20) as response:
-            return str(response.read().decode())
-
-    def wait_not_ready(self) -> None:
-        ends_at = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                urllib.request.urlopen(f"http://{self.url}/readyz", timeout=20).close()
-            except urllib.error.HTTPError as error:
-                assert error.code == 503
-                return
-            assert time.monotonic() < ends_at
-            time.sleep(0.01)
-
-    def finish(self, timeout: float = 20) -> int:
-        _, rest = self.process.communicate(timeout=timeout)
-        self.lines += [json.loads(line) for line in rest.splitlines() if line.startswith("{")]
-        self.others = [line for line in rest.splitlines() if not line.startswith("{")]
-        return self.process.returncode
-
-    def events(self) -> list[object]:
-        return [line["event"] for line in self.lines]
-
-
-@pytest.fixture
-def spawn(bundles: Path) -> Iterator[Callable[..., Process]]:
-    processes: list[Process] = []
-
-    def begin(*flags: str, **arguments: Any) -> Process:
-        ports = [] if "--grpc-listen" in flags else ["--grpc-listen", "127.0.0.1:0"]
-        web = [] if "--http-listen" in flags else ["--http-listen", "127.0.0.1:0"]
-        processes.append(Process(bundles, *ports, *web, *flags, **arguments))
-        return processes[-1]
-
-    yield begin
-    for process in processes:
-        process.process.kill()
-        process.process.communicate()
-
-
 @pytest.fixture
 def hanging(tmp_path: Path) -> Path:
-    """A program for ``spawn`` whose runs of the word w7 never end."""
+    """A program for ``serve`` whose runs of the word w7 never end."""
     program = tmp_path / "hanging.py"
     program.write_text(HANGING.format(word=len(SPECIAL) + list(WEIGHTS).index("w7")))
     return program
 
 
-_PORTS = itertools.cycle(range(1000))
-
-
-def free_port() -> int:
-    """A free port. It is outside the range from which the system picks ports and differs for each process that runs tests, so that no one
-    else takes it before a server does.
-    """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    for number in _PORTS:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", 20_000 + 1000 * worker + number))
-            return int(probe.getsockname()[1])
-    raise AssertionError("itertools.cycle never ends")
-
-
-def test_sigint_drains_and_exits_0(spawn: Callable[..., Process]) -> None:
-    server = spawn("--drain-wait-s", "0").wait_ready()
+def test_sigint_drains_and_exits_0(serve: Callable[..., Server]) -> None:
+    server = serve()
 
     server.process.send_signal(signal.SIGINT)
 
@@ -182,9 +98,9 @@ def terminal() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("hangs_up")
-def test_a_second_signal_exits_at_once_but_a_closed_terminal_may_send_two(spawn: Callable[..., Process], terminal: dict[str, Any]) -> None:
+def test_a_second_signal_exits_at_once_but_a_closed_terminal_may_send_two(serve: Callable[..., Server], terminal: dict[str, Any]) -> None:
     """The shell sends SIGHUP to its jobs, and so does the kernel when the shell ends."""
-    server = spawn("--drain-wait-s", "60", **terminal).wait_ready()
+    server = serve("--drain-wait-s", "60", **terminal)
     server.process.send_signal(signal.SIGHUP)
     server.wait_not_ready()
     server.process.send_signal(signal.SIGHUP)
@@ -199,9 +115,9 @@ def test_a_second_signal_exits_at_once_but_a_closed_terminal_may_send_two(spawn:
     assert [line["signal"] for line in server.lines[1:]] == ["SIGHUP", "SIGTERM"]
 
 
-def test_a_drain_under_load_answers_every_accepted_call(spawn: Callable[..., Process]) -> None:
+def test_a_drain_under_load_answers_every_accepted_call(serve: Callable[..., Server]) -> None:
     """SIGTERM under load: a call either has its answer or was never accepted; the process exits 0."""
-    server = spawn("--drain-wait-s", "0.3").wait_ready()
+    server = serve("--drain-wait-s", "0.3")
 
     async def run() -> tuple[int, list[CallFailed]]:
         answered, failed, going = 0, [], True
@@ -235,8 +151,8 @@ def test_a_drain_under_load_answers_every_accepted_call(spawn: Callable[..., Pro
     assert server.events() == ["ready", "draining", "drained"]
 
 
-def test_a_caller_that_waits_for_an_explanation_fails_when_the_server_dies(spawn: Callable[..., Process], hanging: Path) -> None:
-    server = spawn(program=hanging).wait_ready()
+def test_a_caller_that_waits_for_an_explanation_fails_when_the_server_dies(serve: Callable[..., Server], hanging: Path) -> None:
+    server = serve(program=hanging)
     outcomes: queue.Queue[object] = queue.Queue()
 
     def ask() -> None:
@@ -248,8 +164,7 @@ def test_a_caller_that_waits_for_an_explanation_fails_when_the_server_dies(spawn
 
     # A daemon, so that a call that never ends fails the test and does not block the run.
     threading.Thread(target=ask, daemon=True).start()
-    while 'sentiment_explanations{model="tiny/1"} 1.0' not in server.metrics():
-        time.sleep(0.02)
+    until(lambda: server.total("explanations") == 1, "it explains")
     server.process.kill()
 
     outcome = outcomes.get(timeout=40)
@@ -257,36 +172,42 @@ def test_a_caller_that_waits_for_an_explanation_fails_when_the_server_dies(spawn
     assert outcome.code is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_port_that_another_server_shares_is_not_taken(spawn: Callable[..., Process]) -> None:
+@topology
+def test_a_port_that_another_server_shares_is_not_taken(serve: Callable[..., Server], front_ends: str) -> None:
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("127.0.0.1", 0))
         held.listen()
         taken = f"127.0.0.1:{held.getsockname()[1]}"
-        servers = [(spawn("--grpc-listen", taken), "gRPC"), (spawn("--http-listen", taken), "HTTP")]
-
-        for server, side in servers:
+        for side in ("gRPC", "HTTP"):
+            server = serve("--front-ends", front_ends, f"--{side.lower()}-listen", taken, ready=False)
             assert server.finish() == 1
             how = "the port is in use; stop what uses it, or choose another"
             said = f"{side} cannot listen on {taken}: {how} (--{side.lower()}-listen or SENTIMENT_{side.upper()}_LISTEN)"
             assert any(said in str(line.get("reason")) for line in server.lines)
 
 
-def test_a_bad_bundle_exits_3_and_bad_settings_exit_2(bundles: Path) -> None:
+@topology
+def test_a_bad_bundle_exits_3_and_bad_settings_exit_2_with_one_reason(serve: Callable[..., Server], front_ends: str) -> None:
     for flags, code, says in (
         (["--model", "nosuch"], 3, "no bundle 'nosuch'"),
         (["--queue-rows-max", "0"], 2, "greater than or equal to 1"),
         (["--nosuch"], 2, "unrecognized arguments"),
     ):
-        server = Process(bundles, "--grpc-listen", "127.0.0.1:0", "--http-listen", "", *flags)
-        _, errors = server.process.communicate(timeout=20)
+        server = serve("--front-ends", front_ends, *flags, ready=False)
 
-        assert (server.process.returncode, says in errors) == (code, True), errors
-        assert "Traceback" not in errors
+        assert server.finish() == code
+        assert sum(line["event"] == "cannot_serve" for line in server.lines) == (code == 3)
+        said = str(server.lines) + "\n".join(server.others)
+        assert says in said
+        assert "Traceback" not in said
+        wait_gone(server.pids())
 
 
-def test_the_log_is_json_with_time_level_and_event_and_has_no_users_text(spawn: Callable[..., Process]) -> None:
-    server = spawn("--log-level", "debug", "--drain-wait-s", "0", environment={"SENTIMENT_SERVICE_HOST": "10.0.0.1"}).wait_ready()
+@topology
+def test_the_log_is_json_with_time_level_and_event_and_has_no_users_text(serve: Callable[..., Server], front_ends: str) -> None:
+    flags = ("--log-level", "debug", "--front-ends", front_ends)
+    server = serve(*flags, environment={"SENTIMENT_SERVICE_HOST": "10.0.0.1"})
     with Client(server.target, options=PLAIN) as client:
         client.classify(SECRET)
         client.classify_batch([SECRET, ""])
@@ -302,18 +223,21 @@ def test_the_log_is_json_with_time_level_and_event_and_has_no_users_text(spawn: 
     assert server.others == []
     assert server.events()[0] == "variables_ignored"
     assert server.events()[-2:] == ["draining", "drained"]
+    # Each line names its process, if there are several.
+    processes = {line.get("process") for line in server.lines if line["event"] == "call"}
+    assert processes <= ({None} if front_ends == "0" else {"front-0", "front-1"})
     for line in server.lines:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT.*Z", str(line["timestamp"]))
         assert line["level"] in ("debug", "info", "warning", "error")
 
 
-@pytest.mark.parametrize("front_ends", ["0", "1"], ids=["one process", "front end"])
-def test_at_debug_level_each_call_is_logged_with_who_sent_it(spawn: Callable[..., Process], front_ends: str) -> None:
-    server = spawn("--log-level", "debug", "--drain-wait-s", "0", "--front-ends", front_ends).wait_ready()
+@topology
+def test_at_debug_level_each_call_is_logged_with_who_sent_it(serve: Callable[..., Server], front_ends: str) -> None:
+    server = serve("--log-level", "debug", "--front-ends", front_ends)
     agent = "shop/1.2 (\u00e9\x07) " + "x" * 200
     with Client(server.target, options=[*PLAIN, ("grpc.primary_user_agent", "shop/1.2")]) as client:
         client.classify("good")
-    posted = urllib.request.Request(f"http://{server.url}/v1/classify", b'{"text": "good"}', {"User-Agent": agent.replace("\x07", "")})
+    posted = urllib.request.Request(f"{server.url}/v1/classify", b'{"text": "good"}', {"User-Agent": agent.replace("\x07", "")})
     urllib.request.urlopen(posted, timeout=20).close()
     server.process.terminate()
 
@@ -326,11 +250,12 @@ def test_at_debug_level_each_call_is_logged_with_who_sent_it(spawn: Callable[...
 
 
 def test_until_the_model_is_loaded_grpc_is_closed_and_http_says_that_the_server_is_starting(
-    spawn: Callable[..., Process], tmp_path: Path
+    serve: Callable[..., Server], tmp_path: Path
 ) -> None:
     program, go = loading(tmp_path)
-    port, url = free_port(), f"http://127.0.0.1:{free_port()}"
-    server = spawn("--grpc-listen", f"127.0.0.1:{port}", "--http-listen", url[7:], "--drain-wait-s", "0", program=program)
+    port, http = free_port(), free_port()
+    url = f"http://127.0.0.1:{http}"
+    server = serve("--grpc-listen", f"127.0.0.1:{port}", "--http-listen", f"127.0.0.1:{http}", program=program, ready=False)
 
     def answer(path: str, body: bytes | None = None) -> tuple[int, str]:
         try:
@@ -339,15 +264,13 @@ def test_until_the_model_is_loaded_grpc_is_closed_and_http_says_that_the_server_
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
-    ends_at = time.monotonic() + PATIENCE_S
-    while True:
-        with contextlib.suppress(urllib.error.URLError):
-            early = [answer("/healthz")[0], answer("/readyz")[0], answer("/v1/classify", b'{"text": "good"}')]
-            break
-        assert time.monotonic() < ends_at
-        time.sleep(0.01)
-    with socket.socket() as probe:
-        refused = probe.connect_ex(("127.0.0.1", port))
+    def connects(port: int) -> int:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port))
+
+    until(lambda: connects(http) == 0, "HTTP listens")
+    early = [answer("/healthz")[0], answer("/readyz")[0], answer("/v1/classify", b'{"text": "good"}')]
+    refused = connects(port)
     go.touch()
     server.wait_ready()
 
@@ -359,16 +282,21 @@ def test_until_the_model_is_loaded_grpc_is_closed_and_http_says_that_the_server_
         assert client.classify("good").label == "positive"
 
 
-def test_a_signal_during_the_start_exits_0(spawn: Callable[..., Process]) -> None:
-    server = spawn("--drain-wait-s", "60")
-    # Before the handlers are installed, while the model loads or after: the process ends soon.
-    server.process.send_signal(signal.SIGTERM)
+@topology
+def test_a_signal_during_the_start_exits_0(serve: Callable[..., Server], front_ends: str) -> None:
+    server = serve("--drain-wait-s", "60", "--front-ends", front_ends, ready=False)
+    if front_ends != "0":
+        server.wait_for("process_started", started="front-1")
 
-    assert server.process.wait(20) in (0, -signal.SIGTERM)
+    server.process.terminate()
+
+    # One process may not have installed its handlers.
+    assert server.finish() in ((0, -signal.SIGTERM) if front_ends == "0" else (0,))
+    wait_gone(server.pids())
 
 
-def test_a_run_that_never_ends_ends_the_process_with_1_and_the_others_are_answered(spawn: Callable[..., Process], hanging: Path) -> None:
-    server = spawn("--stall-s", "0.2", "--runners", "2", "--drain-wait-s", "0.5", program=hanging).wait_ready()
+def test_a_run_that_never_ends_ends_the_process_with_1_and_the_others_are_answered(serve: Callable[..., Server], hanging: Path) -> None:
+    server = serve("--stall-s", "0.2", "--runners", "2", "--drain-wait-s", "0.5", program=hanging)
 
     with Client(server.target, options=PLAIN) as client, pytest.raises(CallFailed) as caught:
         client.classify("w7 XyzzySecret")
@@ -384,77 +312,12 @@ def test_a_run_that_never_ends_ends_the_process_with_1_and_the_others_are_answer
     assert "Xyzzy" not in json.dumps(server.lines)
 
 
-# ``sentiment`` without warm-up, and then with a limit to its further memory.
-LITTLE_MEMORY = """
-import resource, sys
-import sentiment.lifecycle.loading
-from sentiment.batching.cost import CostTable
-from sentiment.cli.main import main
-
-def warm_up(*arguments):
-    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + {extra}, used + {extra}))
-    # Large batches cost little more than small ones, so that many rows are put together.
-    return CostTable({{(1, 32): 0.01, (16, 32): 0.011}})
-
-sentiment.lifecycle.loading.warm_up = warm_up
-sys.exit(main())
-"""
-ROW_BYTES = 32 * 2**20
-
-
-def make_hungry_graph() -> onnx.ModelProto:
-    """The tiny graph, with another ROW_BYTES of memory for each row."""
-    model = make_graph()
-    graph = model.graph
-    numbers = {"hungry_wide": [1, 2, ROW_BYTES // 8], "hungry_axes": [1], "hungry_last": [2]}
-    graph.initializer.extend(onnx.numpy_helper.from_array(np.array(values, np.int64), name) for name, values in numbers.items())
-    graph.node[-1].output[0] = "plain"
-    graph.node.extend(
-        [
-            onnx.helper.make_node("Unsqueeze", ["plain", "hungry_last"], ["column"]),
-            onnx.helper.make_node("Expand", ["column", "hungry_wide"], ["large"]),
-            onnx.helper.make_node("ReduceMax", ["large", "hungry_last"], ["logits"], keepdims=0),
-        ]
-    )
-    return model
-
-
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the used memory from /proc")
-def test_a_server_short_of_memory_answers_every_text_in_smaller_batches(spawn: Callable[..., Process], tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path / "bundles")
-    onnx.save(make_hungry_graph(), bundle / "fp32.onnx")
-    write_manifest(bundle, read_manifest(bundle))
-    program = tmp_path / "little.py"
-    # Memory for some 8 rows, after what threads take. One heap for all threads: each of its own would reserve 64 MiB.
-    program.write_text(LITTLE_MEMORY.format(extra=448 * 2**20))
-    flags = ("--bundles", str(tmp_path / "bundles"), "--runners", "1", "--drain-wait-s", "0", "--batch-rows-max", "32")
-    server = spawn(*flags, program=program, environment={"MALLOC_ARENA_MAX": "1"}).wait_ready()
-
-    with Client(server.target, options=PLAIN) as client:
-        results = [client.classify_batch(["good", "bad"] * 16, timeout_s=20) for _ in range(3)]
-        metrics = server.metrics()
-    server.process.terminate()
-
-    assert server.finish() == 0
-    for batch in results:
-        assert [result if isinstance(result, CallFailed) else result.label for result in batch] == ["positive", "negative"] * 16
-    failed = [line for line in server.lines if line["event"] == "batch_failed"]
-    assert failed
-    assert all("OutOfMemory" in str(line["error"]) for line in failed)
-    # It learns: the second and the third batch are smaller from the start, so no size fails again for rows that it failed for. How small
-    # they become depends on the memory that threads take.
-    sizes = Counter(line["rows"] for line in failed)
-    assert all(rows * count <= 32 for rows, count in sizes.items()), sizes
-    assert 'sentiment_items_total{code="OK",method="ClassifyBatch",model="tiny/1"} 96.0' in metrics
-
-
-def test_a_run_that_fails_writes_only_json_to_the_log(spawn: Callable[..., Process], tmp_path: Path) -> None:
+def test_a_run_that_fails_writes_only_json_to_the_log(serve: Callable[..., Server], tmp_path: Path) -> None:
     """ONNX Runtime has a log of its own, on standard error too."""
     bundle = make_bundle(tmp_path / "bundles")
     onnx.save(make_failing_graph(), bundle / "fp32.onnx")
     write_manifest(bundle, read_manifest(bundle))
-    server = spawn("--bundles", str(tmp_path / "bundles"), "--drain-wait-s", "0").wait_ready()
+    server = serve("--bundles", str(tmp_path / "bundles"))
 
     with Client(server.target, options=PLAIN) as client, pytest.raises(CallFailed) as caught:
         client.classify("w7 film")

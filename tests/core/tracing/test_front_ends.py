@@ -13,10 +13,10 @@ from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import NO_RETRIES
 from tests.core.grpc.gate import batch_request
+from tests.core.servers import Server
 from tests.core.tracing.calling import PARENT, SERVICE, context, trace_id
 from tests.core.tracing.collector import Collector, Got
 from tests.core.tracing.test_exemplars import buckets
-from tests.front_ends.servers import Server
 
 CLASSIFY, EXPLAIN = f"{SERVICE}/Classify", f"{SERVICE}/Explain"
 REMOTE = trace_pb2.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
@@ -43,7 +43,7 @@ def collector(environment: tuple[pytest.MonkeyPatch, Collector]) -> Collector:
 @pytest.fixture(scope="module")
 def server(bundles: Path, environment: tuple[pytest.MonkeyPatch, Collector]) -> Iterator[Server]:
     """Traces only requests that their callers sample."""
-    running = Server(bundles, "--tracing").wait_ready()
+    running = Server(bundles, "--front-ends", "2", "--tracing").wait_ready()
     yield running
     running.end()
 

@@ -234,35 +234,6 @@ def test_only_server_faults_are_errors_of_the_request_span(
     assert spans[CLASSIFY].proto.status.message == ""
 
 
-def test_a_cancelled_request_has_a_span_of_its_waiting_row(
-    trace: str, collector: Collector, traced: Start, hold: Callable[[RunningServer], Gate]
-) -> None:
-    server = traced(runners=1)
-    gate = hold(server)
-
-    async def run() -> None:
-        async with grpc.aio.insecure_channel(server.target, NO_RETRIES) as channel:
-            stub = pb_grpc.SentimentServiceStub(channel)
-            first = asyncio.create_task(outcome_of(stub.Classify(pb.ClassifyRequest(text="film"), timeout=60)))
-            await gate.begun()
-            left = stub.Classify(pb.ClassifyRequest(text="good"), metadata=context(trace), timeout=60)
-            waiting = asyncio.create_task(outcome_of(left))
-            await queued(server, 1)
-            left.cancel()
-            await asyncio.wait({waiting})
-            await queued(server, 0)
-            gate.open()
-            await bounded(first)
-
-    asyncio.run(run())
-    spans = collector.wait_for_trace(trace, "queue")
-
-    assert set(spans) == {CLASSIFY, "tokenize", "queue"}
-    assert spans["queue"].attributes["sentiment.cancelled"] is True
-    assert spans[CLASSIFY].attributes["rpc.response.status_code"] == "CANCELLED"
-    assert not any(span.failed for span in spans.values())
-
-
 def test_without_context_a_request_begins_a_trace_of_its_own(collector: Collector, server: RunningServer) -> None:
     before = {span.place for span in collector.spans}
 

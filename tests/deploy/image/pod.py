@@ -11,7 +11,6 @@ import yaml
 
 from tests.deploy.chart.manifests import made_by, of_kind
 from tests.deploy.image.store import CGROUPS, IMAGE, Store
-from tests.programs import free_ports
 
 NAME = "image-check"
 PORTS = {"SENTIMENT_GRPC_LISTEN": "grpc", "SENTIMENT_HTTP_LISTEN": "http"}
@@ -36,8 +35,8 @@ def chart_pod(cpu: str = "", memory: str = "") -> Document:
     if not cpu:
         del container["resources"]
     listens = [variable for variable in container["env"] if variable["name"] in PORTS]
-    for variable, port in zip(listens, free_ports(len(listens)), strict=True):
-        variable["value"] = f"127.0.0.1:{port}"
+    for variable in listens:
+        variable["value"] = f"127.0.0.1:{free_port()}"
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": NAME, "labels": template["metadata"]["labels"]}, "spec": spec}
 
 

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from tests.docs.examples.conftest import ROOT, running
-from tests.programs import free_ports, run
+from tests.programs import free_port, run
 
 PAGE = ROOT / "docs/guide/examples.md"
 FILL = """
@@ -29,7 +29,7 @@ print(json.dumps(json.loads(s3.cat("scores/2026/_report.json"))))
 
 def test_the_command_of_the_page_reads_and_writes_s3(python: Path, bundles: Path) -> None:
     (command,) = re.findall(r"^sentiment-batch s3://.*$", PAGE.read_text(), re.MULTILINE)
-    (port,) = free_ports(1)
+    port = free_port()
     env = {
         **os.environ,
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import RunningServer
 from tests.docs.examples.conftest import running
-from tests.programs import free_ports, until
+from tests.programs import free_port, until
 
 TEXTS = 6000
 
@@ -19,7 +19,7 @@ TEXTS = 6000
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[int]:
     """Of a Redis that keeps what it confirms."""
-    (port,) = free_ports(1)
+    port = free_port()
     options = f"--port {port} --bind 127.0.0.1 --dir {tmp_path} --appendonly yes --save '' --loglevel warning"
     with running(["redis-server", *shlex.split(options)], port):
         yield port

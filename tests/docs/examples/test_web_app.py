@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import RunningServer
 from tests.core.grpc.gate import Gate, served_by
 from tests.docs.examples.conftest import running
-from tests.programs import free_ports
+from tests.programs import free_port
 
 Post = Callable[..., tuple[int, Any, Any]]
 
@@ -27,7 +27,7 @@ def backend(settings: Any) -> Iterator[RunningServer]:
 @pytest.fixture(scope="module")
 def post(backend: RunningServer, python: Path) -> Iterator[Post]:
     """Send a review to the app: status, body and headers of what comes back."""
-    (port,) = free_ports(1)
+    port = free_port()
 
     def send(text: str, **headers: str) -> tuple[int, Any, Any]:
         head = {"content-type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}

@@ -1,14 +1,15 @@
-"""Servers of several processes, for tests from outside."""
+"""Servers in processes of their own, for tests from outside."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
+import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,42 +18,29 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sentiment.client import CallFailed, Client
 from tests.conftest import PLAIN
-from tests.programs import until
-
-# Longer than any machine takes; a test that passes never waits so long.
-PATIENCE_S = 60
-HELD = "w7"
-# The most rows of the batch that is held.
-BATCH_ROWS_HELD = 7
-# Read by every Python at its start.
-HOLDING = """
-import pathlib, sys, time
-
-if "sentiment_front_ends" in sys.orig_argv:
-    from sentiment.model.session import Session
-
-    run, folder = Session.run, pathlib.Path({folder!r})
-
-    def hold(self, feeds, stop=None):
-        if (feeds["input_ids"] == {word}).any():
-            (folder / "held").touch()
-            while not (folder / "released").exists():
-                time.sleep(0.005)
-        return run(self, feeds, stop)
-
-    Session.run = hold
-"""
+from tests.programs import PATIENCE_S, until
 
 
 class Server:
-    """``sentiment serve`` with front ends: its log lines and its processes by name."""
+    """``sentiment serve``, in one process unless flags say otherwise: its log lines and its processes by name."""
 
-    def __init__(self, bundles: Path, *flags: str, before: Sequence[str] = (), environment: dict[str, str] | None = None) -> None:
-        """``before``: a command that runs the command which follows it; ``environment``: besides that of this process."""
+    def __init__(
+        self,
+        bundles: Path,
+        *flags: str,
+        before: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
+        program: Path | None = None,
+        **how: Any,
+    ) -> None:
+        """``before``: a command that runs the command which follows it; ``environment``: besides that of this process; ``program``: in
+        Python, instead of ``sentiment``; ``how``: arguments of subprocess.Popen.
+        """
         # A later flag of the same name overrides one of these.
-        own = ("--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--drain-wait-s", "0", "--front-ends", "2")
-        command = [*before, sys.executable, "-m", "sentiment", "serve", "--bundles", str(bundles), "--model", "tiny", *own, *flags]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
+        own = ("--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--drain-wait-s", "0")
+        begin = [sys.executable, *(("-m", "sentiment") if program is None else (str(program),))]
+        command = [*before, *begin, "serve", "--bundles", str(bundles), "--model", "tiny", *own, *flags]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}, **how)
         self.lines: list[dict[str, Any]] = []
         self.others: list[str] = []
         self._grown = threading.Condition()
@@ -66,7 +54,7 @@ class Server:
                 if line.startswith("{"):
                     self.lines.append(json.loads(line))
                 else:
-                    self.others.append(line)
+                    self.others.append(line.rstrip("\n"))
                 self._grown.notify_all()
         with self._grown:
             self._grown.notify_all()
@@ -109,13 +97,23 @@ class Server:
     def total(self, name: str, **labels: str) -> float:
         return sum(one.value for one in self.metrics() if one.name == f"sentiment_{name}" and labels.items() <= one.labels.items())
 
-    def finish(self) -> int:
-        code = self.process.wait(PATIENCE_S)
+    def wait_not_ready(self) -> None:
+        until(lambda: self._ready_code() == 503, "the server is not ready")
+
+    def _ready_code(self) -> int:
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=PATIENCE_S) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def finish(self, within_s: float = PATIENCE_S) -> int:
+        code = self.process.wait(within_s)
         self._reader.join(PATIENCE_S)
         return code
 
-    def events(self, name: str | None) -> list[str]:
-        """Log events of one process; None: the supervisor."""
+    def events(self, name: str | None = None) -> list[str]:
+        """Log events of one of several processes; None: of the only one, or of the supervisor."""
         return [line["event"] for line in self.lines if line.get("process") == name]
 
     def end(self) -> None:
@@ -134,32 +132,31 @@ def alive(pid: int) -> bool:
 
 
 def wait_gone(pids: list[int]) -> None:
-    until(lambda: not any(map(alive, pids)))
-
-
-class Held:
-    """Batches that are held in the executor."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def wait(self, true: Callable[[], bool] = lambda: True) -> None:
-        """Wait until a batch is held and ``true`` holds."""
-        until(lambda: (self._folder / "held").exists() and true())
-
-    def release(self) -> None:
-        """Release all batches, also later ones."""
-        (self._folder / "released").touch()
+    until(lambda: not any(map(alive, pids)), "all processes have ended")
 
 
 def eventually_answers(client: Client) -> None:
     """Call until one call succeeds. Any failure except UNAVAILABLE fails the test."""
-    end = time.monotonic() + PATIENCE_S
-    while True:
+
+    def answers() -> bool:
         try:
-            assert client.classify("good").label == "positive"
-            return
+            return client.classify("good").label == "positive"
         except CallFailed as error:
             assert error.code is grpc.StatusCode.UNAVAILABLE, error
-            assert time.monotonic() < end
-            time.sleep(0.05)
+            return False
+
+    until(answers, "a call is answered")
+
+
+@contextlib.contextmanager
+def serving(bundles: Path, *own: str) -> Iterator[Callable[..., Server]]:
+    """Start servers with these flags and more, ready unless ``ready`` is False; all are killed afterwards."""
+    servers: list[Server] = []
+
+    def begin(*flags: str, root: Path = bundles, ready: bool = True, **arguments: Any) -> Server:
+        servers.append(Server(root, *own, *flags, **arguments))
+        return servers[-1].wait_ready() if ready else servers[-1]
+
+    yield begin
+    for server in servers:
+        server.end()
