@@ -18,7 +18,7 @@ from sentiment.doors.grpc.health import Health
 from sentiment.doors.grpc.port import GrpcPort
 from sentiment.doors.grpc.receiving import Receiving
 from sentiment.doors.grpc.server import ServerOptions, make_health_server, make_server, named, transport_bytes
-from sentiment.doors.grpc.stream import METHOD, StreamLimits, Streams
+from sentiment.doors.grpc.stream import METHOD, Streams
 from sentiment.doors.grpc.tls import server_credentials
 from sentiment.doors.open_files import grpc_connections, probe_connections
 from sentiment.lifecycle.registry import Models
@@ -83,21 +83,18 @@ class GrpcSide:
         )
         receiving = Receiving(requests, transport_bytes(settings.message_bytes_max), settings.receive_s_max, counts)
         self.calls = Calls(metrics, limits, tracer)
-        interactive_max = settings.interactive_items_max
         of_service = ServiceLimits(
             settings.text_bytes_max,
             settings.batch_items_max,
-            settings.message_bytes_max,
             settings.call_rows_max,
-            interactive_max,
+            settings.interactive_items_max,
             settings.sentences_max,
             settings.targets_max,
         )
         self.service = SentimentService(models, self.calls, of_service, feedback)
         self.health = Health((SERVICE, OIP_SERVICE))
-        self.inference = InferenceService(models, self.calls, self.health, settings.batch_items_max, interactive_max)
-        of_streams = StreamLimits(settings.call_rows_max, interactive_max, settings.message_bytes_max, settings.deadline_default_s)
-        self.streams = Streams(self.service, self.calls, receiving, of_streams)
+        self.inference = InferenceService(models, self.calls, self.health, of_service)
+        self.streams = Streams(self.service, self.calls, receiving)
         options = ServerOptions(
             settings.message_bytes_max,
             settings.keepalive_min_ping_s,

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -59,10 +60,6 @@ class Web:
         scrape: Callable[[], Awaitable[CollectorRegistry]],
         ready: Callable[[], bool],
         alive: Callable[[], bool],
-        message_bytes_max: int,
-        text_bytes_max: int,
-        batch_items_max: int,
-        targets_max: int,
         viewer: bool = True,
         everything: bool = True,
         secured: Secured | None = None,
@@ -84,10 +81,6 @@ class Web:
             scrape: returns the metrics for /metrics.
             ready: the result of /readyz.
             alive: the result of /healthz.
-            message_bytes_max: maximum bytes of a request as a protobuf message.
-            text_bytes_max: maximum bytes of a text.
-            batch_items_max: maximum items of a batch.
-            targets_max: maximum targets of a text.
             viewer: whether to serve the viewer, and the page to try the routes.
             everything: False to serve only /metrics, /healthz and /readyz.
             secured: TLS and tokens; None for neither.
@@ -105,8 +98,9 @@ class Web:
         self._scrapes = Scrapes(scrape)
         self._ready = ready
         self._alive = alive
-        self._text_limits = text_limits(text_bytes_max, message_bytes_max)
-        self._batch_limits = batch_limits(batch_items_max, targets_max, message_bytes_max)
+        limits, message_bytes_max = service.limits, calls.limits.message_bytes_max
+        self._text_limits = text_limits(limits.text_bytes_max, message_bytes_max)
+        self._batch_limits = batch_limits(limits.batch_items_max, limits.targets_max, message_bytes_max)
         application = web.Application()
         self._bodies = Bodies(request_bytes, receive_s_max)
         self._grace = Grace()
@@ -126,9 +120,7 @@ class Web:
         if everything:
             self._add_calls(application.router, service)
             OpenInference(inference, calls, self._bodies, self._grace, self._batch_limits).add_to(application.router)
-            OpenApi({"text_bytes_max": text_bytes_max, "batch_items_max": batch_items_max, "targets_max": targets_max}).add_to(
-                application.router
-            )
+            OpenApi(asdict(limits)).add_to(application.router)
             # After the other routes.
             for root in ("/v1", OPEN_INFERENCE):
                 for path in (root, f"{root}/{{path:.*}}"):
