@@ -188,7 +188,7 @@ class SentimentService:
             sentences=self.limits.sentences_max,
             targets=self.limits.targets_max,
         )
-        methods = served.explaining.methods if served.explaining is not None else ()
+        methods = served.explaining.explainer.methods if served.explaining is not None else ()
         return convert.model_of(served, served is self.models.find(""), limits, methods, with_card)
 
 
