@@ -24,7 +24,7 @@ from sentiment.explain.engine.runs import Arrays, Clock, GraphRuns, Pace, Second
 from sentiment.explain.methods.counterfactuals import flip, keep
 from sentiment.explain.methods.erasure import without
 from sentiment.explain.methods.geometry import locate, word_states
-from sentiment.explain.methods.heads import HeadEffects, HeadPatterns, effects_from, gate_plan
+from sentiment.explain.methods.heads import GatePlan, HeadEffects, HeadPatterns, effects_from
 from sentiment.explain.methods.registry import ERASURE_METHODS, METHOD_OF_LONG_TEXTS, METHODS
 from sentiment.explain.methods.target import Target, compares, target_of
 from sentiment.explain.parts import AttentionTile, Counterfactuals, ExplanationRequest, Header, Heads, Part, Summary, Without, WordGeometry
@@ -344,7 +344,7 @@ class _Work:
         """The measured effect of every head; None if there is no time for all of them."""
         assert self.graph is not None
         session, runs = self.graph.session, self.runs
-        plan = gate_plan(session.layers, session.heads, runs.rows_max)
+        plan = GatePlan(session.layers, session.heads, runs.rows_max)
         left_s, needed_s = runs.left_s(), runs.explained_pace.seconds(plan.rows)
         logits = []
         if runs.fits(needed_s):
