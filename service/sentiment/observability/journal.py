@@ -49,24 +49,6 @@ class Answered:
     text: str | None
     text_pair: str | None
 
-    def line(self, with_text: bool) -> bytes:
-        """The line of the journal."""
-        row: dict[str, object] = {
-            "journal": ANSWER,
-            "time": rfc_3339(self.at),
-            "model": self.model,
-            "digest": self.digest,
-            "request_id": self.request_id,
-            "item": self.item,
-            "priority": self.priority,
-            "tokens": self.tokens,
-            "truncated": self.truncated,
-            "label": self.label,
-            "abstain": self.abstain,
-            "scores": {label: round(score, 6) for label, score in self.scores.items()},
-        }
-        return line_of(row | _texts(self, with_text))
-
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
@@ -85,14 +67,6 @@ class Labelled:
     abstain: bool
     text: str | None
     text_pair: str | None
-
-    def line(self, with_text: bool) -> bytes:
-        """The line of the journal."""
-        row: dict[str, object] = {"journal": FEEDBACK, "time": rfc_3339(self.at), "model": self.model, "digest": self.digest}
-        if self.request_id:
-            row |= {"request_id": self.request_id, "item": self.item}
-        row |= {"label": self.label, "predicted": self.predicted, "abstain": self.abstain}
-        return line_of(row | _texts(self, with_text))
 
 
 Entry = Answered | Labelled
@@ -150,12 +124,22 @@ class Journal:
             self._files.close()
 
     def _write(self, entries: Sequence[Entry]) -> int:
-        return self._files.append([entry.line(self.texts) for entry in entries])
+        return self._files.append([entry_line(entry, self.texts) for entry in entries])
 
 
-def _texts(entry: Entry, with_text: bool) -> dict[str, object]:
-    texts = {"text": entry.text, "text_pair": entry.text_pair} if with_text else {}
-    return {name: text for name, text in texts.items() if text is not None}
+def entry_line(entry: Entry, with_text: bool) -> bytes:
+    """The line of an entry: its kind, its time, and its fields in their order."""
+    kind = ANSWER if isinstance(entry, Answered) else FEEDBACK
+    row: dict[str, object] = {"journal": kind, "time": rfc_3339(entry.at)}
+    row |= {name: getattr(entry, name) for name in entry.__slots__ if name != "at"}
+    if isinstance(entry, Answered):
+        row["scores"] = {label: round(score, 6) for label, score in entry.scores.items()}
+    elif not entry.request_id:
+        del row["request_id"], row["item"]
+    for name in ("text", "text_pair"):
+        if not with_text or row[name] is None:
+            del row[name]
+    return line_of(row)
 
 
 def line_of(row: Mapping[str, object]) -> bytes:
