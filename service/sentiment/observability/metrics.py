@@ -432,18 +432,19 @@ class ModelMetrics(CallMetrics):
 
     def _watch_expected(self, metrics: Metrics, expected: ExpectedAccuracy) -> None:
         """Read the gauges of the expected accuracy at each scrape."""
-        metrics.expected_accuracy.labels(self.model).set_function(lambda: expected.mean(time.monotonic()))
-        metrics.expected_accuracy_texts.labels(self.model).set_function(lambda: expected.texts(time.monotonic()))
-        metrics.expected_accuracy_low.labels(self.model).set_function(lambda: expected.interval(time.monotonic())[0])
-        metrics.expected_accuracy_high.labels(self.model).set_function(lambda: expected.interval(time.monotonic())[1])
 
-        def watch(reason: str) -> None:
-            metrics.expected_accuracy_withheld.labels(reason, self.model).set_function(
-                lambda: float(expected.withheld(time.monotonic()) == reason)
-            )
+        def watch(gauge: Gauge, read: Callable[[float], float], *values: str) -> None:
+            gauge.labels(*values, self.model).set_function(lambda: read(time.monotonic()))
 
+        def withheld(reason: str) -> Callable[[float], float]:
+            return lambda now: float(expected.withheld(now) == reason)
+
+        watch(metrics.expected_accuracy, expected.mean)
+        watch(metrics.expected_accuracy_texts, expected.texts)
+        watch(metrics.expected_accuracy_low, lambda now: expected.interval(now)[0])
+        watch(metrics.expected_accuracy_high, lambda now: expected.interval(now)[1])
         for reason in WITHHELD:
-            watch(reason)
+            watch(metrics.expected_accuracy_withheld, withheld(reason), reason)
 
     def _watch_drift(self, metrics: Metrics, drift: Drift, signals: Sequence[Signal]) -> None:
         """Read the gauges of drift at each scrape."""

@@ -69,7 +69,8 @@ def check_graph(request: ExplanationRequest, bundle: str, session: ExplainSessio
         for number, index in enumerate(chosen):
             _check_index(f"options.attention.{name}[{number}]", index, count, name)
     if request.neuron is not None:
-        _check_neuron(request.neuron, session)
+        _check_index("options.neuron.layer", request.neuron.layer, session.layers, "layers")
+        _check_index("options.neuron.head", request.neuron.head, session.heads, "heads")
     if request.geometry and not session.hidden:
         raise Unsupported(
             f"geometry needs an explain graph with hidden states; that of bundle {bundle} has none; export it again with 0.2.0 or later"
@@ -127,11 +128,6 @@ def _check_attention(request: AttentionRequest) -> None:
         raise InvalidInput(
             "options.attention.layers", f"has {len(request.layers)} entries; it must be empty for a rollout, which uses all layers"
         )
-
-
-def _check_neuron(request: NeuronRequest, session: ExplainSession) -> None:
-    _check_index("options.neuron.layer", request.layer, session.layers, "layers")
-    _check_index("options.neuron.head", request.head, session.heads, "heads")
 
 
 def _check_index(field: str, value: int, count: int, what: str) -> None:
