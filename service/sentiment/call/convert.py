@@ -10,7 +10,6 @@ from sentiment.call.call import REQUEST_ID_MAX, Call, is_request_id
 from sentiment.call.status import set_seconds, status_of
 from sentiment.errors import InvalidInput, NotBuilt
 from sentiment.explain.methods.registry import REGISTRY
-from sentiment.model.bundle import GraphSpec, Manifest
 from sentiment.model.classifier import Classifier, Parts
 from sentiment.model.scores import Scored
 from sentiment.model.trust import MethodTrust
@@ -195,16 +194,10 @@ def set_prediction(prediction: pb.Prediction, scored: Scored, labels: Sequence[s
         prediction.scores.add(label=label, score=score)
 
 
-def truncation_of(manifest: Manifest) -> pb.Truncation.ValueType:
-    """The enum value for a manifest's default truncation."""
-    return next(pb.Truncation.ValueType(value) for value, name in TRUNCATIONS.items() if name == manifest.default_truncation)
-
-
 def model_of(served: Answering, is_default: bool, limits: pb.Limits, methods: Sequence[str], with_card: bool) -> pb.Model:
     """Describe a loaded model. ``methods``: the explanation methods that it supports, the default first."""
     classifier = served.classifier
     manifest = classifier.manifest
-    graph = classifier.graph
     shown = any(REGISTRY[method].by_gradient for method in methods)
     measured = manifest.explanations
     return pb.Model(
@@ -214,11 +207,11 @@ def model_of(served: Answering, is_default: bool, limits: pb.Limits, methods: Se
         architecture=manifest.architecture,
         max_tokens=manifest.max_tokens,
         pairs=manifest.pairs,
-        default_truncation=truncation_of(manifest),
+        default_truncation=next(value for value, name in TRUNCATIONS.items() if name == manifest.default_truncation),
         explanation_methods=methods,
         layers=classifier.bundle.attention_layers if shown else 0,
         heads=classifier.bundle.attention_heads if shown else 0,
-        classify_graph=graph_of(graph, classifier.session.provider),
+        classify_graph=message_of(pb.Graph, classifier.graph, provider=classifier.session.provider),
         calibration=message_of(pb.Calibration, manifest.calibration),
         accuracy=[
             message_of(pb.Accuracy, found, dataset=name, expected_calibration_error=found.ece)
@@ -231,11 +224,6 @@ def model_of(served: Answering, is_default: bool, limits: pb.Limits, methods: Se
         targets=manifest.targets is not None,
         mixed=manifest.mixed is not None,
     )
-
-
-def graph_of(graph: GraphSpec, provider: str) -> pb.Graph:
-    """The message for a graph and the execution provider that runs it."""
-    return message_of(pb.Graph, graph, provider=provider)
 
 
 def _trust_of(found: MethodTrust, operators: Sequence[str]) -> pb.MethodTrust:

@@ -82,7 +82,7 @@ class Messages:
             labels_agree=part.agrees,
             logit=part.logit,
             logit_error=_finite(part.logit_error),
-            graph=convert.graph_of(part.graph, part.provider),
+            graph=message_of(pb.Graph, part.graph, provider=part.provider),
             explain_provider=part.explain_provider,
         )
         convert.set_prediction(header.prediction, part.scored, self._labels)
