@@ -290,17 +290,14 @@ class Explaining:
     def _on_ended(self, task: ExplanationTask) -> None:
         """Tell the caller that the explanation is complete, or why it failed."""
         if task in self._tasks:
-            task.ready.put_nowait(None if task.error is None else self._client_error(task, task.error))
+            error = task.error
+            if error is not None and not isinstance(error, RequestError):
+                logger().error("explain_failed", model=self._metrics.model, characters=len(task.request.text), exc_info=error)
+                error = not_computed(error)
+            task.ready.put_nowait(error)
         if self.explainer.failure and not self._failure_logged:
             self._failure_logged = True
             logger().error("explain_graph_rejected", model=self._metrics.model, reason=self.explainer.failure)
-
-    def _client_error(self, task: ExplanationTask, error: BaseException) -> RequestError:
-        """The error that the client receives; the log has the details."""
-        if isinstance(error, RequestError):
-            return error
-        logger().error("explain_failed", model=self._metrics.model, characters=len(task.request.text), exc_info=error)
-        return not_computed(error)
 
 
 def _read_bytes_per_s(task: ExplanationTask, now: float) -> float:

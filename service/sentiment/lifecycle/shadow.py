@@ -107,6 +107,6 @@ class Shadow:
         found = self._pairs.get((used.id, other.id))
         if found is None:
             assert isinstance(other, RunningModel)
-            counted = self._metrics.shadow(used.id, other.id, used.classifier.manifest.labels)
+            counted = ShadowMetrics(self._metrics, (used.id, other.id), used.classifier.manifest.labels)
             found = self._pairs[used.id, other.id] = _Pair(used, other, counted, self._text_bytes_max)
         return found

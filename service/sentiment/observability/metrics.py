@@ -322,10 +322,6 @@ class Metrics:
             self.runner_busy_seconds.labels(runner)
         return ModelMetrics(self, model, labels, signals, hidden)
 
-    def shadow(self, model: str, shadow: str, labels: Sequence[str]) -> "ShadowMetrics":
-        """Create every series of a comparison, at zero. They go with either version. ``labels``: those of both."""
-        return ShadowMetrics(self, (model, shadow), labels)
-
     def grown(self) -> dict[str, Grown]:
         """What the models' windows have counted here since the last call, for ``add_grown`` in another process."""
         found = {model: metrics.grown() for model, metrics in self.models.items()}
@@ -489,9 +485,10 @@ class ModelMetrics(CallMetrics):
 
 
 class ShadowMetrics:
-    """The metrics of one comparison, with the labels resolved. ``pair``: the version in use, and the one beside it."""
+    """The metrics of one comparison, with the labels resolved. They go with either version."""
 
     def __init__(self, metrics: Metrics, pair: tuple[str, str], labels: Sequence[str]) -> None:
+        """Create every series, at zero. ``pair``: the version in use, and the one beside it. ``labels``: those of both."""
         self.texts = metrics.shadow_texts.labels(*pair)
         self.flips = {flip: metrics.shadow_flips.labels(*flip, *pair) for flip in permutations(labels, 2)}
         self.shift = {direction: metrics.shadow_shift.labels(direction, *pair) for direction in ("up", "down")}

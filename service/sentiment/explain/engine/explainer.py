@@ -38,10 +38,6 @@ from sentiment.model.words import Encoded
 LARGE = (12, 12)
 
 
-def _unlimited() -> float:
-    return float("inf")
-
-
 class Explainer:
     """Explains the answers of one classifier. Safe to use from several threads; each explanation needs its own memory."""
 
@@ -145,7 +141,7 @@ class Explainer:
     def explain(
         self,
         request: ExplanationRequest,
-        left_s: SecondsLeft = _unlimited,
+        left_s: SecondsLeft = lambda: float("inf"),
         stop: Stop | None = None,
         execute: Execute = here,
         turn: Turn = at_once,
