@@ -43,11 +43,12 @@ AGGREGATIONS = ("maps", "words", "cls_rows", "head_mean", "rollout", "rollout_va
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    return exit_code(lambda: _run(_parser().parse_args(arguments)))
 
+    def run() -> int:
+        options = _parser().parse_args(arguments)
+        return int(options.run(options))
 
-def _run(options: argparse.Namespace) -> int:
-    return int(options.run(options))
+    return exit_code(run)
 
 
 def _parser() -> argparse.ArgumentParser:

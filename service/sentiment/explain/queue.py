@@ -33,6 +33,8 @@ READ_BYTES_PER_S = 2**16
 READ_S = 2.0
 # The stream ends with a summary this long before the deadline, so that it reaches the client in time. The engine stops a little earlier.
 CUT_S = RESERVE_S / 2
+HUNG = "an earlier explanation does not stop: this server explains nothing until it does"
+DRAINING = "the server is draining"
 CUT = "the deadline passed during a run: the parts that are missing were left out"
 
 
@@ -133,7 +135,7 @@ class Explaining:
             if task.stopped_at is not None and now - task.stopped_at > stall_s:
                 self._hung = task
                 logger().error("explain_thread_hung", model=self._metrics.model, seconds=round(now - task.stopped_at, 1))
-                self._fail_all(self._hung_error)
+                self._fail_all(HUNG)
                 return
 
     def close(self, wait_s: float) -> None:
@@ -147,11 +149,11 @@ class Explaining:
     def withdraw_all(self) -> None:
         """Withdraw all requests and accept no more. Call it in the event loop."""
         self._closed = True
-        self._fail_all(self._draining)
+        self._fail_all(DRAINING)
 
-    def _fail_all(self, error: Callable[[], RequestError]) -> None:
+    def _fail_all(self, why: str) -> None:
         for task in list(self._tasks):
-            self._fail(task, error())
+            self._fail(task, Unavailable(why))
 
     def _fail(self, task: ExplanationTask, error: RequestError) -> None:
         """Give the caller an error instead of the parts that it has not read."""
@@ -162,9 +164,9 @@ class Explaining:
 
     def _check_open(self) -> None:
         if self._hung is not None and self._hung in self.threads.running:
-            raise self._hung_error()
+            raise Unavailable(HUNG)
         if self._closed:
-            raise self._draining()
+            raise Unavailable(DRAINING)
 
     async def _predict(self, request: ExplanationRequest, deadline_at: float, caller: str) -> Prediction:
         if sum(map(len, request.texts)) <= INLINE_CHARACTERS_MAX:
@@ -214,12 +216,6 @@ class Explaining:
     def _refused(self, message: str, retry_after_s: float, needs_s: float) -> Refused:
         self._metrics.refused["explanations"]()
         return Refused(message, max(RETRY_S_MIN, retry_after_s), "explanations", needs_s)
-
-    def _draining(self) -> Unavailable:
-        return Unavailable("the server is draining")
-
-    def _hung_error(self) -> Unavailable:
-        return Unavailable("an earlier explanation does not stop: this server explains nothing until it does")
 
     async def _next(self, task: ExplanationTask) -> Part | None:
         if task.cut:

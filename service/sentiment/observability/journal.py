@@ -89,26 +89,7 @@ class Journal:
         # Without it, give entries no text: they may wait longer than their request lasts.
         self.texts = texts
         self._draw = draw
-        self._thread = WritingThread("journal", self._write, _say_lost, BYTES_MAX, LINES_MAX, PAUSE_S)
-
-    @property
-    def written(self) -> int:
-        """Lines written."""
-        return self._thread.written
-
-    @property
-    def dropped(self) -> int:
-        """Lines that the disk did not take, or not in time."""
-        return self._thread.dropped
-
-    @property
-    def added(self) -> int:
-        """Lines that were added so far."""
-        return self._thread.taken
-
-    def has_written(self, added: int) -> bool:
-        """Whether the disk has taken the first ``added`` lines, or lost them."""
-        return self._thread.done >= added
+        self.thread = WritingThread("journal", self._write, _say_lost, BYTES_MAX, LINES_MAX, PAUSE_S)
 
     def draws(self) -> bool:
         """Whether the next answer is to be written."""
@@ -116,11 +97,11 @@ class Journal:
 
     def add(self, entry: Entry) -> None:
         """Write a line, soon. Returns at once."""
-        self._thread.put(entry, LINE_BYTES + sum(sys.getsizeof(text) for text in (entry.text, entry.text_pair) if text is not None))
+        self.thread.put(entry, LINE_BYTES + sum(sys.getsizeof(text) for text in (entry.text, entry.text_pair) if text is not None))
 
     def close(self) -> None:
         """Write what waits and end the file. Blocks, for a second at most."""
-        if self._thread.end():
+        if self.thread.end():
             self._files.close()
 
     def _write(self, entries: Sequence[Entry]) -> int:

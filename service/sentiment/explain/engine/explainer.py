@@ -19,7 +19,7 @@ from sentiment.explain.engine.graph_check import ExplainGraph, load_graph
 from sentiment.explain.engine.maps import Floats, heads_seen, map_count, map_tiles, maps, neuron, outputs
 from sentiment.explain.engine.prediction import Prediction, predict, words_of
 from sentiment.explain.engine.reading import read
-from sentiment.explain.engine.request_check import check_graph, check_request, check_sets, check_token
+from sentiment.explain.engine.request_check import check_encoded, check_graph, check_request
 from sentiment.explain.engine.runs import Arrays, Clock, GraphRuns, Pace, SecondsLeft, Turn, UsualPaces, at_once
 from sentiment.explain.methods.counterfactuals import flip, keep
 from sentiment.explain.methods.erasure import without
@@ -171,9 +171,7 @@ class Explainer:
         if request.geometry and graph is not None and not graph.golden.spellings:
             raise Unsupported(f"geometry needs golden words; the golden texts of bundle {self.classifier.bundle.id} are punctuation alone")
         encoded = read(self.classifier, request)
-        if request.neuron is not None:
-            check_token(request.neuron, encoded)
-        check_sets(request.without, encoded)
+        check_encoded(request, encoded)
         methods = request.methods or self.defaults(len(encoded.words))
         sizes = Sizes() if graph is None else Sizes(graph.session.layers, graph.session.heads, graph.width, graph.golden.spellings)
         check_bytes(replace(request, methods=request.methods or methods[:1]), encoded, self.classifier.manifest.labels, sizes)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sentiment.errors import InvalidInput, Unsupported
 from sentiment.explain.methods.registry import GRADIENT_METHODS, METHODS
-from sentiment.explain.parts import ROLLOUTS, AttentionRequest, ExplanationRequest, NeuronRequest
+from sentiment.explain.parts import ROLLOUTS, AttentionRequest, ExplanationRequest
 from sentiment.model.classifier import Classifier
 from sentiment.model.session import ExplainSession
 from sentiment.model.words import Encoded
@@ -77,23 +77,16 @@ def check_graph(request: ExplanationRequest, bundle: str, session: ExplainSessio
         )
 
 
-def check_token(request: NeuronRequest, encoded: Encoded) -> None:
-    """Check that the text has the token of a neuron view.
+def check_encoded(request: ExplanationRequest, encoded: Encoded) -> None:
+    """Check that the text has the token of the neuron view, and the words of each set.
 
     Raises:
         InvalidInput: names the field.
     """
-    _check_index("options.neuron.token", request.token, len(encoded.tokens), "tokens")
-
-
-def check_sets(sets: Sequence[Sequence[int]], encoded: Encoded) -> None:
-    """Check that the text has the words of each set.
-
-    Raises:
-        InvalidInput: names the field.
-    """
+    if request.neuron is not None:
+        _check_index("options.neuron.token", request.neuron.token, len(encoded.tokens), "tokens")
     count = len(encoded.words)
-    for number, words in enumerate(sets):
+    for number, words in enumerate(request.without):
         field = f"options.without[{number}].words"
         if not 0 < len(words) <= count:
             raise InvalidInput(field, f"has {len(words)} entries; it must have from 1 to {count} (the words that the model reads)")
