@@ -89,7 +89,10 @@ class Journal:
         # Without it, give entries no text: they may wait longer than their request lasts.
         self.texts = texts
         self._draw = draw
-        self.thread = WritingThread("journal", self._write, _say_lost, BYTES_MAX, LINES_MAX, PAUSE_S)
+        # Writes the lines, and counts those that the disk did not take, or not in time.
+        self.thread = WritingThread(
+            "journal", self._write, lambda lines: logger().warning("journal_lines_lost", lines=lines), BYTES_MAX, LINES_MAX, PAUSE_S
+        )
 
     def draws(self) -> bool:
         """Whether the next answer is to be written."""
@@ -131,7 +134,3 @@ def line_of(row: Mapping[str, object]) -> bytes:
 def rfc_3339(at: float) -> str:
     """A time in UTC, to the millisecond. ``at``: seconds since 1970."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _say_lost(lines: int) -> None:
-    logger().warning("journal_lines_lost", lines=lines)
