@@ -43,7 +43,7 @@ from sentiment.explain import wording
 from sentiment.explain.methods.registry import REGISTRY, Method
 from sentiment.explain.thread import TIMED
 from sentiment.observability.drift import Signal
-from sentiment.observability.metrics import Metrics
+from sentiment.observability.metrics import Metrics, ShadowMetrics
 from sentiment.settings import Settings, markdown_table, settings_table
 from sentiment_models.cli import COMMANDS
 from sentiment_models.cli import _parser as models_parser
@@ -375,7 +375,7 @@ def metrics_page() -> str:
     model.describe(0, 0.0, name="", version="", digest="", precision="", provider="")
     model.watch_queue(float, float, float)
     model.watch_explanations(float)
-    metrics.shadow("english/2", "english/3", ["negative", "positive"])
+    ShadowMetrics(metrics, ("english/2", "english/3"), ["negative", "positive"])
     metrics.build_info.info({"version": "", "onnxruntime": ""})
     metrics.loop_busy_seconds.watch(float, "server")
     metrics.watch_devices({"cuda:0": _Silent()})

@@ -256,27 +256,12 @@ class OfflineClassifier:
 
     def _read(self, asked: Sequence[Query | RequestError]) -> list[_Read]:
         begun = time.perf_counter()
-        found = [self._valid(one) for one in asked]
+        found = [one if isinstance(one, RequestError) else _refusal(self._reader.check, one) or one for one in asked]
         queries = [query for query in found if isinstance(query, Query)]
-        readings = iter(self._reader.read(queries))
+        read = zip(queries, self._reader.read(queries), strict=True)
         each_s = (time.perf_counter() - begun) / len(asked)
-        return [_Read(one if isinstance(one, RequestError) else self._checked(one, next(readings)), begun, each_s) for one in found]
-
-    def _valid(self, query: Query | RequestError) -> Query | RequestError:
-        if isinstance(query, RequestError):
-            return query
-        try:
-            self._reader.check(query)
-        except RequestError as error:
-            return error
-        return query
-
-    def _checked(self, query: Query, reading: Reading) -> Reading | RequestError:
-        try:
-            self._reader.check_reading(query, reading)
-        except RequestError as error:
-            return error
-        return reading
+        readings = iter([_refusal(self._reader.check_reading, query, reading) or reading for query, reading in read])
+        return [_Read(one if isinstance(one, RequestError) else next(readings), begun, each_s) for one in found]
 
     def _begin(self, texts: list[_Read]) -> _Block:
         """Run the rows of these texts in batches of like length. A single batch runs here and now.
@@ -384,6 +369,15 @@ def _forked() -> None:
 # Windows has no fork.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
+
+
+def _refusal(check: Callable[..., None], *arguments: object) -> RequestError | None:
+    """The error that a check raises; None if it passes."""
+    try:
+        check(*arguments)
+    except RequestError as error:
+        return error
+    return None
 
 
 def _query_of(item: TextOrPair | Targeted, truncation: str | None, sentences: bool = False) -> Query:

@@ -28,12 +28,22 @@ EXEMPT = ("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch", "/heal
 MODEL = r"^[a-z0-9][a-z0-9_-]{0,62}(/\d{1,9})?$"
 ADDRESS = re.compile(r"(?:\[(?P<six>[^\[\]]*)\]|(?P<name>[A-Za-z0-9_.-]+)):(?P<port>[0-9]{1,5})")
 PORT_MAX = 65_535
-# As browsers send it.
-ORIGIN = re.compile(r"[a-z][a-z0-9+.-]{0,31}://[a-z0-9_.-]{1,253}(:[0-9]{1,5})?|[a-z][a-z0-9+.-]{0,31}://\[[0-9a-f:]{2,39}\](:[0-9]{1,5})?")
-HOST = re.compile(r"[a-z0-9_.-]{1,253}|[0-9a-f:]{2,39}")
 UNIX = re.compile(r"unix:[^\s:,]+")
 # Limit of a Unix socket's path, without the terminating zero byte.
 UNIX_BYTES_MAX = 107
+# Of the settings that are lists: the form of an entry, origins as browsers send them, and what is said of another.
+ENTRIES = {
+    "models": (MODEL, "{!r:.80} is not a name or name/version"),
+    "cors_origins": (
+        r"\*|[a-z][a-z0-9+.-]{0,31}://([a-z0-9_.-]{1,253}|\[[0-9a-f:]{2,39}\])(:[0-9]{1,5})?",
+        "{!r:.80} must be * or an origin in lower case without a path, such as https://example.org:8443",
+    ),
+    "http_hosts": (
+        r"\*|[a-z0-9_.-]{1,253}|[0-9a-f:]{2,39}",
+        "{!r:.80} must be * or a name or address in lower case without a port, such as sentiment.example.org",
+    ),
+    "auth_exempt": (r"/\S{0,255}", "{!r} must begin with / and have at most 256 characters"),
+}
 # Numbers as text, from the environment and the command line.
 WHOLE = re.compile(r"[+-]?[0-9]+")
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
@@ -354,41 +364,18 @@ class Settings(BaseModel):
     def _listed(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
-    @field_validator("models")
-    @classmethod
-    def _named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for model in value:
-            if not re.fullmatch(MODEL, model):
-                raise ValueError(f"{model!r:.80} is not a name or name/version")
-        return value
-
     @field_validator("bundles", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part for part in value.split(os.pathsep) if part) if isinstance(value, str) else value
 
-    @field_validator("cors_origins")
+    @field_validator(*ENTRIES)
     @classmethod
-    def _are_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for origin in value:
-            if origin != "*" and not ORIGIN.fullmatch(origin):
-                raise ValueError(f"{origin!r:.80} must be * or an origin in lower case without a path, such as https://example.org:8443")
-        return value
-
-    @field_validator("http_hosts")
-    @classmethod
-    def _are_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for host in value:
-            if host != "*" and not HOST.fullmatch(host):
-                raise ValueError(f"{host!r:.80} must be * or a name or address in lower case without a port, such as sentiment.example.org")
-        return value
-
-    @field_validator("auth_exempt")
-    @classmethod
-    def _are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for name in value:
-            if not re.fullmatch(r"/\S{0,255}", name):
-                raise ValueError(f"{name!r} must begin with / and have at most 256 characters")
+    def _entries(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        form, wrong = ENTRIES[info.field_name or ""]
+        for entry in value:
+            if not re.fullmatch(form, entry):
+                raise ValueError(wrong.format(entry))
         return value
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry
 
 from sentiment.doors.listening import split
+from sentiment.lifecycle.lifecycle import FrontEndProcesses
 from sentiment.lifecycle.served_model import RunningModel
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Grown
@@ -28,7 +29,7 @@ from sentiment_front_ends.model_copy import copy_of
 COUNTS_EVERY_S = 5.0
 
 
-class Executor(App):
+class Executor(App, FrontEndProcesses):
     """The process that has the models."""
 
     # A service manager may signal every process, not only the supervisor. Only the supervisor limits a drain.

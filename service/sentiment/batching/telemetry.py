@@ -63,9 +63,7 @@ class BatchTelemetry:
     @_never_raises
     def batch_failed(self, batch: Batch[Waiting], runner: str, error: BaseException, lost: int, seconds: float) -> None:
         """Log a batch that failed after ``seconds``; ``lost`` of its rows failed for good."""
-        rows = len(batch.tickets)
-        self._trace_failed(batch, runner, type(error).__name__, seconds)
-        self._metrics.wasted["failed"](rows)
+        rows = self._failed(batch, runner, type(error).__name__, seconds)
         logger().error(
             "batch_failed", model=self._metrics.model, runner=runner, rows=rows, length=batch.length, lost=lost, error=repr(error)
         )
@@ -73,17 +71,13 @@ class BatchTelemetry:
     @_never_raises
     def batch_given_up(self, batch: Batch[Waiting], runner: str, seconds: float) -> None:
         """Log a batch that has not ended after ``seconds`` and is given up."""
-        rows = len(batch.tickets)
-        self._trace_failed(batch, runner, "Stalled", seconds)
-        self._metrics.wasted["failed"](rows)
+        rows = self._failed(batch, runner, "Stalled", seconds)
         logger().critical("batch_given_up", model=self._metrics.model, runner=runner, rows=rows, seconds=round(seconds, 1))
 
     @_never_raises
     def device_lost(self, batch: Batch[Waiting], runner: str, error: BaseException, seconds: float) -> None:
         """Log a device that stopped working ``seconds`` after this batch began."""
-        rows = len(batch.tickets)
-        self._trace_failed(batch, runner, type(error).__name__, seconds)
-        self._metrics.wasted["failed"](rows)
+        rows = self._failed(batch, runner, type(error).__name__, seconds)
         logger().critical("device_lost", model=self._metrics.model, runner=runner, rows=rows, error=repr(error))
 
     @_never_raises
@@ -121,11 +115,16 @@ class BatchTelemetry:
         }
         tracer.alone("batch", place, batch.tickets[0].started_at, now, facts, _requests(traced))
 
-    def _trace_failed(self, batch: Batch[Waiting], runner: str, error: str, seconds: float) -> None:
-        """Record a span of a batch without an answer. Its rows have their spans already, or are tried again."""
+    def _failed(self, batch: Batch[Waiting], runner: str, error: str, seconds: float) -> int:
+        """Record a span of a batch without an answer, and count its rows, whose number is returned.
+
+        The rows have their spans already, or are tried again.
+        """
         if self._tracer is not None and (traced := _traced(batch)):
             now, facts = self._clock(), self._facts(batch, runner)
             self._tracer.alone("batch", _place(traced), now - seconds, now, facts, _requests(traced), error)
+        self._metrics.wasted["failed"](len(batch.tickets))
+        return len(batch.tickets)
 
     def _facts(self, batch: Batch[Waiting], runner: str) -> Attributes:
         return {

@@ -68,7 +68,8 @@ class Call:
     def sender(self) -> dict[str, str]:
         """The fields that say in log lines at debug level who sent this call: the connection's address, and the user agent."""
         agent = next((value for key, value in self.headers() if key.lower() == USER_AGENT and isinstance(value, str)), "")
-        return {"peer": self.caller, "user_agent": "".join(filter(_is_printable, agent))[:USER_AGENT_MAX]}
+        shown = "".join(sign for sign in agent if sign.isascii() and sign.isprintable())
+        return {"peer": self.caller, "user_agent": shown[:USER_AGENT_MAX]}
 
     def trace_of(self, index: int) -> Trace | None:
         """The trace for the call's text with this index; None beyond the first TEXTS_MAX texts."""
@@ -85,10 +86,6 @@ class Call:
     def elapsed_s(self) -> float:
         """Seconds since it arrived."""
         return self.clock() - self.arrived_at
-
-
-def _is_printable(character: str) -> bool:
-    return character.isascii() and character.isprintable()
 
 
 def caller_named(headers: Headers) -> str:

@@ -93,7 +93,7 @@ class Calls:
         """``clock``: the event loop's, in seconds."""
         self.clock = clock
         self.no_model = CallMetrics(metrics, NO_MODEL)
-        self._limits = limits
+        self.limits = limits
         self._tracer = tracer
         self._parsing = ThreadPoolExecutor(1, "parse")
         # How many are open, and of each caller.
@@ -122,16 +122,6 @@ class Calls:
         if self._leaving is not None and call.time_left_s() > HOLD_LEFT_S_MIN:
             await self._leaving.wait()
 
-    @property
-    def message_bytes_max(self) -> int:
-        """See ``CallLimits``."""
-        return self._limits.message_bytes_max
-
-    @property
-    def margin_s(self) -> float:
-        """See ``CallLimits``."""
-        return self._limits.margin_s
-
     def metrics_of(self, call: Call) -> CallMetrics:
         """The metrics that count the call: its model's, or those of no model if it has none or the model has been unloaded."""
         return self.no_model if call.served is None or call.served.metrics.forgotten else call.served.metrics
@@ -149,18 +139,18 @@ class Calls:
             peer: returns the remote address of its connection.
         """
         now = self.clock()
-        allowed_s = self.bounded_s(self._limits.deadline_default_s if time_left_s is None else time_left_s)
+        allowed_s = self.bounded_s(self.limits.deadline_default_s if time_left_s is None else time_left_s)
         # A front end that forwards a call names its caller.
-        named = peer if self._limits.counted else lambda: caller_named(headers())
+        named = peer if self.limits.counted else lambda: caller_named(headers())
         call = Call(method, now, now + allowed_s, headers, named, route, clock=self.clock)
         if self._tracer is not None:
             # A call that a front end forwards is sampled if the front end sampled it.
-            call.trace = self._tracer.request(headers(), follow=not self._limits.counted)
+            call.trace = self._tracer.request(headers(), follow=not self.limits.counted)
         return call
 
     def bounded_s(self, time_left_s: float) -> float:
         """A client's time limit, cut to the server's maximum."""
-        return min(max(0.0, time_left_s), self._limits.deadline_max_s)
+        return min(max(0.0, time_left_s), self.limits.deadline_max_s)
 
     def parse(self, request: type[Q], data: bytes) -> Q:
         """Parse a message.
@@ -168,8 +158,8 @@ class Calls:
         Raises:
             InvalidInput: the message has too many fields, is not of this type, or has invalid UTF-8.
         """
-        if has_more_fields(request, data, self._limits.fields_max):
-            raise InvalidInput("", f"the message has more than {self._limits.fields_max} fields and list entries")
+        if has_more_fields(request, data, self.limits.fields_max):
+            raise InvalidInput("", f"the message has more than {self.limits.fields_max} fields and list entries")
         return parsed(request, data)
 
     async def settle(self, call: Call, work: Coroutine[Any, Any, T], probe: bool = False) -> T:
@@ -181,15 +171,15 @@ class Calls:
         """
         code = "CANCELLED"
         # Now: a connection that has ended has no address any more, and a call no headers.
-        logged = {**call.logged, **call.sender} if self._limits.log_calls else {}
-        caller, free = call.caller, self._limits.open_max - self.open
+        logged = {**call.logged, **call.sender} if self.limits.log_calls else {}
+        caller, free = call.caller, self.limits.open_max - self.open
         mine = self.open_of[caller]
         self.open += 1
         self.open_of[caller] += 1
         try:
             if mine >= free and not probe:
                 work.close()
-                most = self._limits.open_max
+                most = self.limits.open_max
                 found = f"{most - free} calls are open, {mine} of them this caller's; the limit is {most}"
                 raise Refused(f"{found}, and a caller gets at most as many as stay free", OPEN_RETRY_S, "calls")
             result = await work
@@ -226,7 +216,7 @@ class Calls:
 
     def _outcome(self, call: Call, code: str) -> str:
         """The outcome of the call's answers, which are sent now."""
-        if code == OK and call.time_left_s() >= self._limits.margin_s:
+        if code == OK and call.time_left_s() >= self.limits.margin_s:
             return "met"
         return OUTCOMES.get(code, "failed")
 
@@ -237,14 +227,14 @@ class Calls:
             call.served.count_told(call.answered, outcome)
         for text_code, texts in (call.texts if code == OK else Counter({code: call.texts.total()})).items():
             metrics.items[call.method, text_code](texts)
-        if self._limits.counted:
+        if self.limits.counted:
             metrics.requests[call.method, code]()
             metrics.request_seconds[call.method](seconds, exemplar_of(call.trace))
-            if seconds > self._limits.objective_s:
+            if seconds > self.limits.objective_s:
                 metrics.slow_requests[call.method]()
         if call.trace is not None:
-            end_span(call, call.trace, code, seconds, self._limits.counted)
-        if self._limits.log_calls:
+            end_span(call, call.trace, code, seconds, self.limits.counted)
+        if self.limits.log_calls:
             logger().debug("call", **logged, code=code, seconds=round(seconds, 6))
 
     async def answer(self, method: Method[Q, A], data: bytes, call: Call) -> bytes:

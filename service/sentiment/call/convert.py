@@ -10,13 +10,13 @@ from sentiment.call.call import REQUEST_ID_MAX, Call, is_request_id
 from sentiment.call.status import set_seconds, status_of
 from sentiment.errors import InvalidInput, NotBuilt
 from sentiment.explain.methods.registry import REGISTRY
-from sentiment.model.bundle import GraphSpec, Manifest
 from sentiment.model.classifier import Classifier, Parts
 from sentiment.model.scores import Scored
-from sentiment.model.trust import ExplanationsMeasured, MethodTrust
+from sentiment.model.trust import MethodTrust
 from sentiment.model.words import Span
 from sentiment.pipeline.answer import Answer, Outcome
 from sentiment.pipeline.queries import Query
+from sentiment.proto_fields import message_of
 from sentiment.v1 import sentiment_pb2 as pb
 
 TRUNCATIONS = {
@@ -194,16 +194,10 @@ def set_prediction(prediction: pb.Prediction, scored: Scored, labels: Sequence[s
         prediction.scores.add(label=label, score=score)
 
 
-def truncation_of(manifest: Manifest) -> pb.Truncation.ValueType:
-    """The enum value for a manifest's default truncation."""
-    return next(pb.Truncation.ValueType(value) for value, name in TRUNCATIONS.items() if name == manifest.default_truncation)
-
-
 def model_of(served: Answering, is_default: bool, limits: pb.Limits, methods: Sequence[str], with_card: bool) -> pb.Model:
     """Describe a loaded model. ``methods``: the explanation methods that it supports, the default first."""
     classifier = served.classifier
     manifest = classifier.manifest
-    graph = classifier.graph
     shown = any(REGISTRY[method].by_gradient for method in methods)
     measured = manifest.explanations
     return pb.Model(
@@ -213,59 +207,25 @@ def model_of(served: Answering, is_default: bool, limits: pb.Limits, methods: Se
         architecture=manifest.architecture,
         max_tokens=manifest.max_tokens,
         pairs=manifest.pairs,
-        default_truncation=truncation_of(manifest),
+        default_truncation=next(value for value, name in TRUNCATIONS.items() if name == manifest.default_truncation),
         explanation_methods=methods,
         layers=classifier.bundle.attention_layers if shown else 0,
         heads=classifier.bundle.attention_heads if shown else 0,
-        classify_graph=graph_of(graph, classifier.session.provider),
-        calibration=pb.Calibration(temperature=manifest.calibration.temperature, abstain_below=manifest.calibration.abstain_below),
+        classify_graph=message_of(pb.Graph, classifier.graph, provider=classifier.session.provider),
+        calibration=message_of(pb.Calibration, manifest.calibration),
         accuracy=[
-            pb.Accuracy(
-                dataset=name,
-                accuracy=found.accuracy,
-                macro_f1=found.macro_f1,
-                expected_calibration_error=found.ece,
-                rows=found.rows,
-                labels=found.labels,
-            )
+            message_of(pb.Accuracy, found, dataset=name, expected_calibration_error=found.ece)
             for name, found in sorted(manifest.accuracy.items())
         ],
         card=classifier.bundle.card if with_card else "",
         limits=limits,
         explanation_trust=[] if measured is None else [_trust_of(found, measured.operators) for found in measured.trust],
-        explanation_study=None if measured is None else _study_of(measured),
+        explanation_study=None if measured is None else message_of(pb.ExplanationStudy, measured, dataset=measured.studied),
         targets=manifest.targets is not None,
         mixed=manifest.mixed is not None,
     )
 
 
-def graph_of(graph: GraphSpec, provider: str) -> pb.Graph:
-    """The message for a graph and the execution provider that runs it."""
-    return pb.Graph(file=graph.file, precision=graph.precision, provider=provider, invariance=graph.invariance)
-
-
-def _study_of(measured: ExplanationsMeasured) -> pb.ExplanationStudy:
-    return pb.ExplanationStudy(
-        dataset=measured.studied,
-        texts=measured.texts,
-        operators=measured.operators,
-        default_method=measured.default_method,
-        words_max=measured.words_max,
-    )
-
-
 def _trust_of(found: MethodTrust, operators: Sequence[str]) -> pb.MethodTrust:
-    over = [(operator, found.over_random[operator]) for operator in operators]
-    return pb.MethodTrust(
-        method=found.method,
-        kind=METHOD_KINDS[found.kind],
-        over_random=[pb.OverRandom(operator=operator, mean=one.mean, low=one.low, high=one.high) for operator, one in over],
-        better_than_random=found.better_than_random,
-        comprehensiveness=found.comprehensiveness,
-        sufficiency=found.sufficiency,
-        tested=found.tested,
-        better_of_tested=found.better_of_tested,
-        stability=found.stability,
-        rows=found.rows,
-        milliseconds=found.ms,
-    )
+    over = [message_of(pb.OverRandom, found.over_random[operator], operator=operator) for operator in operators]
+    return message_of(pb.MethodTrust, found, kind=METHOD_KINDS[found.kind], over_random=over, milliseconds=found.ms)

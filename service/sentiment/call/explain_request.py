@@ -6,6 +6,7 @@ from sentiment.call import convert
 from sentiment.errors import InvalidInput
 from sentiment.explain.encoding import TOP_P_DEFAULT, Encoding
 from sentiment.explain.parts import Aggregation, AttentionRequest, ExplanationRequest, NeuronRequest
+from sentiment.proto_fields import read_as
 from sentiment.v1 import sentiment_pb2 as pb
 
 # The prefix of the options' field names in ExplainRequest and in ClassifyRequest. The explainer's errors use the former.
@@ -51,7 +52,7 @@ def explanation_request(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_l
         counterfactuals=options.counterfactuals,
         heads=options.heads,
         attention=_attention_request(options.attention, field + "attention.") if options.HasField("attention") else None,
-        neuron=NeuronRequest(options.neuron.layer, options.neuron.head, options.neuron.token) if options.HasField("neuron") else None,
+        neuron=read_as(NeuronRequest, options.neuron) if options.HasField("neuron") else None,
         geometry=options.geometry,
         steps=options.attribution.steps,
         bytes_max=_bytes_max(options.bytes_max, bytes_limit, field + "bytes_max"),

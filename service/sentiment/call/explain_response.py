@@ -27,6 +27,7 @@ from sentiment.explain.parts import (
     WordGeometry,
 )
 from sentiment.model.words import Units
+from sentiment.proto_fields import message_of
 from sentiment.v1 import sentiment_pb2 as pb
 
 # Bytes per key of a neuron view, in addition to its two vectors: six numbers of 4 bytes.
@@ -56,7 +57,7 @@ class Messages:
             case Attribution():
                 yield pb.ExplainResponse(attribution=self._attribution(part))
             case Evidence():
-                yield pb.ExplainResponse(evidence=_evidence(part))
+                yield pb.ExplainResponse(evidence=message_of(pb.Evidence, part, agreement=_finite(part.agreement)))
             case Counterfactuals():
                 yield pb.ExplainResponse(counterfactual=self._counterfactual(pb.COUNTERFACTUAL_KIND_FLIP, part.flip))
                 yield pb.ExplainResponse(counterfactual=self._counterfactual(pb.COUNTERFACTUAL_KIND_KEEP, part.keep))
@@ -81,7 +82,7 @@ class Messages:
             labels_agree=part.agrees,
             logit=part.logit,
             logit_error=_finite(part.logit_error),
-            graph=convert.graph_of(part.graph, part.provider),
+            graph=message_of(pb.Graph, part.graph, provider=part.provider),
             explain_provider=part.explain_provider,
         )
         convert.set_prediction(header.prediction, part.scored, self._labels)
@@ -103,17 +104,10 @@ class Messages:
         return header
 
     def _attribution(self, part: Attribution) -> pb.Attribution:
-        attribution = pb.Attribution(
-            method=part.method,
-            tokens=_numbers(part.tokens),
-            completeness_residual=_finite(part.residual),
-            special_total=part.special_total,
-            unknown_total=part.unknown_total,
-            steps=part.steps,
-            steps_asked=part.steps_asked,
-        )
-        for place, value, error in zip(self._words, part.words.tolist(), part.standard_errors.tolist(), strict=True):
-            attribution.words.add(span=place.span, pair=place.pair, value=value, standard_error=_finite(error))
+        values = zip(self._words, part.words.tolist(), part.standard_errors.tolist(), strict=True)
+        words = [pb.WordAttribution(span=at.span, pair=at.pair, value=value, standard_error=_finite(error)) for at, value, error in values]
+        residual, tokens = _finite(part.residual), _numbers(part.tokens)
+        attribution = message_of(pb.Attribution, part, words=words, tokens=tokens, completeness_residual=residual)
         if part.by_embedding is not None:
             by_token, by_segment, by_position = part.by_embedding.T.tolist()
             attribution.token_embedding.extend(by_token)
@@ -122,27 +116,13 @@ class Messages:
         return attribution
 
     def _counterfactual(self, kind: pb.CounterfactualKind.ValueType, found: counterfactuals.Counterfactual) -> pb.Counterfactual:
-        return pb.Counterfactual(
-            kind=kind,
-            found=found.words is not None,
-            words=found.words,
-            label="" if found.label is None else self._labels[found.label],
-            score=found.probability or 0.0,
-            minimal=found.minimal,
-            exhaustive_below=found.exhaustive_below,
-            stopped=found.stopped,
-            rows=found.rows,
-        )
+        label = "" if found.label is None else self._labels[found.label]
+        reached = found.words is not None
+        return message_of(pb.Counterfactual, found, kind=kind, found=reached, label=label, score=found.probability or 0.0)
 
     def _without(self, part: Without) -> pb.Counterfactual:
-        return pb.Counterfactual(
-            kind=pb.COUNTERFACTUAL_KIND_ASKED,
-            found=True,
-            words=part.words,
-            label=self._labels[part.label],
-            score=part.probability,
-            rows=1,
-        )
+        label, kind = self._labels[part.label], pb.COUNTERFACTUAL_KIND_ASKED
+        return pb.Counterfactual(kind=kind, found=True, words=part.words, label=label, score=part.probability, rows=1)
 
 
 def add(message: pb.ExplainResponse, explanation: pb.Explanation) -> None:
@@ -188,39 +168,8 @@ def _numbers(values: npt.NDArray[np.floating] | None) -> list[float]:
 
 
 def _tile(part: AttentionTile) -> pb.AttentionTile:
-    tile = part.tile
-    return pb.AttentionTile(
-        layer=part.layer,
-        head=part.head,
-        aggregation=pb.AttentionAggregation.ValueType(part.aggregation),
-        encoding=pb.AttentionEncoding.ValueType(tile.encoding),
-        row_start=tile.row_start,
-        rows=tile.rows,
-        column_start=tile.column_start,
-        columns=tile.columns,
-        weights=tile.weights,
-        row_values=tile.row_values.tolist(),
-        error_max=tile.error_max,
-    )
-
-
-def _evidence(part: Evidence) -> pb.Evidence:
-    return pb.Evidence(
-        method=part.method,
-        verdict=pb.Verdict.ValueType(part.verdict),
-        comprehensiveness=part.comprehensiveness,
-        sufficiency=part.sufficiency,
-        random_sets=part.random_sets,
-        p_value=part.p_value,
-        empty_text_logit=part.empty_text_logit,
-        agreement=_finite(part.agreement),
-        words=part.words,
-        rank=part.rank,
-        random_median=part.random_median,
-        random_mean=part.random_mean,
-        random_max=part.random_max,
-        operator=part.operator,
-    )
+    place = {"layer": part.layer, "head": part.head, "aggregation": part.aggregation}
+    return message_of(pb.AttentionTile, part.tile, **place, row_values=part.tile.row_values.tolist())
 
 
 def _heads(part: Heads) -> pb.HeadReport:
@@ -253,17 +202,9 @@ def _neuron(part: Neuron) -> Iterator[pb.NeuronView]:
     keys_max = max(1, (BYTES_MAX - 4 * width) // (8 * width + _KEY_BYTES))
     for start in range(0, tokens, keys_max):
         keys = slice(start, min(start + keys_max, tokens))
-        yield pb.NeuronView(
-            layer=part.layer,
-            head=part.head,
-            token=view.token,
-            scale=view.scale,
-            query=_numbers(view.query),
-            key_start=keys.start,
-            keys=keys.stop - keys.start,
-            max_abs_error=view.max_abs_error,
-            **{name: _numbers(getattr(view, name)[keys]) for name in _BY_KEY},
-        )
+        numbers = {name: _numbers(getattr(view, name)[keys]) for name in _BY_KEY} | {"query": _numbers(view.query)}
+        place = {"layer": part.layer, "head": part.head, "key_start": keys.start, "keys": keys.stop - keys.start}
+        yield message_of(pb.NeuronView, view, **place, **numbers)
 
 
 def _geometry(part: WordGeometry) -> pb.WordGeometry:
@@ -280,9 +221,7 @@ def _geometry(part: WordGeometry) -> pb.WordGeometry:
 
 
 def _summary(part: Summary) -> pb.ExplanationSummary:
-    summary = pb.ExplanationSummary(
-        complete=part.complete, notes=part.notes, served_rows=part.served_rows, explanation_rows=part.explained_rows
-    )
+    summary = message_of(pb.ExplanationSummary, part, explanation_rows=part.explained_rows)
     set_seconds(summary.queue, part.queue_s)
     set_seconds(summary.run, part.run_s)
     return summary

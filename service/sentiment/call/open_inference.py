@@ -10,7 +10,7 @@ from sentiment.batching.ticket import Priority
 from sentiment.call import open_inference_tensors as tensors
 from sentiment.call.call import Call
 from sentiment.call.calls import OK, Calls, Method
-from sentiment.call.servicer import keep_few_interactive
+from sentiment.call.servicer import ServiceLimits, keep_few_interactive
 from sentiment.errors import ModelNotFound, RequestError, Unavailable
 from sentiment.lifecycle.registry import Models
 from sentiment.oip import inference_pb2 as oip
@@ -38,12 +38,12 @@ class Readiness(Protocol):
 class InferenceService:
     """The protocol's methods over the loaded models."""
 
-    def __init__(self, models: Models, calls: Calls, health: Readiness, texts_max: int, interactive_max: int) -> None:
-        """``texts_max``: the maximum number of texts in a request; ``interactive_max``: those of several that may be interactive."""
+    def __init__(self, models: Models, calls: Calls, health: Readiness, limits: ServiceLimits) -> None:
+        """``limits``: those of a batch hold for a request with several texts."""
         self._models = models
         self._calls = calls
         self._health = health
-        self._texts_max, self._interactive_max = texts_max, interactive_max
+        self._limits = limits
         self._version = importlib.metadata.version("sentiment-service")
         self.methods: tuple[Method[Any, Any], ...] = (  # each has its own pair of messages
             Method("ServerLive", oip.ServerLiveRequest, self.server_live, probe=True),
@@ -94,14 +94,14 @@ class InferenceService:
         manifest = served.classifier.manifest
         parameters = tensors.parameters_of(request)
         names = tensors.requested_of(request, manifest.labels)
-        texts = tensors.texts_of(request, self._texts_max)
+        texts = tensors.texts_of(request, self._limits.batch_items_max)
         priority = parameters.priority or (Priority.INTERACTIVE if len(texts) == 1 else Priority.BULK)
         queries = [
             Query(text, None, parameters.truncation, tensors.text_field(index), priority, call.trace_of(index), call, index)
             for index, text in enumerate(texts)
         ]
         if len(queries) > 1:
-            keep_few_interactive(queries, self._interactive_max)
+            keep_few_interactive(queries, self._limits.interactive_items_max)
         if parameters.timeout_s is not None:
             call.deadline_at = min(call.deadline_at, call.arrived_at + self._calls.bounded_s(parameters.timeout_s))
         if call.trace is not None:

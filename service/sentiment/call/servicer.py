@@ -36,11 +36,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ServiceLimits:
-    """Limits that the service states in Model.limits."""
+    """Limits that the service states in Model.limits, named as their settings. That of a message is in ``CallLimits``."""
 
     text_bytes_max: int
     batch_items_max: int
-    message_bytes_max: int
     call_rows_max: int
     # Items of a batch that may be interactive. This one is not stated.
     interactive_items_max: int
@@ -55,7 +54,7 @@ class SentimentService:
         """``feedback``: None if the server keeps no journal, or if another process takes it."""
         self.models = models
         self.calls = calls
-        self._limits = limits
+        self.limits = limits
         self._feedback = feedback
         self._turns = LoopTurns(TURN)
         self.classify_method = Method("Classify", pb.ClassifyRequest, self.classify)
@@ -99,19 +98,19 @@ class SentimentService:
         served = call.served = self.models.find(request.model)
         with served.users:
             options = convert.check_options(request, Priority.BULK)
-            count, limit = len(request.items), self._limits.batch_items_max
+            count, limit = len(request.items), self.limits.batch_items_max
             if not 1 <= count <= limit:
                 raise InvalidInput("items", f"must have 1 to {limit} items, got {count}")
             queries = [
                 convert.query_of(item, options, call, index, f"items[{index}].text")
                 async for index, item in in_turns(request.items, self._turns, lambda item: 1 + len(item.targets))
             ]
-            keep_few_interactive(queries, self._limits.interactive_items_max)
+            keep_few_interactive(queries, self.limits.interactive_items_max)
             if call.trace is not None:
                 call.trace.attributes["sentiment.texts"] = count
             served.metrics.stage["receive"](call.elapsed_s())
             call.texts[OK] = count
-            most = sum(answers_max(query, self._limits.sentences_max) for query in queries)
+            most = sum(answers_max(query, self.limits.sentences_max) for query in queries)
             outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at - reserve_s(call, most))
             call.texts = Counter(map(code_name_of, outcomes))
             call.answered = call.texts[OK]
@@ -180,16 +179,16 @@ class SentimentService:
     def _describe(self, served: Served, with_card: bool) -> pb.Model:
         explained = served.explaining.limits if served.explaining is not None else None
         limits = pb.Limits(
-            text_bytes=self._limits.text_bytes_max,
-            batch_items=self._limits.batch_items_max,
-            message_bytes=self._limits.message_bytes_max,
-            items_in_flight_per_call=self._limits.call_rows_max,
+            text_bytes=self.limits.text_bytes_max,
+            batch_items=self.limits.batch_items_max,
+            message_bytes=self.calls.limits.message_bytes_max,
+            items_in_flight_per_call=self.limits.call_rows_max,
             explanation_bytes=explained.bytes_max if explained is not None else 0,
             classify_explanation_bytes=explained.classify_bytes_max if explained is not None else 0,
-            sentences=self._limits.sentences_max,
-            targets=self._limits.targets_max,
+            sentences=self.limits.sentences_max,
+            targets=self.limits.targets_max,
         )
-        methods = served.explaining.methods if served.explaining is not None else ()
+        methods = served.explaining.explainer.methods if served.explaining is not None else ()
         return convert.model_of(served, served is self.models.find(""), limits, methods, with_card)
 
 

@@ -1,5 +1,6 @@
 """``sentiment classify``: classifies texts in order and in bounded memory, with a server or in this process."""
 
+import argparse
 import json
 import shutil
 import sys
@@ -7,14 +8,13 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from sentiment.cli.answer_text import answer_lines
 from sentiment.cli.answers import PAIR, Asked, Names, answer_of, question_of, table_columns, table_row
-from sentiment.cli.calling import Calling, source_of
+from sentiment.cli.calling import source_of
 from sentiment.cli.standard_input import standard_input
 from sentiment.client import CallFailed, Classification, Result
 from sentiment.client.columns import Targeted, Unusable
@@ -22,7 +22,7 @@ from sentiment.errors import BadSettings
 from sentiment.files.errors import BadFile
 from sentiment.files.line_output import LineOutput
 from sentiment.files.progress import TextProgress
-from sentiment.files.reading import Reading, Table
+from sentiment.files.reading import Table
 from sentiment.files.rows import TEXT, Row, Unread
 from sentiment.files.tables import Write, json_text, writer_of
 from sentiment.files.visible import visible, visible_json
@@ -33,26 +33,11 @@ if TYPE_CHECKING:
     from sentiment.local import Local
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job(Calling):
-    """The arguments of the command. Without texts and input the rows come from standard input.
+def classify(job: argparse.Namespace) -> int:
+    """Classify the rows of the job, the command's options: its texts, its input, or without both standard input.
 
-    ``pair``: the column of second texts; empty for none. ``drop``: leave out the input's other columns.
-    """
-
-    texts: Sequence[str]
-    input: Path | None
-    reading: Reading
-    pair: str
-    drop: bool
-    output: Path | None
-    overwrite: bool
-    escape_formulas: bool
-    restart: bool
-
-
-def classify(job: Job) -> int:
-    """Classify the job's rows. Returns how many have no answer; each of those is shown with its reason.
+    Returns:
+        How many rows have no answer; each of those is shown with its reason.
 
     Raises:
         BadSettings: the output was begun with other texts or settings.
@@ -134,7 +119,7 @@ class _Source(Iterator[Row]):
         targets: of every text, or their column.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: argparse.Namespace) -> None:
         """Open the input.
 
         Raises:
@@ -193,7 +178,7 @@ class _Source(Iterator[Row]):
             raise self._broken
 
 
-def _answers(rows: Iterator[Asked], source: _Source, answerer: "Client | Local", job: Job) -> Iterator[tuple[Asked, Result]]:
+def _answers(rows: Iterator[Asked], source: _Source, answerer: "Client | Local", job: argparse.Namespace) -> Iterator[tuple[Asked, Result]]:
     """The rows with their results, in order. A text is sent without waiting for others that are not there yet.
 
     Raises:
@@ -213,16 +198,14 @@ def _answers(rows: Iterator[Asked], source: _Source, answerer: "Client | Local",
         more = False
 
     while more:
-        results = answerer.classify_all(
-            block(), model=job.model, truncation=job.truncation, sentences=job.sentences, timeout_s=job.timeout_s
-        )
+        results = answerer.classify_all(block(), model=job.model, truncation=job.truncation, sentences=job.sentences, timeout_s=job.timeout)
         for result in results:
             if isinstance(result, CallFailed) and result.code is grpc.StatusCode.UNAVAILABLE:
                 raise result
             yield begun.popleft(), result
 
 
-def _check_able(model: pb.Model, job: Job) -> None:
+def _check_able(model: pb.Model, job: argparse.Namespace) -> None:
     """Refuse what no text would get.
 
     Raises:

@@ -1,12 +1,13 @@
 """``sentiment explain``: explains the answer to a text, or to each line of standard input, with a server or in this process."""
 
+import argparse
 import itertools
 import json
 import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,10 +15,10 @@ from typing import TYPE_CHECKING
 import grpc
 
 from sentiment.cli.answers import Asked, answer_of, reason_of
-from sentiment.cli.calling import Calling, source_of
+from sentiment.cli.calling import source_of
 from sentiment.cli.explanation_text import page
 from sentiment.cli.standard_input import standard_texts
-from sentiment.client import AttentionOptions, CallFailed, Classification, Client, ExplainOptions, Explanation, NeuronOptions, model_json
+from sentiment.client import AttentionOptions, CallFailed, Client, ExplainOptions, Explanation, NeuronOptions, model_json
 from sentiment.client.explanations import with_notes
 from sentiment.errors import BadSettings
 from sentiment.files.output import beside, new_file
@@ -35,25 +36,10 @@ BYTES_FIELD = "options.bytes_max"
 Ask = Callable[[str, ExplainOptions], Explanation]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainJob(Calling):
-    """The arguments of the command. ``text`` is None for standard input, one text a line; ``pair``: the second text. ``color`` is auto,
-    always or never; ``html`` is the file for a page, None to print. ``sentences``, ``targets``: what else the page shows of the text.
+def explain(job: argparse.Namespace) -> int:
+    """Explain the texts of the job, the command's options, and print each explanation or write the page of one.
 
-    ``encoding`` is that of the page's attention if ``options`` request none.
-    """
-
-    text: str | None
-    pair: str | None
-    label: str
-    options: ExplainOptions
-    color: str
-    html: Path | None
-    encoding: str
-
-
-def explain(job: ExplainJob) -> int:
-    """Explain the job's texts, and print each explanation or write the page of one.
+    ``job.text`` is None for standard input, one text a line. ``job.options`` are the ExplainOptions.
 
     Returns:
         How many texts of standard input have no explanation; each is shown with its reason.
@@ -108,7 +94,7 @@ def _readable(text: str | Unread) -> str:
     return text
 
 
-def _print(job: ExplainJob, explanation: Explanation) -> None:
+def _print(job: argparse.Namespace, explanation: Explanation) -> None:
     if job.json:
         print(visible_json(json.dumps(explanation.to_json(), ensure_ascii=False, allow_nan=False)))
     else:
@@ -122,31 +108,20 @@ def coloured(color: str) -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _write_page(job: ExplainJob, path: Path, asked: str) -> None:
+def _write_page(job: argparse.Namespace, path: Path, asked: str) -> None:
     with new_file(path) as write:
         with source_of(job) as source:
             model = source.get_model(job.model)
             explanation = _for_page(job, model, partial(_ask(job, source), asked))
-            answer = _parts(job, source, asked) if job.sentences or job.targets else None
+            parts = {"sentences": job.sentences, "targets": job.targets}
+            given = {"model": job.model, "truncation": job.truncation, "timeout_s": job.timeout}
+            answer = source.classify(asked, job.pair, **parts, **given) if any(parts.values()) else None
         text = explanation.to_html(model_json(model), answer)
         write(text)
     print(f"{path}: {len(text.encode()):,} bytes", file=beside(path))
 
 
-def _parts(job: ExplainJob, source: "Client | Local", asked: str) -> Classification:
-    """The answer with what the page shows beside the whole."""
-    return source.classify(
-        asked,
-        job.pair,
-        model=job.model,
-        truncation=job.truncation,
-        sentences=job.sentences,
-        targets=job.targets,
-        timeout_s=job.timeout_s,
-    )
-
-
-def _for_page(job: ExplainJob, model: pb.Model, ask: Callable[[ExplainOptions], Explanation]) -> Explanation:
+def _for_page(job: argparse.Namespace, model: pb.Model, ask: Callable[[ExplainOptions], Explanation]) -> Explanation:
     """Request everything that the page can show and the model has, and keep the options that the user gave."""
     options = replace(job.options, counterfactuals=True, by_embedding=True)
     if model.layers:
@@ -181,10 +156,10 @@ def _within_limit(options: ExplainOptions, droppable: Sequence[str], ask: Callab
         return with_notes(_within_limit(without, others, ask), [f"{what} was left out: {BYTES_FIELD} {too_large[0]}"])
 
 
-def _ask(job: ExplainJob, source: "Client | Local") -> Ask:
+def _ask(job: argparse.Namespace, source: "Client | Local") -> Ask:
     def ask(text: str, options: ExplainOptions) -> Explanation:
         return source.explain(
-            text, job.pair, model=job.model, label=job.label, options=options, truncation=job.truncation, timeout_s=job.timeout_s
+            text, job.pair, model=job.model, label=job.label, options=options, truncation=job.truncation, timeout_s=job.timeout
         )
 
     return ask

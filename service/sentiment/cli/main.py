@@ -17,9 +17,7 @@ from sentiment.cli.arguments import (
     add_reading,
     add_target,
     bundles_of,
-    credentials_of,
     names,
-    options_as,
     reading_of,
     seconds,
     seconds_or_none,
@@ -45,11 +43,12 @@ AGGREGATIONS = ("maps", "words", "cls_rows", "head_mean", "rollout", "rollout_va
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    return exit_code(lambda: _run(_parser().parse_args(arguments)))
 
+    def run() -> int:
+        options = _parser().parse_args(arguments)
+        return int(options.run(options))
 
-def _run(options: argparse.Namespace) -> int:
-    return int(options.run(options))
+    return exit_code(run)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -270,7 +269,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _classify(options: argparse.Namespace) -> int:
     _quiet_grpc()
-    from sentiment.cli.classify import Job, classify  # noqa: PLC0415  # importing gRPC takes 0.1 s, which other commands do not need
+    from sentiment.cli.classify import classify  # noqa: PLC0415  # importing gRPC takes 0.1 s, which other commands do not need
     from sentiment.cli.standard_input import STANDARD_INPUT, reads_standard_input  # noqa: PLC0415  # as above
 
     _refuse_file_names(options.texts)
@@ -290,18 +289,11 @@ def _classify(options: argparse.Namespace) -> int:
             raise BadSettings(f"--{name.replace('_', '-')} needs --output")
     need_standard_output(output)
     _log_local(options)
-    job = options_as(
-        Job,
-        options,
-        texts=[] if piped else texts,
-        input=file,
-        reading=reading_of(options),
-        output=output,
-        json=options.json or options.output == str(STANDARD_OUTPUT),
-        targets=options.targets_column or options.targets,
-        **_calling(options),
-    )
-    return FAILED if classify(job) else DONE
+    options.json = options.json or options.output == str(STANDARD_OUTPUT)
+    options.texts, options.input, options.output = [] if piped else texts, file, output
+    options.reading = reading_of(options)
+    options.targets = options.targets_column or options.targets
+    return FAILED if classify(options) else DONE
 
 
 def _refuse_file_names(texts: Sequence[str]) -> None:
@@ -313,7 +305,7 @@ def _refuse_file_names(texts: Sequence[str]) -> None:
 
 def _explain(options: argparse.Namespace) -> int:
     _quiet_grpc()
-    from sentiment.cli.explain import ExplainJob, explain  # noqa: PLC0415  # as above
+    from sentiment.cli.explain import explain  # noqa: PLC0415  # as above
     from sentiment.cli.standard_input import reads_standard_input  # noqa: PLC0415  # as above
     from sentiment.client import AttentionOptions, ExplainOptions, NeuronOptions  # noqa: PLC0415  # as in _classify
 
@@ -345,16 +337,10 @@ def _explain(options: argparse.Namespace) -> int:
         raise BadSettings("--method and --against must be valid UTF-8") from error
     except ValueError as error:
         raise BadSettings(f"--steps {options.steps}: {error}") from error
-    job = options_as(ExplainJob, options, text=None if piped else options.text, options=requested, **_calling(options))
-    return FAILED if explain(job) else DONE
-
-
-def _calling(options: argparse.Namespace) -> dict[str, Any]:
-    """The options of ``_add_call`` that are not taken as they are."""
-    from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # as in _classify
-
-    credentials = Credentials(**credentials_of(options))
-    return {"timeout_s": options.timeout, "wait_s": options.wait, "bundles": bundles_of(options.bundles), "credentials": credentials}
+    if piped:
+        options.text = None
+    options.options = requested
+    return FAILED if explain(options) else DONE
 
 
 def _quiet_grpc() -> None:

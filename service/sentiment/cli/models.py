@@ -3,11 +3,11 @@
 import argparse
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sentiment.addresses import TARGET_VARIABLE, default_target, is_local
 from sentiment.cli.arguments import add_credentials, add_option, credentials_of, grpc_target, seconds
+from sentiment.cli.exit_codes import DONE
 from sentiment.errors import BadSettings
 from sentiment.files.standard_streams import need_standard_output
 from sentiment.files.visible import visible
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 ADMIN_TARGET = "127.0.0.1:50053"
 ADMIN_VARIABLE, TOKENS_VARIABLE = "SENTIMENT_ADMIN_LISTEN", "SENTIMENT_ADMIN_TOKENS"
-
-_Run = Callable[[argparse.Namespace], None]
 
 
 def add_models(commands: Any) -> None:  # Any: argparse names the type of its subparsers in private
@@ -47,9 +45,9 @@ def add_models(commands: Any) -> None:  # Any: argparse names the type of its su
     _add_change(actions, "unload", unload, _unload, f"{loaded}, or NAME for all its versions")
 
 
-def _add(actions: Any, name: str, help_: str, run: _Run) -> argparse.ArgumentParser:  # Any: as above
+def _add(actions: Any, name: str, help_: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:  # Any: as above
     parser: argparse.ArgumentParser = actions.add_parser(name, help=help_, description=help_[0].upper() + help_[1:] + ".")
-    parser.set_defaults(run=partial(_done, run))
+    parser.set_defaults(run=run)
     return parser
 
 
@@ -82,12 +80,7 @@ def _add_change(
     return parser
 
 
-def _done(run: _Run, options: argparse.Namespace) -> int:
-    run(options)
-    return 0
-
-
-def _by_admin_port(target: str, token_file: str, act: "Callable[[AdminClient], None]") -> None:
+def _by_admin_port(target: str, token_file: str, act: "Callable[[AdminClient], None]") -> int:
     from sentiment.admin_client import AdminClient  # noqa: PLC0415  # importing gRPC takes 0.1 s, which other commands do not need
     from sentiment.client.results import CallFailed  # noqa: PLC0415  # as above
     from sentiment.security.client_credentials import first_token  # noqa: PLC0415  # as above
@@ -102,9 +95,10 @@ def _by_admin_port(target: str, token_file: str, act: "Callable[[AdminClient], N
             if error.code.name != "UNIMPLEMENTED":
                 raise
             raise CallFailed(error.code, f"{target} is not an admin port; give it with --target or {ADMIN_VARIABLE}") from error
+    return DONE
 
 
-def _list(options: argparse.Namespace) -> None:
+def _list(options: argparse.Namespace) -> int:
     """List by the admin port where there is one, which knows more, and by the gRPC port otherwise."""
     from sentiment.client.results import CallFailed  # noqa: PLC0415  # as above
 
@@ -115,12 +109,12 @@ def _list(options: argparse.Namespace) -> None:
     by_admin_port = bool(tokens) and is_local(target) and not (options.tls or options.ca or options.cert)
     if by_admin_port:
         try:
-            _by_admin_port(target, options.token_file, _print_index)
-            return
+            return _by_admin_port(target, options.token_file, _print_index)
         except CallFailed as error:
             if error.code.name != "UNIMPLEMENTED":
                 raise
     _print_loaded(target, options)
+    return DONE
 
 
 def _print_index(admin: "AdminClient") -> None:

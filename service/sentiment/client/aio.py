@@ -55,12 +55,8 @@ class AsyncClient(AsyncServed):
             if greenlets.patched():
                 raise RuntimeError("an AsyncClient would wait forever where gevent has replaced Python's threads; use Client")
             FORKS.asynchronous(self)
-            to, self._loop = self._connecting, loop
-            self._channel = (
-                grpc.aio.secure_channel(to.target, to.credentials, to.arguments)
-                if to.credentials
-                else grpc.aio.insecure_channel(to.target, to.arguments)
-            )
+            self._loop = loop
+            self._channel = self._connecting.channel(grpc.aio.secure_channel, grpc.aio.insecure_channel)
             self._calls = pb_grpc.SentimentServiceStub(self._channel)
         if self._loop is not loop:
             raise RuntimeError(f"{self!r} was first used in another event loop; make one in each loop")

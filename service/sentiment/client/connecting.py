@@ -1,8 +1,8 @@
 """How a client's calls reach their server, and what it means when they do not: the same for both clients."""
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import grpc
 
@@ -12,6 +12,7 @@ from sentiment.client.results import CallFailed, failure_of_rpc
 from sentiment.security.client_credentials import Credentials
 from sentiment.signs import is_starting
 
+C = TypeVar("C")
 # No answer comes sooner, even from a small model on the same machine.
 ANSWER_S_MIN = 0.001
 
@@ -35,6 +36,12 @@ class Connecting:
         self.credentials = credentials.for_grpc() if isinstance(credentials, Credentials) else credentials
         ours = channel_options() + channel_arguments(self.target, self._token_in_clear)
         self.arguments = list({**dict(ours), **dict(options)}.items())
+
+    def channel(self, secure: Callable[..., C], insecure: Callable[..., C]) -> C:
+        """Open the channel, which connects later. ``secure``, ``insecure``: gRPC's functions for its kind."""
+        if self.credentials:
+            return secure(self.target, self.credentials, self.arguments)
+        return insecure(self.target, self.arguments)
 
     def failure(self, code: grpc.StatusCode, details: str, trailers: Sequence[tuple[str, str | bytes]], timeout_s: float) -> CallFailed:
         """The error of a call that had ``timeout_s`` and ended with this status."""

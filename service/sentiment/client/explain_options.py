@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sentiment.proto_fields import message_of
 from sentiment.v1 import sentiment_pb2 as pb
 
 AGGREGATIONS = {
@@ -112,33 +113,18 @@ class ExplainOptions:
         Raises:
             ValueError: an integer does not fit 32 bits, or a string is not valid Unicode.
         """
-        message = pb.ExplainOptions(
-            methods=self.methods,
-            evidence=self.evidence,
-            counterfactuals=self.counterfactuals,
-            heads=self.heads,
-            bytes_max=self.bytes_max,
+        attributed, maps, attention = self.attribution or self.steps or self.by_embedding, self.attention, None
+        if maps is not None:
+            known = {"encoding": ENCODINGS[maps.encoding], "aggregation": AGGREGATIONS[maps.aggregation]}
+            attention = message_of(pb.AttentionOptions, maps, **known)
+        return message_of(
+            pb.ExplainOptions,
+            self,
             without=[pb.WordSet(words=words) for words in self.without],
-            geometry=self.geometry,
-            against=self.against,
-            label_alone=self.label_alone,
+            attribution=message_of(pb.AttributionOptions, self) if attributed else None,
+            attention=attention,
+            neuron=None if self.neuron is None else message_of(pb.NeuronOptions, self.neuron),
         )
-        if self.attribution or self.steps or self.by_embedding:
-            message.attribution.CopyFrom(pb.AttributionOptions(steps=self.steps, by_embedding=self.by_embedding))
-        if self.attention is not None:
-            attention = self.attention
-            message.attention.CopyFrom(
-                pb.AttentionOptions(
-                    layers=attention.layers,
-                    heads=attention.heads,
-                    encoding=ENCODINGS[attention.encoding],
-                    aggregation=AGGREGATIONS[attention.aggregation],
-                    top_p=attention.top_p,
-                )
-            )
-        if self.neuron is not None:
-            message.neuron.CopyFrom(pb.NeuronOptions(layer=self.neuron.layer, head=self.neuron.head, token=self.neuron.token))
-        return message
 
 
 def _check(name: str, value: str, known: Mapping[str, object]) -> None:

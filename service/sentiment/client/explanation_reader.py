@@ -14,6 +14,7 @@ from sentiment.client.explain_options import AGGREGATIONS, ENCODINGS, VERDICTS
 from sentiment.client.model_id import ModelId
 from sentiment.client.results import CallFailed, seconds
 from sentiment.explain.encoding import Encoding, Floats, Tile, decode
+from sentiment.proto_fields import read_as
 from sentiment.v1 import sentiment_pb2 as pb
 
 _AGGREGATIONS: dict[int, str] = {number: name for name, number in AGGREGATIONS.items()}
@@ -93,24 +94,21 @@ class Reader:
         attributions = [_attribution(part, header) for part in cast(list[pb.Attribution], self._parts.get("attribution", []))]
         evidence = [_evidence(part) for part in cast(list[pb.Evidence], self._parts.get("evidence", []))]
         heads = cast(list[pb.HeadReport], self._parts.get("heads", []))
-        prediction, model = header.prediction, header.model
-        return ex.Explanation(
+        prediction = header.prediction
+        return read_as(
+            ex.Explanation,
+            header,
             text=self._texts[0],
             text_pair=self._texts[1],
             label=prediction.label,
             score=prediction.score,
             scores=MappingProxyType({entry.label: entry.score for entry in prediction.scores}),
             abstain=prediction.abstain,
-            model=ModelId(model.name, model.version, model.digest),
+            model=read_as(ModelId, header.model),
             explained=header.label,
             against=header.against or None,
-            logit=header.logit,
-            labels_agree=header.labels_agree,
-            logit_error=header.logit_error if header.HasField("logit_error") else None,
             precision=header.graph.precision,
             provider=header.graph.provider,
-            explain_provider=header.explain_provider,
-            truncated=header.truncated,
             tokens=tuple(_token(token) for token in header.tokens),
             words=tuple(
                 ex.Word(
@@ -126,14 +124,7 @@ class Reader:
             neuron=_neuron(cast(list[pb.NeuronView], self._parts.get("neuron", []))),
             geometry=_geometry(cast(list[pb.WordGeometry], self._parts.get("geometry", [])), len(header.words)),
             attention=self._attention(summary.complete),
-            summary=ex.Summary(
-                summary.complete,
-                tuple(summary.notes),
-                summary.served_rows,
-                summary.explanation_rows,
-                seconds(summary.queue),
-                seconds(summary.run),
-            ),
+            summary=read_as(ex.Summary, summary, queue_s=seconds(summary.queue), run_s=seconds(summary.run)),
             messages=tuple(self._messages),
         )
 
@@ -200,52 +191,23 @@ def _attribution(part: pb.Attribution, header: pb.ExplanationHeader) -> ex.Attri
     words, tokens = len(header.words), len(header.tokens)
     errors = [word.standard_error if word.HasField("standard_error") else np.nan for word in part.words]
     split = (part.token_embedding, part.segment_embedding, part.position_embedding)
-    return ex.Attribution(
-        method=part.method,
+    return read_as(
+        ex.Attribution,
+        part,
         words=_floats([word.value for word in part.words], words),
         standard_errors=_floats(errors, words),
         tokens=_floats(part.tokens, tokens) if part.tokens else None,
         by_embedding=_floats(np.stack([np.array(column, np.float32) for column in split], axis=1), tokens, 3) if split[0] else None,
         residual=part.completeness_residual if part.HasField("completeness_residual") else None,
-        special_total=part.special_total,
-        unknown_total=part.unknown_total,
-        unseen_total=part.unseen_total,
-        steps=part.steps,
-        steps_asked=part.steps_asked,
     )
 
 
 def _evidence(part: pb.Evidence) -> ex.Evidence:
-    return ex.Evidence(
-        method=part.method,
-        verdict=VERDICTS.get(part.verdict, str(part.verdict)),
-        comprehensiveness=part.comprehensiveness,
-        sufficiency=part.sufficiency,
-        random_sets=part.random_sets,
-        p_value=part.p_value,
-        empty_text_logit=part.empty_text_logit,
-        agreement=part.agreement if part.HasField("agreement") else None,
-        words=part.words,
-        rank=part.rank,
-        random_median=part.random_median,
-        random_mean=part.random_mean,
-        random_max=part.random_max,
-        operator=part.operator,
-    )
+    return read_as(ex.Evidence, part, verdict=VERDICTS.get(part.verdict, str(part.verdict)))
 
 
 def _counterfactual(part: pb.Counterfactual) -> ex.Counterfactual:
-    return ex.Counterfactual(
-        kind=_KINDS.get(part.kind, str(part.kind)),
-        found=part.found,
-        words=tuple(part.words),
-        label=part.label,
-        score=part.score,
-        minimal=part.minimal,
-        exhaustive_below=part.exhaustive_below,
-        stopped=part.stopped,
-        rows=part.rows,
-    )
+    return read_as(ex.Counterfactual, part, kind=_KINDS.get(part.kind, str(part.kind)))
 
 
 def _heads(part: pb.HeadReport) -> ex.Heads:
@@ -260,12 +222,11 @@ def _heads(part: pb.HeadReport) -> ex.Heads:
         )
         for found in part.patterns
     ]
-    return ex.Heads(
+    return read_as(
+        ex.Heads,
+        part,
         gated=_floats(part.gated, *sides),
         uniform=_floats(part.uniform, *sides) if part.uniform else None,
-        exact=part.exact,
-        all_uniform=part.all_uniform if part.HasField("all_uniform") else None,
-        all_uniform_changes_label=part.all_uniform_changes_label if part.HasField("all_uniform_changes_label") else None,
         labels=tuple(tuple(row) for row in labels.tolist()),
         patterns=MappingProxyType({found.name: found for found in patterns}),
     )
@@ -283,16 +244,12 @@ def _neuron(parts: Sequence[pb.NeuronView]) -> ex.Neuron | None:
         return _floats(np.concatenate([np.array(getattr(part, name), np.float32) for part in parts]), keys, *width)
 
     width = len(first.query)
-    return ex.Neuron(
-        layer=first.layer,
-        head=first.head,
-        token=first.token,
-        scale=first.scale,
-        key_start=first.key_start,
+    return read_as(
+        ex.Neuron,
+        first,
         query=_floats(first.query, width),
         key=joined("key", width),
         product=joined("product", width),
-        max_abs_error=first.max_abs_error,
         **{name: joined(name) for name in ("dot", "scaled", "bias", "score", "softmax", "attention")},
     )
 
@@ -310,10 +267,10 @@ def _layer(part: pb.WordGeometry, words: int) -> ex.WordGeometry:
     if ((nearest < 0) | (nearest >= golden)).any():
         raise ValueError(f"a nearest word of layer {part.layer} is not one of the {golden} golden words")
     nearest.flags.writeable = False
-    return ex.WordGeometry(
-        layer=part.layer,
+    return read_as(
+        ex.WordGeometry,
+        part,
         points=_floats(part.points, words, 2),
-        golden=tuple(part.golden),
         golden_points=_floats(part.golden_points, golden, 2),
         variance=_floats(part.variance, 2),
         nearest=nearest,

@@ -341,30 +341,77 @@ class Explanation:
         return tuple((token.piece, token.special, token.pair) for token in self.tokens)
 
     def to_json(self) -> dict[str, Any]:  # JSON's values are of many kinds
-        """The explanation as strict JSON, without nan or infinity; see ``json_of``.
+        """The JSON that ``sentiment explain --json`` prints, without nan or infinity: the fields of the dataclasses by name, nested alike.
+
+        Arrays become nested lists, with numbers rounded to 7 significant digits; missing and non-finite values are null. ``attributions``
+        is a list, each with its ``evidence``; their ``words`` are objects with index, text, value and standard error of the word. The maps
+        of ``attention`` are a list of objects with layer, head, weights [rows][columns] and dropped [rows].
 
         >>> client.explain("a good film").to_json()["words"][1]["text"]
         'good'
         """
-        return json_of(self)
+        return _fields(self, without=("attributions", "evidence", "attention", "messages")) | {
+            "attributions": [
+                _attribution(self, found) | {"evidence": _plain(self.evidence.get(method))} for method, found in self.attributions.items()
+            ],
+            "attention": None if self.attention is None else _attention(self.attention),
+        }
 
     def to_bertviz(self) -> dict[str, Any]:  # torch's tensors, of which the client knows nothing
-        """The arguments of bertviz's head_view and model_view; see ``bertviz_of``.
+        """The arguments of ``bertviz.head_view`` and ``bertviz.model_view``: ``head_view(**explanation.to_bertviz())``.
+
+        ``attention``: a tensor [1, heads, tokens, tokens] per layer. ``tokens``: the pieces, or words if maps are aggregated to words.
+        ``sentence_b_start``: the first token of the second text; None without a pair. Needs torch, which comes with bertviz. Use it for
+        short texts: bertviz writes each weight as text into its page, and twice for a pair.
 
         >>> options = ExplainOptions(attention=AttentionOptions())
         >>> arguments = english.explain("a good film", options=options).to_bertviz()  # english: a client of a model with attention
         >>> arguments["tokens"]
         ['[CLS]', 'a', 'good', 'film', '[SEP]']
+
+        Raises:
+            ValueError: the explanation does not have maps of all layers and heads, over tokens or words.
+            ModuleNotFoundError: torch is not installed.
         """
-        return bertviz_of(self)
+        maps, (layers, heads) = _whole_maps(self)
+        # Imported here: the client does not need torch otherwise.
+        torch = import_module("torch")
+        sides = self.sides
+        return {
+            "attention": [torch.stack([torch.tensor(maps[layer, head]) for head in range(heads)])[None] for layer in range(layers)],
+            "tokens": [text for text, _, _ in sides],
+            "sentence_b_start": next((place for place, (_, special, pair) in enumerate(sides) if pair and not special), None),
+        }
 
     def to_neat_vision(self, sample_id: str, *, method: str = "", label: str = "") -> dict[str, Any]:  # as to_json
-        """A sample of neat-vision's data file; see ``neat_vision_of``.
+        """One sample of a data file for neat-vision's classification task. Such a file is a JSON list of samples.
+
+        ``text``: the words. ``attention``: one weight per word: the absolute attribution by ``method`` (empty: the first), divided by the
+        sum over all words. neat-vision needs weights that are not negative and sum to 1, so its pictures show neither direction nor scale.
+        ``posterior``: the natural logarithm of each label's probability; neat-vision takes the softmax, which gives the probabilities.
+        ``label``: index of the true label; empty: the predicted one. ``prediction``: index of the predicted label.
 
         >>> client.explain("a good film").to_neat_vision("first")["attention"]
         [0.0, 1.0, 0.0]
+
+        Raises:
+            ValueError: the explanation has no such attribution, or the model no such label.
         """
-        return neat_vision_of(self, sample_id, method=method, label=label)
+        labels, there = list(self.scores), self.attributions
+        if not there or (method and method not in there):
+            raise ValueError(f"the explanation has no attribution by {method or 'any method'}; it has {', '.join(there) or 'none'}")
+        if label and label not in labels:
+            raise ValueError(f"label must be one of {', '.join(labels)}, got {label!r}")
+        found = there[method] if method else next(iter(there.values()))
+        sizes = abs(found.words.astype(float))
+        return {
+            "text": [word.text for word in self.words],
+            "label": labels.index(label or self.label),
+            "prediction": labels.index(self.label),
+            "posterior": [max(_LOG_MIN, math.log(score)) if score > 0 else _LOG_MIN for score in self.scores.values()],
+            "attention": (sizes / (sizes.sum() or 1)).tolist(),
+            "id": sample_id,
+        }
 
     def to_html(self, model: Mapping[str, Any] | None = None, answer: Classification | None = None) -> str:  # as to_json
         """The viewer page with this explanation, as a single file that needs no network.
@@ -389,19 +436,13 @@ class Explanation:
         if size <= NOTEBOOK_BYTES_MAX:
             return str(_page().notebook_frame(self.to_html()))
         sizes = f"the page would have {size / 1e6:.0f} MB, and the limit in notebooks is {NOTEBOOK_BYTES_MAX / 1e6:.0f} MB"
-        return str(
-            _page().notebook_frame(without_attention(self, f"attention is left out here: {sizes}; use to_html() to see it").to_html())
-        )
+        kept = tuple(message for message in self.messages if not pb.ExplainResponse.FromString(message).HasField("tile"))
+        shown = with_notes(replace(self, attention=None, messages=kept), [f"attention is left out here: {sizes}; use to_html() to see it"])
+        return str(_page().notebook_frame(shown.to_html()))
 
 
 def _page() -> Any:  # Any: a module, sentiment_viewer.page
     return wing("sentiment.views", "page")
-
-
-def without_attention(explanation: Explanation, why: str) -> Explanation:
-    """The explanation without attention maps, with a note that says why."""
-    kept = tuple(message for message in explanation.messages if not pb.ExplainResponse.FromString(message).HasField("tile"))
-    return with_notes(replace(explanation, attention=None, messages=kept), [why])
 
 
 def with_notes(explanation: Explanation, notes: Sequence[str]) -> Explanation:
@@ -414,80 +455,8 @@ def with_notes(explanation: Explanation, notes: Sequence[str]) -> Explanation:
     return replace(explanation, summary=summary, messages=(*explanation.messages[:-1], last.SerializeToString()))
 
 
-def json_of(explanation: Explanation) -> dict[str, Any]:  # JSON's values are of many kinds
-    """The JSON that ``sentiment explain --json`` prints: the fields of the dataclasses by name, nested alike.
-
-    Arrays become nested lists, with numbers rounded to 7 significant digits; missing and non-finite values are null. ``attributions`` is a
-    list, each with its ``evidence``; their ``words`` are objects with index, text, value and standard error of the word. The maps of
-    ``attention`` are a list of objects with layer, head, weights [rows][columns] and dropped [rows].
-    """
-    return _fields(explanation, without=("attributions", "evidence", "attention", "messages")) | {
-        "attributions": [
-            _attribution(explanation, found) | {"evidence": _plain(explanation.evidence.get(method))}
-            for method, found in explanation.attributions.items()
-        ],
-        "attention": None if explanation.attention is None else _attention(explanation.attention),
-    }
-
-
-def bertviz_of(explanation: Explanation) -> dict[str, Any]:  # torch's tensors, of which the client knows nothing
-    """The arguments of ``bertviz.head_view`` and ``bertviz.model_view``: ``head_view(**explanation.to_bertviz())``.
-
-    ``attention``: a tensor [1, heads, tokens, tokens] per layer. ``tokens``: the pieces, or words if maps are aggregated to words.
-    ``sentence_b_start``: the first token of the second text; None without a pair. Needs torch, which comes with bertviz. Use it for short
-    texts: bertviz writes each weight as text into its page, and twice for a pair.
-
-    Raises:
-        ValueError: the explanation does not have maps of all layers and heads, over tokens or words.
-        ModuleNotFoundError: torch is not installed.
-    """
-    layers, heads = _whole_maps(explanation)
-    # Imported here: the client does not need torch otherwise.
-    torch = import_module("torch")
-    maps = explanation.attention.maps if explanation.attention is not None else {}
-    sides = explanation.sides
-    return {
-        "attention": [torch.stack([torch.tensor(maps[layer, head]) for head in range(heads)])[None] for layer in range(layers)],
-        "tokens": [text for text, _, _ in sides],
-        "sentence_b_start": next((place for place, (_, special, pair) in enumerate(sides) if pair and not special), None),
-    }
-
-
-def neat_vision_of(explanation: Explanation, sample_id: str, *, method: str = "", label: str = "") -> dict[str, Any]:  # as json_of
-    """One sample of a data file for neat-vision's classification task. Such a file is a JSON list of samples.
-
-    ``text``: the words. ``attention``: one weight per word: the absolute attribution by ``method`` (empty: the first), divided by the sum
-    over all words. neat-vision needs weights that are not negative and sum to 1, so its pictures show neither direction nor scale.
-    ``posterior``: the natural logarithm of each label's probability; neat-vision takes the softmax, which gives the probabilities.
-    ``label``: index of the true label; empty: the predicted one. ``prediction``: index of the predicted label.
-
-    Raises:
-        ValueError: the explanation has no such attribution, or the model no such label.
-    """
-    labels = list(explanation.scores)
-    found = _by_method(explanation, method)
-    sizes = abs(found.words.astype(float))
-    if label and label not in labels:
-        raise ValueError(f"label must be one of {', '.join(labels)}, got {label!r}")
-    return {
-        "text": [word.text for word in explanation.words],
-        "label": labels.index(label or explanation.label),
-        "prediction": labels.index(explanation.label),
-        "posterior": [max(_LOG_MIN, math.log(score)) if score > 0 else _LOG_MIN for score in explanation.scores.values()],
-        "attention": (sizes / (sizes.sum() or 1)).tolist(),
-        "id": sample_id,
-    }
-
-
-def _by_method(explanation: Explanation, method: str) -> Attribution:
-    there = explanation.attributions
-    if not there or (method and method not in there):
-        raise ValueError(f"the explanation has no attribution by {method or 'any method'}; it has {', '.join(there) or 'none'}")
-    return there[method] if method else next(iter(there.values()))
-
-
-def _whole_maps(explanation: Explanation) -> tuple[int, int]:
-    """The numbers of layers and heads.
+def _whole_maps(explanation: Explanation) -> tuple[Mapping[tuple[int, int], Floats], tuple[int, int]]:
+    """The maps of all heads, and the numbers of layers and heads.
 
     Raises:
         ValueError: maps are missing or have another aggregation.
@@ -505,7 +474,7 @@ def _whole_maps(explanation: Explanation) -> tuple[int, int]:
         layer, head = missing[0]
         first = f"the first is layer {layer}, head {head}"
         raise ValueError(f"bertviz needs the maps of all layers and heads, but {len(missing)} of {layers * heads} are missing; {first}")
-    return layers, heads
+    return attention.maps, (layers, heads)
 
 
 def _attribution(explanation: Explanation, found: Attribution) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from google.rpc.status_pb2 import Status
 from sentiment.client.explanations import Explanation, Span, span_of
 from sentiment.client.model_id import ModelId
 from sentiment.errors import SentimentError
+from sentiment.proto_fields import read_as
 from sentiment.v1 import sentiment_pb2 as pb
 
 _DETAILS = "grpc-status-details-bin"
@@ -347,8 +348,7 @@ def _model(name: str, version: int, digest: str) -> ModelId:
 
 def feedback_of(response: pb.FeedbackResponse) -> FeedbackTaken:
     """Convert the answer to feedback from protobuf."""
-    model = ModelId(response.model.name, response.model.version, response.model.digest)
-    return FeedbackTaken(response.predicted, response.right, response.abstain, model)
+    return read_as(FeedbackTaken, response, model=read_as(ModelId, response.model))
 
 
 def result_of(result: pb.ClassifyResult | pb.ClassifyStreamResponse, item: pb.Item, sentences: bool) -> Result:

@@ -58,12 +58,7 @@ class Client(Served):
         super().__init__(target, timeout_s, wait_s, credentials, options)
         FORKS.check()
         greenlets.prepare()
-        to = self._connecting
-        self._channel = (
-            grpc.secure_channel(to.target, to.credentials, to.arguments)
-            if to.credentials
-            else grpc.insecure_channel(to.target, to.arguments)
-        )
+        self._channel = self._connecting.channel(grpc.secure_channel, grpc.insecure_channel)
         # The stub class is typed for both kinds of channel.
         self._stub = cast(Any, pb_grpc.SentimentServiceStub(self._channel))
 

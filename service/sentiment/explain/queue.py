@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sentiment.errors import Expired, ModelFailed, OutOfMemory, Refused, RequestError, Unavailable
 from sentiment.explain.engine import Explainer
@@ -33,6 +33,8 @@ READ_BYTES_PER_S = 2**16
 READ_S = 2.0
 # The stream ends with a summary this long before the deadline, so that it reaches the client in time. The engine stops a little earlier.
 CUT_S = RESERVE_S / 2
+HUNG = "an earlier explanation does not stop: this server explains nothing until it does"
+DRAINING = "the server is draining"
 CUT = "the deadline passed during a run: the parts that are missing were left out"
 
 
@@ -43,25 +45,6 @@ class ExplainLimits:
     calls_max: int
     bytes_max: int
     classify_bytes_max: int = 7 * 2**19
-
-
-@dataclass(eq=False)
-class _Call:
-    """A caller that waits for the parts of a task."""
-
-    task: ExplanationTask
-    ready: "asyncio.Queue[Part | BaseException | None]" = field(default_factory=asyncio.Queue)
-    # Whether the caller received a part, and whether the deadline ended the stream with a summary in place of missing parts.
-    answered: bool = False
-    cut: bool = False
-    # When the reader fell behind, and how many bytes it had read by then.
-    behind_since: tuple[float, int] | None = None
-
-    def read_bytes_per_s(self, now: float) -> float:
-        """How fast the reader has been since it fell behind; infinite if it is not behind, or for less than READ_S."""
-        if self.behind_since is None or now - self.behind_since[0] < READ_S:
-            return float("inf")
-        return (self.task.taken - self.behind_since[1]) / (now - self.behind_since[0])
 
 
 class Explaining:
@@ -93,7 +76,8 @@ class Explaining:
         self.explainer = explainer
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
-        self._calls: dict[ExplanationTask, _Call] = {}
+        # Those whose callers wait for parts, in order.
+        self._tasks: dict[ExplanationTask, None] = {}
         self._retry_timer: asyncio.TimerHandle | None = None
         # The explanation whose run does not end although it was asked to stop.
         self._hung: ExplanationTask | None = None
@@ -112,11 +96,6 @@ class Explaining:
             rest,
         )
         metrics.watch_explanations(lambda: len(self.threads))
-
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """The methods that a request can name, the default first."""
-        return self.explainer.methods
 
     async def explain(self, request: ExplanationRequest, deadline_at: float, caller: str = "") -> AsyncGenerator[Part, None]:
         """Yield an explanation part by part: the header first, the summary last. Closing the iterator withdraws the request.
@@ -137,19 +116,12 @@ class Explaining:
             self._check_open()
             arrived_at = self._clock()
             prediction = await self._predict(request, deadline_at, caller)
-            call = self._submit(request, prediction, arrived_at, deadline_at, caller)
+            task = self._submit(request, prediction, arrived_at, deadline_at, caller)
             try:
-                while (part := await self._next(call)) is not None:
+                while (part := await self._next(task)) is not None:
                     yield part
             finally:
-                self._withdraw(call)
-
-    def unload(self, for_good: bool = False) -> None:
-        """Release the memory of the explain graph once no explanation uses it.
-
-        The next explanation loads the graph again. If it cannot be loaded again, it is kept, unless ``for_good``.
-        """
-        self.explainer.unload(for_good)
+                self._withdraw(task)
 
     def watch(self, stall_s: float) -> None:
         """Detect a hung thread: a run that was asked to stop more than ``stall_s`` seconds ago. All waiting callers then fail."""
@@ -163,7 +135,7 @@ class Explaining:
             if task.stopped_at is not None and now - task.stopped_at > stall_s:
                 self._hung = task
                 logger().error("explain_thread_hung", model=self._metrics.model, seconds=round(now - task.stopped_at, 1))
-                self._fail_all(self._hung_error)
+                self._fail_all(HUNG)
                 return
 
     def close(self, wait_s: float) -> None:
@@ -177,30 +149,30 @@ class Explaining:
     def withdraw_all(self) -> None:
         """Withdraw all requests and accept no more. Call it in the event loop."""
         self._closed = True
-        self._fail_all(self._draining)
+        self._fail_all(DRAINING)
 
-    def _fail_all(self, error: Callable[[], RequestError]) -> None:
-        for call in list(self._calls.values()):
-            self._fail(call, error())
+    def _fail_all(self, why: str) -> None:
+        for task in list(self._tasks):
+            self._fail(task, Unavailable(why))
 
-    def _fail(self, call: _Call, error: RequestError) -> None:
-        """End a call with an error instead of the parts that it has not read."""
-        while not call.ready.empty():
-            call.ready.get_nowait()
-        call.ready.put_nowait(error)
-        self._withdraw(call)
+    def _fail(self, task: ExplanationTask, error: RequestError) -> None:
+        """Give the caller an error instead of the parts that it has not read."""
+        while not task.ready.empty():
+            task.ready.get_nowait()
+        task.ready.put_nowait(error)
+        self._withdraw(task)
 
     def _check_open(self) -> None:
         if self._hung is not None and self._hung in self.threads.running:
-            raise self._hung_error()
+            raise Unavailable(HUNG)
         if self._closed:
-            raise self._draining()
+            raise Unavailable(DRAINING)
 
     async def _predict(self, request: ExplanationRequest, deadline_at: float, caller: str) -> Prediction:
         if sum(map(len, request.texts)) <= INLINE_CHARACTERS_MAX:
             return self.explainer.predict(request)
         # Longer texts come to the long lane. A caller that has all its places is refused there: here that costs nothing.
-        waiting = sum(task.caller == caller and not task.short and task.started_at is None for task in self._calls) + self._longer[caller]
+        waiting = sum(task.caller == caller and not task.short and task.started_at is None for task in self._tasks) + self._longer[caller]
         if waiting >= self.limits.calls_max:
             message = f"{waiting} explanations of this caller are waiting; the limit is {self.limits.calls_max}"
             raise self._refused(message, self.threads.room_s(False), 0.0)
@@ -215,7 +187,9 @@ class Explaining:
             if not self._longer[caller]:
                 del self._longer[caller]
 
-    def _submit(self, request: ExplanationRequest, prediction: Prediction, arrived_at: float, deadline_at: float, caller: str) -> _Call:
+    def _submit(
+        self, request: ExplanationRequest, prediction: Prediction, arrived_at: float, deadline_at: float, caller: str
+    ) -> ExplanationTask:
         # While the text was tokenized, this may have changed.
         self._check_open()
         task = ExplanationTask(
@@ -232,36 +206,29 @@ class Explaining:
             displaced = self.threads.submit(task)
         except NoRoom as error:
             raise self._refused(str(error), error.retry_after_s, task.least_s) from error
-        call = self._calls[task] = _Call(task)
+        self._tasks[task] = None
         for other in displaced:
             message = "its place or its time is needed for the explanations of other callers, which have fewer of them"
-            self._fail(self._calls[other], self._refused(message, self.threads.room_s(other.short), other.least_s))
+            self._fail(other, self._refused(message, self.threads.room_s(other.short), other.least_s))
         self._check_readers()
-        return call
+        return task
 
     def _refused(self, message: str, retry_after_s: float, needs_s: float) -> Refused:
         self._metrics.refused["explanations"]()
         return Refused(message, max(RETRY_S_MIN, retry_after_s), "explanations", needs_s)
 
-    def _draining(self) -> Unavailable:
-        return Unavailable("the server is draining")
-
-    def _hung_error(self) -> Unavailable:
-        return Unavailable("an earlier explanation does not stop: this server explains nothing until it does")
-
-    async def _next(self, call: _Call) -> Part | None:
-        task = call.task
-        if call.cut:
+    async def _next(self, task: ExplanationTask) -> Part | None:
+        if task.cut:
             return None
         try:
-            async with asyncio.timeout_at(task.deadline_at - (CUT_S if call.answered else 0.0)):
-                found = await call.ready.get()
+            async with asyncio.timeout_at(task.deadline_at - (CUT_S if task.answered else 0.0)):
+                found = await task.ready.get()
         except TimeoutError as error:
             now = self._clock()
             if task.started_at is None:
                 reason = f"it waited {now - task.arrived_at:.2f} s in the queue"
-            elif call.answered:
-                call.cut = True
+            elif task.answered:
+                task.cut = True
                 return Summary(False, (CUT,), 0, 0, task.worked_s, now - task.arrived_at - task.worked_s)
             else:
                 waited_s, works_s = task.started_at - task.arrived_at, now - task.started_at
@@ -269,28 +236,28 @@ class Explaining:
             raise Expired(f"the explanation did not finish within the deadline: {reason}") from error
         if isinstance(found, BaseException):
             raise found
-        call.answered = True
+        task.answered = True
         if found is not None:
             self.threads.took(task, found)
             if not task.behind:
-                call.behind_since = None
+                task.behind_since = None
         return found
 
-    def _withdraw(self, call: _Call) -> None:
+    def _withdraw(self, task: ExplanationTask) -> None:
         """Stop working for a caller that has left. Does nothing if the explanation has finished."""
-        self._calls.pop(call.task, None)
-        self.threads.withdraw(call.task)
+        self._tasks.pop(task, None)
+        self.threads.withdraw(task)
 
     def _check_readers(self) -> None:
         """While another explanation waits for the room of one whose reader is behind: end the one with the slowest, if it is too slow."""
         now = self._clock()
-        blocking = [self._calls[task] for task in self.threads.blocking() if task in self._calls]
-        slowest = min(blocking, key=lambda call: call.read_bytes_per_s(now), default=None)
+        blocking = [task for task in self.threads.blocking() if task in self._tasks]
+        slowest = min(blocking, key=lambda task: _read_bytes_per_s(task, now), default=None)
         if slowest is None:
             return
-        if slowest.read_bytes_per_s(now) < READ_BYTES_PER_S:
+        if _read_bytes_per_s(slowest, now) < READ_BYTES_PER_S:
             message = f"the caller read less than {READ_BYTES_PER_S} bytes/s for {READ_S:.0f} s while other explanations were waiting"
-            self._fail(slowest, self._refused(message, READ_S, slowest.task.least_s))
+            self._fail(slowest, self._refused(message, READ_S, slowest.least_s))
         if self._retry_timer is None:
             self._retry_timer = self._loop.call_later(READ_S / 2, self._retry)
 
@@ -308,29 +275,32 @@ class Explaining:
 
     def _on_part(self, task: ExplanationTask, part: Part, name: str, seconds: float) -> None:
         """Pass a part on to its caller."""
-        if call := self._calls.get(task):
-            call.ready.put_nowait(part)
-            if task.behind and call.behind_since is None:
-                call.behind_since = self._clock(), task.taken
+        if task in self._tasks:
+            task.ready.put_nowait(part)
+            if task.behind and task.behind_since is None:
+                task.behind_since = self._clock(), task.taken
                 self._check_readers()
         if name:
             self._metrics.observing.later("explanation", self._metrics.explain_seconds[name], seconds)
 
     def _on_ended(self, task: ExplanationTask) -> None:
         """Tell the caller that the explanation is complete, or why it failed."""
-        call = self._calls.get(task)
-        if call is not None:
-            call.ready.put_nowait(None if task.error is None else self._client_error(task, task.error))
+        if task in self._tasks:
+            error = task.error
+            if error is not None and not isinstance(error, RequestError):
+                logger().error("explain_failed", model=self._metrics.model, characters=len(task.request.text), exc_info=error)
+                error = not_computed(error)
+            task.ready.put_nowait(error)
         if self.explainer.failure and not self._failure_logged:
             self._failure_logged = True
             logger().error("explain_graph_rejected", model=self._metrics.model, reason=self.explainer.failure)
 
-    def _client_error(self, task: ExplanationTask, error: BaseException) -> RequestError:
-        """The error that the client receives; the log has the details."""
-        if isinstance(error, RequestError):
-            return error
-        logger().error("explain_failed", model=self._metrics.model, characters=len(task.request.text), exc_info=error)
-        return not_computed(error)
+
+def _read_bytes_per_s(task: ExplanationTask, now: float) -> float:
+    """How fast a reader has been since it fell behind; infinite if it is not behind, or for less than READ_S."""
+    if task.behind_since is None or now - task.behind_since[0] < READ_S:
+        return float("inf")
+    return (task.taken - task.behind_since[1]) / (now - task.behind_since[0])
 
 
 def not_computed(error: BaseException) -> ModelFailed:

@@ -5,6 +5,7 @@ lane waits for it: at any time one explanation of a lane works. It pauses before
 thread of the lowest priority, one for each lane.
 """
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -84,7 +85,10 @@ class Slices:
 
 @dataclass(eq=False, kw_only=True)
 class ExplanationTask(Entry):
-    """One explanation. What it inherits and ``taken`` are guarded by the lock of ``ExplainThreads``; the event loop has the rest."""
+    """One explanation, and its caller. What it inherits and ``taken`` are guarded by the lock of ``ExplainThreads``.
+
+    What follows ``ready`` belongs to the event loop.
+    """
 
     request: ExplanationRequest
     stop: Stop = field(default_factory=Stop)
@@ -96,6 +100,13 @@ class ExplanationTask(Entry):
     withdrawn: bool = False
     # When its run was asked to stop.
     stopped_at: float | None = None
+    # What the caller has not read yet; None at its end.
+    ready: "asyncio.Queue[Part | BaseException | None]" = field(default_factory=asyncio.Queue)
+    # Whether the caller received a part, and whether the deadline ended the stream with a summary in place of missing parts.
+    answered: bool = False
+    cut: bool = False
+    # When the reader fell behind, and how many bytes it had read by then.
+    behind_since: tuple[float, int] | None = None
 
 
 class ExplainThreads:

@@ -6,28 +6,18 @@ Polling, not file system events: Kubernetes replaces mounted files by changing s
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from sentiment.errors import RequestError, Unavailable
+from sentiment.lifecycle.lifecycle import Lifecycle
 from sentiment.model import folders
 from sentiment.model.folders import Signature
 from sentiment.observability.logs import logger
 
 
-class Loads(Protocol):
-    """The part of Lifecycle that the watch uses."""
-
-    def newest(self, name: str) -> int:
-        """The highest version of a model that is or was loaded; 0 if none."""
-
-    async def load(self, model: str, use: bool = True) -> None:
-        """Load ``name/version`` and put it to use. Raises RequestError; Unavailable if a retry may succeed."""
-
-
 class FolderWatch:
     """Checks the folders at an interval. A version is tried once, and again only after its files change."""
 
-    def __init__(self, lifecycle: Loads, names: Sequence[str], roots: Sequence[Path], every_s: float) -> None:
+    def __init__(self, lifecycle: Lifecycle, names: Sequence[str], roots: Sequence[Path], every_s: float) -> None:
         """``names``: names of models, without a version."""
         self._lifecycle = lifecycle
         self._names, self._roots, self._every_s = names, roots, every_s

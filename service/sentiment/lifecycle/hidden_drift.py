@@ -12,7 +12,6 @@ from sentiment.model.parts import Reading
 from sentiment.model.scores import Scored
 from sentiment.model.session import Stop
 from sentiment.observability.drift import Drift
-from sentiment.observability.logs import logger
 from sentiment.pipeline.queries import Query
 from sentiment.pipeline.served import Served
 
@@ -21,7 +20,7 @@ class _Projections(Purpose[list[float]]):
     """The hidden states of one model."""
 
     def __init__(self, used: Served, explainer: Explainer, layer: int, drift: Drift, text_bytes_max: int) -> None:
-        super().__init__(explainer.classifier, text_bytes_max)
+        super().__init__(explainer.classifier, text_bytes_max, used.metrics.hidden_dropped, "hidden_drift_failed", model=used.id)
         self.used, self.explainer, self.layer, self.drift = used, explainer, layer, drift
 
     def work(self, reading: Reading, stop: Stop, execute: Execute) -> list[float]:
@@ -33,12 +32,6 @@ class _Projections(Purpose[list[float]]):
 
     def count(self, found: list[float], _answered: object) -> None:
         self.drift.add(found)
-
-    def count_failed(self) -> None:
-        self.used.metrics.hidden_dropped["failed"].inc()
-
-    def log_failure(self, reason: str) -> None:
-        logger().error("hidden_drift_failed", model=self.used.id, reason=reason)
 
 
 class HiddenDrift:
@@ -66,7 +59,6 @@ class HiddenDrift:
         # A version that is leaving still answers the calls that began with it: its explain graph must not be loaded again.
         found = self._of(used) if self._models.uses(used) else None
         if found is not None:
-            used.metrics.hidden_dropped["queue_full"].inc(self._sampling.full)
             self._sampling.add(found, query)
 
     def withdraw(self, leaving: Served) -> None:

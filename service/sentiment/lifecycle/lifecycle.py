@@ -9,14 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from sentiment.errors import BadBundle, BadSettings, CannotServe, ModelNotFound, Unavailable, Unsupported
 from sentiment.lifecycle.hidden_drift import HiddenDrift
 from sentiment.lifecycle.loading import Loaded
 from sentiment.lifecycle.registry import Models
 from sentiment.lifecycle.sampling import Sampling
-from sentiment.lifecycle.served_model import RunningModel, classifies, fits, make_served, no_room
+from sentiment.lifecycle.served_model import RunningModel, classifies, fits, no_room
 from sentiment.lifecycle.shadow import Shadow
 from sentiment.lifecycle.startup import check_beside, load_all, load_beside
 from sentiment.lifecycle.states import CALLED, INDEX, READY, UNAVAILABLE, Event, ModelVersion, State
@@ -35,8 +35,11 @@ FAILURES_MAX = 100
 LEAVE_S = 5.0
 
 
-class FrontEndProcesses(Protocol):
-    """Processes that accept calls for the models. Each method returns once they have followed, or, except ``begin``, after a limit."""
+class FrontEndProcesses:
+    """Processes that accept calls for the models; here there are none.
+
+    Each method returns once they have followed, or, except ``begin``, after a limit.
+    """
 
     async def begin(self, models: Collection[RunningModel], used: Collection[RunningModel]) -> None:
         """Accept calls for these models. ``used``: the version in use of each name. Raises BadBundle."""
@@ -49,22 +52,6 @@ class FrontEndProcesses(Protocol):
 
     async def remove_model(self, running: RunningModel, within_s: float) -> None:
         """Accept no more calls for a model, and wait for the end of those that were accepted."""
-
-
-class NoFrontEnds:
-    """No other process accepts calls."""
-
-    async def begin(self, models: Collection[RunningModel], used: Collection[RunningModel]) -> None:
-        """See FrontEndProcesses."""
-
-    async def add_model(self, running: RunningModel) -> None:
-        """See FrontEndProcesses."""
-
-    async def use_model(self, running: RunningModel) -> None:
-        """See FrontEndProcesses."""
-
-    async def remove_model(self, running: RunningModel, within_s: float) -> None:
-        """See FrontEndProcesses."""
 
 
 class Lifecycle:
@@ -93,7 +80,7 @@ class Lifecycle:
         """
         self.broken = broken or asyncio.Event()
         # Set it before ``start``.
-        self.front_ends: FrontEndProcesses = NoFrontEnds()
+        self.front_ends = FrontEndProcesses()
         self._settings, self._metrics, self._models, self._tracer = settings, metrics, models, tracer
         self._journal, self._busy_share = journal, busy_share
         self._roots = bundle_roots(settings.bundles)
@@ -343,7 +330,9 @@ class Lifecycle:
 
     def _start_running(self, one: Loaded) -> RunningModel:
         try:
-            running = make_served(one, self._settings, self._metrics, self._tracer, self.broken, self.busy, self._busy_share, self._journal)
+            running = RunningModel(
+                one, self._settings, self._metrics, self._tracer, self.broken, self.busy, self._busy_share, self._journal
+            )
         except BaseException:
             for runner in one.runners:
                 runner.close(0.0)

@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -21,6 +21,8 @@ from sentiment.model.execute import Execute
 from sentiment.model.lowest_priority import LowestPriority
 from sentiment.model.parts import Reading
 from sentiment.model.session import Stop
+from sentiment.observability.instruments import Count
+from sentiment.observability.logs import logger
 from sentiment.pipeline.queries import Query, QueryReader, TextLimits
 
 # Texts that may wait or run, so that a burst loses none: under load some seconds of work of short texts, and minutes of long ones. Their
@@ -40,9 +42,17 @@ class Over(BaseException):
 class Purpose(ABC, Generic[Found]):
     """What texts are read for. ``over`` is set when a version that it needs is being unloaded."""
 
-    def __init__(self, classifier: Classifier, text_bytes_max: int) -> None:
-        """``classifier`` reads the texts; ``text_bytes_max`` is the limit of a text in UTF-8 bytes, as for calls."""
-        self.classifier = classifier
+    def __init__(self, classifier: Classifier, text_bytes_max: int, dropped: Mapping[str, Count], failed: str, **named: str) -> None:
+        """Read nothing yet.
+
+        Args:
+            classifier: reads the texts.
+            text_bytes_max: limit of a text in UTF-8 bytes, as for calls.
+            dropped: counts the texts that are not compared, by reason.
+            failed: event of the log at the first fault, with the fields ``named``.
+        """
+        self.classifier, self.dropped = classifier, dropped
+        self.failed, self.named = failed, named
         # Only whole texts are read once more.
         self.reader = QueryReader(classifier, TextLimits(text_bytes_max, sentences_max=0, targets_max=0))
         self.failure_logged = False
@@ -66,14 +76,6 @@ class Purpose(ABC, Generic[Found]):
     @abstractmethod
     def count(self, found: Found, answered: Any) -> None:
         """In the event loop: count what was found. ``answered`` is what came with the text."""
-
-    @abstractmethod
-    def count_failed(self) -> None:
-        """In the event loop: count a text that could not be read."""
-
-    @abstractmethod
-    def log_failure(self, reason: str) -> None:
-        """Log the first fault. A text that the classifier refuses, such as a pair, is not a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ class Sampling:
 
     def add(self, purpose: Purpose[Any], query: Query, answered: object = None) -> None:
         """Read a text, unless there is no room. ``answered`` goes to ``count``."""
+        purpose.dropped["queue_full"].inc(self.full)
         if self._closed.is_set() or self.full:
             return
         text = _Text(purpose, Query(query.text, query.text_pair, query.truncation), answered)
@@ -190,7 +193,8 @@ class Sampling:
         if not isinstance(outcome, BaseException):
             purpose.count(outcome, text.answered)
             return
-        purpose.count_failed()
+        purpose.dropped["failed"].inc()
+        # A text that the classifier refuses, such as a pair, is not a fault.
         if not isinstance(outcome, RequestError) and not purpose.failure_logged:
             purpose.failure_logged = True
-            purpose.log_failure(str(outcome) or repr(outcome))
+            logger().error(purpose.failed, **purpose.named, reason=str(outcome) or repr(outcome))

@@ -19,7 +19,7 @@ from sentiment.model.gpu.devices import CPU
 from sentiment.model.lease import InUse
 from sentiment.observability.journal import Journal
 from sentiment.observability.logs import logger
-from sentiment.observability.metrics import Metrics, ModelMetrics
+from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.trace import Tracer
 from sentiment.pipeline.queries import TextLimits
 from sentiment.pipeline.served import Served
@@ -37,15 +37,65 @@ class RunningModel(Served):
     def __init__(
         self,
         loaded: Loaded,
-        batcher: Batcher,
-        metrics: ModelMetrics,
         settings: Settings,
-        explaining: Explaining | None,
+        metrics: Metrics,
+        tracer: Tracer | None,
+        broken: asyncio.Event,
+        busy: Callable[[], bool],
+        busy_share: Callable[[], float],
         journal: Journal | None,
     ) -> None:
+        """Create a model's queue, metrics and explanations. Call it in the event loop that serves it.
+
+        Args:
+            loaded: the model. Its runners are owned from here on.
+            settings: of the server.
+            metrics: counts the model's requests.
+            tracer: traces sampled requests; None without tracing.
+            broken: set when a runner is lost.
+            busy: whether this process is classifying texts.
+            busy_share: how busy the event loop is, 0 to 1.
+            journal: keeps answers; None for none.
+        """
+        classifier, runners, bundle = loaded.classifier, loaded.runners, loaded.classifier.bundle
+        manifest = classifier.manifest
+        hidden = manifest.hidden_signals if settings.hidden_drift_share else ()
+        if settings.hidden_drift_share and not hidden:
+            logger().warning("no_hidden_drift", model=bundle.id, reason="the bundle's references have no hidden states")
+        counted = metrics.model(bundle.id, [runner.name for runner in runners], manifest.labels, manifest.signals, hidden)
+        scheduler: Scheduler[Waiting] = Scheduler(
+            loaded.cost,
+            loaded.limits,
+            len(runners),
+            settings.queue_rows_max,
+            manifest.max_tokens,
+            settings.bulk_share,
+            loaded.layout,
+            settings.latency_objective_s,
+            classifier.session.width,
+        )
+        on_device = loaded.devices != (CPU,)
+        self.batcher = batcher = Batcher(classifier, scheduler, runners, BatchTelemetry(counted, tracer), busy_share, holds=on_device)
+        batcher.broken = broken
+        counted.watch_queue(lambda: scheduler.rows_waiting, lambda: batcher.backlog_s, lambda: loaded.cost.speed)
+        counted.describe(
+            size_of(manifest.files),
+            manifest.expected_accuracy_error,
+            name=manifest.name,
+            version=str(manifest.version),
+            digest=bundle.digest,
+            precision=classifier.graph.precision,
+            provider=classifier.session.provider,
+        )
+        explaining = None
+        if settings.explain:
+            of_explaining = ExplainLimits(settings.explain_calls_max, settings.explain_bytes_max)
+            providers = providers_of(loaded.devices[0]) if settings.explain_on == "device" and on_device else ()
+            share = settings.explain_share
+            explainer = Explainer(loaded.explained, providers=providers)
+            explaining = Explaining(explainer, counted, of_explaining, lambda: share if busy() else 1.0)
         limits = TextLimits(settings.text_bytes_max, settings.sentences_max, settings.targets_max)
-        super().__init__(loaded.classifier, batcher, metrics, limits, settings.call_rows_max, explaining, journal)
-        self.batcher = batcher
+        super().__init__(classifier, batcher, counted, limits, settings.call_rows_max, explaining, journal)
         self.loaded = loaded
         self._cache = Path(settings.cache_dir) if settings.cache_dir else None
 
@@ -77,7 +127,7 @@ class RunningModel(Served):
         """Unload the explain graph, most of the memory of a model that is only kept. Never raises."""
         try:
             if self.explaining is not None:
-                await asyncio.to_thread(self.explaining.unload)
+                await asyncio.to_thread(self.explaining.explainer.unload)
         except Exception:  # must not affect the models that serve
             logger().exception("explain_graph_not_unloaded", model=self.id)
 
@@ -111,7 +161,7 @@ class RunningModel(Served):
         for session in {classifier.session for classifier in (self.classifier, self.loaded.explained, *own)}:
             session.close()
         if self.explaining is not None:
-            self.explaining.unload(for_good=True)
+            self.explaining.explainer.unload(for_good=True)
 
 
 def size_of(files: Mapping[str, FileSpec]) -> int:
@@ -130,68 +180,6 @@ def no_room(settings: Settings, loaded: Collection[RunningModel], size: int) -> 
     held = f"{len(loaded)} models with {sum(running.size for running in loaded)} bytes are loaded; this one has {size} bytes"
     limits = f"models_max = {settings.models_max} and models_bytes_max = {settings.models_bytes_max}"
     return f"{held}; the limits are {limits}: unload a model"
-
-
-def make_served(
-    loaded: Loaded,
-    settings: Settings,
-    metrics: Metrics,
-    tracer: Tracer | None = None,
-    broken: asyncio.Event | None = None,
-    busy: Callable[[], bool] | None = None,
-    busy_share: Callable[[], float] = lambda: 0.0,
-    journal: Journal | None = None,
-) -> RunningModel:
-    """Create a model's queue, metrics and explanations; call it in the event loop that serves it.
-
-    Args:
-        loaded: the model. The result owns its runners.
-        settings: of the server.
-        metrics: counts the model's requests.
-        tracer: traces sampled requests; None without tracing.
-        broken: set when a runner is lost; None: an event of its own.
-        busy: whether this process is classifying texts; None: whether this model is.
-        busy_share: how busy the event loop is, 0 to 1.
-        journal: keeps answers; None for none.
-    """
-    classifier, runners = loaded.classifier, loaded.runners
-    manifest = classifier.manifest
-    hidden = manifest.hidden_signals if settings.hidden_drift_share else ()
-    if settings.hidden_drift_share and not hidden:
-        logger().warning("no_hidden_drift", model=classifier.bundle.id, reason="the bundle's references have no hidden states")
-    counted = metrics.model(classifier.bundle.id, [runner.name for runner in runners], manifest.labels, manifest.signals, hidden)
-    scheduler: Scheduler[Waiting] = Scheduler(
-        loaded.cost,
-        loaded.limits,
-        len(runners),
-        settings.queue_rows_max,
-        manifest.max_tokens,
-        settings.bulk_share,
-        loaded.layout,
-        settings.latency_objective_s,
-        classifier.session.width,
-    )
-    batcher = Batcher(classifier, scheduler, runners, BatchTelemetry(counted, tracer), busy_share, holds=loaded.devices != (CPU,))
-    batcher.broken = broken or batcher.broken
-    counted.watch_queue(lambda: scheduler.rows_waiting, lambda: batcher.backlog_s, lambda: loaded.cost.speed)
-    bundle = classifier.bundle
-    counted.describe(
-        size_of(bundle.manifest.files),
-        bundle.manifest.expected_accuracy_error,
-        name=bundle.manifest.name,
-        version=str(bundle.manifest.version),
-        digest=bundle.digest,
-        precision=classifier.graph.precision,
-        provider=classifier.session.provider,
-    )
-    explaining = None
-    if settings.explain:
-        limits = ExplainLimits(settings.explain_calls_max, settings.explain_bytes_max)
-        share, others = settings.explain_share, busy or (lambda: classifies(batcher))
-        on_device = settings.explain_on == "device" and loaded.devices != (CPU,)
-        explainer = Explainer(loaded.explained, providers=providers_of(loaded.devices[0]) if on_device else ())
-        explaining = Explaining(explainer, counted, limits, lambda: share if others() else 1.0)
-    return RunningModel(loaded, batcher, counted, settings, explaining, journal)
 
 
 def classifies(batcher: Batcher) -> bool:

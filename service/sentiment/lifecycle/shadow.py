@@ -15,7 +15,6 @@ from sentiment.model.parts import Reading
 from sentiment.model.scores import Scored
 from sentiment.model.session import Stop
 from sentiment.observability.agreement import verdict
-from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Metrics, ShadowMetrics
 from sentiment.pipeline.queries import Query
 from sentiment.pipeline.served import Served
@@ -28,8 +27,8 @@ class _Pair(Purpose[Scored]):
     """A version in use and the version beside it."""
 
     def __init__(self, used: Served, other: RunningModel, counted: ShadowMetrics, text_bytes_max: int) -> None:
-        super().__init__(other.loaded.explained, text_bytes_max)
-        self.used, self.other, self.counted = used.id, other.id, counted
+        super().__init__(other.loaded.explained, text_bytes_max, counted.dropped, "shadow_failed", model=used.id, shadow=other.id)
+        self.counted = counted
 
     def work(self, reading: Reading, stop: Stop, execute: Execute) -> Scored:
         classifier, logits = self.classifier, []
@@ -45,12 +44,6 @@ class _Pair(Purpose[Scored]):
         self.counted.shift["up" if shift > 0 else "down"].inc(abs(shift))
         if found.label != label:
             self.counted.flips[label, found.label].inc()
-
-    def count_failed(self) -> None:
-        self.counted.dropped["failed"].inc()
-
-    def log_failure(self, reason: str) -> None:
-        logger().error("shadow_failed", model=self.used, shadow=self.other, reason=reason)
 
 
 class Shadow:
@@ -89,7 +82,7 @@ class Shadow:
         if other is None:
             return
         pair = self._pair(used, other)
-        pair.counted.dropped["queue_full"].inc(missed + self._sampling.full)
+        pair.dropped["queue_full"].inc(missed)
         self._sampling.add(pair, query, (label, score))
 
     def verdict(self, other: Served) -> str:
@@ -114,6 +107,6 @@ class Shadow:
         found = self._pairs.get((used.id, other.id))
         if found is None:
             assert isinstance(other, RunningModel)
-            counted = self._metrics.shadow(used.id, other.id, used.classifier.manifest.labels)
+            counted = ShadowMetrics(self._metrics, (used.id, other.id), used.classifier.manifest.labels)
             found = self._pairs[used.id, other.id] = _Pair(used, other, counted, self._text_bytes_max)
         return found

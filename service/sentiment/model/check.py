@@ -5,8 +5,8 @@ from pathlib import Path
 
 from sentiment.errors import BadBundle
 from sentiment.model.bundle import load_bundle
-from sentiment.model.classifier import Classifier, golden_error
-from sentiment.model.session import RUNTIME_VERSION, Session
+from sentiment.model.classifier import Classifier, golden_error, load_session
+from sentiment.model.session import RUNTIME_VERSION
 from sentiment.model.tokenizer import Tokenizer
 
 
@@ -26,10 +26,7 @@ def check_bundle(path: Path) -> Iterator[str]:
     served = None
     for graph in manifest.graphs.classify:
         try:
-            # Loaded in the same way as for serving.
-            session = Session(path / graph.file, graph.providers[0], manifest.logits, bundle.outside(graph.file), graph.pairs_fit)
-            bundle.check(graph.file)
-            classifier = Classifier(bundle, graph, tokenizer, session)
+            classifier = Classifier(bundle, graph, tokenizer, load_session(bundle, graph))
             results = [(golden, *golden_error(classifier, golden)) for golden in manifest.golden]
         except BadBundle as error:
             yield f"BAD   {graph.file}: {error}"

@@ -108,7 +108,7 @@ def load_classifier(path: Path, precision: str | None = None, execute: Execute =
         if precision not in (None, graph.precision):
             continue
         try:
-            session = result_of(execute, partial(_load_session, bundle, graph))
+            session = result_of(execute, partial(load_session, bundle, graph))
             classifier = Classifier(bundle, graph, tokenizer, session, reasons)
             failure = result_of(execute, partial(next, golden_failures(classifier), ""))
             if failure:
@@ -122,7 +122,12 @@ def load_classifier(path: Path, precision: str | None = None, execute: Execute =
     raise BadBundle("; ".join(reasons))
 
 
-def _load_session(bundle: Bundle, graph: GraphSpec) -> Session:
+def load_session(bundle: Bundle, graph: GraphSpec) -> Session:
+    """Load a graph on the CPU.
+
+    Raises:
+        BadBundle: it cannot be loaded, or its files differ from the manifest.
+    """
     outside, file = bundle.outside(graph.file), bundle.path / graph.file
     session = Session(file, graph.providers[0], bundle.manifest.logits, outside, graph.pairs_fit)
     # Checked again after loading, in case the file was replaced between the first check and the load.

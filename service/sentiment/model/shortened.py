@@ -9,10 +9,9 @@ Knows kinds of characters, not models. ``tokenizer`` calls it for each text that
 
 import functools
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Protocol
 
 import numpy as np
 import tokenizers
@@ -56,14 +55,6 @@ _RARE = "\u1200\u1401\ua000\u13a0\u1780\u10a0"
 
 Kinds = NDArray[np.uint8]
 Places = NDArray[np.intp]
-
-
-class Shortener(Protocol):
-    """Shortens texts for one tokenizer. May be called from any thread."""
-
-    def shorten(self, text: str) -> "Shortened":
-        """Shorten a text, or a part of one. The first and the last word of a part are not certain."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +128,9 @@ class Shortened:
         return first, int(self.starts[end - 1]) + 1 if self.ends is None else int(self.ends[end - 1])
 
 
-class Unchanged:
-    """Shortens nothing: for a tokenizer of an unknown kind."""
-
-    def shorten(self, text: str) -> Shortened:
-        """Return the text unchanged."""
-        return Shortened(text)
+# Shortens texts, or parts of them, for one tokenizer. The first and the last word of a part are not certain. For any thread. ``Shortened``
+# itself shortens nothing: for a tokenizer of an unknown kind.
+Shorten = Callable[[str], Shortened]
 
 
 class ByKind:
@@ -253,8 +241,8 @@ class UnknownWords:
         return not self.alphabet.issuperset(self.normalizer.normalize_str(word))
 
 
-def shortener_of(tokenizer: tokenizers.Tokenizer, content: str) -> Shortener:
-    """The shortener for a tokenizer. It removes only characters that are certain not to affect the tokens.
+def shortener_of(tokenizer: tokenizers.Tokenizer, content: str) -> Shorten:
+    """What shortens texts for a tokenizer. It removes only characters that are certain not to affect the tokens.
 
     Args:
         tokenizer: without padding and truncation.
@@ -263,7 +251,7 @@ def shortener_of(tokenizer: tokenizers.Tokenizer, content: str) -> Shortener:
     added = list(tokenizer.get_added_tokens_decoder().values())
     if any(token.single_word for token in added):
         # Such a token is recognized only beside certain characters.
-        return Unchanged()
+        return Shortened
     longest = max((len(token.content) for token in added), default=1)
     normalizer, model = tokenizer.normalizer, tokenizer.model
     bert = isinstance(normalizer, tokenizers.normalizers.BertNormalizer) and normalizer.clean_text and normalizer.handle_chinese_chars
@@ -275,11 +263,11 @@ def shortener_of(tokenizer: tokenizers.Tokenizer, content: str) -> Shortener:
         kinds = _silent_kinds(tokenizer)
         words = False
         if not kinds.any():
-            return Unchanged()
+            return Shortened
     beside = _with_added(kinds, added)
     if beside is None:
-        return Unchanged()
-    return ByKind(*beside, longest, _unknown_words(tokenizer, content, beside[0]) if words else None)
+        return Shortened
+    return ByKind(*beside, longest, _unknown_words(tokenizer, content, beside[0]) if words else None).shorten
 
 
 @functools.cache

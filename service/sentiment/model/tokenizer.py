@@ -158,7 +158,7 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         self._single = _Frame.of(self._tokenizer.encode("a"))
         self._pair = _Frame.of(self._tokenizer.encode("a", "a"))
-        self._shortener = shortener_of(self._tokenizer, content)
+        self._shorten = shortener_of(self._tokenizer, content)
         # A single text is read word by word if its tokenizer does so and its row has no types.
         self._words = None if self._single.typed else known_words_of(self._tokenizer)
         self._added_characters = max((len(token.content) for token in self._tokenizer.get_added_tokens_decoder().values()), default=0)
@@ -240,7 +240,7 @@ class Tokenizer:
         return Row([*before, *ids[: self._room], *after], None, len(ids) > self._room)
 
     def _read_first(self, text: str) -> Row:
-        read = self._first(text, self._room + 1).between(0, self._room)
+        read = self._outer(text, self._room + 1).between(0, self._room)
         return self._single.row([read.ids], read.more)
 
     def _whole(self, texts: Sequence[str]) -> list[Row]:
@@ -267,7 +267,7 @@ class Tokenizer:
         if pair is not None:
             read, truncated = self._read_pair(text, pair, explained=True)
             return self._explained(self._pair, [text, pair], read, truncated)
-        first = self._first(text, self._room + 1, explained=True).between(0, self._room)
+        first = self._outer(text, self._room + 1, explained=True).between(0, self._room)
         return self._explained(self._single, [text], [first], first.more)
 
     def _explained(self, frame: _Frame, texts: Sequence[str], read: Sequence[_Content], truncated: bool) -> Encoded:
@@ -299,7 +299,7 @@ class Tokenizer:
         """
         room = size - self.special_tokens
         # One token more than the windows can reach, so that the last window can also end between words.
-        read = self._first(text, room + (count_max - 1) * stride + 1)
+        read = self._outer(text, room + (count_max - 1) * stride + 1)
         spans = window_spans(read.words, room, stride, count_max)
         last = spans[-1][1]
         truncated = read.between(0, last).more
@@ -320,8 +320,8 @@ class Tokenizer:
 
     def _head_tail(self, text: str, head: int, explained: bool = False) -> tuple[_Content, _Content]:
         tail = self._room - head
-        first = self._first(text, head + 1, explained)
-        last = self._last(text, tail + 1, explained)
+        first = self._outer(text, head + 1, explained)
+        last = self._outer(text, tail + 1, explained, from_end=True)
         # Fewer tokens than requested are there only when the cost limit was reached.
         first_end = head_end(first.words, head) if len(first.ids) > head else len(first.ids)
         last_start = tail_start(last.words, tail) if len(last.ids) > tail else 0
@@ -338,7 +338,7 @@ class Tokenizer:
             whole: the text's own row, if it is not truncated.
         """
         room = size - self._pair.tokens
-        own = self._first(target, room // 2).ids
+        own = self._outer(target, room // 2).ids
         room -= len(own)
         if whole is not None and whole.tokens - self.special_tokens <= room:
             before = len(self._single.ids[0])
@@ -353,7 +353,7 @@ class Tokenizer:
         # From and to white space, if there is some: a part of a word has other tokens.
         first = next((place for place in range(first, start) if text[place].isspace()), first) if first else 0
         last = next((place for place in range(last, end, -1) if text[place - 1].isspace()), last) if last < len(text) else last
-        short = replace(self._shortener.shorten(text[first:last]), heavy=()).moved(first)
+        short = replace(self._shorten(text[first:last]), heavy=()).moved(first)
         encoding, words = self._read(short)
         spans = [short.span(*place) for place in encoding.offsets]
         begin = next((place for place, (_, until) in enumerate(spans) if until > start), len(spans))
@@ -369,7 +369,7 @@ class Tokenizer:
         """
         room = self.max_tokens - self._pair.tokens
         for wanted in (room + 1, PAIR_GROWTH * room):
-            read = [self._first(one, wanted, explained) for one in (text, pair)]
+            read = [self._outer(one, wanted, explained) for one in (text, pair)]
             first, second = (len(one.ids) for one in read)
             # Two that have as many tokens so far may still be of different lengths.
             if first != second or not any(one.more for one in read):
@@ -377,37 +377,31 @@ class Tokenizer:
         cut = [one.between(0, share) for one, share in zip(read, pair_shares(first, second, room), strict=True)]
         return cut, any(one.more for one in cut)
 
-    def _first(self, text: str, wanted: int, explained: bool = False) -> _Content:
-        """The first ``wanted`` tokens, or all if there are fewer."""
-        cost, most = _costs(wanted)
+    def _outer(self, text: str, wanted: int, explained: bool = False, from_end: bool = False) -> _Content:
+        """The first ``wanted`` tokens, ``from_end`` the last ones, or all if there are fewer."""
+        cost = CUT_CHARACTERS_PER_TOKEN * wanted
+        most = max(CUT_CHARACTERS_MAX, 2 * cost)
         while True:
-            short, whole = self._part(text, wanted, cost, cost == most, from_end=False)
+            short, whole = self._part(text, wanted, cost, cost == most, from_end)
             encoding, words = self._read(short)
-            sure = len(words)
-            if not whole and cost < most:
-                # The cut may have changed the last word, or an added token that it went through.
-                certain = len(short.text) - self._added_characters
-                ends = enumerate(end for _, end in reversed(encoding.offsets))
-                sure -= next((place for place, end in ends if end <= certain and words[-1 - place] != words[-1]), sure)
-            if whole or cost == most or sure >= wanted:
-                return self._content(encoding, words, short, 0, min(sure, wanted), not whole or sure > wanted, explained)
-            cost = min(most, _more(cost, sure, wanted))
+            final = whole or cost == most
+            sure = len(words) if final else self._sure(encoding, words, len(short.text), from_end)
+            if final or sure >= wanted:
+                count = min(sure, wanted)
+                start = len(words) - count if from_end else 0
+                return self._content(encoding, words, short, start, start + count, not whole or sure > wanted, explained)
+            # Costs more, as too few tokens were found.
+            cost = min(most, cost * min(GROWTH_MAX, max(GROWTH_MIN, -(-3 * wanted // (2 * sure + 1)))))
 
-    def _last(self, text: str, wanted: int, explained: bool = False) -> _Content:
-        """The last ``wanted`` tokens, or all if there are fewer."""
-        cost, most = _costs(wanted)
-        while True:
-            short, whole = self._part(text, wanted, cost, cost == most, from_end=True)
-            encoding, words = self._read(short)
-            start = 0
-            if not whole and cost < most:
-                starts = enumerate(start for start, _ in encoding.offsets)
-                start = next((place for place, at in starts if at >= self._added_characters and words[place] != words[0]), len(words))
-            sure = len(words) - start
-            if whole or cost == most or sure >= wanted:
-                start = max(start, len(words) - wanted)
-                return self._content(encoding, words, short, start, len(words), not whole or start > 0, explained)
-            cost = min(most, _more(cost, sure, wanted))
+    def _sure(self, encoding: tokenizers.Encoding, words: list[int | None], size: int, from_end: bool) -> int:
+        """How many tokens of a part of ``size`` characters are sure: the cut may have changed the word, or an added token, beside it."""
+        if from_end:
+            from_cut = zip((start for start, _ in encoding.offsets), words, strict=True)
+        else:
+            from_cut = zip((size - end for _, end in reversed(encoding.offsets)), reversed(words), strict=True)
+        beside = words[0 if from_end else -1] if words else None
+        unsure = (place for place, (away, word) in enumerate(from_cut) if away >= self._added_characters and word != beside)
+        return len(words) - next(unsure, len(words))
 
     def _part(self, text: str, wanted: int, cost: int, final: bool, from_end: bool) -> tuple[Shortened, bool]:
         """The beginning or the end of a text that costs about ``cost``, shortened, and whether it is the whole text.
@@ -419,7 +413,7 @@ class Tokenizer:
         size = cost
         while True:
             offset = max(0, len(text) - size) if from_end else 0
-            short = self._shortener.shorten(text[offset : offset + size])
+            short = self._shorten(text[offset : offset + size])
             if final:
                 short = replace(short, heavy=())
             # The words at the two cuts are not certain.
@@ -445,17 +439,6 @@ class Tokenizer:
             for piece, place, word, token in zip(encoding.tokens[start:end], encoding.offsets[start:end], words, ids, strict=True)
         ]
         return _Content(ids, words, more, pieces)
-
-
-def _costs(wanted: int) -> tuple[int, int]:
-    """The cost of the first attempt to read ``wanted`` tokens, and the cost limit."""
-    cost = CUT_CHARACTERS_PER_TOKEN * wanted
-    return cost, max(CUT_CHARACTERS_MAX, 2 * cost)
-
-
-def _more(cost: int, found: int, wanted: int) -> int:
-    """The cost of the next attempt, after one of ``cost`` found too few tokens."""
-    return cost * min(GROWTH_MAX, max(GROWTH_MIN, -(-3 * wanted // (2 * found + 1))))
 
 
 def _rests(texts: Sequence[str], tokens: Sequence[Token]) -> Iterator[tuple[int, int, int]]:

@@ -95,7 +95,7 @@ class Feedback:
         self._admit(caller)
         outcome: asyncio.Future[Kept] = asyncio.get_running_loop().create_future()
         unknown_at = time.monotonic() + PAUSE_S
-        search = _Search(Asked(request_id, item), caller, self._journal.added, unknown_at, deadline_at, outcome)
+        search = _Search(Asked(request_id, item), caller, self._journal.thread.taken, unknown_at, deadline_at, outcome)
         self._inbox.put(search)
         try:
             async with asyncio.timeout_at(deadline_at):
@@ -154,7 +154,7 @@ class Feedback:
             # CPU time: a disk that hangs costs none.
             begun_at, worked_s = time.monotonic(), time.thread_time()
             for search in searches:
-                if not self._journal.has_written(search.added):
+                if self._journal.thread.done < search.added:
                     search.unknown_at = begun_at + PAUSE_S
             try:
                 found, whole = self._index.find({search.asked for search in searches}, READ_BYTES)

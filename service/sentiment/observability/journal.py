@@ -49,24 +49,6 @@ class Answered:
     text: str | None
     text_pair: str | None
 
-    def line(self, with_text: bool) -> bytes:
-        """The line of the journal."""
-        row: dict[str, object] = {
-            "journal": ANSWER,
-            "time": rfc_3339(self.at),
-            "model": self.model,
-            "digest": self.digest,
-            "request_id": self.request_id,
-            "item": self.item,
-            "priority": self.priority,
-            "tokens": self.tokens,
-            "truncated": self.truncated,
-            "label": self.label,
-            "abstain": self.abstain,
-            "scores": {label: round(score, 6) for label, score in self.scores.items()},
-        }
-        return line_of(row | _texts(self, with_text))
-
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
@@ -85,14 +67,6 @@ class Labelled:
     abstain: bool
     text: str | None
     text_pair: str | None
-
-    def line(self, with_text: bool) -> bytes:
-        """The line of the journal."""
-        row: dict[str, object] = {"journal": FEEDBACK, "time": rfc_3339(self.at), "model": self.model, "digest": self.digest}
-        if self.request_id:
-            row |= {"request_id": self.request_id, "item": self.item}
-        row |= {"label": self.label, "predicted": self.predicted, "abstain": self.abstain}
-        return line_of(row | _texts(self, with_text))
 
 
 Entry = Answered | Labelled
@@ -115,26 +89,10 @@ class Journal:
         # Without it, give entries no text: they may wait longer than their request lasts.
         self.texts = texts
         self._draw = draw
-        self._thread = WritingThread("journal", self._write, _say_lost, BYTES_MAX, LINES_MAX, PAUSE_S)
-
-    @property
-    def written(self) -> int:
-        """Lines written."""
-        return self._thread.written
-
-    @property
-    def dropped(self) -> int:
-        """Lines that the disk did not take, or not in time."""
-        return self._thread.dropped
-
-    @property
-    def added(self) -> int:
-        """Lines that were added so far."""
-        return self._thread.taken
-
-    def has_written(self, added: int) -> bool:
-        """Whether the disk has taken the first ``added`` lines, or lost them."""
-        return self._thread.done >= added
+        # Writes the lines, and counts those that the disk did not take, or not in time.
+        self.thread = WritingThread(
+            "journal", self._write, lambda lines: logger().warning("journal_lines_lost", lines=lines), BYTES_MAX, LINES_MAX, PAUSE_S
+        )
 
     def draws(self) -> bool:
         """Whether the next answer is to be written."""
@@ -142,20 +100,30 @@ class Journal:
 
     def add(self, entry: Entry) -> None:
         """Write a line, soon. Returns at once."""
-        self._thread.put(entry, LINE_BYTES + sum(sys.getsizeof(text) for text in (entry.text, entry.text_pair) if text is not None))
+        self.thread.put(entry, LINE_BYTES + sum(sys.getsizeof(text) for text in (entry.text, entry.text_pair) if text is not None))
 
     def close(self) -> None:
         """Write what waits and end the file. Blocks, for a second at most."""
-        if self._thread.end():
+        if self.thread.end():
             self._files.close()
 
     def _write(self, entries: Sequence[Entry]) -> int:
-        return self._files.append([entry.line(self.texts) for entry in entries])
+        return self._files.append([entry_line(entry, self.texts) for entry in entries])
 
 
-def _texts(entry: Entry, with_text: bool) -> dict[str, object]:
-    texts = {"text": entry.text, "text_pair": entry.text_pair} if with_text else {}
-    return {name: text for name, text in texts.items() if text is not None}
+def entry_line(entry: Entry, with_text: bool) -> bytes:
+    """The line of an entry: its kind, its time, and its fields in their order."""
+    kind = ANSWER if isinstance(entry, Answered) else FEEDBACK
+    row: dict[str, object] = {"journal": kind, "time": rfc_3339(entry.at)}
+    row |= {name: getattr(entry, name) for name in entry.__slots__ if name != "at"}
+    if isinstance(entry, Answered):
+        row["scores"] = {label: round(score, 6) for label, score in entry.scores.items()}
+    elif not entry.request_id:
+        del row["request_id"], row["item"]
+    for name in ("text", "text_pair"):
+        if not with_text or row[name] is None:
+            del row[name]
+    return line_of(row)
 
 
 def line_of(row: Mapping[str, object]) -> bytes:
@@ -166,7 +134,3 @@ def line_of(row: Mapping[str, object]) -> bytes:
 def rfc_3339(at: float) -> str:
     """A time in UTC, to the millisecond. ``at``: seconds since 1970."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _say_lost(lines: int) -> None:
-    logger().warning("journal_lines_lost", lines=lines)

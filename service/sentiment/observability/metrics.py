@@ -322,10 +322,6 @@ class Metrics:
             self.runner_busy_seconds.labels(runner)
         return ModelMetrics(self, model, labels, signals, hidden)
 
-    def shadow(self, model: str, shadow: str, labels: Sequence[str]) -> "ShadowMetrics":
-        """Create every series of a comparison, at zero. They go with either version. ``labels``: those of both."""
-        return ShadowMetrics(self, (model, shadow), labels)
-
     def grown(self) -> dict[str, Grown]:
         """What the models' windows have counted here since the last call, for ``add_grown`` in another process."""
         found = {model: metrics.grown() for model, metrics in self.models.items()}
@@ -432,18 +428,19 @@ class ModelMetrics(CallMetrics):
 
     def _watch_expected(self, metrics: Metrics, expected: ExpectedAccuracy) -> None:
         """Read the gauges of the expected accuracy at each scrape."""
-        metrics.expected_accuracy.labels(self.model).set_function(lambda: expected.mean(time.monotonic()))
-        metrics.expected_accuracy_texts.labels(self.model).set_function(lambda: expected.texts(time.monotonic()))
-        metrics.expected_accuracy_low.labels(self.model).set_function(lambda: expected.interval(time.monotonic())[0])
-        metrics.expected_accuracy_high.labels(self.model).set_function(lambda: expected.interval(time.monotonic())[1])
 
-        def watch(reason: str) -> None:
-            metrics.expected_accuracy_withheld.labels(reason, self.model).set_function(
-                lambda: float(expected.withheld(time.monotonic()) == reason)
-            )
+        def watch(gauge: Gauge, read: Callable[[float], float], *values: str) -> None:
+            gauge.labels(*values, self.model).set_function(lambda: read(time.monotonic()))
 
+        def withheld(reason: str) -> Callable[[float], float]:
+            return lambda now: float(expected.withheld(now) == reason)
+
+        watch(metrics.expected_accuracy, expected.mean)
+        watch(metrics.expected_accuracy_texts, expected.texts)
+        watch(metrics.expected_accuracy_low, lambda now: expected.interval(now)[0])
+        watch(metrics.expected_accuracy_high, lambda now: expected.interval(now)[1])
         for reason in WITHHELD:
-            watch(reason)
+            watch(metrics.expected_accuracy_withheld, withheld(reason), reason)
 
     def _watch_drift(self, metrics: Metrics, drift: Drift, signals: Sequence[Signal]) -> None:
         """Read the gauges of drift at each scrape."""
@@ -488,9 +485,10 @@ class ModelMetrics(CallMetrics):
 
 
 class ShadowMetrics:
-    """The metrics of one comparison, with the labels resolved. ``pair``: the version in use, and the one beside it."""
+    """The metrics of one comparison, with the labels resolved. They go with either version."""
 
     def __init__(self, metrics: Metrics, pair: tuple[str, str], labels: Sequence[str]) -> None:
+        """Create every series, at zero. ``pair``: the version in use, and the one beside it. ``labels``: those of both."""
         self.texts = metrics.shadow_texts.labels(*pair)
         self.flips = {flip: metrics.shadow_flips.labels(*flip, *pair) for flip in permutations(labels, 2)}
         self.shift = {direction: metrics.shadow_shift.labels(direction, *pair) for direction in ("up", "down")}

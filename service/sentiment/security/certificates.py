@@ -7,9 +7,8 @@ from pathlib import Path
 
 from sentiment.errors import BadSettings
 from sentiment.security.reloaded import Reloaded
+from sentiment.security.secret_files import content_of, no_password
 
-# A certificate chain has a few kilobytes; all authorities of the web together have 250 kB.
-FILE_BYTES_MAX = 2**20
 # Rounds of a handshake in memory: more than TLS 1.3 needs.
 FLIGHTS_MAX = 8
 PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
@@ -72,21 +71,10 @@ def https_context(source: Reloaded[Contents, Certificates]) -> ssl.SSLContext:
 
 def _read(files: TlsFiles) -> Contents:
     return Contents(
-        _bytes("tls_cert_file", files.certificate),
-        _bytes("tls_key_file", files.key),
-        None if files.client_ca is None else _bytes("tls_client_ca_file", files.client_ca),
+        content_of(files.certificate, f"tls_cert_file = '{files.certificate}'"),
+        content_of(files.key, f"tls_key_file = '{files.key}'"),
+        None if files.client_ca is None else content_of(files.client_ca, f"tls_client_ca_file = '{files.client_ca}'"),
     )
-
-
-def _bytes(setting: str, path: Path) -> bytes:
-    try:
-        with path.open("rb") as opened:
-            content = opened.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise BadSettings(f"{setting} = '{path}': cannot be read: {error.strerror or error}") from error
-    if len(content) > FILE_BYTES_MAX:
-        raise BadSettings(f"{setting} = '{path}': has more bytes than the limit of {FILE_BYTES_MAX}")
-    return content
 
 
 def _prove(files: TlsFiles, contents: Contents) -> Certificates:
@@ -98,7 +86,7 @@ def _prove(files: TlsFiles, contents: Contents) -> Certificates:
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
         # From the paths, because Python's ssl takes no bytes here.
-        context.load_cert_chain(files.certificate, files.key, _no_password)
+        context.load_cert_chain(files.certificate, files.key, no_password)
     except (ssl.SSLError, OSError, ValueError) as error:
         raise BadSettings(
             f"tls_cert_file = '{files.certificate}': must be a certificate in PEM whose key is in tls_key_file = '{files.key}': {error}"
@@ -166,8 +154,3 @@ def _handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
         if not waiting:
             return calling
     raise ssl.SSLError(f"the handshake did not end within {FLIGHTS_MAX} rounds")
-
-
-def _no_password() -> str:
-    # Without this callback OpenSSL would prompt for a password on the terminal.
-    raise ValueError("the key is encrypted")

@@ -11,11 +11,10 @@ import grpc
 
 from sentiment.addresses import is_loopback
 from sentiment.errors import BadSettings
-from sentiment.security.token_files import CHARACTERS, TOKEN, tokens_of
+from sentiment.security.secret_files import CHARACTERS, TOKEN, content_of, files_of, no_password, tokens_of
 
 # How long a token is used before its file is read again. The file may change while the client runs.
 TOKEN_FRESH_S = 10.0
-FILE_BYTES_MAX = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class Credentials:
         self._check()
         channel = None
         if self.secure:
-            ca, key, chain = (_read(path) if path else None for path in (self.ca_file, self.key_file, self.cert_file))
+            ca, key, chain = (content_of(Path(path), path) if path else None for path in (self.ca_file, self.key_file, self.cert_file))
             channel = grpc.ssl_channel_credentials(ca, key, chain)
         authorization = self.authorization()
         if authorization is None:
@@ -79,7 +78,7 @@ class Credentials:
         try:
             context = ssl.create_default_context(cafile=self.ca_file or None)
             if self.cert_file:
-                context.load_cert_chain(self.cert_file, self.key_file, _no_password)
+                context.load_cert_chain(self.cert_file, self.key_file, no_password)
         except (OSError, ValueError) as error:
             named = " ".join(filter(None, (self.ca_file, self.cert_file, self.key_file)))
             raise BadSettings(f"{named}: cannot be used: {error}") from error
@@ -118,9 +117,7 @@ def first_token(path: str) -> str:
         BadSettings: a file cannot be read or has an invalid line before the token, or has no token. No message quotes a token.
     """
     try:
-        folder = Path(path).is_dir()
-        files = sorted(file for file in Path(path).iterdir() if file.name[0] != "." and file.is_file()) if folder else [Path(path)]
-        found = next((token for file in files for token in tokens_of(file.name, _read(str(file)))), "")
+        found = next((token for file in files_of(Path(path)) for token in tokens_of(file.name, content_of(file, str(file)))), "")
     except OSError as error:
         raise BadSettings(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
@@ -156,19 +153,3 @@ class _Bearer(grpc.AuthMetadataPlugin):
             callback((("authorization", self._authorization()),), None)
         except BadSettings as error:
             callback((), error)
-
-
-def _read(path: str) -> bytes:
-    try:
-        with Path(path).open("rb") as opened:
-            content = opened.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise BadSettings(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(content) > FILE_BYTES_MAX:
-        raise BadSettings(f"{path}: has more bytes than the limit of {FILE_BYTES_MAX}")
-    return content
-
-
-def _no_password() -> str:
-    # Without this callback OpenSSL would prompt for a password on the terminal.
-    raise ValueError("the key is encrypted")

@@ -1,9 +1,7 @@
 """Values from files that are reloaded while the server runs. The last good value stays in use if the files become unusable."""
 
-import asyncio
-import contextlib
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from sentiment.errors import BadSettings
 from sentiment.observability.logs import logger
@@ -57,34 +55,3 @@ class Reloaded(Generic[R, T]):
             return False
         self._reason = ""
         return True
-
-
-async def keep_fresh(
-    sources: Sequence[Reloaded[Any, Any]],  # Any: of any kind
-    every_s: float,
-    asked: asyncio.Event,
-    failed: Callable[[str], None],
-) -> None:
-    """Reload files periodically, until cancelled.
-
-    Args:
-        sources: what to reload.
-        every_s: seconds between two reloads.
-        asked: set it to reload now.
-        failed: called in the event loop with the source's ``what`` after each failed reload.
-    """
-    while True:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(every_s):
-                await asked.wait()
-                for source in sources:
-                    source.say_again()
-        asked.clear()
-        for source in sources:
-            try:
-                useful = await asyncio.to_thread(source.look)
-            except Exception:  # whatever happened, the next reload may succeed
-                logger().exception("reload_failed", files=source.what)
-                useful = False
-            if not useful:
-                failed(source.what)

@@ -1,6 +1,7 @@
 """TLS and tokens by the settings, loaded from files and reloaded, for all ports of a process."""
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -10,7 +11,7 @@ from sentiment.errors import BadSettings
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Metrics
 from sentiment.security.certificates import Certificates, TlsFiles, https_context, reloaded_certificates
-from sentiment.security.reloaded import Reloaded, keep_fresh
+from sentiment.security.reloaded import Reloaded
 from sentiment.security.tokens import Guard, reloaded_tokens
 from sentiment.settings import Settings
 
@@ -56,7 +57,21 @@ class Secured:
 
     async def keep_fresh(self) -> None:
         """Reload all files every ``reload_s`` seconds, and when asked to, until cancelled."""
-        await keep_fresh(self._sources, self._every_s, self._asked, lambda what: self._metrics.reload_failures.labels(what).inc())
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._every_s):
+                    await self._asked.wait()
+                    for source in self._sources:
+                        source.say_again()
+            self._asked.clear()
+            for source in self._sources:
+                try:
+                    useful = await asyncio.to_thread(source.look)
+                except Exception:  # whatever happened, the next reload may succeed
+                    logger().exception("reload_failed", files=source.what)
+                    useful = False
+                if not useful:
+                    self._metrics.reload_failures.labels(source.what).inc()
 
     def reload(self) -> None:
         """Reload all files soon. Call it in the event loop."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sentiment.errors import BadSettings
 from sentiment.security.reloaded import Reloaded
-from sentiment.security.token_files import CHARACTERS_MAX, tokens_of
+from sentiment.security.secret_files import CHARACTERS_MAX, files_of, tokens_of
 
 # A shorter token could be guessed.
 CHARACTERS_MIN = 16
@@ -89,8 +89,7 @@ def reloaded_tokens(path: Path, setting: str) -> Reloaded[dict[str, bytes], Toke
 
     def read() -> dict[str, bytes]:
         try:
-            folder = path.is_dir()
-            files = sorted(file for file in path.iterdir() if file.name[0] != "." and file.is_file()) if folder else [path]
+            files = files_of(path)
             if len(files) > FILES_MAX:
                 raise wrong(f"the folder has {len(files)} files; the limit is {FILES_MAX}")
             return {file.name: _head(file) for file in files}

@@ -22,7 +22,6 @@ from sentiment.call.request_bytes import RequestBytes
 from sentiment.doors.grpc.endpoint import GrpcSide
 from sentiment.doors.http.server import Web
 from sentiment.doors.listening import reserved, split
-from sentiment.doors.open_files import http_connections
 from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost
 from sentiment.explain.thread import TIMED
 from sentiment.health_check import DRAINING, STALLED
@@ -110,26 +109,15 @@ class App:
         )
         self._grpc.bind_probes()
         self._web = Web(
+            settings,
+            self._metrics,
             self._grpc.service,
-            self._grpc.calls,
+            self._grpc.inference,
             self._scrape,
             lambda: self._ready,
             lambda: self._grpc.health.alive,
-            settings.message_bytes_max,
-            settings.text_bytes_max,
-            settings.batch_items_max,
-            settings.targets_max,
-            settings.viewer,
-            settings.web == "all",
             self._secured,
-            settings.cors_origins,
-            settings.http_hosts,
-            inference=self._grpc.inference,
-            request_bytes=requests,
-            receive_s_max=settings.receive_s_max,
-            connections_max=settings.http_connections_max or http_connections(tls=bool(self._secured and self._secured.https)),
-            count_closed=lambda reason: self._metrics.http_connections_closed.labels(reason).inc(),
-            count_refused=lambda status: self._metrics.http_refused.labels(str(status)).inc(),
+            requests,
         )
         # Set when the process has lost a runner or a task that it needs, and must be replaced.
         self._broken = asyncio.Event()

@@ -14,14 +14,12 @@ def journal_of(settings: Settings, metrics: Metrics, process: str) -> Journal | 
     Raises:
         BadSettings: the folder cannot be used, or the limits do not fit together.
     """
-    if not settings.journal:
-        metrics.journal_lines.watch(lambda: 0.0)
-        metrics.journal_lines_dropped.watch(lambda: 0.0)
-        return None
-    # The executor and each front end write.
-    processes = 1 + max(0, settings.front_ends)
-    files = JournalFiles(Path(settings.journal), process, processes, settings.journal_bytes_max, settings.journal_file_bytes_max)
-    journal = Journal(files, settings.journal_share, settings.journal_texts)
-    metrics.journal_lines.watch(lambda: journal.written)
-    metrics.journal_lines_dropped.watch(lambda: journal.dropped)
+    journal = None
+    if settings.journal:
+        # The executor and each front end write.
+        processes = 1 + max(0, settings.front_ends)
+        files = JournalFiles(Path(settings.journal), process, processes, settings.journal_bytes_max, settings.journal_file_bytes_max)
+        journal = Journal(files, settings.journal_share, settings.journal_texts)
+    metrics.journal_lines.watch(lambda: 0.0 if journal is None else journal.thread.written)
+    metrics.journal_lines_dropped.watch(lambda: 0.0 if journal is None else journal.thread.dropped)
     return journal

@@ -68,7 +68,7 @@ def shapley_by_orders(n: int, label: int, logits: Callable[[Floats], list[float]
 
 
 def sampled(n: int, samples: int, model: Model, seed: int = 0, label: int = 1) -> ShapleyValues:
-    return run(shapley(n, Target(label), samples, np.random.default_rng(seed), Answers()), model)
+    return run(shapley(n, Target(label), samples, np.random.default_rng(seed), Answers().ask), model)
 
 
 @pytest.mark.parametrize("n", range(7))
@@ -117,7 +117,7 @@ def test_standard_errors_match_the_spread_of_the_values() -> None:
     answers = Answers()
     model = Model(arbitrary(seed=4))
 
-    found = [run(shapley(6, Target(1), 4, np.random.default_rng(seed), answers), model) for seed in range(600)]
+    found = [run(shapley(6, Target(1), 4, np.random.default_rng(seed), answers.ask), model) for seed in range(600)]
 
     scatter = np.std([one.values for one in found], axis=0)
     stated = np.sqrt(np.mean([one.standard_errors**2 for one in found], axis=0))
@@ -175,7 +175,7 @@ def test_no_mask_runs_twice_and_no_batch_is_too_large(rows_max: int) -> None:
     answers = Answers(rows_max)
 
     run(occlusion(20, Target(1), answers), model)
-    run(shapley(20, Target(1), 30, np.random.default_rng(0), answers), model)
+    run(shapley(20, Target(1), 30, np.random.default_rng(0), answers.ask), model)
     asked = len(model.asked)
     run(occlusion(20, Target(0), answers), model)
 

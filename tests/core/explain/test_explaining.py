@@ -185,7 +185,7 @@ async def test_the_code_of_a_paused_explanation_ends_when_its_caller_leaves(scri
     scripted.scripts["stands"] = script
     stands = queue.explain(ExplanationRequest("stands"), time.monotonic() + LONG_S)
     await anext(stands)
-    await _until(lambda: any(task.behind and task not in queue.threads.running for task in queue._calls))
+    await _until(lambda: any(task.behind and task not in queue.threads.running for task in queue._tasks))
     await stands.aclose()
 
     assert await asyncio.to_thread(ended.wait, LONG_S)
@@ -308,7 +308,7 @@ async def _two_stand(scripted: Scripted, queue: Explaining) -> list[AsyncGenerat
     stands = [queue.explain(ExplanationRequest("stands"), time.monotonic() + LONG_S, caller) for caller in "ab"]
     for one in stands:
         await anext(one)
-    await _until(lambda: sum(task.behind and task not in queue.threads.running for task in queue._calls) == 2)
+    await _until(lambda: sum(task.behind and task not in queue.threads.running for task in queue._tasks) == 2)
     return stands
 
 

@@ -32,11 +32,6 @@ def test_a_path_lies_between_its_ends_and_integrates_polynomials_exactly(steps: 
     assert path.weights @ path.alpha.astype(np.float64) ** degree == pytest.approx(1 / (degree + 1), abs=1e-6)
 
 
-def test_a_path_without_a_step_is_refused() -> None:
-    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
-        Path.of(0)
-
-
 def _dots(path: Path, embedded: np.ndarray, baseline: np.ndarray) -> np.ndarray:
     """Of the logit sum(e ** 3 + 2 e), whose gradient is known, with embeddings of one number."""
     between = baseline + path.alpha[:, None] * (embedded - baseline)

@@ -110,18 +110,6 @@ def test_all_arrays_of_numbers_are_float32() -> None:
         assert getattr(view, name).dtype == np.float32, name
 
 
-@pytest.mark.parametrize(
-    ("token", "message"),
-    [
-        (7, "token must be from 0 to 6, got 7"),
-        (-1, "token must be from 0 to 6, got -1"),
-    ],
-)
-def test_a_token_that_does_not_exist_is_refused(token: int, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Head(0).view(token)
-
-
 @pytest.mark.parametrize(("keys", "wrong"), [(1, math.nan), (1, math.inf), (slice(None), -math.inf)], ids=["nan", "inf", "all masked"])
 def test_scores_without_a_finite_maximum_are_refused(keys: int | slice, wrong: float) -> None:
     head = Head(0)
@@ -129,14 +117,3 @@ def test_scores_without_a_finite_maximum_are_refused(keys: int | slice, wrong: f
 
     with pytest.raises(ValueError, match=f"the highest score of token 2 must be finite, got {wrong}"):
         head.view(2)
-
-
-def test_matrices_of_different_shapes_are_refused() -> None:
-    head = Head(0)
-
-    with pytest.raises(ValueError, match=r"both be \[tokens, width\], got \[7, 16\] and \[6, 16\]"):
-        neuron_view(head.query, head.key[1:], head.score, head.attention, scale=SCALE, token=0)
-    with pytest.raises(ValueError, match=r"score must be \[7, 7\] for this query, got \[7, 6\]"):
-        neuron_view(head.query, head.key, head.score[:, 1:], head.attention, scale=SCALE, token=0)
-    with pytest.raises(ValueError, match=r"attention must be \[7, 7\] for this query, got \[6, 7\]"):
-        neuron_view(head.query, head.key, head.score, head.attention[1:], scale=SCALE, token=0)

@@ -79,7 +79,7 @@ def test_a_single_sentence_gets_shapley_values() -> None:
 
     values = found([range(9)], value, samples=6, seed=3)
 
-    same = run(shapley(9, Target(1), 6, np.random.default_rng(3), Answers()), driven(value))
+    same = run(shapley(9, Target(1), 6, np.random.default_rng(3), Answers().ask), driven(value))
     assert values.values == pytest.approx(same.values, abs=1e-12)
     assert values.standard_errors == pytest.approx(same.standard_errors)
     assert (values.permutations, values.valued) == (same.permutations, 1)

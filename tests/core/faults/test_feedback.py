@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sentiment.client import AsyncClient, CallFailed
 from sentiment.observability.feedback import WAITING_MAX_OF_ONE
-from sentiment.observability.journal import Answered
+from sentiment.observability.journal import Answered, entry_line
 from sentiment.observability.journal_files import JournalFiles
 from tests.conftest import PLAIN
 from tests.core.faults.evidence import Evidence
@@ -28,7 +28,8 @@ def write_journal(folder: Path, lines: int) -> None:
 
     def line(number: int) -> bytes:
         at, request_id = begun.timestamp() + number, f"{number:032x}"
-        return Answered(at, "tiny/1", "0" * 64, request_id, 0, "bulk", 5, False, "positive", False, scores, None, None).line(False)
+        answered = Answered(at, "tiny/1", "0" * 64, request_id, 0, "bulk", 5, False, "positive", False, scores, None, None)
+        return entry_line(answered, with_text=False)
 
     files = JournalFiles(folder, "server", 1, 2**30, 2**22, lambda: begun)
     for first in range(0, lines, 1000):

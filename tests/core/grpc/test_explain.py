@@ -399,7 +399,7 @@ async def test_a_client_that_does_not_read_is_ended_at_the_deadline(channel: Any
     """Its messages are padded until no buffer on the way takes more. It gives no deadline: the server's default counts."""
     server, stub = channel
     calls = server.calls
-    monkeypatch.setattr(calls, "_limits", replace(calls._limits, deadline_default_s=0.5))
+    monkeypatch.setattr(calls, "limits", replace(calls.limits, deadline_default_s=0.5))
     write = Receiving.write
 
     async def padded(receiving: Receiving, context: Any, caller: str, message: bytes) -> None:

@@ -15,7 +15,7 @@ from sentiment.call.call import Call
 from sentiment.call.request_bytes import RequestBytes
 from sentiment.client import AsyncClient, CallFailed, Classification
 from sentiment.doors.grpc.receiving import Receiving
-from sentiment.doors.grpc.stream import StreamLimits, Streams, _Stream
+from sentiment.doors.grpc.stream import Streams, _Stream
 from sentiment.pipeline.loop_turns import LoopTurns
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
@@ -219,10 +219,11 @@ async def test_a_stream_that_is_not_read_costs_no_other_call_its_answer_in_a_dra
 
 async def test_a_stream_that_is_cancelled_again_while_it_ends_is_closed_all_the_same() -> None:
     nothing: Any = None
-    receiving, limits = Receiving(RequestBytes(2**20), 2**20, 1.0), StreamLimits(4, 4, 2**20, 1.0)
-    streams = Streams(nothing, nothing, receiving, limits)
+    service: Any = SimpleNamespace(limits=SimpleNamespace(call_rows_max=4))
+    receiving = Receiving(RequestBytes(2**20), 2**20, 1.0)
+    streams = Streams(service, nothing, receiving)
     call = Call("ClassifyStream", 0.0, math.inf, lambda: ())
-    stream = _Stream(nothing, nothing, receiving, LoopTurns(1), call, limits)
+    stream = _Stream(service, nothing, receiving, LoopTurns(1), call)
     silent: Any = SimpleNamespace(read=asyncio.Event().wait)
 
     conversation = asyncio.create_task(streams._converse(stream, silent))

@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from sentiment.client import CallFailed, Classification
 from sentiment.errors import BadBundle, BadSettings
 from sentiment.explain.parts import ExplanationRequest, Summary
-from sentiment.lifecycle.lifecycle import NoFrontEnds
+from sentiment.lifecycle.lifecycle import FrontEndProcesses
 from sentiment.lifecycle.served_model import RunningModel
 from sentiment.settings import Settings
 from tests.conftest import PLAIN
@@ -68,7 +68,7 @@ def test_a_version_loaded_but_not_used_gets_only_requests_that_name_it(exchangin
     assert server.states() == {"tiny/1": ("READY", "default"), "tiny/2": ("READY", ""), "other/1": ("READY", "in use")}
 
 
-class Followers(NoFrontEnds):
+class Followers(FrontEndProcesses):
     """Records the messages to other processes, and what is in memory while a model is announced."""
 
     def __init__(self, server: Exchanging) -> None:

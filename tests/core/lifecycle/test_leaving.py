@@ -126,7 +126,7 @@ def test_an_explain_graph_that_cannot_be_unloaded_changes_nothing(exchanging: St
         if not for_good:
             raise PermissionError("the folder")
 
-    monkeypatch.setattr("sentiment.explain.queue.Explaining.unload", unload)
+    monkeypatch.setattr("sentiment.explain.engine.Explainer.unload", unload)
     with server.admin() as admin, server.client() as client:
         admin.load("tiny/2")
         assert tried.wait(20)

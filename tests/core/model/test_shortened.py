@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import tokenizers
 
-from sentiment.model.shortened import APART, BLANK, DROPPED, JOINER, OTHER, WORD, ByKind, Shortener, Unchanged, bert_kinds, shortener_of
+from sentiment.model.shortened import APART, BLANK, DROPPED, JOINER, OTHER, WORD, Shorten, Shortened, bert_kinds, shortener_of
 from tests.core.model.test_tokenizer import make_byte_tokenizer, make_cased_tokenizer, make_piece_tokenizer
 from tests.english import ENGLISH
 
 
 @pytest.fixture(scope="module")
-def english() -> tuple[tokenizers.Tokenizer, Shortener]:
+def english() -> tuple[tokenizers.Tokenizer, Shorten]:
     tokenizer = tokenizers.Tokenizer.from_file(str(ENGLISH / "tokenizer.json"))
     return tokenizer, shortener_of(tokenizer, (ENGLISH / "tokenizer.json").read_text(encoding="utf-8"))
 
@@ -60,11 +60,11 @@ def test_bert_reads_each_character_as_its_kind_says(lowercase: bool, strip_accen
     ],
 )
 def test_a_shortened_text_keeps_the_characters_that_make_tokens(
-    english: tuple[tokenizers.Tokenizer, Shortener], text: str, short: str
+    english: tuple[tokenizers.Tokenizer, Shorten], text: str, short: str
 ) -> None:
     tokenizer, shortener = english
 
-    found = shortener.shorten(text)
+    found = shortener(text)
 
     assert found.text == short
     assert found.tokens <= len(tokenizer.encode(text, add_special_tokens=False).ids)
@@ -74,7 +74,7 @@ def test_a_shortened_text_keeps_the_characters_that_make_tokens(
 def test_joiners_of_added_tokens_are_kept_beside_other_characters_and_removed_from_long_runs() -> None:
     tokenizer = make_cased_tokenizer()
 
-    short = shortener_of(tokenizer, tokenizer.to_str()).shorten("\U0001f469" + "\u200d" * 1000 + "\U0001f680")
+    short = shortener_of(tokenizer, tokenizer.to_str())("\U0001f469" + "\u200d" * 1000 + "\U0001f680")
 
     assert short.text.startswith("\U0001f469\u200d")
     assert short.text.endswith("\u200d\U0001f680")
@@ -85,10 +85,10 @@ def test_the_dropped_characters_of_another_family_are_found_by_trial() -> None:
     pieces = make_piece_tokenizer()
     found = shortener_of(pieces, pieces.to_str())
 
-    assert isinstance(found, ByKind)
-    assert found.shorten("a" + " " * 1000 + "b\u0301" + "\u0301" * 1000).text == "a  b"
+    assert found is not Shortened
+    assert found("a" + " " * 1000 + "b\u0301" + "\u0301" * 1000).text == "a  b"
     # Another token there.
-    assert found.shorten("a\n\n\n\nb").text == "a\n\n\n\nb"
+    assert found("a\n\n\n\nb").text == "a\n\n\n\nb"
 
 
 def test_texts_of_an_unknown_tokenizer_are_not_shortened() -> None:
@@ -96,16 +96,16 @@ def test_texts_of_an_unknown_tokenizer_are_not_shortened() -> None:
     single.add_tokens([tokenizers.AddedToken("lol", single_word=True)])
 
     for tokenizer in (bytewise, single):
-        assert isinstance(shortener_of(tokenizer, tokenizer.to_str()), Unchanged)
+        assert shortener_of(tokenizer, tokenizer.to_str()) is Shortened
 
 
-def test_a_text_is_cut_by_its_cost(english: tuple[tokenizers.Tokenizer, Shortener]) -> None:
+def test_a_text_is_cut_by_its_cost(english: tuple[tokenizers.Tokenizer, Shorten]) -> None:
     _, shortener = english
     hard = ("\u0b95" * 100 + " ") * 40
     easy = "good film " * 1000
 
-    assert len(shortener.shorten(hard).head(4000).text) < 600
-    assert len(shortener.shorten(hard).tail(4000).text) < 600
-    assert len(shortener.shorten(easy).head(4000).text) == 4000
-    assert shortener.shorten(easy).tail(4000).span(0, 1) == (6000, 6001)
+    assert len(shortener(hard).head(4000).text) < 600
+    assert len(shortener(hard).tail(4000).text) < 600
+    assert len(shortener(easy).head(4000).text) == 4000
+    assert shortener(easy).tail(4000).span(0, 1) == (6000, 6001)
     assert JOINER not in bert_kinds(True)

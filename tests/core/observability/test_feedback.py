@@ -179,7 +179,7 @@ def test_a_request_id_that_is_used_again_names_the_newest_answer_and_both_are_co
     with server.client() as client:
         for text in ("good", "bad"):
             client.classify(text, request_id="one")
-            server.journal._thread.wait_written()
+            server.journal.thread.wait_written()
             assert client.feedback("positive", request_id="one").right is (text == "good")
             client.feedback("positive", request_id="one")
         counts = accuracy(server)

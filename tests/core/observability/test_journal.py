@@ -128,12 +128,12 @@ def test_what_waits_for_a_disk_that_hangs_has_no_text_that_is_not_written_and_is
         for _ in range(20):
             client.classify(wide, timeout_s=PATIENCE_S)
         client.feedback("positive", "good")
-    waiting = [entry for entry, _ in journal._thread._waiting]
+    waiting = [entry for entry, _ in journal.thread._waiting]
     os.close(held)
     server.stop()
 
     assert {entry.text for entry in waiting} == ({wide, "good"} if texts else {None})
-    assert (len(waiting), journal.dropped) == ((16, 5) if texts else (21, 0))
+    assert (len(waiting), journal.thread.dropped) == ((16, 5) if texts else (21, 0))
 
 
 def test_a_share_of_the_answers_is_kept(start: Start, folder: Path) -> None:

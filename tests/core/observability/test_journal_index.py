@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sentiment.observability import journal_index
-from sentiment.observability.journal import ANSWER, Answered, Labelled, line_of, rfc_3339
+from sentiment.observability.journal import ANSWER, Answered, Labelled, entry_line, line_of, rfc_3339
 from sentiment.observability.journal_files import by_last_write, files_of
 from sentiment.observability.journal_index import Asked, JournalIndex
 
@@ -27,11 +27,12 @@ WHOLE = 2**40
 def answer(name: Asked, at: float, text: str | None = None) -> bytes:
     fields = {"model": "tiny/1", "digest": "d", "priority": "bulk", "tokens": 5, "truncated": False, "label": "good", "abstain": False}
     found = Answered(**{"at": at, **name._asdict(), **fields, "scores": {'"': 1.0}, "text": text, "text_pair": None})  # type: ignore[arg-type]
-    return found.line(with_text=True)
+    return entry_line(found, with_text=True)
 
 
 def label(name: Asked, at: float) -> bytes:
-    return Labelled(at, "tiny/1", "d", name.request_id, name.item, "bad", "good", False, None, None).line(with_text=False)
+    labelled = Labelled(at, "tiny/1", "d", name.request_id, name.item, "bad", "good", False, None, None)
+    return entry_line(labelled, with_text=False)
 
 
 @dataclass

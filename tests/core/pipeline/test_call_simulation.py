@@ -31,7 +31,7 @@ from sentiment.call.servicer import SentimentService, ServiceLimits
 from sentiment.doors.grpc.handlers import Handlers
 from sentiment.doors.grpc.health import Health
 from sentiment.doors.grpc.receiving import Receiving
-from sentiment.doors.grpc.stream import StreamLimits, Streams
+from sentiment.doors.grpc.stream import Streams
 from sentiment.errors import DeviceLost
 from sentiment.explain.thread import TIMED
 from sentiment.lifecycle.registry import Models
@@ -229,9 +229,9 @@ class Day:
         # Nothing is known of them, and virtual time has no threads to look.
         receiving._connections = Measured()
         self.calls = Calls(metrics, CallLimits(2**16, 1.0, 60.0, world.calls_max, 0.05, 0.002), clock=clock)
-        service = SentimentService(models, self.calls, ServiceLimits(2**10, 16, 2**16, 4, 2, 64, 16))
-        self.streams = Streams(service, self.calls, receiving, StreamLimits(4, 2, 2**16, 1.0))
-        methods = (*service.unary_methods, *InferenceService(models, self.calls, Health(()), 16, 2).methods)
+        service = SentimentService(models, self.calls, ServiceLimits(2**10, 16, 4, 2, 64, 16))
+        self.streams = Streams(service, self.calls, receiving)
+        methods = (*service.unary_methods, *InferenceService(models, self.calls, Health(()), service.limits).methods)
         self.handlers = {method.name: Handlers(self.calls, receiving).unary(method) for method in methods} | {
             "ClassifyStream": self.streams.handler()
         }

@@ -86,7 +86,7 @@ def test_feedback_takes_the_labels_of_the_model_that_answered(both: RunningServe
     assert (status, message) == (400, "label: must be one of negative, positive, got 'neutral'")
     journal = both.journal
     assert journal is not None
-    journal._thread.wait_written()
+    journal.thread.wait_written()
     assert [row["label"] for row in rows(Path(both.app._settings.journal)) if row["journal"] == "feedback"] == ["neutral"]
 
 

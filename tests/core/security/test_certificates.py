@@ -14,8 +14,9 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from sentiment.errors import BadSettings
 from sentiment.observability.metrics import Metrics
 from sentiment.security import certificates
-from sentiment.security.certificates import FILE_BYTES_MAX, Certificates, Contents, TlsFiles, reloaded_certificates
+from sentiment.security.certificates import Certificates, Contents, TlsFiles, reloaded_certificates
 from sentiment.security.reloaded import Reloaded
+from sentiment.security.secret_files import FILE_BYTES_MAX
 from sentiment.security.secured import Secured
 from sentiment.settings import Settings
 from tests.core.security.authorities import A_DAY, Authority, Key, Mounted, mounted_pair

@@ -11,7 +11,7 @@ from sentiment.errors import BadSettings
 from sentiment.security import tokens
 from sentiment.security.client_credentials import Credentials, first_token
 from sentiment.security.reloaded import Reloaded
-from sentiment.security.token_files import CHARACTERS, CHARACTERS_MAX
+from sentiment.security.secret_files import CHARACTERS, CHARACTERS_MAX
 from sentiment.security.tokens import FILE_BYTES_MAX, FILES_MAX, TOKENS_MAX, Tokens, reloaded_tokens
 from tests.core.security.authorities import Mounted
 

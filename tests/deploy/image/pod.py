@@ -11,6 +11,7 @@ import yaml
 
 from tests.deploy.chart.manifests import made_by, of_kind
 from tests.deploy.image.store import CGROUPS, IMAGE, Store
+from tests.programs import free_port
 
 NAME = "image-check"
 PORTS = {"SENTIMENT_GRPC_LISTEN": "grpc", "SENTIMENT_HTTP_LISTEN": "http"}

@@ -4,7 +4,7 @@ It is a port of its own, because a caller that may classify must not be able to 
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -17,7 +17,8 @@ from sentiment.doors.grpc.grpcio import Handler
 from sentiment.doors.grpc.receiving import Receiving
 from sentiment.doors.grpc.server import NO_ALGORITHM, named
 from sentiment.errors import Broken, InvalidInput, RequestError
-from sentiment.lifecycle.states import READY, ModelVersion
+from sentiment.lifecycle.lifecycle import Lifecycle
+from sentiment.lifecycle.states import READY
 from sentiment.observability.logs import logger
 from sentiment.oip import inference_pb2 as oip
 
@@ -27,32 +28,16 @@ MESSAGE_BYTES_MAX = 2**16
 Q = TypeVar("Q", bound=Message)
 
 
-class Changes(Protocol):
-    """The models, and how to change them."""
-
-    async def index(self) -> list[ModelVersion]:
-        """Every version, loaded or on disk."""
-
-    async def load(self, model: str, use: bool = True) -> None:
-        """Load ``name/version``, or the highest version of ``name``. ``use``: route the name to it. Raises RequestError."""
-
-    async def use(self, model: str) -> None:
-        """Route the model's name to this loaded ``name/version``. Raises RequestError."""
-
-    async def unload(self, model: str) -> None:
-        """Unload ``name/version``, or all versions of ``name``. Raises RequestError."""
-
-
 class Admin:
     """The methods of the admin port."""
 
-    def __init__(self, changes: Changes) -> None:
-        self._changes = changes
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
 
     async def index(self, request: oip.RepositoryIndexRequest) -> oip.RepositoryIndexResponse:
         """List the versions, or only those that are READY."""
         _check_repository(request.repository_name)
-        entries = await self._changes.index()
+        entries = await self._lifecycle.index()
         models = [
             oip.RepositoryIndexResponse.ModelIndex(name=entry.name, version=entry.version, state=entry.state, reason=entry.reason)
             for entry in entries
@@ -67,16 +52,16 @@ class Admin:
         if flags["loaded"]:
             if not flags["use"]:
                 raise InvalidInput("parameters", "loaded is true and use is false: nothing to do; set use to true or loaded to false")
-            await self._changes.use(request.model_name)
+            await self._lifecycle.use(request.model_name)
         else:
-            await self._changes.load(request.model_name, flags["use"])
+            await self._lifecycle.load(request.model_name, flags["use"])
         return oip.RepositoryModelLoadResponse()
 
     async def unload(self, request: oip.RepositoryModelUnloadRequest) -> oip.RepositoryModelUnloadResponse:
         """Unload a model."""
         _check_repository(request.repository_name)
         _flags(request.parameters, {"unload_dependents": False})
-        await self._changes.unload(request.model_name)
+        await self._lifecycle.unload(request.model_name)
         return oip.RepositoryModelUnloadResponse()
 
     def handlers(self, receiving: Receiving) -> dict[str, Handler]:
@@ -89,12 +74,12 @@ class Admin:
 
 
 def make_admin_server(
-    changes: Changes, interceptors: list[grpc.aio.ServerInterceptor], requests: RequestBytes, receive_s_max: float
+    lifecycle: Lifecycle, interceptors: list[grpc.aio.ServerInterceptor], requests: RequestBytes, receive_s_max: float
 ) -> grpc.aio.Server:
     """The server of the admin port, neither bound nor started.
 
     Args:
-        changes: changes the models.
+        lifecycle: changes the models.
         interceptors: check the caller's token.
         requests: counts the bytes of requests.
         receive_s_max: seconds in which a request must arrive.
@@ -104,7 +89,7 @@ def make_admin_server(
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.compression_enabled_algorithms_bitset", NO_ALGORITHM),
     ]
-    handlers = Admin(changes).handlers(Receiving(requests, MESSAGE_BYTES_MAX, receive_s_max))
+    handlers = Admin(lifecycle).handlers(Receiving(requests, MESSAGE_BYTES_MAX, receive_s_max))
     return accepting_server(options, named(SERVICE, handlers), interceptors)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from sentiment.call.calls import CallLimits, Calls
 from sentiment.call.names import OIP_SERVICE, SERVICE
@@ -17,8 +17,8 @@ from sentiment.doors.grpc.handlers import Handlers
 from sentiment.doors.grpc.health import Health
 from sentiment.doors.grpc.port import GrpcPort
 from sentiment.doors.grpc.receiving import Receiving
-from sentiment.doors.grpc.server import ServerOptions, make_health_server, make_server, named, transport_bytes
-from sentiment.doors.grpc.stream import METHOD, StreamLimits, Streams
+from sentiment.doors.grpc.server import channel_options, make_health_server, make_server, named, transport_bytes
+from sentiment.doors.grpc.stream import METHOD, Streams
 from sentiment.doors.grpc.tls import server_credentials
 from sentiment.doors.open_files import grpc_connections, probe_connections
 from sentiment.lifecycle.registry import Models
@@ -83,33 +83,11 @@ class GrpcSide:
         )
         receiving = Receiving(requests, transport_bytes(settings.message_bytes_max), settings.receive_s_max, counts)
         self.calls = Calls(metrics, limits, tracer)
-        interactive_max = settings.interactive_items_max
-        of_service = ServiceLimits(
-            settings.text_bytes_max,
-            settings.batch_items_max,
-            settings.message_bytes_max,
-            settings.call_rows_max,
-            interactive_max,
-            settings.sentences_max,
-            settings.targets_max,
-        )
+        of_service = ServiceLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(ServiceLimits)})
         self.service = SentimentService(models, self.calls, of_service, feedback)
         self.health = Health((SERVICE, OIP_SERVICE))
-        self.inference = InferenceService(models, self.calls, self.health, settings.batch_items_max, interactive_max)
-        of_streams = StreamLimits(settings.call_rows_max, interactive_max, settings.message_bytes_max, settings.deadline_default_s)
-        self.streams = Streams(self.service, self.calls, receiving, of_streams)
-        options = ServerOptions(
-            settings.message_bytes_max,
-            settings.keepalive_min_ping_s,
-            settings.connection_age_max_s,
-            settings.connection_age_grace_s,
-            settings.calls_pending_max,
-            settings.calls_max,
-            settings.grpc_connections_max or grpc_connections(),
-            settings.reflection,
-            settings.grpc_compression,
-            share_port,
-        )
+        self.inference = InferenceService(models, self.calls, self.health, of_service)
+        self.streams = Streams(self.service, self.calls, receiving)
         forwarded = replace(limits, message_bytes_max=limits.message_bytes_max + MODEL_BYTES_MAX, counted=False, log_calls=False)
         of_port = Handlers(self.calls if counts else Calls(metrics, forwarded, tracer), receiving)
         handlers = {method.name: of_port.unary(method) for method in self.service.unary_methods}
@@ -117,7 +95,9 @@ class GrpcSide:
         adapt(handlers, of_port, self.service)
         inference = {method.name: of_port.unary(method) for method in self.inference.methods}
         every = named(SERVICE, handlers) | named(OIP_SERVICE, inference)
-        server = make_server(options, every, self.health, receiving, secured.guard if secured and counts else None)
+        options = channel_options(settings, settings.grpc_connections_max or grpc_connections(), share_port)
+        guard = secured.guard if secured and counts else None
+        server = make_server(options, every, self.health, receiving, guard, settings.reflection)
         core = CoreCalls()
         certificates = secured.certificates if secured and counts else None
         of_tls = None if certificates is None else server_credentials(certificates)
@@ -127,7 +107,7 @@ class GrpcSide:
         metrics.grpc_calls_ended.watch((lambda: core.ended) if counts else (lambda: 0.0))
         self._probes: GrpcPort | None = None
         if settings.health_listen and certificates is not None:
-            of_probes = replace(options, connections_max=probe_connections())
+            of_probes = channel_options(settings, probe_connections(), share_port)
             self._probes = GrpcPort(make_health_server(of_probes, self.health, receiving), "health_listen", settings.health_listen)
         self.health_port = 0
 

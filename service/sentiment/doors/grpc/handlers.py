@@ -83,7 +83,7 @@ class Handlers:
 
     async def _received(self, call: Call, context: Context, answer: Answering[T]) -> T:
         """Read the call's message and answer it. Its bytes count until then."""
-        data = await self._receiving.message(context, call.caller, self.calls.message_bytes_max, call.deadline_at)
+        data = await self._receiving.message(context, call.caller, self.calls.limits.message_bytes_max, call.deadline_at)
         with self._receiving.requests.held(call.caller, len(data)):
             answering = answer(data, call, context)
             del data

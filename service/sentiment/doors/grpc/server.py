@@ -1,7 +1,6 @@
 """Creates grpc.aio servers: their options, services and reflection."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -16,6 +15,7 @@ from sentiment.doors.grpc.health import HEALTH_BYTES_MAX, Health
 from sentiment.doors.grpc.receiving import WINDOW_BYTES, Receiving
 from sentiment.pipeline.loop_turns import LoopTurns
 from sentiment.security.tokens import Guard
+from sentiment.settings import Settings
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
 REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
@@ -30,41 +30,23 @@ METADATA_BYTES_MAX = 16 * 2**10
 REFLECTION_BYTES_MAX = 4 * 2**10
 
 
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """Options of the transport. Times are in seconds; 0 means never."""
-
-    message_bytes_max: int
-    keepalive_min_ping_s: float
-    connection_age_max_s: float
-    connection_age_grace_s: float
-    # Calls of one method that may wait until the event loop handles them.
-    pending_max: int
-    # Calls that may be open at once.
-    calls_max: int
-    # Connections at once; 0: any number.
-    connections_max: int
-    reflection: bool
-    # Whether messages may be compressed with gzip or deflate.
-    compression: bool = False
-    # Other processes of this server listen on the same port.
-    share_port: bool = False
-
-
 def transport_bytes(message_bytes_max: int) -> int:
     """The transport's limit of a message where ours is ``message_bytes_max``."""
     return max(TRANSPORT_BYTES_MIN, 4 * message_bytes_max)
 
 
-def channel_options(options: ServerOptions) -> list[tuple[str, int]]:
-    """The server's channel arguments."""
+def channel_options(settings: Settings, connections_max: int, share_port: bool) -> list[tuple[str, int]]:
+    """The server's channel arguments.
+
+    ``connections_max``: at once; 0: any number. ``share_port``: other processes of this server listen on the same port.
+    """
     arguments = [
         # Otherwise a second server on the same port would start without an error and take half of the traffic.
-        ("grpc.so_reuseport", int(options.share_port)),
-        ("grpc.max_receive_message_length", transport_bytes(options.message_bytes_max)),
+        ("grpc.so_reuseport", int(share_port)),
+        ("grpc.max_receive_message_length", transport_bytes(settings.message_bytes_max)),
         # A compressed message of 16 KB may open to one of 16 MB, which the core does before anybody asks for a token. Clients that
         # compress get UNIMPLEMENTED; bit 0 is "not compressed".
-        ("grpc.compression_enabled_algorithms_bitset", ANY_ALGORITHM if options.compression else NO_ALGORITHM),
+        ("grpc.compression_enabled_algorithms_bitset", ANY_ALGORITHM if settings.grpc_compression else NO_ALGORITHM),
         ("grpc.max_send_message_length", -1),
         # Otherwise gRPC lets a client send 4 MiB on each stream before the server reads any of it.
         ("grpc.http2.bdp_probe", 0),
@@ -76,26 +58,26 @@ def channel_options(options: ServerOptions) -> list[tuple[str, int]]:
         # For the call counts (core_calls), without a trace of each connection.
         ("grpc.enable_channelz", 1),
         ("grpc.max_channel_trace_event_memory_per_node", 0),
-        ("grpc.http2.min_ping_interval_without_data_ms", int(options.keepalive_min_ping_s * 1000)),
+        ("grpc.http2.min_ping_interval_without_data_ms", int(settings.keepalive_min_ping_s * 1000)),
         # Detects a peer that has disappeared within 40 s. The last option covers a peer whose kernel still answers; its default is 60 s.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.ping_timeout_ms", 10_000),
         # gRPC ends some waiting calls at random between the two limits, and all above the second, without running Python. An event
         # loop that cannot even refuse calls as fast as they arrive would otherwise work on expired calls only.
-        ("grpc.server.max_pending_requests", options.pending_max // 2),
-        ("grpc.server.max_pending_requests_hard_limit", options.pending_max),
+        ("grpc.server.max_pending_requests", settings.calls_pending_max // 2),
+        ("grpc.server.max_pending_requests_hard_limit", settings.calls_pending_max),
         # Limits the calls of a connection whose message has not arrived: handlers do not see them, and without a deadline they wait as
         # long as the connection lasts. A client delays calls beyond this limit, so it must leave room for calls that are to be refused.
-        ("grpc.max_concurrent_streams", options.calls_max + options.pending_max),
+        ("grpc.max_concurrent_streams", settings.calls_max + settings.calls_pending_max),
     ]
-    if options.connections_max:
+    if connections_max:
         # Each takes an open file, of which HTTP and health probes need some.
-        arguments.append(("grpc.max_allowed_incoming_connections", options.connections_max))
-    if options.connection_age_max_s:
+        arguments.append(("grpc.max_allowed_incoming_connections", connections_max))
+    if settings.connection_age_max_s:
         arguments += [
-            ("grpc.max_connection_age_ms", int(options.connection_age_max_s * 1000)),
-            ("grpc.max_connection_age_grace_ms", int(options.connection_age_grace_s * 1000)),
+            ("grpc.max_connection_age_ms", int(settings.connection_age_max_s * 1000)),
+            ("grpc.max_connection_age_grace_ms", int(settings.connection_age_grace_s * 1000)),
         ]
     return arguments
 
@@ -106,26 +88,32 @@ def named(service: str, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
 
 
 def make_server(
-    options: ServerOptions, handlers: Mapping[str, Handler], health: Health, receiving: Receiving, guard: Guard | None = None
+    options: Sequence[tuple[str, int]],
+    handlers: Mapping[str, Handler],
+    health: Health,
+    receiving: Receiving,
+    guard: Guard | None,
+    reflects: bool,
 ) -> grpc.aio.Server:
     """Create a server of the methods, health and reflection, neither bound nor started.
 
     Args:
-        options: of the transport.
+        options: channel arguments.
         handlers: of its other methods, by full name.
         health: the health service.
         receiving: reads the messages of health and reflection.
         guard: checks tokens; None: no token is required.
+        reflects: whether to serve reflection.
     """
     every = {**handlers, **named(HEALTH_SERVICE, health.handlers(receiving))}
-    if options.reflection:
+    if reflects:
         every |= reflection_of(sorted({name.split("/")[1] for name in every}), receiving)
-    return accepting_server(channel_options(options), every, () if guard is None else (GrpcGuard(guard),))
+    return accepting_server(options, every, () if guard is None else (GrpcGuard(guard),))
 
 
-def make_health_server(options: ServerOptions, health: Health, receiving: Receiving) -> grpc.aio.Server:
+def make_health_server(options: Sequence[tuple[str, int]], health: Health, receiving: Receiving) -> grpc.aio.Server:
     """A server with health only, for probes without TLS and tokens."""
-    arguments = dict(channel_options(options)) | {"grpc.max_receive_message_length": HEALTH_BYTES_MAX}
+    arguments = dict(options) | {"grpc.max_receive_message_length": HEALTH_BYTES_MAX}
     return accepting_server(list(arguments.items()), named(HEALTH_SERVICE, health.handlers(receiving)))
 
 

@@ -39,24 +39,13 @@ ITEMS_PER_TURN = 4
 PAUSE_S_MAX = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class StreamLimits:
-    """Limits of a stream: unanswered rows, unanswered interactive items, bytes of a message, and the deadline of an item without one."""
-
-    rows_max: int
-    interactive_items_max: int
-    message_bytes_max: int
-    deadline_default_s: float
-
-
 class Streams:
     """The open streams, so that a drain can end them."""
 
-    def __init__(self, service: SentimentService, calls: Calls, receiving: Receiving, limits: StreamLimits) -> None:
+    def __init__(self, service: SentimentService, calls: Calls, receiving: Receiving) -> None:
         self._service = service
         self._calls = calls
         self._receiving = receiving
-        self._limits = limits
         self._turns = LoopTurns(ITEMS_PER_TURN)
         self.open: set[_Stream] = set()
         self._ending = False
@@ -85,7 +74,7 @@ class Streams:
         remaining = context.time_remaining()
         call = self._calls.begin(METHOD, remaining, headers_of(context), peer=context.peer)
         call.deadline_at = float("inf") if remaining is None else call.arrived_at + remaining
-        stream = _Stream(self._service, self._calls, self._receiving, self._turns, call, self._limits)
+        stream = _Stream(self._service, self._calls, self._receiving, self._turns, call)
         try:
             await self._calls.settle(call, self._converse(stream, context))
         except RequestError as error:
@@ -133,16 +122,13 @@ class _Finished:
 
 
 class _Stream:
-    def __init__(
-        self, service: SentimentService, calls: Calls, receiving: Receiving, turns: LoopTurns, call: Call, limits: StreamLimits
-    ) -> None:
+    def __init__(self, service: SentimentService, calls: Calls, receiving: Receiving, turns: LoopTurns, call: Call) -> None:
         self._service = service
         self._calls = calls
         self._receiving = receiving
         self._turns = turns
         self._call = call
-        self._limits = limits
-        self._room = asyncio.Semaphore(limits.rows_max)
+        self._room = asyncio.Semaphore(service.limits.call_rows_max)
         # The items that have no outcome yet, by number.
         self._accepted: dict[int, _Accepted] = {}
         # The finished items; None when reading has ended.
@@ -185,7 +171,7 @@ class _Stream:
                 await asyncio.sleep(self._pause_s)
                 self._pause_s = 0.0
             await self._turns.wait()
-            return await self._receiving.next_message(context, self._call.caller, self._limits.message_bytes_max)
+            return await self._receiving.next_message(context, self._call.caller, self._calls.limits.message_bytes_max)
         except asyncio.CancelledError:
             if self._ended:
                 return None
@@ -209,9 +195,8 @@ class _Stream:
                 self._outcomes.put_nowait(item)
                 raise
             message = self._message(item).SerializeToString()
-            self._count(
-                item, code_name_of(item.outcome), "met" if item.deadline_at - self._calls.clock() >= self._calls.margin_s else "expired"
-            )
+            in_time = item.deadline_at - self._calls.clock() >= self._calls.limits.margin_s
+            self._count(item, code_name_of(item.outcome), "met" if in_time else "expired")
             await self._receiving.write(context, self._call.caller, message)
             self._unanswered -= 1
             for _ in range(item.places):
@@ -261,7 +246,7 @@ class _Stream:
             deadline_at = self._deadline(request, arrived_at)
             found.metrics.stage["receive"](self._calls.clock() - arrived_at)
             interactive = sum(item.priority is Priority.INTERACTIVE for item in self._accepted.values())
-            keep_few_interactive([query], self._limits.interactive_items_max - interactive)
+            keep_few_interactive([query], self._service.limits.interactive_items_max - interactive)
             with requests.held(caller, size) as held:
                 pending = await found.begin(query, arrived_at, deadline_at, lambda outcome: self._settle(serial, item_id, found, outcome))
                 self._accepted[serial] = _Accepted(found, pending, query.priority, held.keep() if found.keeps_texts else 0)
@@ -281,7 +266,7 @@ class _Stream:
 
     def _deadline(self, request: pb.ClassifyStreamRequest, arrived_at: float) -> float:
         if not request.HasField("timeout"):
-            return min(self._call.deadline_at, arrived_at + self._limits.deadline_default_s)
+            return min(self._call.deadline_at, arrived_at + self._calls.limits.deadline_default_s)
         timeout_s = request.timeout.seconds + request.timeout.nanos / 1e9
         if timeout_s <= 0:
             raise InvalidInput("timeout", f"must be positive, got {timeout_s} s")

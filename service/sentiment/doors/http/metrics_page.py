@@ -17,15 +17,9 @@ Body = tuple[bytes, str]
 class Scrapes:
     """Renders one page at a time, for all waiting scrapers at once, then pauses in proportion to the time that it took."""
 
-    def __init__(self, ask: Callable[[], Awaitable[CollectorRegistry]], share_max: float = SHARE_MAX) -> None:
-        """Create without rendering.
-
-        Args:
-            ask: returns the metrics to render; may query other processes.
-            share_max: maximum share of the event loop's time, 0 to 1.
-        """
+    def __init__(self, ask: Callable[[], Awaitable[CollectorRegistry]]) -> None:
+        """``ask`` returns the metrics to render; it may query other processes."""
         self._ask = ask
-        self._pauses = 1 / share_max - 1
         self._turn = asyncio.Lock()
         self._free_at = 0.0
         # Pages that have not been started, by format. All scrapers that arrive before the start share one.
@@ -53,7 +47,7 @@ class Scrapes:
             begun = time.monotonic()
             body = encode(registry)
             ended = time.monotonic()
-            self._free_at = ended + self._pauses * (ended - begun)
+            self._free_at = ended + (1 / SHARE_MAX - 1) * (ended - begun)
         return body, content_type
 
 

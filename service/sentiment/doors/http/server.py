@@ -7,7 +7,8 @@ It runs in the event loop of gRPC. It installs no signal handlers and never ends
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from sentiment.addresses import is_loopback
 from sentiment.call.call import REQUEST_ID, Call
-from sentiment.call.calls import A, Calls, Method, Q, StreamMethod
+from sentiment.call.calls import A, Method, Q, StreamMethod
 from sentiment.call.open_inference import InferenceService
 from sentiment.call.request_bytes import RequestBytes
 from sentiment.call.servicer import SentimentService
@@ -37,10 +38,12 @@ from sentiment.doors.http.openapi import OpenApi
 from sentiment.doors.http.receiving import Bodies, Body
 from sentiment.doors.http.screening import Screen
 from sentiment.doors.listening import cannot_listen, split
+from sentiment.doors.open_files import http_connections
 from sentiment.errors import RequestError
 from sentiment.observability.logs import logger
-from sentiment.observability.metrics import HTTP_REFUSALS
+from sentiment.observability.metrics import HTTP_REFUSALS, Metrics
 from sentiment.security.secured import Secured
+from sentiment.settings import Settings
 from sentiment.signs import Sign, shown
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.wings import wing
@@ -54,87 +57,66 @@ class Web:
 
     def __init__(
         self,
+        settings: Settings,
+        metrics: Metrics,
         service: SentimentService,
-        calls: Calls,
+        inference: InferenceService,
         scrape: Callable[[], Awaitable[CollectorRegistry]],
         ready: Callable[[], bool],
         alive: Callable[[], bool],
-        message_bytes_max: int,
-        text_bytes_max: int,
-        batch_items_max: int,
-        targets_max: int,
-        viewer: bool = True,
-        everything: bool = True,
-        secured: Secured | None = None,
-        origins: Collection[str] = (),
-        hosts: tuple[str, ...] = (),
-        *,
-        inference: InferenceService,
+        secured: Secured,
         request_bytes: RequestBytes,
-        receive_s_max: float,
-        connections_max: int,
-        count_closed: Callable[[str], None],
-        count_refused: Callable[[int], None],
     ) -> None:
         """Create the server. It does not listen before ``start``.
 
         Args:
-            service: answers the routes below /v1.
-            calls: runs and counts their calls.
+            settings: the server's settings.
+            metrics: counts the connections and requests that are refused.
+            service: answers the routes below /v1. Its ``calls`` runs and counts all calls.
+            inference: answers the routes below /v2.
             scrape: returns the metrics for /metrics.
             ready: the result of /readyz.
             alive: the result of /healthz.
-            message_bytes_max: maximum bytes of a request as a protobuf message.
-            text_bytes_max: maximum bytes of a text.
-            batch_items_max: maximum items of a batch.
-            targets_max: maximum targets of a text.
-            viewer: whether to serve the viewer, and the page to try the routes.
-            everything: False to serve only /metrics, /healthz and /readyz.
-            secured: TLS and tokens; None for neither.
-            origins: origins whose pages may read answers (CORS).
-            hosts: names that requests may ask for, see ``screening.answers_for``.
-            inference: answers the routes below /v2.
+            secured: TLS and tokens.
             request_bytes: the budget for the bytes of bodies.
-            receive_s_max: seconds within which a body must have arrived.
-            connections_max: maximum connections.
-            count_closed: counts connections that are closed for lack of room, by reason.
-            count_refused: counts requests that are refused before they are calls, by status: one of HTTP_REFUSALS.
         """
-        self._https = None if secured is None else secured.https
-        self._calls = calls
+        self._https = secured.https
+        self._calls = calls = service.calls
         self._scrapes = Scrapes(scrape)
         self._ready = ready
         self._alive = alive
-        self._text_limits = text_limits(text_bytes_max, message_bytes_max)
-        self._batch_limits = batch_limits(batch_items_max, targets_max, message_bytes_max)
+        limits, message_bytes_max = service.limits, calls.limits.message_bytes_max
+        self._text_limits = text_limits(limits.text_bytes_max, message_bytes_max)
+        self._batch_limits = batch_limits(limits.batch_items_max, limits.targets_max, message_bytes_max)
         application = web.Application()
-        self._bodies = Bodies(request_bytes, receive_s_max)
+        self._bodies = Bodies(request_bytes, settings.receive_s_max)
         self._grace = Grace()
-        self._connections = Connections(connections_max, count_closed)
-        self._count_refused = count_refused
+        self._connections = Connections(
+            settings.http_connections_max or http_connections(tls=self._https is not None),
+            lambda reason: metrics.http_connections_closed.labels(reason).inc(),
+        )
+        self._refused = metrics.http_refused
         # Whether each answer closes its connection.
         self._leaving = False
-        self._screen_of = partial(Screen, origins, hosts)
+        self._screen_of = partial(Screen, settings.cors_origins, settings.http_hosts)
         application.on_response_prepare.append(self._close_after)
         application.middlewares.append(self._begin_and_end)
-        allow_origins(application, origins)
-        if secured and secured.guard:
+        allow_origins(application, settings.cors_origins)
+        if secured.guard:
             application.middlewares.append(http_guard(secured.guard))
         application.router.add_get("/metrics", self._get_metrics)
         application.router.add_get("/healthz", self._get_healthz)
         application.router.add_get("/readyz", self._get_readyz)
-        if everything:
+        if settings.web == "all":
             self._add_calls(application.router, service)
             OpenInference(inference, calls, self._bodies, self._grace, self._batch_limits).add_to(application.router)
-            OpenApi({"text_bytes_max": text_bytes_max, "batch_items_max": batch_items_max, "targets_max": targets_max}).add_to(
-                application.router
-            )
+            OpenApi(asdict(limits)).add_to(application.router)
             # After the other routes.
             for root in ("/v1", OPEN_INFERENCE):
                 for path in (root, f"{root}/{{path:.*}}"):
                     application.router.add_route("*", path, _no_route)
-        if everything and viewer:
-            wing("sentiment.pages", "viewer")(application.router, service.takes_feedback)
+            if settings.viewer:
+                wing("sentiment.pages", "viewer")(application.router, service.takes_feedback)
         self._runner = web.AppRunner(
             application,
             # A client that disconnects cancels its request, as in gRPC.
@@ -223,7 +205,7 @@ class Web:
             raise
         finally:
             if status in HTTP_REFUSALS and IS_CALL not in request:
-                self._count_refused(status)
+                self._refused.labels(str(status)).inc()
             connection.end_request(_leaves_much(request))
 
     async def _close_after(self, request: web.Request, answer: web.StreamResponse) -> None:

@@ -213,7 +213,7 @@ class Attributions:
         found: ShapleyValues | None = None
         if pairs > 0:
             rng = np.random.default_rng(self._request.seed)
-            found = runs.drive(shapley(n, self._target, 2 * min(pairs, pairs_wanted), rng, runs.answers))
+            found = runs.drive(shapley(n, self._target, 2 * min(pairs, pairs_wanted), rng, runs.answers.ask))
         reason = self._time_reason(f"{rows} rows{'' if exact else ' for a pair of orders'}", pace.seconds(rows), left_s)
         if found is None:
             self._notes.append(f"shapley was left out: {reason}")

@@ -19,12 +19,12 @@ from sentiment.explain.engine.graph_check import ExplainGraph, load_graph
 from sentiment.explain.engine.maps import Floats, heads_seen, map_count, map_tiles, maps, neuron, outputs
 from sentiment.explain.engine.prediction import Prediction, predict, words_of
 from sentiment.explain.engine.reading import read
-from sentiment.explain.engine.request_check import check_graph, check_request, check_sets, check_token
+from sentiment.explain.engine.request_check import check_encoded, check_graph, check_request
 from sentiment.explain.engine.runs import Arrays, Clock, GraphRuns, Pace, SecondsLeft, Turn, UsualPaces, at_once
 from sentiment.explain.methods.counterfactuals import flip, keep
 from sentiment.explain.methods.erasure import without
 from sentiment.explain.methods.geometry import locate, word_states
-from sentiment.explain.methods.heads import HeadEffects, HeadPatterns, effects_from, gate_plan
+from sentiment.explain.methods.heads import GatePlan, HeadEffects, HeadPatterns, effects_from
 from sentiment.explain.methods.registry import ERASURE_METHODS, METHOD_OF_LONG_TEXTS, METHODS
 from sentiment.explain.methods.target import Target, compares, target_of
 from sentiment.explain.parts import AttentionTile, Counterfactuals, ExplanationRequest, Header, Heads, Part, Summary, Without, WordGeometry
@@ -36,10 +36,6 @@ from sentiment.model.words import Encoded
 
 # Layers and heads of a graph that is not loaded yet, for a prediction: those of BERT-base.
 LARGE = (12, 12)
-
-
-def _unlimited() -> float:
-    return float("inf")
 
 
 class Explainer:
@@ -145,7 +141,7 @@ class Explainer:
     def explain(
         self,
         request: ExplanationRequest,
-        left_s: SecondsLeft = _unlimited,
+        left_s: SecondsLeft = lambda: float("inf"),
         stop: Stop | None = None,
         execute: Execute = here,
         turn: Turn = at_once,
@@ -175,9 +171,7 @@ class Explainer:
         if request.geometry and graph is not None and not graph.golden.spellings:
             raise Unsupported(f"geometry needs golden words; the golden texts of bundle {self.classifier.bundle.id} are punctuation alone")
         encoded = read(self.classifier, request)
-        if request.neuron is not None:
-            check_token(request.neuron, encoded)
-        check_sets(request.without, encoded)
+        check_encoded(request, encoded)
         methods = request.methods or self.defaults(len(encoded.words))
         sizes = Sizes() if graph is None else Sizes(graph.session.layers, graph.session.heads, graph.width, graph.golden.spellings)
         check_bytes(replace(request, methods=request.methods or methods[:1]), encoded, self.classifier.manifest.labels, sizes)
@@ -344,7 +338,7 @@ class _Work:
         """The measured effect of every head; None if there is no time for all of them."""
         assert self.graph is not None
         session, runs = self.graph.session, self.runs
-        plan = gate_plan(session.layers, session.heads, runs.rows_max)
+        plan = GatePlan(session.layers, session.heads, runs.rows_max)
         left_s, needed_s = runs.left_s(), runs.explained_pace.seconds(plan.rows)
         logits = []
         if runs.fits(needed_s):

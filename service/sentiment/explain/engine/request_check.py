@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sentiment.errors import InvalidInput, Unsupported
 from sentiment.explain.methods.registry import GRADIENT_METHODS, METHODS
-from sentiment.explain.parts import ROLLOUTS, AttentionRequest, ExplanationRequest, NeuronRequest
+from sentiment.explain.parts import ROLLOUTS, AttentionRequest, ExplanationRequest
 from sentiment.model.classifier import Classifier
 from sentiment.model.session import ExplainSession
 from sentiment.model.words import Encoded
@@ -69,30 +69,24 @@ def check_graph(request: ExplanationRequest, bundle: str, session: ExplainSessio
         for number, index in enumerate(chosen):
             _check_index(f"options.attention.{name}[{number}]", index, count, name)
     if request.neuron is not None:
-        _check_neuron(request.neuron, session)
+        _check_index("options.neuron.layer", request.neuron.layer, session.layers, "layers")
+        _check_index("options.neuron.head", request.neuron.head, session.heads, "heads")
     if request.geometry and not session.hidden:
         raise Unsupported(
             f"geometry needs an explain graph with hidden states; that of bundle {bundle} has none; export it again with 0.2.0 or later"
         )
 
 
-def check_token(request: NeuronRequest, encoded: Encoded) -> None:
-    """Check that the text has the token of a neuron view.
+def check_encoded(request: ExplanationRequest, encoded: Encoded) -> None:
+    """Check that the text has the token of the neuron view, and the words of each set.
 
     Raises:
         InvalidInput: names the field.
     """
-    _check_index("options.neuron.token", request.token, len(encoded.tokens), "tokens")
-
-
-def check_sets(sets: Sequence[Sequence[int]], encoded: Encoded) -> None:
-    """Check that the text has the words of each set.
-
-    Raises:
-        InvalidInput: names the field.
-    """
+    if request.neuron is not None:
+        _check_index("options.neuron.token", request.neuron.token, len(encoded.tokens), "tokens")
     count = len(encoded.words)
-    for number, words in enumerate(sets):
+    for number, words in enumerate(request.without):
         field = f"options.without[{number}].words"
         if not 0 < len(words) <= count:
             raise InvalidInput(field, f"has {len(words)} entries; it must have from 1 to {count} (the words that the model reads)")
@@ -127,11 +121,6 @@ def _check_attention(request: AttentionRequest) -> None:
         raise InvalidInput(
             "options.attention.layers", f"has {len(request.layers)} entries; it must be empty for a rollout, which uses all layers"
         )
-
-
-def _check_neuron(request: NeuronRequest, session: ExplainSession) -> None:
-    _check_index("options.neuron.layer", request.layer, session.layers, "layers")
-    _check_index("options.neuron.head", request.head, session.heads, "heads")
 
 
 def _check_index(field: str, value: int, count: int, what: str) -> None:

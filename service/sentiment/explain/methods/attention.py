@@ -1,7 +1,7 @@
 """Aggregates attention maps of one text over heads, words or layers. Attention shows where heads look, not what moves the answer. Pure.
 
 Arrays are float32. ``attention`` is [layers, heads, tokens, tokens], without padding. Row i has the weights with which token i reads
-every token, and sums to 1. Layer 0 is next to the embeddings. Values that are not finite stay so.
+every token, and sums to 1. Layer 0 is next to the embeddings. Values that are not finite stay so. Shapes are not checked.
 """
 
 import numpy as np
@@ -14,25 +14,16 @@ Floats = npt.NDArray[np.float32]
 
 def head_mean(attention: Floats) -> Floats:
     """The mean of each layer's heads, [layers, tokens, tokens]; rows still sum to 1."""
-    _check_attention(attention)
     mean: Floats = attention.mean(axis=1)
     return mean
 
 
-def cls_rows(attention: Floats, token: int = 0) -> Floats:
-    """What one token reads in each head, [layers, heads, tokens]: a copy, so that the maps can be freed.
+def cls_rows(attention: Floats) -> Floats:
+    """What the first token, whose last state the classifier reads, reads in each head, [layers, heads, tokens].
 
-    Args:
-        attention: see the module.
-        token: index of the token whose last state the classifier reads.
-
-    Raises:
-        ValueError: there is no such token.
+    A copy, so that the maps can be freed.
     """
-    _check_attention(attention)
-    if not 0 <= token < attention.shape[2]:
-        raise ValueError(f"token must be from 0 to {attention.shape[2] - 1}, got {token}")
-    return attention[:, :, token].copy()
+    return attention[:, :, 0].copy()
 
 
 def units(encoded: Encoded) -> tuple[range, ...]:
@@ -50,13 +41,7 @@ def to_words(maps: Floats, encoded: Encoded) -> Floats:
     Args:
         maps: any number of maps of the text.
         encoded: the tokenized text. ``units`` gives the rows and columns of the result.
-
-    Raises:
-        ValueError: the maps have another number of tokens than the text.
     """
-    count = len(encoded.tokens)
-    if maps.shape[-2:] != (count, count):
-        raise ValueError(f"the shape of the maps must end in [{count}, {count}] for this text, got {list(maps.shape)}")
     merged = units(encoded)
     starts = [unit.start for unit in merged]
     pieces = np.array([[len(unit)] for unit in merged], np.float32)
@@ -85,15 +70,7 @@ def rollout_value_norms(attention: Floats, value_norms: Floats) -> Floats:
     Args:
         attention: see the module.
         value_norms: ||f(x)||, [layers, heads, tokens], not negative.
-
-    Raises:
-        ValueError: the shapes do not match.
     """
-    _check_attention(attention)
-    if value_norms.shape != attention.shape[:3]:
-        raise ValueError(
-            f"value norms must be {list(attention.shape[:3])} like the attention's layers, heads and tokens, got {list(value_norms.shape)}"
-        )
     weighted: Floats = np.einsum("lhij,lhj->lij", attention, value_norms)
     return _rolled(weighted)
 
@@ -109,13 +86,7 @@ def rollout_gradient(attention: Floats, gradients: Floats) -> Floats:
     Args:
         attention: see the module.
         gradients: of the label's logit with respect to each weight, in the shape of ``attention``.
-
-    Raises:
-        ValueError: the shapes do not match.
     """
-    _check_attention(attention)
-    if gradients.shape != attention.shape:
-        raise ValueError(f"gradients must have the shape of the attention, {list(attention.shape)}, got {list(gradients.shape)}")
     tokens = attention.shape[2]
     result = np.zeros((tokens, tokens), np.float32)
     # One layer at a time: the product of all maps would need as much memory as the maps, 144 MiB for 12 x 12 heads and 512 tokens.
@@ -136,8 +107,3 @@ def _rolled(maps: Floats) -> Floats:
         mixed = np.divide(layer, sums, out=np.zeros_like(layer), where=sums != 0) + identity
         result = mixed / mixed.sum(axis=1, keepdims=True) @ result
     return result
-
-
-def _check_attention(attention: Floats) -> None:
-    if attention.ndim != 4 or attention.shape[2] != attention.shape[3] or 0 in attention.shape:
-        raise ValueError(f"attention must be [layers, heads, tokens, tokens], none of them 0, got {list(attention.shape)}")

@@ -19,6 +19,7 @@ Masks: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Result = TypeVar("Result")
 Steps: TypeAlias = Generator[Masks, Floats, Result]
+Ask: TypeAlias = Callable[[Masks], Steps[Floats]]
 
 ROWS_MAX = 32
 # All 2^5 sets fit one batch; sampling would run most of them too.
@@ -157,7 +158,7 @@ class ShapleyValues:
     exact: bool
 
 
-def shapley(n: int, target: Target, samples: int, rng: np.random.Generator, answers: Answers) -> Steps[ShapleyValues]:
+def shapley(n: int, target: Target, samples: int, rng: np.random.Generator, ask: Ask) -> Steps[ShapleyValues]:
     """Distribute the explained logit over the words: Shapley 1953, with orders sampled as in Castro, Gomez and Tejada 2009.
 
     Each order is followed by its reverse (antithetic sampling: Mitchell, Cooper, Frank and Holmes 2022, "Sampling Permutations for Shapley
@@ -169,18 +170,18 @@ def shapley(n: int, target: Target, samples: int, rng: np.random.Generator, answ
         target: what is explained.
         samples: number of orders, at least 1; rounded up to an even number.
         rng: samples the orders.
-        answers: known logits of this text.
+        ask: yields the masks whose logits are not known yet, as ``Answers.ask``, and returns the logits of all.
 
     Raises:
         Enough: if thrown before the first pair of orders is complete. Later the result uses the pairs so far.
     """
     if n <= EXACT_WORDS_MAX:
-        values = yield from _exact(n, target, answers)
+        values = yield from _exact(n, target, ask)
         return ShapleyValues(values, np.zeros(n), permutations=0, exact=True)
     pairs: list[Floats] = []
     try:
         for _ in range(max(1, (samples + 1) // 2)):
-            pair = yield from _pair(rng.permutation(n), target, answers)
+            pair = yield from _pair(rng.permutation(n), target, ask)
             pairs.append(pair)
     except Enough:
         if not pairs:
@@ -195,25 +196,25 @@ def shapley_rows(n: int, samples: int) -> int:
     return int(2**n) if n <= EXACT_WORDS_MAX else 2 + 2 * (n - 1) * ((samples + 1) // 2)
 
 
-def _pair(order: npt.NDArray[np.int64], target: Target, answers: Answers) -> Steps[Floats]:
+def _pair(order: npt.NDArray[np.int64], target: Target, ask: Ask) -> Steps[Floats]:
     """The contribution of each word to the words before it, averaged over an order and its reverse."""
     n = len(order)
     place = np.argsort(order)
     counts = np.arange(n + 1)[:, None]
     # Row i keeps the first i words of the order, row n + 1 + i its last i.
-    logits = yield from answers.ask(np.concatenate([place < counts, place >= n - counts]))
+    logits = yield from ask(np.concatenate([place < counts, place >= n - counts]))
     explained = target.logit(logits)
     forward, backward = np.diff(explained[: n + 1]), np.diff(explained[n + 1 :])
     values: Floats = (forward[place] + backward[::-1][place]) / 2
     return values
 
 
-def _exact(n: int, target: Target, answers: Answers) -> Steps[Floats]:
+def _exact(n: int, target: Target, ask: Ask) -> Steps[Floats]:
     """The sum over all sets: a word adds v(S + word) - v(S) with weight 1 / (n x (n - 1 over |S|))."""
     if n == 0:
         return np.zeros(0)
     masks = (np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(np.bool_)
-    logits = yield from answers.ask(masks)
+    logits = yield from ask(masks)
     weights = np.array([1 / (n * math.comb(n - 1, size)) for size in range(n)])
     sizes = masks.sum(axis=1)
     # A set that has the word counts as S + word, with |S| one smaller. Clipped sizes are never selected.

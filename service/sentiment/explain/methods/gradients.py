@@ -27,13 +27,7 @@ class Path:
 
     @classmethod
     def of(cls, steps: int) -> "Path":
-        """Gauss-Legendre quadrature: exact for polynomials up to degree 2 x steps - 1.
-
-        Raises:
-            ValueError: fewer than one step.
-        """
-        if steps < 1:
-            raise ValueError(f"steps must be at least 1, got {steps}")
+        """Gauss-Legendre quadrature in at least one step: exact for polynomials up to degree 2 x steps - 1."""
         places, weights = np.polynomial.legendre.leggauss(steps)
         return cls(((places + 1) / 2).astype(np.float32), weights / 2)
 

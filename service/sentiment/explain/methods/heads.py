@@ -75,7 +75,7 @@ class HeadEffects:
 
 @dataclass(frozen=True, slots=True)
 class GatePlan:
-    """The rows that measure every head of a model, in batches of at most ``rows_max``. Made by ``gate_plan``.
+    """The rows that measure every head of a model, in batches of at most ``rows_max``.
 
     Iteration yields (head_gate, head_uniform), each [rows, layers, heads]. The rows of all batches are: one unchanged, one with all heads
     uniform, one per head switched off (layer by layer), and one per head made uniform.
@@ -125,17 +125,9 @@ def head_patterns(attention: Floats, encoded: Encoded, texts: Sequence[str], sen
         encoded: the tokens.
         texts: the encoded text, or both texts of a pair.
         sentence: sentence number of each token, [tokens]; -1 for special tokens. The two texts of a pair never share a sentence.
-
-    Raises:
-        ValueError: the shapes do not match.
     """
-    tokens = len(encoded.tokens)
-    if attention.ndim != 4 or attention.shape[2:] != (tokens, tokens):
-        raise ValueError(f"attention must be [layers, heads, {tokens}, {tokens}] for this text, got {list(attention.shape)}")
-    if sentence.shape != (tokens,):
-        raise ValueError(f"sentence must be [{tokens}] for this text, got {list(sentence.shape)}")
     content = _content(encoded)
-    if tokens < TOKENS_MIN or not content.any():
+    if len(encoded.tokens) < TOKENS_MIN or not content.any():
         found = {name: _undefined(name, attention) for name in PATTERNS}
     else:
         found = {name: _share(name, attention, cells) for name, cells in _cells(encoded, texts, sentence).items()}
@@ -152,37 +144,17 @@ def first_order_effects(attention: Floats, gradients: Floats) -> Floats:
     Args:
         attention: [layers, heads, tokens, tokens].
         gradients: of the explained logit with respect to ``attention``, same shape.
-
-    Raises:
-        ValueError: the shapes differ.
     """
-    if attention.ndim != 4 or attention.shape != gradients.shape:
-        shapes = f"{list(attention.shape)} and {list(gradients.shape)}"
-        raise ValueError(f"attention and gradients must both be [layers, heads, tokens, tokens], got {shapes}")
     slopes: Floats = np.einsum("lhij,lhij->lh", attention, gradients, dtype=np.float64).astype(np.float32)
     return -slopes
-
-
-def gate_plan(layers: int, heads: int, rows_max: int) -> GatePlan:
-    """Plan the rows that measure the effect of every head.
-
-    Raises:
-        ValueError: a number is below 1.
-    """
-    for name, value in (("layers", layers), ("heads", heads), ("rows_max", rows_max)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    return GatePlan(layers, heads, rows_max)
 
 
 def effects_from(plan: GatePlan, logits: Floats, target: Target) -> HeadEffects:
     """Compute the measured changes from the logits of all rows of a plan, [rows, labels] in the plan's order.
 
     Raises:
-        ValueError: logits are missing or not finite.
+        ValueError: logits are not finite.
     """
-    if logits.ndim != 2 or len(logits) != plan.rows:
-        raise ValueError(f"logits must be [{plan.rows}, labels] for this plan, got {list(logits.shape)}")
     if not np.isfinite(logits).all():
         raise ValueError(f"logits must be finite, but {np.count_nonzero(~np.isfinite(logits).all(1))} of {plan.rows} rows are not")
     explained = target.logit(logits.astype(np.float64))

@@ -44,11 +44,8 @@ def neuron_view(query: Floats, key: Floats, score: Floats, attention: Floats, *,
         token: index of the query token.
 
     Raises:
-        ValueError: the shapes do not match, ``token`` is out of range, or the highest score of the token is not finite.
+        ValueError: the highest score of the token is not finite.
     """
-    tokens = _check_shapes(query, key, score, attention)
-    if not 0 <= token < tokens:
-        raise ValueError(f"token must be from 0 to {tokens - 1}, got {token}")
     product = query[token].astype(np.float64) * key
     dot = product.sum(1)
     given = score[token].astype(np.float64)
@@ -68,16 +65,6 @@ def neuron_view(query: Floats, key: Floats, score: Floats, attention: Floats, *,
         attention=attention[token].copy(),
         max_abs_error=float(np.abs(softmax - attention[token]).max()),
     )
-
-
-def _check_shapes(query: Floats, key: Floats, score: Floats, attention: Floats) -> int:
-    if query.ndim != 2 or key.shape != query.shape:
-        raise ValueError(f"query and key must both be [tokens, width], got {list(query.shape)} and {list(key.shape)}")
-    square = (len(query), len(query))
-    for name, matrix in (("score", score), ("attention", attention)):
-        if matrix.shape != square:
-            raise ValueError(f"{name} must be {list(square)} for this query, got {list(matrix.shape)}")
-    return len(query)
 
 
 def _softmax(score: npt.NDArray[np.float64], token: int) -> npt.NDArray[np.float64]:

@@ -4,23 +4,13 @@ The generators are driven as those of ``erasure``. But a sentence without a kept
 shorter, and reads as if the sentence had never been written. Erased words of other sentences are masked.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from sentiment.explain.methods.erasure import (
-    Answers,
-    Enough,
-    Floats,
-    Masks,
-    Result,
-    ShapleyValues,
-    Steps,
-    shapley,
-    shapley_rows,
-)
+from sentiment.explain.methods.erasure import Answers, Enough, Floats, Masks, ShapleyValues, Steps, shapley, shapley_rows
 from sentiment.explain.methods.target import Target
 
 # Longer sentences are cut: the tokens to run grow with the square of a sentence's length. The longest studied sentence has 41 words.
@@ -75,7 +65,7 @@ def two_step_shapley(
     """
     n = sentences[-1].stop
     number = np.repeat(np.arange(len(sentences)), [len(words) for words in sentences])
-    among = yield from _part(shapley(len(sentences), target, samples, rng, Answers()), lambda masks: masks[:, number], answers)
+    among = yield from shapley(len(sentences), target, samples, rng, lambda masks: answers.ask(masks[:, number]))
     sizes = np.array([len(words) for words in sentences])
     values, errors = (among.values / sizes)[number], np.full(n, np.inf)
     sampled, valued = [among.permutations], 0
@@ -114,25 +104,9 @@ def tokens_among(lengths: Sequence[tuple[int, int]], samples: int) -> float:
 def _alone(words: range, n: int, target: Target, samples: int, rng: np.random.Generator, answers: Answers) -> Steps[ShapleyValues]:
     """Shapley values of the words of one sentence, with all others erased."""
 
-    def masks_of(masks: Masks) -> Masks:
+    def ask(masks: Masks) -> Steps[Floats]:
         lifted = np.zeros((len(masks), n), np.bool_)
         lifted[:, words.start : words.stop] = masks
-        return lifted
+        return answers.ask(lifted)
 
-    return (yield from _part(shapley(len(words), target, samples, rng, Answers()), masks_of, answers))
-
-
-def _part(steps: Steps[Result], masks_of: Callable[[Masks], Masks], answers: Answers) -> Steps[Result]:
-    """Answer an explanation of some words, or of groups of them, from the answers of the text. ``masks_of``: its masks by words."""
-    try:
-        masks = next(steps)
-        while True:
-            try:
-                logits = yield from answers.ask(masks_of(masks))
-            except Enough as enough:
-                masks = steps.throw(enough)
-            else:
-                masks = steps.send(logits)
-    except StopIteration as end:
-        result: Result = end.value
-        return result
+    return shapley(len(words), target, samples, rng, ask)

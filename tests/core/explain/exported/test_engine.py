@@ -12,7 +12,7 @@ from sentiment.errors import InvalidInput, Unsupported
 from sentiment.explain.budget import Sizes, bytes_most
 from sentiment.explain.engine import Explainer
 from sentiment.explain.methods.evidence import Evidence, Verdict
-from sentiment.explain.methods.heads import gate_plan
+from sentiment.explain.methods.heads import GatePlan
 from sentiment.explain.methods.registry import ERASURE_METHODS, METHODS
 from sentiment.explain.parts import (
     Aggregation,
@@ -87,7 +87,7 @@ def test_one_run_of_the_explain_graph_serves_attention_neuron_heads_and_gradient
 
     assert one_of(parts, Heads).effects is not None
     # And one of each golden text.
-    assert summary.explained_rows == 1 + len(classifier.manifest.golden) + gate_plan(2, 4, 1).rows
+    assert summary.explained_rows == 1 + len(classifier.manifest.golden) + GatePlan(2, 4, 1).rows
 
 
 def test_evidence_comes_from_the_served_graph_and_has_an_agreement(explainer: Explainer) -> None:

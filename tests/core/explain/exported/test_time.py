@@ -12,7 +12,7 @@ from sentiment.explain.engine import Explainer
 from sentiment.explain.engine.maps import Map, map_tiles
 from sentiment.explain.engine.runs import Pace
 from sentiment.explain.methods.evidence import Evidence
-from sentiment.explain.methods.heads import gate_plan
+from sentiment.explain.methods.heads import GatePlan
 from sentiment.explain.methods.registry import METHODS
 from sentiment.explain.parts import (
     AttentionRequest,
@@ -251,7 +251,7 @@ def test_the_effects_of_heads_are_estimated_without_time_to_measure_them(explain
     found = one_of(parts, Heads)
     assert found.effects is None
     assert np.abs(found.first_order).max() > 0
-    rows = gate_plan(2, 4, 1).rows
+    rows = GatePlan(2, 4, 1).rows
     assert f"are estimated, not measured: {rows} rows take about 0.0" in _noted(summary.notes, "the effects of heads")
     assert one_of(explained_in(asked, 1.0)[0], Heads).effects is not None
 

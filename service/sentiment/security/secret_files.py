@@ -1,14 +1,46 @@
-"""What a file of bearer tokens says: for the server that knows them, and for the client that sends one. Pure."""
+"""Files of tokens, certificates and keys: for the server that knows the tokens, and for the client that sends one."""
 
 import codecs
 import re
 from collections.abc import Iterator
+from pathlib import Path
+
+from sentiment.errors import BadSettings
+
+# A certificate chain has a few kilobytes; all authorities of the web together have 250 kB.
+FILE_BYTES_MAX = 2**20
 
 # The characters of a token.
 TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 CHARACTERS = "a token may have only A-Z a-z 0-9 - . _ ~ + / and = at its end"
 # A longer token would leave no room for other headers.
 CHARACTERS_MAX = 4096
+
+
+def content_of(path: Path, named: str) -> bytes:
+    """The content of a small file. ``named``: the file in messages.
+
+    Raises:
+        BadSettings: it cannot be read, or is too large.
+    """
+    try:
+        with path.open("rb") as opened:
+            content = opened.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise BadSettings(f"{named}: cannot be read: {error.strerror or error}") from error
+    if len(content) > FILE_BYTES_MAX:
+        raise BadSettings(f"{named}: has more bytes than the limit of {FILE_BYTES_MAX}")
+    return content
+
+
+def files_of(path: Path) -> list[Path]:
+    """The file, or those of a folder, sorted. Subfolders and names that begin with a dot are skipped, as mounted secrets have them."""
+    return sorted(file for file in path.iterdir() if file.name[0] != "." and file.is_file()) if path.is_dir() else [path]
+
+
+def no_password() -> str:
+    """Refuse an encrypted key. Without this callback OpenSSL would prompt for a password on the terminal."""
+    raise ValueError("the key is encrypted")
 
 
 def tokens_of(name: str, content: bytes, characters_min: int = 1) -> Iterator[str]:
