@@ -65,7 +65,7 @@ class GraphSpec(_Part):
     # The greatest difference between a logit of the golden set on this machine and the recorded one.
     tolerance: float = Field(gt=0)
     # Of a classify graph: whether its int8 products fit into the pairs of 16 bits that x86 without VNNI adds them in. False for one without
-    # such products. None: the manifest is of 0.2.0 or older, and the graph's metadata tell.
+    # such products. None: the manifest is older than 0.2.0, and the graph's metadata tell.
     pairs_fit: bool | None = None
 
 
