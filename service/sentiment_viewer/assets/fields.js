@@ -85,8 +85,8 @@ export function quietButton(text, click) {
 }
 
 /**
- * A button that shows all rows of a table, or only the first ones again: {element, all(): whether all are shown, of(count): how many of so
- * many rows to show}.
+ * A button that shows all rows of a table, or only the first ones again: {element, all(): whether all are shown, of(count): how many of
+ * that number of rows to show}.
  *
  * @param {string} fewer what it says while all are shown.
  * @param {function} more (count) what it says before.

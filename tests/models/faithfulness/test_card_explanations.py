@@ -41,7 +41,7 @@ def test_the_command_writes_what_was_measured_into_the_card(bundle: Path, tmp_pa
 
     assert str(bundle / "MODEL_CARD.md") in capsys.readouterr().out
     assert read_record(bundle) == Record(explanations=study, attention_tests=trained(0.1))
-    # What is not measured anew is kept.
+    # What is not measured again is kept.
     tested.write_text(trained(0.3).model_dump_json())
     assert main(["card", str(bundle), "--attention-tests", str(tested)]) == 0
     assert read_record(bundle) == Record(explanations=study, attention_tests=trained(0.3))
