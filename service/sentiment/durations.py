@@ -1,4 +1,4 @@
-"""Times that users give: which numbers of seconds are one. Imports nothing but Python's own."""
+"""Checks durations that users give: which numbers of seconds are valid. Imports nothing but Python's own."""
 
 from numbers import Real
 

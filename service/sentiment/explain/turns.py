@@ -80,8 +80,8 @@ class Account:
 class _Lane(Generic[E]):
     share: float
     entries: list[E] = field(default_factory=list)
-    # Seconds of work by caller, as long as the caller has an entry. Nobody who can go on has less than ``reached_s``: who comes, or whose
-    # reader was behind, has no claim on the past.
+    # Seconds of work by caller, as long as the caller has an entry. At least ``reached_s`` for every caller that can go on: one that has
+    # just come, or whose reader was behind, does not get the time back in which it had no turn.
     used_s: dict[str, float] = field(default_factory=dict)
     reached_s: float = 0.0
     # What works now.
