@@ -80,6 +80,16 @@ def test_a_study_says_what_was_approved() -> None:
             "texts too short": of_attention(tau_gradient={}, tau_loo={}, randomisation=None),
             "another architecture": of_attention(**unmeasured),
             "patterns": "\n".join(map(str, tables.patterns(heads()).rows)),
+            "notes of the page": "\n\n".join(
+                table.note
+                for table in (
+                    *(make(dataset(), OPERATORS[0]) for make in (tables.faithfulness, tables.more_faithfulness)),
+                    *(make(dataset(), OPERATORS) for make in (tables.comparisons, tables.verdicts)),
+                    tables.costs(dataset()),
+                    tables.heads(heads()),
+                    tables.patterns(heads()),
+                )
+            ),
         },
     )
 
