@@ -79,7 +79,9 @@ class Totals(Collector):
             if family.name.startswith("process_"):
                 own = {"executor": family.samples}
                 apart = own | {name: found.get(family.name, []) for name, found in others.items()}
-                family.samples = [_named(sample, name) for name, samples in apart.items() for sample in samples]
+                family.samples = [
+                    sample._replace(labels={**sample.labels, "process": name}) for name, samples in apart.items() for sample in samples
+                ]
             else:
                 family.samples = [self._summed(sample) for sample in family.samples]
             yield family
@@ -107,10 +109,6 @@ def _series(sample: Sample) -> Series:
 
 def _is_of(model: str, series: Series) -> bool:
     return ("model", model) in series[1]
-
-
-def _named(sample: Sample, process: str) -> Sample:
-    return sample._replace(labels={**sample.labels, "process": process})
 
 
 def _process(pid: int) -> dict[str, list[Sample]]:

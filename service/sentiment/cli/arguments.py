@@ -5,7 +5,6 @@ import math
 import os
 import re
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +124,6 @@ def parsing_of(options: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments for a Reading of delimited text, its encoding and spreadsheets."""
     delimiter = {"tab": "\t", "\\t": "\t"}.get(options.delimiter, options.delimiter)
     return {"delimiter": delimiter, "encoding": options.encoding, "quotes": not options.no_quotes, "sheet": options.sheet}
-
-
-def options_as(kind: Any, options: argparse.Namespace, /, **others: Any) -> Any:  # Any: a dataclass, its values, and one of it
-    """The options of a command as its dataclass: each field is the option of its name, but for ``others``."""
-    return kind(**{each.name: others[each.name] if each.name in others else getattr(options, each.name) for each in fields(kind)})
 
 
 def bundles_of(given: str | None = None) -> tuple[Path, ...]:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sentiment.cli.arguments import add_model, add_reading, bundles_of, options_as, reading_of
+from sentiment.cli.arguments import add_model, add_reading, bundles_of, reading_of
 from sentiment.files.output import beside
 from sentiment.files.progress import TextProgress
 from sentiment.files.standard_streams import need_standard_output
@@ -40,13 +40,13 @@ def add_evaluate(commands: Any) -> None:  # Any: argparse names the type of its 
 
 def _run(options: argparse.Namespace) -> int:
     from sentiment.observability import logs  # noqa: PLC0415  # only model runs write logs
-    from sentiment_tools.watch.evaluate import Task, evaluate  # noqa: PLC0415  # as above
+    from sentiment_tools.watch.evaluate import evaluate  # noqa: PLC0415  # as above
 
     need_standard_output(options.json)
     logs.configure("warning", "text")
     progress = TextProgress()
-    task = options_as(Task, options, reading=reading_of(options), bundles=bundles_of(options.bundles))
-    shown = evaluate(task, progress.advance)
+    options.reading, options.bundles = reading_of(options), bundles_of(options.bundles)
+    shown = evaluate(options, progress.advance)
     progress.close()
     print(visible_lines(shown), file=beside(options.json))
     return 0

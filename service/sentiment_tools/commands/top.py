@@ -38,14 +38,15 @@ def _interval(value: str) -> float:
 
 def _run(options: argparse.Namespace) -> int:
     from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # importing gRPC takes 0.1 s
-    from sentiment_tools.top.run import Job, once  # noqa: PLC0415  # as above
+    from sentiment_tools.top.run import once  # noqa: PLC0415  # as above
+    from sentiment_tools.top.scrape import Scraper  # noqa: PLC0415  # as above
 
     if options.address and options.target:
         raise BadSettings(f"give the server once: {options.target} or {options.address}")
-    job = Job(options.target or options.address or DEFAULT, options.interval, Credentials(**credentials_of(options)))
     need_standard_output()
+    scraper = Scraper(options.target or options.address or DEFAULT, Credentials(**credentials_of(options)))
     if options.once:
-        print(once(job))
+        print(once(scraper, options.interval))
         return 0
     if not sys.stdout.isatty():
         raise BadSettings("standard output is not a terminal; --once prints a plain reading")
@@ -53,5 +54,5 @@ def _run(options: argparse.Namespace) -> int:
         from sentiment_tools.top.screen import show  # noqa: PLC0415  # --once needs no extra
     except ModuleNotFoundError as error:
         raise BadSettings(f"module {error.name} is missing: run pip install 'sentiment-service[top]', or use --once") from error
-    show(job)
+    show(scraper, options.interval)
     return 0

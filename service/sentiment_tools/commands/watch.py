@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sentiment.cli.arguments import add_model, add_reading, bundles_of, count, options_as, reading_of
+from sentiment.cli.arguments import add_model, add_reading, bundles_of, count, reading_of
 from sentiment.files.output import beside
 from sentiment.files.progress import TextProgress
 from sentiment.files.standard_streams import need_standard_output
@@ -54,15 +54,13 @@ def add_watch(commands: Any) -> None:  # Any: argparse names the type of its sub
 
 def _run(options: argparse.Namespace) -> int:
     from sentiment.observability import logs  # noqa: PLC0415  # only model runs write logs
-    from sentiment_tools.watch.run import Job, run  # noqa: PLC0415  # as above
+    from sentiment_tools.watch.run import run  # noqa: PLC0415  # as above
 
     need_standard_output(options.json, options.html)
     logs.configure("warning", "text")
     progress = TextProgress()
-    shown, drifted = run(
-        options_as(Job, options, reading=reading_of(options), bundles=bundles_of(options.bundles), window_texts=options.window),
-        progress.advance,
-    )
+    options.reading, options.bundles = reading_of(options), bundles_of(options.bundles)
+    shown, drifted = run(options, progress.advance)
     progress.close()
     print(visible_lines(shown), file=beside(options.json, options.html))
     return DRIFTED if drifted else 0

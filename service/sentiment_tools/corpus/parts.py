@@ -101,7 +101,7 @@ def _parquet(number: int, source: Source, column: str, beside: Mapping[str, str]
                 if key_of(names, name, source.shown, option) != name:
                     raise BadFile(f"{source.shown}: a column of a Parquet file is chosen by its name, got {name!r}")
             kind = file.schema_arrow.field(column).type
-            if not _is_text(kind):
+            if (kind.value_type if pyarrow.types.is_dictionary(kind) else kind) not in TEXTS:
                 raise BadFile(f"{source.shown}: column {column!r} must hold strings, got {kind}")
             paths = [file.metadata.schema.column(place).path for place in range(file.metadata.num_columns)]
             # Kept columns are held in memory too. A column of structs is stored as several columns.
@@ -118,7 +118,3 @@ def _parquet(number: int, source: Source, column: str, beside: Mapping[str, str]
             end = min(rows, start + each)
             yield Part(number, source.uri, source.kind, first + start, first + end, size * (end - start) // max(1, rows))
         first += rows
-
-
-def _is_text(kind: pyarrow.DataType) -> bool:
-    return (kind.value_type if pyarrow.types.is_dictionary(kind) else kind) in TEXTS

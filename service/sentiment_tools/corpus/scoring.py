@@ -1,9 +1,8 @@
 """Classifies the rows of a part in this process, as a server does, and makes a table of the answers. Does not know Ray."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pyarrow
@@ -113,32 +112,25 @@ def _answers(items: Sequence[Text | Targeted], job: Job, classifier: OfflineClas
 def _batch(part: Part, chunk: Chunk, answers: Sequence[Classification | str], job: Job) -> pyarrow.RecordBatch:
     good = [answer if isinstance(answer, Classification) else None for answer in answers]
 
-    def column(read: Callable[[Classification], object], kind: pyarrow.DataType) -> pyarrow.Array:
-        return pyarrow.array([None if found is None else read(found) for found in good], kind)
-
     columns = {
         "file": pyarrow.array([shown(part.uri)] * len(answers), pyarrow.string()),
         "position": pyarrow.array(chunk.positions, pyarrow.int64()),
         **{name: chunk.kept[name] for name in job.keep},
-        "label": column(lambda found: found.label, pyarrow.string()),
-        "score": column(lambda found: found.score, pyarrow.float32()),
-        "abstain": column(lambda found: found.abstain, pyarrow.bool_()),
-        "mixed": column(lambda found: found.mixed, pyarrow.bool_()),
-        **{f"{SCORE}{label}": column(partial(_score, label), pyarrow.float32()) for label in job.labels},
-        "tokens": column(lambda found: found.tokens, pyarrow.int32()),
-        "truncated": column(lambda found: found.truncated, pyarrow.bool_()),
-        "language_suspect": column(lambda found: found.language_suspect, pyarrow.bool_()),
+        "label": pyarrow.array([found and found.label for found in good], pyarrow.string()),
+        "score": pyarrow.array([found and found.score for found in good], pyarrow.float32()),
+        "abstain": pyarrow.array([found and found.abstain for found in good], pyarrow.bool_()),
+        "mixed": pyarrow.array([found and found.mixed for found in good], pyarrow.bool_()),
+        **{f"{SCORE}{label}": pyarrow.array([found and found.scores[label] for found in good], pyarrow.float32()) for label in job.labels},
+        "tokens": pyarrow.array([found and found.tokens for found in good], pyarrow.int32()),
+        "truncated": pyarrow.array([found and found.truncated for found in good], pyarrow.bool_()),
+        "language_suspect": pyarrow.array([found and found.language_suspect for found in good], pyarrow.bool_()),
         **_parts(good, job),
-        "model": column(lambda _: job.model, pyarrow.string()),
-        "model_digest": column(lambda _: job.digest, pyarrow.string()),
+        "model": pyarrow.array([found and job.model for found in good], pyarrow.string()),
+        "model_digest": pyarrow.array([found and job.digest for found in good], pyarrow.string()),
         "error": pyarrow.array([answer if isinstance(answer, str) else None for answer in answers], pyarrow.string()),
     }
     gaps = GAPS | ({"sentences_total": int} if job.sentences else {})
     return pyarrow.RecordBatch.from_pydict(columns).replace_schema_metadata(for_pandas(gaps))
-
-
-def _score(label: str, found: Classification) -> float:
-    return found.scores[label]
 
 
 def _parts(good: Sequence[Classification | None], job: Job) -> dict[str, pyarrow.Array]:

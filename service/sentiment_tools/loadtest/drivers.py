@@ -30,23 +30,17 @@ class LoadFailed(SentimentError):
 
 
 @dataclass(frozen=True, slots=True)
-class Stages:
-    """Seconds of a call in the server's stages, as the server reports them."""
-
-    tokenize_s: float
-    queue_s: float
-    run_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
-    """How a call ended: the name of its status code, the server's message if it is not OK, and counts from the answer."""
+    """How a call ended: the name of its status code, the server's message if it is not OK, and counts from the answer.
+
+    ``stages_s``: of the call in the server's stages tokenize, queue and run, if the server reports them.
+    """
 
     code: str
     message: str = ""
     texts_ok: int = 0
     tokens: int = 0
-    stages: Stages | None = None
+    stages_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +60,8 @@ class Target:
             ValueError: the address is not valid.
             BadSettings: a credentials file cannot be used.
         """
-        credentials, options = (
-            self.credentials.for_grpc(),
-            CHANNEL_OPTIONS + channel_arguments(self.address, self.credentials.token_in_clear),
-        )
+        credentials = self.credentials.for_grpc()
+        options = CHANNEL_OPTIONS + channel_arguments(self.address, self.credentials.token_in_clear)
         if credentials is None:
             return grpc.aio.insecure_channel(self.address, options)
         return grpc.aio.secure_channel(self.address, credentials, options)

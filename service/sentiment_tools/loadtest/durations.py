@@ -61,11 +61,3 @@ class Durations:
         """Encode in HdrHistogram's V2 format, compressed and in base64, which HdrHistogram tools in other languages can read."""
         encoded: bytes = self._histogram.encode()
         return encoded.decode()
-
-
-def of(seconds: Iterable[float]) -> Durations:
-    """The histogram of some durations."""
-    durations = Durations()
-    for each in seconds:
-        durations.record(each)
-    return durations

@@ -11,7 +11,7 @@ import aiohttp
 
 from sentiment.errors import BadSettings
 from sentiment.security.client_credentials import may_send_token
-from sentiment_tools.loadtest.drivers import CONNECT_S_MAX, Answer, LoadFailed, Stages, Target
+from sentiment_tools.loadtest.drivers import CONNECT_S_MAX, Answer, LoadFailed, Target
 from sentiment_tools.loadtest.mix import BULK, Call
 from sentiment_tools.loadtest.results import OK
 
@@ -100,10 +100,6 @@ def _answer_of(values: Mapping[str, Any]) -> Answer:
     if not isinstance(prediction["score"], float | int) or not isinstance(prediction["label"], str):
         raise TypeError("prediction.label must be a string and prediction.score a number")
     timing = values.get("timing")
-    stages = Stages(*(_seconds(timing.get(name, "0s")) for name in ("tokenize", "queue", "run"))) if timing else None
-    return Answer(OK, texts_ok=1, tokens=int(values.get("tokens", 0)), stages=stages)
-
-
-def _seconds(duration: str) -> float:
-    """Seconds of a protobuf Duration in JSON, such as 0.0031s."""
-    return float(duration.removesuffix("s"))
+    # Each a protobuf Duration in JSON, such as 0.0031s.
+    stages_s = tuple(float(timing.get(name, "0s").removesuffix("s")) for name in ("tokenize", "queue", "run")) if timing else ()
+    return Answer(OK, texts_ok=1, tokens=int(values.get("tokens", 0)), stages_s=stages_s)

@@ -11,22 +11,18 @@ def open_driver(target: Target, stream: bool) -> Driver:
         LoadFailed: the address is not valid, or a credentials file cannot be used.
     """
     try:
-        return _driver(target, stream)
+        if target.protocol == "http":
+            from sentiment_tools.loadtest.http_driver import HttpDriver  # noqa: PLC0415  # a process loads only the driver that it uses
+
+            return HttpDriver(target)
+        if target.protocol == "oip":
+            from sentiment_tools.loadtest.oip_driver import OipDriver  # noqa: PLC0415  # as above
+
+            return OipDriver(target)
+        from sentiment_tools.loadtest.grpc_driver import GrpcDriver  # noqa: PLC0415  # as above
+
+        return GrpcDriver(target, stream)
     except ValueError as error:
         raise LoadFailed(f"target {target.address!r} is not a valid address: {error}") from error
     except BadSettings as error:
         raise LoadFailed(str(error)) from error
-
-
-def _driver(target: Target, stream: bool) -> Driver:
-    if target.protocol == "http":
-        from sentiment_tools.loadtest.http_driver import HttpDriver  # noqa: PLC0415  # a process loads only the driver that it uses
-
-        return HttpDriver(target)
-    if target.protocol == "oip":
-        from sentiment_tools.loadtest.oip_driver import OipDriver  # noqa: PLC0415  # as above
-
-        return OipDriver(target)
-    from sentiment_tools.loadtest.grpc_driver import GrpcDriver  # noqa: PLC0415  # as above
-
-    return GrpcDriver(target, stream)

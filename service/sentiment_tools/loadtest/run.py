@@ -9,10 +9,9 @@ import platform
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,46 +48,6 @@ class Found:
     points: tuple[Point, ...]
     search: Search | None = None
     lost: str = ""
-
-
-class Tester:
-    """Holds loads with one fleet, reports progress and keeps the measurements."""
-
-    def __init__(self, fleet: Fleet, progress: Progress, warm_up_s: float, held_s: Callable[[Law | int], float]) -> None:
-        self._fleet, self._progress, self._warm_up_s, self._held_s = fleet, progress, warm_up_s, held_s
-        self._points: list[Point] = []
-
-    async def test(self, loads: Sequence[Law | int], slo: Slo | None) -> Found:
-        """Hold each load. With ``slo``, search the highest rate of the first load, a law. Earlier loads are kept if the client fails."""
-        search = None
-        try:
-            if slo is not None:
-                search = await self._search(loads[0], slo)
-            else:
-                for load in loads:
-                    if not self._fleet.stopped:
-                        await self._hold(load)
-        except LoadFailed as error:
-            if not self._points:
-                raise
-            return Found(tuple(self._points), lost=str(error))
-        return Found(tuple(self._points), search)
-
-    async def _hold(self, load: Law | int) -> Point:
-        name = f"{load} callers" if isinstance(load, int) else f"{load.rate:.4g} calls/s"
-        seconds = self._held_s(load)
-        self._progress.begin(name, seconds)
-        point = await self._fleet.measure(load, seconds, self._warm_up_s)
-        self._progress.end(point)
-        self._points.append(point)
-        return point
-
-    async def _search(self, law: Law | int, slo: Slo) -> Search | None:
-        assert not isinstance(law, int)
-        capacity = await self._hold(CAPACITY_CALLERS)
-        if self._fleet.stopped:
-            return None
-        return await find_slo(lambda rate: self._hold(law.scaled_to(rate)), capacity.answered_per_s, slo)
 
 
 def run(options: argparse.Namespace, credentials: Credentials) -> int:
@@ -183,7 +142,9 @@ def _mix(options: argparse.Namespace) -> Mix:
 async def _test(
     options: argparse.Namespace, target: Target, laws: list[Law | int], mix: Mix, texts: list[str], slo: Slo
 ) -> tuple[Found, dict[str, str]]:
+    """Hold each load, or search the highest rate of the only one, a law. Earlier loads are kept if the client fails."""
     progress = Progress()
+    points: list[Point] = []
     fleet = Fleet(
         target,
         mix,
@@ -195,6 +156,19 @@ async def _test(
         open_max=options.open_max or OPEN_MAX,
         on_second=progress.second,
     )
+
+    async def hold(load: Law | int) -> Point:
+        seconds = _held_s(options, slo, load)
+        progress.begin(f"{load} callers" if isinstance(load, int) else f"{load.rate:.4g} calls/s", seconds)
+        points.append(await fleet.measure(load, seconds, options.warm_up))
+        progress.end(points[-1])
+        return points[-1]
+
+    async def search(law: Law | int) -> Search | None:
+        assert not isinstance(law, int)
+        capacity = await hold(CAPACITY_CALLERS)
+        return None if fleet.stopped else await find_slo(lambda rate: hold(law.scaled_to(rate)), capacity.answered_per_s, slo)
+
     async with fleet:
         # The first Ctrl-C ends the load and prints the result; the second aborts.
         loop = asyncio.get_running_loop()
@@ -206,9 +180,19 @@ async def _test(
 
         with suppress(NotImplementedError):
             loop.add_signal_handler(signal.SIGINT, stop)
-        tester = Tester(fleet, progress, options.warm_up, partial(_held_s, options, slo))
         facts = _facts(options, fleet, len(texts))
-        return await tester.test(laws, slo if options.find_slo else None), facts
+        try:
+            if options.find_slo:
+                found = await search(laws[0])
+                return Found(tuple(points), found), facts
+            for load in laws:
+                if not fleet.stopped:
+                    await hold(load)
+        except LoadFailed as error:
+            if not points:
+                raise
+            return Found(tuple(points), lost=str(error)), facts
+        return Found(tuple(points)), facts
 
 
 def _held_s(options: argparse.Namespace, slo: Slo, load: Law | int) -> float:

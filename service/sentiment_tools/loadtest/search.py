@@ -5,9 +5,9 @@ Pure: decides from earlier measurements which rate to hold next; how a rate is h
 
 import math
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -122,36 +122,6 @@ class Search:
         }
 
 
-@dataclass(slots=True)
-class _Tally:
-    """The verdicts of the measurements of one rate. Measurements with too few calls are added up until they give a verdict."""
-
-    counts: Counter[Verdict] = field(default_factory=Counter)
-    judged: int = 0
-    in_time: int = 0
-
-    def add(self, point: Point, slo: Slo) -> None:
-        verdict = slo.verdict(point)
-        if verdict is Verdict.TOO_FEW:
-            self.judged, self.in_time = self.judged + point.judged, self.in_time + point.in_time
-            verdict = slo.of_calls(self.judged, self.in_time)
-            if verdict is not Verdict.TOO_FEW:
-                self.judged = self.in_time = 0
-        self.counts[verdict] += 1
-
-    @property
-    def met(self) -> int:
-        return self.counts[Verdict.MET]
-
-    @property
-    def missed(self) -> int:
-        return self.counts[Verdict.MISSED]
-
-    @property
-    def limited(self) -> int:
-        return self.counts[Verdict.CLIENT_LIMITED]
-
-
 Steps = Generator[float, Point, Search]
 """Yields the next rate to hold, in calls per second; takes the measurement; returns the result."""
 
@@ -201,19 +171,33 @@ def steps(capacity: float, slo: Slo, resolution: float = RESOLUTION, points_max:
     tallies = _tallied(points, slo)
     low, high = _border(tallies)
     settled = math.isfinite(high) and not _next_rate(tallies, least, resolution)
-    missed_rate = high if math.isfinite(high) and tallies[high].missed else 0.0
+    missed_rate = high if math.isfinite(high) and tallies[high][Verdict.MISSED] else 0.0
     knee = find_knee([point for point in points if not point.interrupted], slo.percentile)
     why = (_why_rate(points, tallies, slo, settled), *_doubts(points, tallies, slo, resolution), knee.why)
     capacity = capacity or max((point.answered_per_s for point in points), default=0.0)
     return Search(slo, capacity, low, missed_rate, knee, tuple(points), why)
 
 
+# How many measurements of one rate gave each verdict.
+_Tally = Counter[Verdict]
+
+
 def _tallied(points: Sequence[Point], slo: Slo) -> dict[float, _Tally]:
-    tallies: dict[float, _Tally] = {}
+    """The tally of each rate. Measurements with too few calls are added up until they give a verdict."""
+    tallies = defaultdict[float, _Tally](Counter)
+    # The judged calls of a rate without a verdict, and those in time.
+    few = defaultdict[float, tuple[int, int]](lambda: (0, 0))
     for point in points:
         # An interrupted load gives no verdict.
-        if not point.interrupted:
-            tallies.setdefault(point.offered_per_s, _Tally()).add(point, slo)
+        if point.interrupted:
+            continue
+        rate, verdict = point.offered_per_s, slo.verdict(point)
+        if verdict is Verdict.TOO_FEW:
+            few[rate] = (few[rate][0] + point.judged, few[rate][1] + point.in_time)
+            verdict = slo.of_calls(*few[rate])
+            if verdict is not Verdict.TOO_FEW:
+                del few[rate]
+        tallies[rate][verdict] += 1
     return tallies
 
 
@@ -223,15 +207,17 @@ def _border(tallies: Mapping[float, _Tally]) -> tuple[float, float]:
     Noise makes verdicts contradict each other, so the border is where the fewest measurements contradict it; of equally good borders
     the lowest. A rate above it that the client could not offer is an upper bound like a rate that missed the objective.
     """
-    rates = sorted(rate for rate, tally in tallies.items() if tally.met or tally.missed)
-    wrong = least = sum(tally.met for tally in tallies.values())
+    rates = sorted(rate for rate, tally in tallies.items() if tally[Verdict.MET] or tally[Verdict.MISSED])
+    wrong = least = sum(tally[Verdict.MET] for tally in tallies.values())
     place = 0
     for number, rate in enumerate(rates, 1):
-        wrong += tallies[rate].missed - tallies[rate].met
+        wrong += tallies[rate][Verdict.MISSED] - tallies[rate][Verdict.MET]
         if wrong < least:
             least, place = wrong, number
     low = rates[place - 1] if place else 0.0
-    return low, min([*rates[place:], *(rate for rate, tally in tallies.items() if tally.limited and rate > low)], default=math.inf)
+    return low, min(
+        [*rates[place:], *(rate for rate, tally in tallies.items() if tally[Verdict.CLIENT_LIMITED] and rate > low)], default=math.inf
+    )
 
 
 def _next_rate(tallies: Mapping[float, _Tally], least: float, resolution: float) -> float:
@@ -243,24 +229,25 @@ def _next_rate(tallies: Mapping[float, _Tally], least: float, resolution: float)
         return high / 2
     if low and high / low > 1 + resolution:
         return math.sqrt(low * high)
-    if low and tallies[low].met < TIMES:
+    if low and tallies[low][Verdict.MET] < TIMES:
         return low
-    if tallies[high].missed + tallies[high].limited < TIMES:
+    if tallies[high][Verdict.MISSED] + tallies[high][Verdict.CLIENT_LIMITED] < TIMES:
         return high
     return 0.0
 
 
 def _why_rate(points: Sequence[Point], tallies: Mapping[float, _Tally], slo: Slo, settled: bool) -> str:
     low, high = _border(tallies)
-    missed = math.isfinite(high) and tallies[high].missed
+    missed = math.isfinite(high) and tallies[high][Verdict.MISSED]
     if not low and not missed:
         return f"it is not known whether any rate meets {slo}: no complete load gives a verdict"
     if not low:
         share = statistics.median(point.share_in_time for point in points if point.offered_per_s == high)
         return f"no rate meets {slo}: at {high:.4g} calls/s, the lowest rate with a verdict, {share:.1%} of the calls were answered in time"
-    held = f"{low:.4g} calls/s met {slo} in {tallies[low].met} of {tallies[low].met + tallies[low].missed} measurements"
+    met, of_low = tallies[low][Verdict.MET], tallies[low][Verdict.MET] + tallies[low][Verdict.MISSED]
+    held = f"{low:.4g} calls/s met {slo} in {met} of {of_low} measurements"
     if missed:
-        held += f", {high:.4g} calls/s missed it in {missed} of {tallies[high].met + missed}"
+        held += f", {high:.4g} calls/s missed it in {missed} of {tallies[high][Verdict.MET] + missed}"
     else:
         held += "; no higher rate is known to miss it"
     return held + ("" if settled else f"; after {len(points)} measurements the border is not settled")
@@ -271,7 +258,7 @@ def _doubts(points: Sequence[Point], tallies: Mapping[float, _Tally], slo: Slo, 
     low, high = _border(tallies)
     found = []
     limited = [point.client_limited for point in points if point.offered_per_s == high and slo.verdict(point) is Verdict.CLIENT_LIMITED]
-    if limited and not tallies[high].missed:
+    if limited and not tallies[high][Verdict.MISSED]:
         found.append(f"client limited at {high:.4g} calls/s ({limited[0]}): whether the server meets it above {low:.4g} is not known")
     if points and slo.verdict(points[-1]) is Verdict.GONE:
         found.append(f"the search ended at {points[-1].offered_per_s:.4g} calls/s, because the server was gone (all UNAVAILABLE)")

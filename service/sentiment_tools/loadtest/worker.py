@@ -231,8 +231,7 @@ class Run:
         if not ok:
             return
         group.latency.record(latency_s)
-        if answer.stages is not None:
-            known = (answer.stages.tokenize_s, answer.stages.queue_s, answer.stages.run_s)
+        if known := answer.stages_s:
             for name, seconds in zip(STAGES, (*known, latency_s - sum(known)), strict=True):
                 part.stages[name].record(seconds)
 

@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sentiment.batching.cost import CostTable, Shape
 from sentiment.batching.layout import Layout, Packed, Padded
@@ -174,11 +174,6 @@ def read_machine(path: Path) -> Machine:
         return machine
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise BadSettings(f"{path}: not a cost file from a server's cache_dir or from --save: {error}") from error
-
-
-def changed(machine: Machine, **given: Any) -> Machine:  # fields of several types
-    """A copy with some fields changed; None keeps a field."""
-    return replace(machine, **{name: value for name, value in given.items() if value is not None})
 
 
 def _check(machine: Machine) -> None:

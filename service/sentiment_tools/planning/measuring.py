@@ -69,9 +69,9 @@ def measure_loaded(loaded: Loaded, seconds: float) -> Machine:
     begun_at = time.monotonic()
     # In turns: on a machine whose speed varies, one measurement after the other would not be comparable.
     while time.monotonic() < begun_at + seconds or not token_s:
-        alone += _run_all(loaded, loaded.runners[:1], shapes, _nothing)[0]
-        rested += _run_all(loaded, loaded.runners[:1], [shape for shape in shapes if shape[0] == 1], _nothing, REST_S)[0]
-        together += _run_all(loaded, loaded.runners, shapes, _nothing)[0]
+        alone += _run_all(loaded, loaded.runners[:1], shapes)[0]
+        rested += _run_all(loaded, loaded.runners[:1], [shape for shape in shapes if shape[0] == 1], rest_s=REST_S)[0]
+        together += _run_all(loaded, loaded.runners, shapes)[0]
         token_s.append(_run_all(loaded, loaded.runners, shapes, lambda: _token_s(loaded.classifier))[1])
     points, in_company = _typical(alone), _typical(together)
     crowding = math.exp(statistics.fmean(math.log(in_company[shape] / points[shape]) for shape in shapes))
@@ -110,12 +110,8 @@ def _pace(ratios: Sequence[tuple[float, float]]) -> tuple[float, ...]:
     return tuple(pace[1:])
 
 
-def _nothing() -> float:
-    return 0.0
-
-
 def _run_all(
-    loaded: Loaded, runners: Sequence[Runner], shapes: Sequence[Shape], beside: Callable[[], float], rest_s: float = 0.0
+    loaded: Loaded, runners: Sequence[Runner], shapes: Sequence[Shape], beside: Callable[[], float] = lambda: 0.0, rest_s: float = 0.0
 ) -> tuple[list[_Ran], float]:
     """Let each runner run all shapes repeatedly, in its own order. Returns the runs, and the result of ``beside``."""
     ends_at = time.monotonic() + SLICE_S

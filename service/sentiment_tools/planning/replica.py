@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from random import Random
 
 from sentiment.batching.cost import CostTable
@@ -121,7 +122,7 @@ class Replica:
     def advance(self) -> None:
         """Process the event at ``next_at``."""
         at = self.next_at
-        run = min(self._runs, key=_ends_at, default=None)
+        run = min(self._runs, key=attrgetter("ends_at"), default=None)
         if run is not None and run.ends_at <= at:
             self._end(run)
         elif self._sent and self._sent[0][0] <= at:
@@ -246,7 +247,3 @@ class Replica:
 
     def _answer(self, call: _Call, at: float) -> None:
         self._ledger.answered(call.number, self._work(call.taker, at, self._turns.answer_s, self._beside_s))
-
-
-def _ends_at(run: _Run) -> float:
-    return run.ends_at

@@ -5,9 +5,10 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from multiprocessing import get_context
 from typing import Any
 
@@ -18,7 +19,7 @@ from sentiment.model.cores import cores_granted
 from sentiment_tools.planning import report
 from sentiment_tools.planning.cautions import cautions
 from sentiment_tools.planning.closed_loop import Capacity, callers_of, capacity_of, corrected
-from sentiment_tools.planning.machine import Machine, changed, counted, read_machine
+from sentiment_tools.planning.machine import Machine, counted, read_machine
 from sentiment_tools.planning.outcome import Outcome
 from sentiment_tools.planning.search import Objective, Sizing, fewest_replicas
 from sentiment_tools.planning.simulation import GROUP_MAX, LEAST_BACKLOG, Fleet, Traffic, draw_traffic, simulate
@@ -56,12 +57,17 @@ def run(options: argparse.Namespace) -> int:
         traffic = draw_traffic(law, lengths, options.requests, options.seed, options.bulk)
         if not len(traffic.due_at) or not traffic.due_at[-1]:
             raise BadSettings(f"--law {options.law}: its first {options.requests} requests all arrive at the start, or there are none")
-        executor = stack.enter_context(_executor(options)) if options.requests >= PROCESSES_FROM else None
+        executor = None
+        if options.requests >= PROCESSES_FROM:
+            executor = stack.enter_context(ProcessPoolExecutor(options.processes or cores_granted(), get_context("spawn")))
         sizing = _simulate(options, objective, machine, traffic, executor)
         capacity = capacity_of(machine, lengths, options.seed)
         facts = _facts(options, machine, traffic, capacity.per_s, time.monotonic() - begun)
         warned = cautions(law, traffic, objective, options.requests, options.seed)
-        _write(outputs, sizing, objective, capacity, facts, warned)
+        if "json" in outputs:
+            outputs["json"](_json_of(sizing, objective, capacity, facts, warned))
+        if "html" in outputs:
+            outputs["html"](report.compose(sizing, objective, capacity, facts, warned))
     print(_shown(sizing, objective, capacity, facts, warned), file=beside(options.save, options.json, options.html))
     return 0 if sizing.fewest else 1
 
@@ -78,11 +84,8 @@ def _machine(options: argparse.Namespace) -> Machine:
             machine = measure(options.measure, options.measure_for, options.runners)
             save(machine.to_json())
     given = {"runners": options.runners, "cores": options.cores, "loop_s": options.loop, "beside_s": options.beside}
-    return changed(machine, front_ends=options.front_ends, **given)
-
-
-def _executor(options: argparse.Namespace) -> Executor:
-    return ProcessPoolExecutor(options.processes or cores_granted(), get_context("spawn"))
+    given["front_ends"] = options.front_ends
+    return replace(machine, **{name: value for name, value in given.items() if value is not None})
 
 
 def _simulate(options: argparse.Namespace, objective: Objective, machine: Machine, traffic: Traffic, executor: Executor | None) -> Sizing:
@@ -123,27 +126,17 @@ def _facts(options: argparse.Namespace, machine: Machine, traffic: Traffic, capa
     }
 
 
-def _write(
-    outputs: Mapping[str, Callable[[str], None]],
-    sizing: Sizing,
-    objective: Objective,
-    capacity: Capacity,
-    facts: Mapping[str, str],
-    warned: Sequence[str],
-) -> None:
-    if "json" in outputs:
-        found: dict[str, Any] = {  # JSON
-            "meta": dict(facts),
-            "objective": {"seconds": objective.seconds, "percentile": objective.percentile},
-            "replicas": sizing.fewest,
-            "why": sizing.why,
-            "cautions": list(warned),
-            "capacity": {"per_s": capacity.per_s, "busy_share": capacity.shares, "first_limit": capacity.limit},
-            "tried": [outcome.summary(objective.seconds) for outcome in sizing.tried.values()],
-        }
-        outputs["json"](json.dumps(found, indent=1) + "\n")
-    if "html" in outputs:
-        outputs["html"](report.compose(sizing, objective, capacity, facts, warned))
+def _json_of(sizing: Sizing, objective: Objective, capacity: Capacity, facts: Mapping[str, str], warned: Sequence[str]) -> str:
+    found: dict[str, Any] = {  # JSON
+        "meta": dict(facts),
+        "objective": {"seconds": objective.seconds, "percentile": objective.percentile},
+        "replicas": sizing.fewest,
+        "why": sizing.why,
+        "cautions": list(warned),
+        "capacity": {"per_s": capacity.per_s, "busy_share": capacity.shares, "first_limit": capacity.limit},
+        "tried": [outcome.summary(objective.seconds) for outcome in sizing.tried.values()],
+    }
+    return json.dumps(found, indent=1) + "\n"
 
 
 def _shown(sizing: Sizing, objective: Objective, capacity: Capacity, facts: Mapping[str, str], warned: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
 """The fewest replicas that meet an objective. Pure."""
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -90,10 +91,5 @@ def _too_long(objective: Objective, traffic: Traffic, machine: Machine) -> float
 
 def _busy_with(traffic: Traffic, machine: Machine) -> int:
     """The number of replicas that the texts would keep busy without batching, at least 1."""
-    costs: dict[int, float] = {}
-    work_s = 0.0
-    for length in traffic.lengths.tolist():
-        if length not in costs:
-            costs[length] = machine.work_s(length)
-        work_s += costs[length]
+    work_s = sum(requests * machine.work_s(length) for length, requests in Counter(traffic.lengths.tolist()).items())
     return min(REPLICAS_MAX, max(1, math.ceil(work_s / machine.runners / max(float(traffic.due_at[-1]), 1e-9))))

@@ -39,15 +39,7 @@ class Frame:
     blocks: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """What is plotted over time: answered texts per second, and the 99th percentile in seconds."""
-
-    texts: float
-    p99_s: float
-
-
-def picture(figures: Figures, url: str, now: float, frame: Frame, history: Sequence[Point] = ()) -> list[Line]:
+def picture(figures: Figures, url: str, now: float, frame: Frame, history: Sequence[Figures] = ()) -> list[Line]:
     """Everything, in at most ``frame.height`` lines; what has no room is left out, the least important first.
 
     Args:
@@ -55,7 +47,7 @@ def picture(figures: Figures, url: str, now: float, frame: Frame, history: Seque
         url: the page that they come from.
         now: seconds since 1970, for how long the server runs.
         frame: the size.
-        history: earlier points, plotted if there is room.
+        history: all figures so far, plotted if there is room: answered texts per second, and the 99th percentile.
     """
     wide = frame.width >= WIDE
     left_width = LEFT if wide else frame.width
@@ -266,7 +258,7 @@ def _indented(parts: Sequence[str], width: int, style: str = "") -> list[Line]:
     return [_titled("", (text, style)) for text in _flowed(parts, width - TITLE)]
 
 
-def _trend(points: Sequence[Point], width: int, blocks: bool) -> list[Line]:
+def _trend(points: Sequence[Figures], width: int, blocks: bool) -> list[Line]:
     room = width - 2 * TITLE - 13
     lines: list[Line] = []
     for name, values, shown in (

@@ -3,15 +3,12 @@
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 
-from sentiment.security.client_credentials import Credentials
 from sentiment_tools.top.figures import Figures, Reading, figures, same_run
-from sentiment_tools.top.lines import Frame, Line, Point, picture, plain
+from sentiment_tools.top.lines import Frame, Line, picture, plain
 from sentiment_tools.top.scrape import NoPage, Scraper
 
 # Over this span the shares of answers are shown.
@@ -22,26 +19,16 @@ HISTORY = 240
 PLAIN_COLUMNS = 80
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """The arguments of the command."""
-
-    address: str
-    interval_s: float
-    credentials: Credentials = field(default_factory=Credentials)
-
-
-def once(job: Job) -> str:
+def once(scraper: Scraper, interval_s: float) -> str:
     """One reading over the interval, as plain text.
 
     Raises:
         NoPage: no server answers.
         NotAPage: something else answers, or the credentials are refused.
-        BadSettings: the address is invalid, or a credentials file cannot be used.
+        BadSettings: the file of the token has none any more.
     """
-    scraper = Scraper(job.address, job.credentials)
     before = scraper.read()
-    time.sleep(max(0.0, before.at + job.interval_s - time.monotonic()))
+    time.sleep(max(0.0, before.at + interval_s - time.monotonic()))
     after = scraper.read()
     return plain(picture(figures(before, after, before), scraper.url, time.time(), Frame(PLAIN_COLUMNS)))
 
@@ -49,21 +36,16 @@ def once(job: Job) -> str:
 class Watching:
     """Reads the page in a thread of its own, so that a server that hangs does not make keys wait. Close it at the end."""
 
-    def __init__(self, job: Job) -> None:
-        """Start reading.
-
-        Raises:
-            BadSettings: as ``once``.
-        """
-        self.url = (scraper := Scraper(job.address, job.credentials)).url
-        self._interval_s = job.interval_s
+    def __init__(self, scraper: Scraper, interval_s: float) -> None:
+        """Start reading."""
+        self.url = scraper.url
+        self._interval_s = interval_s
         self._read = scraper.read
-        self._readings: deque[Reading] = deque(maxlen=max(2, math.ceil(ANSWERS_S / job.interval_s) + 1))
+        self._readings: deque[Reading] = deque(maxlen=max(2, math.ceil(ANSWERS_S / interval_s) + 1))
         self._found: SimpleQueue[Reading | Exception] = SimpleQueue()
         self._ended = Event()
         self._absent = ""
-        self._figures: Figures | None = None
-        self._history: deque[Point] = deque(maxlen=HISTORY)
+        self._history: deque[Figures] = deque(maxlen=HISTORY)
         Thread(target=self._run, name="metrics", daemon=True).start()
 
     def close(self) -> None:
@@ -93,20 +75,16 @@ class Watching:
     def lines(self, frame: Frame) -> list[Line]:
         """The picture as it is now. While the server does not answer, it is the last one, below the reason."""
         note: list[Line] = [[(f"{self._absent}; trying again", "bad")], []] if self._absent else []
-        if self._figures is None:
+        if not self._history:
             return note or [[(f"reading {self.url}, figures in {self._interval_s:g} s", "dim")]]
         room = Frame(frame.width, max(1, frame.height - len(note)), frame.blocks)
-        return [*note, *picture(self._figures, self.url, time.time(), room, list(self._history))]
+        return [*note, *picture(self._history[-1], self.url, time.time(), room, list(self._history))]
 
     def _add(self, reading: Reading) -> None:
         self._absent = ""
         self._readings.append(reading)
-        if len(self._readings) < 2:
-            return
-        before = self._readings[-2]
-        longer = _same_run(self._readings)
-        self._figures = figures(before, reading, longer)
-        self._history.append(Point(self._figures.texts, self._figures.p99_s))
+        if len(self._readings) > 1:
+            self._history.append(figures(self._readings[-2], reading, _same_run(self._readings)))
 
     def _run(self) -> None:
         while not self._ended.is_set():
@@ -121,11 +99,5 @@ class Watching:
 
 def _same_run(readings: deque[Reading]) -> Reading:
     """The first of the last readings that are of one run of the server, or the last but one."""
-
-    def of_this_run() -> Iterator[Reading]:
-        for later, earlier in pairwise(reversed(readings)):
-            if not same_run(earlier, later):
-                return
-            yield earlier
-
-    return [readings[-2], *of_this_run()][-1]
+    of_this_run = takewhile(lambda pair: same_run(*pair), pairwise(reversed(readings)))
+    return [readings[-2], *(earlier for _, earlier in of_this_run)][-1]

@@ -14,7 +14,8 @@ from rich.live import Live
 from rich.text import Text
 
 from sentiment_tools.top.lines import Frame, Line
-from sentiment_tools.top.run import Job, Watching
+from sentiment_tools.top.run import Watching
+from sentiment_tools.top.scrape import Scraper
 
 # How soon a key, a new reading or another size of the window is noticed.
 TICK_S = 0.1
@@ -31,17 +32,17 @@ STYLES = {
 HELP = "q: quit"
 
 
-def show(job: Job) -> None:
+def show(scraper: Scraper, interval_s: float) -> None:
     """Show the view until q or Ctrl-C. Standard output is a terminal.
 
     Raises:
         NotAPage: another program listens at this address.
-        BadSettings: the address is invalid, or a credentials file cannot be used.
+        BadSettings: the file of the token has none any more.
     """
     console = Console()
     # Otherwise SIGTERM would leave the terminal without an echo.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    watching = Watching(job)
+    watching = Watching(scraper, interval_s)
     try:
         with _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
             shown = None

@@ -3,7 +3,7 @@
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Protocol, Self
@@ -170,10 +170,6 @@ def _number(text: str, what: str, least: float = 0.0, most: float = RATE_MAX) ->
     return value
 
 
-def _parse_poisson(text: str) -> Law:
-    return Poisson(_number(text, "rate of poisson"))
-
-
 def _parse_bursts(text: str) -> Law:
     rate, *options = text.split(",")
     given = dict(option.partition("=")[::2] for option in options)
@@ -220,17 +216,13 @@ def _instants(path: Path, lines: Iterable[str]) -> tuple[float, ...]:
         instants.append(instant)
         if len(instants) > SCHEDULE_ARRIVALS_MAX:
             raise BadSettings(f"{path}: more than {SCHEDULE_ARRIVALS_MAX:,} arrivals, the limit")
-    _check_lasting(path, instants)
+    if len(instants) < 2 or instants[-1] <= instants[0]:
+        raise BadSettings(f"{path}: expected at least two different instants, one per line; got {len(instants)} arrivals at one instant")
     return tuple(instants)
 
 
-def _check_lasting(path: Path, instants: Sequence[float]) -> None:
-    if len(instants) < 2 or instants[-1] <= instants[0]:
-        raise BadSettings(f"{path}: expected at least two different instants, one per line; got {len(instants)} arrivals at one instant")
-
-
 _PARSERS: dict[str, Callable[[str], Law]] = {
-    "poisson": _parse_poisson,
+    "poisson": lambda text: Poisson(_number(text, "rate of poisson")),
     "bursts": _parse_bursts,
     "steps": _parse_steps,
     "schedule": _parse_schedule,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from heapq import heappop, heappush
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from sentiment.files.errors import BadFile
 from sentiment.observability.journal import ANSWER, FEEDBACK
@@ -142,30 +142,26 @@ def is_journal(path: Path) -> bool:
 def find(path: Path, part: bytes) -> Iterator[bytes]:
     """Lines of a file that have these bytes, from the last to the first; none if it cannot be read: another process may have removed it."""
     with contextlib.suppress(OSError), path.open("rb") as stream:
-        yield from _found(stream, part, stream.seek(0, os.SEEK_END))
-
-
-def _found(stream: BinaryIO, part: bytes, end: int) -> Iterator[bytes]:
-    """As ``find``, in the bytes of a file up to ``end``."""
-    beginning = b""
-    while end:
-        start = max(0, end - BLOCK_BYTES)
-        stream.seek(start)
-        block = stream.read(end - start) + beginning
-        end = start
-        # What is before the first line end belongs to a line that begins in the next block; the file begins with a line.
-        cut = block.find(b"\n") + 1 if start else 0
-        if start and not cut:
-            beginning = block
-            continue
-        beginning = block[:cut]
-        last = len(block)
-        while (at := block.rfind(part, cut, last)) >= 0:
-            begin = max(cut, block.rfind(b"\n", cut, at) + 1)
-            over = block.find(b"\n", at)
-            if over >= 0:
-                yield block[begin : over + 1]
-            last = begin
+        end = stream.seek(0, os.SEEK_END)
+        beginning = b""
+        while end:
+            start = max(0, end - BLOCK_BYTES)
+            stream.seek(start)
+            block = stream.read(end - start) + beginning
+            end = start
+            # What is before the first line end belongs to a line that begins in the next block; the file begins with a line.
+            cut = block.find(b"\n") + 1 if start else 0
+            if start and not cut:
+                beginning = block
+                continue
+            beginning = block[:cut]
+            last = len(block)
+            while (at := block.rfind(part, cut, last)) >= 0:
+                begin = max(cut, block.rfind(b"\n", cut, at) + 1)
+                over = block.find(b"\n", at)
+                if over >= 0:
+                    yield block[begin : over + 1]
+                last = begin
 
 
 def _row(line: bytes) -> dict[str, Any] | None:  # Any: JSON

@@ -2,7 +2,6 @@
 
 from collections.abc import Hashable, Iterable, Sequence
 
-from sentiment.model.bundle import Manifest
 from sentiment.observability.drift import SHARE_EDGES, Signal
 from sentiment.observability.metrics import SCORE_EDGES, TEXT_TOKENS_EDGES
 from sentiment_tools.watch.counts import Entry, Told, Watch
@@ -33,8 +32,3 @@ def of_entries(labels: Sequence[str], names: Sequence[str], entries: Iterable[En
         Signal(signal.name, signal.bins, {GIVEN: tuple(counts)}, signal.place)
         for signal, counts in zip(signals, watch.whole.bins, strict=True)
     ]
-
-
-def of_bundle(manifest: Manifest, names: Sequence[str]) -> list[Signal]:
-    """The references in the manifest, as far as these signals are known; empty if there are none."""
-    return [signal for signal in manifest.signals if signal.name in names]

@@ -1,19 +1,18 @@
 """``sentiment watch``: reads a file of texts or a journal, compares it with a reference and reports."""
 
+import argparse
 import json
 import math
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentiment.errors import BadBundle, BadSettings
 from sentiment.files.errors import BadFile
 from sentiment.files.output import new_file, refuse_same_file
-from sentiment.files.reading import Reading
 from sentiment.model.bundle import Manifest, bundle_roots, find_bundle, load_bundle
 from sentiment.observability.drift import Signal
 from sentiment_tools.reports import svg_plots
@@ -25,29 +24,11 @@ if TYPE_CHECKING:
     from sentiment_tools.watch.texts import TextSource
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """The arguments of the command. ``pair``: the column of second texts, ``labels`` that of right labels; empty for none."""
-
-    input: Path
-    reading: Reading
-    pair: str
-    labels: str
-    reference: Path | None
-    model: str
-    bundles: tuple[Path, ...]
-    truncation: str
-    window_texts: int
-    json: Path | None
-    html: Path | None
-    fail_on_drift: bool
-
-
-def run(job: Job, advance: Callable[[], None]) -> tuple[str, bool]:
+def run(options: argparse.Namespace, advance: Callable[[], None]) -> tuple[str, bool]:
     """Run the command; returns what to print, and whether it fails because of drift.
 
     Args:
-        job: the arguments.
+        options: the arguments, with ``reading`` and the paths of ``bundles``.
         advance: called for each answer that was read.
 
     Raises:
@@ -55,76 +36,76 @@ def run(job: Job, advance: Callable[[], None]) -> tuple[str, bool]:
         BadFile: an input cannot be read, or an output cannot be written.
         BadBundle: the bundle cannot be run.
     """
-    if job.html:
+    if options.html:
         svg_plots.need_plots()
-    _refuse_unused(job)
-    refuse_same_file(input=None if job.input.is_dir() else job.input, json=job.json, html=job.html)
+    _refuse_unused(options)
+    refuse_same_file(input=None if options.input.is_dir() else options.input, json=options.json, html=options.html)
     with ExitStack() as stack:
         # Opened first, so that an output that cannot be written is reported before a long run.
-        write_json, write_html = (stack.enter_context(new_file(path)) if path else None for path in (job.json, job.html))
-        found = _watch(job, advance, stack)
+        write_json, write_html = (stack.enter_context(new_file(path)) if path else None for path in (options.json, options.html))
+        found = _watch(options, advance, stack)
         if write_json:
             write_json(json.dumps(report.json_of(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
         if write_html:
             write_html(report.html_of(found))
-    return report.text_of(found), job.fail_on_drift and any(shift.drifted for shift in found.shifts)
+    return report.text_of(found), options.fail_on_drift and any(shift.drifted for shift in found.shifts)
 
 
-def _refuse_unused(job: Job) -> None:
-    if not is_journal(job.input):
+def _refuse_unused(options: argparse.Namespace) -> None:
+    if not is_journal(options.input):
         return
-    if job.labels:
-        raise BadSettings(f"--labels {job.labels}: {job.input} is a journal, whose right labels are its lines of feedback")
-    if job.pair and (not job.reference or is_journal(job.reference)):
-        raise BadSettings(f"--pair {job.pair}: no file of texts is read")
-    if job.truncation and (not job.reference or is_journal(job.reference)):
-        raise BadSettings(f"--truncation {job.truncation}: no file of texts is read, and the answers of a journal are as they are")
+    if options.labels:
+        raise BadSettings(f"--labels {options.labels}: {options.input} is a journal, whose right labels are its lines of feedback")
+    if options.pair and (not options.reference or is_journal(options.reference)):
+        raise BadSettings(f"--pair {options.pair}: no file of texts is read")
+    if options.truncation and (not options.reference or is_journal(options.reference)):
+        raise BadSettings(f"--truncation {options.truncation}: no file of texts is read, and the answers of a journal are as they are")
 
 
-def _watch(job: Job, advance: Callable[[], None], stack: ExitStack) -> report.Found:
-    source = _source(job, job.input, job.model, stack)
-    manifest, notes = _manifest(job, source)
-    signals, compared = _reference(job, source, manifest, advance, stack)
-    if job.fail_on_drift and not compared:
+def _watch(options: argparse.Namespace, advance: Callable[[], None], stack: ExitStack) -> report.Found:
+    source = _source(options, options.input, options.model, stack)
+    manifest, notes = _manifest(options, source)
+    signals, compared = _reference(options, source, manifest, advance, stack)
+    if options.fail_on_drift and not compared:
         raise BadSettings(f"--fail-on-drift needs a reference: --reference FILE, or one in the bundle {source.id}")
-    watch = Watch(signals, job.window_texts)
+    watch = Watch(signals, options.window)
     # The reference may be of the same source.
     source.left_out.clear()
-    for entry in _advancing(source.entries(job.input), advance):
+    for entry in _advancing(source.entries(options.input), advance):
         watch.add(entry)
     watch.end()
     if not watch.whole.texts:
-        raise BadFile("; ".join([f"{job.input}: has no answered text", *_left_out(source)]))
+        raise BadFile("; ".join([f"{options.input}: has no answered text", *_left_out(source)]))
     facts = {
         "command": shlex.join(["sentiment", *sys.argv[1:]]),
         "model": f"{source.id}, digest {source.digest}",
-        "input": str(job.input),
+        "input": str(options.input),
         "reference": compared or "none",
         "windows": f"{len(watch.windows):,} of {watch.window_texts:,} texts",
     }
-    if job.labels and not watch.whole.labelled:
-        notes = [*notes, f"measured accuracy is not known: no text whose answer does not abstain has a label (--labels {job.labels})"]
+    if options.labels and not watch.whole.labelled:
+        notes = [*notes, f"measured accuracy is not known: no text whose answer does not abstain has a label (--labels {options.labels})"]
     error = manifest.expected_accuracy_error if manifest else math.nan
     return report.Found(facts, watch, source.signals, error, [*notes, *report.left_out_of(source.signals), *_left_out(source)])
 
 
-def _source(job: Job, path: Path, model: str, stack: ExitStack) -> "JournalSource | TextSource":
+def _source(options: argparse.Namespace, path: Path, model: str, stack: ExitStack) -> "JournalSource | TextSource":
     """Who answers, or has answered, the texts of a file."""
     if is_journal(path):
         return JournalSource.find(path, model)
     from sentiment.offline import OfflineClassifier  # noqa: PLC0415  # a journal needs no model runtime
     from sentiment_tools.watch.texts import TextSource  # noqa: PLC0415  # as above
 
-    local = stack.enter_context(closing(OfflineClassifier(model, job.bundles, device="auto")))
-    return TextSource(local, job.reading, job.pair, job.labels, job.truncation)
+    local = stack.enter_context(closing(OfflineClassifier(model, options.bundles, device="auto")))
+    return TextSource(local, options.reading, options.pair, options.labels, options.truncation)
 
 
-def _manifest(job: Job, source: "JournalSource | TextSource") -> tuple[Manifest | None, list[str]]:
+def _manifest(options: argparse.Namespace, source: "JournalSource | TextSource") -> tuple[Manifest | None, list[str]]:
     """The manifest of the model; None if a journal's model cannot be used here, with a note that says why."""
     if not isinstance(source, JournalSource):
         return source.manifest, []
     try:
-        bundle = load_bundle(find_bundle(source.id, bundle_roots(job.bundles)))
+        bundle = load_bundle(find_bundle(source.id, bundle_roots(options.bundles)))
     except BadBundle as error:
         return None, [f"the bundle {source.id} cannot be used ({error}): its recorded error and references are not known"]
     if bundle.digest != source.digest:
@@ -133,24 +114,30 @@ def _manifest(job: Job, source: "JournalSource | TextSource") -> tuple[Manifest 
 
 
 def _reference(
-    job: Job, source: "JournalSource | TextSource", manifest: Manifest | None, advance: Callable[[], None], stack: ExitStack
+    options: argparse.Namespace,
+    source: "JournalSource | TextSource",
+    manifest: Manifest | None,
+    advance: Callable[[], None],
+    stack: ExitStack,
 ) -> tuple[list[Signal], str]:
     """The signals with the reference's counts, and what they are of; empty if there is no reference."""
-    if job.reference:
-        path = job.reference
+    if options.reference:
+        path = options.reference
         journal = is_journal(path)
-        of_source = source if not journal and not isinstance(source, JournalSource) else _source(job, path, source.id, stack)
+        of_source = source if not journal and not isinstance(source, JournalSource) else _source(options, path, source.id, stack)
         if of_source.digest != source.digest:
-            raise BadSettings(f"{job.input} has answers of {source.id} {source.digest}, and {path} of {of_source.digest}: not comparable")
+            raise BadSettings(
+                f"{options.input} has answers of {source.id} {source.digest}, and {path} of {of_source.digest}: not comparable"
+            )
         names = [name for name in source.signals if name in of_source.signals]
         entries = of_source.entries(path) if isinstance(of_source, JournalSource) else of_source.entries(path, labelled=False)
-
         signals = reference.of_entries(source.labels, names, _advancing(entries, advance))
         texts = sum(signals[0].counts[reference.GIVEN])
         if not texts:
             raise BadFile(f"{path}: has no answered text")
         return signals, "; ".join([f"{path}, {texts:,} texts", *_left_out(of_source)])
-    if manifest and (signals := reference.of_bundle(manifest, source.signals)):
+    # The references in the manifest, as far as these signals are known.
+    if manifest and (signals := [signal for signal in manifest.signals if signal.name in source.signals]):
         return signals, "in the bundle: " + ", ".join(f"{name} ({sum(counts):,} texts)" for name, counts in signals[0].counts.items())
     return reference.without_reference(source.labels, source.signals), ""
 

@@ -54,15 +54,11 @@ export const NOT_NAMED = "not named in the text, so neutral by rule";
 /** The answers to parts in few words: ["2 sentences: 1 positive, 1 undecided", "food: positive", "price: not named"]. */
 export function partsInShort(answer) {
   const {sentences, more, targets} = partsOf(answer);
-  const counts = new Map();
-  for (const {prediction: {label, abstain}} of sentences) {
-    const name = abstain ? "undecided" : visibleText(label);
-    counts.set(name, (counts.get(name) ?? 0) + 1);
-  }
-  const counted = [...counts].map(([name, count]) => `${wholeNumber(count)} ${name}`).join(", ");
+  const decided = ({label, abstain}) => (abstain ? "undecided" : visibleText(label));
+  const groups = Map.groupBy(sentences, ({prediction}) => decided(prediction));
+  const counted = [...groups].map(([name, group]) => `${wholeNumber(group.length)} ${name}`).join(", ");
   const all = wholeNumber(sentences.length + more);
   const first = more > 0 ? `, of the first ${wholeNumber(sentences.length)}` : "";
-  const decided = ({label, abstain}) => (abstain ? "undecided" : visibleText(label));
   return [
     ...(sentences.length ? [`${all} sentence${all === "1" ? "" : "s"}${first}: ${counted}`] : []),
     ...targets.map(({target, named, prediction}) => `${visibleText(target)}: ${named ? decided(prediction) : "not named"}`),

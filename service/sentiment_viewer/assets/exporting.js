@@ -6,15 +6,15 @@ import {themeColours} from "./theme.js";
 const PNG_SIDE_MAX = 16384;
 const PNG_PIXELS_MAX = 2 ** 27;
 
-/** The drawing as an SVG document. */
-function svgOf(drawing) {
+/** Offer the drawing for download as NAME.svg. */
+export async function saveSvg(drawing, name) {
   const surface = new SvgSurface(drawing.width, drawing.height);
   drawOn(surface, drawing);
-  return surface.document(drawing.title);
+  saveBlob(new Blob([surface.document(drawing.title)], {type: "image/svg+xml"}), `${name}.svg`);
 }
 
-/** The drawing as a PNG, two pixels a CSS pixel where that fits. */
-async function pngOf(drawing) {
+/** Offer the drawing for download as NAME.png, two pixels a CSS pixel where that fits. */
+export async function savePng(drawing, name) {
   const {width, height} = drawing;
   const scale = Math.min(2, PNG_SIDE_MAX / width, PNG_SIDE_MAX / height, Math.sqrt(PNG_PIXELS_MAX / (width * height)));
   const canvas = document.createElement("canvas");
@@ -23,19 +23,9 @@ async function pngOf(drawing) {
   const context = canvas.getContext("2d");
   context.scale(scale, scale);
   drawOn(new CanvasSurface(context), drawing);
-  return new Promise((resolve, reject) => {
-    canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("the picture is too large for this browser"))), "image/png");
-  });
-}
-
-/** Offer the drawing for download as NAME.svg. */
-export async function saveSvg(drawing, name) {
-  saveBlob(new Blob([svgOf(drawing)], {type: "image/svg+xml"}), `${name}.svg`);
-}
-
-/** Offer the drawing for download as NAME.png. */
-export async function savePng(drawing, name) {
-  saveBlob(await pngOf(drawing), `${name}.png`);
+  const blob = await new Promise((resolve) => { canvas.toBlob(resolve, "image/png"); });
+  if (!blob) throw new Error("the picture is too large for this browser");
+  saveBlob(blob, `${name}.png`);
 }
 
 function drawOn(surface, drawing) {

@@ -64,7 +64,7 @@ export class FileView {
   constructor(context) {
     Object.assign(this, {context, file: null, kind: "", chosen: null, settled: null, head: null, error: ""});
     Object.assign(this, {run: null, asked: null, read: 0});
-    Object.assign(this, {page: 0, filter: {label: "", certainty: "all"}, order: "file"});
+    Object.assign(this, {page: 0, filter: {label: "", certainty: "all", order: "file"}});
     const input = element("input", {id: "file", type: "file", accept: ENDINGS});
     input.addEventListener("change", () => input.files[0] && this.#take(input.files[0]));
     this.column = choiceField("Column with the text", (place) => this.#choose({column: Number(place)}));
@@ -232,11 +232,7 @@ export class FileView {
     this.label = choiceField("Label", (label) => filter({label}));
     const certainty = choiceField("Certainty", (chosen) => filter({certainty: chosen}));
     certainty.offer([], () => Object.entries(CERTAINTIES));
-    const order = choiceField("Sort by", (chosen) => {
-      this.order = chosen;
-      this.page = 0;
-      this.update();
-    });
+    const order = choiceField("Sort by", (chosen) => filter({order: chosen}));
     order.offer([], () => Object.entries(ORDERS).map(([key, [said]]) => [key, said]));
     const save = element("button", {type: "button", class: "button", text: "Save CSV", on: {click: () => this.#save()}});
     // What others wrote is likely to be opened in a spreadsheet from here.
@@ -282,13 +278,13 @@ export class FileView {
   }
 
   #shown() {
-    const {label, certainty, from = 0, to = 1} = this.filter;
+    const {label, certainty, order, from = 0, to = 1} = this.filter;
     const fits = (row) => (
       (!label || (label === "!" ? row.error : label === `=${row.label}`))
       && (certainty === "all" || (!row.error && row.abstain === (certainty === "undecided")))
       && (row.error ? from === 0 && to === 1 : row.score >= from && row.score <= to)
     );
-    const [, compare] = ORDERS[this.order];
+    const [, compare] = ORDERS[order];
     return this.run.rows.filter(fits).sort((one, other) => compare(one, other) || one.row - other.row);
   }
 

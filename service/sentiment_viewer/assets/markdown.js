@@ -47,12 +47,9 @@ export function markdownNodes(text, level) {
 
 /** Regions must have names of their own: of those with one name, the second is numbered 2. */
 function numberEqualNames(nodes) {
-  const counts = new Map();
-  for (const node of nodes.filter((one) => one.getAttribute("role") === "region")) {
-    const name = node.getAttribute("aria-label");
-    const count = (counts.get(name) ?? 0) + 1;
-    counts.set(name, count);
-    if (count > 1) node.setAttribute("aria-label", `${name} (${count})`);
+  const regions = nodes.filter((node) => node.getAttribute("role") === "region");
+  for (const [name, group] of Map.groupBy(regions, (node) => node.getAttribute("aria-label"))) {
+    group.slice(1).forEach((node, place) => node.setAttribute("aria-label", `${name} (${place + 2})`));
   }
 }
 

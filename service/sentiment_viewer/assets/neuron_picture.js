@@ -185,9 +185,7 @@ export function neuronShade(value, full, colours) {
 
 /** The largest absolute value. */
 function neuronLargest(values) {
-  let most = 0;
-  for (const value of values) most = Math.max(most, Math.abs(value));
-  return most;
+  return values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
 }
 
 function drawNeuronBar(surface, weight, full, column, top, colours) {

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from sentiment_tools.loadtest.durations import of
 from sentiment_tools.loadtest.plots import by_percentile, one_a_load, outcomes
 from sentiment_tools.loadtest.report import compose
 from sentiment_tools.loadtest.results import Group, Point, Second
 from sentiment_tools.reports import svg_plots
 from sentiment_tools.reports.svg_plots import Axis, Mark
 from tests.approved import assert_approved
-from tests.tools.loadtest.test_search import SLO, held, searched
+from tests.tools.loadtest.test_search import SLO, held, of, searched
 
 APPROVED = Path(__file__).parent / "approved/report.txt"
 FACTS = {"command": "sentiment loadtest --rate 10", "texts": '<script>alert(1)</script> & "quoted"'}

@@ -7,9 +7,10 @@ from dataclasses import fields
 
 import pytest
 
-from sentiment_tools.loadtest.durations import LONGEST_US, Durations, of
+from sentiment_tools.loadtest.durations import LONGEST_US, Durations
 from sentiment_tools.loadtest.messages import line_of, message_of
 from sentiment_tools.loadtest.results import Group, Part, Point, Second, merge
+from tests.tools.loadtest.test_search import of
 
 
 def part(**changes: object) -> Part:

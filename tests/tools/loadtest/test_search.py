@@ -2,12 +2,12 @@
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
 
-from sentiment_tools.loadtest.durations import of
+from sentiment_tools.loadtest.durations import Durations
 from sentiment_tools.loadtest.knee import find_knee, of_sent
 from sentiment_tools.loadtest.results import Point
 from sentiment_tools.loadtest.search import POINTS_MAX, Search, Slo, Verdict, find_slo, steps
@@ -16,6 +16,14 @@ SLO = Slo(0.5, 99.0)
 CAPACITY = 100.0
 # p99 of an M/M/1 queue is ln(100) / (capacity - rate): within 0.5 s up to here.
 TRUE_RATE = CAPACITY - math.log(100) / 0.5
+
+
+def of(seconds: Iterable[float]) -> Durations:
+    """The histogram of some durations."""
+    durations = Durations()
+    for each in seconds:
+        durations.record(each)
+    return durations
 
 
 def held(

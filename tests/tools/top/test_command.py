@@ -22,8 +22,9 @@ import pytest
 
 from sentiment.cli.main import main
 from sentiment.client import CallFailed
+from sentiment.security.client_credentials import Credentials
 from sentiment_tools.top.figures import Reading
-from sentiment_tools.top.run import Job, Watching, _same_run
+from sentiment_tools.top.run import Watching, _same_run
 from sentiment_tools.top.scrape import Scraper
 from tests.conftest import RunningServer
 from tests.core.grpc.gate import Start
@@ -157,7 +158,7 @@ def test_any_error_of_the_reading_thread_ends_the_view(monkeypatch: pytest.Monke
         raise MemoryError
 
     monkeypatch.setattr(Scraper, "read", broken)
-    watching = Watching(Job("127.0.0.1:1", 0.01))
+    watching = Watching(Scraper("127.0.0.1:1", Credentials()), 0.01)
     ends_at = time.monotonic() + WAIT_S_MAX
 
     with pytest.raises(MemoryError):

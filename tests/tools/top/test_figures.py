@@ -6,7 +6,7 @@ import random
 import pytest
 
 from sentiment_tools.top.figures import Figures, Reading, figures
-from sentiment_tools.top.lines import Frame, Point, picture, plain
+from sentiment_tools.top.lines import Frame, picture, plain
 from tests.conftest import RunningServer
 
 Samples = dict[str, dict[frozenset[tuple[str, str]], float]]
@@ -206,7 +206,7 @@ def busy(server: RunningServer) -> Figures:
 @pytest.mark.parametrize("width", [1, 4, 20, 50, 79, 80, 129, 130, 200])
 @pytest.mark.parametrize("height", [1, 2, 10, 23, 24, 60])
 def test_the_picture_keeps_within_the_window(busy: Figures, width: int, height: int) -> None:
-    lines = picture(busy, "http://127.0.0.1:8080/metrics", 2e9, Frame(width, height), [Point(5, 0.1), Point(math.nan, math.nan)] * 150)
+    lines = picture(busy, "http://127.0.0.1:8080/metrics", 2e9, Frame(width, height), [busy, between(reading(0), reading(1))] * 150)
 
     assert len(lines) <= height
     assert [line for line in plain(lines).splitlines() if len(line) > width] == []
@@ -215,7 +215,7 @@ def test_the_picture_keeps_within_the_window(busy: Figures, width: int, height: 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 40), (140, 40)])
 def test_with_room_every_part_is_shown(busy: Figures, width: int, height: int) -> None:
-    text = plain(picture(busy, "url", 2e9, Frame(width, height), [Point(5, 0.1)]))
+    text = plain(picture(busy, "url", 2e9, Frame(width, height), [busy]))
 
     parts = ["calls", "Classify", "texts/s", "interactive", "refused", "expired", "cancelled", "queue", "batches", "cpu", "memory"]
     parts += ["runners", "serves", "tiny/1", "answers", "positive", "abstain", "expected accuracy", "drift", "trend", "p99", "> 7.50 s"]
@@ -226,4 +226,4 @@ def test_a_label_cannot_steer_the_terminal_and_ascii_is_enough(busy: Figures) ->
     evil = reading(1, model_info={"model=\x1b[2Jx,precision=\r,provider=p,digest=d": 1.0}, loop_busy_seconds_total={"process=\x07": 1.0})
 
     assert not set(plain(picture(between(reading(0), evil), "url", 0, Frame(80)))) & set("\x1b\r\x07")
-    assert plain(picture(busy, "url", 2e9, Frame(140, 40, blocks=False), [Point(5, 0.1)])).isascii()
+    assert plain(picture(busy, "url", 2e9, Frame(140, 40, blocks=False), [busy])).isascii()
