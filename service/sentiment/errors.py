@@ -1,6 +1,7 @@
-"""All errors that this package raises on purpose. A message states fact, value and limit, and never quotes a user's text.
+"""The base of all errors that are raised on purpose, and those that several packages know: the client, commands and files have others too.
 
-Only ``call.status`` maps them to gRPC codes, and only ``cli`` maps them to exit codes.
+A message states fact, value and limit, and never quotes a user's text. ``call.status`` maps errors to gRPC codes, commands map them to
+exit codes (``cli.exit_codes``).
 """
 
 from typing import Self

@@ -44,8 +44,6 @@ from sentiment.v1 import sentiment_pb2 as pb
 READ = 64
 # Rows that are sorted by length together. At most two times as many texts are held; refused texts have no row.
 ROWS = 1024
-# How long to wait for the end of an idle runner.
-RUNNER_WAIT_S = 1.0
 
 
 class Closed(ValueError):
@@ -145,7 +143,7 @@ class OfflineClassifier:
         for _ in range(self.threads):
             self._turns.acquire()
         for runner in self._runners:
-            runner.close(RUNNER_WAIT_S)
+            runner.close()
         own = [runner.classifier for runner in self._runners if runner.classifier is not None]
         for session in {classifier.session for classifier in (self.classifier, self.explained, *own)}:
             session.close()
@@ -399,7 +397,7 @@ def _load(settings: Settings, folder: Path | None) -> tuple[Classifier, Classifi
     if loaded.devices == (CPU,):
         # No device could be used after all. The calling threads do the work of these runners.
         for runner in runners:
-            runner.close(RUNNER_WAIT_S)
+            runner.close()
         runners = []
     return loaded.classifier, loaded.explained, loaded.limits, runners
 

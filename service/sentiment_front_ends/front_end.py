@@ -171,9 +171,9 @@ class FrontEnd:
                 gc.collect()
                 gc.freeze()
                 self._grpc.bind_probes()
-                self._grpc.bind()
+                self._grpc.port.bind()
                 await self._grpc.start_probes()
-                await self._grpc.start()
+                await self._grpc.port.start()
                 self._opened = True
             # Only to the link of this list: a newer executor has to send its own first.
             link.follow(listing.revision, self._held)

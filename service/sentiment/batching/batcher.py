@@ -1,9 +1,10 @@
 """The batcher drives the scheduler. It owns the clock, one timer and the runners, and leaves all decisions to the scheduler.
 
-It belongs to one event loop; only ``_report`` is called from other threads.
+It belongs to one event loop; other threads call only ``_report``, and read ``idle_s``.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -296,11 +297,9 @@ class Batcher:
         self._pump()
 
     def _report(self, batch: Batch[Waiting], outcome: Outcome) -> None:
-        try:
+        # Where the loop is closed, the process is exiting and no caller waits.
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._ended, batch, outcome, self._clock())
-        except RuntimeError:
-            # The loop is closed: the process is exiting and no caller waits.
-            return
 
     def _ended(self, batch: Batch[Waiting], outcome: Outcome, ended_at: float) -> None:
         run = self._runs.pop(batch, None)

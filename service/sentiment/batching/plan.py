@@ -113,11 +113,10 @@ _SIZES = sorted({round(2 ** (exponent / 2)) for exponent in range(21)})
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A group of adjacent buckets, ``first`` to ``last``, padded to the longest row, and its cost in table seconds."""
+    """A group of adjacent buckets, ``first`` to ``last``, padded to the longest row."""
 
     first: int
     last: int
-    cost_s: float
 
 
 def split(buckets: Sequence[tuple[int, int]], prices: Prices) -> list[Span]:
@@ -153,7 +152,7 @@ def split(buckets: Sequence[tuple[int, int]], prices: Prices) -> list[Span]:
     end = len(buckets)
     while end:
         first = first_of[end]
-        spans.append(Span(first, end - 1, least[end] - least[first]))
+        spans.append(Span(first, end - 1))
         end = first
     return spans[::-1]
 

@@ -336,15 +336,16 @@ class Scheduler(Generic[P]):
     def _spread(self, chosen: list[tuple[list[Ticket[P]], str]], runners_free: int) -> None:
         """When no other rows wait, halve batches for runners that would be idle, where that answers sooner: the most expensive first."""
         while chosen and len(chosen) < runners_free:
-            for choice in sorted(chosen, key=lambda choice: self._table_s(choice[0]), reverse=True):
-                tickets, reason = choice
-                cheaper, dearer = self.layout.halves(tickets)
-                if cheaper and reason != RETRY and self._table_s(dearer) <= SPREAD * self._table_s(tickets):
-                    break
-            else:
+            dearest_first = sorted(chosen, key=lambda choice: self._table_s(choice[0]), reverse=True)
+            choice = next((choice for choice in dearest_first if choice[1] != RETRY and self._sooner_in_halves(choice[0])), None)
+            if choice is None:
                 return
             chosen.remove(choice)
-            chosen += [(cheaper, "spread"), (dearer, "spread")]
+            chosen += [(half, "spread") for half in self.layout.halves(choice[0])]
+
+    def _sooner_in_halves(self, tickets: Sequence[Ticket[P]]) -> bool:
+        cheaper, dearer = self.layout.halves(tickets)
+        return bool(cheaper) and self._table_s(dearer) <= SPREAD * self._table_s(tickets)
 
     def _recently_busy_s(self, now: float) -> float:
         return self._busy_s * math.exp((self._busy_at - now) / WIDE_BUSY_S)

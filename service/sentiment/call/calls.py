@@ -9,16 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+import grpc
 from google.protobuf.message import Message
 
 from sentiment.call.call import Call, caller_named
+from sentiment.call.names import path_of
 from sentiment.call.parsing import FIELDS_MAX, has_more_fields, parsed
-from sentiment.call.spans import end_span
-from sentiment.call.status import CODES, code_of
+from sentiment.call.status import CODES, HTTP_STATUS, code_of
 from sentiment.errors import Broken, Expired, InvalidInput, Refused, RequestError, Unauthenticated, shown_s
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import NO_MODEL, CallMetrics, Metrics
-from sentiment.observability.tracing.trace import Headers, Tracer, exemplar_of
+from sentiment.observability.tracing.trace import Headers, Trace, Tracer, exemplar_of
 
 OK = "OK"
 # UNAUTHENTICATED is left out: a caller without a token is refused before a call exists, and counted by a metric of its own.
@@ -32,6 +33,9 @@ OPEN_RETRY_S = 1.0
 # Messages up to this size are parsed on the event loop: whatever fields they have, counting and parsing them takes at most 2 ms. For a
 # larger message the cost of a thread is small in comparison.
 INLINE_BYTES_MAX = 2**14
+# Status codes that mark a span as an error: the server's faults. A caller's mistake or cancellation is not an error of the server's span.
+FAULTS = ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
+HTTP_FAULT = 500
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
@@ -85,7 +89,10 @@ class StreamMethod(Generic[Q, A]):
 
 
 class Calls:
-    """Every call, over gRPC or HTTP, runs in ``settle`` and gets exactly one status there."""
+    """Every call of sentiment.v1 and of the Open Inference Protocol, over gRPC or HTTP, runs in ``settle`` and gets one status there.
+
+    Those of health, reflection and the admin port are not counted, and do without it.
+    """
 
     def __init__(
         self, metrics: Metrics, limits: CallLimits, tracer: Tracer | None = None, clock: Callable[[], float] = time.monotonic
@@ -233,7 +240,7 @@ class Calls:
             if seconds > self.limits.objective_s:
                 metrics.slow_requests[call.method]()
         if call.trace is not None:
-            end_span(call, call.trace, code, seconds, self.limits.counted)
+            _end_span(call, call.trace, code, seconds, self.limits.counted)
         if self.limits.log_calls:
             logger().debug("call", **logged, code=code, seconds=round(seconds, 6))
 
@@ -264,3 +271,27 @@ class Calls:
         if len(data) <= INLINE_BYTES_MAX:
             return self.parse(request, data)
         return await asyncio.get_running_loop().run_in_executor(self._parsing, self.parse, request, data)
+
+
+def _end_span(call: Call, trace: Trace, code: str, seconds: float, server: bool) -> None:
+    """End the span of a call with this status code. ``server``: the call came from a client, not from a front end of this server.
+
+    Its attributes are those of OpenTelemetry's conventions for RPC and HTTP servers. Raw paths are left out: callers choose them.
+    """
+    if call.served is not None:
+        trace.attributes["sentiment.model"] = call.served.id
+    if call.route:
+        name, error = call.route, _http(call, trace, code)
+    else:
+        name, error = path_of(call.method), code if code in FAULTS else ""
+        trace.attributes |= {"rpc.system.name": "grpc", "rpc.method": name, "rpc.response.status_code": code}
+    trace.end(name, call.arrived_at, call.arrived_at + seconds, error, server)
+
+
+def _http(call: Call, trace: Trace, code: str) -> str:
+    method, _, path = call.route.partition(" ")
+    status = HTTP_STATUS[grpc.StatusCode[code]]
+    # After the head has been sent with status 200, an error is in the last line of the body.
+    sent = 200 if call.head_sent else status
+    trace.attributes |= {"http.request.method": method, "http.route": path, "url.scheme": "http", "http.response.status_code": sent}
+    return "" if status < HTTP_FAULT else code if call.head_sent else str(status)

@@ -78,15 +78,13 @@ class InferenceService:
     async def model_metadata(self, request: oip.ModelMetadataRequest, call: Call) -> oip.ModelMetadataResponse:
         """A loaded model and its loaded versions."""
         served = call.served = self._find(request.name, request.version)
-        name = served.classifier.manifest.name
-        loaded = [other.classifier.manifest for other in self._models.all()]
-        versions = sorted(manifest.version for manifest in loaded if manifest.name == name)
-        return tensors.metadata_of(name, [str(version) for version in versions], served.classifier.manifest.labels)
+        versions = sorted(other.version for other in self._models.all() if other.name == served.name)
+        return tensors.metadata_of(served.name, [str(version) for version in versions], served.classifier.manifest.labels)
 
     async def model_config(self, request: oip.ModelConfigRequest, call: Call) -> oip.ModelConfigResponse:
         """A loaded model, described as a Triton ModelConfig."""
         served = call.served = self._find(request.name, request.version)
-        return tensors.config_of(served.classifier.manifest.name, served.classifier.manifest.labels)
+        return tensors.config_of(served.name, served.classifier.manifest.labels)
 
     async def model_infer(self, request: oip.ModelInferRequest, call: Call) -> oip.ModelInferResponse:
         """Classify one text or several. The first text that fails ends the request with its error."""

@@ -17,12 +17,13 @@ from sentiment.errors import InvalidInput, Unsupported
 from sentiment.explain.parts import ExplanationRequest, Header
 from sentiment.explain.queue import Explaining
 from sentiment.lifecycle.registry import Models
+from sentiment.model.tokenizer import INLINE_CHARACTERS_MAX
 from sentiment.observability.feedback import Feedback, Kept, check_label, key_of
 from sentiment.observability.tracing.trace import StageSpan
 from sentiment.pipeline.answer import Answer, Outcome
 from sentiment.pipeline.loop_turns import LoopTurns
 from sentiment.pipeline.queries import Query
-from sentiment.pipeline.served import INLINE_CHARACTERS_MAX, Served
+from sentiment.pipeline.served import Served
 from sentiment.v1 import sentiment_pb2 as pb
 
 # Answers to texts and to their parts, of all calls together, that are converted in a turn of the event loop: about a millisecond.

@@ -20,6 +20,16 @@ DURATION = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(us|ms|s|m|)")
 TOKEN_VARIABLE = "SENTIMENT_CLIENT_TOKEN"  # noqa: S105  # a name
 
 
+def add_command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], said: str, described: str = ""
+) -> argparse.ArgumentParser:  # Any: argparse names the type of its subparsers in private
+    """Add a command. ``said``: its line in the list of commands; ``described``: begins its own help; empty: that line."""
+    described = described or f"{said[0].upper()}{said[1:]}."
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=said, description=described)
+    parser.set_defaults(run=run)
+    return parser
+
+
 def add_option(parser: Any, name: str, *old_names: str, **kind: Any) -> None:  # Any: as in add_credentials; what argparse takes
     """Add an option. Its old names are taken too; help, messages and completion show the new one only."""
     parser.add_argument(name, *old_names, **kind).option_strings = [name]

@@ -17,15 +17,16 @@ def exit_code(run: Callable[[], int]) -> int:
     """Run a command. One of our errors ends it with a line on standard error and the exit code of its kind."""
     try:
         with standard_streams():
-            return _with_runtime(run)
+            return run()
     except ReaderGone:
         return BROKEN_PIPE
-    except BadSettings as error:
-        return _fail(error, WRONG_USAGE)
-    except BadBundle as error:
-        return _fail(error, BAD_BUNDLE)
+    except ModuleNotFoundError as error:
+        if (message := to_install(error)) is None:
+            raise
+        return _fail(message, WRONG_USAGE)
     except SentimentError as error:
-        return _fail(error, WRONG_USAGE if _is_of_an_option(error) else FAILED)
+        wrong = isinstance(error, BadSettings) or _is_of_an_option(error)
+        return _fail(error, WRONG_USAGE if wrong else BAD_BUNDLE if isinstance(error, BadBundle) else FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
 
@@ -37,15 +38,6 @@ def _is_of_an_option(error: SentimentError) -> bool:
     return any(field in ("label", "truncation") or (field.startswith("options.") and field != "options.bytes_max") for field in fields)
 
 
-def _with_runtime(run: Callable[[], int]) -> int:
-    try:
-        return run()
-    except ModuleNotFoundError as error:
-        if (message := to_install(error)) is None:
-            raise
-        raise BadSettings(message) from error
-
-
-def _fail(error: Exception, code: int) -> int:
+def _fail(error: object, code: int) -> int:
     print(f"error: {visible(str(error))}", file=sys.stderr)
     return code

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # The field that a server names when the explanation would be too large.
 BYTES_FIELD = "options.bytes_max"
 
-Ask = Callable[[str, ExplainOptions], Explanation]
+Ask = Callable[..., Explanation]
 
 
 def explain(job: argparse.Namespace) -> int:
@@ -53,14 +53,14 @@ def explain(job: argparse.Namespace) -> int:
     with source_of(job) as source:
         ask = _ask(job, source)
         if job.text is not None:
-            _print(job, ask(job.text, job.options))
+            _print(job, ask(job.text, options=job.options))
             return 0
         failed = 0
         for number, text in enumerate(standard_texts(), 1):
             if number > 1 and not job.json:
                 print()
             try:
-                _print(job, ask(_readable(text), job.options))
+                _print(job, ask(_readable(text), options=job.options))
             except CallFailed as error:
                 if error.code is grpc.StatusCode.UNAVAILABLE:
                     raise
@@ -121,7 +121,7 @@ def _write_page(job: argparse.Namespace, path: Path, asked: str) -> None:
     print(f"{path}: {len(text.encode()):,} bytes", file=beside(path))
 
 
-def _for_page(job: argparse.Namespace, model: pb.Model, ask: Callable[[ExplainOptions], Explanation]) -> Explanation:
+def _for_page(job: argparse.Namespace, model: pb.Model, ask: Ask) -> Explanation:
     """Request everything that the page can show and the model has, and keep the options that the user gave."""
     options = replace(job.options, counterfactuals=True, by_embedding=True)
     if model.layers:
@@ -143,10 +143,10 @@ def _unasked(options: ExplainOptions, asked: ExplainOptions) -> list[str]:
     return ["attention"] * (options.attention is not None) + ["geometry"] * (options.geometry and not asked.geometry)
 
 
-def _within_limit(options: ExplainOptions, droppable: Sequence[str], ask: Callable[[ExplainOptions], Explanation]) -> Explanation:
+def _within_limit(options: ExplainOptions, droppable: Sequence[str], ask: Ask) -> Explanation:
     """Request the explanation, without one ``droppable`` part after the other as long as it would be too large."""
     try:
-        return ask(options)
+        return ask(options=options)
     except CallFailed as error:
         too_large = [found.description for found in error.violations if found.field == BYTES_FIELD]
         if not droppable or not too_large:
@@ -157,9 +157,6 @@ def _within_limit(options: ExplainOptions, droppable: Sequence[str], ask: Callab
 
 
 def _ask(job: argparse.Namespace, source: "Client | Local") -> Ask:
-    def ask(text: str, options: ExplainOptions) -> Explanation:
-        return source.explain(
-            text, job.pair, model=job.model, label=job.label, options=options, truncation=job.truncation, timeout_s=job.timeout
-        )
-
-    return ask
+    """What explains a text with ``options``, in the way of the job."""
+    given = {"model": job.model, "label": job.label, "truncation": job.truncation, "timeout_s": job.timeout}
+    return partial(source.explain, text_pair=job.pair, **given)

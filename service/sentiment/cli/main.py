@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sentiment.cli.arguments import (
+    add_command,
     add_credentials,
     add_option,
     add_parts,
@@ -57,13 +58,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--print-completion", action=PrintCompletion, choices=SHELLS, help="print the completion script for a shell")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    serve = commands.add_parser("serve", help="run the server", description="Run the server until SIGTERM or Ctrl-C.")
-    _add_settings(serve)
-    serve.set_defaults(run=_serve)
+    serve = add_command(commands, "serve", _serve, "run the server", "Run the server until SIGTERM or Ctrl-C.")
+    serve.add_argument("--config", type=Path, default=None, metavar="FILE", help="TOML file with settings (or SENTIMENT_CONFIG)")
+    add_flags(serve)
 
-    classify = commands.add_parser(
-        "classify", help="classify texts", description="Classify texts with a running server, or in this process."
-    )
+    described = "Classify texts with a running server, or in this process."
+    classify = add_command(commands, "classify", _classify, "classify texts", described)
     classify.add_argument(
         "texts",
         nargs="*",
@@ -95,27 +95,20 @@ def _parser() -> argparse.ArgumentParser:
     classify.add_argument("--restart", action="store_true", help="start an interrupted output over instead of continuing it")
     classify.add_argument("--json", action="store_true", help="print one JSON object per line")
     _add_call(classify, ("", "refuse", "head", "head_tail", "windows"))
-    classify.set_defaults(run=_classify)
 
-    explain = commands.add_parser(
-        "explain", help="explain an answer", description="Show which words moved the answer, and whether the explanation can be trusted."
-    )
-    _add_explain(explain)
-    explain.set_defaults(run=_explain)
+    described = "Show which words moved the answer, and whether the explanation can be trusted."
+    _add_explain(add_command(commands, "explain", _explain, "explain an answer", described))
 
-    check = commands.add_parser(
-        "check", help="check a bundle", description="Check a bundle's files, and run its golden set on this machine."
-    )
+    described = "Check a bundle's files, and run its golden set on this machine."
+    check = add_command(commands, "check", _check, "check a bundle", described)
     check.add_argument("bundle", metavar="BUNDLE", help="bundle folder, or NAME or NAME/VERSION to search for")
-    check.set_defaults(run=_check)
 
     for name in TOOLS:
         _add_tool(commands, name)
     add_models(commands)
 
-    settings = commands.add_parser("settings", help="list the settings", description="List every setting of serve with its default.")
+    settings = add_command(commands, "settings", _settings, "list the settings", "List every setting of serve with its default.")
     settings.add_argument("--markdown", action="store_true", help="print a Markdown table")
-    settings.set_defaults(run=_settings)
     return parser
 
 
@@ -237,11 +230,6 @@ def _neuron(value: str) -> tuple[int, int, int]:
     if not all(0 <= number < 2**31 for number in (layer, head, token)):
         raise argparse.ArgumentTypeError(f"is {value!r}; must be three numbers from 0, such as 5,0,0")
     return layer, head, token
-
-
-def _add_settings(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, default=None, metavar="FILE", help="TOML file with settings (or SENTIMENT_CONFIG)")
-    add_flags(parser)
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sentiment.addresses import TARGET_VARIABLE, default_target, is_local
-from sentiment.cli.arguments import add_credentials, add_option, credentials_of, grpc_target, seconds
+from sentiment.cli.arguments import add_command, add_credentials, add_option, credentials_of, grpc_target, seconds
 from sentiment.cli.exit_codes import DONE
 from sentiment.errors import BadSettings
 from sentiment.files.standard_streams import need_standard_output
@@ -27,7 +27,8 @@ def add_models(commands: Any) -> None:  # Any: argparse names the type of its su
         description="List a running server's models, by its gRPC port or its admin port, or change them through its admin port.",
     )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
-    listing = _add(actions, "list", "list models that are loaded and, by the admin port, those on the server's disk or failed", _list)
+    said = "list models that are loaded and, by the admin port, those on the server's disk or failed"
+    listing = add_command(actions, "list", _list, said)
     listing.add_argument(
         "--target",
         type=grpc_target,
@@ -40,27 +41,24 @@ def add_models(commands: Any) -> None:  # Any: argparse names the type of its su
     load.add_argument("--beside", action="store_true", help="load only: the name keeps its current version")
     load.add_argument("--timeout", type=seconds, default=900.0, metavar="TIME", help="how long to wait for the load (default: 15m)")
     loaded = "NAME/VERSION that is loaded"
-    _add_change(actions, "use", "switch a name to another loaded version at once, such as for a rollback", _use, loaded)
+    use = "switch a name to another loaded version at once, such as for a rollback"
+    _add_change(actions, "use", use, lambda admin, options: admin.use(options.model), loaded)
     unload = "unload a version after it has answered its pending requests"
-    _add_change(actions, "unload", unload, _unload, f"{loaded}, or NAME for all its versions")
-
-
-def _add(actions: Any, name: str, help_: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:  # Any: as above
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=help_, description=help_[0].upper() + help_[1:] + ".")
-    parser.set_defaults(run=run)
-    return parser
+    every = f"{loaded}, or NAME for all its versions"
+    _add_change(actions, "unload", unload, lambda admin, options: admin.unload(options.model), every)
 
 
 def _add_change(
     actions: Any,  # Any: as above
     name: str,
-    help_: str,
+    said: str,
     run: "Callable[[AdminClient, argparse.Namespace], None]",
     model: str,
 ) -> argparse.ArgumentParser:
-    parser = _add(
-        actions, name, help_, lambda options: _by_admin_port(options.target, options.token_file, lambda admin: run(admin, options))
-    )
+    def change(options: argparse.Namespace) -> int:
+        return _by_admin_port(options.target, options.token_file, lambda admin: run(admin, options))
+
+    parser = add_command(actions, name, change, said)
     parser.add_argument("model", metavar="MODEL", help=model)
     parser.add_argument(
         "--target",
@@ -151,11 +149,3 @@ def _print(name: str, state: str, about: str) -> None:
 
 def _load(admin: "AdminClient", options: argparse.Namespace) -> None:
     admin.load(options.model, use=not options.beside, timeout_s=options.timeout)
-
-
-def _use(admin: "AdminClient", options: argparse.Namespace) -> None:
-    admin.use(options.model)
-
-
-def _unload(admin: "AdminClient", options: argparse.Namespace) -> None:
-    admin.unload(options.model)

@@ -104,14 +104,9 @@ def bar(value: float, half: int, colour: bool, hues: Hues) -> str:
     length = min(half, round(abs(value) / LOGITS_FULL * half))
     beyond = abs(value) > LOGITS_FULL
     sign = "<" if value < 0 else ">"
-    if colour:
-        body = (
-            Piece((" " * (length - beyond) + sign * beyond)[:: -1 if value < 0 else 1], value, hues.of(value)).drawn(colour)
-            if length
-            else ""
-        )
-    else:
-        body = ("#" * (length - beyond) + sign * beyond)[:: -1 if value < 0 else 1]
+    body = ((" " if colour else "#") * (length - beyond) + sign * beyond)[:: -1 if value < 0 else 1]
+    if body:
+        body = Piece(body, value, hues.of(value)).drawn(colour)
     blank = " " * (half - length)
     return f"{blank}{body}|{' ' * half}" if value < 0 else f"{' ' * half}|{body}{blank}"
 

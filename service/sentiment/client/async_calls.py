@@ -13,7 +13,7 @@ import grpc
 
 from sentiment.client import requests
 from sentiment.client.ahead import AsyncAhead
-from sentiment.client.chunks import CALL_TIMEOUT_S, CALLS_AHEAD, SENT_MAX, Chunks, again, pause_s
+from sentiment.client.chunks import CALL_TIMEOUT_S, CALLS_AHEAD, CHUNK, CHUNK_BYTES, SENT_MAX, bytes_most, pause_s
 from sentiment.client.columns import AsyncColumn, AsyncTexts, Column, Item, Targets, TextOrPair, Texts
 from sentiment.client.connecting import Connecting
 from sentiment.client.explain_options import ExplainOptions
@@ -24,7 +24,6 @@ from sentiment.client.notebook import shown
 from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, RETRIES
 from sentiment.client.progress import counting
 from sentiment.client.results import CallFailed, Classification, FeedbackTaken, Result, feedback_of, of_every_text, retryable
-from sentiment.client.unpicklable import unpicklable
 from sentiment.durations import checked_s
 from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
@@ -44,7 +43,8 @@ class AsyncCalls:
     _repeats = True
 
     def __reduce__(self) -> NoReturn:
-        raise unpicklable(self, repr(self._made_of))
+        name = type(self).__name__
+        raise TypeError(f"{name} cannot be pickled or copied; make one in each process: {name}({self._made_of!r})")
 
     async def __aenter__(self) -> Self:
         return self
@@ -449,7 +449,7 @@ class AsyncServed(AsyncCalls):
         # begun: as in _begin
         results = batch.results(await self._answers(begun, batch, options))
         for attempt in range(1, options.attempts_max):
-            places = again(results)
+            places = [place for place, result in enumerate(results) if retryable(result)]
             if not places:
                 break
             await asyncio.sleep(pause_s([results[place] for place in places], attempt))
@@ -524,10 +524,15 @@ class AsyncServed(AsyncCalls):
 
 
 async def chunks(items: AsyncIterable[Item]) -> AsyncGenerator[list[Item], None]:
-    """The texts of each call."""
-    waiting = Chunks()
+    """The texts of each call: at most CHUNK of them and CHUNK_BYTES bytes. A longer text gets a call of its own."""
+    chunk: list[Item] = []
+    left = CHUNK_BYTES
     async for item in items:
-        if full := waiting.add(item):
-            yield full
-    if rest := waiting.rest():
-        yield rest
+        size = bytes_most(item)
+        if chunk and (len(chunk) == CHUNK or size > left):
+            yield chunk
+            chunk, left = [], CHUNK_BYTES
+        chunk.append(item)
+        left -= size
+    if chunk:
+        yield chunk

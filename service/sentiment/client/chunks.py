@@ -1,10 +1,10 @@
-"""Cuts any number of texts into calls, and decides what to send again: what both clients share. Pure."""
+"""How any number of texts is cut into calls, and when texts are sent again: what both clients share. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from sentiment.client.columns import Item, strings_of
 from sentiment.client.policy import RESENDING
-from sentiment.client.results import CallFailed, Result, retryable
+from sentiment.client.results import CallFailed, Result
 
 # classify_all sends CHUNK texts per call and CALLS_AHEAD calls at once: enough to keep a server's runners busy.
 CHUNK = 128
@@ -17,31 +17,9 @@ CALL_TIMEOUT_S = 60.0
 SENT_MAX = 8
 
 
-class Chunks:
-    """Texts on their way into calls of at most CHUNK texts and CHUNK_BYTES bytes. A longer text gets a call of its own."""
-
-    def __init__(self) -> None:
-        self._items: list[Item] = []
-        self._bytes = 0
-
-    def add(self, item: Item) -> list[Item] | None:
-        """Add a text. Returns the texts before it if the call has no room for it."""
-        # Upper bound of four bytes per character; exact sizes need an encoding.
-        size = sum(len(part) * (1 if part.isascii() else 4) for part in strings_of(item))
-        full = self.rest() if len(self._items) == CHUNK or self._bytes + size > CHUNK_BYTES else None
-        self._items.append(item)
-        self._bytes += size
-        return full
-
-    def rest(self) -> list[Item] | None:
-        """Remove and return the waiting texts; None if no text waits."""
-        waiting, self._items, self._bytes = self._items, [], 0
-        return waiting or None
-
-
-def again(results: Sequence[Result]) -> list[int]:
-    """The positions of the texts to retry."""
-    return [place for place, result in enumerate(results) if retryable(result)]
+def bytes_most(item: Item) -> int:
+    """Upper bound of the bytes of a text: four per character. Exact sizes need an encoding."""
+    return sum(len(part) * (1 if part.isascii() else 4) for part in strings_of(item))
 
 
 def pause_s(failures: Iterable[Result], attempt: int) -> float:

@@ -496,27 +496,13 @@ def _fields(value: Any, without: Sequence[str] = ()) -> dict[str, Any]:  # any d
 
 
 def _plain(value: Any) -> Any:  # any field of a dataclass
+    # First what there is most of: the numbers of maps.
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
     if is_dataclass(value):
         return _fields(value)
     if hasattr(value, "tolist"):
-        return _rounded(value)
-    if hasattr(value, "items"):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(part) for part in value]
-    return _number(value) if isinstance(value, float) else value
-
-
-def _rounded(array: Floats | Indices) -> list[Any]:
-    if array.dtype.kind == "i":
-        whole: list[Any] = array.tolist()
-        return whole
-    return [_numbers(part) for part in array.astype(float).tolist()]
-
-
-def _numbers(value: Any) -> Any:  # a float, or lists of them to any depth
-    return [_numbers(part) for part in value] if isinstance(value, list) else _number(value)
-
-
-def _number(value: float) -> float | None:
-    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+        return _plain(value.tolist())
+    return {name: _plain(part) for name, part in value.items()} if hasattr(value, "items") else value

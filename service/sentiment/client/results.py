@@ -318,6 +318,9 @@ def classification_of(response: pb.ClassifyResponse, text: str) -> Classificatio
     )
 
 
+_model = lru_cache(16)(ModelId)
+
+
 def _predicted(prediction: pb.Prediction) -> dict[str, Any]:  # Any: the fields of Prediction
     return {
         "label": intern(prediction.label),
@@ -339,11 +342,6 @@ def _target(answer: pb.TargetAnswer) -> TargetAnswer:
     return TargetAnswer(
         **_predicted(answer.prediction), target=intern(answer.target), named=answer.named, mention=mention, tokens=answer.tokens
     )
-
-
-@lru_cache(16)
-def _model(name: str, version: int, digest: str) -> ModelId:
-    return ModelId(name, version, digest)
 
 
 def feedback_of(response: pb.FeedbackResponse) -> FeedbackTaken:

@@ -30,14 +30,9 @@ ELEMENT_CHARACTERS_MAX = 2**26
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-def _constant(name: str) -> object:
-    """NaN and the like, which are not JSON, as ``plain`` has them."""
-    return plain(float(name))
-
-
-def _number(digits: str) -> object:
-    """A number, also one that no float holds."""
-    return plain(float(digits))
+def _number(written: str) -> object:
+    """A number as ``plain`` has it: also one that no float holds, and NaN and the like, which are not JSON."""
+    return plain(float(written))
 
 
 def _whole(digits: str) -> object:
@@ -48,7 +43,7 @@ def _whole(digits: str) -> object:
         return digits
 
 
-_DECODER = json.JSONDecoder(parse_constant=_constant, parse_float=_number, parse_int=_whole)
+_DECODER = json.JSONDecoder(parse_constant=_number, parse_float=_number, parse_int=_whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +76,7 @@ def json_row(place: str, line: str) -> Row:
     if not line.strip():
         return Row(place, {}, "the line is empty")
     try:
-        return _object_row(place, json.loads(line, parse_constant=_constant, parse_float=_number, parse_int=_whole))
+        return _object_row(place, _DECODER.decode(line))
     except (ValueError, RecursionError) as error:
         return Row(place, {}, f"is no JSON: {type(error).__name__}")
 

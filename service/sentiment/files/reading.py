@@ -9,7 +9,7 @@ import itertools
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -76,14 +76,10 @@ class Reading:
         if self.delimiter and (len(self.delimiter) > 1 or self.delimiter in '"\r\n'):
             raise BadSettings(f"--delimiter {self.delimiter!r}: must be one character, neither a quote nor a line end")
         try:
-            codecs.getincrementaldecoder(self.encoding or "utf-8")("surrogateescape").decode(b" " * 8)
-            known = True
-        except UnicodeDecodeError:
-            known = True
-        except (LookupError, ValueError):
-            known = False
-        if not known:
-            raise BadSettings(f"--encoding {self.encoding}: unknown; use a name such as utf-8, utf-16, cp1252 or shift_jis")
+            with suppress(UnicodeDecodeError):
+                codecs.getincrementaldecoder(self.encoding or "utf-8")("surrogateescape").decode(b" " * 8)
+        except (LookupError, ValueError) as error:
+            raise BadSettings(f"--encoding {self.encoding}: unknown; use a name such as utf-8, utf-16, cp1252 or shift_jis") from error
 
 
 def format_of(name: str) -> str:
@@ -171,18 +167,16 @@ class Table:
         if self._format == "txt":
             return TEXT
         if self.columns is None or self._header is None:
-            self._look_for(column, option)
+            first = self._first()
+            if first.values and column not in first.values:
+                shown = _shown(first.values)
+                raise BadFile(f"{self.name}: {first.place}: no key {column!r}; the object has {shown} (choose with {option})")
             return column
         return key_of(self._header, column, self.name, option)
 
     def has(self, column: str) -> bool:
         """Whether there is a column of this name; where each row has its own keys, whether the first row has it."""
         return column in (self._header if self._header is not None else self._first().values)
-
-    def _look_for(self, column: str, option: str) -> None:
-        first = self._first()
-        if first.values and column not in first.values:
-            raise BadFile(f"{self.name}: {first.place}: no key {column!r}; the object has {_shown(first.values)} (choose with {option})")
 
     def _first(self) -> Row:
         """The first row, which stays to be read; one without values if the file has no row."""

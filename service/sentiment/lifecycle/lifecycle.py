@@ -19,7 +19,7 @@ from sentiment.lifecycle.sampling import Sampling
 from sentiment.lifecycle.served_model import RunningModel, classifies, fits, no_room
 from sentiment.lifecycle.shadow import Shadow
 from sentiment.lifecycle.startup import check_beside, load_all, load_beside
-from sentiment.lifecycle.states import CALLED, INDEX, READY, UNAVAILABLE, Event, ModelVersion, State
+from sentiment.lifecycle.states import CALLED, INDEX, INDEX_READY, INDEX_UNAVAILABLE, Event, ModelVersion, State
 from sentiment.model import folders
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.gpu.devices import CPU
@@ -138,11 +138,11 @@ class Lifecycle:
         if limit and size > limit:
             raise BadSettings(f"the models have {size} bytes; the limit is {limit} (models_bytes_max)")
         default = models[0]
-        used = {_name(running): running for running in sorted(models, key=_version)} | {_name(default): default}
+        used = {running.name: running for running in sorted(models, key=lambda running: running.version)} | {default.name: default}
         # First the front ends: without models this process answers that it is starting.
         await self.front_ends.begin(models, used.values())
         # First the versions in use: the first of a name is put to use.
-        for running in sorted(models, key=lambda running: used[_name(running)] is not running):
+        for running in sorted(models, key=lambda running: used[running.name] is not running):
             self._add(running)
         return default
 
@@ -195,10 +195,13 @@ class Lifecycle:
             Unsupported: it is the version in use, or the name is the default's; or models of this device cannot be changed.
         """
         self._check_device()
-        chosen = [running for running in self._in(*CALLED) if model in (running.id, _name(running))] or [self._loaded(model)]
-        name = _name(chosen[0])
-        if name == self._models.default if model == name else any(map(self._models.uses, chosen)):
-            users = "requests that name no model" if name == self._models.default else f"requests for {name} without a version"
+        chosen = [running for running in self._in(*CALLED) if model in (running.id, running.name)] or [self._loaded(model)]
+        name = chosen[0].name
+        of_default = name == self._models.default
+        # All versions of a name go together, unless it is the default's.
+        serves = of_default if model == name else any(map(self._models.uses, chosen))
+        if serves:
+            users = "requests that name no model" if of_default else f"requests for {name} without a version"
             raise Unsupported(f"{chosen[0].id if len(chosen) == 1 else name} serves {users}: put another version to use first")
         for running in chosen:
             self._withdraw(running)
@@ -212,7 +215,7 @@ class Lifecycle:
         for name, version in sorted((name, int(version)) for name, _, version in (model.partition("/") for model in models)):
             model = f"{name}/{version}"
             state = INDEX[self._models.state(model)]
-            reason = self._reason(model, found.get(model, "")) if state in (READY, UNAVAILABLE) else ""
+            reason = self._reason(model, found.get(model, "")) if state in (INDEX_READY, INDEX_UNAVAILABLE) else ""
             entries.append(ModelVersion(name, str(version), state, reason))
         return entries
 
@@ -237,7 +240,7 @@ class Lifecycle:
             return self._failures.get(model) or missing
         state = self._models.state(model)
         if state is State.IN_USE:
-            return "default" if _name(running) == self._models.default else "in use"
+            return "default" if running.name == self._models.default else "in use"
         compared = self.shadow.verdict(running) if self.shadow is not None else ""
         return "; ".join(filter(None, ("kept" if state is State.KEPT else "", compared)))
 
@@ -299,7 +302,8 @@ class Lifecycle:
         for reason in running.classifier.passed_over:
             self._log.warning("graph_passed_over", model=model, reason=reason, serving=running.classifier.graph.precision)
         self._log.info("model_loaded", model=model, digest=digest, seconds=round(time.monotonic() - begun, 2))
-        if use:
+        # It is in use also if the version that was has been unloaded meanwhile, which the front ends did not know when they followed.
+        if use or self._models.uses(running):
             await self._use(running)
 
     async def _announced(self, model: str, path: Path) -> RunningModel:
@@ -324,8 +328,7 @@ class Lifecycle:
         return running
 
     def _add(self, running: RunningModel) -> None:
-        name, version = _name(running), _version(running)
-        self._newest[name] = max(version, self.newest(name))
+        self._newest[running.name] = max(running.version, self.newest(running.name))
         self._models.add(running.id)
 
     def _start_running(self, one: Loaded) -> RunningModel:
@@ -412,11 +415,3 @@ class Lifecycle:
 
     def _count(self, change: str) -> None:
         self._metrics.model_changes.labels(change).inc()
-
-
-def _name(running: RunningModel) -> str:
-    return running.classifier.manifest.name
-
-
-def _version(running: RunningModel) -> int:
-    return running.classifier.manifest.version

@@ -160,7 +160,7 @@ def _on_devices(
         check()
     except BaseException:
         for runner in runners:
-            runner.close(wait_s=1.0)
+            runner.close()
         raise
     return Loaded(served[0], host, limits, cost, layout, runners, found.devices, found.not_cuda)
 

@@ -20,25 +20,24 @@ class Models(Versions[Served]):
     def move(self, model: str, event: Event, loaded: Served | None = None) -> None:
         """Apply an event. ``loaded`` comes with LOADED."""
         super().move(model, event, loaded)
-        self._name()
+        self._find_anew()
 
     def follow(self, listed: Iterable[Served], in_use: Collection[Served]) -> None:
         """Take over the states of another process: these models are called, and those of them in use also by their names."""
         self._versions = {served.id: (State.IN_USE if served in in_use else State.READY, served) for served in listed}
-        self._name()
+        self._find_anew()
 
     def uses(self, served: Served) -> bool:
         """Whether this is the version in use of its name."""
-        return self._found.get(_name(served)) is served
+        return self._found.get(served.name) is served
 
     def beside(self, served: Served) -> Served | None:
         """The highest loaded version with the same name and labels, if this is the version in use; None without one."""
         if not self.uses(served):
             return None
-        manifest = served.classifier.manifest
-        others = [one for one in self.of(*CALLED) if one is not served and one.classifier.manifest.name == manifest.name]
-        alike = [one for one in others if set(one.classifier.manifest.labels) == set(manifest.labels)]
-        return max(alike, key=lambda one: one.classifier.manifest.version, default=None)
+        labels = set(served.classifier.manifest.labels)
+        others = [one for one in self.of(*CALLED) if one is not served and one.name == served.name]
+        return max((one for one in others if set(one.classifier.manifest.labels) == labels), key=lambda one: one.version, default=None)
 
     def all(self) -> list[Served]:
         """All models that calls may name: the default first, then by name and version.
@@ -64,13 +63,10 @@ class Models(Versions[Served]):
             raise ModelNotFound(f"model {wanted[:128]!r} is not loaded; loaded are {', '.join(sorted(self.ids(*CALLED)))}")
         return found
 
-    def _name(self) -> None:
+    def _find_anew(self) -> None:
+        """Let calls find the models of these states."""
         found = {served.id: served for served in self.of(*CALLED)}
         if found:
             found |= {served.id: served for served in self.of(*FORWARDED)}
-            found |= {_name(served): served for served in self.of(State.IN_USE)}
+            found |= {served.name: served for served in self.of(State.IN_USE)}
         self._found = found
-
-
-def _name(served: Served) -> str:
-    return served.classifier.manifest.name

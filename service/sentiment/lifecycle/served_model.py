@@ -27,8 +27,6 @@ from sentiment.settings import Settings
 
 # A model counts as busy this long after its last text.
 CLASSIFIES_S = 1.0
-# How long to wait for the end of an idle runner.
-RUNNER_WAIT_S = 1.0
 
 
 class RunningModel(Served):
@@ -142,9 +140,9 @@ class RunningModel(Served):
             await self.release()
 
     def close_runners(self) -> None:
-        """Stop the runners after their current batch. Blocks meanwhile, at most RUNNER_WAIT_S each."""
+        """Stop the runners after their current batch. Blocks meanwhile, for a short time at most."""
         for runner in self.loaded.runners:
-            runner.close(RUNNER_WAIT_S)
+            runner.close()
 
     async def release(self) -> None:
         """Release its memory, even if references remain. No request may be using it."""

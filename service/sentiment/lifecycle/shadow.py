@@ -87,7 +87,7 @@ class Shadow:
 
     def verdict(self, other: Served) -> str:
         """How a version differs from the version in use of its name; empty if they were not compared."""
-        used = self._models.find(other.classifier.manifest.name)
+        used = self._models.find(other.name)
         pair = self._pairs.get((used.id, other.id))
         if pair is None:
             return ""

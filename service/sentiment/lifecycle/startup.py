@@ -3,6 +3,8 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from sentiment.errors import BadBundle, BadSettings, CannotServe
@@ -14,8 +16,6 @@ from sentiment.settings import Settings
 
 # A longer load has a graph that does not end, or a machine without free cores.
 LOAD_S_MAX = 900.0
-# How long to wait for the end of an idle runner.
-RUNNER_WAIT_S = 1.0
 
 
 def load_all(settings: Settings, roots: Sequence[Path], no_more: threading.Event, failed: Callable[[str, str], None]) -> list[Loaded]:
@@ -30,10 +30,7 @@ def load_all(settings: Settings, roots: Sequence[Path], no_more: threading.Event
         CannotServe: ``no_more`` was set.
     """
     loaded: dict[str, Loaded] = {}
-
-    def check() -> None:
-        _check(no_more, float("inf"))
-
+    check = partial(_check, no_more, float("inf"))
     try:
         for model in dict.fromkeys((settings.model, *settings.models)):
             check()
@@ -71,7 +68,7 @@ def _load_first(
 
 def _close(one: Loaded) -> None:
     for runner in one.runners:
-        runner.close(RUNNER_WAIT_S)
+        runner.close()
 
 
 def load_beside(settings: Settings, model: str, busy: Callable[[], bool], no_more: threading.Event) -> Loaded:
@@ -87,26 +84,15 @@ def load_beside(settings: Settings, model: str, busy: Callable[[], bool], no_mor
         BadBundle, BadSettings: it cannot be served, or did not load within LOAD_S_MAX.
         CannotServe: ``no_more`` was set.
     """
-    until = time.monotonic() + LOAD_S_MAX
-
-    def check() -> None:
-        _check(no_more, until)
-
-    runs = LowPriorityLoad(busy, check)
-    try:
+    check = partial(_check, no_more, time.monotonic() + LOAD_S_MAX)
+    with closing(LowPriorityLoad(busy, check)) as runs:
         return load(settings, check=check, model=model, execute=runs)
-    finally:
-        runs.close()
 
 
 def check_beside(path: Path, busy: Callable[[], bool], no_more: threading.Event) -> None:
     """Check the sizes and hashes of a bundle's files while others serve; arguments and errors are those of ``load_beside``."""
-    until = time.monotonic() + LOAD_S_MAX
-    runs = LowPriorityLoad(busy, lambda: _check(no_more, until))
-    try:
+    with closing(LowPriorityLoad(busy, partial(_check, no_more, time.monotonic() + LOAD_S_MAX))) as runs:
         load_bundle(path.resolve(), runs)
-    finally:
-        runs.close()
 
 
 def _check(no_more: threading.Event, until: float) -> None:

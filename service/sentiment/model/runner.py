@@ -20,6 +20,8 @@ from sentiment.model.session import Fed, Stop
 from sentiment.model.tokenizer import Row
 
 T = TypeVar("T")
+# How long to wait for the end of an idle runner.
+WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ class Runner:
         self._jobs.put(job)
         return done.result()
 
-    def close(self, wait_s: float) -> None:
+    def close(self, wait_s: float = WAIT_S) -> None:
         """End the thread after its current batch. Waits at most ``wait_s`` seconds, or twice that if another thread replaces it."""
         self._beside.shutdown(wait=False)
         self._jobs.put(None)

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from operator import attrgetter
 from typing import Any, Protocol
 
 SHARE_EDGES = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -228,14 +229,10 @@ def nearest(window: Mapping[str, Sequence[float]], references: Mapping[str, Mapp
     """
     names = list(next(iter(references.values())))
     singles = (_fit(window, references, {name: float(name == alone) for name in names}) for alone in names)
-    found = min(singles, key=_excess)
+    found = min(singles, key=attrgetter("excess"))
     if len(names) == 1 or found.excess <= 1:
         return found
-    return min(found, _fit(window, references, likeliest_shares(window, references)), key=_excess)
-
-
-def _excess(fit: Fit) -> float:
-    return fit.excess
+    return min(found, _fit(window, references, likeliest_shares(window, references)), key=attrgetter("excess"))
 
 
 def _fit(

@@ -3,10 +3,9 @@
 import io
 import os
 import select
-import sys
 from collections.abc import Callable, Sequence
 
-from sentiment.observability.writing_thread import LAST_LINES_S, WritingThread
+from sentiment.observability.writing_thread import WritingThread
 
 # Limit of the buffered text: a few thousand lines, enough for a reader that pauses briefly.
 BYTES_MAX = 2**20
@@ -15,7 +14,7 @@ BYTES_MAX = 2**20
 class LogLines(io.TextIOBase):
     """A text stream whose writes return at once. Lines that do not fit in the buffer, or cannot be written, are dropped and counted.
 
-    Thread-safe. ``flush`` does nothing; use ``wait_written``.
+    Thread-safe. ``flush`` does nothing; use ``thread.wait_written``.
     """
 
     def __init__(self, descriptor: int, on_lost: Callable[[int], None] = lambda _lines: None, bytes_max: int = BYTES_MAX) -> None:
@@ -31,23 +30,14 @@ class LogLines(io.TextIOBase):
         # Whether the last write ended in the middle of a line.
         self._cut = False
         # One line a write: several processes may share the reader.
-        self._thread = WritingThread("log", self._wrote, on_lost, bytes_max)
-
-    @property
-    def dropped(self) -> int:
-        """Lines that were not written, or only in part."""
-        return self._thread.dropped
+        self.thread = WritingThread("log", self._wrote, on_lost, bytes_max)
 
     def write(self, text: str, /) -> int:
         """Queue the text. A short text is written with one call, because several processes may share the reader."""
         line = text.encode(errors="backslashreplace")
         if line:
-            self._thread.put(line, len(line))
+            self.thread.put(line, len(line))
         return len(text)
-
-    def wait_written(self, within_s: float = LAST_LINES_S) -> None:
-        """Wait until everything is written, at most ``within_s``: the reader may hang."""
-        self._thread.wait_written(within_s)
 
     def fileno(self) -> int:
         """The file descriptor."""
@@ -78,9 +68,3 @@ class LogLines(io.TextIOBase):
             return False
         self._cut = False
         return True
-
-
-def take_standard_error(on_lost: Callable[[int], None]) -> LogLines:
-    """Replace ``sys.stderr`` by a LogLines."""
-    sys.stderr = lines = LogLines(sys.stderr.fileno(), on_lost)
-    return lines

@@ -8,7 +8,7 @@ import sys
 import structlog
 
 from sentiment.observability.log_text import TextRenderer
-from sentiment.observability.log_writer import LogLines, take_standard_error
+from sentiment.observability.log_writer import LogLines
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -21,20 +21,20 @@ def configure_server(level: str, form: str, process: str = "") -> None:
     global _lines  # noqa: PLW0603  # a process has one standard error
     # gRPC's core reads this when it is loaded. Else it writes clients' bytes to standard error itself, and blocks on a slow reader.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    _lines = take_standard_error(lambda lines: logger().warning("log_lines_lost", lines=lines))
-    atexit.register(_lines.wait_written)
+    sys.stderr = _lines = LogLines(sys.stderr.fileno(), lambda lines: logger().warning("log_lines_lost", lines=lines))
+    atexit.register(_lines.thread.wait_written)
     configure(level, form, process)
 
 
 def lines_dropped() -> float:
     """Log lines that this process could not write."""
-    return _lines.dropped if _lines is not None else 0
+    return _lines.thread.dropped if _lines is not None else 0
 
 
 def wait_written() -> None:
     """Wait briefly for the last lines; for an exit that skips the atexit functions."""
     if _lines is not None:
-        _lines.wait_written()
+        _lines.thread.wait_written()
 
 
 def configure(level: str, form: str, process: str = "") -> None:

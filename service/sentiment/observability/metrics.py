@@ -183,12 +183,11 @@ class Metrics:
         self.unauthenticated = counter("unauthenticated", "Calls without a valid token, of any method.", ["transport"])
         self.http_connections_closed = counter("http_connections_closed", "HTTP connections closed for lack of room.", ["reason"])
         self.http_refused = counter("http_refused", "HTTP requests that were refused before they were a call.", ["status"])
-        for status in HTTP_REFUSALS:
-            self.http_refused.labels(str(status))
-        for metric, *values in (
-            (self.reload_failures, "tls", "tokens"),
-            (self.unauthenticated, "grpc", "http"),
-            (self.http_connections_closed, "waiting", "new"),
+        for metric, values in (
+            (self.http_refused, [str(status) for status in HTTP_REFUSALS]),
+            (self.reload_failures, ["tls", "tokens"]),
+            (self.unauthenticated, ["grpc", "http"]),
+            (self.http_connections_closed, ["waiting", "new"]),
         ):
             for value in values:
                 metric.labels(value)

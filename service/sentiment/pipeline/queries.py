@@ -142,11 +142,11 @@ class QueryReader:
                 "is for single texts",
             )
 
-    def read_short(self, query: Query, characters_max: int) -> Row | None:
-        """As ``read``, if the text has at most this many characters and costs no more than they do; else None."""
+    def read_short(self, query: Query) -> Row | None:
+        """As ``read``, if the text is short and costs no more than such a text; else None."""
         if query.text_pair is not None or query.in_parts:
             return None
-        row = self._classifier.tokenizer.encode_short(query.text, characters_max)
+        row = self._classifier.tokenizer.encode_short(query.text)
         return None if row is None or self._reads_on(query, row) else row
 
     def read(self, queries: Sequence[Query]) -> list[Reading]:

@@ -27,9 +27,6 @@ from sentiment.pipeline.answer import Answer, Outcome
 from sentiment.pipeline.loop_turns import LoopTurns
 from sentiment.pipeline.queries import Query, QueryReader, TextLimits
 
-# Longer texts, and texts with words that are slow to tokenize, are tokenized in a thread. A text of this length blocks the event loop for
-# 0.2 ms, or 2 ms if all its words are new.
-INLINE_CHARACTERS_MAX = 2048
 # Texts of a batch call that are tokenized before other calls get a turn: twice as many characters. Also the rows that all calls queue in a
 # turn, where a text has several: a millisecond.
 CHUNK = 64
@@ -63,7 +60,7 @@ class Served:
         self.classifier = classifier
         self.explaining = explaining
         self.metrics = metrics
-        self.id = classifier.bundle.id
+        self.id, self.name, self.version = classifier.bundle.id, classifier.manifest.name, classifier.manifest.version
         self.queue = queue
         self._clock = clock
         # Take answered texts, for shadow scoring and the like.
@@ -253,9 +250,9 @@ class Served:
     async def _read(self, queries: Sequence[Query], deadline_at: float) -> list[Reading]:
         """Tokenize short texts at once, and the others in a thread.
 
-        Only there does a request wait outside of the scheduler, so its deadline is enforced here.
+        The scheduler does not know of that wait, so the deadline is enforced here.
         """
-        rows = [self._reader.read_short(query, INLINE_CHARACTERS_MAX) for query in queries]
+        rows = [self._reader.read_short(query) for query in queries]
         slow = [query for query, row in zip(queries, rows, strict=True) if row is None]
         read: Iterator[Reading] = iter(())
         if slow:

@@ -19,8 +19,8 @@ from sentiment.settings import Settings
 class Secured:
     """TLS and tokens of a process. ``guard`` is None if no token is required; ``certificates`` and ``https`` are None without TLS.
 
-    Other servers of the process use the same certificates, by ``doors.grpc.tls.server_credentials(secured.certificates)`` or
-    ``secured.https``. They use the same guard, or one with tokens of their own from ``guard_of``. ``keep_fresh`` reloads all of them.
+    Other servers of the process use the same certificates, by ``doors.grpc.port.GrpcPort`` or ``secured.https``. They use the same guard,
+    or one with tokens of their own from ``guard_of``. ``keep_fresh`` reloads all of them.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
@@ -53,7 +53,7 @@ class Secured:
             return None
         tokens = reloaded_tokens(Path(path), setting)
         self._sources.append(tokens)
-        return Guard(lambda: tokens.now, exempt, self._refused)
+        return Guard(lambda: tokens.now, exempt, lambda transport: self._metrics.unauthenticated.labels(transport).inc())
 
     async def keep_fresh(self) -> None:
         """Reload all files every ``reload_s`` seconds, and when asked to, until cancelled."""
@@ -77,9 +77,6 @@ class Secured:
         """Reload all files soon. Call it in the event loop."""
         logger().info("reloading", files=[source.what for source in self._sources])
         self._asked.set()
-
-    def _refused(self, transport: str) -> None:
-        self._metrics.unauthenticated.labels(transport).inc()
 
 
 def _tls_files(settings: Settings) -> TlsFiles | None:

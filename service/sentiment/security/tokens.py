@@ -48,8 +48,8 @@ class Guard:
     The gRPC and HTTP ports of a server share one guard. To guard another server, such as the admin port::
 
         guard = secured.guard_of(path, "admin_tokens", exempt=())  # security.secured, which reloads its tokens
-        grpc.aio.server(interceptors=[GrpcGuard(guard)])           # doors.grpc.guard
-        web.Application(middlewares=[http_guard(guard)])           # doors.http.guard
+        grpc.aio.server(interceptors=[GrpcGuard(guard)])           # doors.grpc.server
+        web.Application(middlewares=[http_guard(guard)])           # doors.http.screening
     """
 
     def __init__(self, tokens: Callable[[], Tokens], exempt: Collection[str], refused: Callable[[str], None]) -> None:

@@ -1,4 +1,7 @@
-"""The composition root: builds every part, warms up, serves and drains. Only this module knows all concrete classes and handles signals."""
+"""The composition root of the process with the models: builds every part, warms up, serves, drains, and says what signals do.
+
+It knows all concrete classes, as ``sentiment_front_ends.front_end`` does for a process in front of it.
+"""
 
 import asyncio
 import atexit
@@ -180,8 +183,8 @@ class App:
 
     async def _open_grpc(self) -> None:
         self._held.close()
-        self.grpc_port = self._grpc.bind()
-        await self._grpc.start()
+        self.grpc_port = self._grpc.port.bind()
+        await self._grpc.port.start()
 
     def reload(self) -> None:
         """Reload certificates and tokens soon, and return at once."""

@@ -4,8 +4,8 @@ import asyncio
 
 from sentiment.call.request_bytes import RequestBytes
 from sentiment.doors.grpc.admin import make_admin_server
-from sentiment.doors.grpc.guard import GrpcGuard
 from sentiment.doors.grpc.port import GrpcPort
+from sentiment.doors.grpc.server import GrpcGuard
 from sentiment.errors import BadSettings
 from sentiment.lifecycle.folder_watch import FolderWatch
 from sentiment.lifecycle.lifecycle import Lifecycle

@@ -56,7 +56,7 @@ def measure(bundle: str, seconds: float = MEASURE_S, runners: int | None = None)
         return measure_loaded(loaded, seconds)
     finally:
         for runner in loaded.runners:
-            runner.close(wait_s=1.0)
+            runner.close()
 
 
 def measure_loaded(loaded: Loaded, seconds: float) -> Machine:

@@ -20,6 +20,7 @@ from sentiment.explain.queue import CUT, Explaining, ExplainLimits
 from sentiment.explain.thread import AHEAD_BYTES, RESERVE_S, TIMED
 from sentiment.model.execute import Execute
 from sentiment.model.session import Stop
+from sentiment.model.tokenizer import INLINE_CHARACTERS_MAX
 from sentiment.observability.metrics import Metrics
 from tests.virtual_time import VirtualClock
 
@@ -214,7 +215,7 @@ async def test_a_caller_has_no_more_longer_texts_tokenized_than_it_has_places(
         return HEAVY
 
     monkeypatch.setattr(scripted, "predict", predict)
-    texts = {name: name * (explaining.INLINE_CHARACTERS_MAX + 1) for name in "abc"}
+    texts = {name: name * (INLINE_CHARACTERS_MAX + 1) for name in "abc"}
     flood = [asyncio.create_task(_all(queue, texts[name], caller="flood")) for name in "ab"]
     await asyncio.sleep(0)
 

@@ -93,7 +93,7 @@ def test_lines_are_written_after_reporting_lost_ones_has_failed() -> None:
         lines = LogLines(writer, fail, bytes_max=8)
         for line in ("too long for its room\n", "one\n", "two\n", "too long again\n", "three\n"):
             lines.write(line)
-            lines.wait_written(PATIENCE_S)
+            lines.thread.wait_written(PATIENCE_S)
         written = os.read(reader, MIB)
     finally:
         os.close(reader)
@@ -101,7 +101,7 @@ def test_lines_are_written_after_reporting_lost_ones_has_failed() -> None:
 
     assert written == b"one\ntwo\nthree\n"
     assert reported[0] == 1
-    assert lines.dropped == 2
+    assert lines.thread.dropped == 2
 
 
 def test_a_log_whose_reader_has_gone(spawn: Spawn, evidence: Evidence) -> None:

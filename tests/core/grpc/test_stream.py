@@ -165,10 +165,10 @@ async def test_a_bug_in_one_item_is_that_items_error_and_the_stream_goes_on(star
     tokenizer = server.models.find("").classifier.tokenizer
     encode = tokenizer.encode_short
 
-    def fail_on_awful(text: str, characters_max: int) -> object:
+    def fail_on_awful(text: str) -> object:
         if text == "awful":
             raise RuntimeError("a bug")
-        return encode(text, characters_max)
+        return encode(text)
 
     monkeypatch.setattr(tokenizer, "encode_short", fail_on_awful)
 

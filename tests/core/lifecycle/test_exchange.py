@@ -75,10 +75,13 @@ class Followers(FrontEndProcesses):
         self._lifecycle = server.lifecycle
         self.told: list[tuple[str, str]] = []
         self.in_memory: list[str] = []
+        self.unloaded_meanwhile: list[str] = []
 
     async def add_model(self, running: RunningModel) -> None:
         self.told.append(("add", running.id))
         self.in_memory = [one.id for one in self._lifecycle.running]
+        for model in self.unloaded_meanwhile:
+            await self._lifecycle.unload(model)
 
     async def use_model(self, running: RunningModel) -> None:
         self.told.append(("use", running.id))
@@ -97,6 +100,21 @@ def test_other_processes_get_the_version_in_use_even_if_it_is_the_first_of_its_n
     assert followers.told == [("add", "other/1"), ("use", "other/1"), ("use", "other/1")]
     # While it is announced it may get texts, so its runs are watched.
     assert followers.in_memory == ["tiny/1", "other/1"]
+
+
+def test_other_processes_use_a_version_that_follows_one_unloaded_while_they_were_told_of_it(exchanging: Start, root: Path) -> None:
+    server = exchanging(models_max=3)
+    for version in (1, 2):
+        make_version(root, version, "other")
+    followers = server.lifecycle.front_ends = Followers(server)
+
+    with server.admin() as admin:
+        admin.load("other/1")
+        followers.unloaded_meanwhile = ["other"]
+        admin.load("other/2", use=False)
+
+    assert server.states()["other/2"] == ("READY", "in use")
+    assert followers.told[-2:] == [("add", "other/2"), ("use", "other/2")]
 
 
 @pytest.mark.usefixtures("hasty")

@@ -300,8 +300,8 @@ def test_without_the_setting_there_is_nothing_to_pay_for(exchanging: Start, root
 
 def test_the_version_beside_is_the_highest_other_one_with_the_same_labels() -> None:
     def version(number: int, *labels: str, name: str = "tiny") -> Any:
-        manifest = SimpleNamespace(name=name, version=number, labels=labels or ("negative", "positive"))
-        return SimpleNamespace(id=f"{name}/{number}", classifier=SimpleNamespace(manifest=manifest))
+        manifest = SimpleNamespace(labels=labels or ("negative", "positive"))
+        return SimpleNamespace(id=f"{name}/{number}", name=name, version=number, classifier=SimpleNamespace(manifest=manifest))
 
     models = Models("tiny")
     one, two, nine = version(1), version(2, "positive", "negative"), version(9)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from sentiment.errors import ModelNotFound, Unavailable
 from sentiment.lifecycle.registry import Models
-from sentiment.lifecycle.states import CALLED, FORWARDED, INDEX, READY, TABLE, Event, State
+from sentiment.lifecycle.states import CALLED, FORWARDED, INDEX, INDEX_READY, TABLE, Event, State
 
 
 def version_of(name: str, version: int) -> Any:
-    return SimpleNamespace(id=f"{name}/{version}", classifier=SimpleNamespace(manifest=SimpleNamespace(name=name, version=version)))
+    return SimpleNamespace(id=f"{name}/{version}", name=name, version=version)
 
 
 VERSIONS = [version_of("tiny", 1), version_of("tiny", 2), version_of("other", 1)]
@@ -66,7 +66,7 @@ def test_every_state_follows_from_gone_and_leads_back_to_it() -> None:
 
 
 def test_the_index_shows_those_states_as_ready_whose_version_calls_may_name() -> None:
-    assert {state for state, shown in INDEX.items() if shown == READY} == set(CALLED)
+    assert {state for state, shown in INDEX.items() if shown == INDEX_READY} == set(CALLED)
     assert set(INDEX) == set(State)
 
 
@@ -77,7 +77,7 @@ def test_whatever_happens_a_name_means_its_only_version_in_use_and_a_version_its
     models = after(changes)
 
     called = [one for one in VERSIONS if models.state(one.id) in CALLED]
-    in_use = {one.classifier.manifest.name: one for one in called if models.state(one.id) is State.IN_USE}
+    in_use = {one.name: one for one in called if models.state(one.id) is State.IN_USE}
     nothing = ModelNotFound if called else Unavailable
     assert len(in_use) == len(models.ids(State.IN_USE))
     for one in VERSIONS:

@@ -17,10 +17,11 @@ from sentiment.errors import Unavailable
 from sentiment.model.classifier import load_classifier
 from sentiment.model.parts import Reading
 from sentiment.model.runner import Ran
+from sentiment.model.tokenizer import INLINE_CHARACTERS_MAX
 from sentiment.observability.metrics import Metrics
 from sentiment.pipeline.answer import Answer, Outcome
 from sentiment.pipeline.queries import Query, QueryReader, TextLimits
-from sentiment.pipeline.served import DEADLINE_SLACK_S, INLINE_CHARACTERS_MAX, Served
+from sentiment.pipeline.served import DEADLINE_SLACK_S, Served
 from tests.core.batching.test_batcher import HandRunner
 from tests.core.batching.test_cost import fixed
 from tests.tiny import LABELS

@@ -18,7 +18,7 @@ from sentiment.doors.grpc.receiving import Receiving
 from sentiment.doors.grpc.server import NO_ALGORITHM, named
 from sentiment.errors import Broken, InvalidInput, RequestError
 from sentiment.lifecycle.lifecycle import Lifecycle
-from sentiment.lifecycle.states import READY
+from sentiment.lifecycle.states import INDEX_READY
 from sentiment.observability.logs import logger
 from sentiment.oip import inference_pb2 as oip
 
@@ -41,7 +41,7 @@ class Admin:
         models = [
             oip.RepositoryIndexResponse.ModelIndex(name=entry.name, version=entry.version, state=entry.state, reason=entry.reason)
             for entry in entries
-            if entry.state == READY or not request.ready
+            if entry.state == INDEX_READY or not request.ready
         ]
         return oip.RepositoryIndexResponse(models=models)
 

@@ -19,7 +19,6 @@ from sentiment.doors.grpc.port import GrpcPort
 from sentiment.doors.grpc.receiving import Receiving
 from sentiment.doors.grpc.server import channel_options, make_health_server, make_server, named, transport_bytes
 from sentiment.doors.grpc.stream import METHOD, Streams
-from sentiment.doors.grpc.tls import server_credentials
 from sentiment.doors.open_files import grpc_connections, probe_connections
 from sentiment.lifecycle.registry import Models
 from sentiment.observability.feedback import Feedback
@@ -100,8 +99,8 @@ class GrpcSide:
         server = make_server(options, every, self.health, receiving, guard, settings.reflection)
         core = CoreCalls()
         certificates = secured.certificates if secured and counts else None
-        of_tls = None if certificates is None else server_credentials(certificates)
-        self._port = GrpcPort(server, "grpc_listen", settings.grpc_listen, of_tls)
+        # Bind and start it when calls can be answered.
+        self.port = GrpcPort(server, "grpc_listen", settings.grpc_listen, certificates)
         # Forwarded calls are not counted again.
         metrics.grpc_calls_started.watch((lambda: core.started) if counts else (lambda: 0.0))
         metrics.grpc_calls_ended.watch((lambda: core.ended) if counts else (lambda: 0.0))
@@ -112,7 +111,7 @@ class GrpcSide:
         self.health_port = 0
 
     def bind_probes(self) -> None:
-        """Take the health port, if there is one, and set ``health_port``. Raises CannotServe as ``bind`` does."""
+        """Take the health port, if there is one, and set ``health_port``. Raises CannotServe as ``GrpcPort.bind`` does."""
         if self._probes is not None:
             self.health_port = self._probes.bind()
 
@@ -120,18 +119,6 @@ class GrpcSide:
         """Answer probes of the health port."""
         if self._probes is not None:
             await self._probes.start()
-
-    def bind(self) -> int:
-        """Take the main port and listen; returns its number. Call it when calls can be answered.
-
-        Raises:
-            CannotServe: the port cannot be bound.
-        """
-        return self._port.bind()
-
-    async def start(self) -> None:
-        """Start to answer calls. Call ``bind`` first."""
-        await self._port.start()
 
     async def drain(self, grace_s: float) -> None:
         """Refuse new calls by GOAWAY and answer the accepted ones, for at most ``grace_s`` seconds."""
@@ -142,7 +129,7 @@ class GrpcSide:
         # has read the GOAWAY, and the client sees CANCELLED: docs/operate/rollouts-and-failures.md.
         with self.calls.holding_answers():
             await asyncio.sleep(QUIET_S)
-            stopping = asyncio.create_task(self._port.stop(max(0.0, grace_s - (time.monotonic() - begun))))
+            stopping = asyncio.create_task(self.port.stop(max(0.0, grace_s - (time.monotonic() - begun))))
             # A little earlier: gRPC's clock is not ours.
             self.calls.cut_at = begun + grace_s - QUIET_S
             await asyncio.sleep(GOAWAY_S)
@@ -154,7 +141,7 @@ class GrpcSide:
     async def stop(self) -> None:
         """Stop at once. Harmless after ``drain``."""
         self.health.end_watches()
-        await self._port.stop(0)
+        await self.port.stop(0)
         if self._probes is not None:
             # Probes are answered until the end.
             await self._probes.stop(0)

@@ -20,8 +20,6 @@ UNKNOWN = "/"
 # The names that the accept loop builds on.
 NAMES = ("AioServer", "_MethodResolver", "_handle_rpc", "_schedule_rpc_coro")
 METHODS = ("_make_request_call_future", "_request_call", "_request_registered_call")
-# Names that the others of this module use.
-FURTHER = ("channelz_get_servers", "channelz_get_server", "ExecuteBatchError")
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # Any: each has its own pair of messages
 # By full name, such as /package.Service/Method.

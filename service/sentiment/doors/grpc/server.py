@@ -1,7 +1,7 @@
-"""Creates grpc.aio servers: their options, services and reflection."""
+"""Creates grpc.aio servers: their options, services, reflection and the check of tokens."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Never
 
 import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
@@ -10,11 +10,11 @@ from sentiment.call.parsing import parsed
 from sentiment.doors.grpc.accepting import accepting_server
 from sentiment.doors.grpc.context import Context, in_status
 from sentiment.doors.grpc.grpcio import Handler
-from sentiment.doors.grpc.guard import GrpcGuard
 from sentiment.doors.grpc.health import HEALTH_BYTES_MAX, Health
 from sentiment.doors.grpc.receiving import WINDOW_BYTES, Receiving
+from sentiment.observability.logs import logger
 from sentiment.pipeline.loop_turns import LoopTurns
-from sentiment.security.tokens import Guard
+from sentiment.security.tokens import CHALLENGE, REFUSAL, Guard
 from sentiment.settings import Settings
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
@@ -115,6 +115,32 @@ def make_health_server(options: Sequence[tuple[str, int]], health: Health, recei
     """A server with health only, for probes without TLS and tokens."""
     arguments = dict(options) | {"grpc.max_receive_message_length": HEALTH_BYTES_MAX}
     return accepting_server(list(arguments.items()), named(HEALTH_SERVICE, health.handlers(receiving)))
+
+
+class GrpcGuard(grpc.aio.ServerInterceptor):
+    """Requires a token for every method, existing or not, except those that the guard exempts."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    async def intercept_service(
+        self,
+        continuation: "Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]",
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> "Handler | None":
+        """Return the method's handler, or one that answers UNAUTHENTICATED."""
+        method = handler_call_details.method
+        authorization = [value for key, value in handler_call_details.invocation_metadata or () if key == "authorization"]
+        if self._guard.admits(method, authorization):
+            return await continuation(handler_call_details)
+        # A streaming handler for every kind of method: a unary one would first wait for the message.
+        return grpc.stream_stream_rpc_method_handler(self._refuse)
+
+    async def _refuse(self, _messages: object, context: Context) -> Never:
+        self._guard.refused("grpc")
+        logger().debug("unauthenticated", peer=context.peer())
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, REFUSAL, (CHALLENGE,))
+        raise AssertionError("abort raises")
 
 
 def reflection_of(services: Sequence[str], receiving: Receiving) -> dict[str, Handler]:

@@ -14,12 +14,12 @@ from aiohttp import web
 from sentiment.call.call import REQUEST_ID, Call
 from sentiment.call.calls import Calls, Method
 from sentiment.call.open_inference import InferenceService
-from sentiment.doors.http.arriving import begin_call, take_time_limit
+from sentiment.doors.http.arriving import begin_call
 from sentiment.doors.http.bodies import BodyLimits
 from sentiment.doors.http.grace import Grace
 from sentiment.doors.http.json_answers import INLINE_BYTES_MAX, OPEN_INFERENCE, refusal, response_of
 from sentiment.doors.http.open_inference_bodies import JSON_LENGTH, answer_of, asked_of, in_json, json_of
-from sentiment.doors.http.receiving import Bodies, Body
+from sentiment.doors.http.receiving import Body, Receiving
 from sentiment.errors import InvalidInput, RequestError
 from sentiment.oip import inference_pb2 as oip
 
@@ -34,11 +34,11 @@ JSON = "application/json"
 class OpenInference:
     """The routes below /v2."""
 
-    def __init__(self, service: InferenceService, calls: Calls, bodies: Bodies, grace: Grace, limits: BodyLimits) -> None:
+    def __init__(self, service: InferenceService, calls: Calls, receiving: Receiving, grace: Grace, limits: BodyLimits) -> None:
         """``limits``: the limits of a request."""
         self._methods = {method.name: method for method in service.methods}
         self._calls = calls
-        self._bodies = bodies
+        self._receiving = receiving
         self._grace = grace
         self._limits = limits
 
@@ -83,18 +83,10 @@ class OpenInference:
         self, method: Method[Any, Any], request: web.Request, work: Callable[[Call, Body], Coroutine[Any, Any, web.Response]]
     ) -> web.Response:
         call = begin_call(self._calls, method.name, request)
-        body = self._bodies.of(call)
-
-        async def in_time() -> web.Response:
-            take_time_limit(self._calls, request, call)
-            return await work(call, body)
-
         try:
-            response = await self._calls.settle(call, in_time(), method.probe)
+            response = await self._receiving.settle(request, call, partial(work, call), method.probe)
         except RequestError as error:
             return refusal(call, error, {"error": str(error)}, JSON)
-        finally:
-            body.let_go()
         response.headers[REQUEST_ID] = call.request_id
         return response
 

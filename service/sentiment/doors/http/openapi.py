@@ -17,21 +17,16 @@ KEYWORDS = ("maxLength", "maxItems")
 HEADERS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 
-class OpenApi:
-    """The description of one server."""
+def add_openapi(router: web.UrlDispatcher, limits: Mapping[str, int]) -> None:
+    """Serve the description. ``limits``: by their settings. A character has a byte at least, so one of bytes is one of characters too."""
+    description = json.loads(files("sentiment.doors.http").joinpath(FILE).read_bytes())
+    limit(description, limits)
+    asset = asset_of(FILE, json.dumps(description).encode())
 
-    def __init__(self, limits: Mapping[str, int]) -> None:
-        """Read the file once. ``limits``: by their settings. A character has a byte at least, so one of bytes is one of characters too."""
-        description = json.loads(files("sentiment.doors.http").joinpath(FILE).read_bytes())
-        limit(description, limits)
-        self._asset = asset_of(FILE, json.dumps(description).encode())
+    async def get(request: web.Request) -> web.Response:
+        return asset_response(request, asset, HEADERS)
 
-    def add_to(self, router: web.UrlDispatcher) -> None:
-        """Serve it."""
-        router.add_get(f"/{FILE}", self._get)
-
-    async def _get(self, request: web.Request) -> web.Response:
-        return asset_response(request, self._asset, HEADERS)
+    router.add_get(f"/{FILE}", get)
 
 
 def limit(node: Any, settings: Mapping[str, int]) -> None:  # Any: JSON

@@ -1,13 +1,15 @@
 """Reads the bodies of requests: each within its limits of bytes, chunks and time, all together within a budget of bytes."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from aiohttp import StreamReader, web
 
 from sentiment.call.call import Call
+from sentiment.call.calls import Calls
 from sentiment.call.request_bytes import RequestBytes
+from sentiment.doors.http.arriving import take_time_limit
 from sentiment.doors.http.bodies import inflated, inflated_bytes
 from sentiment.doors.http.connections import connection_of
 from sentiment.doors.http.json_answers import INLINE_BYTES_MAX
@@ -24,18 +26,26 @@ LARGE_BYTES, LARGE_PARSED_MAX = 2**18, 2
 TAKEN_BYTES = 2**14
 
 
-class Bodies:
-    """Reads bodies."""
+class Receiving:
+    """Settles the calls of requests, whose bodies share one budget."""
 
-    def __init__(self, request_bytes: RequestBytes, receive_s_max: float) -> None:
+    def __init__(self, calls: Calls, request_bytes: RequestBytes, receive_s_max: float) -> None:
         """``receive_s_max``: seconds within which a body must have arrived, unless the call's deadline comes first."""
-        self._request_bytes = request_bytes
-        self._receive_s_max = receive_s_max
+        self._calls, self._request_bytes, self._receive_s_max = calls, request_bytes, receive_s_max
         self._large = asyncio.Semaphore(LARGE_PARSED_MAX)
 
-    def of(self, call: Call) -> "Body":
-        """The body of a call's request, not read yet."""
-        return Body(self._request_bytes, call, self._receive_s_max, self._large)
+    async def settle(self, request: web.Request, call: Call, work: Callable[["Body"], Awaitable[T]], probe: bool = False) -> T:
+        """As ``Calls.settle``, within the client's time limit. ``work`` gets the body, not read yet."""
+        body = Body(self._request_bytes, call, self._receive_s_max, self._large)
+
+        async def in_time() -> T:
+            take_time_limit(self._calls, request, call)
+            return await work(body)
+
+        try:
+            return await self._calls.settle(call, in_time(), probe)
+        finally:
+            body.let_go()
 
 
 class Body:

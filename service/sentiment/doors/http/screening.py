@@ -3,19 +3,24 @@
 - What two servers might read differently: how long the body is must be said in exactly one way.
 - What a browser sends for a page of somebody else. A page that makes its own name resolve to this machine (DNS rebinding) shows by the
   Host header, another one by the Origin header of a POST.
+- What has no valid token.
 """
 
 import ipaddress
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import lru_cache
 
 import grpc
 from aiohttp import HttpVersion11, hdrs, web
+from aiohttp.typedefs import Middleware
 
 from sentiment.addresses import is_loopback
+from sentiment.doors.http.arriving import peer_of
 from sentiment.doors.http.cors import ANY
 from sentiment.doors.http.json_answers import error_answer
+from sentiment.observability.logs import logger
+from sentiment.security.tokens import CHALLENGE, REFUSAL, Guard
 
 HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]{2,45})\]|(?P<name>[^\[\]:]*))(?::[0-9]*)?")
 # How browsers mark requests of pages of other origins (https://w3c.github.io/webappsec-fetch-metadata/#sec-fetch-site-header). They mark
@@ -96,3 +101,21 @@ def is_foreign(headers: Mapping[str, str], scheme: str, origins: Collection[str]
         # The browser has compared the origins itself. A proxy may have changed Host and scheme.
         return site in OTHERS
     return origin is not None and origin.lower() != f"{scheme}://{headers.get(hdrs.HOST, '')}".lower()
+
+
+def http_guard(guard: Guard) -> Middleware:
+    """Middleware that requires a token for every route, existing or not, except those that the guard exempts."""
+
+    @web.middleware
+    async def admit(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+        resource = request.match_info.route.resource
+        route = "" if resource is None else resource.canonical
+        if guard.admits(route, request.headers.getall("Authorization", ())):
+            return await handler(request)
+        guard.refused("http")
+        logger().debug("unauthenticated", peer=peer_of(request))
+        answer = error_answer(request, 401, grpc.StatusCode.UNAUTHENTICATED, REFUSAL)
+        answer.headers.update((CHALLENGE,))
+        return answer
+
+    return admit

@@ -7,10 +7,9 @@ It runs in the event loop of gRPC. It installs no signal handlers and never ends
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 import grpc
 from aiohttp import hdrs, web
@@ -24,19 +23,18 @@ from sentiment.call.calls import A, Method, Q, StreamMethod
 from sentiment.call.open_inference import InferenceService
 from sentiment.call.request_bytes import RequestBytes
 from sentiment.call.servicer import SentimentService
-from sentiment.doors.http.arriving import IS_CALL, begin_call, take_time_limit
+from sentiment.doors.http.arriving import IS_CALL, begin_call
 from sentiment.doors.http.bodies import BodyLimits, batch_limits, message_of, text_limits
 from sentiment.doors.http.connections import LINGER_BYTES, LINGER_S, Connection, Connections, connection_of
 from sentiment.doors.http.cors import allow_origins
 from sentiment.doors.http.grace import Grace
-from sentiment.doors.http.guard import http_guard
 from sentiment.doors.http.json_answers import LAST_LINE_S, OPEN_INFERENCE, Lines, error_answer, error_body, json_response, refusal
 from sentiment.doors.http.listening import IDLE_S, listen, stop_listening
 from sentiment.doors.http.metrics_page import Scrapes
 from sentiment.doors.http.open_inference import OpenInference
-from sentiment.doors.http.openapi import OpenApi
-from sentiment.doors.http.receiving import Bodies, Body
-from sentiment.doors.http.screening import Screen
+from sentiment.doors.http.openapi import add_openapi
+from sentiment.doors.http.receiving import Body, Receiving
+from sentiment.doors.http.screening import Screen, http_guard
 from sentiment.doors.listening import cannot_listen, split
 from sentiment.doors.open_files import http_connections
 from sentiment.errors import RequestError
@@ -89,7 +87,7 @@ class Web:
         self._text_limits = text_limits(limits.text_bytes_max, message_bytes_max)
         self._batch_limits = batch_limits(limits.batch_items_max, limits.targets_max, message_bytes_max)
         application = web.Application()
-        self._bodies = Bodies(request_bytes, settings.receive_s_max)
+        self._receiving = Receiving(calls, request_bytes, settings.receive_s_max)
         self._grace = Grace()
         self._connections = Connections(
             settings.http_connections_max or http_connections(tls=self._https is not None),
@@ -109,8 +107,8 @@ class Web:
         application.router.add_get("/readyz", self._get_readyz)
         if settings.web == "all":
             self._add_calls(application.router, service)
-            OpenInference(inference, calls, self._bodies, self._grace, self._batch_limits).add_to(application.router)
-            OpenApi(asdict(limits)).add_to(application.router)
+            OpenInference(inference, calls, self._receiving, self._grace, self._batch_limits).add_to(application.router)
+            add_openapi(application.router, asdict(limits))
             # After the other routes.
             for root in ("/v1", OPEN_INFERENCE):
                 for path in (root, f"{root}/{{path:.*}}"):
@@ -226,19 +224,20 @@ class Web:
 
     async def _get(self, method: Method[Q, A], parse: Callable[[web.Request], Q], request: web.Request) -> web.Response:
         call = begin_call(self._calls, method.name, request)
-        return await self._answer(request, call, self._work_get(method, parse, request, call))
+        return await self._answer(request, call, lambda _: method.answer(parse(request), call))
 
     async def _post(self, method: Method[Q, A], limits: BodyLimits, request: web.Request) -> web.Response:
         call = begin_call(self._calls, method.name, request)
-        body = self._bodies.of(call)
-        try:
-            return await self._answer(request, call, self._work(method, limits, request, call, body))
-        finally:
-            body.let_go()
 
-    async def _answer(self, request: web.Request, call: Call, work: Coroutine[Any, Any, A]) -> web.Response:
+        async def work(body: Body) -> A:
+            with self._grace:
+                return await method.answer(await _message(method.request, limits, request, body), call)
+
+        return await self._answer(request, call, work)
+
+    async def _answer(self, request: web.Request, call: Call, work: Callable[[Body], Awaitable[A]]) -> web.Response:
         try:
-            response = await self._calls.settle(call, work)
+            response = await self._receiving.settle(request, call, work)
         except RequestError as error:
             return refusal(call, error, error_body(error))
         return await json_response(request, response, {REQUEST_ID: call.request_id})
@@ -246,32 +245,21 @@ class Web:
     async def _post_stream(self, method: StreamMethod[Q, A], request: web.Request) -> web.StreamResponse:
         """Answer with one line per message. An error before the first line sets the HTTP status; a later error is the last line."""
         call = begin_call(self._calls, method.name, request)
-        lines, body = Lines(request, call), self._bodies.of(call)
+        lines = Lines(request, call)
+
+        async def work(body: Body) -> None:
+            with self._grace:
+                await method.write_all(await _message(method.request, self._text_limits, request, body), call, lines.add)
+                await lines.finish()
+
         try:
-            await self._calls.settle(call, self._work_stream(method, request, call, body, lines))
+            await self._receiving.settle(request, call, work)
         except RequestError as error:
             return await lines.end(error) if lines.prepared else refusal(call, error, error_body(error))
-        finally:
-            body.let_go()
         if self._leaving:
             # Its head may have been sent before.
             lines.force_close()
         return lines
-
-    async def _work_get(self, method: Method[Q, A], parse: Callable[[web.Request], Q], request: web.Request, call: Call) -> A:
-        take_time_limit(self._calls, request, call)
-        return await method.answer(parse(request), call)
-
-    async def _work(self, method: Method[Q, A], limits: BodyLimits, request: web.Request, call: Call, body: Body) -> A:
-        take_time_limit(self._calls, request, call)
-        with self._grace:
-            return await method.answer(await _message(method.request, limits, request, body), call)
-
-    async def _work_stream(self, method: StreamMethod[Q, A], request: web.Request, call: Call, body: Body, lines: Lines) -> None:
-        take_time_limit(self._calls, request, call)
-        with self._grace:
-            await method.write_all(await _message(method.request, self._text_limits, request, body), call, lines.add)
-            await lines.finish()
 
 
 async def _message(kind: type[Q], limits: BodyLimits, request: web.Request, body: Body) -> Q:

@@ -40,7 +40,7 @@ class DeviceMemory:
         begins, end = {}, 0
         for name, array in arrays.items():
             begins[name] = end
-            end += _multiple(array.nbytes, ALIGNMENT)
+            end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
         on_host, on_device = self._input(end)
         for name, array in arrays.items():
             np.copyto(on_host[begins[name] :][: array.nbytes].view(array.dtype).reshape(array.shape), array)
@@ -90,7 +90,3 @@ def _give_back(memory: Bytes, pin: Pin | None) -> None:
 
 def _size(size: int) -> int:
     return max(LEAST_BYTES, 1 << math.ceil(math.log2(max(1, size))))
-
-
-def _multiple(size: int, of: int) -> int:
-    return -(-size // of) * of
