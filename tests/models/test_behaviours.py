@@ -22,8 +22,8 @@ def oracle(tests: tuple[Behaviour, ...]) -> dict[str, np.ndarray]:
     return found
 
 
-def one(case: Case) -> tuple[Behaviour, ...]:
-    return (Behaviour("t", "k", "w", (case,)),)
+def one(*cases: Case) -> Behaviour:
+    return Behaviour("t", "k", "w", cases)
 
 
 def test_there_are_enough_tests_and_cases_and_the_same_ones_for_the_same_seed() -> None:
@@ -74,7 +74,8 @@ def test_no_case_is_a_text_that_the_package_offers_for_training() -> None:
 def test_an_answer_that_is_right_everywhere_fails_nowhere() -> None:
     functionality = tuple(test for test in TESTS if test.kind == "functionality")
 
-    found = judge(functionality, oracle(functionality), LABELS)
+    answers = oracle(functionality)
+    found = [judge(test, answers, LABELS) for test in functionality]
 
     assert [test.name for test in found if test.failures] == []
     assert [test.cases for test in found] == [len(test.cases) for test in functionality]
@@ -83,7 +84,7 @@ def test_an_answer_that_is_right_everywhere_fails_nowhere() -> None:
 def test_one_answer_to_everything_fails_about_half_of_the_functionality_and_no_invariance() -> None:
     always = {text: np.array([0.3, 0.7]) for text in texts(TESTS)}
 
-    found = {test.name: test for test in judge(TESTS, always, LABELS)}
+    found = {test.name: judge(test, always, LABELS) for test in TESTS}
 
     for test in TESTS:
         share = found[test.name].failures / len(test.cases)
@@ -108,14 +109,14 @@ def test_a_pair_fails_when_the_label_changes_or_the_probability_moves_the_wrong_
 ) -> None:
     found = {"a": np.array([1 - before, before]), "b": np.array([1 - after, after])}
 
-    assert judge(one(Case(("a", "b"), wanted)), found, LABELS)[0].failures == failures
+    assert judge(one(Case(("a", "b"), wanted)), found, LABELS).failures == failures
 
 
 def test_examples_are_the_surest_failures_with_their_answers() -> None:
-    cases = tuple(Case((str(number),), "positive") for number in range(8))
+    cases = [Case((str(number),), "positive") for number in range(8)]
     found = {str(number): np.array([0.6 + number / 100, 0.4 - number / 100]) for number in range(8)}
 
-    judged = judge((Behaviour("t", "functionality", "w", cases),), found, LABELS)[0]
+    judged = judge(one(*cases), found, LABELS)
 
     assert judged.failures == 8
     assert [failure.texts[0] for failure in judged.examples] == ["7", "6", "5", "4", "3"]
@@ -127,4 +128,4 @@ def test_a_neutral_label_is_accepted_and_other_labels_are_not() -> None:
 
     assert applies_to(labels)
     assert not applies_to(("1 star", "2 stars"))
-    assert judge(one(Case(("a",), "positive")), {"a": np.array([0.1, 0.5, 0.4])}, labels)[0].examples[0].answers == ("neutral",)
+    assert judge(one(Case(("a",), "positive")), {"a": np.array([0.1, 0.5, 0.4])}, labels).examples[0].answers == ("neutral",)

@@ -251,7 +251,7 @@ def test_the_command_writes_files_that_train_and_evaluate_read(tmp_path: Path, c
     assert shown[-1].split() == ["all", f"{total[TRAIN]:,}", f"{total[HELD_OUT]:,}"]
 
 
-@pytest.mark.parametrize(("count", "message"), [("999", "must be 1000 to 200000, got 999"), ("many", "invalid number value")])
+@pytest.mark.parametrize(("count", "message"), [("999", "must be a whole number from 1000 to 200000"), ("many", "must be a whole number")])
 def test_a_wrong_count_is_wrong_usage(count: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cases", "--out", str(tmp_path), "--count", count]) == 2
 

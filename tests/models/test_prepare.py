@@ -18,8 +18,8 @@ def first(pattern: str, share: float, wanted: bool = True) -> str:
 
 
 TWEET = first("Nothing works since update {}!", KEPT["tweets"])
-SENTENCE = first("a film about house {} and the mothers who wait in it", KEPT["sst"])
-LEARNED = first("a film about street {} that never comes to an end at all", KEPT["sst"], wanted=False)
+SENTENCE = first("a film about house {} and the mothers who wait in it", KEPT["sst5"])
+LEARNED = first("a film about street {} that never comes to an end at all", KEPT["sst5"], wanted=False)
 
 
 def aspects(text: str, **terms: str) -> str:

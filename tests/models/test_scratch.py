@@ -14,11 +14,12 @@ from sentiment_models.errors import BadData, ModelsError, OtherRun
 from sentiment_models.reports.plots import panels
 from sentiment_models.study import experiment as module
 from sentiment_models.study.experiment import Outcome, Point, accuracy, conduct, parameters, sample
-from sentiment_models.study.experiment_page import curves_png, report, text_table
+from sentiment_models.study.experiment_page import HEADER, curves_png, report, rows
 from sentiment_models.study.recipes import Experiment
 from sentiment_models.training.recipe import Recipe, Shape
 from sentiment_models.training.scratch import SPECIAL_TOKENS, train_tokenizer
 from sentiment_models.training.train import train
+from sentiment_tools.reports.html_report import plain
 from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
 
 TEXTS = [text for _, text in sentences(200, seed=9)]
@@ -203,7 +204,7 @@ def test_runs_without_distinct_usable_names_are_refused(runs: dict[str, tuple[tu
 
 
 def test_the_published_figure_is_shown_for_each_run_of_its_shape(outcomes: list[Outcome]) -> None:
-    lines = text_table(outcomes).splitlines()
+    lines = plain(HEADER, rows(outcomes)).splitlines()
 
     assert all(line.endswith("0.76") and "from scratch" in line for line in lines[1:5])
     assert lines[3].split()[-2:] == ["12.3", "0.76"]

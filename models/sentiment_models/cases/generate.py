@@ -8,7 +8,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -41,13 +41,13 @@ T = TypeVar("T")
 class Case:
     """One text. ``pair`` is shared with its opposite; ``held_out`` names what is held out: template, domain, lexicon."""
 
-    text: str
     label: str
-    pair: int
+    text: str
+    domain: str
     phenomenon: str
     template: str
-    domain: str
     register: str
+    pair: int
     held_out: tuple[str, ...]
 
     @property
@@ -57,20 +57,8 @@ class Case:
 
     def json(self) -> str:
         """Return a line for a .jsonl file that ``train`` and ``evaluate`` read."""
-        return json.dumps(
-            {
-                "label": self.label,
-                "text": self.text,
-                "domain": self.domain,
-                "phenomenon": self.phenomenon,
-                "template": self.template,
-                "register": self.register,
-                "pair": self.pair,
-                "split": self.split,
-                "held_out": list(self.held_out),
-            },
-            ensure_ascii=False,
-        )
+        *others, held_out = asdict(self).items()
+        return json.dumps(dict([*others, ("split", self.split), held_out]), ensure_ascii=False)
 
 
 def generate(grammar: Grammar, seed: int = SEED, count: int = COUNT_DEFAULT) -> Iterator[Case]:
@@ -190,7 +178,7 @@ def _pair(grammar: Grammar, phenomenon: Phenomenon, held_out: frozenset[str], pa
     texts = (typing(joined([*map(sentence, (*before, core(member, side), *after))])) for side, member in enumerate(template.members))
     parts = tuple(sorted(held_out))
     positive, negative = (
-        Case(text, label, pair, phenomenon.name, template.name, domain.name, name, parts) for text, label in zip(texts, LABELS, strict=True)
+        Case(label, text, domain.name, phenomenon.name, template.name, name, pair, parts) for text, label in zip(texts, LABELS, strict=True)
     )
     return positive, negative
 

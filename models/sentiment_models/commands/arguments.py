@@ -13,7 +13,7 @@ from sentiment.files.output import beside
 from sentiment_models.data.labelled import LabelledReading
 from sentiment_models.errors import ModelsError
 from sentiment_models.export.labels import as_argument, parse_names
-from sentiment_models.reports.report import write_text
+from sentiment_models.reports.report import write_file
 
 DATA_HELP = "labelled texts: .csv, .tsv or another table (columns label, text), .tsv without a header (label<TAB>text), .jsonl; also .gz"
 
@@ -136,6 +136,11 @@ def write_figures(arguments: argparse.Namespace, figures: BaseModel, text: str, 
     """Print figures, and write them and a page of them to the files that were asked for."""
     print(text, file=beside(arguments.json, arguments.html))
     if arguments.json:
-        write_text(arguments.json, figures.model_dump_json(indent=1) + "\n")
+        write_file(arguments.json, figures.model_dump_json(indent=1) + "\n")
     if arguments.html and page:
-        write_text(arguments.html, page())
+        write_file(arguments.html, page())
+
+
+def options_as(kind: Any, options: argparse.Namespace, /, **others: Any) -> Any:  # Any: a dataclass, its values, and one of it
+    """The options of a command as its dataclass: each field is the option of its name, but for ``others``."""
+    return kind(**{each.name: others[each.name] if each.name in others else getattr(options, each.name) for each in fields(kind)})

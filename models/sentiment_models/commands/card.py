@@ -5,7 +5,7 @@ from pathlib import Path
 
 DESCRIPTION = (
     "Write MODEL_CARD.md into a bundle, from its manifest and the results of evaluate, and list it in the manifest, whose digest changes. "
-    "The results are kept beside the bundle's folder, as BUNDLE.record.json, which is read where none are given."
+    "The results are kept beside the bundle's folder, as BUNDLE.record.json, which is read for what is not given."
 )
 
 
@@ -45,14 +45,13 @@ def run(arguments: argparse.Namespace) -> None:
     from sentiment_models.reports.record import read_record
     from sentiment_models.stored import stored
 
-    findings, training = arguments.explanations, arguments.attention_tests
     given: dict[str, object] = {}
     if arguments.evaluation:
         given["evaluations"] = tuple(stored(path, Evaluation, "evaluate --json") for path in arguments.evaluation)
-    if findings:
-        given["explanations"] = stored(findings, Findings, "evaluate --explanations --json")
-    if training:
-        given["attention_tests"] = stored(training, TrainingFindings, "attention-tests")
+    if arguments.explanations:
+        given["explanations"] = stored(arguments.explanations, Findings, "evaluate --explanations --json")
+    if arguments.attention_tests:
+        given["attention_tests"] = stored(arguments.attention_tests, TrainingFindings, "attention-tests")
     record = read_record(arguments.bundle, [*given]).model_copy(update=given)
     if arguments.tables:
         from sentiment_models.reports.record_tables import tables

@@ -2,10 +2,11 @@
 
 import argparse
 
+from sentiment.cli.arguments import count
 from sentiment_models.cases.generate import COUNT_DEFAULT, COUNT_MAX, COUNT_MIN, HELD_OUT, SEED, TRAIN, counts, generate
 from sentiment_models.cases.grammar import load
 from sentiment_models.commands.arguments import add_output
-from sentiment_models.reports.report import make_folder, write_text
+from sentiment_models.reports.report import make_folder, write_file
 
 DESCRIPTION = (
     "Generate texts whose label follows from a grammar: negation, contrast, change, questions, irony, emoji and the like, in minimal "
@@ -20,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="equal seeds give equal files (default: %(default)s)")
     parser.add_argument(
         "--count",
-        type=number,
+        type=count(COUNT_MAX, COUNT_MIN),
         default=COUNT_DEFAULT,
         metavar="N",
         help=f"texts in both files together, {COUNT_MIN} to {COUNT_MAX} (default: %(default)s)",
@@ -32,13 +33,5 @@ def run(arguments: argparse.Namespace) -> None:
     make_folder(arguments.out)
     cases = list(generate(load(), arguments.seed, arguments.count))
     for split in (TRAIN, HELD_OUT):
-        write_text(arguments.out / f"{split}.jsonl", "".join(f"{case.json()}\n" for case in cases if case.split == split))
+        write_file(arguments.out / f"{split}.jsonl", "".join(f"{case.json()}\n" for case in cases if case.split == split))
     print(counts(cases))
-
-
-def number(value: str) -> int:
-    """Parse a number of texts."""
-    count = int(value)
-    if not COUNT_MIN <= count <= COUNT_MAX:
-        raise argparse.ArgumentTypeError(f"must be {COUNT_MIN} to {COUNT_MAX}, got {count}")
-    return count

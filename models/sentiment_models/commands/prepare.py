@@ -6,7 +6,7 @@ from pathlib import Path
 from sentiment_models.commands.arguments import add_output, add_overwrite
 from sentiment_models.data.english_texts import KEPT_FOLDER, prepare
 from sentiment_models.data.labelled import json_lines
-from sentiment_models.reports.report import make_folder, refuse_existing, write_text
+from sentiment_models.reports.report import make_folder, refuse_existing, write_file
 
 DESCRIPTION = (
     "Make the training files of the default bundle from public data sets, less the texts that are kept back, by the hash of their letters "
@@ -28,5 +28,5 @@ def run(arguments: argparse.Namespace) -> None:
     files = prepare(arguments.data)
     make_folder(arguments.out / KEPT_FOLDER)
     for name, rows in files.items():
-        write_text(arguments.out / f"{name}.jsonl", json_lines(rows))
+        write_file(arguments.out / f"{name}.jsonl", json_lines(rows))
         print(f"{name}\t{len(rows)}")

@@ -4,7 +4,7 @@ import argparse
 import json
 import shlex
 
-from sentiment_models.commands.arguments import DATA_HELP, add_reading, add_run, reading_of, with_threads
+from sentiment_models.commands.arguments import DATA_HELP, add_reading, add_run, options_as, reading_of, with_threads
 from sentiment_models.export.labels import named_labels
 from sentiment_models.training.recipe import Recipe
 
@@ -81,15 +81,9 @@ def run(arguments: argparse.Namespace) -> None:
     from sentiment_models.training.train import train
 
     with_threads(arguments)
-    given = {name: getattr(arguments, name) for name in RECIPE_HELP}
-    given |= {name: tuple(getattr(arguments, name)) for name in FILES_HELP}
-    given["labels"] = arguments.labels or named_labels(arguments.base) or Recipe("", ()).labels
-    recipe = Recipe(
-        base=arguments.base,
-        sources=tuple(arguments.data),
-        reading=reading_of(arguments),
-        **given,
-    )
+    labels = arguments.labels or named_labels(arguments.base) or Recipe("", ()).labels
+    files = {name: tuple(getattr(arguments, name)) for name in FILES_HELP}
+    recipe = options_as(Recipe, arguments, sources=tuple(arguments.data), labels=labels, reading=reading_of(arguments), **files)
     best = train(recipe, arguments.out, arguments.device, arguments.checkpoint_steps, resume=not arguments.restart)
     if is_first_process():
         dev = arguments.out / "dev.jsonl"

@@ -8,7 +8,6 @@ import hashlib
 import json
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,21 @@ Row = dict[str, Any]
 """A line of a .jsonl file. Any: texts, and lists of aspects."""
 
 KEPT_FOLDER = "kept"
-# The share of each source that is kept back: at least 3,000 texts of tweets, forum, film sentences (SST's with their phrases), film reviews
+# The share of each file that is kept back: at least 3,000 texts of tweets, forum, film sentences (SST's with their phrases), film reviews
 # and products.
 KEPT = {
     "tweets": 0.07,
     "forum": 0.095,
     "support": 0.05,
-    "sst": 0.12,
+    "sst5": 0.12,
+    "mr": 0.12,
     "imdb": 0.14,
-    "unlabelled": 0.06,
+    "dvd": 0.0,
     "products": 0.13,
+    "reviews": 0.06,
+    "goods": 0.13,
     "targets": 0.1,
+    "headlines": 0.1,
 }
 PRODUCTS = ("apparel", "baby", "camera_photo", "health_personal_care", "music", "sports_outdoors", "video")
 ASPECTS = ("restaurants_mixed", "restaurants", "laptops")
@@ -43,14 +46,6 @@ POLARITIES = frozenset((NEGATIVE, NEUTRAL, POSITIVE))
 UNNAMED = 0.25
 # SST's phrases below this length are fragments.
 LONG_WORDS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """The rows of a file to be, and the share of them that is kept back."""
-
-    rows: Sequence[Row]
-    share: float
 
 
 def is_kept(text: str, share: float) -> bool:
@@ -69,9 +64,9 @@ def prepare(data: Path) -> dict[str, list[Row]]:
         BadData: a file cannot be used. Names file and line.
     """
     sources = _sources(data)
-    kept = {name: [row for row in source.rows if is_kept(row["text"], source.share)] for name, source in sources.items()}
+    kept = {name: [row for row in rows if is_kept(row["text"], KEPT[name])] for name, rows in sources.items()}
     taken = {letters_of(row["text"]) for rows in kept.values() for row in rows}
-    files = {name: [row for row in source.rows if letters_of(row["text"]) not in taken] for name, source in sources.items()}
+    files = {name: [row for row in rows if letters_of(row["text"]) not in taken] for name, rows in sources.items()}
     sentences = "\n".join(words_of(row["text"]) for name in ("sst5", "mr") for row in kept[name])
     files |= {"sst2_long": [], "sst2_short": []}
     kept["sst2"] = []
@@ -85,21 +80,19 @@ def prepare(data: Path) -> dict[str, list[Row]]:
     return {**files, **{f"{KEPT_FOLDER}/{name}": rows for name, rows in kept.items()}}
 
 
-def _sources(data: Path) -> dict[str, _Source]:
-    products = [{**row, "domain": name} for name in PRODUCTS for row in _labelled(data / f"products/{name}_train.tsv.gz")]
-    targets = [row for name in ASPECTS for row in _aspects(data / f"aspects/{name}_train.jsonl.gz", name)]
+def _sources(data: Path) -> dict[str, list[Row]]:
+    """The rows of each file to be, those that are kept back among them, by the names of KEPT."""
     return {
-        **{name: _Source(_labelled(data / f"{name}/train.tsv.gz"), KEPT[name]) for name in ("tweets", "forum", "support")},
-        "sst5": _Source(_labelled(data / "sst5/train.tsv.gz"), KEPT["sst"]),
+        **{name: _labelled(data / f"{name}/train.tsv.gz") for name in ("tweets", "forum", "support", "sst5")},
         # Its labels are of whole reviews.
-        "mr": _Source([{"text": row["text"]} for row in _labelled(data / "mr/train.tsv.gz")], KEPT["sst"]),
-        "imdb": _Source(_labelled(data / "imdb/train.tsv.gz"), KEPT["imdb"]),
-        "dvd": _Source(_labelled(data / "amazon/dvd.tsv.gz"), 0.0),
-        "products": _Source(products, KEPT["products"]),
-        "reviews": _Source(_unlabelled(data / "imdb/unlabelled.txt.gz"), KEPT["unlabelled"]),
-        "goods": _Source(_unlabelled(data / "products/unlabelled.txt.gz"), KEPT["products"]),
-        "targets": _Source(targets, KEPT["targets"]),
-        "headlines": _Source(list(_aspects(data / "headlines/train.jsonl.gz", "headlines")), KEPT["targets"]),
+        "mr": [{"text": row["text"]} for row in _labelled(data / "mr/train.tsv.gz")],
+        "imdb": _labelled(data / "imdb/train.tsv.gz"),
+        "dvd": _labelled(data / "amazon/dvd.tsv.gz"),
+        "products": [{**row, "domain": name} for name in PRODUCTS for row in _labelled(data / f"products/{name}_train.tsv.gz")],
+        "reviews": _unlabelled(data / "imdb/unlabelled.txt.gz"),
+        "goods": _unlabelled(data / "products/unlabelled.txt.gz"),
+        "targets": [row for name in ASPECTS for row in _aspects(data / f"aspects/{name}_train.jsonl.gz", name)],
+        "headlines": list(_aspects(data / "headlines/train.jsonl.gz", "headlines")),
     }
 
 

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,23 +60,19 @@ def texts(tests: Sequence[Behaviour]) -> list[str]:
     return list(dict.fromkeys(text for test in tests for case in test.cases for text in case.texts))
 
 
-def judge(tests: Sequence[Behaviour], found: Mapping[str, NDArray[np.float64]], labels: Sequence[str]) -> list[BehaviourFound]:
-    """Check answers against the tests.
-
-    Args:
-        tests: from ``behaviours``.
-        found: the probabilities of every text of the tests, in the order of ``labels``.
-        labels: label names; they include ``negative`` and ``positive``.
-    """
-    return [_judge(test, found, labels) for test in tests]
-
-
 def applies_to(labels: Sequence[str]) -> bool:
     """Whether the tests apply to a model with these labels."""
     return {NEGATIVE, POSITIVE} <= set(labels)
 
 
-def _judge(test: Behaviour, found: Mapping[str, NDArray[np.float64]], labels: Sequence[str]) -> BehaviourFound:
+def judge(test: Behaviour, found: Mapping[str, NDArray[np.float64]], labels: Sequence[str]) -> BehaviourFound:
+    """Check answers against a test.
+
+    Args:
+        test: from ``behaviours``.
+        found: the probabilities of every text of the test, in the order of ``labels``.
+        labels: label names; they include ``negative`` and ``positive``.
+    """
     failures: list[tuple[float, Failure]] = []
     positive = labels.index(POSITIVE)
     for case in test.cases:
@@ -102,19 +99,19 @@ def _judge(test: Behaviour, found: Mapping[str, NDArray[np.float64]], labels: Se
     )
 
 
-def _behaviour(test: Mapping[str, object], words: Mapping[str, Sequence[str]], rng: random.Random) -> Behaviour:
+def _behaviour(test: Mapping[str, Any], words: Mapping[str, Sequence[str]], rng: random.Random) -> Behaviour:  # TOML has no one type
     groups: list[list[Case]] = []
     for wanted in (POSITIVE, NEGATIVE):
-        groups += [[Case((text,), wanted) for text in _filled(template, words)] for template in _strings(test.get(wanted))]
+        groups += [[Case((text,), wanted) for text in _filled(template, words)] for template in test.get(wanted, ())]
     for wanted, key in (("up", "up"), ("down", "down"), ("same", "pairs")):
-        groups += [_paired(first, second, wanted, words) for first, second in map(_strings, _items(test.get(key)))]
-    for template in _strings(test.get("texts")):
+        groups += [_paired(first, second, wanted, words) for first, second in test.get(key, ())]
+    for template in test.get("texts", ()):
         if "swap" in test:
-            groups.append(list(_swapped(template, str(test["swap"]), words)))
+            groups.append(list(_swapped(template, test["swap"], words)))
         else:
-            change = CHANGES[str(test["change"])]
+            change = CHANGES[test["change"]]
             groups.append([Case((text, changed), "same") for text in _filled(template, words) if (changed := change(text, rng)) != text])
-    return Behaviour(str(test["name"]), str(test["kind"]), str(test["wanted"]), tuple(_drawn(groups, rng)))
+    return Behaviour(test["name"], test["kind"], test["wanted"], tuple(_drawn(groups, rng)))
 
 
 def _drawn(groups: Sequence[list[Case]], rng: random.Random) -> Iterator[Case]:
@@ -157,11 +154,3 @@ def _change_final_punctuation(text: str, rng: random.Random) -> str:
 
 
 CHANGES: Mapping[str, Callable[[str, random.Random], str]] = {"typos": typos, "casing": recase, "punctuation": _change_final_punctuation}
-
-
-def _items(value: object) -> Sequence[object]:
-    return value if isinstance(value, list) else ()
-
-
-def _strings(value: object) -> Sequence[str]:
-    return [str(item) for item in _items(value)]

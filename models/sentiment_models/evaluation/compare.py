@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from sentiment.model.classifier import Classifier
 from sentiment.model.cores import cores_granted
 from sentiment_models.errors import ModelsError
 from sentiment_models.evaluation.evaluate import Dataset, Measured, graph_measured, refuse_equal_names, run_file
@@ -122,11 +121,8 @@ def compare(
         found[dataset.name] = _difference(before, after, names, seed)
     if len(found) > 1:
         found[POOLED] = _pooled(list(found.values()), seed)
-    return Comparison(first=_side(sides[0]), second=_side(sides[1]), threads=threads, seed=seed, datasets=found)
-
-
-def _side(classifier: Classifier) -> Side:
-    return Side(bundle=classifier.bundle.id, graph=graph_measured(classifier))
+    current, candidate = (Side(bundle=side.bundle.id, graph=graph_measured(side)) for side in sides)
+    return Comparison(first=current, second=candidate, threads=threads, seed=seed, datasets=found)
 
 
 def _difference(before: Measured, after: Measured, labels: Sequence[str], seed: int) -> Difference:

@@ -27,7 +27,7 @@ from sentiment_models.evaluation.metrics import Labels, calibration_error
 from sentiment_models.export.inference import Pool, graph_of, load_served
 from sentiment_models.export.labels import outputs_of
 from sentiment_models.export.manifest import MANIFEST_FILE, read_object, sha256, write_manifest
-from sentiment_models.export.provenance import Json, distinct_names
+from sentiment_models.export.provenance import Json, distinct_names, facts
 from sentiment_models.stored import Stored
 
 # Texts tokenized together in the search for long texts.
@@ -223,14 +223,13 @@ def record_long_texts(bundle: Path, found: LongTexts, default: str | None = None
     whole = read_object(bundle / MANIFEST_FILE)
     windows, head_tail = found.best("windows").windows, found.best("head_tail").head_tail
     assert windows and head_tail
-    provenance = whole.get("provenance")
     chosen: dict[str, Json] = {
         "texts": found.texts,
         "files": found.files,
         "accuracy": {way.name: way.accuracy for way in found.ways},
     }
     whole["windows"], whole["head_tail"] = windows.model_dump(), head_tail.model_dump()
-    whole["provenance"] = {**(provenance if isinstance(provenance, dict) else {}), "long_texts": chosen}
+    whole["provenance"] = {**facts(whole.get("provenance")), "long_texts": chosen}
     if default:
         whole["default_truncation"] = default
     write_manifest(bundle, whole)

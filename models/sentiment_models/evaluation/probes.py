@@ -28,7 +28,8 @@ def behave(classifier: Classifier, threads: int) -> list[BehaviourFound]:
     tests = behaviours.behaviours()
     texts = behaviours.texts(tests)
     stated = serve(classifier, texts, "behaviours", threads).stated
-    return behaviours.judge(tests, dict(zip(texts, stated, strict=True)), labels)
+    found = dict(zip(texts, stated, strict=True))
+    return [behaviours.judge(test, found, labels) for test in tests]
 
 
 def catch(classifier: Classifier, kinds: Mapping[str, Sequence[str]], threads: int) -> dict[str, Undecided]:

@@ -1,6 +1,5 @@
 """Count how a bundle answers texts that it knows: a reference with which its server compares the texts of today."""
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,7 @@ from sentiment_models.data.labelled import TextOrPair
 from sentiment_models.errors import ModelsError
 from sentiment_models.export.inference import serve
 from sentiment_models.export.manifest import MANIFEST_FILE, read_object, sha256, write_manifest
-from sentiment_models.export.provenance import Json, distinct_names
+from sentiment_models.export.provenance import Json, distinct_names, facts
 from sentiment_models.stored import problem
 
 BAR_CHARACTERS = 40
@@ -99,7 +98,7 @@ def record_reference(bundle: Path, name: str, reference: Reference) -> None:
     """
     path = bundle / MANIFEST_FILE
     manifest = read_object(path)
-    manifest["references"] = {**_recorded(manifest), name: reference.model_dump(mode="json")}
+    manifest["references"] = {**facts(manifest.get("references")), name: reference.model_dump(mode="json")}
     try:
         Manifest.model_validate(manifest)
     except ValidationError as error:
@@ -125,16 +124,11 @@ def remove_reference(bundle: Path, name: str) -> None:
     """
     path = bundle / MANIFEST_FILE
     manifest = read_object(path)
-    recorded = _recorded(manifest)
+    recorded = facts(manifest.get("references"))
     if name not in recorded:
         raise ModelsError(f"{path}: has no reference {name!r}; it has {', '.join(sorted(recorded)) or 'none'}")
     manifest["references"] = {other: reference for other, reference in recorded.items() if other != name}
     write_manifest(bundle, manifest)
-
-
-def _recorded(manifest: Mapping[str, Json]) -> dict[str, Json]:
-    recorded = manifest.get("references", {})
-    return recorded if isinstance(recorded, dict) else {}
 
 
 def table(reference: Reference) -> str:
@@ -151,8 +145,8 @@ def table(reference: Reference) -> str:
 
 
 def _histogram(values: Sequence[float], edges: Sequence[float]) -> Histogram:
-    counts = Counter(bisect_left(edges, value) for value in values)
-    return Histogram(edges=tuple(map(float, edges)), counts=tuple(counts[place] for place in range(len(edges) + 1)))
+    counts = np.bincount(np.searchsorted(edges, values), minlength=len(edges) + 1)
+    return Histogram(edges=tuple(map(float, edges)), counts=tuple(counts.tolist()))
 
 
 def _line(name: str, count: int, texts: int) -> str:

@@ -1,7 +1,8 @@
 """Aggregate the results of single texts to means with intervals. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +22,18 @@ from sentiment_models.explanations.findings import (
     MethodFound,
 )
 from sentiment_models.explanations.intervals import paired_intervals
-from sentiment_models.explanations.measures import sizes
+from sentiment_models.explanations.measures import sizes, tau
 from sentiment_models.explanations.one_text import OperatorText, OrderText, TextFound
+from sentiment_models.explanations.rankings import Scores
 
 # Texts that move the probability by less have no normalised values, as in the service's evidence.
 EFFECT_MIN = 0.05
 # Closer bounds count as equal: every order does as well.
 BOUNDS_MIN = 1e-6
-# Decimals of all results.
-DIGITS = 5
+# Decimals of all results, and of the many numbers of ``agreement``.
+DIGITS, AGREEMENT_DIGITS = 5, 4
+# Methods whose word scores are compared: attributions, attention, and the only baseline that scores words by their meaning.
+COMPARED = tuple(name for name, kind in KINDS.items() if kind in (ATTRIBUTION, ATTENTION) or name == "lexicon")
 RANDOM = "random"
 
 Column = NDArray[np.float64]
@@ -84,6 +88,24 @@ def methods_found(texts: Sequence[TextFound], default: str, seed: int) -> tuple[
         for (better, than), found in against.items()
     )
     return methods, comparisons
+
+
+def agreement(texts: Sequence[Mapping[str, Scores]]) -> dict[str, dict[str, float]]:
+    """Return the mean over the texts of Kendall's tau-b between the word scores of each pair of methods; 1 for a method with itself.
+
+    Texts where tau is undefined, such as those of one word, are left out of the mean. Pairs without any text are left out.
+
+    Args:
+        texts: the scores of each text by method.
+    """
+    names = [name for name in COMPARED if any(name in text for text in texts)]
+    found: dict[str, dict[str, float]] = {name: {name: 1.0} for name in names}
+    for first, second in combinations(names, 2):
+        taus = [tau(text[first].values, text[second].values) for text in texts if first in text and second in text]
+        there = [one for one in taus if one is not None]
+        if there:
+            found[first][second] = found[second][first] = round(float(np.mean(there)), AGREEMENT_DIGITS)
+    return found
 
 
 def _measured(texts: Sequence[OperatorText], words: Sequence[int], name: str) -> _Measured:

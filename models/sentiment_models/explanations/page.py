@@ -1,12 +1,11 @@
 """The report of a study of explanations, as terminal text and as an HTML page with plots."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 from sentiment_models.explanations import pictures, tables, training_page
 from sentiment_models.explanations.attention_tables import attention_tables, not_measured
 from sentiment_models.explanations.conclusions import in_words, percent
-from sentiment_models.explanations.findings import DatasetFound, Findings
-from sentiment_models.explanations.pictures import Row
+from sentiment_models.explanations.findings import DatasetFound, Difference, Findings
 from sentiment_models.explanations.training_findings import TrainingFindings
 from sentiment_models.reports.report import picture
 from sentiment_tools.reports.html_report import Section, page, paragraph, table
@@ -112,21 +111,21 @@ def _against_random(one: DatasetFound) -> str:
         ("comprehensiveness", "over_random", "comprehensiveness minus that of random"),
         ("sufficiency", "under_random", "random's sufficiency minus the method's"),
     ):
-        methods = [(name, method) for name, method in one.methods.items() if name != "random"]
-        rows = [Row(name, {operator: getattr(item, field) for operator, item in method.operators.items()}) for name, method in methods]
+        methods = {name: method.operators for name, method in one.methods.items() if name != "random"}
+        rows = {name: {operator: getattr(item, field) for operator, item in its.items()} for name, its in methods.items()}
         alt = f"{measure} of each method compared with random orders, with intervals; the tables have the figures."
         drawn.append(_forest(rows, f"{words} (right of 0: better than random)", measure, alt))
     return "".join(drawn)
 
 
 def _against_others(one: DatasetFound, default: str) -> str:
-    rows = [Row(item.than, item.operators) for item in one.comparisons if item.better == default]
+    rows = {item.than: item.operators for item in one.comparisons if item.better == default}
     words = "difference in comprehensiveness (right of 0: the default is better)"
     alt = f"Comprehensiveness of {default} minus that of each other method, with intervals; the table has the figures."
     return _forest(rows, words, f"{default}, the default, minus ...", alt)
 
 
-def _forest(rows: Sequence[Row], words: str, title: str, alt: str) -> str:
+def _forest(rows: Mapping[str, Mapping[str, Difference | None]], words: str, title: str, alt: str) -> str:
     """Draw rows, the largest sum of differences first."""
-    ordered = sorted(rows, key=lambda row: -sum(item.mean for item in row.operators.values() if item is not None))
-    return picture(pictures.forest(ordered, words, title), alt)
+    ordered = sorted(rows.items(), key=lambda row: -sum(item.mean for item in row[1].values() if item is not None))
+    return picture(pictures.forest(dict(ordered), words, title), alt)

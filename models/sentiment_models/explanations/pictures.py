@@ -1,7 +1,6 @@
 """Plots of a study as PNG bytes: erasure by fraction, differences with intervals, heads, agreement of methods. Style: ``plot_style``."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,14 +30,6 @@ OPERATOR_MARKERS = {"attention_mask": "o", "mask_token": "s", "deletion": "D"}
 # Outside the range of a change in probability: the far edge of a shaded area.
 FAR = 2.0
 SHORT = {"previous": "prev", "punctuation": "punct", "identical_word": "same", "sentence_internal": "sent"}
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of ``forest``: a method and its difference by operator."""
-
-    name: str
-    operators: Mapping[str, Difference | None]
 
 
 def by_fraction(found: DatasetFound, operators: Sequence[str]) -> bytes:
@@ -101,34 +92,34 @@ def _style(kind: str, number: int) -> tuple[str, str]:
     return (COLOURS[:6] if kind == ATTRIBUTION else COLOURS[5::-1])[number % 6], MARKERS[number % len(MARKERS)]
 
 
-def forest(rows: Sequence[Row], x: str, title: str) -> bytes:
+def forest(rows: Mapping[str, Mapping[str, Difference | None]], x: str, title: str) -> bytes:
     """Draw differences with their intervals, one line per method and one marker per operator; hollow: the interval includes 0.
 
     Args:
-        rows: from top to bottom, at least one.
+        rows: the differences of each method by operator, from top to bottom; at least one.
         x: label of the horizontal axis.
         title: title of the plot.
     """
-    operators = list(dict.fromkeys(operator for row in rows for operator in row.operators))
+    operators = list(dict.fromkeys(operator for row in rows.values() for operator in row))
     drawn = figure(8.2, 1.5 + 0.36 * len(rows))
     axes = drawn.subplots()
     plain(axes, grid="x")
     axes.axvline(0, color=INK, linewidth=1)
-    for place, row in enumerate(rows):
+    for place, (name, row) in enumerate(rows.items()):
         for number, operator in enumerate(operators):
-            one = row.operators.get(operator)
+            one = row.get(operator)
             if one is None:
                 continue
-            colour = KIND_COLOURS[KINDS.get(row.name, BASELINE)]
+            colour = KIND_COLOURS[KINDS.get(name, BASELINE)]
             height = place + 0.3 * ((number + 0.5) / len(operators) - 0.5) * 2
             axes.plot([one.low, one.high], [height, height], color=colour, linewidth=1.6, solid_capstyle="butt")
             filling = colour if one.shown else "white"
             axes.plot([one.mean], [height], OPERATOR_MARKERS[operator], color=colour, markersize=6, markerfacecolor=filling)
-    axes.set_yticks(range(len(rows)), [row.name for row in rows])
+    axes.set_yticks(range(len(rows)), list(rows))
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel(x)
     axes.set_title(title)
-    kinds = dict.fromkeys(KINDS.get(row.name, BASELINE) for row in rows)
+    kinds = dict.fromkeys(KINDS.get(name, BASELINE) for name in rows)
     marks = [Line2D([], [], color=INK, marker=OPERATOR_MARKERS[operator], linestyle="", label=operator) for operator in operators]
     marks.append(Line2D([], [], color=INK, marker="o", markerfacecolor="white", linestyle="", label="interval includes 0"))
     marks += [Line2D([], [], color=KIND_COLOURS[kind], linewidth=3, label=kind) for kind in kinds]

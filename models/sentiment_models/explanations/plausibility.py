@@ -3,7 +3,7 @@
 The rationales are those of ERASER (DeYoung et al. 2020), which mark some of a review's reasons but rarely all.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
@@ -25,7 +25,7 @@ from sentiment_models.errors import BadData
 from sentiment_models.explanations.findings import PlausibilityFound, Plausible
 from sentiment_models.explanations.intervals import paired_intervals
 from sentiment_models.explanations.journal import Journal
-from sentiment_models.explanations.rankings import WordCounts, attention_scores, attributions, lexicon_of, order
+from sentiment_models.explanations.rankings import WordCounts, lexicon_of, order, scores
 from sentiment_models.explanations.sources import OF_RATIONALES, code_of
 from sentiment_models.explanations.subject import Reading, Subject
 from sentiment_models.export.manifest import sha256
@@ -82,13 +82,7 @@ def read_documents(path: Path, labels: Sequence[str]) -> list[tuple[Document, in
     Raises:
         BadData: the file cannot be read, or is empty; names the file and the line.
     """
-    found = list(_documents(path, labels))
-    if not found:
-        raise BadData(f"{path}: has no documents")
-    return found
-
-
-def _documents(path: Path, labels: Sequence[str]) -> Iterator[tuple[Document, int]]:
+    found: list[tuple[Document, int]] = []
     names: dict[int | str, int] = {name: index for index, name in enumerate(labels)} | {index: index for index in range(len(labels))}
     for place, line in lines(path, PLAIN):
         where = f"{path}: {place}"
@@ -97,16 +91,15 @@ def _documents(path: Path, labels: Sequence[str]) -> Iterator[tuple[Document, in
         except ValidationError as error:
             raise BadData(f"{where}: {problem(error, 'the line')}; expected ERASER's tokens, rationales and label") from error
         check_text(document.text, where)
-        _check(document, where)
+        for first, end in document.rationales:
+            if not 0 <= first < end <= len(document.tokens):
+                raise BadData(f"{where}: rationale [{first}, {end}) is outside the document's {len(document.tokens)} tokens")
         if document.label not in names:
             raise BadData(f"{where}: unknown label {document.label!r}; the model has {', '.join(labels)}")
-        yield document, names[document.label]
-
-
-def _check(document: Document, where: str) -> None:
-    for first, end in document.rationales:
-        if not 0 <= first < end <= len(document.tokens):
-            raise BadData(f"{where}: rationale [{first}, {end}) is outside the document's {len(document.tokens)} tokens")
+        found.append((document, names[document.label]))
+    if not found:
+        raise BadData(f"{path}: has no documents")
+    return found
 
 
 def open_journal(subject: Subject, file: Path, documents: int, seed: int, train: Sequence[Path], resume: Path | None) -> Journal:
@@ -160,8 +153,8 @@ def plausibility_found(
     lexicon = lexicon_of(train, subject.labels, [Example(one.reading.texts[0], one.label) for one in chosen]) if train else None
 
     def one(index: int) -> None:
-        scores = _scores(subject, chosen[index], lexicon)
-        journal.add(str(index), _agreement(scores, chosen[index].marks, np.random.default_rng((seed, index))))
+        agreement = _agreement(_scores(subject, chosen[index], lexicon), chosen[index].marks, np.random.default_rng((seed, index)))
+        journal.add(str(index), agreement)
 
     left = [index for index in range(len(chosen)) if journal.get(str(index)) is None]
     with (
@@ -199,23 +192,18 @@ def _chosen(subject: Subject, everything: Sequence[tuple[Document, int]], docume
 
 
 def _scores(subject: Subject, one: _Marked, lexicon: WordCounts | None) -> dict[str, Floats]:
-    reading, n = one.reading, one.reading.count
+    """Return the scores for the correct label by method. Without ``uniform``, whose order is random."""
     methods = [name for name in METHODS if name in subject.explainer.methods]
-    target = reading.target(one.label)
-    scored = attributions(subject, reading, target, methods)
-    if subject.session is not None:
-        scored |= attention_scores(subject, reading, target)
-    found = {name: scores.values for name, scores in scored.items()}
-    found |= {"position_first": np.arange(n, 0, -1).astype(np.float64), "position_last": np.arange(n).astype(np.float64)}
-    return found | ({} if lexicon is None else {"lexicon": lexicon.log_odds(reading.words, target)})
+    scored = scores(subject, one.reading, one.reading.target(one.label), lexicon=lexicon, methods=methods)
+    return {name: found.values for name, found in scored.items() if name != "uniform"}
 
 
-def _agreement(scores: dict[str, Floats], marks: Marks, rng: np.random.Generator) -> dict[str, Json]:
+def _agreement(values_by_method: dict[str, Floats], marks: Marks, rng: np.random.Generator) -> dict[str, Json]:
     """Return by method [average precision, F1 at the rationale's share, F1 at SHARE], and the expectations of random orders."""
     n, marked = len(marks), int(marks.sum())
     fifth = int(np.ceil(SHARE * n - 1e-9))
     found: dict[str, Json] = {}
-    for name, values in scores.items():
+    for name, values in values_by_method.items():
         first = order(values, rng)
         found[name] = [average_precision(values, marks), f1_of_first(first, marks, marked), f1_of_first(first, marks, fifth)]
     found["random"] = [precision_of_chance(n, marked), f1_of_chance(n, marked, marked), f1_of_chance(n, marked, fifth)]

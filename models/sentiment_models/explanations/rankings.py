@@ -119,6 +119,7 @@ def scores(
     lexicon: WordCounts | None = None,
     own: int | None = None,
     seed: int = 0,
+    methods: Sequence[str] | None = None,
 ) -> dict[str, Scores]:
     """Score the words of a text by every available method with scores, in the order of KINDS.
 
@@ -130,8 +131,9 @@ def scores(
         lexicon: word counts of labelled texts; None: no lexicon.
         own: the correct label of the text if ``lexicon`` includes it.
         seed: of the orders of Shapley values.
+        methods: the attributions; None: all that the bundle offers.
     """
-    found = attributions(subject, reading, target, seed=seed)
+    found = attributions(subject, reading, target, methods, seed)
     if subject.session is not None:
         found |= attention_scores(subject, reading, target)
     n = reading.count

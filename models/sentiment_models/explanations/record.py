@@ -14,13 +14,8 @@ from sentiment_models.export.manifest import MANIFEST_FILE, read_object, write_m
 from sentiment_models.stored import problem, refuse_other
 
 
-def record_findings(bundle: Path, findings: Findings, default: str | None = None) -> None:
-    """Write the study of the first data set into the bundle's manifest, which changes the bundle's digest.
-
-    Args:
-        bundle: the bundle's directory.
-        findings: of that bundle.
-        default: the bundle's new default attribution; None: the default of the study.
+def record_findings(bundle: Path, findings: Findings) -> None:
+    """Write the study of the first data set into the bundle's manifest, with its default attribution. The bundle's digest changes.
 
     Raises:
         ModelsError: the findings belong to another bundle or to a graph that is not served first, or lack the default method.
@@ -31,7 +26,7 @@ def record_findings(bundle: Path, findings: Findings, default: str | None = None
     served = manifest.graphs.classify[0].file
     if findings.graph != served:
         raise ModelsError(f"the findings were measured on {findings.graph}; the manifest records only those of the served graph, {served}")
-    measured = measured_of(findings, default or findings.default_method)
+    measured = measured_of(findings)
     written = {**read_object(bundle / MANIFEST_FILE), "explanations": measured.model_dump(mode="json", exclude_none=True)}
     write_manifest(bundle, written)
 
@@ -48,13 +43,13 @@ def check_of(findings: Findings, manifest: Manifest) -> None:
     refuse_other(manifest, findings.graph, findings.graph_sha256, "the findings were measured on")
 
 
-def measured_of(findings: Findings, default: str) -> ExplanationsMeasured:
+def measured_of(findings: Findings) -> ExplanationsMeasured:
     """Convert the study of the first data set to the manifest's form: the default first, without random orders, bounds and controls.
 
     Raises:
         ModelsError: the default is not a measured attribution of the service, or a figure is out of range.
     """
-    name, found = next(iter(findings.datasets.items()))
+    default, (name, found) = findings.default_method, next(iter(findings.datasets.items()))
     if default not in METHODS:
         raise ModelsError(f"unknown default method {default!r}; the service has {', '.join(METHODS)}")
     try:

@@ -18,8 +18,7 @@ from sentiment.model.cores import cores_granted
 from sentiment_models.data.labelled import Example, read_examples
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.evaluate import Dataset, refuse_equal_names
-from sentiment_models.explanations.aggregate import methods_found
-from sentiment_models.explanations.agreement import agreement
+from sentiment_models.explanations.aggregate import agreement, methods_found
 from sentiment_models.explanations.corpus_heads import heads_found
 from sentiment_models.explanations.findings import AttentionFound, DatasetFound, Findings, HeadsFound
 from sentiment_models.explanations.journal import Journal
@@ -144,10 +143,6 @@ def _drawn(subject: Subject, dataset: Dataset, texts: int, seed: int) -> _Sample
     return _Sample(dataset, len(examples), tuple(read))
 
 
-def _counted(examples: Sequence[Example], labels: int) -> WordCounts:
-    return WordCounts.of(((example.whole, example.label) for example in examples), labels)
-
-
 def _dataset(run: _Run, sample: _Sample) -> DatasetFound:
     texts = _texts(run, sample)
     methods, comparisons = methods_found(texts, run.default, run.seed)
@@ -172,7 +167,7 @@ def _dataset(run: _Run, sample: _Sample) -> DatasetFound:
 def _texts(run: _Run, sample: _Sample) -> list[TextFound]:
     """Return the results of every text, from the journal if they are there. The default's unsigned order has separate records."""
     examples, journal, lexicon = sample.examples, run.journal, run.lexicon
-    own = _counted(examples, len(run.subject.labels))
+    own = WordCounts.of(((example.whole, example.label) for example in examples), len(run.subject.labels))
 
     def keys(index: int) -> tuple[str, str]:
         key = f"{sample.dataset.name} {index}"

@@ -1,5 +1,6 @@
 """The tables of a study of explanations, shared by the terminal and the page. Knows nothing of how they are rendered."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -154,16 +155,13 @@ def heads(found: HeadsFound) -> Table:
 
 def patterns(found: HeadsFound) -> Table:
     """The number of heads with each pattern, and the head with the largest lift."""
-    counts: dict[str, int] = {}
-    for labels in found.pattern:
-        for name in labels:
-            counts[name] = counts.get(name, 0) + 1
+    counts = Counter(name for labels in found.pattern for name in labels)
     rows = []
-    for name in [*found.lift, *(one for one in counts if one not in found.lift)]:
+    for name in dict.fromkeys([*found.lift, *counts]):
         lift = np.array(found.lift.get(name, [[np.nan]]))
         layer, head = (int(one) for one in np.unravel_index(lift.argmax(), lift.shape))
         clearest = (f"{layer + 1}.{head + 1}", float(lift[layer, head])) if name in found.lift else (None, None)
-        rows.append((name, counts.get(name, 0), *clearest))
+        rows.append((name, counts[name], *clearest))
     note = (
         "Lift: from 0 for uniform attention to 1 for a pure pattern; the mean over texts. "
         "Clearest in: the head with the largest lift, as layer.head."

@@ -1,6 +1,6 @@
 """The report of ``attention-tests``: tables with interpretations, a plot, an HTML page."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sentiment_models.explanations.conclusions import signed
 from sentiment_models.explanations.findings import Difference
@@ -33,18 +33,16 @@ PAPER = {
 }
 
 
-def tables(found: TrainingFindings) -> list[Table]:
-    """Return a table for every finished test; its note has an interpretation and the result of the paper."""
-    laid_out = []
+def tables(found: TrainingFindings) -> Iterator[Table]:
+    """Yield a table for every finished test; its note has an interpretation and the result of the paper."""
     if found.uniform is not None:
-        laid_out.append(_uniform(found.uniform))
+        yield _uniform(found.uniform)
     if found.seeds is not None:
-        laid_out.append(_seeds(found.seeds))
+        yield _seeds(found.seeds)
     if found.frozen is not None:
-        laid_out.append(_frozen(found.frozen))
+        yield _frozen(found.frozen)
     if found.adversaries is not None and found.seeds is not None:
-        laid_out.append(_adversaries(found.adversaries, found.seeds))
-    return laid_out
+        yield _adversaries(found.adversaries, found.seeds)
 
 
 def as_text(found: TrainingFindings) -> str:

@@ -220,19 +220,6 @@ def save_weights(stored: Weights, path: Path) -> None:
     path.chmod(0o644)  # safetensors makes it readable for its owner only; a container may run as another user
 
 
-def read_int8_weights(path: Path, dither: int | None = None) -> dict[str, NDArray[np.float32]] | None:
-    """Return the weights of a .safetensors file with ``real``, or None if it does not exist or has no weights in int8.
-
-    ``dither``: a seed, to return them with ``dithered``.
-
-    Raises:
-        BadCheckpoint: the file is not a .safetensors file.
-    """
-    if not path.is_file() or not any(name.endswith(INT8) for name in stored_tensors(path)):
-        return None
-    return real(load_file(path)) if dither is None else dithered(load_file(path), dither)
-
-
 def from_pretrained(
     path: str | Path, config: PretrainedConfig | None = None, kind: Any = None, dither: int | None = None, **settings: Any
 ) -> Any:
@@ -253,9 +240,10 @@ def from_pretrained(
     """
     config = config or AutoConfig.from_pretrained(path)
     kind = kind or MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
-    weights = read_int8_weights(Path(path) / WEIGHTS_FILE, dither)
-    if weights is None:
+    file = Path(path) / WEIGHTS_FILE
+    if not file.is_file() or not any(name.endswith(INT8) for name in stored_tensors(file)):
         return kind.from_pretrained(path, config=config, **settings)
+    weights = real(load_file(file)) if dither is None else dithered(load_file(file), dither)
     state = {name: torch.from_numpy(array) for name, array in weights.items()}
     return kind.from_pretrained(None, config=config, state_dict=state, **settings)
 

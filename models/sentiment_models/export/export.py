@@ -36,7 +36,7 @@ from sentiment_models.export.manifest import (
     sha256,
     write_manifest,
 )
-from sentiment_models.export.provenance import Json, distinct_names, library_versions, three_digits, without_folders
+from sentiment_models.export.provenance import Json, distinct_names, facts, library_versions, three_digits, without_folders
 from sentiment_models.export.spellings import add_spellings, learn_spellings
 from sentiment_models.export.verify import (
     EXPLAIN_TOLERANCE,
@@ -424,9 +424,8 @@ def _entry(file: str, precision: str, inputs: Sequence[str], outputs: Sequence[s
 
 def _provenance(checkpoint: Path, base: str | None, embeddings: Embeddings, exported: Exported) -> dict[str, Json]:
     training = without_folders(training_of(str(checkpoint)))
-    recipe = training.get("recipe") if isinstance(training, dict) else None
     return {
-        "base": base or (recipe.get("base") if isinstance(recipe, dict) else None),
+        "base": base or facts(facts(training).get("recipe")).get("base"),
         "training": training,
         "embeddings": embeddings,
         "weights_in_int8": exported.weights_in_int8,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from sentiment.model.bundle import Calibration, HeadTail, Manifest, Mixed, TargetsSpec, WindowsSpec, load_bundle
+from sentiment.model.bundle import Calibration, HeadTail, Mixed, TargetsSpec, WindowsSpec, load_bundle
 from sentiment.model.trust import ExplanationsMeasured
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.export.manifest import MANIFEST_FILE, TOKENIZER_FILE
@@ -66,7 +66,13 @@ def inherited_of(folder: Path) -> Inherited | None:
     """
     if (folder / MANIFEST_FILE).is_file():
         bundle = load_bundle(folder)
-        return _of_manifest(bundle.manifest, f"{bundle.id}@{bundle.digest[:12]}", folder)
+        own = {"bundle", "references", "spellings"}
+        return Inherited(
+            bundle=f"{bundle.id}@{bundle.digest[:12]}",
+            **{name: getattr(bundle.manifest, name) for name in Inherited.model_fields.keys() - own},
+            references=tuple(sorted(bundle.manifest.references)),
+            spellings=spellings_of(folder / TOKENIZER_FILE),
+        )
     file = folder / INHERITED_FILE
     if not file.is_file():
         return None
@@ -80,13 +86,3 @@ def hand_on(inherited: Inherited | None, folder: Path) -> None:
     """Write what a base hands on into the folder of a checkpoint."""
     if inherited is not None:
         (folder / INHERITED_FILE).write_text(inherited.model_dump_json(indent=1), encoding="utf-8")
-
-
-def _of_manifest(manifest: Manifest, bundle: str, folder: Path) -> Inherited:
-    own = {"bundle", "references", "spellings"}
-    return Inherited(
-        bundle=bundle,
-        **{name: getattr(manifest, name) for name in Inherited.model_fields.keys() - own},
-        references=tuple(sorted(manifest.references)),
-        spellings=spellings_of(folder / TOKENIZER_FILE),
-    )

@@ -24,7 +24,14 @@ Weights = Mapping[str, NDArray[Any]]
 
 # Suffix of an initializer that holds a transposed weight: an export folds the transposition of a Linear layer into its weight.
 TRANSPOSED = ".transposed"
-_TYPES = {"F16": TensorProto.FLOAT16, "F32": TensorProto.FLOAT, "I8": TensorProto.INT8}
+TYPES = {
+    "F16": TensorProto.FLOAT16,
+    "F32": TensorProto.FLOAT,
+    "BF16": TensorProto.BFLOAT16,
+    "I8": TensorProto.INT8,
+    "I64": TensorProto.INT64,
+}
+"""ONNX's types of tensors by safetensors' names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +64,16 @@ def stored_tensors(path: Path) -> dict[str, Stored]:
     return found
 
 
-def check_whole(path: Path) -> None:
-    """Check that the size of a .safetensors file matches its header.
-
-    Raises:
-        BadCheckpoint: it does not, or the file is not a .safetensors file. Names both sizes.
-    """
-    expected, found = max((tensor.offset + tensor.length for tensor in stored_tensors(path).values()), default=0), path.stat().st_size
-    if expected not in (0, found):
-        raise BadCheckpoint(f"{path}: expected {expected} bytes by the header, got {found}; copy the file again")
-
-
 def check_weights(folder: str) -> None:
-    """Check all .safetensors files of a checkpoint's folder with ``check_whole``. A name that is not a folder has none.
+    """Check that the size of each .safetensors file of a checkpoint's folder matches its header. A name that is not a folder has none.
 
     Raises:
-        BadCheckpoint: the size of a file does not match its header. Names the file.
+        BadCheckpoint: it does not, or a file is not a .safetensors file. Names the file and both sizes.
     """
     for file in sorted(Path(folder).glob("*.safetensors")):
-        check_whole(file)
+        expected, found = max((tensor.offset + tensor.length for tensor in stored_tensors(file).values()), default=0), file.stat().st_size
+        if expected not in (0, found):
+            raise BadCheckpoint(f"{file}: expected {expected} bytes by the header, got {found}; copy the file again")
 
 
 def name_after(model: ModelProto, weights: Weights) -> None:
@@ -237,7 +235,7 @@ class _Reader:
 
     def _outside(self, name: str, stored: str) -> str:
         place = self.stored[stored]
-        tensor = TensorProto(name=name, dims=place.dims, data_type=_TYPES[place.dtype], data_location=TensorProto.EXTERNAL)
+        tensor = TensorProto(name=name, dims=place.dims, data_type=TYPES[place.dtype], data_location=TensorProto.EXTERNAL)
         for key, value in (("location", self.location), ("offset", place.offset), ("length", place.length)):
             tensor.external_data.add(key=key, value=str(value))
         self.tensors[name] = tensor

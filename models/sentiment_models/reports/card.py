@@ -20,7 +20,7 @@ from sentiment_models.export.provenance import Facts, Json, facts, items, stages
 from sentiment_models.reports import card_figures
 from sentiment_models.reports.about import AuthorFacts
 from sentiment_models.reports.record import NOTHING, Record, record_path
-from sentiment_models.reports.report import write_text
+from sentiment_models.reports.report import write_file
 
 NO_FACTS = AuthorFacts()
 
@@ -44,7 +44,7 @@ def write_card(bundle: Path, record: Record = NOTHING, author: AuthorFacts = NO_
     path = bundle / CARD_FILE
     replace_file(path, card(loaded, manifest, record, author).encode())
     if record != NOTHING:
-        write_text(record_path(bundle), record.model_dump_json(exclude_defaults=True) + "\n")
+        write_file(record_path(bundle), record.model_dump_json(exclude_defaults=True) + "\n")
     write_manifest(bundle, {**manifest, "files": {**facts(manifest["files"]), CARD_FILE: file_entry(path)}})
     return path
 

@@ -34,14 +34,14 @@ def picture(png: bytes, alt: str) -> str:
     return f'<img src="data:image/png;base64,{base64.b64encode(png).decode("ascii")}" alt="{html.escape(alt)}">'
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file that the user named, as ``sentiment.files.output`` does.
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file that the user named, or that a run keeps, as ``sentiment.files.output`` does: whole or not at all.
 
     Raises:
         sentiment.files.errors.BadFile: the file cannot be written.
     """
     with new_file(path) as write:
-        write(text)
+        write(content)
 
 
 def refuse_existing(path: Path, *, force: bool, what: str = "it") -> None:

@@ -15,12 +15,13 @@ from sentiment_models.data.labelled import Example, json_lines, read_examples
 from sentiment_models.errors import BadData, OtherRun
 from sentiment_models.export.manifest import WEIGHTS_FILE
 from sentiment_models.export.weights import stored_tensors
+from sentiment_models.reports.report import write_file
 from sentiment_models.stored import Stored, stored
 from sentiment_models.study.recipes import Experiment
 from sentiment_models.training.bases import TRAINING_FILE, content_of, folder_of, name_of
 from sentiment_models.training.label import answers_of
 from sentiment_models.training.recipe import Recipe
-from sentiment_models.training.resume import fingerprint_of, locked, write_atomically
+from sentiment_models.training.resume import fingerprint_of, locked
 from sentiment_models.training.train import train
 
 
@@ -90,7 +91,7 @@ def conduct(experiment: Experiment, out: Path, device: str, say: Callable[[str],
         if kept is not None and kept.fingerprint != fingerprint:
             raise OtherRun(f"{path}: belongs to an experiment with other settings or other data; choose another --output or delete it")
         done = {outcome.name: outcome for outcome in kept.runs} if kept else {}
-        write_atomically(data, json_lines(one.row(experiment.labels) for one in reviews).encode())
+        write_file(data, json_lines(one.row(experiment.labels) for one in reviews))
         recipes = experiment.recipes(data)
         for number, (name, recipe) in enumerate(recipes.items(), 1):
             if name in done:
@@ -105,7 +106,7 @@ def conduct(experiment: Experiment, out: Path, device: str, say: Callable[[str],
                 runs=tuple(done.values()),
                 fingerprint=fingerprint,
             )
-            write_atomically(path, found.model_dump_json(indent=1).encode())
+            write_file(path, found.model_dump_json(indent=1))
         return [done[name] for name in recipes]
 
 

@@ -7,7 +7,7 @@ from sentiment_models.reports.plots import panels
 from sentiment_models.reports.report import picture
 from sentiment_models.study.experiment import Outcome
 from sentiment_models.study.recipes import Experiment
-from sentiment_tools.reports.html_report import Section, page, paragraph, plain, table
+from sentiment_tools.reports.html_report import Section, page, paragraph, table
 
 PUBLISHED = {"8x6": 0.76, "8x12": 0.76, "16x6": 0.76, "16x12": 0.76}
 """Published test accuracy from scratch with 4,000 reviews, 128 tokens and 5 epochs, by heads x layers."""
@@ -25,11 +25,6 @@ def rows(outcomes: Sequence[Outcome]) -> list[list[str]]:
         figures = [f"{one.train:.4f}", f"{one.valid:.4f}", f"{one.test:.4f}"]
         lines.append([_title(one), f"{one.parameters:,}", *figures, ("over " if one.resumed else "") + f"{one.minutes:.1f}", published])
     return [*lines, ["BERT-base, fine-tuned (published)", "", "", "", "", "", f"{PUBLISHED_FINE_TUNED:.2f}"]]
-
-
-def text_table(outcomes: Sequence[Outcome]) -> str:
-    """Format the figures for a terminal."""
-    return plain(HEADER, rows(outcomes))
 
 
 def curves_png(outcomes: Sequence[Outcome]) -> bytes:

@@ -18,6 +18,7 @@ from sentiment_models.data.labelled import Example, Source, batches, evaluation_
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.export.manifest import sha256
 from sentiment_models.export.provenance import Json, distinct_names
+from sentiment_models.reports.report import write_file
 from sentiment_models.study.documents import Documents, Frame, Row, pairs, read_documents, segments
 from sentiment_models.study.language_model import LanguageModel, fresh, load, load_tokenizer
 from sentiment_models.study.masking import IGNORED, Ids, Vocabulary, mask
@@ -28,7 +29,7 @@ from sentiment_models.training.loop import Loop, Progress
 from sentiment_models.training.optimizer import make_optimizer
 from sentiment_models.training.precision import mixed_precision
 from sentiment_models.training.recipe import Shape
-from sentiment_models.training.resume import fingerprint_of, locked, replace_checkpoint, write_atomically
+from sentiment_models.training.resume import fingerprint_of, locked, replace_checkpoint
 from sentiment_models.training.scratch import train_tokenizer
 
 
@@ -97,7 +98,7 @@ def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_ste
                 "steps": run.progress.step,
                 "history": run.progress.history,
             }
-            write_atomically(out / "best" / TRAINING_FILE, json.dumps(record, indent=1).encode())
+            write_file(out / "best" / TRAINING_FILE, json.dumps(record, indent=1))
     processes.leave()
     return out / "best"
 

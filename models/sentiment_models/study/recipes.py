@@ -1,7 +1,7 @@
 """The settings of pre-training and of the experiment from scratch, as ``training.recipe`` has those of training. Knows no torch."""
 
 import re
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, fields, replace
 from pathlib import Path
 
 from sentiment_models.errors import ModelsError
@@ -82,23 +82,16 @@ class Experiment:
 
     def recipes(self, data: Path) -> dict[str, Recipe]:
         """Return the recipe of each run by name. All use the same reviews and the same development set."""
+        shared = {field.name for field in fields(self)} & {field.name for field in fields(Recipe)}
         common = Recipe(
             base="",
             sources=(str(data),),
-            labels=self.labels,
-            epochs=self.epochs,
-            learning_rate=self.learning_rate,
+            **{name: getattr(self, name) for name in shared},
             warmup_fraction=0.1,
-            batch_rows=self.batch_rows,
             batch_tokens=self.batch_rows * self.max_tokens,
-            max_tokens=self.max_tokens,
-            dev_fraction=self.dev_fraction,
             evaluations_per_epoch=1,
             # No early stop: the curve needs a point for every epoch.
             patience=self.epochs + 1,
-            width=self.width,
-            vocabulary=self.vocabulary,
-            seed=self.seed,
         )
         runs = {f"{heads}x{layers}": replace(common, heads=heads, layers=layers) for heads, layers in self.grid}
         return runs | {name: replace(common, base=folder, learning_rate=self.base_learning_rate) for name, folder in self.bases}

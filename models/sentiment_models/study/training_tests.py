@@ -35,6 +35,7 @@ from sentiment_models.explanations.training_findings import (
     UniformFound,
 )
 from sentiment_models.export.provenance import Json
+from sentiment_models.reports.report import write_file
 from sentiment_models.stored import stored
 from sentiment_models.study import bag as bags
 from sentiment_models.study.small_encoder import (
@@ -54,7 +55,7 @@ from sentiment_models.study.small_encoder import (
 )
 from sentiment_models.study.training_settings import Settings
 from sentiment_models.training.recipe import Recipe, Shape
-from sentiment_models.training.resume import fingerprint_of, load_state, locked, save_state, write_atomically
+from sentiment_models.training.resume import fingerprint_of, load_state, locked, save_state
 from sentiment_models.training.scratch import train_tokenizer
 
 RESULTS = "results.json"
@@ -93,7 +94,7 @@ def attention_tests(data: Sequence[Path], settings: Settings, out: Path, say: Ca
             result = getattr(tests, name)(found)
             seconds = {**found.seconds, name: round(time.monotonic() - began_at, 1)}
             found = found.model_copy(update={name: result, "seconds": seconds})
-            write_atomically(out / RESULTS, (found.model_dump_json(indent=1) + "\n").encode())
+            write_file(out / RESULTS, found.model_dump_json(indent=1) + "\n")
             say(f"{name}: done in {seconds[name]:.0f} s")
         return found
 

@@ -13,6 +13,7 @@ from sentiment_models.errors import BadCheckpoint
 from sentiment_models.export.checkpoint import base_tokenizer, load_classifier
 from sentiment_models.export.inherited import inherited_of
 from sentiment_models.export.labels import label_names
+from sentiment_models.export.provenance import facts
 from sentiment_models.reports.report import refuse_existing
 from sentiment_models.training.bases import teacher_name, training_of
 from sentiment_models.training.heads import last_layer
@@ -51,10 +52,9 @@ def average(checkpoints: Sequence[Path], out: Path, *, force: bool = False) -> N
     }
     models[0].load_state_dict(mean)
     *others, last = checkpoints
-    record = training_of(str(last))
-    record = record if isinstance(record, dict) else {}
     names = ["this stage" if path == last else teacher_name(path) for path in others]
-    replace_checkpoint(out, models[0], base_tokenizer(str(checkpoints[0])), inherited_of(last), {**record, "averaged_with": names})
+    record = {**facts(training_of(str(last))), "averaged_with": names}
+    replace_checkpoint(out, models[0], base_tokenizer(str(checkpoints[0])), inherited_of(last), record)
 
 
 def _state(model: PreTrainedModel, own: Sequence[str], labels: Sequence[str]) -> dict[str, torch.Tensor]:

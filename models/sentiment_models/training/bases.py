@@ -4,12 +4,11 @@ import hashlib
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from sentiment.model.bundle import Bundle, load_bundle
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.export.manifest import MANIFEST_FILE, WEIGHTS_FILE, read_object, sha256
-from sentiment_models.export.provenance import Json
+from sentiment_models.export.provenance import Json, facts
 
 TRAINING_FILE = "training.json"
 # The files of a checkpoint that transformers reads: configuration, weights and tokenizer.
@@ -99,8 +98,7 @@ def training_of(base: str) -> Json:
     record, manifest = Path(base) / TRAINING_FILE, Path(base) / MANIFEST_FILE
     if record.is_file():
         return read_object(record)
-    provenance: Any = read_object(manifest).get("provenance") if manifest.is_file() else None  # plain JSON
-    return provenance.get("training") if isinstance(provenance, dict) else None
+    return facts(read_object(manifest).get("provenance")).get("training") if manifest.is_file() else None
 
 
 def temperature_of(teacher: Path) -> float:

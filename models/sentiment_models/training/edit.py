@@ -10,7 +10,7 @@ from sentiment_models.data.edits import edits
 from sentiment_models.data.labelled import PLAIN, LabelledReading, Source, json_lines, read_examples
 from sentiment_models.errors import ModelsError
 from sentiment_models.export.labels import label_names
-from sentiment_models.reports.report import check_writable, write_text
+from sentiment_models.reports.report import check_writable, write_file
 from sentiment_models.training.bases import temperature_of
 from sentiment_models.training.label import answers_of
 
@@ -73,5 +73,5 @@ def edit(
         for number, pair in enumerate(pairs, 1)
         for label, text in zip(reversed(LABELS), pair, strict=True)
     ]
-    write_text(out, json_lines(rows))
+    write_file(out, json_lines(rows))
     return len(pairs), len(tried)

@@ -53,7 +53,8 @@ def load_with_head(
     kept: PreTrainedModel = model
     order = _order(base, own, labels, say)
     kept.config = wanted
-    _put_in_order(kept, order)
+    for parameter in last_layer(kept).parameters():
+        parameter.data = parameter.data[order]
     return kept
 
 
@@ -90,12 +91,6 @@ def _order(base: str, own: Sequence[str], labels: Sequence[str], say: Callable[[
     if before != after:
         say(f"{base}: its labels {as_argument(own)} are put in the order {as_argument(labels)}")
     return [before.index(name) for name in after]
-
-
-def _put_in_order(model: PreTrainedModel, order: Sequence[int]) -> None:
-    """Put the outputs of a classifier in another order."""
-    for parameter in last_layer(model).parameters():
-        parameter.data = parameter.data[list(order)]
 
 
 def head_of(model: PreTrainedModel) -> list[torch.nn.Parameter]:

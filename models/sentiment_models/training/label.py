@@ -25,7 +25,7 @@ from sentiment_models.errors import BadData
 from sentiment_models.export.checkpoint import load_classifier
 from sentiment_models.export.families import FAMILIES
 from sentiment_models.export.labels import label_names
-from sentiment_models.reports.report import check_writable, write_text
+from sentiment_models.reports.report import check_writable, write_file
 from sentiment_models.training.bases import teacher_name, temperature_of
 from sentiment_models.training.precision import mixed_precision
 
@@ -84,7 +84,7 @@ def label(
         {**one.row(names), **(one.made.row() if one.made else {}), "probabilities": [round(share, 5) for share in answer], "teacher": name}
         for one, answer in zip(inputs, answers, strict=True)
     )
-    write_text(out, json_lines(rows))
+    write_file(out, json_lines(rows))
     return len(inputs)
 
 

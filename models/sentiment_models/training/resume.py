@@ -1,4 +1,4 @@
-"""Atomic replacement of files and folders, and the saved state of a run. All of it survives kill -9."""
+"""Atomic replacement of folders, and the saved state of a run. All of it survives kill -9."""
 
 import contextlib
 import hashlib
@@ -14,17 +14,10 @@ from transformers import PreTrainedModel
 
 from sentiment.files.errors import reason
 from sentiment.files.line_output import claim, difference
-from sentiment.files.output import new_file
 from sentiment_models.errors import BadCheckpoint, ModelsError, OtherRun
 from sentiment_models.export.inherited import Inherited, hand_on
 from sentiment_models.export.provenance import Json
 from sentiment_models.training.bases import TRAINING_FILE
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file completely, or leave it unchanged."""
-    with new_file(path) as write:
-        write(content)
 
 
 def replace_checkpoint(

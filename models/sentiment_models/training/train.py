@@ -4,11 +4,11 @@ import json
 import math
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from sentiment_models.export.checkpoint import base_tokenizer, loading
 from sentiment_models.export.families import FAMILIES, check_reads
 from sentiment_models.export.inherited import inherited_of
 from sentiment_models.export.provenance import Json, files_trained_on
+from sentiment_models.reports.report import write_file
 from sentiment_models.training.bases import TRAINING_FILE, content_of, folder_of, name_of, training_of
 from sentiment_models.training.distributed import Processes, is_first_process, join
 from sentiment_models.training.emoji import add_emoji
@@ -35,14 +36,13 @@ from sentiment_models.training.loop import Loop, Progress
 from sentiment_models.training.optimizer import freeze_encoder, make_optimizer
 from sentiment_models.training.precision import mixed_precision
 from sentiment_models.training.recipe import Recipe
-from sentiment_models.training.resume import fingerprint_of, locked, replace_checkpoint, write_atomically
+from sentiment_models.training.resume import fingerprint_of, locked, replace_checkpoint
 from sentiment_models.training.scratch import fresh_classifier
-
-T = TypeVar("T")
-
 
 # In the place of a word that attention does not see. Not the padding's id, which a text may spell.
 HOLE_ID = -1
+# Texts of one step of the progress bar, whose unit is a thousand.
+TOKENIZED_AT_A_TIME = 1000
 
 
 class Row(NamedTuple):
@@ -103,11 +103,11 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
             run.restore()
         processes.check_same("run and step", (fingerprint_of(dependencies), run.progress.step))
         if processes.first:
-            write_atomically(out / "dev.jsonl", json_lines(example.row(recipe.labels) for example in split.dev).encode())
+            write_file(out / "dev.jsonl", json_lines(example.row(recipe.labels) for example in split.dev))
         run.loop(checkpoint_steps)
         if processes.first:
             record = _record(recipe, base, base_training, corpus, run)
-            write_atomically(out / "best" / TRAINING_FILE, json.dumps(record, indent=1).encode())
+            write_file(out / "best" / TRAINING_FILE, json.dumps(record, indent=1))
     processes.leave()
     return out / "best"
 
@@ -263,9 +263,10 @@ class _Run(Loop[_Progress]):
         backend.enable_truncation(self.recipe.max_tokens)
         backend.no_padding()
         rows: list[Row] = []
-        for chunk in tqdm(list(_chunks(texts, 1000)), desc="tokenizing", unit="k texts", mininterval=5, disable=not self.processes.first):
+        starts = range(0, len(texts), TOKENIZED_AT_A_TIME)
+        for start in tqdm(starts, desc="tokenizing", unit="k texts", mininterval=5, disable=not self.processes.first):
             # Single texts and pairs, tokenized as the service does it.
-            found = backend.encode_batch_fast(list(chunk))
+            found = backend.encode_batch_fast(list(texts[start : start + TOKENIZED_AT_A_TIME]))
             ids = ([instead.get(token, token) for token in one.ids] for one in found)
             rows += (Row(np.array(its, np.int32), np.array(one.type_ids, np.int8)) for its, one in zip(ids, found, strict=True))
         return rows
@@ -314,7 +315,3 @@ def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, An
 def _say(line: str) -> None:
     if is_first_process():
         sys.stderr.write(f"{line}\n")
-
-
-def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (items[start : start + size] for start in range(0, len(items), size))

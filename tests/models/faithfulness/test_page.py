@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from sentiment_models.explanations import attention_tables, tables
-from sentiment_models.explanations.agreement import agreement
+from sentiment_models.explanations.aggregate import agreement
 from sentiment_models.explanations.conclusions import in_words, status
 from sentiment_models.explanations.findings import EvidenceFound, Findings
 from sentiment_models.explanations.page import as_page, as_text
-from sentiment_models.explanations.pictures import Row, by_fraction, forest, heads_map, tau_matrix
+from sentiment_models.explanations.pictures import by_fraction, forest, heads_map, tau_matrix
 from sentiment_models.explanations.rankings import Scores
 from tests.approved import assert_approved
 from tests.models.faithfulness.made_up import DEFAULT, OPERATORS, attention, comparison, dataset, difference, findings, heads
@@ -120,7 +120,7 @@ def test_a_page_is_one_file_with_every_part_and_its_pictures() -> None:
 
 
 def test_pictures_are_pngs_and_equal_for_equal_findings() -> None:
-    rows = [Row("occlusion", {"attention_mask": difference(0.1), "mask_token": None}), Row("rollout", {"attention_mask": difference(0.0)})]
+    rows = {"occlusion": {"attention_mask": difference(0.1), "mask_token": None}, "rollout": {"attention_mask": difference(0.0)}}
     drawn = [
         (
             by_fraction(dataset(), OPERATORS),

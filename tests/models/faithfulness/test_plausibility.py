@@ -11,6 +11,7 @@ import pytest
 
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.explanations import plausibility as module
+from sentiment_models.explanations import rankings
 from sentiment_models.explanations.plausibility import (
     Document,
     average_precision,
@@ -168,8 +169,8 @@ def _marks() -> list[list[bool]]:
 
 def test_scores_are_towards_the_right_label_whatever_is_answered(subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    real = module.attributions
-    monkeypatch.setattr(module, "attributions", lambda *given: asked.append(given[2].label) or real(*given))
+    real = rankings.attributions
+    monkeypatch.setattr(rankings, "attributions", lambda *given: asked.append(given[2].label) or real(*given))
 
     for label in (0, 1):
         plausibility_found(subject, write(tmp_path / f"{label}.jsonl.gz", [line("a very good film", (1, 3), label=label)]))

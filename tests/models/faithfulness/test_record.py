@@ -46,12 +46,16 @@ def test_another_default_can_be_chosen_and_is_served_and_recording_again_is_poss
     found = findings(bundle)
 
     record_findings(bundle, found)
-    record_findings(bundle, found, default="occlusion")
+    record_findings(bundle, _with_default(found, "occlusion"))
 
     measured = load_bundle(bundle).manifest.explanations
     assert measured is not None
     assert measured.default_method == measured.trust[0].method == "occlusion"
     assert Explainer(load_classifier(bundle)).methods[0] == "occlusion"
+
+
+def _with_default(found: Findings, method: str) -> Findings:
+    return found.model_copy(update={"default_method": method})
 
 
 def _without(found: Findings, method: str) -> Findings:
@@ -61,30 +65,26 @@ def _without(found: Findings, method: str) -> Findings:
 
 
 @pytest.mark.parametrize(
-    ("change", "default", "says"),
+    ("change", "says"),
     [
-        (lambda one: one.model_copy(update={"bundle": "other/1"}), None, "the findings belong to bundle other/1; this bundle is bert/1"),
+        (lambda one: one.model_copy(update={"bundle": "other/1"}), "the findings belong to bundle other/1; this bundle is bert/1"),
         (
             lambda one: one.model_copy(update={"graph_sha256": "0" * 64}),
-            None,
             "measured on int8.onnx with SHA-256 000000000000; the",
         ),
-        (lambda one: one.model_copy(update={"graph": "fp16.onnx"}), None, "the bundle has no fp16.onnx"),
-        (lambda one: one, "rollout", "unknown default method 'rollout'; the service has integrated_gradients, "),
+        (lambda one: one.model_copy(update={"graph": "fp16.onnx"}), "the bundle has no fp16.onnx"),
+        (lambda one: _with_default(one, "rollout"), "unknown default method 'rollout'; the service has integrated_gradients, "),
         (
-            lambda one: _without(one, "shapley"),
-            "shapley",
+            lambda one: _with_default(_without(one, "shapley"), "shapley"),
             "default_method must be a measured attribution (",
         ),
     ],
 )
-def test_findings_that_do_not_fit_the_bundle_are_refused(
-    bundle: Path, change: Callable[[Findings], Findings], default: str | None, says: str
-) -> None:
+def test_findings_that_do_not_fit_the_bundle_are_refused(bundle: Path, change: Callable[[Findings], Findings], says: str) -> None:
     before = (bundle / "manifest.json").read_bytes()
 
     with pytest.raises(ModelsError) as caught:
-        record_findings(bundle, change(findings(bundle)), default)
+        record_findings(bundle, change(findings(bundle)))
 
     assert says in str(caught.value)
     assert (bundle / "manifest.json").read_bytes() == before

@@ -10,7 +10,7 @@ from sentiment_models.explanations.sources import FOLDER, OF_RATIONALES, OF_STUD
 
 # Lay out, or put together, what has been kept.
 TELLING = {
-    *("__init__", "aggregate", "agreement", "journal", "page", "pictures", "record", "sources"),
+    *("__init__", "aggregate", "journal", "page", "pictures", "record", "sources"),
     *("tables", "conclusions", "training_findings", "training_page", "attention_tables"),
 }
 # Of the study: these, and all but the tests of attention.

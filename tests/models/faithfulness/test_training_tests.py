@@ -232,7 +232,7 @@ def test_adversaries_are_held_against_other_seeds(found: TrainingFindings) -> No
 
     def told(one: object, allowed: float) -> str:
         adversaries = found.adversaries.model_copy(update={"curve": (one,), "chosen": 0.001, "allowed": allowed})
-        return tables(found.model_copy(update={"adversaries": adversaries, "seeds": seeds}))[-1].note
+        return [*tables(found.model_copy(update={"adversaries": adversaries, "seeds": seeds}))][-1].note
 
     assert "it is not the only explanation of an answer" in told(far, 0.02)
     assert "was not changed by more than chance" in told(near, 0.02)

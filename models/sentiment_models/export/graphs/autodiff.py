@@ -55,11 +55,8 @@ class _Node:
         self.inputs, self.output = list(node.input), node.output[0]
         self.attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
 
-    def attribute(self, name: str, default: object) -> object:
-        return self.attributes.get(name, default)
-
     def integer(self, name: str, default: int) -> int:
-        value = self.attribute(name, default)
+        value = self.attributes.get(name, default)
         assert isinstance(value, int)
         return value
 
@@ -157,7 +154,7 @@ def _softmax(node: _Node, gradient: str, _: int) -> str:
 def _layer_normalization(node: _Node, gradient: str, place: int) -> str:
     _only_first(node, place)
     axes = node.writer.constant([node.integer("axis", -1)])
-    epsilon = node.attribute("epsilon", 1e-5)
+    epsilon = node.attributes.get("epsilon", 1e-5)
     assert isinstance(epsilon, float)
 
     def mean(name: str) -> str:
@@ -189,7 +186,7 @@ def _transposed(node: _Node, name: str) -> str:
 
 def _gemm(node: _Node, gradient: str, place: int) -> str:
     _only_first(node, place)
-    plain = [node.attribute(name, 1.0) == 1.0 for name in ("alpha", "beta")]
+    plain = [node.attributes.get(name, 1.0) == 1.0 for name in ("alpha", "beta")]
     if not all(plain) or node.integer("transA", 0):
         raise NotExplainable(f"{node.node.name}: a Gemm with alpha, beta or transA is not supported")
     return node.op("Gemm", gradient, node.inputs[1], transB=1 - node.integer("transB", 0))
@@ -201,7 +198,7 @@ def _reshape(node: _Node, gradient: str, place: int) -> str:
 
 
 def _transpose(node: _Node, gradient: str, _: int) -> str:
-    perm = node.attribute("perm", None)
+    perm = node.attributes.get("perm")
     assert isinstance(perm, list)
     return node.op("Transpose", gradient, perm=[perm.index(axis) for axis in range(len(perm))])
 

@@ -70,7 +70,8 @@ def explain_graph(model: ModelProto) -> ModelProto:
     switched = _switch(result, blocks)
     embedded = _interpolate(result)
     writer = Writer(result, "gradient")
-    one_hot = writer.op("OneHot", "label", _labels(writer), writer.constant(np.array([0, 1], np.float32)))
+    labels = writer.op("Gather", writer.op("Shape", LOGITS), writer.constant([1]), axis=0)
+    one_hot = writer.op("OneHot", "label", labels, writer.constant(np.array([0, 1], np.float32)))
     parts = [embedded["between"], *(embedded[name] for name in EMBEDDINGS[2:] if name in embedded)]
     by = gradients(writer, LOGITS, one_hot, [*switched, *parts])
     for index, (block, name) in enumerate(zip(blocks, switched, strict=True)):
@@ -261,10 +262,6 @@ def _redirect(model: ModelProto, names: dict[str, str], own: str) -> None:
         if not node.name.startswith(own) and node.op_type != "Shape":
             for place, name in enumerate(node.input):
                 node.input[place] = names.get(name, name)
-
-
-def _labels(writer: Writer) -> str:
-    return writer.op("Gather", writer.op("Shape", LOGITS), writer.constant([1]), axis=0)
 
 
 def _value_norms(writer: Writer, block: Block, heads: int, name: str) -> None:

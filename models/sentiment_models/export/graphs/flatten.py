@@ -7,6 +7,7 @@ Knows nothing of quantisation, of files or of a runtime.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
@@ -99,9 +100,8 @@ class _Rewriter:
         shape = self._constant("first_tokens", -1, count, last.width)
         encoder.pooled.input[0] = self._add(final, "Reshape", [final, shape], f"{final}.tokens")
 
-    def _add(self, behind: str, kind: str, inputs: list[str], output: str, **attributes: int) -> str:
-        node = helper.make_node(kind, inputs, [output], name=f"{output}/{kind}")
-        node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
+    def _add(self, behind: str, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:  # Any: what onnx takes
+        node = helper.make_node(kind, inputs, [output], f"{output}/{kind}", **attributes)
         self.added.setdefault(behind, []).append(node)
         return output
 

@@ -3,7 +3,7 @@
 Knows nothing of torch or of a runtime.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import onnx
@@ -13,18 +13,10 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from sentiment.model.bundle import GraphSpec
 from sentiment_models.export.graphs.quantize import RUNTIME_DOMAIN
 from sentiment_models.export.manifest import WEIGHTS_FILE
-from sentiment_models.export.weights import Stored
+from sentiment_models.export.weights import TYPES, Stored
 
 DOMAINS = ("", "ai.onnx", RUNTIME_DOMAIN)
 """The allowed domains of operators: ONNX's own, which has two names, and ONNX Runtime's."""
-
-_STORED_TYPES = {
-    "F16": TensorProto.FLOAT16,
-    "F32": TensorProto.FLOAT,
-    "BF16": TensorProto.BFLOAT16,
-    "I8": TensorProto.INT8,
-    "I64": TensorProto.INT64,
-}
 
 
 def read_graph(path: Path) -> ModelProto | None:
@@ -43,8 +35,9 @@ def graph_faults(model: ModelProto, sizes: Mapping[str, int], stored: Mapping[st
         sizes: size in bytes of the bundle's files by name.
         stored: the tensors of the bundle's model.safetensors.
     """
-    graphs = [model.graph, *(graph for function in model.functions for node in function.node for graph in _inner(node))]
-    nodes = [node for graph in graphs for node in all_nodes(graph)] + [node for function in model.functions for node in function.node]
+    of_functions = [node for function in model.functions for node in function.node]
+    graphs = [graph for outer in (model.graph, *_inner(of_functions)) for graph in _all_graphs(outer)]
+    nodes = [*(node for graph in graphs for node in graph.node), *of_functions]
     local = {function.domain for function in model.functions}
     foreign: dict[str, list[str]] = {}
     for node in nodes:
@@ -52,13 +45,8 @@ def graph_faults(model: ModelProto, sizes: Mapping[str, int], stored: Mapping[st
             foreign.setdefault(node.domain, []).append(node.op_type)
     for domain, kinds in foreign.items():
         yield f"{len(kinds)} operators of the domain {domain!r}, such as {kinds[0]}; allowed are ONNX's own and {RUNTIME_DOMAIN}"
-    for graph in graphs:
-        for tensor in _tensors(graph):
-            yield from _external_faults(tensor, sizes, stored)
-    for function in model.functions:
-        for node in function.node:
-            for tensor in _attribute_tensors(node):
-                yield from _external_faults(tensor, sizes, stored)
+    for tensor in (*_initializers(graphs), *_attribute_tensors(nodes)):
+        yield from _external_faults(tensor, sizes, stored)
 
 
 def shape_faults(model: ModelProto, spec: GraphSpec, labels: int) -> Iterator[str]:
@@ -74,37 +62,38 @@ def shape_faults(model: ModelProto, spec: GraphSpec, labels: int) -> Iterator[st
             yield f"input {value.name} must be INT64 [rows, tokens] with dynamic sizes, got {_shown(value)}"
     for value in list(model.graph.output)[:1]:
         dims = _dims(value)
-        if _kind(value) != TensorProto.FLOAT or len(dims) != 2 or isinstance(dims[0], int) or dims[1] not in (labels, *_free(dims[1])):
+        fits = len(dims) == 2 and isinstance(dims[0], str) and (dims[1] == labels or isinstance(dims[1], str))
+        if _kind(value) != TensorProto.FLOAT or not fits:
             yield f"output {value.name} must be FLOAT [rows, {labels}], got {_shown(value)}"
 
 
 def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
     """Yield a graph's nodes, including those in the bodies of If, Loop and Scan."""
-    for node in graph.node:
-        yield node
-        for inner in _inner(node):
-            yield from all_nodes(inner)
+    return (node for each in _all_graphs(graph) for node in each.node)
 
 
-def _inner(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
+def _all_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    yield graph
+    for inner in _inner(graph.node):
+        yield from _all_graphs(inner)
+
+
+def _inner(nodes: Iterable[NodeProto]) -> Iterator[GraphProto]:
+    for attribute in (attribute for node in nodes for attribute in node.attribute):
         if attribute.type == AttributeProto.GRAPH:
             yield attribute.g
         yield from attribute.graphs
 
 
-def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    for node in graph.node:
-        yield from _attribute_tensors(node)
-        for inner in _inner(node):
-            yield from _tensors(inner)
+def _initializers(graphs: Iterable[GraphProto]) -> Iterator[TensorProto]:
+    for graph in graphs:
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
 
 
-def _attribute_tensors(node: NodeProto) -> Iterator[TensorProto]:
-    for attribute in node.attribute:
+def _attribute_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    for attribute in (attribute for node in nodes for attribute in node.attribute):
         yield from (attribute.t, *attribute.tensors)
         for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
             yield from (sparse.values, sparse.indices)
@@ -127,7 +116,7 @@ def _external_faults(tensor: TensorProto, sizes: Mapping[str, int], stored: Mapp
 
 def _is_at(tensor: TensorProto, offset: int, length: int, place: Stored) -> bool:
     same_bytes = (place.offset, place.length) == (offset, length)
-    return same_bytes and place.dims == tuple(tensor.dims) and _STORED_TYPES.get(place.dtype) == tensor.data_type
+    return same_bytes and place.dims == tuple(tensor.dims) and TYPES.get(place.dtype) == tensor.data_type
 
 
 def _kind(value: ValueInfoProto) -> int:
@@ -136,10 +125,6 @@ def _kind(value: ValueInfoProto) -> int:
 
 def _dims(value: ValueInfoProto) -> list[int | str]:
     return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in value.type.tensor_type.shape.dim]
-
-
-def _free(dim: int | str) -> Sequence[str]:
-    return () if isinstance(dim, int) else (dim,)
 
 
 def _shown(value: ValueInfoProto) -> str:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from sentiment_models.commands.arguments import DATA_HELP, add_fields, add_output, positive, with_threads
+from sentiment_models.commands.arguments import DATA_HELP, add_fields, add_output, options_as, positive, with_threads
 from sentiment_models.study.training_settings import Settings
 
 DESCRIPTION = (
@@ -48,17 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     from sentiment_models.explanations.training_page import as_page, as_text, curve_png
-    from sentiment_models.reports.report import write_text
+    from sentiment_models.reports.report import write_file
     from sentiment_models.study.training_tests import RESULTS, attention_tests
-    from sentiment_models.training.resume import write_atomically
 
     with_threads(arguments)
-    settings = Settings(**{name: getattr(arguments, name) for name in SETTINGS_HELP})
     out: Path = arguments.out
-    found = attention_tests(arguments.data, settings, out, say=lambda line: print(line, file=sys.stderr, flush=True))
+    found = attention_tests(arguments.data, options_as(Settings, arguments), out, say=lambda line: print(line, file=sys.stderr, flush=True))
     png = curve_png(found)
-    write_atomically(out / "curve.png", png)
-    write_text(out / "report.html", as_page(found, png))
+    write_file(out / "curve.png", png)
+    write_file(out / "report.html", as_page(found, png))
     print(as_text(found))
     print(f"\n{out / RESULTS}: the figures; {out / 'report.html'}: the same with the curve")
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from sentiment_models.commands.arguments import add_run, with_threads
+from sentiment_models.commands.arguments import add_run, options_as, with_threads
 from sentiment_models.study.recipes import Pretraining
 
 DESCRIPTION = (
@@ -63,13 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
     from sentiment_models.training.distributed import is_first_process
 
     with_threads(arguments)
-    recipe = Pretraining(
-        sources=tuple(arguments.data),
-        base=arguments.base,
-        tokenizer=arguments.tokenizer,
-        next_sentence=not arguments.no_nsp,
-        **{name: getattr(arguments, name) for name in PRETRAINING_HELP},
-    )
+    recipe = options_as(Pretraining, arguments, sources=tuple(arguments.data), next_sentence=not arguments.no_nsp)
     best = pretrain(recipe, arguments.out, arguments.device, arguments.checkpoint_steps, resume=not arguments.restart)
     if is_first_process():
         print(f"{best}: the best checkpoint; next: sentiment-models train --base {best} --data ... --output ...")

@@ -4,7 +4,7 @@ import argparse
 import re
 import sys
 
-from sentiment_models.commands.arguments import DATA_HELP, add_fields, add_output, add_torch, with_threads
+from sentiment_models.commands.arguments import DATA_HELP, add_fields, add_output, add_torch, options_as, with_threads
 from sentiment_models.study.recipes import Experiment
 
 DESCRIPTION = (
@@ -55,18 +55,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    from sentiment_models.reports.report import write_file
     from sentiment_models.study.experiment import conduct
-    from sentiment_models.study.experiment_page import curves_png, report, text_table
-    from sentiment_models.training.resume import write_atomically
+    from sentiment_models.study.experiment_page import HEADER, curves_png, report, rows
+    from sentiment_tools.reports.html_report import plain
 
     with_threads(arguments)
-    given = {name: getattr(arguments, name) for name in Experiment.__dataclass_fields__ if name != "bases"}
-    experiment = Experiment(bases=tuple(arguments.base), **given)
+    experiment = options_as(Experiment, arguments, bases=tuple(arguments.base))
     outcomes = conduct(experiment, arguments.out, arguments.device, say=lambda line: print(line, file=sys.stderr, flush=True))
     png = curves_png(outcomes)
-    write_atomically(arguments.out / "curves.png", png)
-    write_atomically(arguments.out / "report.html", report(experiment, outcomes, png).encode())
-    print(text_table(outcomes))
+    write_file(arguments.out / "curves.png", png)
+    write_file(arguments.out / "report.html", report(experiment, outcomes, png))
+    print(plain(HEADER, rows(outcomes)))
     print(f"{arguments.out / 'report.html'}: the same with the curves")
 
 
