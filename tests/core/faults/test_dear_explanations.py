@@ -153,7 +153,7 @@ def test_more_callers_of_dear_explanations_than_places(serve: Callable[..., Serv
         thread.start()
     until(lambda: sum(len(caller.refusals) for caller in callers) >= 8 - 2 - HEAVY_MAX, "those without a place are refused")
     assert server.total("explanations") > 0
-    evidence.judge(short.short(2))
+    evidence.judge(short.short(2, 60.0))
     refused = [seconds for caller in callers for seconds in caller.refusals]
     evidence.measured |= {"dear ones refused, all with a retry hint": len(refused), "slowest refusal, ms": round(max(refused) * 1e3, 1)}
     for asking in (*callers, short):

@@ -20,7 +20,9 @@ def test_a_line_is_rewritten_in_one_row_of_the_terminal(columns: int, written: i
         line = progress.Progress(lambda seconds: "a line that is longer than such a row" * 3)
         line.show()
         line.close()
-        shown = screen.read(2000).decode()
+        shown = b""
+        while not shown.endswith(b"\n"):
+            shown += screen.read(2000)
 
-    rows = [row for row in shown.replace("\n", "").split("\r") if row]
+    rows = [row for row in shown.decode().replace("\n", "").split("\r") if row]
     assert [len(row) for row in rows] == [written, written]
