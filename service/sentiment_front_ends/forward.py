@@ -14,14 +14,14 @@ from typing import Any, TypeAlias, TypeVar
 import grpc
 
 from sentiment.call.call import CALLER, REQUEST_ID, Call
-from sentiment.call.calls import OK, Calls
+from sentiment.call.calls import OK, OPEN_RETRY_S, Calls
 from sentiment.call.names import SERVICE
 from sentiment.call.servicer import SentimentService
 from sentiment.call.status import HandedOn
 from sentiment.doors.grpc.context import Context
 from sentiment.doors.grpc.grpcio import Handler
 from sentiment.doors.grpc.handlers import Answering, Handlers
-from sentiment.errors import Expired, Unavailable
+from sentiment.errors import Expired, Refused, Unavailable
 from sentiment.lifecycle.registry import Models
 from sentiment.observability.tracing.trace import TRACE_HEADERS
 from sentiment.v1 import sentiment_pb2 as pb
@@ -145,6 +145,9 @@ class Forward:
                 raise HandedOn(error.code(), error.details() or "", trailers) from None
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise Expired("no answer within the deadline") from None
+            # The executor's gRPC refuses calls above its limit so.
+            if error.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.RESOURCE_EXHAUSTED):
+                raise Refused("the executor process has too many calls", OPEN_RETRY_S, "calls") from None
             # The executor counts the texts of the calls that it answers.
             call.texts[OK] = int(call.method == CLASSIFY)
             raise Unavailable(GONE) from None

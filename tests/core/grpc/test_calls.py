@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import struct
 import time
@@ -20,6 +21,7 @@ from sentiment.doors.grpc.receiving import Receiving
 from sentiment.errors import Expired
 from sentiment.observability.metrics import Metrics
 from sentiment.v1 import sentiment_pb2 as pb
+from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import NO_RETRIES, RunningServer
 from tests.core.faults import raw
 from tests.core.grpc.gate import Start, served_by, total
@@ -237,3 +239,23 @@ def test_a_connection_too_many_is_closed_and_its_place_is_free_again_when_anothe
         peer.socket.close()
 
     assert greeted == [True, True, False]
+
+
+def test_refused_calls_keep_no_message_until_the_garbage_collector_looks(server: RunningServer) -> None:
+    with grpc.insecure_channel(server.target, NO_RETRIES) as channel:
+        stub: Any = pb_grpc.SentimentServiceStub(channel)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(50):
+                with pytest.raises(grpc.RpcError):
+                    stub.Classify(pb.ClassifyRequest(text="good", model="nosuch"))
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            kept = [found for found in gc.garbage if isinstance(found, pb.ClassifyRequest)]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+
+    assert kept == []

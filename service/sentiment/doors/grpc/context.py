@@ -22,6 +22,9 @@ def headers_of(context: Context) -> Callable[[], Headers]:
 
 async def abort(context: Context, error: RequestError, time_left_s: float | None, *trailers: tuple[str, str]) -> NoReturn:
     """End a call with an error's status, details and trailers, and with these. ``time_left_s``: None if the call has no deadline."""
+    # gRPC's error, which refers to this one, and the call's state refer to each other. The frames of the traceback would keep the request's
+    # message until the garbage collector looks.
+    error.alone()
     if isinstance(error, HandedOn):
         await context.abort(error.code, str(error), error.trailers)
     status = status_of(error)

@@ -58,10 +58,15 @@ def quiet_about_clients() -> None:
         logging.getLogger(name).addFilter(_not_of_clients)
 
 
+def client_left(error: BaseException | None) -> bool:
+    """Whether a read or write failed because the client has left."""
+    return type(error).__name__ == "ExecuteBatchError"
+
+
 def _not_of_clients(record: logging.LogRecord) -> bool:
     """Drop records of headers that are not UTF-8, which they quote, and of clients that have left."""
     error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, UnicodeDecodeError) and type(error).__name__ != "ExecuteBatchError"
+    return not isinstance(error, UnicodeDecodeError) and not client_left(error)
 
 
 class AcceptingServer(_server.Server):

@@ -19,6 +19,7 @@ import grpc
 from sentiment.call.request_bytes import RETRY_S, RequestBytes
 from sentiment.doors.grpc.connections import Connections
 from sentiment.doors.grpc.context import Context
+from sentiment.doors.grpc.grpcio import client_left
 from sentiment.errors import Expired, InvalidInput, Refused
 from sentiment.observability.logs import logger
 
@@ -145,10 +146,19 @@ class Receiving:
         return None if data is None else _checked(data, bytes_max)
 
     async def write(self, context: Context, caller: str, message: bytes) -> None:
-        """Write a message of a stream. Waits until the client takes it, or its call ends."""
+        """Write a message of a stream. Waits until the client takes it, or its call ends.
+
+        Raises:
+            asyncio.CancelledError: the caller has left.
+        """
         wait = self._begin(_Wait(caller, WINDOW_BYTES, len(message) + CALL_BYTES))
         try:
             await context.write(message)
+        except Exception as error:
+            # gRPC may find out before it cancels the call's task.
+            if client_left(error):
+                raise asyncio.CancelledError from error
+            raise
         finally:
             self._end(wait)
 
