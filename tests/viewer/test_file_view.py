@@ -134,7 +134,8 @@ def test_an_odd_file_is_read_as_by_the_command_line(modules: Page, odd: OddFile)
         assert f"does not read {ending}: export it as .txt, .csv" in found["stopped"]
         assert "sentiment classify --input" in found["stopped"]
     else:
-        assert found["texts"] == odd.texts
+        # A page takes nothing of a packed piece that damage follows: a browser may not give it.
+        assert found["texts"] == ([] if "cannot be decompressed" in odd.stops else odd.texts)
         assert on_the_page(odd.stops) in found["stopped"].lower()
         assert bool(odd.stops) == bool(found["stopped"])
         assert all(on_the_page(place) in error.lower() for place, error in zip(odd.places, found["errors"], strict=True))

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
-from sentiment.files.errors import BadFile
+from sentiment.errors import BadSettings
 
 COMPRESSED = (".gz", ".zst")
 BLOCK_BYTES = 2**16
@@ -39,16 +39,19 @@ def opened(source: Path | BufferedReader, name: str, stack: ExitStack) -> Read:
     """Open a file, which may be compressed with gzip or zstd by the ending of its name, until the stack is closed.
 
     Raises:
-        BadFile: zstd is not installed.
+        BadSettings: zstd is not installed.
         OSError: the file cannot be opened.
     """
     stream: IO[bytes] = stack.enter_context(source.open("rb")) if isinstance(source, Path) else source
     kind = Path(name).suffix.lower()
     if kind == ".gz":
-        stream = stack.enter_context(cast(IO[bytes], gzip.GzipFile(fileobj=stream)))
+        inflated: Any = stack.enter_context(gzip.GzipFile(fileobj=stream))
     elif kind == ".zst":
-        stream = stack.enter_context(_zstd(stream, name))
-    return lambda: stream.read(BLOCK_BYTES)
+        inflated = stack.enter_context(_zstd(stream, name))
+    else:
+        return lambda: stream.read(BLOCK_BYTES)
+    # ``read`` would lose what it has when it comes to damage.
+    return lambda: inflated.read1(BLOCK_BYTES)
 
 
 def _zstd(stream: IO[bytes], name: str) -> IO[bytes]:
@@ -58,7 +61,7 @@ def _zstd(stream: IO[bytes], name: str) -> IO[bytes]:
         else:
             from backports import zstd  # noqa: PLC0415  # an extra
     except ImportError as error:
-        raise BadFile(f"{name}: .zst needs the extra files: pip install 'sentiment-service[files]'") from error
+        raise BadSettings(f"{name}: .zst needs the extra files: pip install 'sentiment-service[files]'") from error
     return cast(IO[bytes], zstd.open(stream, "rb"))
 
 

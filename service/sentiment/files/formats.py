@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from sentiment.errors import BadSettings
 from sentiment.files.decoding import Lines, is_decoded
 from sentiment.files.errors import BadFile
 from sentiment.files.records import Record, bare, delimiter_of, records
@@ -227,13 +228,14 @@ def of_parquet(source: Path | BinaryIO, name: str, needed: Callable[[str], bool]
     """The rows of a Parquet file. ``needed``: whether a column is wanted; the others are not read.
 
     Raises:
-        BadFile: it is not a Parquet file, has two columns of one name, or the extra is missing.
+        BadFile: it is not a Parquet file, or has two columns of one name.
+        BadSettings: the extra is missing.
     """
     try:
         import pyarrow  # noqa: PLC0415  # an extra, loaded only if needed
         from pyarrow import parquet  # noqa: PLC0415  # as above
     except ImportError as error:
-        raise BadFile(f"{name}: .parquet {EXTRA}") from error
+        raise BadSettings(f"{name}: .parquet {EXTRA}") from error
 
     def rows(file: Any, columns: Sequence[str]) -> Iterator[Row]:  # Any: pyarrow has no types
         number = 0
@@ -273,7 +275,26 @@ def arrow_values(column: Any) -> Sequence[object]:  # Any: pyarrow has no types
     if column.type in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
         raw = column.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
         return [None if value is None else value.decode(errors="surrogateescape") for value in raw]
+    if pyarrow.types.is_timestamp(column.type) or pyarrow.types.is_time(column.type):
+        return _times(column)
     return [_decoded(value) if isinstance(value, bytes) else value for value in column.to_pylist()]
+
+
+def _times(column: Any) -> Sequence[object]:  # Any: as above
+    """Times as Python's objects; a column that has finer or further ones than those, or a zone that is not known here, as ISO 8601."""
+    import pyarrow  # noqa: PLC0415  # as above
+
+    kind, zone = column.type, getattr(column.type, "tz", None)
+    try:
+        if kind.equals(pyarrow.time64("ns")):
+            return list(column.cast(pyarrow.time64("us")).to_pylist())
+        # Without pandas, whose own timestamps Arrow would make.
+        return list(column.cast(pyarrow.timestamp("us", zone) if kind == pyarrow.timestamp("ns", zone) else kind).to_pylist())
+    except (pyarrow.ArrowException, ValueError, OverflowError):
+        in_utc = column if zone is None else column.cast(pyarrow.timestamp(kind.unit))
+        shown = in_utc.cast(pyarrow.string()).to_pylist()
+        # What is not a time that Arrow can write is "<value out of range: N>".
+        return [value if value is None or value[0] == "<" else value.replace(" ", "T") + "Z" * (zone is not None) for value in shown]
 
 
 def _decoded(value: bytes) -> str | bytes:
@@ -288,12 +309,13 @@ def of_xlsx(source: Path | BinaryIO, name: str, sheet: str, *, header: bool, sta
     """The rows of a workbook's sheet, whose values are those that the spreadsheet stored last. Empty rows at the end are left out.
 
     Raises:
-        BadFile: it is not a workbook, it has no sheet ``sheet``, or ``sheet`` is empty although there are several; or the extra is missing.
+        BadFile: it is not a workbook, it has no sheet ``sheet``, or ``sheet`` is empty although there are several.
+        BadSettings: the extra is missing.
     """
     try:
         import openpyxl  # noqa: PLC0415  # an extra, loaded only if needed
     except ImportError as error:
-        raise BadFile(f"{name}: .xlsx {EXTRA}") from error
+        raise BadSettings(f"{name}: .xlsx {EXTRA}") from error
     stream = stack.enter_context(source.open("rb")) if isinstance(source, Path) else source
     try:
         size = sum(part.file_size for part in zipfile.ZipFile(stream).infolist())

@@ -42,7 +42,7 @@ def writer_of(path: Path, *, escape_formulas: bool = False) -> Write | None:
 
     Raises:
         BadSettings: the ending is another.
-        BadFile: an extra is missing.
+        BadSettings: an extra is missing.
     """
     kind = path.suffix.lower()
     if kind not in WRITABLE:
@@ -60,7 +60,7 @@ def writer_of(path: Path, *, escape_formulas: bool = False) -> Write | None:
         elif kind == ".parquet":
             import pyarrow.parquet  # noqa: PLC0415, F401  # as above
     except ImportError as error:
-        raise BadFile(f"{path}: {kind} {EXTRA}") from error
+        raise BadSettings(f"{path}: {kind} {EXTRA}") from error
     return {".xlsx": _write_xlsx, ".parquet": _write_parquet}.get(kind)
 
 

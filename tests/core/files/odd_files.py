@@ -221,7 +221,7 @@ ODD_FILES = [
     OddFile("csv in gzip", ".csv.gz", gzip.compress(b"text,id\ngood,1\n"), ["good"]),
     OddFile("json lines in zstd", ".jsonl.zst", zstd.compress(b'{"text": "good"}\n'), ["good"]),
     OddFile("an ending in capitals", ".CSV", b"text,id\ngood,1\n", ["good"]),
-    OddFile("gzip that was cut", ".txt.gz", gzip.compress(b"good\n")[:-4], [], stops="cannot be decompressed"),
+    OddFile("gzip that was cut", ".txt.gz", gzip.compress(b"good\n")[:-4], ["good"], stops="cannot be decompressed"),
     OddFile("not gzip", ".txt.gz", b"good\n", [], stops="cannot be decompressed"),
     OddFile("not zstd", ".txt.zst", b"good\n", [], stops="cannot be decompressed"),
     OddFile(

@@ -1,8 +1,14 @@
 """The reader of tables: every odd file gives its texts, the errors of its rows, or the place where reading stopped."""
 
+import gzip
+import random
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from backports import zstd
+from pyarrow import parquet
 
 from sentiment.files.errors import BadFile
 from sentiment.files.reading import Reading, Table
@@ -38,3 +44,39 @@ def test_an_odd_file_gives_its_texts_and_errors_in_order(odd: OddFile, tmp_path:
     assert bool(odd.stops) == bool(stopped)
     assert all(place in error for place, error in zip(odd.places, errors, strict=True))
     assert not stopped or stopped.startswith(str(path))
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "shown"),
+    [
+        (7000, pa.timestamp("ns"), "1970-01-01 00:00:00.000007"),
+        (7, pa.timestamp("ns"), "1970-01-01T00:00:00.000000007"),
+        (7, pa.timestamp("ns", "Europe/Berlin"), "1970-01-01T00:00:00.000000007Z"),
+        (1, pa.timestamp("s", "Nowhere/Here"), "1970-01-01T00:00:01Z"),
+        (7, pa.time64("ns"), "00:00:00.000000007"),
+        (-(10**17), pa.timestamp("ms"), "<value out of range: -100000000000000000>"),
+    ],
+)
+def test_no_time_of_a_parquet_file_stops_the_reading_or_is_rounded(value: int, kind: pa.DataType, shown: str, tmp_path: Path) -> None:
+    path = tmp_path / "times.parquet"
+    parquet.write_table(pa.table({"text": ["good", "bad"], "at": pa.array([value, None], kind)}), path)
+
+    with Table(path, Reading()) as table:
+        found = [row.values["at"] for row in table]
+
+    assert [str(found[0]), found[1]] == [shown, None]
+
+
+@pytest.mark.parametrize(("ending", "pack"), [(".gz", gzip.compress), (".zst", zstd.compress)])
+def test_the_rows_before_the_damage_of_a_compressed_file_are_read(ending: str, pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    rng = random.Random(0)
+    # More than a block of zstd.
+    lines = [f"{rng.getrandbits(4000):x}" for _ in range(400)]
+    path = tmp_path / f"cut.txt{ending}"
+    path.write_bytes(pack("\n".join(lines).encode())[:-2000])
+
+    texts, errors, stopped = read(path, Reading())
+
+    assert len(texts) > 100
+    assert texts == lines[: len(texts)]
+    assert (errors, "cannot be decompressed" in stopped) == ([], True)

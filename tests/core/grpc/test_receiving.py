@@ -133,6 +133,27 @@ def test_a_call_without_a_message_and_one_with_too_large_a_message_are_invalid()
     run(read())
 
 
+def test_a_read_that_is_given_up_goes_on_until_its_call_ends() -> None:
+    ends: list[str] = []
+
+    class Late:
+        async def read(self) -> Any:
+            try:
+                await asyncio.sleep(60)
+                raise RuntimeError("gRPC: the call has ended")
+            finally:
+                ends.append("cancelled" if asyncio.current_task().cancelling() else "ended")  # type: ignore[union-attr]  # it has one
+
+    async def give_up() -> None:
+        with pytest.raises(Expired):
+            await receiving().message(Late(), CALLER, MESSAGE_MAX)  # type: ignore[arg-type]  # only this is asked of it
+        await asyncio.sleep(100)
+
+    run(give_up())
+
+    assert ends == ["ended"]
+
+
 def test_a_message_that_came_while_the_event_loop_was_blocked_is_not_late() -> None:
     clock = VirtualClock()
 

@@ -1,7 +1,9 @@
 """The context of a gRPC call: its headers, and its end with an error's status."""
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
@@ -22,16 +24,33 @@ def headers_of(context: Context) -> Callable[[], Headers]:
 
 async def abort(context: Context, error: RequestError, time_left_s: float | None, *trailers: tuple[str, str]) -> NoReturn:
     """End a call with an error's status, details and trailers, and with these. ``time_left_s``: None if the call has no deadline."""
-    # gRPC's error, which refers to this one, and the call's state refer to each other. The frames of the traceback would keep the request's
-    # message until the garbage collector looks.
+    # The exception that ends the call has this one as its context.
     error.alone()
     if isinstance(error, HandedOn):
-        await context.abort(error.code, str(error), error.trailers)
+        await end(context, error.code, str(error), error.trailers)
     status = status_of(error)
     pushback = pushback_ms(error, math.inf if time_left_s is None else time_left_s)
     retry = () if pushback is None else ((PUSHBACK, str(pushback)),)
-    await context.abort(code_of(error), status.message, (("grpc-status-details-bin", status.SerializeToString()), *trailers, *retry))
+    await end(context, code_of(error), status.message, (("grpc-status-details-bin", status.SerializeToString()), *trailers, *retry))
+
+
+async def end(context: Context, code: grpc.StatusCode, details: str, trailers: tuple[tuple[str, str | bytes], ...]) -> NoReturn:
+    """End a call with a status. The call's memory is free as soon as it has ended.
+
+    The exception that gRPC raises, whose frames refer to the call, is kept by the call's state: only the garbage collector would free them.
+    """
+    task = asyncio.current_task()
+    assert task is not None, "a handler runs in a task"
+    try:
+        await context.abort(code, details, trailers)
+    except BaseException as raised:
+        task.add_done_callback(partial(_without_frames, raised))
+        raise
     raise AssertionError("abort raises")
+
+
+def _without_frames(error: BaseException, _: object) -> None:
+    error.__traceback__ = None
 
 
 async def end_with(context: Context, call: Call, error: RequestError) -> NoReturn:

@@ -175,9 +175,12 @@ class Receiving:
             raise _refusal()
         self._begin(wait)
         data: Any = grpc.aio.EOF  # Any: bytes, or EOF
+        reading = asyncio.ensure_future(context.read())
+        reading.add_done_callback(_ended)
         try:
             async with asyncio.timeout_at(by) as wait.timeout:
-                data = await context.read()
+                # gRPC never frees the message that a cancelled read gets. The end of the call ends the read too.
+                data = await asyncio.shield(reading)
         except TimeoutError:
             if wait.refused:
                 raise _refusal() from None
@@ -299,6 +302,12 @@ def _refusal() -> Refused:
     """A new error for each call, because an exception keeps references to what was raised with it."""
     held = "this connection's messages that have not come whole, and answers that it has not taken, hold too many bytes"
     return Refused(held, RETRY_S, "request_bytes")
+
+
+def _ended(reading: "asyncio.Future[Any]") -> None:
+    """Take the error of a read that nobody waits for any more."""
+    if not reading.cancelled():
+        reading.exception()
 
 
 def _checked(data: bytes, bytes_max: int) -> bytes:
