@@ -602,7 +602,9 @@ def bundle_roots(configured: Sequence[Path]) -> list[Path]:
 
     These are the configured roots, /models, the checkout that this package runs from, and the packages of bundles that pip installed.
     """
-    return [*configured, Path("/models"), CHECKOUT_BUNDLES, *_installed()]
+    # Where a wheel is installed, it would be a folder of Python's own.
+    checkout = [CHECKOUT_BUNDLES] if (CHECKOUT_BUNDLES.parents[1] / "pyproject.toml").is_file() else []
+    return [*configured, Path("/models"), *checkout, *_installed()]
 
 
 def _installed() -> Iterator[Path]:

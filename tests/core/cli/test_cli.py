@@ -833,7 +833,7 @@ def test_a_parquet_without_the_extra_is_refused_before_the_work(capsys: Captured
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     arguments = ["--target", "127.0.0.1:1", "--input", tmp_path / "in.txt", "--output", tmp_path / "out.parquet"]
 
-    assert "pip install 'sentiment-service[files]'" in why_not(capsys, "classify", *arguments, code=1)
+    assert "pip install 'sentiment-service[files]'" in why_not(capsys, "classify", *arguments, code=2)
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 
 
