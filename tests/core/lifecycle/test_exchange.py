@@ -102,7 +102,7 @@ def test_other_processes_get_the_version_in_use_even_if_it_is_the_first_of_its_n
     assert followers.in_memory == ["tiny/1", "other/1"]
 
 
-def test_other_processes_use_a_version_that_follows_one_unloaded_while_they_were_told_of_it(exchanging: Start, root: Path) -> None:
+def test_other_processes_use_a_version_that_follows_one_unloaded_while_they_heard_of_it(exchanging: Start, root: Path) -> None:
     server = exchanging(models_max=3)
     for version in (1, 2):
         make_version(root, version, "other")
