@@ -32,7 +32,8 @@ class Reloaded(Generic[R, T]):
         self._read, self._make = read, make
         self._files = read()
         self.now = make(self._files)
-        # Why the last reload failed; "" if it succeeded.
+        self._usable = True
+        # Of the last failed reload, until one succeeds or is to be logged again.
         self._reason = ""
 
     def say_again(self) -> None:
@@ -45,13 +46,15 @@ class Reloaded(Generic[R, T]):
             files = self._read()
             if files != self._files:
                 self.now = self._make(files)
-                self._files = files
+            if files != self._files or not self._usable:
                 logger().info("reloaded", files=self.what)
+            self._files = files
         except (BadSettings, OSError) as error:
             # Each reason is logged once. The metric counts every failure.
             if str(error) != self._reason:
                 self._reason = str(error)
                 logger().error("not_reloaded", files=self.what, reason=self._reason)
+            self._usable = False
             return False
-        self._reason = ""
+        self._usable, self._reason = True, ""
         return True

@@ -72,6 +72,12 @@ def test_a_file_without_a_token_is_refused_and_leaves_the_last_good_ones(tmp_pat
     assert not source.look()
     assert admits(source, FIRST)
 
+    file.write_text(FIRST)
+    with structlog.testing.capture_logs() as logged:
+        looks = [source.look(), source.look()]
+    assert looks == [True, True]
+    assert [line["event"] for line in logged] == ["reloaded"]
+
 
 @pytest.mark.parametrize("wrong", ["short", "with blank in it 0123456", "x" * (CHARACTERS_MAX + 1), "ümlaut-0123456789"])
 def test_bad_tokens_leave_the_last_good_ones_and_are_not_logged(tmp_path: Path, wrong: str) -> None:
