@@ -128,10 +128,7 @@ async def joined(tmp_path: Path) -> AsyncIterator[Joined]:
     server.add_insecure_port(f"unix:{tmp_path}/calls.sock")
     await server.start()
     models = Models("tiny")
-    manifest = SimpleNamespace(name="tiny", version=1)
-    served: Any = SimpleNamespace(
-        id="tiny/1", classifier=SimpleNamespace(manifest=manifest), metrics=metrics.model("tiny/1", [], ()), users=InUse()
-    )
+    served: Any = SimpleNamespace(id="tiny/1", name="tiny", version=1, metrics=metrics.model("tiny/1", [], ()), users=InUse())
     models.follow([served], [served])
     forward = Forward(tmp_path / "calls.sock", models)
     calls = Calls(metrics, CallLimits(2**20, 60.0, 60.0, 1, 0.5, 0.002))

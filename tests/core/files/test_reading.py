@@ -52,7 +52,7 @@ def test_an_odd_file_gives_its_texts_and_errors_in_order(odd: OddFile, tmp_path:
         (7000, pa.timestamp("ns"), "1970-01-01 00:00:00.000007"),
         (7, pa.timestamp("ns"), "1970-01-01T00:00:00.000000007"),
         (7, pa.timestamp("ns", "Europe/Berlin"), "1970-01-01T00:00:00.000000007Z"),
-        (1, pa.timestamp("s", "Nowhere/Here"), "1970-01-01T00:00:01Z"),
+        (1000, pa.timestamp("ms", "Nowhere/Here"), "1970-01-01T00:00:01.000Z"),
         (7, pa.time64("ns"), "00:00:00.000000007"),
         (-(10**17), pa.timestamp("ms"), "<value out of range: -100000000000000000>"),
     ],

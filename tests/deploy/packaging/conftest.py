@@ -3,6 +3,7 @@
 The environments are made once and kept in build/tools, as long as the wheel asks for the same packages.
 """
 
+import fcntl
 import os
 import sys
 import zipfile
@@ -15,7 +16,7 @@ import pytest
 
 from sentiment_models.export.wheel import pack
 from tests.english import ENGLISH
-from tests.environments import environment
+from tests.environments import TOOLS, environment
 from tests.programs import run
 
 ROOT = Path(__file__).parents[3]
@@ -60,8 +61,16 @@ def installed(name: str, packages: Sequence[str], *wheels: Path) -> Path:
     """
     python = environment(name, packages)
     pip = [python, "-m", "pip", "--disable-pip-version-check"]
-    run(*pip, "install", "--quiet", "--no-compile", "--no-deps", "--force-reinstall", *wheels)
-    run(*pip, "check")
+    files = repr([(file.filename, file.CRC) for wheel in wheels for file in zipfile.ZipFile(wheel).infolist()])
+    stamp = TOOLS / name / ".wheels"
+    with (TOOLS / name).with_suffix(".lock").open("w") as lock:
+        # Several processes run tests, each with wheels that it has built of the same files.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (stamp.is_file() and stamp.read_text() == files):
+            stamp.unlink(missing_ok=True)
+            run(*pip, "install", "--quiet", "--no-compile", "--no-deps", "--force-reinstall", *wheels)
+            run(*pip, "check")
+            stamp.write_text(files)
     return python
 
 
