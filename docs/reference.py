@@ -326,7 +326,8 @@ def cli_page() -> str:
     )
     text += "".join(_command(sentiment_parser())) + "".join(_command(batch_parser()))
     parser = models_parser("")
-    text += f"\n## {parser.prog}\n\n{parser.description} Needs the extra `models`.\n"
+    text += f"\n## {parser.prog}\n\n{parser.description} Training and export need the extra `models`; "
+    text += "[Install](../operate/install.md#as-a-package) names those of the other commands.\n"
     for name in COMMANDS:
         (commands,) = [action for action in models_parser(name)._actions if isinstance(action, argparse._SubParsersAction)]
         text += "".join(_command(commands.choices[name], level=3))

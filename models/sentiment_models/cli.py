@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import importlib.metadata
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -68,7 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {visible(str(error))}", file=sys.stderr)
         return BAD_BUNDLE if isinstance(error, BadBundle) else WRONG_USAGE if isinstance(error, (OtherRun, BadSettings)) else FAILED
     except ModuleNotFoundError as error:
-        if (message := to_install(error, EXTRAS.get(command, ""))) is None:
+        extra = EXTRAS.get(command, "")
+        if any(importlib.metadata.distributions(name="onnxruntime-gpu")):
+            # The two runtimes must not share an environment.
+            extra = extra.removeprefix("cpu,")
+        if (message := to_install(error, extra)) is None:
             raise
         print(f"error: {message}", file=sys.stderr)
         return WRONG_USAGE

@@ -42,7 +42,7 @@ def refuse_other(manifest: Manifest, name: str, digest: str, measured: str) -> N
     file = manifest.files.get(name)
     if file is None or file.sha256 != digest:
         known = f"no {name}" if file is None else f"one with SHA-256 {file.sha256[:12]}"
-        raise ModelsError(f"{measured} {name} with SHA-256 {digest[:12]}; the bundle has {known}; measure it again")
+        raise ModelsError(f"{measured} {name} with SHA-256 {digest[:12]}; the bundle has {known}")
 
 
 def problem(error: ValidationError, whole: str = "") -> str:

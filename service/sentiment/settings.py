@@ -31,7 +31,7 @@ PORT_MAX = 65_535
 UNIX = re.compile(r"unix:[^\s:,]+")
 # Limit of a Unix socket's path, without the terminating zero byte.
 UNIX_BYTES_MAX = 107
-# Of the settings that are lists: the form of an entry, origins as browsers send them, and what is said of another.
+# The form of the entries of these lists, and the message about an entry of another form. Origins are as browsers send them.
 ENTRIES = {
     "models": (MODEL, "{!r:.80} is not a name or name/version"),
     "cors_origins": (

@@ -145,11 +145,11 @@ class Forward:
                 raise HandedOn(error.code(), error.details() or "", trailers) from None
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise Expired("no answer within the deadline") from None
+            # The executor counts the texts of the calls that it answers.
+            call.texts[OK] = int(call.method == CLASSIFY)
             # The executor's gRPC refuses calls above its limit so.
             if error.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.RESOURCE_EXHAUSTED):
                 raise Refused("the executor process has too many calls", OPEN_RETRY_S, "calls") from None
-            # The executor counts the texts of the calls that it answers.
-            call.texts[OK] = int(call.method == CLASSIFY)
             raise Unavailable(GONE) from None
 
 

@@ -75,9 +75,8 @@ def test_a_record_of_another_export_is_named(bundle: Path, evaluation: Evaluatio
 
     assert main(["card", str(bundle)]) == 1
 
-    assert re.match(
-        rf"error: {record_path(bundle)}: .*measured .* with SHA-256 0000.*, or delete this file$", capsys.readouterr().err.strip()
-    )
+    said = rf"error: {record_path(bundle)}: .*measured .* with SHA-256 0000.*\. Measure that again, or delete this file\n"
+    assert re.fullmatch(said, capsys.readouterr().err)
 
 
 def test_every_table_is_printed_and_nothing_written(bundle: Path, evaluation: Evaluation, capsys: pytest.CaptureFixture[str]) -> None:

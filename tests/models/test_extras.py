@@ -89,6 +89,15 @@ def test_the_client_alone_lists_the_commands_and_each_names_an_extra() -> None:
         assert re.fullmatch(rf"error: module \w+ is missing: run pip install 'sentiment-service\[{extra}\]'\n", said), said
 
 
+def test_no_command_names_the_cpu_runtime_beside_that_of_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "onnxruntime_gpu-1.0.dist-info").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    ((_, _, said),) = without(["onnx", "safetensors"], ["verify", "x"])
+
+    assert said.endswith("pip install 'sentiment-service[bundles]'\n")
+
+
 def test_bundles_are_checked_compared_and_packed_without_torch(exported: tuple[Path, Exported], tmp_path: Path) -> None:
     bundle, no_torch = str(exported[0]), ["matplotlib", "optimum", "tensorboard", "torch", "transformers", "vaderSentiment"]
 

@@ -23,6 +23,7 @@ def table_of(path: Path, reading: Reading) -> Iterator[Table]:
 
     Raises:
         BadData: the file cannot be read.
+        BadSettings: an extra is missing.
     """
     encoding = reading.encoding if format_of(path.name) in ENCODED else ""
     try:

@@ -66,5 +66,5 @@ def read_record(bundle: Path, without: Collection[str] = ()) -> Record:
     try:
         kept.check_of(load_bundle(bundle, card=False).manifest)
     except ModelsError as error:
-        raise ModelsError(f"{path}: {error}, or delete this file") from error
+        raise ModelsError(f"{path}: {error}. Measure that again, or delete this file") from error
     return kept

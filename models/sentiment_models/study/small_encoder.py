@@ -61,7 +61,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course(recipe.Course):
-    """Training settings, of which those of an untrained encoder and of evaluations do not count here."""
+    """Training settings. Those that count here: epochs, learning rate, rows of a batch, seed, warm-up and weight decay."""
 
     warmup_fraction: float = 0.1
 

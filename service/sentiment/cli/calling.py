@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from sentiment.cli.arguments import bundles_of, credentials_of
+from sentiment.cli.arguments import credentials_of
 from sentiment.cli.connecting import connected
 from sentiment.security.client_credentials import Credentials
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @contextmanager
 def source_of(options: argparse.Namespace) -> "Iterator[Client | Local]":
-    """Who answers: the server, or the bundle in this process.
+    """Who answers: the server, or the bundle in this process. ``options.bundles``: from ``bundles_of``.
 
     Raises:
         SentimentError: there is no server, or the bundle cannot be run.
     """
-    bundles, credentials = bundles_of(options.bundles), Credentials(**credentials_of(options))
+    credentials = Credentials(**credentials_of(options))
     if options.local:
         from sentiment.local import Local  # noqa: PLC0415  # the client needs no model runtime
 
-        with Local(options.model, bundles=bundles) as local:
+        with Local(options.model, bundles=options.bundles) as local:
             yield local
     else:
         with connected(options.target, options.model, credentials, options.wait) as client:

@@ -276,6 +276,7 @@ def _classify(options: argparse.Namespace) -> int:
         if getattr(options, name) and not output:
             raise BadSettings(f"--{name.replace('_', '-')} needs --output")
     need_standard_output(output)
+    options.bundles = bundles_of(options.bundles)
     _log_local(options)
     options.json = options.json or options.output == str(STANDARD_OUTPUT)
     options.texts, options.input, options.output = [] if piped else texts, file, output
@@ -303,6 +304,7 @@ def _explain(options: argparse.Namespace) -> int:
         raise BadSettings("--sentences and --targets need --html here; sentiment classify prints them")
     piped = reads_standard_input([] if options.text is None else [options.text], "a TEXT")
     need_standard_output(options.html)
+    options.bundles = bundles_of(options.bundles)
     _log_local(options)
     attention = AttentionOptions(aggregation=options.attention, encoding=options.encoding) if options.attention else None
     requested = ExplainOptions(

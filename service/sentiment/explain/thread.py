@@ -85,9 +85,10 @@ class Slices:
 
 @dataclass(eq=False, kw_only=True)
 class ExplanationTask(Entry):
-    """One explanation, and its caller. What it inherits and ``taken`` are guarded by the lock of ``ExplainThreads``.
+    """One explanation, and its caller.
 
-    What follows ``ready`` belongs to the event loop.
+    The lock of ``ExplainThreads`` guards what it inherits, ``given``, ``taken``, ``withdrawn`` and ``stopped_at``. ``ready`` and what
+    follows belong to the event loop.
     """
 
     request: ExplanationRequest

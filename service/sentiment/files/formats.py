@@ -246,7 +246,7 @@ def of_parquet(source: Path | BinaryIO, name: str, needed: Callable[[str], bool]
                     bad = any(isinstance(value, str) and not is_decoded(value) for value in values)
                     yield Row(f"row {number}", {}, "is not UTF-8") if bad else Row(f"row {number}", dict(zip(columns, values, strict=True)))
         except pyarrow.ArrowException as error:
-            raise BadFile(f"{name}: not a Parquet file: {error}") from error
+            raise BadFile(f"{name}: cannot be read after {number} rows: {error}") from error
 
     try:
         file = stack.enter_context(parquet.ParquetFile(source))
@@ -267,7 +267,11 @@ def _rows_at_once(metadata: Any) -> int:  # Any: pyarrow has no types
 
 
 def arrow_values(column: Any) -> Sequence[object]:  # Any: pyarrow has no types
-    """The values of a column as Python's objects. Strings need not be valid UTF-8: other bytes become lone surrogates."""
+    """The values of a column as Python's objects. Strings need not be valid UTF-8: other bytes become lone surrogates.
+
+    Columns of nanoseconds are texts (ISO 8601, in UTC if they have a zone), and so is any other time that Python cannot hold. Durations
+    that it cannot hold are whole numbers of their unit.
+    """
     import pyarrow  # noqa: PLC0415  # an extra, loaded only if needed
 
     if pyarrow.types.is_dictionary(column.type):
@@ -275,26 +279,49 @@ def arrow_values(column: Any) -> Sequence[object]:  # Any: pyarrow has no types
     if column.type in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
         raw = column.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
         return [None if value is None else value.decode(errors="surrogateescape") for value in raw]
-    if pyarrow.types.is_timestamp(column.type) or pyarrow.types.is_time(column.type):
-        return _times(column)
-    return [_decoded(value) if isinstance(value, bytes) else value for value in column.to_pylist()]
+    # Python has microseconds, and pandas, where it is installed, times of its own.
+    if "[ns" in str(column.type):
+        return _shown(column)
+    try:
+        values = column.to_pylist()
+    except (ValueError, OverflowError):  # ArrowException is a ValueError where a value is at fault
+        values = [value for place in range(len(column)) for value in _held(column.slice(place, 1))]
+    return [_decoded(value) if isinstance(value, bytes) else value for value in values]
 
 
-def _times(column: Any) -> Sequence[object]:  # Any: as above
-    """Times as Python's objects; a column that has finer or further ones than those, or a zone that is not known here, as ISO 8601."""
+def _held(column: Any) -> Sequence[object]:  # Any: as above
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError):
+        return _shown(column)
+
+
+def _shown(column: Any) -> Sequence[object]:  # Any: as above
+    """Values with their times as texts. What is not a time that Arrow can write is "<value out of range: N>"."""
     import pyarrow  # noqa: PLC0415  # as above
 
-    kind, zone = column.type, getattr(column.type, "tz", None)
-    try:
-        if kind.equals(pyarrow.time64("ns")):
-            return list(column.cast(pyarrow.time64("us")).to_pylist())
-        # Without pandas, whose own timestamps Arrow would make.
-        return list(column.cast(pyarrow.timestamp("us", zone) if kind == pyarrow.timestamp("ns", zone) else kind).to_pylist())
-    except (pyarrow.ArrowException, ValueError, OverflowError):
-        in_utc = column if zone is None else column.cast(pyarrow.timestamp(kind.unit))
-        shown = in_utc.cast(pyarrow.string()).to_pylist()
-        # What is not a time that Arrow can write is "<value out of range: N>".
-        return [value if value is None or value[0] == "<" else value.replace(" ", "T") + "Z" * (zone is not None) for value in shown]
+    kind = column.type
+    if not pyarrow.types.is_timestamp(kind):
+        return list(column.cast(_plain(kind)).to_pylist())
+    # Not in its zone, which this machine may not know.
+    values = column.cast(pyarrow.timestamp(kind.unit)).cast(pyarrow.string()).to_pylist()
+    zone = "" if kind.tz is None else "Z"
+    return [value if value is None or value[0] == "<" else value.replace(" ", "T") + zone for value in values]
+
+
+def _plain(kind: Any) -> Any:  # Any: as above
+    """A type with texts for times, and whole numbers for durations."""
+    import pyarrow  # noqa: PLC0415  # as above
+
+    if pyarrow.types.is_duration(kind):
+        return pyarrow.int64()
+    if pyarrow.types.is_temporal(kind):
+        return pyarrow.string()
+    if pyarrow.types.is_struct(kind):
+        return pyarrow.struct([(kind.field(place).name, _plain(kind.field(place).type)) for place in range(kind.num_fields)])
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
+        return pyarrow.list_(_plain(kind.value_type))
+    return kind
 
 
 def _decoded(value: bytes) -> str | bytes:

@@ -41,8 +41,7 @@ def writer_of(path: Path, *, escape_formulas: bool = False) -> Write | None:
         escape_formulas: in .csv and .tsv, put an apostrophe before texts that a spreadsheet would run as formulas.
 
     Raises:
-        BadSettings: the ending is another.
-        BadSettings: an extra is missing.
+        BadSettings: the ending is another, or an extra is missing.
     """
     kind = path.suffix.lower()
     if kind not in WRITABLE:

@@ -270,7 +270,7 @@ class Lifecycle:
     def _loaded(self, model: str) -> RunningModel:
         running = self._called(model)
         if running is None:
-            raise ModelNotFound(f"version {model[:128]!r} is not loaded; loaded are {', '.join(sorted(self._models.ids(*CALLED)))}")
+            raise ModelNotFound(f"model {model[:128]!r} is not loaded; loaded are {', '.join(sorted(self._models.ids(*CALLED)))}")
         return running
 
     def _begin(self, change: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":

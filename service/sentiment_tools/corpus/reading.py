@@ -81,6 +81,7 @@ def check_columns(stream: io.BufferedReader, part: Part, reading: Reading, besid
 
     Raises:
         BadFile: a column is missing, or the header cannot be read.
+        BadSettings: an extra is missing.
     """
     _rows(stream, part, reading, beside)
 

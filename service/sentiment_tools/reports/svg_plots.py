@@ -49,7 +49,7 @@ def lines(series: Series, x: Axis, y: Axis, alt: str, marks: Sequence[Mark] = ()
     """Draw a line through the points of each series. Points that are not finite are left out.
 
     Args:
-        series: at most 28 lines, by name.
+        series: by name; from the 29th line on, colours and dashes repeat.
         x: the horizontal axis.
         y: the vertical axis.
         alt: a text alternative to the plot, for screen readers.

@@ -32,7 +32,7 @@ export class AttentionMaps {
     const key = `${tile.layer},${tile.head}`;
     const map = this.maps.get(key) ?? this.#begin(key, tile.layer, tile.head);
     if (tile.encoding === "ATTENTION_ENCODING_U8" && !map.floats && tile.columns === this.size) {
-      map.weights.set(Uint8Array.fromBase64(tile.weights), top * this.size);
+      map.weights.set(attentionBytes(tile.weights), top * this.size);
       map.scales.set(tile.row_values, top);
     } else this.#takeFloats(map, tileWeights(tile), top, left, tile.columns);
     map.missing -= tile.rows * tile.columns;
@@ -117,11 +117,11 @@ export class AttentionMaps {
 /** The weights of a tile of any encoding, row after row; the proto's AttentionTile says how they are written. */
 function tileWeights(tile) {
   const {rows, columns} = tile;
-  const bytes = Uint8Array.fromBase64(tile.weights);
+  const bytes = attentionBytes(tile.weights);
   const numbers = new DataView(bytes.buffer);
   const weights = new Float32Array(rows * columns);
   if (tile.encoding === "ATTENTION_ENCODING_FP32") return weights.map((_, place) => numbers.getFloat32(4 * place, true));
-  if (tile.encoding === "ATTENTION_ENCODING_FP16") return weights.map((_, place) => numbers.getFloat16(2 * place, true));
+  if (tile.encoding === "ATTENTION_ENCODING_FP16") return weights.map((_, place) => halfFloat(numbers.getUint16(2 * place, true)));
   const scaled = (_, place) => bytes[place] * tile.row_values[Math.floor(place / columns)];
   if (tile.encoding === "ATTENTION_ENCODING_U8") return weights.map(scaled);
   for (let row = 0, at = 0; row < rows; row += 1) {
@@ -132,4 +132,16 @@ function tileWeights(tile) {
     at += 2 + 3 * kept;
   }
   return weights;
+}
+
+// Browsers read both by themselves since 2025; saved pages are opened in older ones too.
+
+/** A half-precision number of its 16 bits that is not negative, as weights are (IEEE 754 binary16). */
+function halfFloat(bits) {
+  const [exponent, fraction] = [bits >> 10, bits & 1023];
+  return exponent ? (1024 + fraction) * 2 ** (exponent - 25) : fraction * 2 ** -24;
+}
+
+function attentionBytes(base64) {
+  return Uint8Array.from(atob(base64), (sign) => sign.charCodeAt(0));
 }

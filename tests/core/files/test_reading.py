@@ -49,15 +49,21 @@ def test_an_odd_file_gives_its_texts_and_errors_in_order(odd: OddFile, tmp_path:
 @pytest.mark.parametrize(
     ("value", "kind", "shown"),
     [
-        (7000, pa.timestamp("ns"), "1970-01-01 00:00:00.000007"),
-        (7, pa.timestamp("ns"), "1970-01-01T00:00:00.000000007"),
+        (7, pa.timestamp("us"), "1970-01-01 00:00:00.000007"),
+        (7000, pa.timestamp("ns"), "1970-01-01T00:00:00.000007000"),
         (7, pa.timestamp("ns", "Europe/Berlin"), "1970-01-01T00:00:00.000000007Z"),
         (1000, pa.timestamp("ms", "Nowhere/Here"), "1970-01-01T00:00:01.000Z"),
         (7, pa.time64("ns"), "00:00:00.000000007"),
+        (7, pa.duration("ns"), "7"),
+        (2**62, pa.duration("s"), str(2**62)),
         (-(10**17), pa.timestamp("ms"), "<value out of range: -100000000000000000>"),
+        (2**22, pa.date32(), "13453-08-13"),
+        ([7], pa.list_(pa.timestamp("ns")), "['1970-01-01 00:00:00.000000007']"),
+        ([2**60], pa.list_(pa.timestamp("us")), "['<value out of range: 1152921504606846976>']"),
+        ({"at": 7}, pa.struct([("at", pa.timestamp("ns"))]), "{'at': '1970-01-01 00:00:00.000000007'}"),
     ],
 )
-def test_no_time_of_a_parquet_file_stops_the_reading_or_is_rounded(value: int, kind: pa.DataType, shown: str, tmp_path: Path) -> None:
+def test_no_time_of_a_parquet_file_stops_the_reading_or_is_rounded(value: object, kind: pa.DataType, shown: str, tmp_path: Path) -> None:
     path = tmp_path / "times.parquet"
     parquet.write_table(pa.table({"text": ["good", "bad"], "at": pa.array([value, None], kind)}), path)
 
@@ -65,6 +71,16 @@ def test_no_time_of_a_parquet_file_stops_the_reading_or_is_rounded(value: int, k
         found = [row.values["at"] for row in table]
 
     assert [str(found[0]), found[1]] == [shown, None]
+
+
+def test_a_time_that_python_cannot_hold_changes_no_other_of_its_column(tmp_path: Path) -> None:
+    path = tmp_path / "times.parquet"
+    parquet.write_table(pa.table({"text": ["good", "bad"], "at": pa.array([10**15, 2**60], pa.timestamp("us", "Europe/Berlin"))}), path)
+
+    with Table(path, Reading()) as table:
+        found = [str(row.values["at"]) for row in table]
+
+    assert found == ["2001-09-09 03:46:40+02:00", "<value out of range: 1152921504606846976>"]
 
 
 @pytest.mark.parametrize(("ending", "pack"), [(".gz", gzip.compress), (".zst", zstd.compress)])

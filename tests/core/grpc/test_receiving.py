@@ -158,13 +158,14 @@ def test_a_message_that_came_while_the_event_loop_was_blocked_is_not_late() -> N
     clock = VirtualClock()
 
     async def read() -> tuple[bytes, int]:
-        found, came = receiving(1), asyncio.get_running_loop().create_future()
+        found, came = receiving(), asyncio.get_running_loop().create_future()
 
         class Blocked:
             async def read(self) -> Any:
-                return await came
+                # As gRPC does: its poller ends a future, and the task that reads goes on after that.
+                return await asyncio.ensure_future(asyncio.wait_for(came, None))
 
-        reading = asyncio.create_task(found.message(Blocked(), CALLER, 10))  # type: ignore[arg-type]  # only this is asked of it
+        reading = asyncio.create_task(found.message(Blocked(), "unix:", 10))  # type: ignore[arg-type]  # only this is asked of it
         await asyncio.sleep(1.5 * LOOK_S)
         # The loop does nothing for a while; meanwhile the message comes.
         clock.now += 5

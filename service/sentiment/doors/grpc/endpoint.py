@@ -17,7 +17,14 @@ from sentiment.doors.grpc.handlers import Handlers
 from sentiment.doors.grpc.health import Health
 from sentiment.doors.grpc.port import GrpcPort
 from sentiment.doors.grpc.receiving import Receiving
-from sentiment.doors.grpc.server import channel_options, make_health_server, make_server, named, transport_bytes
+from sentiment.doors.grpc.server import (
+    METADATA_BYTES_MAX,
+    channel_options,
+    make_health_server,
+    make_server,
+    named,
+    transport_bytes,
+)
 from sentiment.doors.grpc.stream import METHOD, Streams
 from sentiment.doors.open_files import grpc_connections, probe_connections
 from sentiment.lifecycle.registry import Models
@@ -94,7 +101,9 @@ class GrpcSide:
         adapt(handlers, of_port, self.service)
         inference = {method.name: of_port.unary(method) for method in self.inference.methods}
         every = named(SERVICE, handlers) | named(OIP_SERVICE, inference)
-        options = channel_options(settings, settings.grpc_connections_max or grpc_connections(), share_port)
+        # Front ends add headers to those of a call, which they have admitted.
+        headers_max = METADATA_BYTES_MAX if counts else 2 * METADATA_BYTES_MAX
+        options = channel_options(settings, settings.grpc_connections_max or grpc_connections(), share_port, headers_max)
         guard = secured.guard if secured and counts else None
         server = make_server(options, every, self.health, receiving, guard, settings.reflection)
         core = CoreCalls()

@@ -35,10 +35,13 @@ def transport_bytes(message_bytes_max: int) -> int:
     return max(TRANSPORT_BYTES_MIN, 4 * message_bytes_max)
 
 
-def channel_options(settings: Settings, connections_max: int, share_port: bool) -> list[tuple[str, int]]:
+def channel_options(
+    settings: Settings, connections_max: int, share_port: bool, metadata_bytes_max: int = METADATA_BYTES_MAX
+) -> list[tuple[str, int]]:
     """The server's channel arguments.
 
     ``connections_max``: at once; 0: any number. ``share_port``: other processes of this server listen on the same port.
+    ``metadata_bytes_max``: of the headers of a call.
     """
     arguments = [
         # Otherwise a second server on the same port would start without an error and take half of the traffic.
@@ -52,8 +55,8 @@ def channel_options(settings: Settings, connections_max: int, share_port: bool) 
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
         # The first is a soft limit: above it, calls are refused at random. Equal limits make the refusal certain.
-        ("grpc.max_metadata_size", METADATA_BYTES_MAX),
-        ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
+        ("grpc.max_metadata_size", metadata_bytes_max),
+        ("grpc.absolute_max_metadata_size", metadata_bytes_max),
         ("grpc.keepalive_permit_without_calls", 1),
         # For the call counts (core_calls), without a trace of each connection.
         ("grpc.enable_channelz", 1),
