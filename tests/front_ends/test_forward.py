@@ -24,6 +24,7 @@ from sentiment.lifecycle.registry import Models
 from sentiment.model.lease import InUse
 from sentiment.observability.metrics import Metrics
 from sentiment.v1 import sentiment_pb2 as pb
+from sentiment_front_ends.executor_client import GONE
 from sentiment_front_ends.forward import Forward
 
 PATIENCE_S = 10
@@ -72,6 +73,7 @@ class Executor:
     """Records what reaches it."""
 
     answers: bool = True
+    refuses: bool = False
     headers: list[dict[str, Any]] = field(default_factory=list)
     requests: list[bytes] = field(default_factory=list)
     times_left_s: list[float] = field(default_factory=list)
@@ -82,6 +84,9 @@ class Executor:
         self.headers.append(dict(context.invocation_metadata()))
         self.times_left_s.append(context.time_remaining())
         self.arrived.set()
+        if self.refuses:
+            # As gRPC does above its limit of calls.
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "secret")
         if not self.answers:
             try:
                 await asyncio.Event().wait()
@@ -104,6 +109,7 @@ class Joined:
     executor: Executor
     handlers: dict[str, Handler]
     registry: CollectorRegistry
+    server: grpc.aio.Server
     served: Any
 
     async def call(self, method: str, data: bytes, context: Context) -> Any:
@@ -135,7 +141,7 @@ async def joined(tmp_path: Path) -> AsyncIterator[Joined]:
     handlers: dict[str, Handler] = {}
     nothing: Any = None
     forward.adapt(handlers, Handlers(calls, Receiving(RequestBytes(2**24), 2**20, 60.0)), nothing)
-    yield Joined(executor, handlers, metrics.registry, served)
+    yield Joined(executor, handlers, metrics.registry, server, served)
     await forward.close()
     await server.stop(0)
 
@@ -217,6 +223,26 @@ async def test_a_cancelled_call_is_cancelled_at_the_executor_too(joined: Joined,
 
     await asyncio.wait({calling})
     assert joined.count("requests_total", method=method, code="CANCELLED", model="tiny/1") == 1
+
+
+@pytest.mark.parametrize(
+    ("gone", "code", "says"),
+    [(True, grpc.StatusCode.UNAVAILABLE, GONE), (False, grpc.StatusCode.RESOURCE_EXHAUSTED, "the executor process has too many calls")],
+)
+async def test_a_text_that_the_executor_does_not_take_fails_in_plain_words_and_is_counted(
+    joined: Joined, gone: bool, code: grpc.StatusCode, says: str
+) -> None:
+    joined.executor.refuses = True
+    if gone:
+        await joined.server.stop(0)
+    context = Context()
+
+    with pytest.raises(Aborted):
+        await joined.call("Classify", EXPLAINED, context)
+
+    assert context.aborted[:2] == (code, says)
+    for name in ("requests_total", "items_total"):
+        assert joined.count(name, method="Classify", code=code.name, model="tiny/1") == 1
 
 
 async def test_forwarded_calls_count_as_open_calls(joined: Joined) -> None:

@@ -5,8 +5,15 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from sentiment.client import ExplainOptions
+from sentiment.pipeline.queries import Query
+from sentiment_front_ends.executor import Executor
+from sentiment_front_ends.frames import Sampled
 from tests.core.lifecycle.test_shadow import TEXTS, differences, make_other
 from tests.core.servers import until
 from tests.front_ends.test_exchange import Exchanging, exchanging, root
@@ -37,3 +44,21 @@ def test_texts_of_all_ways_in_are_compared_once_in_the_executor(exchanging: Call
     assert server.total("shadow_dropped_total") == 0
     assert server.total("predictions_total", model="tiny/2") == predicted
     assert server.states()["tiny/2"][1].startswith("differs from tiny/1 on ")
+
+
+@pytest.mark.parametrize("drift", [False, True])
+@pytest.mark.parametrize("shadow", [False, True])
+def test_a_text_of_a_front_end_is_offered_for_what_it_was_drawn_for(shadow: bool, drift: bool) -> None:
+    used, offered = SimpleNamespace(classifier=SimpleNamespace(bundle=SimpleNamespace(digest="ab"))), dict[str, Any]()
+    executor: Any = SimpleNamespace(
+        _lifecycle=SimpleNamespace(
+            running=[used],
+            shadow=SimpleNamespace(offer=lambda *given: offered.update(shadow=given)),
+            hidden_drift=SimpleNamespace(offer=lambda *given: offered.update(drift=given)),
+        )
+    )
+
+    Executor._take_sample(executor, b"\xab", Sampled("a", "b", "head", "positive", 0.9, shadow, drift, 3))
+
+    read = (used, Query("a", "b", "head"))
+    assert offered == ({"shadow": (*read, "positive", 0.9, 3)} if shadow else {}) | ({"drift": read} if drift else {})

@@ -329,6 +329,20 @@ async def test_a_reader_that_is_too_slow_loses_its_place_if_another_waits(
     assert metrics.registry.get_sample_value("sentiment_refused_total", {"reason": "explanations", "model": "tiny/1"}) == 1
 
 
+async def test_readers_of_the_minimum_speed_keep_their_places(
+    scripted: Scripted, queue: Explaining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explaining, "_read_bytes_per_s", lambda *_: explaining.READ_BYTES_PER_S)
+    scripted.scripts["stands"] = _tiles(12)
+    stands = await _two_stand(scripted, queue)
+    quick = asyncio.create_task(_all(queue, "quick", caller="c"))
+    await _until(lambda: queue._retry_timer is not None)
+
+    # One part of each was read before.
+    assert [len([part async for part in one]) for one in stands] == [12, 12]
+    assert len(await quick) == 2
+
+
 @pytest.mark.parametrize(
     ("error", "told", "message"),
     [

@@ -140,6 +140,15 @@ def test_white_space_between_values_is_short(body: str) -> None:
     assert f"more characters than the limit of {WHITE_SPACE_CHARS_MAX}" in refusal(body % (most + "   "))
 
 
+def test_a_message_has_a_limit_of_its_own() -> None:
+    message = pb.ClassifyRequest(text="good")
+    body, size = b'{"text": "good"}', message.ByteSize()
+
+    assert message_of(pb.ClassifyRequest, body, LIMITS._replace(message_bytes_max=size)) == message
+    with pytest.raises(InvalidInput, match=f"the message has {size} bytes; the limit is {size - 1}"):
+        message_of(pb.ClassifyRequest, body, LIMITS._replace(message_bytes_max=size - 1))
+
+
 def test_white_space_in_a_text_is_the_texts() -> None:
     assert read(json.dumps({"text": "a" + " " * MIB})).text == "a" + " " * MIB
 

@@ -284,6 +284,35 @@ def test_an_error_of_check_ends_the_load_and_leaves_no_runner(settings: Settings
     assert runner_threads() == []
 
 
+def test_a_stop_ends_the_load_before_it_ends_the_rest(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, over, shut_down = threading.Event(), threading.Event(), App._shut_down
+
+    async def stopped() -> None:
+        loop, app = asyncio.get_running_loop(), App(settings)
+
+        def load_for_ever(_: Settings, check: Callable[[], None], model: str) -> None:
+            loop.call_soon_threadsafe(app.stop)
+            try:
+                while not over.wait(0.001):
+                    check()
+            except CannotServe:
+                ended.set()
+                raise
+
+        monkeypatch.setattr("sentiment.lifecycle.startup.load", load_for_ever)
+        await app.run()
+
+    async def shut_down_later(app: App) -> None:
+        found = await asyncio.to_thread(ended.wait, PATIENCE_S)
+        over.set()
+        await shut_down(app)
+        assert found
+
+    monkeypatch.setattr(App, "_shut_down", shut_down_later)
+
+    event_loop.run(stopped())
+
+
 ABORTING = """
 import os, sys
 from sentiment.serving.app import App

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +16,16 @@ from sentiment.client import Client
 from sentiment.errors import CannotServe
 from sentiment.lifecycle.loading import NICENESS
 from sentiment.lifecycle.warm_up import warm_up
+from sentiment.model import lowest_priority
 from sentiment.model.classifier import load_classifier
 from sentiment.model.lowest_priority import LOAD_NICENESS, LowPriorityLoad
 from sentiment.model.session import Session
 from sentiment.serving.event_loop import MeasuredLoop
 from tests.core.lifecycle.conftest import Exchanging, make_version
 from tests.tiny import read_manifest, write_manifest
+from tests.virtual_time import VirtualClock
+
+PATIENCE_S = 60
 
 
 def nothing() -> None:
@@ -88,29 +93,40 @@ def test_the_cost_of_a_run_is_cpu_time_not_waiting_time(root: Path) -> None:
     load.close()
 
 
-def test_a_low_priority_load_rests_only_while_others_are_busy_and_an_error_of_check_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    rests: list[float] = []
-    monkeypatch.setattr(time, "sleep", rests.append)
-    busy, enough = True, False
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_low_priority_load_rests_three_times_as_long_as_it_works_while_others_are_busy(
+    monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    clock, done = VirtualClock(), list[str | float]()
+
+    def take(seconds: float) -> None:
+        done.append(seconds)
+        clock.now += seconds
+
+    monkeypatch.setattr(lowest_priority, "time", SimpleNamespace(monotonic=clock, sleep=take))
+    monkeypatch.setattr(lowest_priority, "CHECK_INTERVAL_S", PATIENCE_S)
+    load = LowPriorityLoad(lambda: busy, lambda: done.append("check"))
+
+    load(lambda: take(40.0))
+
+    assert done == ["check", 40.0, *([60.0, "check"] * 2 if busy else [])]
+    load.close()
+
+
+def test_an_error_of_check_ends_a_low_priority_load_during_its_work() -> None:
+    begun, over = threading.Event(), threading.Event()
 
     def check() -> None:
-        if enough:
+        if begun.is_set():
             raise CannotServe("enough")
 
     def work() -> None:
-        threading.Event().wait(0.05)
+        begun.set()
+        over.wait(PATIENCE_S)
 
-    load = LowPriorityLoad(lambda: busy, check)
-    load(work)
-    assert rests
-    busy = False
-    rests.clear()
-    load(work)
-    assert rests == []
-
-    enough, over = True, threading.Event()
+    load = LowPriorityLoad(idle, check)
     with pytest.raises(CannotServe):
-        load(lambda: over.wait(60) and None)
+        load(work)
     over.set()
     load.close()
 

@@ -4,9 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
+import numpy as np
 import pytest
 
 from sentiment.client import Client, ExplainOptions
+from sentiment.oip import inference_pb2 as oip
+from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.sklearn import SentimentClassifier
 from tests.conftest import RunningServer
 from tests.core.http.http import call
@@ -88,6 +92,20 @@ def test_feedback_takes_the_labels_of_the_model_that_answered(both: RunningServe
     assert journal is not None
     journal.thread.wait_written()
     assert [row["label"] for row in rows(Path(both.app._settings.journal)) if row["journal"] == "feedback"] == ["neutral"]
+
+
+def test_the_open_inference_protocol_gives_a_score_for_each_label(both: RunningServer) -> None:
+    with grpc.insecure_channel(both.target) as channel:
+        stub = oip_grpc.GRPCInferenceServiceStub(channel)
+        described = [stub.ModelMetadata(oip.ModelMetadataRequest(name="english", version=version)) for version in ("1", "2")]
+        asked = oip.ModelInferRequest(model_name="english", outputs=[oip.ModelInferRequest.InferRequestedOutputTensor(name="scores")])
+        asked.inputs.add(name="text", datatype="BYTES", shape=[2]).contents.bytes_contents.extend([b"a good film", b"the film"])
+        answer = stub.ModelInfer(asked)
+
+    assert [list(one.shape) for model in described for one in model.outputs if one.name == "scores"] == [[-1, 2], [-1, 3]]
+    assert list(answer.outputs[0].shape) == [2, 3]
+    scores = np.frombuffer(answer.raw_output_contents[0], "<f4").reshape(2, 3)
+    assert [THREE[winner] for winner in scores.argmax(1)] == ["positive", "neutral"]
 
 
 def test_scikit_learn_sees_the_labels_sorted_and_their_probabilities_in_this_order(root: Path) -> None:

@@ -308,6 +308,7 @@ def test_a_run_that_never_ends_ends_the_process_with_1_and_the_others_are_answer
     assert server.finish() == 1
     events = [event for event in server.events() if event != "call_failed"]
     assert events == ["ready", "stalled", "batch_given_up", "drained", "runner_lost"]
+    assert server.wait_for("batch_given_up")["level"] == "critical"
     assert server.others == ["error: a run did not stop when asked, or its device is lost; this process must be replaced"]
     assert "Xyzzy" not in json.dumps(server.lines)
 

@@ -67,7 +67,7 @@ async def test_a_row_cancelled_while_it_waits_has_only_a_queue_span(bench: Trace
     await bench.finish()
 
     (queue,) = bench.kept.spans
-    assert (queue.name, queue.error, queue.attributes) == ("queue", "", {"sentiment.tokens": 4, CANCELLED: True})
+    assert (queue.name, queue.error, queue.attributes) == ("queue", "", {"sentiment.tokens": 4, "sentiment.cancelled": True})
     assert queue.ended_ns - queue.begun_ns == pytest.approx(2e9, abs=10)
 
 

@@ -234,6 +234,21 @@ def test_only_server_faults_are_errors_of_the_request_span(
     assert spans[CLASSIFY].proto.status.message == ""
 
 
+def test_a_cancelled_request_is_no_error(
+    trace: str, collector: Collector, server: RunningServer, hold: Callable[[RunningServer], Gate]
+) -> None:
+    gate = hold(server)
+
+    with stub_of(server) as stub:
+        call = stub.Classify.future(pb.ClassifyRequest(text="good"), metadata=context(trace), timeout=60)
+        asyncio.run(gate.begun())
+        call.cancel()
+        request = collector.wait_for_trace(trace)[CLASSIFY]
+    gate.open()
+
+    assert (request.attributes["rpc.response.status_code"], request.failed) == ("CANCELLED", False)
+
+
 def test_without_context_a_request_begins_a_trace_of_its_own(collector: Collector, server: RunningServer) -> None:
     before = {span.place for span in collector.spans}
 

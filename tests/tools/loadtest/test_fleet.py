@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import re
 import signal
 import socket
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from sentiment.oip import inference_pb2 as oip
 from sentiment.settings import Settings
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment_tools.loadtest.drivers import LoadFailed, Target
-from sentiment_tools.loadtest.fleet import Fleet, measure
+from sentiment_tools.loadtest.fleet import Fleet, _Worker, measure
 from sentiment_tools.loadtest.grpc_driver import GrpcDriver
 from sentiment_tools.loadtest.mix import EXPLAIN, SLOW_READER, Call, Mix
 from sentiment_tools.loadtest.oip_driver import OipDriver
@@ -122,23 +123,34 @@ async def test_a_refused_call_is_an_outcome_with_the_servers_message(server: Run
     assert "text" in point.messages["INVALID_ARGUMENT"]
 
 
-async def test_one_fleet_holds_several_loads(server: RunningServer) -> None:
+async def test_one_fleet_holds_several_loads_of_other_calls(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds: list[Second] = []
+    seeds: list[int] = []
+    hold = _Worker.hold
+    monkeypatch.setattr(_Worker, "hold", lambda self, command, seen: (seeds.append(command["seed"]), hold(self, command, seen))[1])
     async with Fleet(Target(server.target), Mix(PATIENT), TEXTS, 20.0, processes=2, on_second=seconds.append) as fleet:
         points = [await fleet.measure(LAW, HELD_S, warm_up_s=0) for _ in range(2)]
 
     assert [point.sent for point in points] == [CALLS, CALLS]
     assert [second.at_s for second in seconds] == [0, 0]
+    assert seeds == [1, 1, 2, 2]
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "oip", "http"])
-async def test_a_target_without_a_server_fails_before_anything_is_sent(protocol: str) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "reason"),
+    [
+        ("grpc", "no gRPC server answers at {}"),
+        ("oip", "no gRPC server answers at {}"),
+        ("http", "http://{}/v1/classify does not answer: UNAVAILABLE"),
+    ],
+)
+async def test_a_target_without_a_server_fails_before_anything_is_sent(protocol: str, reason: str) -> None:
     before = children()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         target = Target(f"127.0.0.1:{taken.getsockname()[1]}", protocol, "words")
 
-        with pytest.raises(LoadFailed, match=r"127\.0\.0\.1:\d+"):
+        with pytest.raises(LoadFailed, match=re.escape(reason.format(target.address))):
             await measure(target, Mix(PATIENT), TEXTS, LAW, HELD_S, 0.5)
 
     assert children() == before
