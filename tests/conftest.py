@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -221,15 +221,14 @@ Kind = TypeVar("Kind", bound=RunningServer)
 @contextmanager
 def starting(kind: type[Kind], settings: Settings) -> Iterator[Callable[..., Kind]]:
     """Start servers with changed settings; each is stopped at the end."""
-    servers: list[Kind] = []
+    with ExitStack() as started:
 
-    def begin(**changes: Any) -> Kind:
-        servers.append(kind(settings.model_copy(update=changes)))
-        return servers[-1]
+        def begin(**changes: Any) -> Kind:
+            server = kind(settings.model_copy(update=changes))
+            started.callback(server.stop)
+            return server
 
-    yield begin
-    for server in servers:
-        server.stop()
+        yield begin
 
 
 @pytest.fixture

@@ -63,6 +63,7 @@ def serving(command: Sequence[str | Path], *flags: str | Path) -> Iterator[dict[
         lines = map(json.loads, server.stderr)
         ready = next((line for line in lines if line["event"] in ("ready", "cannot_serve")), {"event": "ended before it was ready"})
         assert ready["event"] == "ready", ready
+        late.cancel()
         yield ready
         server.terminate()
         assert server.wait(PATIENCE_S) == 0

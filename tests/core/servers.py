@@ -121,6 +121,10 @@ class Server:
         self.process.kill()
         self.process.wait()
         wait_gone(self.pids())
+        self._reader.join(PATIENCE_S)
+        assert not self._reader.is_alive(), "a process keeps its standard error"
+        assert self.process.stderr is not None
+        self.process.stderr.close()
 
 
 def alive(pid: int) -> bool:
@@ -151,12 +155,11 @@ def eventually_answers(client: Client) -> None:
 @contextlib.contextmanager
 def serving(bundles: Path, *own: str) -> Iterator[Callable[..., Server]]:
     """Start servers with these flags and more, ready unless ``ready`` is False; all are killed afterwards."""
-    servers: list[Server] = []
+    with contextlib.ExitStack() as started:
 
-    def begin(*flags: str, root: Path = bundles, ready: bool = True, **arguments: Any) -> Server:
-        servers.append(Server(root, *own, *flags, **arguments))
-        return servers[-1].wait_ready() if ready else servers[-1]
+        def begin(*flags: str, root: Path = bundles, ready: bool = True, **arguments: Any) -> Server:
+            server = Server(root, *own, *flags, **arguments)
+            started.callback(server.end)
+            return server.wait_ready() if ready else server
 
-    yield begin
-    for server in servers:
-        server.end()
+        yield begin

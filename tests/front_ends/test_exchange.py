@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -72,9 +73,9 @@ class Exchanging(Server):
     def __init__(self, folder: Path, *flags: str) -> None:
         (folder / "tokens").write_text(TOKEN)
         self._admin = f"unix:{folder}/admin.sock"
-        super().__init__(
-            folder / "bundles", "--front-ends", "2", "--admin-listen", self._admin, "--admin-tokens", str(folder / "tokens"), *flags
-        )
+        own = ("--front-ends", "2", "--admin-listen", self._admin, "--admin-tokens", str(folder / "tokens"))
+        # Explanations run at idle priority, and a busy machine must not cut them short.
+        super().__init__(folder / "bundles", *own, "--deadline-max-s", "600", *flags)
 
     def admin(self) -> AdminClient:
         return AdminClient(self._admin, token=TOKEN)
@@ -105,15 +106,14 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def exchanging(root: Path, tmp_path: Path) -> Iterator[Callable[..., Exchanging]]:
-    servers: list[Exchanging] = []
+    with ExitStack() as started:
 
-    def begin(*flags: str) -> Exchanging:
-        servers.append(Exchanging(tmp_path, *flags))
-        return servers[-1].wait_ready()
+        def begin(*flags: str) -> Exchanging:
+            server = Exchanging(tmp_path, *flags)
+            started.callback(server.end)
+            return server.wait_ready()
 
-    yield begin
-    for server in servers:
-        server.end()
+        yield begin
 
 
 def not_found(call: Callable[[], object]) -> bool:

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Error, Page, Playwright
 
 from sentiment.client import AttentionOptions, Client, ExplainOptions, Explanation
 from sentiment.settings import Settings
-from tests.conftest import RunningServer
+from tests.conftest import RunningServer, starting
 from tests.tiny import make_bundle
 from tests.trusted import trust
 from tests.viewer.browser import STEP_MS, Watch, start, watchdog, watched
@@ -143,9 +143,8 @@ def visit(browser: Browser, replay: Replay) -> Iterator[Visit]:
 @contextmanager
 def serving(settings: Settings, **changes: Any) -> Iterator[RunningServer]:
     """A server with changed settings."""
-    running = RunningServer(settings.model_copy(update=changes))
-    yield running
-    running.stop()
+    with starting(RunningServer, settings) as begin:
+        yield begin(**changes)
 
 
 @pytest.fixture(scope="package")

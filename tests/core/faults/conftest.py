@@ -1,6 +1,7 @@
 """Servers to harm, and the record of the outcome."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,11 @@ def serve_two(serve: Callable[..., Server]) -> Callable[..., list[Server]]:
 @pytest.fixture
 def spawn(bundles: Path) -> Iterator[Callable[..., OwnProcess]]:
     """Start a server whose standard error the test provides."""
-    servers: list[OwnProcess] = []
+    with ExitStack() as started:
 
-    def begin(*flags: str, **how: Any) -> OwnProcess:
-        servers.append(OwnProcess(bundles, *flags, **how))
-        return servers[-1].wait_ready()
+        def begin(*flags: str, **how: Any) -> OwnProcess:
+            server = OwnProcess(bundles, *flags, **how)
+            started.callback(server.end)
+            return server.wait_ready()
 
-    yield begin
-    for server in servers:
-        server.end()
+        yield begin

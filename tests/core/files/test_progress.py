@@ -2,12 +2,14 @@
 
 import fcntl
 import os
+import select
 import struct
 import termios
 
 import pytest
 
 from sentiment.files import progress
+from tests.programs import PATIENCE_S
 
 
 @pytest.mark.parametrize(("columns", "written"), [(20, 19), (0, 79)])
@@ -22,6 +24,7 @@ def test_a_line_is_rewritten_in_one_row_of_the_terminal(columns: int, written: i
         line.close()
         shown = b""
         while not shown.endswith(b"\n"):
+            assert select.select([screen], [], [], PATIENCE_S)[0], shown
             shown += screen.read(2000)
 
     rows = [row for row in shown.decode().replace("\n", "").split("\r") if row]

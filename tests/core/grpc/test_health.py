@@ -16,7 +16,7 @@ from sentiment.doors.grpc import health
 from sentiment.doors.grpc.health import LIVENESS
 from sentiment.doors.grpc.server import REFLECTION_V1
 from tests.conftest import RunningServer
-from tests.core.grpc.gate import Start
+from tests.core.grpc.gate import PATIENCE_S, Start
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -66,7 +66,7 @@ async def test_a_watch_too_many_is_refused_and_its_place_is_free_again_when_anot
     monkeypatch.setattr(health, "WATCHERS_MAX", 3)
     server = start(deadline_max_s=59.0)
     request = health_pb2.HealthCheckRequest(service="")
-    async with grpc.aio.insecure_channel(server.target) as channel, asyncio.timeout(20):
+    async with grpc.aio.insecure_channel(server.target) as channel, asyncio.timeout(PATIENCE_S):
         stub = health_pb2_grpc.HealthStub(channel)
         first = stub.Watch(request)
         assert (await first.read()).status == SERVING
@@ -87,7 +87,7 @@ async def test_not_ready_but_alive_while_nothing_moves(start: Start, monkeypatch
     monkeypatch.setattr("sentiment.serving.app.WATCHDOG_S", 0.02)
     server = start(stall_s=1.0)
     batcher = server.models.find("").batcher
-    async with grpc.aio.insecure_channel(server.target) as channel, asyncio.timeout(10):
+    async with grpc.aio.insecure_channel(server.target) as channel, asyncio.timeout(PATIENCE_S):
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))
         assert (await watch.read()).status == SERVING
 

@@ -31,8 +31,8 @@ class Load:
         self.failures: list[object] = []
         self._clients, self._target, self._words, self._right = clients, target, words, right
         self._over = threading.Event()
-        self._threads = [threading.Thread(target=self._work, args=way) for way in WAYS.items()]
-        self._threads.append(threading.Thread(target=lambda: asyncio.run(self._stream())))
+        self._threads = [threading.Thread(target=self._work, args=way, daemon=True) for way in WAYS.items()]
+        self._threads.append(threading.Thread(target=lambda: asyncio.run(self._stream()), daemon=True))
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -43,6 +43,7 @@ class Load:
         self._over.set()
         for thread in self._threads:
             thread.join(PATIENCE_S)
+        assert not any(thread.is_alive() for thread in self._threads), "a call or the stream never ends"
 
     def wait(self, more: int) -> None:
         """Wait for ``more`` further answers."""
@@ -50,7 +51,8 @@ class Load:
         until(lambda: self.answered.total() >= wanted or bool(self.failures), f"{more} more answers")
 
     def _check(self, way: str, result: Any, word: str) -> None:
-        if self._right(result, word):
+        whole = way != "explained" or (result.explanation is not None and result.explanation.summary.complete)
+        if whole and self._right(result, word):
             self.answered[way] += 1
             self.seen[result.model.version] += 1
         else:

@@ -30,20 +30,38 @@ from tests.tiny import SPECIAL, WEIGHTS, make_bundle, make_graph, read_manifest,
 
 SECRET = "great XyzzySecret film"
 topology = pytest.mark.parametrize("front_ends", ["0", "2"], ids=["one process", "front ends"])
-# ``sentiment`` with a model whose run never ends if a batch has a certain word in it.
+# ``sentiment`` with a model whose run never ends if a batch has a certain word in it. Such a run seems an hour older at each look of
+# the watch, and a drain closes the ports when a file exists and the watch has looked again.
 HANGING = """
-import sys, threading
+import asyncio, pathlib, sys, threading
+from sentiment.batching.batcher import Batcher
 from sentiment.cli.main import main
 from sentiment.model.session import Session
+from sentiment.serving.app import App
 
-run = Session.run
+run, stalled_s, hung, looks = Session.run, Batcher.stalled_s, set(), []
 
 def hang(self, feeds, stop=None):
     if (feeds["input_ids"] == {word}).any():
+        hung.add(threading.current_thread().name)
         threading.Event().wait()
     return run(self, feeds, stop)
 
-Session.run = hang
+def age(self):
+    looks.append(self)
+    for one in self._runs.values():
+        if any(thread.startswith(one.runner.name) for thread in hung):
+            one.started_at -= 3600
+            if one.stop_requested_at is not None:
+                one.stop_requested_at -= 3600
+    return stalled_s(self)
+
+async def wait(self):
+    before = len(looks)
+    while not pathlib.Path({go!r}).exists() or len(looks) < before + 2:
+        await asyncio.sleep(0.01)
+
+Session.run, Batcher.stalled_s, App._wait_noticed = hang, age, wait
 sys.exit(main())
 """
 # ``sentiment`` whose models load when a file exists.
@@ -73,9 +91,9 @@ def loading(folder: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def hanging(tmp_path: Path) -> Path:
-    """A program for ``serve`` whose runs of the word w7 never end."""
+    """A program for ``serve`` whose runs of the word w7 never end, and whose drains wait for a file ``go`` beside it."""
     program = tmp_path / "hanging.py"
-    program.write_text(HANGING.format(word=len(SPECIAL) + list(WEIGHTS).index("w7")))
+    program.write_text(HANGING.format(word=len(SPECIAL) + list(WEIGHTS).index("w7"), go=str(tmp_path / "go")))
     return program
 
 
@@ -296,12 +314,13 @@ def test_a_signal_during_the_start_exits_0(serve: Callable[..., Server], front_e
 
 
 def test_a_run_that_never_ends_ends_the_process_with_1_and_the_others_are_answered(serve: Callable[..., Server], hanging: Path) -> None:
-    server = serve("--stall-s", "0.2", "--runners", "2", "--drain-wait-s", "0.5", program=hanging)
+    server = serve("--stall-s", "600", "--runners", "2", program=hanging)
 
     with Client(server.target, options=PLAIN) as client, pytest.raises(CallFailed) as caught:
-        client.classify("w7 XyzzySecret")
+        client.classify("w7 XyzzySecret", timeout_s=PATIENCE_S)
     with Client(server.target, options=PLAIN) as client:
-        meanwhile = client.classify("good")
+        meanwhile = client.classify("good", timeout_s=PATIENCE_S)
+    hanging.with_name("go").touch()
 
     assert caught.value.code is grpc.StatusCode.INTERNAL
     assert meanwhile.label == "positive"

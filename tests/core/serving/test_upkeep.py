@@ -9,6 +9,7 @@ import structlog
 
 from sentiment.errors import CannotServe, TaskEnded
 from sentiment.serving.upkeep import Upkeep
+from tests.programs import PATIENCE_S
 
 
 async def returns() -> None:
@@ -39,7 +40,7 @@ async def test_a_task_that_ends_by_itself_breaks_the_process_and_is_logged(
     upkeep = Upkeep(broken)
     with structlog.testing.capture_logs() as logs:
         upkeep.start("watch", work())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await broken.wait()
 
     assert [(line["event"], line["task"]) for line in logs] == [("task_ended", "watch")]

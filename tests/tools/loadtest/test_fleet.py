@@ -18,13 +18,14 @@ from sentiment_tools.loadtest.fleet import Fleet, _Worker, measure
 from sentiment_tools.loadtest.grpc_driver import GrpcDriver
 from sentiment_tools.loadtest.mix import EXPLAIN, SLOW_READER, Call, Mix
 from sentiment_tools.loadtest.oip_driver import OipDriver
-from sentiment_tools.loadtest.results import Point, Second
+from sentiment_tools.loadtest.results import JUDGED, Point, Second
 from sentiment_tools.traffic.arrivals import Law, Poisson, Schedule
 from tests.conftest import RunningServer
 from tests.tools.loadtest.servers import Oip, serving
 
 TEXTS = ["a good film", "awful", "good good film"]
 CALLS = 60
+SEED = 1
 # All are due at the start: of calls that are due later, a busy machine sends some too late, which are not counted as sent.
 LAW = Schedule(tuple(number / 1e5 for number in range(CALLS)))
 STEADY = Poisson(150.0)
@@ -35,15 +36,17 @@ PATIENT = (20.0, 20.0)
 
 async def held(target: Target, mix: Mix, processes: int = 1, texts: Sequence[str] = TEXTS) -> tuple[Point, dict[str, str]]:
     """Hold the load until all its calls have been sent, however long that takes here."""
+    # A second counts those that are judged.
+    judged = sum(call.group in JUDGED for call in itertools.islice(mix.calls(texts, SEED), CALLS))
     sent = 0
 
     def count(second: Second) -> None:
         nonlocal sent
         sent += second.sent
-        if sent >= CALLS:
+        if sent >= judged:
             fleet.stop()
 
-    async with Fleet(target, mix, texts, 20.0, processes=processes, on_second=count) as fleet:
+    async with Fleet(target, mix, texts, 20.0, processes=processes, seed=SEED, on_second=count) as fleet:
         return await fleet.measure(LAW, 600.0, warm_up_s=0), fleet.server
 
 
@@ -82,8 +85,7 @@ async def test_processes_send_every_due_call_to_our_server_and_read_its_answers(
 
 async def test_explanations_and_slow_readers_are_counted_separately(server: RunningServer, awake: None) -> None:
     mix = Mix(PATIENT, explain=0.2, slow_readers=0.05)
-    async with Fleet(Target(server.target), mix, TEXTS, 20.0, processes=1) as fleet:
-        point = await fleet.measure(LAW, HELD_S, warm_up_s=0)
+    point, _ = await held(Target(server.target), mix)
 
     kinds = {name: group.sent for name, group in point.by_class.items()}
     assert kinds[EXPLAIN] > 0
@@ -128,11 +130,23 @@ async def test_one_fleet_holds_several_loads_of_other_calls(server: RunningServe
     seeds: list[int] = []
     hold = _Worker.hold
     monkeypatch.setattr(_Worker, "hold", lambda self, command, seen: (seeds.append(command["seed"]), hold(self, command, seen))[1])
-    async with Fleet(Target(server.target), Mix(PATIENT), TEXTS, 20.0, processes=2, on_second=seconds.append) as fleet:
-        points = [await fleet.measure(LAW, HELD_S, warm_up_s=0) for _ in range(2)]
+
+    def begun() -> int:
+        return sum(second.at_s == 0 for second in seconds)
+
+    def count(second: Second) -> None:
+        seconds.append(second)
+        if sum(each.sent for each in seconds) == CALLS * begun():
+            # All calls of this load; ``stop`` would end the next one too.
+            for worker in fleet._workers:
+                worker.send(stop=True)
+
+    async with Fleet(Target(server.target), Mix(PATIENT), TEXTS, 20.0, processes=2, on_second=count) as fleet:
+        points = [await fleet.measure(LAW, 600.0, warm_up_s=0) for _ in range(2)]
 
     assert [point.sent for point in points] == [CALLS, CALLS]
-    assert [second.at_s for second in seconds] == [0, 0]
+    assert [sum(second.sent for second in point.series) for point in points] == [CALLS, CALLS]
+    assert begun() == 2
     assert seeds == [1, 1, 2, 2]
 
 
