@@ -125,6 +125,8 @@ class Server:
         assert not self._reader.is_alive(), "a process keeps its standard error"
         assert self.process.stderr is not None
         self.process.stderr.close()
+        # Shown if the test fails.
+        print(*(line for line in self.lines if line["level"] in ("error", "critical")), *self.others, sep="\n")
 
 
 def alive(pid: int) -> bool:
