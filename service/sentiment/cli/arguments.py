@@ -140,11 +140,15 @@ def bundles_of(given: str | None = None) -> tuple[Path, ...]:
     """The folders of --bundles, or of the environment.
 
     Raises:
-        BadSettings: a path of --bundles is not a folder.
+        BadSettings: a path of --bundles is not a folder, or itself a bundle.
     """
     found = tuple(Path(part) for part in (given or os.environ.get("SENTIMENT_BUNDLES", "")).split(os.pathsep) if part)
     if given and (wrong := next((folder for folder in found if not folder.is_dir()), None)):
         raise BadSettings(f"--bundles {wrong}: there is no such folder")
+    from sentiment.model.bundle import MANIFEST  # noqa: PLC0415  # most commands need no bundle
+
+    if given and (bundle := next((folder for folder in found if (folder / MANIFEST).is_file()), None)):
+        raise BadSettings(f"--bundles {bundle}: is a bundle itself; give the folder that holds it as NAME/VERSION")
     return found
 
 

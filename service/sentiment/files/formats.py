@@ -254,8 +254,8 @@ def of_parquet(source: Path | BinaryIO, name: str, needed: Callable[[str], bool]
         raise BadFile(f"{name}: not a Parquet file: {error}") from error
     names = file.schema_arrow.names
     wanted = [column for column in names if needed(column)]
-    if len(set(wanted)) < len(wanted):
-        raise BadFile(f"{name}: has two columns of one name; rename one")
+    if twice := [column for place, column in enumerate(wanted) if column in wanted[:place]]:
+        raise BadFile(f"{name}: has two columns {twice[0]!r}; rename one, or leave the columns beside the text out")
     return Opened(rows(file, wanted), names)
 
 
@@ -269,22 +269,23 @@ def _rows_at_once(metadata: Any) -> int:  # Any: pyarrow has no types
 def arrow_values(column: Any) -> Sequence[object]:  # Any: pyarrow has no types
     """The values of a column as Python's objects. Strings need not be valid UTF-8: other bytes become lone surrogates.
 
-    Columns of nanoseconds are texts (ISO 8601, in UTC if they have a zone), and so is any other time that Python cannot hold. Durations
-    that it cannot hold are whole numbers of their unit.
+    Times and durations of nanoseconds, or within lists, structs and maps, are texts (in UTC if they have a zone) and whole numbers of their
+    unit. So are others that Python cannot hold.
     """
     import pyarrow  # noqa: PLC0415  # an extra, loaded only if needed
 
     if pyarrow.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if column.type in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
+    kind = column.type
+    if kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
         raw = column.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
         return [None if value is None else value.decode(errors="surrogateescape") for value in raw]
     # Python has microseconds, and pandas, where it is installed, times of its own.
-    if "[ns" in str(column.type):
+    if "[ns" in str(kind) or (pyarrow.types.is_nested(kind) and _mapped(kind, _shown_as) != kind):
         return _shown(column)
     try:
         values = column.to_pylist()
-    except (ValueError, OverflowError):  # ArrowException is a ValueError where a value is at fault
+    except (ValueError, OverflowError):
         values = [value for place in range(len(column)) for value in _held(column.slice(place, 1))]
     return [_decoded(value) if isinstance(value, bytes) else value for value in values]
 
@@ -292,6 +293,9 @@ def arrow_values(column: Any) -> Sequence[object]:  # Any: pyarrow has no types
 def _held(column: Any) -> Sequence[object]:  # Any: as above
     try:
         return list(column.to_pylist())
+    except UnicodeDecodeError:
+        # Within a list or a struct: the row is not UTF-8.
+        return ["\udcff"]
     except (ValueError, OverflowError):
         return _shown(column)
 
@@ -301,27 +305,44 @@ def _shown(column: Any) -> Sequence[object]:  # Any: as above
     import pyarrow  # noqa: PLC0415  # as above
 
     kind = column.type
-    if not pyarrow.types.is_timestamp(kind):
-        return list(column.cast(_plain(kind)).to_pylist())
     # Not in its zone, which this machine may not know.
-    values = column.cast(pyarrow.timestamp(kind.unit)).cast(pyarrow.string()).to_pylist()
+    values = column.cast(_mapped(kind, _zoneless)).cast(_mapped(kind, _shown_as)).to_pylist()
+    if not pyarrow.types.is_timestamp(kind):
+        return list(values)
     zone = "" if kind.tz is None else "Z"
     return [value if value is None or value[0] == "<" else value.replace(" ", "T") + zone for value in values]
 
 
-def _plain(kind: Any) -> Any:  # Any: as above
-    """A type with texts for times, and whole numbers for durations."""
+def _zoneless(kind: Any) -> Any:  # Any: as above
+    import pyarrow  # noqa: PLC0415  # as above
+
+    return pyarrow.timestamp(kind.unit) if pyarrow.types.is_timestamp(kind) else kind
+
+
+def _shown_as(kind: Any) -> Any:  # Any: as above
     import pyarrow  # noqa: PLC0415  # as above
 
     if pyarrow.types.is_duration(kind):
         return pyarrow.int64()
-    if pyarrow.types.is_temporal(kind):
-        return pyarrow.string()
-    if pyarrow.types.is_struct(kind):
-        return pyarrow.struct([(kind.field(place).name, _plain(kind.field(place).type)) for place in range(kind.num_fields)])
-    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
-        return pyarrow.list_(_plain(kind.value_type))
-    return kind
+    return pyarrow.string() if pyarrow.types.is_temporal(kind) else kind
+
+
+def _mapped(kind: Any, each: Callable[[Any], Any]) -> Any:  # Any: as above
+    """A type whose parts, which are no lists, structs or maps, are replaced."""
+    import pyarrow  # noqa: PLC0415  # as above
+
+    types = pyarrow.types
+    if types.is_struct(kind):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        return pyarrow.struct([(one.name, _mapped(one.type, each)) for one in fields])
+    if types.is_map(kind):
+        return pyarrow.map_(_mapped(kind.key_type, each), _mapped(kind.item_type, each))
+    if types.is_dictionary(kind):
+        return _mapped(kind.value_type, each)
+    if any(is_kind(kind) for is_kind in (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view)):
+        found = pyarrow.list_(kind.value_field.with_type(_mapped(kind.value_type, each)))
+        return kind if found.value_type == kind.value_type else found
+    return each(kind)
 
 
 def _decoded(value: bytes) -> str | bytes:

@@ -246,7 +246,7 @@ class Table:
             return BadFile(f"{self.name}: {wrong}{after}")
         if isinstance(error, OSError):
             return BadFile(f"{self.name}: cannot be read{after}: {error.strerror or error}")
-        if isinstance(error, ValueError):
+        if isinstance(error, (ValueError, OverflowError)):
             encoding = "; choose another with --encoding" if isinstance(error, UnicodeError) else ""
             return BadFile(f"{self.name}: {error}{after}{encoding}")
         return error

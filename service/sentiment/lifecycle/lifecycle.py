@@ -202,7 +202,9 @@ class Lifecycle:
         serves = of_default if model == name else any(map(self._models.uses, chosen))
         if serves:
             users = "requests that name no model" if of_default else f"requests for {name} without a version"
-            raise Unsupported(f"{chosen[0].id if len(chosen) == 1 else name} serves {users}: put another version to use first")
+            ids = ", ".join(running.id for running in chosen)
+            way = "unload versions one by one" if model == name and len(chosen) > 1 else "put another version to use first"
+            raise Unsupported(f"{ids} {'serve' if len(chosen) > 1 else 'serves'} {users}: {way}")
         for running in chosen:
             self._withdraw(running)
         await asyncio.shield(self._begin(self._leave_all(chosen)))
@@ -269,6 +271,8 @@ class Lifecycle:
 
     def _loaded(self, model: str) -> RunningModel:
         running = self._called(model)
+        if running is None and (versions := [one.id for one in self._in(*CALLED) if one.name == model]):
+            raise ModelNotFound(f"model {model!r} is loaded as {', '.join(sorted(versions))}: name a version")
         if running is None:
             raise ModelNotFound(f"model {model[:128]!r} is not loaded; loaded are {', '.join(sorted(self._models.ids(*CALLED)))}")
         return running

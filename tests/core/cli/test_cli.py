@@ -487,6 +487,11 @@ def test_a_model_that_is_not_on_disk_exits_3(capsys: Captured, bundles: Path) ->
     assert message.startswith("no bundle 'nosuch'")
 
 
+def test_folders_that_hold_no_bundles_are_refused_before_the_input_is_read(capsys: Captured, bundles: Path) -> None:
+    for wrong, says in ((bundles / "nosuch", "there is no such folder"), (bundles / "tiny" / "1", "is a bundle itself; give the folder")):
+        assert says in why_not(capsys, "classify", "--local", "--bundles", wrong, "--input", "nosuch.csv", code=2)
+
+
 def test_a_bundle_in_a_folder_of_another_name_exits_3(capsys: Captured, tmp_path: Path) -> None:
     """Otherwise it would be loaded, but not found under the requested name."""
     shutil.copytree(make_bundle(tmp_path), tmp_path / "other" / "3")

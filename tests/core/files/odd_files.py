@@ -254,7 +254,7 @@ ODD_FILES = [
         ".parquet",
         _parquet_of(["text", "text"]),
         [],
-        stops="has two columns of one name",
+        stops="has two columns 'text'",
     ),
     OddFile(
         "bytes for texts in a parquet", ".parquet", _parquet(text=[b"good", b"\xff"]), ["good", ERROR], places=("row 2: 'text' must be",)

@@ -3,6 +3,7 @@
 import gzip
 import random
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -58,6 +59,11 @@ def test_an_odd_file_gives_its_texts_and_errors_in_order(odd: OddFile, tmp_path:
         (2**62, pa.duration("s"), str(2**62)),
         (-(10**17), pa.timestamp("ms"), "<value out of range: -100000000000000000>"),
         (2**22, pa.date32(), "13453-08-13"),
+        ([(1, 2**60)], pa.map_(pa.int64(), pa.timestamp("us", "Mars/Phobos")), "[(1, '<value out of range: 1152921504606846976>')]"),
+        ([7], pa.list_view(pa.timestamp("us")), "['1970-01-01 00:00:00.000007']"),
+        ([10**15], pa.list_(pa.timestamp("ms", "UTC")), "['<value out of range: 1000000000000000>']"),
+        ([timedelta(days=1)], pa.list_(pa.duration("s")), "[86400]"),
+        (["good"], pa.list_(pa.string()), "['good']"),
         ([7], pa.list_(pa.timestamp("ns")), "['1970-01-01 00:00:00.000000007']"),
         ([2**60], pa.list_(pa.timestamp("us")), "['<value out of range: 1152921504606846976>']"),
         ({"at": 7}, pa.struct([("at", pa.timestamp("ns"))]), "{'at': '1970-01-01 00:00:00.000000007'}"),
@@ -81,6 +87,16 @@ def test_a_time_that_python_cannot_hold_changes_no_other_of_its_column(tmp_path:
         found = [str(row.values["at"]) for row in table]
 
     assert found == ["2001-09-09 03:46:40+02:00", "<value out of range: 1152921504606846976>"]
+
+
+def test_a_nested_text_that_is_not_utf_8_is_the_error_of_its_row(tmp_path: Path) -> None:
+    raw = pa.array([[b"good"], [b"\xff"]], pa.list_(pa.binary()))
+    nested = pa.ListArray.from_arrays(raw.offsets, raw.values.view(pa.string()))
+    parquet.write_table(pa.table({"text": ["good", "bad"], "nested": nested}), tmp_path / "nested.parquet")
+
+    texts, errors, stopped = read(tmp_path / "nested.parquet", Reading())
+
+    assert (texts, errors, stopped) == (["good", None], ["row 2: is not UTF-8"], "")
 
 
 @pytest.mark.parametrize(("ending", "pack"), [(".gz", gzip.compress), (".zst", zstd.compress)])

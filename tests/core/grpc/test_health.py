@@ -142,3 +142,30 @@ def test_reflection_can_be_switched_off(start: Start) -> None:
     with grpc.insecure_channel(server.target) as channel, pytest.raises(grpc.RpcError) as caught:
         list(channel.stream_stream(f"/{REFLECTION_V1}/ServerReflectionInfo")(iter([b""])))
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_calls_that_send_no_message_are_few_and_leave_room_for_others(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "UNREAD_MAX", 8)
+    server = start()
+
+    async def silent() -> Any:
+        await asyncio.Event().wait()
+        yield health_pb2.HealthCheckRequest()
+
+    async with grpc.aio.insecure_channel(server.target) as channel, asyncio.timeout(PATIENCE_S):
+        # As a stream, whose message may come later.
+        call = channel.stream_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        calls = [call(silent()) for _ in range(9)]
+        refused = {await each.code() for each in calls[4:]}
+        others = await asyncio.to_thread(check, server, "")
+        open_calls = [each.done() for each in calls[:4]]
+        for each in calls:
+            each.cancel()
+
+    # A connection gets at most as many as stay free.
+    assert refused == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert (others, open_calls) == (SERVING, [False] * 4)

@@ -281,6 +281,7 @@ def test_the_default_model_and_a_version_in_use_are_not_unloaded(exchanging: Sta
         refused(lambda: admin.unload("tiny"), grpc.StatusCode.FAILED_PRECONDITION, "requests that name no model")
         refused(lambda: admin.unload("other/2"), grpc.StatusCode.FAILED_PRECONDITION, "requests for other without a version")
         refused(lambda: admin.unload("nosuch"), grpc.StatusCode.NOT_FOUND, "not loaded")
+        refused(lambda: admin.use("other"), grpc.StatusCode.NOT_FOUND, "model 'other' is loaded as other/1, other/2: name a version")
 
         admin.unload("other")
 
