@@ -328,7 +328,7 @@ def _shown_as(kind: Any) -> Any:  # Any: as above
 
 
 def _mapped(kind: Any, each: Callable[[Any], Any]) -> Any:  # Any: as above
-    """A type whose parts, which are no lists, structs or maps, are replaced."""
+    """A type whose parts other than lists, structs and maps are replaced."""
     import pyarrow  # noqa: PLC0415  # as above
 
     types = pyarrow.types

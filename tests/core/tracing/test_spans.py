@@ -234,7 +234,7 @@ def test_only_server_faults_are_errors_of_the_request_span(
     assert spans[CLASSIFY].proto.status.message == ""
 
 
-def test_a_cancelled_request_is_no_error(
+def test_a_cancelled_request_does_not_count_as_an_error(
     trace: str, collector: Collector, server: RunningServer, hold: Callable[[RunningServer], Gate]
 ) -> None:
     gate = hold(server)
