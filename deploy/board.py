@@ -243,6 +243,18 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Share of the texts that were not read to their end.",
             share("truncated_texts_total", "text_tokens_count"),
         ),
+        Panel(
+            "Texts answered early",
+            "percentunit",
+            "Share of the texts of which a part sufficed, with adaptive effort.",
+            share("early_texts_total", "text_tokens_count"),
+        ),
+        Panel(
+            "Answers that adaptive effort changes",
+            "percentunit",
+            "Share of the texts with adaptive effort, by audits: an interval that holds at all times. The bound is 1 %.",
+            {"{{pod}} {{model}} {{end}}": gauge("effort_differs")},
+        ),
     ),
     "Explanations": (
         Panel("Explanations in progress", "short", "Waiting or being computed.", {"{{pod}} {{model}}": gauge("explanations")}),

@@ -123,6 +123,7 @@ ANSWER = {
     "sentences_total": 0,
     "targets": [],
     "language_suspect": False,
+    "early": False,
     "timing": {"total": "0.009411s", "tokenize": "0.000147s", "queue": "0.000206s", "run": "0.008521s", "batch_rows": 1},
 }
 EMPTY = {"status": "INVALID_ARGUMENT", "code": 3, "message": "items[1].text: has 0 characters; the limit is at least 1"}

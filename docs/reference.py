@@ -237,6 +237,12 @@ VALUES: dict[tuple[str, str], dict[str, str]] = {
         "queue_full": "too many texts of the sample wait",
         "failed": "the explain graph failed on the text",
     },
+    ("effort_audits", "differs"): {"false": "reading in full gives the same answer", "true": "it gives another one"},
+    ("effort_audits_dropped", "reason"): {
+        "queue_full": "too many texts of the sample wait",
+        "failed": "the graph failed on the text",
+    },
+    ("effort_differs", "end"): {"low": "the least share that is plausible", "high": "the greatest"},
     ("shadow_dropped", "reason"): {
         "queue_full": "too many texts of the sample wait",
         "failed": "the other version refused or failed the text",
@@ -376,6 +382,7 @@ def metrics_page() -> str:
     model.describe(0, 0.0, name="", version="", digest="", precision="", provider="")
     model.watch_queue(float, float, float)
     model.watch_explanations(float)
+    model.watch_effort(float, float, float)
     ShadowMetrics(metrics, ("english/2", "english/3"), ["negative", "positive"])
     metrics.build_info.info({"version": "", "onnxruntime": ""})
     metrics.loop_busy_seconds.watch(float, "server")
@@ -405,9 +412,8 @@ def metrics_page() -> str:
         "the first text. Histograms have `_bucket`, `_sum` and `_count`. The process's own\n"
         "metrics (`process_*`, `python_info`, `python_gc_*`) stand beside them. Series of devices are there "
         "with a GPU (and `nvidia-ml-py`),\n"
-        "that of the certificate with TLS, those of drift for models whose bundle has references.\n\n"
-        + table(["metric", "type", "labels", "what it is"], rows)
-        + "\n## Label values\n\n"
+        "that of the certificate with TLS, those of drift for models whose bundle has references, and the gauges of "
+        "effort for those whose bundle has a rule.\n\n" + table(["metric", "type", "labels", "what it is"], rows) + "\n## Label values\n\n"
         "`model` is `name/version` of a loaded model, and empty where a request named none. `method` is the rpc: "
         + ", ".join(f"`{name}`" for name in METHODS)
         + ".\nOf `explain_seconds` it is the part of the explanation. `code` is a [status code](status-codes.md): "

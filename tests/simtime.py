@@ -54,6 +54,9 @@ class World:
     bulk_share: float
     objective_s: float
     width: int
+    # Rows after which more runs, unless their answer suffices; and how often it does.
+    then_share: float
+    suffices_share: float
     # A run takes fixed_s + token_s x (tokens + squared lengths / square_at), times noise. Padding counts.
     fixed_s: float
     # Mean length; if ``alike`` the length of every row.
@@ -85,6 +88,8 @@ class World:
             bulk_share=rng.choice([0.1, 0.2, 0.5]),
             objective_s=rng.choice([1e-3, 0.05, 0.5]),
             width=rng.choice([1, 2, 4]),
+            then_share=rng.choice([0.0, 0.3, 1.0]),
+            suffices_share=rng.choice([0.0, 0.6, 1.0]),
             fixed_s=rng.choice([0.0, 1e-4, 1e-2, 3e-2]),
             length=40,
             alike=rng.random() < 0.2,
@@ -135,6 +140,9 @@ class Row:
 
     number: int
     poison: bool
+    # Whether its first answer suffices; and whether it did not, so that it waits or runs once more.
+    suffices: bool
+    went_on: bool = False
     fates: list[str] = field(default_factory=list)
     ticket: Ticket["Row"] | None = None
 
@@ -148,8 +156,8 @@ def simulate(seed: int, packed: bool = False) -> Counter[str]:
 
     Returns:
         The number of rows by fate, and ``held``: how often rows were held for more to join; ``aheads``: how many batches were decided
-        ahead; ``exact``: the number of rows if predictions are exact, and ``unkept``: how many of those were admitted but not
-        answered in time.
+        ahead; ``went_on``: rows whose first answer did not suffice; ``exact``: the number of rows if predictions are exact, and
+        ``unkept``: how many of those were admitted but not answered in time.
 
     Raises:
         Broken: a promise of the scheduler did not hold.
@@ -195,7 +203,7 @@ class _Day:
         rng, at = self.world.rng, 0.0
         for number in range(self.world.rows):
             at += rng.expovariate(self.world.rate)
-            row = Row(number, rng.random() < self.world.poison_share)
+            row = Row(number, rng.random() < self.world.poison_share, rng.random() < self.world.suffices_share)
             self.rows.append(row)
             self.at(at, lambda row=row: self.arrive(row))  # type: ignore[misc]  # default binds the loop's value
         if rng.random() < 0.3:
@@ -227,9 +235,10 @@ class _Day:
         priority = Priority.BULK if rng.random() < self.world.bulk_rows else Priority.INTERACTIVE
         scheduler, waiting = self.scheduler, self.scheduler.rows_waiting
         idle = not waiting and self.free == scheduler.runners
-        alone_s = scheduler.cost.run_s(1, length)
+        then = min(LENGTH_MAX, length * rng.randint(2, 6)) if rng.random() < self.world.then_share else 0
+        alone_s = scheduler.cost.run_s(1, length) + (scheduler.cost.run_s(1, then) if then else 0.0)
         try:
-            row.ticket = scheduler.add(length, self.now, deadline_at, row, priority)
+            row.ticket = scheduler.add(length, self.now, deadline_at, row, priority, then=then)
         except Refused as error:
             kept = int(self.world.queue_rows_max * KEPT_FOR_INTERACTIVE) if priority is Priority.BULK else 0
             full = waiting >= self.world.queue_rows_max - kept
@@ -269,7 +278,8 @@ class _Day:
             self.check(ticket.deadline_at <= self.now, "expired before its deadline")
             ticket.payload.fates.append("expired")
         for ticket in step.hopeless:
-            self.check(ticket.deadline_at - self.now < self.scheduler.cost.run_s(1, ticket.length) * 1.5, "dropped though there is time")
+            left_s = ticket.deadline_at - self.now
+            self.check(left_s < self.scheduler.cost.speed * ticket.alone_s * 1.5, "dropped though there is time")
             ticket.payload.fates.append("expired")
         self.check(len(step.batches) <= self.free, "more batches than free runners")
         for batch in step.batches:
@@ -282,14 +292,21 @@ class _Day:
         waiting = [ticket for ticket in self.live if ticket.state is State.WAITING]
         running = [ticket for ticket in self.live if ticket.state is State.RUNNING]
         live = self.live = waiting + running
-        # Rows of a failed batch were admitted before, and do not count again.
-        self.check(sum(not ticket.retrying for ticket in waiting) <= self.world.queue_rows_max, "the queue is over its limit")
+        # Rows that have run were admitted before, and do not count again.
+        new = sum(not ticket.retrying and not ticket.payload.went_on for ticket in waiting)
+        self.check(new <= self.world.queue_rows_max, "the queue is over its limit")
         self.check(min([ticket.deadline_at for ticket in live], default=math.inf) > self.now, "a row is past its deadline and has no fate")
         self.check(len(waiting) == self.scheduler.rows_waiting, "rows_waiting is wrong")
         self.check(len(running) == self.scheduler.rows_running, "rows_running is wrong")
         self.check(step.wake_at is None or step.wake_at > self.now, "it wants to be woken at once")
         self.check(not live or step.wake_at is not None, "rows are live and nothing will wake it")
         self.check(len(self.scheduler._by_deadline) <= 2 * len(live) + 64, "it remembers rows that have ended")
+        for priority, queue in self.scheduler.queues.items():
+            own = [ticket for ticket in running if ticket.priority is priority]
+            own += [ticket for ticket in waiting if ticket.priority is priority and ticket.retrying]
+            begun_s, reserved_s = sum(one.reserved_s for one in own), sum(one.reserved_s for one in queue.waiting())
+            self.check(math.isclose(queue.begun_s, begun_s, abs_tol=1e-9), "what may run after rows that run is not reserved")
+            self.check(math.isclose(queue.reserved_s, reserved_s, abs_tol=1e-9), "what may run after rows that wait is not reserved")
         self.check_spread(step.batches)
         self.check_turns(step.batches)
         self.check_wide(step.batches)
@@ -396,7 +413,14 @@ class _Day:
         fails = (
             out_of_memory or any(ticket.payload.poison for ticket in batch.tickets) or self.world.rng.random() < self.world.failure_share
         )
-        ended = self.scheduler.fail(batch, out_of_memory) if fails else self.scheduler.finish(batch, self.now, run_s)
+        if fails:
+            ended = self.scheduler.fail(batch, out_of_memory)
+        else:
+            unsettled = [ticket for ticket in batch.tickets if ticket.then and not ticket.payload.suffices]
+            ended = self.scheduler.finish(batch, self.now, run_s, unsettled)
+            for ticket in unsettled:
+                self.check(ticket not in ended, "answered though its first answer does not suffice")
+                ticket.payload.went_on |= ticket.state is State.WAITING
         for ticket in ended:
             ticket.payload.fates.append("failed" if fails else "answered")
             self.check(not fails or len(batch.tickets) == 1, "a row fails that did not run alone")
@@ -418,9 +442,11 @@ class _Day:
                 queue.rows == len(queue.demand) == queue.work_s() == queue.demand.total_s == queue.alone_s == queue.dearest_s == 0,
                 "work is left",
             )
+            self.check(queue.reserved_s == queue.begun_s == 0, "reserved work is left")
         self.check(self.free == self.scheduler.runners, "a runner is lost")
         exact = len(self.rows) if self.world.exact else 0
-        seen = Counter(held=self.holds, unkept=unkept, exact=exact, aheads=self.aheads)
+        went_on = sum(row.went_on for row in self.rows)
+        seen = Counter(held=self.holds, unkept=unkept, exact=exact, aheads=self.aheads, went_on=went_on)
         return Counter(row.fates[0] for row in self.rows) + seen
 
 

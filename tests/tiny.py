@@ -31,6 +31,8 @@ LABELS = ("negative", "positive")
 THREE = (*LABELS, "neutral")
 MIXED_AT = 0.5
 TARGET_TOKENS = 16
+# A rule of adaptive effort.
+EFFORT: dict[str, object] = {"head": 4, "tail": 4, "tokens_min": 10, "log_odds": 3.0}
 # Of texts such as "a good film" and "awful".
 REFERENCE = {
     "texts": 2000,
@@ -45,7 +47,14 @@ REFERENCE = {
 
 
 def make_bundle(
-    root: Path, name: str = "tiny", version: int = 1, *, pairs: bool = False, max_tokens: int = MAX_TOKENS, three: bool = False
+    root: Path,
+    name: str = "tiny",
+    version: int = 1,
+    *,
+    pairs: bool = False,
+    max_tokens: int = MAX_TOKENS,
+    three: bool = False,
+    effort: dict[str, object] | None = None,
 ) -> Path:
     """Write a bundle ``root/name/version`` and return its folder. ``three``: its labels are THREE, and it has ``mixed`` and ``targets``."""
     path = root / name / str(version)
@@ -91,6 +100,8 @@ def make_bundle(
     }
     if three:
         manifest |= {"mixed": {"at": MIXED_AT}, "targets": {"tokens": TARGET_TOKENS}}
+    if effort:
+        manifest["effort"] = effort
     write_manifest(path, manifest)
     (path / "MODEL_CARD.md").write_text("# Tiny\n")
     return path

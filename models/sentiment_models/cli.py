@@ -32,6 +32,7 @@ COMMANDS = {
     "evaluate": "measure a bundle on labelled texts",
     "attention-tests": "train small encoders to test what attention contributes",
     "long-texts": "choose how a bundle reads texts that are too long for it",
+    "effort": "set and prove of which texts a part suffices",
     "reference": "count how a bundle answers texts that it knows, for the server to compare",
     "copy": "copy a bundle under another version",
     "compare": "run two bundles over the same texts",

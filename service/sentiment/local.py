@@ -99,8 +99,8 @@ class Local(Calls):
         self._check_model(options.model)
 
     def _one(self, item: Item, options: requests.Options, explain: ExplainOptions | None) -> Classification:
-        # Before the explanation, which takes longer: a text without an answer has none.
-        (answer,) = self._answers([item], options)
+        # Before the explanation, which takes longer and is of the reading in full: a text without an answer has none.
+        (answer,) = self._answers([item], options if explain is None else replace(options, effort=""))
         if isinstance(answer, CallFailed):
             raise answer
         if explain is None:
@@ -121,7 +121,7 @@ class Local(Calls):
                 yield result
 
     def _answers(self, items: Iterable[Item], options: requests.Options) -> Generator[Result, None, None]:
-        return self._offline.classify_all(items, truncation=options.truncation, sentences=options.sentences)
+        return self._offline.classify_all(items, truncation=options.truncation, sentences=options.sentences, effort=options.effort)
 
     def _call(self, method: str, request: Any, *_: object) -> Any:  # as in Calls
         if method == "ListModels":

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sentiment.batch_limits import ON_CPU_OFFLINE
@@ -29,6 +29,7 @@ from sentiment.lifecycle.loading import checked, load
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.cores import cores_granted
+from sentiment.model.effort import ADAPTIVE
 from sentiment.model.gpu.device_session import prove
 from sentiment.model.gpu.devices import CPU, find_devices
 from sentiment.model.parts import Reading, whole_of
@@ -52,16 +53,20 @@ class Closed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A text that was tokenized, or refused. ``begun``: instant at which its reading began."""
+    """A text that was tokenized, or refused. ``begun``: instant at which its reading began. ``part``: what may suffice of its row."""
 
     reading: Reading | RequestError
     begun: float
     tokenize_s: float
+    part: Row | None
 
     @property
     def rows(self) -> Sequence[Row]:
+        """What is run first."""
         if isinstance(self.reading, RequestError):
             return ()
+        if self.part is not None:
+            return (self.part,)
         return self.reading.rows
 
 
@@ -75,12 +80,16 @@ class _Run:
     rows: int
 
 
+_Batches = list[tuple[list[int], Future[list[_Run]]]]
+"""For each batch the places of its rows among all, and its outcome."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Texts whose batches are under way. ``batches``: the places of a batch's rows among all, and its outcome."""
+    """Texts whose batches are under way."""
 
     texts: list[_Read]
-    batches: list[tuple[list[int], Future[list[_Run]]]]
+    batches: _Batches
 
 
 class OfflineClassifier:
@@ -194,7 +203,9 @@ class OfflineClassifier:
         """What the model reads of texts and pairs that it has answered, with the same truncation."""
         return [whole_of(reading) for reading in self._reader.read([_query_of(item, truncation or None) for item in items])]
 
-    def classify_all(self, items: Iterable[Item], *, truncation: str = "", sentences: bool = False) -> Generator[Result, None, None]:
+    def classify_all(
+        self, items: Iterable[Item], *, truncation: str = "", sentences: bool = False, effort: str = ""
+    ) -> Generator[Result, None, None]:
         """Classify texts and pairs lazily, in order and in bounded memory. The result of one that fails is a CallFailed.
 
         Raises:
@@ -206,10 +217,12 @@ class OfflineClassifier:
 
         def asked() -> Iterator[Query | RequestError]:
             for item in items:
-                query = (
-                    InvalidInput(item.field, item.reason) if isinstance(item, Unusable) else _query_of(item, truncation or None, sentences)
-                )
-                texts.append(query.text if sentences and isinstance(query, Query) else "")
+                if isinstance(item, Unusable):
+                    texts.append("")
+                    yield InvalidInput(item.field, item.reason)
+                    continue
+                query = _query_of(item, truncation or None, sentences, effort == ADAPTIVE)
+                texts.append(query.text if sentences else "")
                 yield query
 
         for outcome in self.answer_all(asked()):
@@ -258,17 +271,23 @@ class OfflineClassifier:
         queries = [query for query in found if isinstance(query, Query)]
         read = zip(queries, self._reader.read(queries), strict=True)
         each_s = (time.perf_counter() - begun) / len(asked)
-        readings = iter([_refusal(self._reader.check_reading, query, reading) or reading for query, reading in read])
-        return [_Read(one if isinstance(one, RequestError) else next(readings), begun, each_s) for one in found]
+        texts = iter([_Read(_refusal(self._reader.check_reading, *one) or one[1], begun, each_s, self._part(*one)) for one in read])
+        return [_Read(one, begun, each_s, None) if isinstance(one, RequestError) else next(texts) for one in found]
+
+    def _part(self, query: Query, reading: Reading) -> Row | None:
+        return self.classifier.part_of(reading) if isinstance(reading, Row) and self._reader.may_end_early(query, reading) else None
 
     def _begin(self, texts: list[_Read]) -> _Block:
-        """Run the rows of these texts in batches of like length. A single batch runs here and now.
+        """Run what is read first of these texts. Raises Closed after ``close``."""
+        return _Block(texts, self._batches([row for text in texts for row in text.rows]))
+
+    def _batches(self, rows: Sequence[Row]) -> _Batches:
+        """Run rows in batches of like length. A single batch runs here and now.
 
         Raises:
             Closed: after ``close``.
         """
         self.check_open()
-        rows = [row for text in texts for row in text.rows]
         order = sorted(range(len(rows)), key=lambda place: rows[place].tokens, reverse=True)
         cut: list[list[int]] = []
         begin = 0
@@ -277,21 +296,27 @@ class OfflineClassifier:
             begin += len(cut[-1])
         submit = _now if self._pool is None or len(cut) == 1 else self._pool.submit
         try:
-            return _Block(texts, [(places, submit(self._run, [rows[place] for place in places])) for places in cut])
+            return [(places, submit(self._run, [rows[place] for place in places])) for places in cut]
         except RuntimeError:
             # The pool may have been shut down since.
             self.check_open()
             raise
 
     def _results(self, block: _Block) -> Iterator[Answer | RequestError]:
-        runs: dict[int, _Run] = {}
-        for places, future in block.batches:
-            runs.update(zip(places, future.result(), strict=True))
-        place = 0
-        for text in block.texts:
-            mine = [runs[place + number] for number in range(len(text.rows))]
-            place += len(mine)
-            yield self._result(text, mine)
+        runs = _runs_of(block.batches)
+        of_texts = [(text, list(itertools.islice(runs, len(text.rows)))) for text in block.texts]
+        wholes = {place: replace(text, part=None) for place, (text, mine) in enumerate(of_texts) if self._goes_on(text, mine)}
+        rest = _runs_of(self._batches([row for text in wholes.values() for row in text.rows])) if wholes else iter(())
+        for place, (text, mine) in enumerate(of_texts):
+            if place in wholes:
+                whole = next(rest)
+                yield self._result(wholes[place], [replace(whole, run_s=mine[0].run_s + whole.run_s)])
+            else:
+                yield self._result(text, mine)
+
+    def _goes_on(self, text: _Read, runs: Sequence[_Run]) -> bool:
+        """Whether the answer to the part of a text does not suffice."""
+        return text.part is not None and runs[0].logits is not None and not self.classifier.suffices(runs[0].logits)
 
     def _run(self, rows: Sequence[Row]) -> list[_Run]:
         """Run the rows as a batch. If it fails, run each half, until only the row at fault has no logits."""
@@ -347,7 +372,10 @@ class OfflineClassifier:
         suspect = self.classifier.tokenizer.is_foreign(whole_of(reading))
         total_s = last.ended - text.begun
         queue_s = max(0.0, total_s - text.tokenize_s - last.run_s)
-        return Answer(scored, reading.tokens, reading.truncated, suspect, total_s, text.tokenize_s, queue_s, last.run_s, last.rows, parts)
+        tokens, truncated = (text.part or reading).tokens, reading.truncated
+        return Answer(
+            scored, tokens, truncated, suspect, total_s, text.tokenize_s, queue_s, last.run_s, last.rows, parts, text.part is not None
+        )
 
     def _classification(self, answer: Answer, text: str) -> Classification:
         # As a server sends it, in fp32.
@@ -378,10 +406,18 @@ def _refusal(check: Callable[..., None], *arguments: object) -> RequestError | N
     return None
 
 
-def _query_of(item: TextOrPair | Targeted, truncation: str | None, sentences: bool = False) -> Query:
+def _runs_of(batches: _Batches) -> Iterator[_Run]:
+    """The runs of all rows, in their order."""
+    runs: dict[int, _Run] = {}
+    for places, future in batches:
+        runs.update(zip(places, future.result(), strict=True))
+    return (runs[place] for place in range(len(runs)))
+
+
+def _query_of(item: TextOrPair | Targeted, truncation: str | None, sentences: bool = False, adaptive: bool = False) -> Query:
     text, targets = (item.text, item.targets) if isinstance(item, Targeted) else (item, ())
     text, pair = (text, None) if isinstance(text, str) else text
-    return Query(text, pair, truncation, sentences=sentences, targets=targets)
+    return Query(text, pair, truncation, sentences=sentences, targets=targets, adaptive=adaptive)
 
 
 def _load(settings: Settings, folder: Path | None) -> tuple[Classifier, Classifier, BatchLimits, list[Runner]]:

@@ -144,6 +144,22 @@ class Settings(BaseModel):
         ge=0,
         le=2**36,
     )
+    effort: Literal["full", "adaptive"] = Field(
+        "full",
+        description="what to read of a text where a call does not say: all, or a part of a long one first, by the rule of its bundle",
+    )
+    effort_audit_share: float = Field(
+        0.01,
+        description="share of the answers with adaptive effort whose texts are read in full too, where a part sufficed, to watch how many "
+        "differ; while texts are classified this takes at most explain_share of one core, besides explanations; 0: off",
+        ge=0,
+        le=1,
+    )
+    effort_fallback: bool = Field(
+        False,
+        description="read every text of a model in full from when audits show that more than 1 % of its answers differ, until it is "
+        "loaded again",
+    )
     bulk_share: float = Field(0.2, description="share of the run time that bulk rows get while interactive rows also wait", gt=0, lt=1)
     latency_objective_s: float = Field(
         0.5,
@@ -439,6 +455,8 @@ def _check_together(settings: Settings) -> None:
     if settings.hidden_drift_share and settings.explain_on == "device":
         # The graph would run beside the batches of the device, with no priority.
         raise BadSettings(f"hidden_drift_share is {settings.hidden_drift_share:g}; with explain_on = device it must be 0")
+    if settings.effort_fallback and not settings.effort_audit_share:
+        raise BadSettings("effort_fallback is true; with effort_audit_share = 0 it must be false: audits show when the bound breaks")
     if settings.hidden_drift_share and not settings.explain:
         raise BadSettings(
             f"hidden_drift_share is {settings.hidden_drift_share:g}; without explain it must be 0: explain graphs compute the states"

@@ -103,6 +103,7 @@ class RemoteQueue:
         tell: Callable[[TextOutcome], None],
         priority: Priority,
         trace: Trace | None = None,
+        adaptive: bool = False,
     ) -> RemoteText:
         """Send a text; see RowQueue. If the executor's queue refuses it, ``tell`` gets the error later.
 
@@ -123,7 +124,7 @@ class RemoteQueue:
         self._rows += text.rows
         # Trace all rows of the text or none: the executor does not know the call's other rows.
         place = trace.place if trace is not None and trace.take(min(len(rows), ROWS_MAX)) else None
-        self._new.append(Text(text.number, deadline_at, priority, rows, place))
+        self._new.append(Text(text.number, deadline_at, priority, rows, place, adaptive))
         self._flush_soon()
         return text
 
@@ -152,9 +153,9 @@ class RemoteQueue:
     def answered(self, body: bytes) -> None:
         """Deliver the outcomes of an ANSWERS frame."""
         answers, self.backlog_s = unpack_answers(body)
-        for number, logits, queue_s, run_s, batch_rows in answers:
+        for number, logits, queue_s, run_s, batch_rows, early in answers:
             if (text := self._take(number)) is not None:
-                _tell(text, RowsResult(logits, queue_s, run_s, batch_rows))
+                _tell(text, RowsResult(logits, queue_s, run_s, batch_rows, early))
 
     def failed(self, body: bytes) -> None:
         """Deliver the outcomes of a FAILURES frame."""

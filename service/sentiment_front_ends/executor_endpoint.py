@@ -307,7 +307,7 @@ class FrontEndConnection(asyncio.Protocol):
         try:
             tell = partial(self._on_outcome, digest, text.number)
             trace = serving.tracer.join(text.place) if serving.tracer is not None and text.place is not None else None
-            self._texts[digest, text.number] = serving.queue.submit(rows, text.deadline_at, tell, text.priority, trace)
+            self._texts[digest, text.number] = serving.queue.submit(rows, text.deadline_at, tell, text.priority, trace, text.adaptive)
         except (Refused, Expired, Unavailable) as error:
             self._refuse(digest, text, error)
         except Exception:  # a caller waits for it
@@ -323,7 +323,7 @@ class FrontEndConnection(asyncio.Protocol):
         if isinstance(outcome, RequestError):
             self._fail(digest, number, outcome)
         else:
-            answered = Answered(number, outcome.logits, outcome.queue_s, outcome.run_s, outcome.batch_rows)
+            answered = Answered(number, outcome.logits, outcome.queue_s, outcome.run_s, outcome.batch_rows, outcome.early)
             self._answered.setdefault(digest, []).append(answered)
             self._flush_soon()
 

@@ -30,9 +30,9 @@ _ROW = struct.Struct("<IB")
 # For a sampled text: upper and lower half of the trace id, and the id of the request's span.
 _PLACE = struct.Struct("<QQQ")
 # Flags in the last byte of a _TEXT.
-_BULK, _TRACED = 1, 2
+_BULK, _TRACED, _ADAPTIVE = 1, 2, 4
 _ANSWERS = struct.Struct("<dHI")
-_ANSWER = struct.Struct("<QIIdd")
+_ANSWER = struct.Struct("<QIIdd?")
 # By name; Refused has fields of its own.
 _ERRORS: dict[str, type[Expired | Unavailable | ModelFailed | Broken]] = {
     kind.__name__: kind for kind in (Expired, Unavailable, ModelFailed, Broken)
@@ -65,23 +65,28 @@ class Listing(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A text to run: its rows, at least one. ``number`` is chosen by the sender; ``place`` is its request's span, if sampled."""
+    """A text to run: its rows, at least one. ``number`` is chosen by the sender; ``place`` is its request's span, if sampled.
+
+    ``adaptive``: see ``RowQueue.submit``.
+    """
 
     number: int
     deadline_at: float
     priority: Priority
     rows: Sequence[Row]
     place: Place | None = None
+    adaptive: bool = False
 
 
 class Answered(NamedTuple):
-    """A text's raw logits, one list per row, and the run of its last row."""
+    """A text's raw logits, one list per row, and the run of its last row. ``early``: see ``RowsResult``."""
 
     number: int
     logits: list[list[float]]
     queue_s: float
     run_s: float
     batch_rows: int
+    early: bool = False
 
 
 class Failed(NamedTuple):
@@ -201,8 +206,9 @@ def pack_texts(texts: Sequence[Text]) -> bytes:
     rows: list[bytes] = []
     places: list[bytes] = []
     block = array("i")
-    for number, deadline_at, priority, its_rows, place in texts:
-        heads.append(_TEXT.pack(number, deadline_at, len(its_rows), _BULK * (priority is Priority.BULK) | _TRACED * (place is not None)))
+    for number, deadline_at, priority, its_rows, place, adaptive in texts:
+        flags = _BULK * (priority is Priority.BULK) | _TRACED * (place is not None) | _ADAPTIVE * adaptive
+        heads.append(_TEXT.pack(number, deadline_at, len(its_rows), flags))
         if place is not None:
             places.append(_PLACE.pack(place.trace_id >> 64, place.trace_id & 2**64 - 1, place.span_id))
         for row in its_rows:
@@ -234,7 +240,8 @@ def unpack_texts(body: bytes) -> list[Text]:
     for number, deadline_at, count, flags in text_heads:
         first, last = last, last + count
         priority = Priority.BULK if flags & _BULK else Priority.INTERACTIVE
-        found.append(Text(number, deadline_at, priority, unpacked[first:last], next(places) if flags & _TRACED else None))
+        place = next(places) if flags & _TRACED else None
+        found.append(Text(number, deadline_at, priority, unpacked[first:last], place, bool(flags & _ADAPTIVE)))
     return found
 
 
@@ -252,8 +259,8 @@ def pack_answers(answers: Sequence[Answered], backlog_s: float) -> bytes:
     """The body of ANSWERS, with at least one answer. ``backlog_s``: predicted seconds until a row that arrives now would run."""
     heads: list[bytes] = []
     block = array("f")
-    for number, logits, queue_s, run_s, batch_rows in answers:
-        heads.append(_ANSWER.pack(number, len(logits), batch_rows, queue_s, run_s))
+    for number, logits, queue_s, run_s, batch_rows, early in answers:
+        heads.append(_ANSWER.pack(number, len(logits), batch_rows, queue_s, run_s, early))
         for row in logits:
             block.extend(row)
     return b"".join((_ANSWERS.pack(backlog_s, len(answers[0].logits[0]), len(answers)), *heads, block.tobytes()))
@@ -265,8 +272,8 @@ def unpack_answers(body: bytes) -> tuple[list[Answered], float]:
     block_at = _ANSWERS.size + count * _ANSWER.size
     values = iter(_numbers("f", body[block_at:]))
     answers = [
-        Answered(number, [list(islice(values, labels)) for _ in range(rows)], queue_s, run_s, batch_rows)
-        for number, rows, batch_rows, queue_s, run_s in _ANSWER.iter_unpack(body[_ANSWERS.size : block_at])
+        Answered(number, [list(islice(values, labels)) for _ in range(rows)], queue_s, run_s, batch_rows, early)
+        for number, rows, batch_rows, queue_s, run_s, early in _ANSWER.iter_unpack(body[_ANSWERS.size : block_at])
     ]
     return answers, backlog_s
 

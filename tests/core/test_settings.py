@@ -30,6 +30,7 @@ OTHER_VALUES = {
     "device": "cuda:1,cuda:0",
     "bulk_share": "0.5",
     "explain_share": "0.5",
+    "effort_audit_share": "0.5",
     "tls_cert_file": "/tls/tls.crt",
     "tls_key_file": "/tls/tls.key",
     "tls_client_ca_file": "/tls/ca.crt",

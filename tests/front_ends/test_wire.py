@@ -32,14 +32,16 @@ def rows(draw: st.DrawFn) -> Row:
 
 places = st.none() | st.builds(Place, st.integers(1, 2**128 - 1), numbers)
 texts = st.lists(
-    st.builds(frames.Text, numbers, seconds, st.sampled_from(Priority), st.lists(rows(), min_size=1, max_size=4), places), max_size=8
+    st.builds(frames.Text, numbers, seconds, st.sampled_from(Priority), st.lists(rows(), min_size=1, max_size=4), places, st.booleans()),
+    max_size=8,
 )
 
 
 @given(st.integers(1, 5), st.data())
 def test_logits_survive_a_round_trip_to_the_last_bit(labels: int, data: st.DataObject) -> None:
     logits = st.lists(st.floats(width=32), min_size=labels, max_size=labels)
-    answer = st.builds(frames.Answered, numbers, st.lists(logits, min_size=1, max_size=3), seconds, seconds, st.integers(1, 2**32 - 1))
+    rows = st.lists(logits, min_size=1, max_size=3)
+    answer = st.builds(frames.Answered, numbers, rows, seconds, seconds, st.integers(1, 2**32 - 1), st.booleans())
     sent = data.draw(st.lists(answer, min_size=1, max_size=5))
 
     found, backlog_s = frames.unpack_answers(frames.pack_answers(sent, 0.25))

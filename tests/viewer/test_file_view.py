@@ -330,7 +330,7 @@ def test_the_columns_of_a_file_without_an_answer_are_those_of_the_model(visit: V
 
     first, second = saved(page, tmp_path)
     assert list(first) == ["n", "text", "label", "score", "abstain", "mixed", "score_negative", "score_positive", "tokens", "truncated",
-                           "language_suspect", "model", "model_digest", "error"]  # fmt: skip
+                           "language_suspect", "early", "model", "model_digest", "error"]  # fmt: skip
     assert (first["n"], first["error"]) == ("1", "UNREADABLE: line 1: 'text' is missing")
     assert second["error"] == "UNREADABLE: line 2: the line is empty"
 

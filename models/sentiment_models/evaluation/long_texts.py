@@ -232,6 +232,8 @@ def record_long_texts(bundle: Path, found: LongTexts, default: str | None = None
     whole["provenance"] = {**facts(whole.get("provenance")), "long_texts": chosen}
     if default:
         whole["default_truncation"] = default
+    # It was proved for another way of reading.
+    whole.pop("effort", None)
     write_manifest(bundle, whole)
 
 

@@ -167,6 +167,16 @@ def serve(classifier: Classifier, texts: Sequence[TextOrPair], title: str, threa
     )
 
 
+def read_all(classifier: Classifier, texts: Sequence[str]) -> list[Row | Windows]:
+    """What the service reads of single texts by default."""
+    truncation = classifier.manifest.default_truncation
+    rows = encode_all(classifier.tokenizer, texts)
+    return [
+        classifier.read_on(text, truncation) if row.truncated and truncation in READ_ON else row
+        for text, row in zip(texts, rows, strict=True)
+    ]
+
+
 def _reading(classifier: Classifier, text: TextOrPair, row: Row, truncation: str) -> Row | Windows | None:
     """What is read of a text, or of a text for a target; None if it does not name the target. ``row``: its head."""
     targets = classifier.manifest.targets

@@ -98,6 +98,10 @@ class Batcher:
         self._runs: dict[Batch[Waiting], RunningBatch[Waiting]] = {}
         self._look_ahead_timing = LookAhead()
         self._begun_at = float("-inf")
+        # Whether every text is read in full, whatever is asked for. And what gets each text that was answered with adaptive effort: its
+        # row, and the logits of its part, if these sufficed.
+        self.in_full = False
+        self.audit: Callable[[Row, Sequence[float] | None], None] = lambda *_: None
         # Set when a runner is lost, because a run never returns or its device is lost. The process should then be replaced.
         self.broken = asyncio.Event()
 
@@ -166,6 +170,7 @@ class Batcher:
         tell: Callable[[TextOutcome], None],
         priority: Priority,
         trace: Trace | None = None,
+        adaptive: bool = False,
     ) -> Text:
         """As in RowQueue. When one row fails, the others are withdrawn and do not appear in ``trace``."""
         now = self._clock()
@@ -173,8 +178,11 @@ class Batcher:
         text = Text(deadline_at, tell, self._leave, len(rows), len(rows), [])
         try:
             for row in rows:
-                waiting = Waiting(row, text, trace if trace is not None and trace.take(1) else None)
-                text.tickets.append(self.scheduler.add(row.tokens, now, deadline_at, waiting, priority, checked))
+                waiting, then = Waiting(row, text, trace if trace is not None and trace.take(1) else None), 0
+                waiting.adaptive = adaptive and not self.in_full
+                if waiting.adaptive and (part := self.classifier.part_of(row)) is not None:
+                    waiting.row, waiting.whole, then = part, row, row.tokens
+                text.tickets.append(self.scheduler.add(waiting.row.tokens, now, deadline_at, waiting, priority, checked, then))
                 priority = Priority.BULK
         except RequestError as error:
             # No row has started to run: that is decided in a later turn of the loop.
@@ -283,6 +291,12 @@ class Batcher:
         except Exception:  # the callers of other texts still wait for their outcome
             logger().exception("tell_failed", rows=text.rows)
 
+    def _audit(self, row: Waiting) -> None:
+        try:
+            self.audit(row.whole or row.row, row.logits if row.whole is not None else None)
+        except Exception:  # as in ``_tell``
+            logger().exception("audit_failed")
+
     def _set_timer(self, wake_at: float | None) -> None:
         if self._timer is not None:
             if wake_at == self._timer.when():
@@ -331,11 +345,20 @@ class Batcher:
                 self._fail(ticket, ModelFailed("the model could not compute this text"))
 
     def _answer(self, run: RunningBatch[Waiting], batch: Batch[Waiting], ran: Ran, now: float) -> None:
+        unsettled = []
         for ticket, logits in zip(batch.tickets, ran.logits, strict=True):
-            ticket.payload.logits = logits
+            waiting = ticket.payload
+            waiting.logits = logits
+            if waiting.whole is not None and not self.classifier.suffices(logits):
+                waiting.row, waiting.whole, waiting.ran_s = waiting.whole, None, ran.run_s
+                unsettled.append(ticket)
         # ``ran.total_s``, not the time until the loop noticed: a loop that is busy with admitting a thousand rows would make the model
         # look slow, and later rows would be refused.
-        answered = self.scheduler.finish(batch, now, ran.total_s)
+        answered = self.scheduler.finish(batch, now, ran.total_s, unsettled)
+        wasted = len(batch.tickets) - len(answered) - sum(ticket.state is State.WAITING for ticket in unsettled)
+        if unsettled:
+            # Before its rows are in another batch.
+            self._observer.batch_ran(batch, run.runner.name, ran, wasted)
         if run.next is not None or (self.scheduler.rows_waiting and not self._hold()):
             # Before the outcomes are delivered: a runner may wait for its next batch, or the timer for deciding one ahead must be set.
             self._pump()
@@ -344,11 +367,15 @@ class Batcher:
             text = ticket.payload.text
             text.left -= 1
             if not text.left and text.tickets:
-                of_rows = [row.payload.logits for row in text.tickets]
+                of_rows, row = [one.payload.logits for one in text.tickets], ticket.payload
                 text.tickets.clear()
-                self._tell(text, RowsResult(of_rows, ticket.started_at - ticket.queued_at, ran.run_s, rows))
+                queue_s = ticket.started_at - ticket.queued_at - row.ran_s
+                self._tell(text, RowsResult(of_rows, queue_s, row.ran_s + ran.run_s, rows, row.whole is not None))
+                if row.adaptive:
+                    self._audit(row)
         self._note_idle()
-        self._observer.batch_ran(batch, run.runner.name, ran, rows - len(answered))
+        if not unsettled:
+            self._observer.batch_ran(batch, run.runner.name, ran, wasted)
 
     def _note_idle(self) -> None:
         if not self.scheduler.rows_waiting and not self.scheduler.rows_running:

@@ -3,7 +3,6 @@
 import heapq
 import math
 from bisect import bisect_left, insort
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
@@ -30,7 +29,7 @@ class _Bucket(Generic[P]):
     edge: int
     layout: Layout
     entries: list[Entry[P]] = field(default_factory=list)
-    arrivals: OrderedDict[int, Ticket[P]] = field(default_factory=OrderedDict)
+    arrivals: list[tuple[int, Ticket[P]]] = field(default_factory=list)
     tokens: int = 0
     squares: int = 0
     _shape: Shape | None = None
@@ -39,19 +38,19 @@ class _Bucket(Generic[P]):
     def add(self, ticket: Ticket[P]) -> None:
         """Add a row."""
         insort(self.entries, (ticket.deadline_at, ticket.number, ticket))
-        self.arrivals[ticket.number] = ticket
+        insort(self.arrivals, (ticket.number, ticket))
         self._count(ticket, 1)
 
     def remove(self, ticket: Ticket[P]) -> None:
         """Remove a row."""
         del self.entries[bisect_left(self.entries, (ticket.deadline_at, ticket.number))]
-        del self.arrivals[ticket.number]
+        del self.arrivals[bisect_left(self.arrivals, (ticket.number,))]
         self._count(ticket, -1)
 
     @property
     def oldest(self) -> Ticket[P]:
         """The row that came first. At least one row must wait."""
-        return next(iter(self.arrivals.values()))
+        return self.arrivals[0][1]
 
     def _count(self, ticket: Ticket[P], times: int) -> None:
         # Costs are computed on demand: many rows arrive in one message, and costs are read only after the last.
@@ -129,6 +128,9 @@ class ClassQueue(Generic[P]):
         # Table seconds of all rows if each ran alone, and of the most expensive row. The latter falls only when the queue is empty.
         self.alone_s = 0.0
         self.dearest_s = 0.0
+        # Of what may run after rows that wait, and after those that have begun: see Ticket.
+        self.reserved_s = self.begun_s = 0.0
+        self._begun = 0
         self._edges = buckets
         self._prices = prices
         self._layout = layout
@@ -138,16 +140,17 @@ class ClassQueue(Generic[P]):
         self._use = _Rate(USE_WINDOW_S)
         self._work_s: float | None = 0.0
 
-    def add(self, ticket: Ticket[P]) -> None:
-        """Add a waiting row."""
+    def add(self, ticket: Ticket[P], now: float) -> None:
+        """Add a waiting row, which may have run before."""
         edge = self._edge(ticket)
         bucket = self._buckets.get(edge)
         if bucket is None:
             bucket = self._buckets[edge] = _Bucket(edge, self._layout)
         bucket.add(ticket)
-        self._rates[edge].add(1, ticket.queued_at)
+        self._rates[edge].add(1, now)
         self.rows += 1
         self.alone_s += ticket.alone_s
+        self.reserved_s += ticket.reserved_s
         self.dearest_s = max(self.dearest_s, ticket.alone_s)
         self.demand.add(ticket.deadline_at, ticket.batched_s, ticket.alone_s)
         self._work_s = None
@@ -161,11 +164,25 @@ class ClassQueue(Generic[P]):
             del self._buckets[edge]
         self.rows -= 1
         self.alone_s -= ticket.alone_s
+        self.reserved_s -= ticket.reserved_s
         self.demand.remove(ticket.deadline_at, ticket.batched_s)
         self._work_s = None
         if not self.rows:
             # Exactly 0, without rounding errors.
-            self.alone_s = self.dearest_s = 0.0
+            self.alone_s = self.dearest_s = self.reserved_s = 0.0
+
+    def begin(self, ticket: Ticket[P]) -> None:
+        """A row that was taken runs; what may run after it stays reserved."""
+        if ticket.then:
+            self._begun += 1
+            self.begun_s += ticket.reserved_s
+
+    def settle(self, ticket: Ticket[P]) -> None:
+        """A row that has begun gets its fate, or waits for what runs after it."""
+        if ticket.then:
+            self._begun -= 1
+            # Exactly 0, without rounding errors.
+            self.begun_s = self.begun_s - ticket.reserved_s if self._begun else 0.0
 
     def earliest(self) -> Ticket[P]:
         """The row with the earliest deadline. At least one row must wait."""
@@ -188,15 +205,15 @@ class ClassQueue(Generic[P]):
         ]
 
     def work_s(self) -> float:
-        """Predicted seconds of all rows, bucket by bucket."""
+        """Predicted seconds of all rows, bucket by bucket, and of what may run after them and after those that have begun."""
         if self._work_s is None:
-            self._work_s = sum([bucket.costs(self._prices)[0] for bucket in self._buckets.values()])
-        return self._work_s
+            self._work_s = self.reserved_s + sum([bucket.costs(self._prices)[0] for bucket in self._buckets.values()])
+        return self._work_s + self.begun_s
 
     def overhead(self) -> float:
         """Predicted work divided by the work if all batches had the best size; at least 1."""
-        best_s = sum([bucket.costs(self._prices)[1] for bucket in self._buckets.values()])
-        return max(1.0, self.work_s() / best_s) if self.rows else 1.0
+        best_s = self.reserved_s + sum([bucket.costs(self._prices)[1] for bucket in self._buckets.values()])
+        return max(1.0, (self.work_s() - self.begun_s) / best_s) if self.rows else 1.0
 
     def batch_s(self) -> float:
         """Table seconds of the most expensive batch that could be next."""
@@ -246,7 +263,8 @@ class ClassQueue(Generic[P]):
         first = self.earliest()
         group = replace(next(group for group in groups if first.length <= group.length or group is groups[-1]), first=first)
         most, _ = self.portion(group)
-        rows, _ = self.portion(group, first.deadline_at - now)
+        left_s = first.deadline_at - now - (self._prices.cost.run_s(1, first.then) if first.then else 0.0)
+        rows, _ = self.portion(group, left_s)
         return group, rows, "tight" if rows < most else "full" if rows < group.rows else "alike"
 
     def arrivals_per_s(self, group: Group[P], now: float) -> float:
@@ -294,7 +312,7 @@ class ClassQueue(Generic[P]):
         self._buckets.clear()
         self.demand = Demand()
         self.rows = 0
-        self.alone_s = self.dearest_s = 0.0
+        self.alone_s = self.dearest_s = self.reserved_s = 0.0
         self._work_s = None
 
     def _in_order(self, group: Group[P]) -> Iterable[Ticket[P]]:

@@ -94,9 +94,10 @@ class Forecast(Generic[P]):
             # Everything that waits could run before the earliest deadline, even row by row.
             return None
         room, due_s, dearest_s = self._due(queue, now)
+        begun_s = speed * queue.begun_s
         place = int(np.searchsorted(room, left_s, "right"))
         # An array of one sum; empty sums to 0 where nothing is due before.
-        wait_s = float(self._wait_s(queue, due_s[place - 1 : place].sum(keepdims=True), now).max())
+        wait_s = float(self._wait_s(queue, due_s[place - 1 : place].sum(keepdims=True) + (0.0 if place else begun_s), now).max())
         ahead_s = self.caution * wait_s
         if ahead_s + own_s + ROUNDING_S > left_s:
             message = f"{ahead_s:.3f} s of work are queued and this text needs {own_s:.3f} s; the deadline leaves {left_s:.3f} s"
@@ -122,10 +123,13 @@ class Forecast(Generic[P]):
         return bool((room - dearest_s - self._wait_s(queue, due_s - dearest_s, now)).min() < batch_s)
 
     def _due(self, queue: ClassQueue[P], now: float) -> tuple[Times, Times, Times]:
-        """For each deadline of a class, in order: seconds left, the work due by it, and the seconds of its most expensive row."""
+        """For each deadline of a class, in order: seconds left, the work due by it, and the seconds of its most expensive row.
+
+        What may run after rows that run counts as due before all others.
+        """
         deadlines, due_s, dearest_s = queue.demand.curve()
         speed = self._cost.speed
-        return deadlines - now, speed * queue.overhead() * due_s, speed * dearest_s
+        return deadlines - now, speed * (queue.begun_s + queue.overhead() * due_s), speed * dearest_s
 
     def _wait_s(self, queue: ClassQueue[P], ahead_s: Times, now: float) -> Times:
         """Seconds until ``ahead_s`` seconds of a class's work have started, with the run time that other classes get meanwhile."""
@@ -168,7 +172,7 @@ class Forecast(Generic[P]):
         """An upper bound of ``backlog_s``, as if every row ran alone. Cheaper to compute, and enough where there is time."""
         alone_s = 0.0
         for queue in self._queues:
-            alone_s += queue.alone_s
+            alone_s += queue.alone_s + queue.begun_s
         return (self._busy_s(now) + self._cost.speed * alone_s) / self.runners
 
     def _busy_s(self, now: float) -> float:

@@ -18,13 +18,15 @@ from sentiment.observability.tracing.trace import Trace
 class RowsResult:
     """The raw logits of every row of a text, in order.
 
-    The other values are those of the row that was answered last: how long it waited and ran, and the size of its batch.
+    The other values are those of the row that was answered last: how long it waited and ran, and the size of its batch. ``early``: the
+    logits are those of the row's part, which suffice.
     """
 
     logits: list[list[float]]
     queue_s: float
     run_s: float
     batch_rows: int
+    early: bool = False
 
 
 TextOutcome = RowsResult | RequestError
@@ -55,6 +57,7 @@ class RowQueue(Protocol):
         tell: Callable[[TextOutcome], None],
         priority: Priority,
         trace: Trace | None = None,
+        adaptive: bool = False,
     ) -> Pending:
         """Queue a text. ``tell`` is called once, later and in the event loop, unless the text is cancelled first.
 
@@ -64,6 +67,7 @@ class RowQueue(Protocol):
             tell: gets the outcome. An error that is not ``admitted`` is the refusal of a queue in another process.
             priority: of the first row; the others are bulk.
             trace: the request's trace, if it is sampled. It takes a limited number of rows.
+            adaptive: of a text in one row, its part is read first, and the whole only if that does not suffice (``Classifier.part_of``).
 
         Raises:
             Refused: the queue is full, or the queued work leaves too little time for the text.

@@ -23,7 +23,7 @@ Promises, checked by a simulation in tests/core/batching/test_simulation.py:
 import heapq
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Generic
 
 from sentiment.batching.class_queue import ClassQueue, Group, next_group
@@ -134,9 +134,18 @@ class Scheduler(Generic[P]):
         return self.queue_rows_max - int(self.queue_rows_max * (KEPT_FOR_INTERACTIVE if priority is Priority.BULK else 0.0))
 
     def add(
-        self, length: int, now: float, deadline_at: float, payload: P, priority: Priority = Priority.INTERACTIVE, checked: bool = False
+        self,
+        length: int,
+        now: float,
+        deadline_at: float,
+        payload: P,
+        priority: Priority = Priority.INTERACTIVE,
+        checked: bool = False,
+        then: int = 0,
     ) -> Ticket[P]:
         """Admit a row of ``length`` tokens. ``checked``: the caller has already checked the deadline, as for the windows of one text.
+
+        ``then``: the tokens that run after it, under the same ticket, unless its answer suffices: see ``finish``. Their time is reserved.
 
         Raises:
             Unavailable: the scheduler is closed, or all runners are lost.
@@ -148,17 +157,18 @@ class Scheduler(Generic[P]):
         waiting, queue = self.rows_waiting, self.queues[priority]
         if waiting >= (limit := self.rows_max(priority)):
             raise Refused(f"{waiting} rows are waiting; the limit is {limit}", self.forecast.backlog_s(now), "queue_full")
-        alone_s = self.cost.table_s(1, length)
+        alone_s = self.cost.table_s(1, length) + (self.cost.table_s(1, then) if then else 0.0)
         slack_s, own_s = deadline_at - now, self.cost.speed * alone_s
         idle = not waiting and self.forecast.idle
         if slack_s < own_s and not (checked or (idle and self.may_probe(slack_s, own_s, now))):
             raise Expired(f"the deadline leaves {shown_s(slack_s)} and this text alone needs about {own_s:.3f} s")
         self._catch_up(queue)
         ahead_s = None if idle or checked else self.forecast.check(queue, alone_s, now, deadline_at)
-        number, batched_s = next(self._numbers), self._prices.batched_s(length)
-        ticket = Ticket(length, now, deadline_at, payload, priority, number, alone_s, batched_s, slack_s < own_s, ahead_s=ahead_s)
+        number, reserved_s = next(self._numbers), self.cost.table_s(1, then) if then else 0.0
+        ticket = Ticket(length, now, deadline_at, payload, priority, number, alone_s, self._prices.batched_s(length) + reserved_s)
+        ticket.probe, ticket.ahead_s, ticket.then, ticket.reserved_s = slack_s < own_s, ahead_s, then, reserved_s
         heapq.heappush(self._by_deadline, (deadline_at, ticket.number, ticket))
-        queue.add(ticket)
+        queue.add(ticket, now)
         return ticket
 
     def may_probe(self, slack_s: float, own_s: float, now: float) -> bool:
@@ -183,8 +193,10 @@ class Scheduler(Generic[P]):
         self._compact()
         return cancelled
 
-    def finish(self, batch: Batch[P], now: float, run_s: float) -> list[Ticket[P]]:
+    def finish(self, batch: Batch[P], now: float, run_s: float, unsettled: Iterable[Ticket[P]] = ()) -> list[Ticket[P]]:
         """Record that a batch has run in ``run_s`` seconds.
+
+        ``unsettled``: those of its tickets whose answer does not suffice. What runs after them waits from now on.
 
         Returns:
             The tickets that it answers, in order. The others have another fate or get one in the next ``step``: a deadline that passed
@@ -193,7 +205,23 @@ class Scheduler(Generic[P]):
         self._ended(batch)
         self._busy_s, self._busy_at = self._recently_busy_s(now) + run_s, now
         self.cost.observe(*batch.shape, run_s, batch.wide)
-        return [ticket for ticket in batch.tickets if ticket.deadline_at > now and self._end(ticket, State.ANSWERED)]
+        for ticket in unsettled:
+            self._go_on(ticket, now)
+        settled = [ticket for ticket in batch.tickets if ticket.state is State.RUNNING and ticket.deadline_at > now]
+        return [ticket for ticket in settled if self._end(ticket, State.ANSWERED)]
+
+    def _go_on(self, ticket: Ticket[P], now: float) -> None:
+        """Let a row wait once more, for what runs after it. It keeps its place: its class, its deadline and its arrival."""
+        if ticket.state is not State.RUNNING:
+            return
+        queue = self.queues[ticket.priority]
+        queue.settle(ticket)
+        length, ticket.then, ticket.reserved_s = ticket.then, 0, 0.0
+        ticket.length, ticket.alone_s, ticket.batched_s = length, self.cost.table_s(1, length), self._prices.batched_s(length)
+        ticket.state, ticket.retrying = State.WAITING, False
+        self.rows_running -= 1
+        self._catch_up(queue)
+        queue.add(ticket, now)
 
     def fail(self, batch: Batch[P], out_of_memory: bool = False) -> list[Ticket[P]]:
         """Record that a batch failed. A row that ran alone fails and is returned; several rows are retried in halves.
@@ -328,6 +356,8 @@ class Scheduler(Generic[P]):
 
     def _take(self, queue: ClassQueue[P], group: Group[P], rows: int, now: float) -> list[Ticket[P]]:
         tickets = queue.take(group, rows)
+        for ticket in tickets:
+            queue.begin(ticket)
         # Start-time fair queueing (Goyal, Vin and Cheng 1996).
         self._last_charged_s = queue.charged_s
         queue.charge(self._table_s(tickets), now)
@@ -383,7 +413,7 @@ class Scheduler(Generic[P]):
         self.rows_running += len(tickets)
         lengths = Lengths.of([ticket.length for ticket in tickets])
         shape = self.layout.shape(lengths)
-        batch = Batch(tickets, reason, shape, *self.layout.computed(lengths), self.cost.run_s(*shape))
+        batch = Batch(tickets, reason, shape, lengths.tokens, *self.layout.computed(lengths), self.cost.run_s(*shape))
         if batch.wide:
             self._wide = batch
         self.forecast.begun(batch, now + batch.predicted_s)
@@ -401,14 +431,17 @@ class Scheduler(Generic[P]):
         return expired
 
     def _end(self, ticket: Ticket[P], fate: State) -> bool:
+        queue = self.queues[ticket.priority]
         if ticket.state is State.RUNNING:
             self.rows_running -= 1
+            queue.settle(ticket)
         elif ticket.state is not State.WAITING:
             return False
         elif ticket.retrying:
             self._retries.left()
+            queue.settle(ticket)
         else:
-            self.queues[ticket.priority].remove(ticket)
+            queue.remove(ticket)
         ticket.state = fate
         if fate in (State.ANSWERED, State.EXPIRED):
             self.forecast.record_outcome(ticket, fate is State.ANSWERED)

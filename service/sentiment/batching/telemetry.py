@@ -47,7 +47,7 @@ class BatchTelemetry:
         traced = _traced(batch) if self._tracer is not None else []
         if self._tracer is not None and traced:
             self._trace_ran(self._tracer, batch, traced, runner, ran)
-        rows, real = len(batch.tickets), sum(ticket.length for ticket in batch.tickets)
+        rows, real = len(batch.tickets), batch.own_tokens
         metrics.batch_rows(rows)
         metrics.batch_tokens(ran.tokens)
         metrics.real_tokens(real)
@@ -131,7 +131,7 @@ class BatchTelemetry:
             "sentiment.model": self._metrics.model,
             "sentiment.runner": runner,
             "sentiment.batch.rows": len(batch.tickets),
-            "sentiment.batch.tokens": sum(ticket.length for ticket in batch.tickets),
+            "sentiment.batch.tokens": batch.own_tokens,
             "sentiment.batch.reason": batch.reason,
         }
 

@@ -42,12 +42,17 @@ class Waiting:
     """A queued row of a text. ``logits``: its answer, once its batch has run.
 
     ``trace`` is the request's trace, if it is sampled. ``batch`` is then the place in that trace of the last batch that took the row.
+    ``adaptive``: a part of it may suffice. ``whole``: what is read next, if ``row`` is a part whose answer does not suffice. ``ran_s``:
+    seconds that the part has run.
     """
 
     row: Row
     text: Text
     trace: Trace | None
     batch: Place | None = None
+    adaptive: bool = False
+    whole: Row | None = None
+    ran_s: float = 0.0
     logits: list[float] = field(init=False, repr=False)
 
 

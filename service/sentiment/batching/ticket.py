@@ -42,7 +42,7 @@ class Ticket(Generic[P]):
     payload: P
     priority: Priority
     number: int
-    # Table seconds of the row alone, and as part of a batch of the best size.
+    # Table seconds of the row alone, and as part of a batch of the best size; with all that may follow.
     alone_s: float
     batched_s: float
     # Admitted by an idle server although the cost table says that it cannot finish in time, so that the table can be corrected.
@@ -52,6 +52,9 @@ class Ticket(Generic[P]):
     # Predicted wait in seconds when the row was admitted; None where no prediction was needed.
     ahead_s: float | None = None
     retrying: bool = False
+    # The length of what runs after it, unless its answer suffices; 0: nothing. Those seconds of ``batched_s`` are reserved for it.
+    then: int = 0
+    reserved_s: float = 0.0
 
     def hopeless(self, now: float, speed: float) -> bool:
         """Whether it would miss its deadline even alone and started now. ``speed``: see CostTable.speed."""
@@ -69,8 +72,9 @@ class Batch(Generic[P]):
 
     tickets: list[Ticket[P]]
     reason: str
-    # The shape of equal rows with the same cost.
+    # The shape of equal rows with the same cost; and the tokens of its rows.
     shape: Shape
+    own_tokens: int
     # Computed tokens, and the sum of squared lengths, both including padding.
     tokens: int
     squares: int

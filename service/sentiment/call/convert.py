@@ -11,6 +11,7 @@ from sentiment.call.status import set_seconds, status_of
 from sentiment.errors import InvalidInput, NotBuilt
 from sentiment.explain.methods.registry import REGISTRY
 from sentiment.model.classifier import Classifier, Parts
+from sentiment.model.effort import ADAPTIVE, FULL, EffortSpec
 from sentiment.model.scores import Scored
 from sentiment.model.trust import MethodTrust
 from sentiment.model.words import Span
@@ -31,6 +32,8 @@ PRIORITIES = {
     pb.PRIORITY_INTERACTIVE: Priority.INTERACTIVE,
     pb.PRIORITY_BULK: Priority.BULK,
 }
+# None: the server's default.
+EFFORTS = {pb.EFFORT_UNSPECIFIED: None, pb.EFFORT_FULL: FULL, pb.EFFORT_ADAPTIVE: ADAPTIVE}
 METHOD_KINDS = {
     "attribution": pb.METHOD_KIND_ATTRIBUTION,
     "attention": pb.METHOD_KIND_ATTENTION,
@@ -46,10 +49,13 @@ class Options:
     truncation: str | None
     priority: Priority
     sentences: bool
+    adaptive: bool
 
 
-def check_options(options: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.StreamOptions, priority: Priority, field: str = "") -> Options:
-    """Check the options of a request. ``priority`` is the default, ``field`` a prefix for field names in errors.
+def check_options(
+    options: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.StreamOptions, priority: Priority, effort: str, field: str = ""
+) -> Options:
+    """Check the options of a request. ``priority`` and ``effort`` are the defaults, ``field`` a prefix for field names in errors.
 
     Raises:
         InvalidInput: an enum has an unknown value.
@@ -59,9 +65,12 @@ def check_options(options: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.Str
         raise InvalidInput(field + "truncation", f"must be 0 to {max(TRUNCATIONS)}, got {options.truncation}")
     if options.priority not in PRIORITIES:
         raise InvalidInput(field + "priority", f"must be 0 to {max(PRIORITIES)}, got {options.priority}")
+    if options.effort not in EFFORTS:
+        raise InvalidInput(field + "effort", f"must be 0 to {max(EFFORTS)}, got {options.effort}")
     if options.HasField("explain") and not isinstance(options, pb.ClassifyRequest):
         raise NotBuilt("only Classify and Explain explain, one text per call; leave explain unset")
-    return Options(TRUNCATIONS[options.truncation], PRIORITIES[options.priority] or priority, options.sentences)
+    adaptive = (EFFORTS[options.effort] or effort) == ADAPTIVE
+    return Options(TRUNCATIONS[options.truncation], PRIORITIES[options.priority] or priority, options.sentences, adaptive)
 
 
 def query_of(item: pb.ClassifyRequest | pb.Item, options: Options, call: Call, index: int = 0, field: str = "text") -> Query:
@@ -78,6 +87,7 @@ def query_of(item: pb.ClassifyRequest | pb.Item, options: Options, call: Call, i
         index,
         sentences=options.sentences,
         targets=tuple(item.targets),
+        adaptive=options.adaptive,
     )
 
 
@@ -140,6 +150,8 @@ def set_response(response: pb.ClassifyResponse, answer: Answer, served: Answerin
         prediction.mixed = True
     if answer.language_suspect:
         response.language_suspect = True
+    if answer.early:
+        response.early = True
     for message, score in zip(prediction.scores, scored.scores, strict=True):
         message.score = score
     if answer.parts is not None:
@@ -223,7 +235,13 @@ def model_of(served: Answering, is_default: bool, limits: pb.Limits, methods: Se
         explanation_study=None if measured is None else message_of(pb.ExplanationStudy, measured, dataset=measured.studied),
         targets=manifest.targets is not None,
         mixed=manifest.mixed is not None,
+        adaptive=None if manifest.effort is None else _adaptive_of(manifest.effort),
     )
+
+
+def _adaptive_of(effort: EffortSpec) -> pb.AdaptiveEffort:
+    proven = [message_of(pb.EffortBound, found, domain=domain) for domain, found in effort.proven.items()]
+    return message_of(pb.AdaptiveEffort, effort, proven=proven)
 
 
 def _trust_of(found: MethodTrust, operators: Sequence[str]) -> pb.MethodTrust:

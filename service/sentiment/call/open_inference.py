@@ -13,6 +13,7 @@ from sentiment.call.calls import OK, Calls, Method
 from sentiment.call.servicer import ServiceLimits, keep_few_interactive
 from sentiment.errors import ModelNotFound, RequestError, Unavailable
 from sentiment.lifecycle.registry import Models
+from sentiment.model.effort import ADAPTIVE
 from sentiment.oip import inference_pb2 as oip
 from sentiment.pipeline.answer import Answer
 from sentiment.pipeline.queries import Query
@@ -94,9 +95,13 @@ class InferenceService:
         names = tensors.requested_of(request, manifest.labels)
         texts = tensors.texts_of(request, self._limits.batch_items_max)
         priority = parameters.priority or (Priority.INTERACTIVE if len(texts) == 1 else Priority.BULK)
+        # The protocol has no field for it.
+        adaptive = self._limits.effort == ADAPTIVE
         queries = [
-            Query(text, None, parameters.truncation, tensors.text_field(index), priority, call.trace_of(index), call, index)
-            for index, text in enumerate(texts)
+            Query(
+                text, None, parameters.truncation, tensors.text_field(place), priority, call.trace_of(place), call, place, adaptive=adaptive
+            )
+            for place, text in enumerate(texts)
         ]
         if len(queries) > 1:
             keep_few_interactive(queries, self._limits.interactive_items_max)

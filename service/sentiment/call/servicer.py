@@ -46,6 +46,8 @@ class ServiceLimits:
     interactive_items_max: int
     sentences_max: int
     targets_max: int
+    # Of calls that name none. Not stated either.
+    effort: str
 
 
 class SentimentService:
@@ -80,8 +82,10 @@ class SentimentService:
     async def classify(self, request: pb.ClassifyRequest, call: Call) -> pb.ClassifyResponse:
         """Classify one text, and explain the answer if the request asks for it."""
         served = call.served = self.models.find(request.model)
-        query = convert.query_of(request, convert.check_options(request, Priority.INTERACTIVE), call)
+        query = convert.query_of(request, convert.check_options(request, Priority.INTERACTIVE, self.limits.effort), call)
         explaining = _explaining(served) if request.HasField("explain") else None
+        # An explanation is of the reading in full.
+        query.adaptive &= explaining is None
         explanation = explanation_request(request, explaining.limits.classify_bytes_max) if explaining is not None else None
         served.metrics.stage["receive"](call.elapsed_s())
         call.texts[OK] = 1
@@ -98,7 +102,7 @@ class SentimentService:
         """Classify many texts. The call fails as a whole only if the model, an option or the number of items is wrong."""
         served = call.served = self.models.find(request.model)
         with served.users:
-            options = convert.check_options(request, Priority.BULK)
+            options = convert.check_options(request, Priority.BULK, self.limits.effort)
             count, limit = len(request.items), self.limits.batch_items_max
             if not 1 <= count <= limit:
                 raise InvalidInput("items", f"must have 1 to {limit} items, got {count}")

@@ -11,7 +11,7 @@ from sentiment.files.tables import Columns
 
 PAIR = "text_pair"
 # Keys of the object that are always the answer's, and those of sentences and targets.
-RESULT = ("label", "score", "scores", "abstain", "mixed", "model", "tokens", "truncated", "language_suspect", "error")
+RESULT = ("label", "score", "scores", "abstain", "mixed", "model", "tokens", "truncated", "language_suspect", "early", "error")
 SENTENCES, TARGETS = ("sentences", "sentences_total"), ("targets",)
 # The code of a row that cannot be read, beside those of gRPC.
 UNREADABLE = "UNREADABLE"
@@ -131,7 +131,7 @@ def table_columns(answers: Iterable[Mapping[str, Any]], columns: Iterable[str], 
     first = {TEXT: str, **({PAIR: str} if names.pair else {})}
     parts = ({"sentences": str, "sentences_total": int} if names.sentences else {}) | ({"targets": str} if names.targets else {})
     last = {"label": str, "score": float, "abstain": bool, "mixed": bool, **scores, "tokens": int, "truncated": bool,
-            "language_suspect": bool, **parts, "model": str, "model_digest": str, "error": str}  # fmt: skip
+            "language_suspect": bool, "early": bool, **parts, "model": str, "model_digest": str, "error": str}  # fmt: skip
     kept: dict[str, type | None] = dict.fromkeys(columns)
     for answer in answers:
         kept.update(dict.fromkeys(name for name in answer if name not in names.of_answer))

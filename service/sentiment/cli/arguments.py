@@ -108,6 +108,16 @@ def add_parts(parser: Any) -> None:  # Any: as above
     )
 
 
+def add_effort(parser: Any) -> None:  # Any: as above
+    """Add the argument that chooses how much of a text is computed."""
+    parser.add_argument(
+        "--effort",
+        default="",
+        choices=("full", "adaptive"),
+        help="adaptive: read a part of a long text first, and the whole only if that does not suffice (default: the server's, or full)",
+    )
+
+
 def add_model(parser: Any, said: str) -> None:  # Any: as above
     """Add the arguments that choose a model in this process, and how it reads long texts. ``said``: the help of --model."""
     parser.add_argument("--model", default="", metavar="NAME[/VERSION]", help=said)

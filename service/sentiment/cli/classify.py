@@ -58,7 +58,7 @@ def classify(job: argparse.Namespace) -> int:
         asked = (names.asked(row) for row in source)
         if output:
             options = {"column": job.reading.column, "pair": job.pair, "drop": job.drop, "truncation": job.truncation}
-            parts = {"sentences": job.sentences, "targets": job.targets}
+            parts = {"sentences": job.sentences, "targets": job.targets, "effort": job.effort}
             options |= {name: value if isinstance(value, str | bool) else list(value) for name, value in parts.items() if value}
             output.begin({**options, "model digest": model.id.digest}, job.restart)
             _skip_done(output, asked, source, failed, names)
@@ -198,7 +198,9 @@ def _answers(rows: Iterator[Asked], source: _Source, answerer: "Client | Local",
         more = False
 
     while more:
-        results = answerer.classify_all(block(), model=job.model, truncation=job.truncation, sentences=job.sentences, timeout_s=job.timeout)
+        results = answerer.classify_all(
+            block(), model=job.model, truncation=job.truncation, sentences=job.sentences, effort=job.effort, timeout_s=job.timeout
+        )
         for result in results:
             if isinstance(result, CallFailed) and result.code is grpc.StatusCode.UNAVAILABLE:
                 raise result

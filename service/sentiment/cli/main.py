@@ -13,6 +13,7 @@ from typing import Any
 from sentiment.cli.arguments import (
     add_command,
     add_credentials,
+    add_effort,
     add_option,
     add_parts,
     add_reading,
@@ -94,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     classify.add_argument("--restart", action="store_true", help="start an interrupted output over instead of continuing it")
     classify.add_argument("--json", action="store_true", help="print one JSON object per line")
+    add_effort(classify)
     _add_call(classify, ("", "refuse", "head", "head_tail", "windows"))
 
     described = "Show which words moved the answer, and whether the explanation can be trusted."

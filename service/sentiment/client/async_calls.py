@@ -66,6 +66,7 @@ class AsyncCalls:
         truncation: str = "",
         priority: str = "",
         sentences: bool = False,
+        effort: str = "",
         targets: Targets = (),
         explain: ExplainOptions | None = None,
         request_id: str = "",
@@ -83,6 +84,7 @@ class AsyncCalls:
         truncation: str = "",
         priority: str = "",
         sentences: bool = False,
+        effort: str = "",
         targets: Targets = (),
         timeout_s: float | None = None,
         progress: bool | None = None,
@@ -97,6 +99,7 @@ class AsyncCalls:
         truncation: str = "",
         priority: str = "",
         sentences: bool = False,
+        effort: str = "",
         targets: Targets = (),
         explain: ExplainOptions | None = None,
         request_id: str = "",
@@ -125,6 +128,8 @@ class AsyncCalls:
             truncation: refuse, head, head_tail or windows. Empty: the model's default.
             priority: interactive or bulk. Empty: interactive for one text, bulk for many.
             sentences: answer each sentence too (``Classification.sentences``), at the cost of as many short texts.
+            effort: adaptive reads a part of a long text first, and the whole only if that does not suffice; full reads all. Empty: the
+                server's default.
             targets: answer the sentiment towards each of these too (``Classification.targets``), such as ``["battery", "service"]``. For
                 many texts also a column with a list for each. The model must have ``Model.targets``.
             explain: for one text: explanation to add to the answer, which must fit one message (``explain`` has no such limit).
@@ -142,7 +147,7 @@ class AsyncCalls:
         """
         if timeout_s is None:
             timeout_s = CALL_TIMEOUT_S if not isinstance(text, str) else EXPLAIN_TIMEOUT_S if explain else self._timeout_s
-        options = requests.Options(model, truncation, priority, sentences, request_id, timeout_s, SENT_MAX, progress)
+        options = requests.Options(model, truncation, priority, sentences, effort, request_id, timeout_s, SENT_MAX, progress)
         self._check(options)
         if isinstance(text, str):
             return await self._one(requests.single(text, text_pair, targets)[0], options, explain)
@@ -252,6 +257,7 @@ class AsyncCalls:
         truncation: str = "",
         priority: str = "",
         sentences: bool = False,
+        effort: str = "",
         targets: Targets = (),
         request_id: str = "",
         timeout_s: float | None = None,
@@ -268,7 +274,7 @@ class AsyncCalls:
             CallFailed: the whole call failed.
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        options = requests.Options(model, truncation, priority, sentences, request_id, timeout_s)
+        options = requests.Options(model, truncation, priority, sentences, effort, request_id, timeout_s)
         self._check(options)
         return await self._batch(Column(texts, targets=targets), options)
 
@@ -280,6 +286,7 @@ class AsyncCalls:
         truncation: str = "",
         priority: str = "",
         sentences: bool = False,
+        effort: str = "",
         targets: Targets = (),
         timeout_s: float = CALL_TIMEOUT_S,
         attempts_max: int = SENT_MAX,
@@ -302,7 +309,7 @@ class AsyncCalls:
             TypeError: as in ``classify``.
         """
         column = AsyncColumn(texts, targets=targets)
-        options = requests.Options(model, truncation, priority, sentences, "", timeout_s, attempts_max, progress)
+        options = requests.Options(model, truncation, priority, sentences, effort, "", timeout_s, attempts_max, progress)
         self._check(options)
         return self._each(column, options)
 

@@ -26,11 +26,11 @@ SCORE = "score_"
 ROWS_SHOWN = 10
 # The types of columns; those of other names are scores.
 STRINGS = ("text", "target", "label", "error")
-BOOLEANS = ("named", "abstain", "mixed", "truncated", "language_suspect")
+BOOLEANS = ("named", "abstain", "mixed", "truncated", "language_suspect", "early")
 INTEGERS = ("place", "start", "end", "tokens")
 KINDS: Mapping[str, type] = dict.fromkeys(STRINGS, str) | dict.fromkeys(BOOLEANS, bool) | dict.fromkeys(INTEGERS, int)
 # Columns that a notebook shows only if a row has something in them.
-SELDOM = ("mixed", "language_suspect", "error")
+SELDOM = ("mixed", "language_suspect", "early", "error")
 
 Columns = dict[str, list[Any]]  # each has values of its own kind
 
@@ -211,7 +211,8 @@ class Results(Sequence["Result"]):
         return self._parts("target", found, ("target", "named", "start", "end"), ("tokens",))
 
     def to_dict(self) -> Columns:
-        """The columns as lists: label, score, abstain, mixed, ``score_LABEL`` for each label, tokens, truncated, language_suspect, error.
+        """The columns as lists: label, score, abstain, mixed, ``score_LABEL`` for each label, tokens, truncated, language_suspect, early,
+        error.
 
         A text without an answer has an error, which begins with its status code, and None elsewhere. Sentences and targets have tables of
         their own: ``sentences`` and ``targets``.
@@ -221,7 +222,7 @@ class Results(Sequence["Result"]):
         """
         answers = [None if isinstance(result, SentimentError) else result for result in self._results]
         errors = [str(result) if isinstance(result, SentimentError) else None for result in self._results]
-        return self._columns(answers, (), ("tokens", "truncated", "language_suspect")) | {"error": errors}
+        return self._columns(answers, (), ("tokens", "truncated", "language_suspect", "early")) | {"error": errors}
 
     def to_pandas(self) -> "pd.DataFrame":
         """A pandas DataFrame with the columns of ``to_dict`` and the index of the Series that the texts come from.

@@ -23,6 +23,7 @@ TRUNCATIONS = {
 # As servers keep them.
 REQUEST_ID_MAX = 128
 _PLACE = re.compile(r"^items\[\d+\]\.")
+EFFORTS = {"": pb.EFFORT_UNSPECIFIED, "full": pb.EFFORT_FULL, "adaptive": pb.EFFORT_ADAPTIVE}
 PRIORITIES = {"": pb.PRIORITY_UNSPECIFIED, "interactive": pb.PRIORITY_INTERACTIVE, "bulk": pb.PRIORITY_BULK}
 
 
@@ -32,13 +33,15 @@ class Options:
 
     Raises:
         ValueError: truncation is not refuse, head, head_tail, windows or empty (the model's default), priority is not interactive,
-            bulk or empty (the call's default), or the server would not keep the id.
+            bulk or empty (the call's default), effort is not full, adaptive or empty (the server's default), or the server would not
+            keep the id.
     """
 
     model: str = ""
     truncation: str = ""
     priority: str = ""
     sentences: bool = False
+    effort: str = ""
     request_id: str = ""
     timeout_s: float = CALL_TIMEOUT_S
     attempts_max: int = 1
@@ -50,6 +53,8 @@ class Options:
             raise ValueError(f"truncation must be one of {known}, or empty for the model's default, got {self.truncation!r}")
         if self.priority not in PRIORITIES:
             raise ValueError(f"priority must be interactive, bulk, or empty for the call's default, got {self.priority!r}")
+        if self.effort not in EFFORTS:
+            raise ValueError(f"effort must be full, adaptive, or empty for the server's default, got {self.effort!r}")
         headers(self.request_id)
 
     def write(self, message: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.StreamOptions) -> None:
@@ -58,6 +63,7 @@ class Options:
         message.truncation = TRUNCATIONS[self.truncation]
         message.priority = PRIORITIES[self.priority]
         message.sentences = self.sentences
+        message.effort = EFFORTS[self.effort]
 
 
 def item_of(text: Item) -> pb.Item:

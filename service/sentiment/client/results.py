@@ -29,7 +29,13 @@ REQUEST_ID = "x-request-id"
 _FRAME = "width: 12em; border: 1px solid; opacity: 0.7"
 _BAR = "height: 0.6em; background: currentColor"
 # What is true of few answers, in the words of a page.
-_MARKS = {"truncated": "cut to fit", "abstain": "undecided", "mixed": "mixed", "language_suspect": "another language?"}
+_MARKS = {
+    "truncated": "cut to fit",
+    "abstain": "undecided",
+    "mixed": "mixed",
+    "language_suspect": "another language?",
+    "early": "read in part",
+}
 # Sentences that a repr shows.
 SENTENCES_SHOWN = 3
 # Servers count no further: this many or more.
@@ -150,6 +156,7 @@ class Classification(Prediction):
         mixed: the text has both positive and negative sentiment, whatever the label.
         explanation: set if it was requested.
         language_suspect: the text seems to be in another language or script than the model's. Its answer is a guess.
+        early: a part of the text sufficed, which effort adaptive allows; ``tokens`` are those of the part.
         sentences: the answers to its first sentences, in order, if they were requested.
         sentences_total: how many sentences it has, those without an answer included; 1,024: that many or more; 0 unless they were
             requested.
@@ -162,6 +169,7 @@ class Classification(Prediction):
     timing: Timing
     explanation: Explanation | None = None
     language_suspect: bool = False
+    early: bool = False
     sentences: tuple[Sentence, ...] = ()
     sentences_total: int = 0
     targets: Mapping[str, TargetAnswer] = field(default_factory=lambda: _NO_TARGETS)
@@ -203,6 +211,7 @@ class Classification(Prediction):
             "tokens": self.tokens,
             "truncated": self.truncated,
             "language_suspect": self.language_suspect,
+            "early": self.early,
         }
         if self.sentences_total:
             found |= {"sentences": [one.to_json() for one in self.sentences], "sentences_total": self.sentences_total}
@@ -312,6 +321,7 @@ def classification_of(response: pb.ClassifyResponse, text: str) -> Classificatio
         truncated=response.truncated,
         timing=Timing(seconds(timing.total), seconds(timing.tokenize), seconds(timing.queue), seconds(timing.run), timing.batch_rows),
         language_suspect=response.language_suspect,
+        early=response.early,
         sentences=tuple(_sentence(one, text) for one in response.sentences),
         sentences_total=response.sentences_total,
         targets=MappingProxyType({one.target: one for one in map(_target, response.targets)}) if response.targets else _NO_TARGETS,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sentiment.errors import BadBundle, BadSettings, CannotServe, ModelNotFound, Unavailable, Unsupported
+from sentiment.lifecycle.effort_audit import audit
 from sentiment.lifecycle.hidden_drift import HiddenDrift
 from sentiment.lifecycle.loading import Loaded
 from sentiment.lifecycle.registry import Models
@@ -96,12 +97,10 @@ class Lifecycle:
         self.shadow: Shadow | None = None
         self.hidden_drift: HiddenDrift | None = None
         self._sampling: Sampling | None = None
-        if settings.shadow_share or settings.hidden_drift_share:
-            self._sampling = Sampling(lambda: settings.explain_share if self.busy() else 1.0)
-        if self._sampling is not None and settings.shadow_share:
-            self.shadow = Shadow(models, metrics, self._sampling, settings.shadow_share, settings.text_bytes_max)
-        if self._sampling is not None and settings.hidden_drift_share:
-            self.hidden_drift = HiddenDrift(models, self._sampling, settings.hidden_drift_share, settings.text_bytes_max)
+        if settings.shadow_share:
+            self.shadow = Shadow(models, metrics, self._samples(), settings.shadow_share, settings.text_bytes_max)
+        if settings.hidden_drift_share:
+            self.hidden_drift = HiddenDrift(models, self._samples(), settings.hidden_drift_share, settings.text_bytes_max)
 
     @property
     def running(self) -> list[RunningModel]:
@@ -345,7 +344,16 @@ class Lifecycle:
                 runner.close(0.0)
             raise
         running.samples = [samples.sample for samples in (self.shadow, self.hidden_drift) if samples is not None]
+        settings = self._settings
+        if settings.effort_audit_share and running.classifier.manifest.effort is not None:
+            running.end_audit = audit(running, self._samples(), settings.effort_audit_share, settings.effort_fallback)
         return running
+
+    def _samples(self) -> Sampling:
+        """What reads texts once more; its threads begin when something needs it."""
+        if self._sampling is None:
+            self._sampling = Sampling(lambda: self._settings.explain_share if self.busy() else 1.0)
+        return self._sampling
 
     async def _use(self, running: RunningModel) -> None:
         replaced = self._models.use(running.id)
@@ -386,6 +394,7 @@ class Lifecycle:
     def _withdraw(self, running: RunningModel) -> None:
         """Send a model no more requests."""
         self._models.move(running.id, Event.WITHDRAWN)
+        running.end_audit()
         for samples in (self.shadow, self.hidden_drift):
             if samples is not None:
                 samples.withdraw(running)

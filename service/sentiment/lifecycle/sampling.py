@@ -1,4 +1,4 @@
-"""Answered texts that are read once more for what no caller waits for: shadow scoring, and the drift of hidden states.
+"""Answered texts that are read once more for what no caller waits for: shadow scoring, drift of hidden states, audits of effort.
 
 Live calls must not notice. So these texts enter no model's queue: they would delay its calls, its cost table would learn from runs that
 wait for a core, and its backlog would count for autoscaling. They wait in a queue of their own, behind one thread that rests as
@@ -58,8 +58,8 @@ class Purpose(ABC, Generic[Found]):
         self.failure_logged = False
         self.over = False
 
-    def read(self, query: Query) -> Reading:
-        """The tokens of a text.
+    def read(self, query: Query, _answered: Any) -> Reading:
+        """The tokens of a text. ``_answered``: what came with it.
 
         Raises:
             RequestError: the classifier refuses the text.
@@ -169,7 +169,7 @@ class Sampling:
         # The texts that wait when a version is unloaded are not worth tokenizing.
         if purpose.over:
             raise Over
-        reading = purpose.read(text.query)
+        reading = purpose.read(text.query, text.answered)
         self._current = purpose, stop
         try:
             return purpose.work(reading, stop, execute)

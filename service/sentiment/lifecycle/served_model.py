@@ -95,6 +95,8 @@ class RunningModel(Served):
         limits = TextLimits(settings.text_bytes_max, settings.sentences_max, settings.targets_max)
         super().__init__(classifier, batcher, counted, limits, settings.call_rows_max, explaining, journal)
         self.loaded = loaded
+        # Ends the audits of adaptive effort, if there are any.
+        self.end_audit: Callable[[], None] = lambda: None
         self._cache = Path(settings.cache_dir) if settings.cache_dir else None
 
     @property

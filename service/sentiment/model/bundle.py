@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from sentiment.errors import BadBundle
+from sentiment.model.effort import EffortSpec
 from sentiment.model.execute import Execute, here, result_of
 from sentiment.model.scores import COMBINATIONS, NEUTRAL
+from sentiment.model.section import Section
 from sentiment.model.shown import Shown
 from sentiment.model.trust import ExplanationsMeasured
 from sentiment.observability.drift import Signal
@@ -47,12 +49,7 @@ BUNDLES_GROUP = "sentiment.bundles"
 CHECKOUT_BUNDLES = Path(__file__).resolve().parents[3] / "models" / "bundles"
 
 
-class _Part(BaseModel):
-    # Manifests of later releases may have more fields; unknown ones are ignored.
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False, protected_namespaces=())
-
-
-class GraphSpec(_Part):
+class GraphSpec(Section):
     """One ONNX graph of a bundle."""
 
     file: str
@@ -69,21 +66,21 @@ class GraphSpec(_Part):
     pairs_fit: bool | None = None
 
 
-class Graphs(_Part):
+class Graphs(Section):
     """The graphs by use. The first one of ``classify`` that passes the golden set is served."""
 
     classify: tuple[GraphSpec, ...] = Field(min_length=1, strict=False)
     explain: GraphSpec | None = None
 
 
-class Calibration(_Part):
+class Calibration(Section):
     """How logits become probabilities: softmax(logits / temperature)."""
 
     temperature: float = Field(gt=0)
     abstain_below: float = Field(ge=0, le=1)
 
 
-class HeadTail(_Part):
+class HeadTail(Section):
     """Truncation head_tail of a text longer than a row: its first ``head`` tokens, and as many of its last tokens as still fit."""
 
     head: int = Field(ge=1)
@@ -94,7 +91,7 @@ class HeadTail(_Part):
         return cls(head=max(1, max_tokens // 4))
 
 
-class WindowsSpec(_Part):
+class WindowsSpec(Section):
     """Truncation windows of a text longer than a row. In the manifest, not in a setting: the same digest means the same answers."""
 
     # Tokens of a window, special tokens included.
@@ -116,7 +113,7 @@ class WindowsSpec(_Part):
         return cls(size=max_tokens, stride=max_tokens // 2, combine="most_confident")
 
 
-class Mixed(_Part):
+class Mixed(Section):
     """Each row has one more logit, after those of the labels: that the text has both positive and negative sentiment.
 
     Its probability is its share in the softmax of all logits; from ``at`` on the text is mixed.
@@ -125,14 +122,14 @@ class Mixed(_Part):
     at: float = Field(ge=0, le=1)
 
 
-class TargetsSpec(_Part):
+class TargetsSpec(Section):
     """The model reads pairs of a part of a text and a target, and answers the sentiment towards the target."""
 
     # Of a row, special tokens included.
     tokens: int = Field(ge=16)
 
 
-class Golden(_Part):
+class Golden(Section):
     """A text with its known answer. ``logits`` are raw, one per label, and that of ``mixed`` if the manifest has it."""
 
     text: str
@@ -141,7 +138,7 @@ class Golden(_Part):
     logits: tuple[float, ...] = Field(strict=False)
 
 
-class Expected(_Part):
+class Expected(Section):
     """Answers of the served graph that do not abstain, on one data set: how many, the share that is right, and the expected one."""
 
     rows: int
@@ -150,7 +147,7 @@ class Expected(_Part):
     expected_accuracy: float = Field(ge=0, le=1)
 
 
-class Measured(_Part):
+class Measured(Section):
     """Accuracy of the served graph on one data set, measured by the bundle's maker.
 
     ``accuracy``, ``macro_f1`` and ``ece`` are of the likeliest of ``labels``: those of the set, in the model's order; empty for all of the
@@ -167,7 +164,7 @@ class Measured(_Part):
     without_abstentions: Expected | None = None
 
 
-class Histogram(_Part):
+class Histogram(Section):
     """Texts by a number: up to each edge, and above the last one."""
 
     # The longest of a reference has 13. Each bin is a series of metrics.
@@ -185,7 +182,7 @@ class Histogram(_Part):
 PROJECTIONS = 8
 
 
-class HiddenStates(_Part):
+class HiddenStates(Section):
     """Texts by projections of their mean hidden state after a layer: see ``sentiment.explain.engine.projections``."""
 
     layer: int = Field(ge=1)
@@ -202,7 +199,7 @@ class HiddenStates(_Part):
         return {f"hidden_{number}": one for number, one in enumerate(self.projections, 1)}
 
 
-class Reference(_Part):
+class Reference(Section):
     """How many texts of a set, such as those of a day, have each answer and form. The server compares its own texts with them.
 
     ``score``: probability of the winning label. ``tokens``: tokens read, special ones included. ``unknown``: share of these that are not in
@@ -212,7 +209,7 @@ class Reference(_Part):
 
     texts: int = Field(ge=1)
     # SHA-256 of the files that hold the texts, by name.
-    files: dict[Shown, str] = {}
+    files: dict[Shown, str] = Field({})
     # By winning label, in any order.
     label: dict[str, Annotated[int, Field(ge=0)]]
     abstained: int = Field(ge=0)
@@ -245,14 +242,14 @@ class Reference(_Part):
         return self
 
 
-class FileSpec(_Part):
+class FileSpec(Section):
     """The expected digest and size of a file."""
 
     sha256: str
     bytes: int
 
 
-class Manifest(_Part):
+class Manifest(Section):
     """manifest.json, format 1."""
 
     format: int = Field(ge=1, le=1)
@@ -272,8 +269,10 @@ class Manifest(_Part):
     # None: no output for it, and no pairs of a text and a target.
     mixed: Mixed | None = None
     targets: TargetsSpec | None = None
+    # None: all of every text is read.
+    effort: EffortSpec | None = None
     golden: tuple[Golden, ...] = Field(min_length=1, strict=False)
-    accuracy: dict[Shown, Measured] = {}
+    accuracy: dict[Shown, Measured] = Field({})
     # None: not measured.
     explanations: ExplanationsMeasured | None = None
     # By name. Empty: the server does not tell drift.
@@ -320,6 +319,8 @@ class Manifest(_Part):
             raise ValueError(f"targets.tokens must be at most max_tokens ({self.max_tokens}), got {self.targets.tokens}")
         if self.head_tail and self.head_tail.head >= self.max_tokens:
             raise ValueError(f"head_tail.head must be less than max_tokens ({self.max_tokens}), got {self.head_tail.head}")
+        if self.effort:
+            self.effort.check(self.max_tokens)
         if self.windows and not self.windows.stride < self.windows.size <= self.max_tokens:
             raise ValueError(
                 f"windows.stride must be less than windows.size, and windows.size at most max_tokens ({self.max_tokens}); got stride "

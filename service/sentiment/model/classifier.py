@@ -10,6 +10,7 @@ import numpy as np
 
 from sentiment.errors import BadBundle
 from sentiment.model.bundle import Bundle, Golden, GraphSpec, HeadTail, Manifest, WindowsSpec, load_bundle
+from sentiment.model.effort import EffortSpec, log_odds_of
 from sentiment.model.execute import Execute, here, result_of
 from sentiment.model.parts import Parted, Reading, Sentence, Target
 from sentiment.model.scores import Scored, contrary, score, score_windows, unnamed
@@ -51,6 +52,15 @@ class Classifier:
         """Lay rows out for the session."""
         return self.session.feeds(rows, self.tokenizer.pad_id, self.manifest.padding_side == "left")
 
+    def part_of(self, row: Row) -> Row | None:
+        """What adaptive effort reads first of a text that is in this row; None: all of it."""
+        return part_of(row, self.manifest.effort)
+
+    def suffices(self, logits: Sequence[float]) -> bool:
+        """Whether the answer to the part of a text makes reading the whole unnecessary. Not if a logit is NaN."""
+        manifest = self.manifest
+        return manifest.effort is not None and log_odds_of(logits, len(manifest.labels)) >= manifest.effort.log_odds
+
     def run(self, rows: Sequence[Row]) -> list[list[float]]:
         """Pad, run and return the raw logits of each row, in order."""
         logits: list[list[float]] = self.session.run(self.feeds(rows))[: len(rows)].tolist()
@@ -85,6 +95,11 @@ class Classifier:
     def _unnamed(self) -> Scored:
         assert self.manifest.neutral is not None, "a model for targets has this label"
         return unnamed(self.manifest.labels, self.manifest.neutral)
+
+
+def part_of(row: Row, effort: EffortSpec | None) -> Row | None:
+    """What a rule of adaptive effort reads first of a text that is in this row; None: all of it."""
+    return row.part(effort.head, effort.tail) if effort is not None and row.tokens >= effort.tokens_min else None
 
 
 def load_classifier(path: Path, precision: str | None = None, execute: Execute = here) -> Classifier:

@@ -60,6 +60,11 @@ class Row:
         """Itself: a text in one row is read as other texts are in several."""
         return (self,)
 
+    def part(self, head: int, tail: int) -> "Row":
+        """Its first ``head`` and last ``tail`` tokens, of more."""
+        types = None if self.type_ids is None else [*self.type_ids[:head], *self.type_ids[-tail:]]
+        return Row([*self.ids[:head], *self.ids[-tail:]], types, self.truncated)
+
 
 @dataclass(frozen=True, slots=True)
 class Windows:

@@ -2,8 +2,9 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from sentiment.model.section import Section
 from sentiment.model.shown import Shown
 
 # Limits of a manifest: explanation methods, and ways of erasing words.
@@ -15,12 +16,7 @@ _Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 _Change = Annotated[float, Field(ge=-1, le=1)]
 
 
-class _Part(BaseModel):
-    # The same rules as in the rest of the manifest.
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False, protected_namespaces=())
-
-
-class OverRandom(_Part):
+class OverRandom(Section):
     """Comprehensiveness minus that of random orders: the mean over texts and its 95 % interval."""
 
     mean: _Change
@@ -34,7 +30,7 @@ class OverRandom(_Part):
         return self
 
 
-class MethodTrust(_Part):
+class MethodTrust(Section):
     """Measurements of one method of ranking words, over all texts of the study.
 
     Comprehensiveness is the loss of calibrated probability of the predicted label when the top words are erased; higher is better.
@@ -71,7 +67,7 @@ class MethodTrust(_Part):
         return self
 
 
-class ExplanationsMeasured(_Part):
+class ExplanationsMeasured(Section):
     """A study of the bundle's explanations on ``texts`` texts of ``dataset``.
 
     ``default_method``: the attribution method for requests that name none. A service uses its own first method instead if it does not

@@ -31,8 +31,8 @@ ANSWER, FEEDBACK = "answer", "feedback"
 class Answered:
     """An answered text. ``at``: seconds since 1970; ``item``: its place in the request, from 0; ``scores``: by label.
 
-    ``tokens``: those that were read, special tokens included. ``truncated``: not all of the text was read. ``text``: None if it is not
-    kept, see ``Journal.texts``.
+    ``tokens``: those that were read, or would be without ``early``, special tokens included. ``truncated``: they are not all of the text.
+    ``early``: a part of them sufficed. ``text``: None if it is not kept, see ``Journal.texts``.
     """
 
     at: float
@@ -48,6 +48,7 @@ class Answered:
     scores: Mapping[str, float]
     text: str | None
     text_pair: str | None
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,6 +205,20 @@ class Metrics:
         )
         self.unknown_tokens = counter("unknown_tokens", "Tokens of answered texts that are not in the vocabulary.", ["model"])
         self.truncated_texts = counter("truncated_texts", "Answered texts that were not read to the end.", ["model"])
+        self.early_texts = counter("early_texts", "Answered texts of which a part sufficed.", ["model"])
+        self.effort_audits = counter(
+            "effort_audits",
+            "Texts of which a part sufficed, read in full too, by whether the answer differs.",
+            ["differs", "model"],
+        )
+        self.effort_dropped = counter("effort_audits_dropped", "Texts that were to be read in full too and were not.", ["reason", "model"])
+        self.effort_differs = gauge(
+            "effort_differs",
+            "Share of the texts with adaptive effort whose answer differs from reading in full: the ends of an interval that holds at all "
+            "times with 95 %; NaN if over a fifth of the audits were dropped.",
+            ["end", "model"],
+        )
+        self.effort_in_full = gauge("effort_in_full", "1 if texts are read in full because the bound of adaptive effort broke.", ["model"])
         self.foreign_texts = counter(
             "foreign_texts", "Answered texts with many word fragments, as in other languages; 0 without a WordPiece tokenizer.", ["model"]
         )
@@ -363,6 +377,9 @@ class ModelMetrics(CallMetrics):
         self.text_tokens = metrics.text_tokens.labels(model).observe
         self.unknown_tokens = metrics.unknown_tokens.labels(model).inc
         self.truncated_texts = metrics.truncated_texts.labels(model).inc
+        self.early_texts = metrics.early_texts.labels(model).inc
+        self.effort_audits = {differs: metrics.effort_audits.labels(str(differs).lower(), model).inc for differs in (False, True)}
+        self.effort_dropped = {reason: metrics.effort_dropped.labels(reason, model) for reason in SAMPLE_DROPS}
         self.foreign_texts = metrics.foreign_texts.labels(model).inc
         self.drift = Drift(signals, lambda signal, name: metrics.signal_texts.labels(signal, name, model)) if signals else None
         if self.drift is not None:
@@ -456,6 +473,12 @@ class ModelMetrics(CallMetrics):
         self._metrics.queue_rows.labels(self.model).set_function(rows)
         self._metrics.backlog_seconds.labels(self.model).set_function(backlog_s)
         self._metrics.run_over_predicted.labels(self.model).set_function(run_over_predicted)
+
+    def watch_effort(self, low: Callable[[], float], high: Callable[[], float], in_full: Callable[[], float]) -> None:
+        """Read the gauges of adaptive effort at each scrape."""
+        for end, read in (("low", low), ("high", high)):
+            self._metrics.effort_differs.labels(end, self.model).set_function(read)
+        self._metrics.effort_in_full.labels(self.model).set_function(in_full)
 
     def watch_explanations(self, calls: Callable[[], float]) -> None:
         """Read the number of explanations at each scrape."""

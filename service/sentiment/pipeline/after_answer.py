@@ -20,7 +20,8 @@ from sentiment.pipeline.queries import Query
 class Told:
     """A text as a whole and the answer that its caller got. Its parts are not observed.
 
-    ``fragments``: see ``Tokenizer.fragments``. ``at``: when, as an instant of ``time.monotonic``. ``request_id``: for the journal.
+    ``fragments``: see ``Tokenizer.fragments``. ``at``: when, as an instant of ``time.monotonic``. ``early``: see ``Answer``.
+    ``request_id``: for the journal.
     """
 
     query: Query
@@ -30,6 +31,7 @@ class Told:
     queue_s: float
     score_s: float
     at: float
+    early: bool
     request_id: str = ""
 
 
@@ -70,6 +72,8 @@ class AfterAnswer:
         metrics.text_tokens(reading.tokens)
         if reading.truncated:
             metrics.truncated_texts()
+        if told.early:
+            metrics.early_texts()
 
     def _compare(self, told: Told) -> None:
         """Count the words that the model does not know, and compare the text with the references."""
@@ -95,6 +99,7 @@ class AfterAnswer:
             priority=query.priority.value,
             tokens=told.reading.tokens,
             truncated=told.reading.truncated,
+            early=told.early,
             label=scored.label,
             abstain=scored.abstain,
             scores=dict(zip(self._classifier.manifest.labels, scored.scores, strict=True)),

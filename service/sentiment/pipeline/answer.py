@@ -11,7 +11,8 @@ from sentiment.model.scores import Scored
 class Answer:
     """The answer to a text and its times in seconds. With several rows, queue, run and batch are those of the last one.
 
-    ``tokens``, ``truncated``: of the whole. ``language_suspect``: the text seems to be in another language or script than the vocabulary.
+    ``tokens``: of the whole, or with ``early`` of the part that sufficed. ``truncated``: of the whole. ``language_suspect``: the text seems
+    to be in another language or script than the vocabulary.
     ``parts``: None unless they were asked for.
     """
 
@@ -25,6 +26,7 @@ class Answer:
     run_s: float
     batch_rows: int
     parts: Parts | None = None
+    early: bool = False
 
 
 Outcome = Answer | RequestError

@@ -38,7 +38,7 @@ class Query:
     """One text or pair. ``truncation``: refuse, head, head_tail or windows; None for the model's default. ``field``: the request field
     that errors name. ``trace``: records its stages; None if it is not sampled. ``source``: its request, for the journal; None for none.
     ``item``: its place in the request, from 0. ``counted``: whether its answer counts among what the model answers. ``sentences``,
-    ``targets``: what is answered besides the whole.
+    ``targets``: what is answered besides the whole. ``adaptive``: a part of a long text may suffice.
     """
 
     text: str
@@ -52,6 +52,7 @@ class Query:
     counted: bool = True
     sentences: bool = False
     targets: Sequence[str] = ()
+    adaptive: bool = False
 
     @property
     def in_parts(self) -> bool:
@@ -141,6 +142,12 @@ class QueryReader:
                 f"has with its pair more tokens than the model reads; the limit is {limit} and truncation {query.truncation} "
                 "is for single texts",
             )
+
+    def may_end_early(self, query: Query, reading: Reading) -> bool:
+        """Whether a part of what is read of a query may suffice. A rule of adaptive effort is proved for the model's own truncation."""
+        if not query.adaptive or query.text_pair is not None or not isinstance(reading, Row):
+            return False
+        return not reading.truncated or self._truncation(query) == self._classifier.manifest.default_truncation
 
     def read_short(self, query: Query) -> Row | None:
         """As ``read``, if the text is short and costs no more than such a text; else None."""

@@ -288,11 +288,13 @@ class Served:
             fragments = self.classifier.tokenizer.fragments(whole)
             now, queue_s, suspect = self._clock(), outcome.queue_s, is_foreign(*fragments)
             total_s, run_s, rows = now - arrived_at, outcome.run_s, outcome.batch_rows
-            tell(Answer(scored, whole.tokens, whole.truncated, suspect, total_s, tokenize_s, queue_s, run_s, rows, parts))
-            self._after.told(Told(query, whole, scored, fragments, queue_s, now - begun, now))
+            tokens = effort.part_tokens if outcome.early and (effort := self.classifier.manifest.effort) else whole.tokens
+            tell(Answer(scored, tokens, whole.truncated, suspect, total_s, tokenize_s, queue_s, run_s, rows, parts, outcome.early))
+            self._after.told(Told(query, whole, scored, fragments, queue_s, now - begun, now, outcome.early))
 
         try:
-            pending = self.queue.submit(reading.rows, deadline_at, on_outcome, query.priority, query.trace)
+            adaptive = self._reader.may_end_early(query, reading)
+            pending = self.queue.submit(reading.rows, deadline_at, on_outcome, query.priority, query.trace, adaptive)
         except (Refused, Expired, Unavailable) as error:
             error.admitted = False
             self.metrics.observing.later("outcome", self._count, error)
@@ -324,6 +326,9 @@ class Served:
             self.metrics.outcome["refused"]()
 
     def _sample(self, told: Told) -> None:
+        if told.early:
+            # It would be compared with readings in full.
+            return
         for sample in self.samples:
             self.metrics.observing.run("sample", sample, self, told.query, told.scored)
 

@@ -108,6 +108,40 @@ PRIORITY_INTERACTIVE: Priority.ValueType  # 1
 PRIORITY_BULK: Priority.ValueType  # 2
 Global___Priority: _TypeAlias = Priority  # noqa: Y015
 
+class _Effort:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EffortEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Effort.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EFFORT_UNSPECIFIED: _Effort.ValueType  # 0
+    """The server's default (a setting; FULL unless it is changed)."""
+    EFFORT_FULL: _Effort.ValueType  # 1
+    """Read every text in full."""
+    EFFORT_ADAPTIVE: _Effort.ValueType  # 2
+    """Read a part of a long text first, its first and last tokens, and the whole only if the part's answer is not certain
+    enough. The rule is the bundle's (Model.adaptive). On a CPU it depends on the text alone: the same digest and effort
+    mean the same answer. For single texts in one row, read whole or by the model's default truncation; texts in windows,
+    pairs, sentences, targets and answers that are explained are read in full, and so is every text of a model without a
+    rule.
+    """
+
+class Effort(_Effort, metaclass=_EffortEnumTypeWrapper):
+    """How much of a text the model computes."""
+
+EFFORT_UNSPECIFIED: Effort.ValueType  # 0
+"""The server's default (a setting; FULL unless it is changed)."""
+EFFORT_FULL: Effort.ValueType  # 1
+"""Read every text in full."""
+EFFORT_ADAPTIVE: Effort.ValueType  # 2
+"""Read a part of a long text first, its first and last tokens, and the whole only if the part's answer is not certain
+enough. The rule is the bundle's (Model.adaptive). On a CPU it depends on the text alone: the same digest and effort
+mean the same answer. For single texts in one row, read whole or by the model's default truncation; texts in windows,
+pairs, sentences, targets and answers that are explained are read in full, and so is every text of a model without a
+rule.
+"""
+Global___Effort: _TypeAlias = Effort  # noqa: Y015
+
 class _MethodKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -286,6 +320,7 @@ class ClassifyRequest(_message.Message):
     EXPLAIN_FIELD_NUMBER: _builtins.int
     SENTENCES_FIELD_NUMBER: _builtins.int
     TARGETS_FIELD_NUMBER: _builtins.int
+    EFFORT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """1 byte to 1 MiB of UTF-8 (a server setting). Must not be only white space, or only characters that the tokenizer
     drops, such as NUL and other control characters.
@@ -301,6 +336,7 @@ class ClassifyRequest(_message.Message):
     counted. With a pair: INVALID_ARGUMENT. A text with n sentences takes the time of the text and n short ones. All
     rows of a text are admitted or none: if one is refused, fails or expires, so does the text.
     """
+    effort: Global___Effort.ValueType
     @_builtins.property
     def explain(self) -> Global___ExplainOptions:
         """Unset: no explanation. If set, the call costs as much as Explain and waits in the same queue. An explanation that does
@@ -325,10 +361,11 @@ class ClassifyRequest(_message.Message):
         explain: Global___ExplainOptions | None = ...,
         sentences: _builtins.bool = ...,
         targets: _abc.Iterable[_builtins.str] | None = ...,
+        effort: Global___Effort.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "explain", b"explain", "text_pair", b"text_pair"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "explain", b"explain", "model", b"model", "priority", b"priority", "sentences", b"sentences", "targets", b"targets", "text", b"text", "text_pair", b"text_pair", "truncation", b"truncation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "effort", b"effort", "explain", b"explain", "model", b"model", "priority", b"priority", "sentences", b"sentences", "targets", b"targets", "text", b"text", "text_pair", b"text_pair", "truncation", b"truncation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__text_pair: _TypeAlias = _typing.Literal["text_pair"]  # noqa: Y015
     _WhichOneofArgType__text_pair: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair"]  # noqa: Y015
@@ -350,6 +387,7 @@ class ClassifyResponse(_message.Message):
     SENTENCES_TOTAL_FIELD_NUMBER: _builtins.int
     TARGETS_FIELD_NUMBER: _builtins.int
     LANGUAGE_SUSPECT_FIELD_NUMBER: _builtins.int
+    EARLY_FIELD_NUMBER: _builtins.int
     tokens: _builtins.int
     """Tokens that the model read, special tokens included. With windows, each token counts once, and so do special
     tokens.
@@ -360,6 +398,10 @@ class ClassifyResponse(_message.Message):
     """Sentences that the text has, those without an answer included; 1,024: that many or more; 0 unless you asked for them."""
     language_suspect: _builtins.bool
     """True if the text seems to be in another language or script than the model's vocabulary. Its answer is a guess."""
+    early: _builtins.bool
+    """True if a part of the text sufficed, which EFFORT_ADAPTIVE allows. tokens are then those of the part, and truncated
+    is what reading in full would give. Timing covers all that was read.
+    """
     @_builtins.property
     def prediction(self) -> Global___Prediction: ...
     @_builtins.property
@@ -393,10 +435,11 @@ class ClassifyResponse(_message.Message):
         sentences_total: _builtins.int = ...,
         targets: _abc.Iterable[Global___TargetAnswer] | None = ...,
         language_suspect: _builtins.bool = ...,
+        early: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["explanation", b"explanation", "model", b"model", "prediction", b"prediction", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["explanation", b"explanation", "language_suspect", b"language_suspect", "model", b"model", "prediction", b"prediction", "sentences", b"sentences", "sentences_total", b"sentences_total", "targets", b"targets", "timing", b"timing", "tokens", b"tokens", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["early", b"early", "explanation", b"explanation", "language_suspect", b"language_suspect", "model", b"model", "prediction", b"prediction", "sentences", b"sentences", "sentences_total", b"sentences_total", "targets", b"targets", "timing", b"timing", "tokens", b"tokens", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -660,12 +703,14 @@ class ClassifyBatchRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     EXPLAIN_FIELD_NUMBER: _builtins.int
     SENTENCES_FIELD_NUMBER: _builtins.int
+    EFFORT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """As ClassifyRequest.model, for all items."""
     truncation: Global___Truncation.ValueType
     priority: Global___Priority.ValueType
     sentences: _builtins.bool
     """As ClassifyRequest.sentences, for all items."""
+    effort: Global___Effort.ValueType
     @_builtins.property
     def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___Item]:
         """1 to 1,024 items (a server setting)."""
@@ -683,10 +728,11 @@ class ClassifyBatchRequest(_message.Message):
         priority: Global___Priority.ValueType = ...,
         explain: Global___ExplainOptions | None = ...,
         sentences: _builtins.bool = ...,
+        effort: Global___Effort.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["explain", b"explain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["explain", b"explain", "items", b"items", "model", b"model", "priority", b"priority", "sentences", b"sentences", "truncation", b"truncation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["effort", b"effort", "explain", b"explain", "items", b"items", "model", b"model", "priority", b"priority", "sentences", b"sentences", "truncation", b"truncation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -787,12 +833,14 @@ class StreamOptions(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     EXPLAIN_FIELD_NUMBER: _builtins.int
     SENTENCES_FIELD_NUMBER: _builtins.int
+    EFFORT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """As ClassifyRequest.model."""
     truncation: Global___Truncation.ValueType
     priority: Global___Priority.ValueType
     sentences: _builtins.bool
     """As ClassifyRequest.sentences."""
+    effort: Global___Effort.ValueType
     @_builtins.property
     def explain(self) -> Global___ExplainOptions:
         """UNIMPLEMENTED. To explain, send one text per call to Classify or Explain."""
@@ -805,10 +853,11 @@ class StreamOptions(_message.Message):
         priority: Global___Priority.ValueType = ...,
         explain: Global___ExplainOptions | None = ...,
         sentences: _builtins.bool = ...,
+        effort: Global___Effort.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["explain", b"explain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["explain", b"explain", "model", b"model", "priority", b"priority", "sentences", b"sentences", "truncation", b"truncation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["effort", b"effort", "explain", b"explain", "model", b"model", "priority", b"priority", "sentences", b"sentences", "truncation", b"truncation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1028,6 +1077,7 @@ class Model(_message.Message):
     EXPLANATION_STUDY_FIELD_NUMBER: _builtins.int
     TARGETS_FIELD_NUMBER: _builtins.int
     MIXED_FIELD_NUMBER: _builtins.int
+    ADAPTIVE_FIELD_NUMBER: _builtins.int
     is_default: _builtins.bool
     """True for the model that serves requests without a model name."""
     architecture: _builtins.str
@@ -1079,6 +1129,10 @@ class Model(_message.Message):
     def explanation_study(self) -> Global___ExplanationStudy:
         """What explanation_trust was measured on; unset if not measured."""
 
+    @_builtins.property
+    def adaptive(self) -> Global___AdaptiveEffort:
+        """The rule of EFFORT_ADAPTIVE; unset if the bundle has none."""
+
     def __init__(
         self,
         *,
@@ -1101,14 +1155,94 @@ class Model(_message.Message):
         explanation_study: Global___ExplanationStudy | None = ...,
         targets: _builtins.bool = ...,
         mixed: _builtins.bool = ...,
+        adaptive: Global___AdaptiveEffort | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "classify_graph", b"classify_graph", "explanation_study", b"explanation_study", "id", b"id", "limits", b"limits"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["adaptive", b"adaptive", "calibration", b"calibration", "classify_graph", b"classify_graph", "explanation_study", b"explanation_study", "id", b"id", "limits", b"limits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "architecture", b"architecture", "calibration", b"calibration", "card", b"card", "classify_graph", b"classify_graph", "default_truncation", b"default_truncation", "explanation_methods", b"explanation_methods", "explanation_study", b"explanation_study", "explanation_trust", b"explanation_trust", "heads", b"heads", "id", b"id", "is_default", b"is_default", "labels", b"labels", "layers", b"layers", "limits", b"limits", "max_tokens", b"max_tokens", "mixed", b"mixed", "pairs", b"pairs", "targets", b"targets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "adaptive", b"adaptive", "architecture", b"architecture", "calibration", b"calibration", "card", b"card", "classify_graph", b"classify_graph", "default_truncation", b"default_truncation", "explanation_methods", b"explanation_methods", "explanation_study", b"explanation_study", "explanation_trust", b"explanation_trust", "heads", b"heads", "id", b"id", "is_default", b"is_default", "labels", b"labels", "layers", b"layers", "limits", b"limits", "max_tokens", b"max_tokens", "mixed", b"mixed", "pairs", b"pairs", "targets", b"targets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Model: _TypeAlias = Model  # noqa: Y015
+
+@_typing.final
+class AdaptiveEffort(_message.Message):
+    """A bundle's rule of which texts are answered from a part."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEAD_FIELD_NUMBER: _builtins.int
+    TAIL_FIELD_NUMBER: _builtins.int
+    TOKENS_MIN_FIELD_NUMBER: _builtins.int
+    LOG_ODDS_FIELD_NUMBER: _builtins.int
+    PROVEN_FIELD_NUMBER: _builtins.int
+    head: _builtins.int
+    """The part: a text's first and last tokens, special tokens included."""
+    tail: _builtins.int
+    tokens_min: _builtins.int
+    """Texts with fewer tokens are read in full."""
+    log_odds: _builtins.float
+    """The least log odds, of the label against all other outputs, of an answer that suffices."""
+    @_builtins.property
+    def proven(self) -> _containers.RepeatedCompositeFieldContainer[Global___EffortBound]:
+        """What the rule does to texts that neither set it nor trained the model."""
+
+    def __init__(
+        self,
+        *,
+        head: _builtins.int = ...,
+        tail: _builtins.int = ...,
+        tokens_min: _builtins.int = ...,
+        log_odds: _builtins.float = ...,
+        proven: _abc.Iterable[Global___EffortBound] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["head", b"head", "log_odds", b"log_odds", "proven", b"proven", "tail", b"tail", "tokens_min", b"tokens_min"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdaptiveEffort: _TypeAlias = AdaptiveEffort  # noqa: Y015
+
+@_typing.final
+class EffortBound(_message.Message):
+    """What adaptive effort does to the texts of one domain."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DOMAIN_FIELD_NUMBER: _builtins.int
+    TEXTS_FIELD_NUMBER: _builtins.int
+    EARLY_FIELD_NUMBER: _builtins.int
+    DIFFER_FIELD_NUMBER: _builtins.int
+    BOUND_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
+    domain: _builtins.str
+    texts: _builtins.int
+    early: _builtins.int
+    """Texts that are answered from their part."""
+    differ: _builtins.int
+    """Those of them whose label, abstain or mixed is not that of reading in full."""
+    bound: _builtins.float
+    """With 95 % confidence at most this share of such texts differs (exact binomial), 0 to 1."""
+    cost: _builtins.float
+    """Tokens computed over those of reading in full."""
+    def __init__(
+        self,
+        *,
+        domain: _builtins.str = ...,
+        texts: _builtins.int = ...,
+        early: _builtins.int = ...,
+        differ: _builtins.int = ...,
+        bound: _builtins.float = ...,
+        cost: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound", "cost", b"cost", "differ", b"differ", "domain", b"domain", "early", b"early", "texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EffortBound: _TypeAlias = EffortBound  # noqa: Y015
 
 @_typing.final
 class ExplanationStudy(_message.Message):

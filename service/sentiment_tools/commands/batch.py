@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from sentiment.cli.arguments import add_option, add_parts, add_reading, count, reading_of
+from sentiment.cli.arguments import add_effort, add_option, add_parts, add_reading, count, reading_of
 from sentiment.cli.exit_codes import DONE, exit_code
 from sentiment.errors import BadSettings
 
@@ -36,6 +36,7 @@ def _parser() -> argparse.ArgumentParser:
         "--truncation", default="", choices=("", "refuse", "head", "head_tail", "windows"),
         help="what to read of texts that are too long (default: the model's)",
     )  # fmt: skip
+    add_effort(parser)
     add_option(
         parser,
         "--processes",

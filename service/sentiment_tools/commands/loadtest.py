@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from sentiment.addresses import DEFAULT_TARGET, TARGET_VARIABLE, checked_target, default_target
-from sentiment.cli.arguments import add_credentials, count, credentials_of, positive, seconds, seconds_or_none
+from sentiment.cli.arguments import add_credentials, add_effort, count, credentials_of, positive, seconds, seconds_or_none
 from sentiment_tools.commands.arguments import LAWS, add_objective, add_report, add_share
 
 DEFAULT_HTTP = "127.0.0.1:8080"
@@ -42,6 +42,7 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         help="grpc: SentimentService; oip: Open Inference ModelInfer; http: POST /v1/classify, --target may be a URL (default: grpc)",
     )
     group.add_argument("--model", default="", metavar="NAME", help="the model (default: the server's; oip needs one)")
+    add_effort(group)
     add_credentials(group)
     group.add_argument("--channels", type=count(256), default=1, metavar="N", help="connections per process (default: 1)")
     group.add_argument("--processes", type=count(64), default=None, metavar="N", help="client processes (default: one per two cores)")

@@ -55,11 +55,12 @@ def run(options: argparse.Namespace, reading: Reading) -> None:
     keep = tuple(dict.fromkeys(options.keep))
     step = options.part_bytes or _step(sum(source.bytes for source in sources))
     request: dict[str, Any] = {
-        "version": 4,
+        "version": 5,
         **{name: value for name, value in asdict(reading).items() if name != "format"},
         "keep": list(keep),
         "truncation": options.truncation,
         "sentences": options.sentences,
+        "effort": options.effort,
         "targets": targets if isinstance(targets, str) else list(targets),
         "model": bundle.id,
         "digest": bundle.digest,
@@ -75,7 +76,7 @@ def run(options: argparse.Namespace, reading: Reading) -> None:
     _check_same(request, output, options.restart)
     job = Job(
         output.uri, question, reading, keep, options.truncation, bundle.id, bundle.digest, bundle.manifest.labels, roots,
-        options.sentences, targets,
+        options.sentences, targets, options.effort,
     )  # fmt: skip
     parts = cut(sources, reading, job.beside, step)
     with output.locked():

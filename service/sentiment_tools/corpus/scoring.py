@@ -19,11 +19,12 @@ from sentiment_tools.corpus.sources import Part, shown
 
 # Columns that this command writes, and those of sentences and targets: JSON. Kept columns must have other names.
 COLUMNS = (
-    "file", "position", "label", "score", "abstain", "mixed", "tokens", "truncated", "language_suspect", "model", "model_digest", "error"
+    "file", "position", "label", "score", "abstain", "mixed", "tokens", "truncated", "language_suspect", "early", "model", "model_digest",
+    "error",
 )  # fmt: skip
 SENTENCES, TARGETS = ("sentences", "sentences_total"), ("targets",)
 # Their gaps would make floats and objects of them.
-GAPS = {"abstain": bool, "mixed": bool, "tokens": int, "truncated": bool, "language_suspect": bool}
+GAPS = {"abstain": bool, "mixed": bool, "tokens": int, "truncated": bool, "language_suspect": bool, "early": bool}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Job:
     bundles: tuple[Path, ...]
     sentences: bool = False
     targets: tuple[str, ...] | str = ()
+    effort: str = ""
 
     @property
     def beside(self) -> dict[str, str]:
@@ -100,7 +102,7 @@ def _item(text: Text, targets: tuple[str, ...] | Unread) -> Text | Targeted:
 def _answers(items: Sequence[Text | Targeted], job: Job, classifier: OfflineClassifier) -> Iterator[Classification | str]:
     """For each text, its answer or the reason why it has none."""
     sent = (item for item in items if not isinstance(item, Unread))
-    results = classifier.classify_all(sent, truncation=job.truncation, sentences=job.sentences)
+    results = classifier.classify_all(sent, truncation=job.truncation, sentences=job.sentences, effort=job.effort)
     for item in items:
         if isinstance(item, Unread):
             yield f"UNREADABLE: {item.reason}"
@@ -124,6 +126,7 @@ def _batch(part: Part, chunk: Chunk, answers: Sequence[Classification | str], jo
         "tokens": pyarrow.array([found and found.tokens for found in good], pyarrow.int32()),
         "truncated": pyarrow.array([found and found.truncated for found in good], pyarrow.bool_()),
         "language_suspect": pyarrow.array([found and found.language_suspect for found in good], pyarrow.bool_()),
+        "early": pyarrow.array([found and found.early for found in good], pyarrow.bool_()),
         **_parts(good, job),
         "model": pyarrow.array([found and job.model for found in good], pyarrow.string()),
         "model_digest": pyarrow.array([found and job.digest for found in good], pyarrow.string()),

@@ -45,13 +45,19 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server: its address, protocol and credentials, and how many connections each process opens."""
+    """A server: its address, protocol and credentials, how many connections each process opens, and the effort that calls ask for."""
 
     address: str
     protocol: str = "grpc"
     model: str = ""
     channels: int = 1
     credentials: Credentials = field(default_factory=Credentials)
+    effort: str = ""
+
+    @property
+    def effort_value(self) -> str:
+        """The name of the effort in messages; empty for the server's default."""
+        return f"EFFORT_{self.effort.upper()}" if self.effort else ""
 
     def channel(self) -> grpc.aio.Channel:
         """Open a new gRPC channel.

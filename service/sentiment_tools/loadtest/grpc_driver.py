@@ -58,20 +58,21 @@ class GrpcDriver:
                 return await next(self._turns).ask(self._item(call), timeout_s)
             if len(call.texts) > 1:
                 return await self._classify_many(call, timeout_s)
-            response = await next(self._stubs).Classify(
-                pb.ClassifyRequest(text=call.texts[0], model=self._target.model, priority=_priority(call)), timeout=timeout_s
-            )
+            response = await next(self._stubs).Classify(pb.ClassifyRequest(text=call.texts[0], **self._options(call)), timeout=timeout_s)
             return answer_of([response])
         except grpc.aio.AioRpcError as error:
             return failure(error)
 
+    def _options(self, call: Call) -> dict[str, Any]:  # Any: fields of several kinds
+        return {"model": self._target.model, "priority": _priority(call), "effort": self._target.effort_value or pb.EFFORT_UNSPECIFIED}
+
     def _item(self, call: Call) -> pb.ClassifyStreamRequest:
-        options = pb.StreamOptions(model=self._target.model, priority=_priority(call))
+        options = pb.StreamOptions(**self._options(call))
         return pb.ClassifyStreamRequest(item=pb.Item(text=call.texts[0]), options=options)
 
     async def _classify_many(self, call: Call, timeout_s: float) -> Answer:
         items = [pb.Item(text=text) for text in call.texts]
-        request = pb.ClassifyBatchRequest(items=items, model=self._target.model, priority=_priority(call))
+        request = pb.ClassifyBatchRequest(items=items, **self._options(call))
         response = await next(self._stubs).ClassifyBatch(request, timeout=timeout_s)
         answer = answer_of([result.response for result in response.results if result.HasField("response")])
         error = next((result.error for result in response.results if result.HasField("error")), None)

@@ -43,7 +43,7 @@ class HttpDriver:
         self._url = address if urlsplit(address).path.strip("/") else address.rstrip("/") + PATH
         if self._authorization is not None and not may_send_token(self._url):
             raise BadSettings(f"{self._url} is on another machine: a token is sent there over https only")
-        self._model = target.model
+        self._model, self._effort = target.model, target.effort_value
         self._session: aiohttp.ClientSession | None = None
 
     async def connect(self) -> dict[str, str]:
@@ -61,6 +61,8 @@ class HttpDriver:
         content = {"text": call.texts[0]}
         if self._model:
             content["model"] = self._model
+        if self._effort:
+            content["effort"] = self._effort
         if call.kind == BULK:
             content["priority"] = "PRIORITY_BULK"
         headers = {"Content-Type": "application/json", "Grpc-Timeout": f"{math.ceil(timeout_s * 1e3)}m"}

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace, credentials: Credentials) -> int:
     laws = _laws(options, slo)
     mix = _mix(options)
     texts = read_pool(options.texts, options.column)
-    target = Target(options.target, options.protocol, options.model, options.channels, credentials)
+    target = Target(options.target, options.protocol, options.model, options.channels, credentials, options.effort)
     if options.html:
         svg_plots.need_plots()
     need_standard_output(options.json, options.html)
@@ -115,8 +115,8 @@ def _mix(options: argparse.Namespace) -> Mix:
     wrong = [name for name, given in ours.items() if given and options.protocol != "grpc"]
     if options.protocol == "http" and options.per_call > 1:
         wrong.append("--per-call")
-    if options.protocol == "oip" and options.bulk:
-        wrong.append("--bulk")
+    if options.protocol == "oip":
+        wrong += [f"--{name}" for name in ("bulk", "effort") if getattr(options, name)]
     if wrong:
         raise BadSettings(f"--protocol {options.protocol} cannot send {', '.join(wrong)}")
     if options.protocol == "oip" and not options.model:

@@ -32,6 +32,10 @@ ROWS_MAX, LENGTH_MAX, RUN_S_MAX = 65_536, 100_000, 3600.0
 RUNNERS_MAX, CORES_MAX, FRONT_ENDS_MAX = 1024, 4096, 64
 
 
+# Of the rules that ``sentiment-models effort`` makes by default.
+PART, PARTED_FROM = 96, 135
+
+
 class Turns(NamedTuple):
     """Core seconds of the event loops for a call, in its order.
 
@@ -68,6 +72,9 @@ class Machine:
         front_ends: processes that take calls and read texts for one executor. 0: one process with one event loop does all.
         front_end_s: core seconds of a front end for a call, without reading the text. The executor takes the batch's part of ``loop_s``.
         row_s: core seconds of the executor for a row, besides that part.
+        early: with adaptive effort, the share of the texts that are read in parts of which the part suffices. 0: all are read in full.
+        part: tokens of a part.
+        parted_from: tokens of the shortest text that is read in parts.
     """
 
     points: dict[Shape, float]
@@ -84,6 +91,9 @@ class Machine:
     front_ends: int = 0
     front_end_s: float = FRONT_END_S
     row_s: float = ROW_S
+    early: float = 0.0
+    part: int = PART
+    parted_from: int = PARTED_FROM
 
     @property
     def limits(self) -> BatchLimits:
@@ -128,6 +138,7 @@ class Machine:
             f"run times vary by {self.noise:.1%}{pace}, are {self.crowding:.2f} times as long with all runners busy, "
             f"and up to {1e3 * self.rested_s:.2f} ms longer after a pause; "
             f"{loops}; other processes {1e3 * self.beside_s:.2f} ms per call"
+            + (f"; of {self.early:.0%} of the texts from {self.parted_from} tokens on {self.part} tokens suffice" if self.early else "")
         )
 
     def slowed(self, running: int) -> float:
@@ -141,7 +152,15 @@ class Machine:
 
     def work_s(self, length: int) -> float:
         """Mean seconds of one runner for a row of this length alone while all runners are busy."""
-        return CostTable(self.points).table_s(1, min(length, self.length_max)) * self.slowed(self.runners)
+        cost, length = CostTable(self.points), min(length, self.length_max)
+        run_s = cost.table_s(1, length)
+        if self.parts(length):
+            run_s = cost.table_s(1, self.part) + (1 - self.early) * run_s
+        return run_s * self.slowed(self.runners)
+
+    def parts(self, length: int) -> bool:
+        """Whether a text of this length is read in parts."""
+        return self.early > 0 and length >= self.parted_from
 
     def to_json(self) -> str:
         """The content of a file that ``read_machine`` reads."""
@@ -178,12 +197,13 @@ def read_machine(path: Path) -> Machine:
 
 def _check(machine: Machine) -> None:
     """Refuse values that would cause an error, a NaN or an endless simulation later. NaN is in no range."""
-    for name, least, most in (("runners", 1, RUNNERS_MAX), ("cores", 0, CORES_MAX), ("front_ends", 0, FRONT_ENDS_MAX), ("packed", 0, 1)):
+    processes = (("runners", 1, RUNNERS_MAX), ("cores", 0, CORES_MAX), ("front_ends", 0, FRONT_ENDS_MAX))
+    for name, least, most in (*processes, ("packed", 0, 1), ("part", 1, LENGTH_MAX), ("parted_from", machine.part + 1, LENGTH_MAX)):
         value = getattr(machine, name)
         if not isinstance(value, int) or not least <= value <= most:
             raise ValueError(f"{name} must be a whole number from {least} to {most}, got {value!r}")
     times = ((name, 0, 10) for name in ("noise", "rested_s", "loop_s", "token_s", "beside_s", "front_end_s", "row_s"))
-    for name, low, high in (*times, ("crowding", 0.01, 100)):
+    for name, low, high in (*times, ("crowding", 0.01, 100), ("early", 0, 1)):
         number = getattr(machine, name)
         if not low <= number <= high:
             raise ValueError(f"{name} must be a number from {low} to {high}, got {number!r}")

@@ -16,7 +16,7 @@ from random import Random
 
 from sentiment.batching.cost import CostTable
 from sentiment.batching.scheduler import Scheduler
-from sentiment.batching.ticket import Batch, Priority
+from sentiment.batching.ticket import Batch, Priority, State
 from sentiment.errors import Expired, Refused
 from sentiment_tools.planning.machine import PACE_S, Machine
 from sentiment_tools.planning.outcome import Fate, Ledger, Spent
@@ -44,15 +44,19 @@ class _Loop:
         return self.share
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Call:
-    """A call, and the loop that takes and answers it."""
+    """A call, and the loop that takes and answers it. ``waits``: its row waits for a run."""
 
     number: int
     length: int
     deadline_at: float
     priority: Priority
     taker: _Loop
+    # The tokens of the whole, if ``length`` are those of a part, and whether that suffices.
+    then: int = 0
+    suffices: bool = False
+    waits: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +94,8 @@ class Replica:
         # The loops that take calls, and the chance that spreads connections among them.
         self._takers = front_ends or [self._executor]
         self._spread = Random(f"connections {seed}")
+        # Which texts end early.
+        self._early = Random(f"early {seed}")
         # What front ends and executor have sent each other: a heap of the instant, a number and what happens on arrival.
         self._sent: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = itertools.count()
@@ -112,6 +118,8 @@ class Replica:
     def ask(self, number: int, at: float, length: int, deadline_at: float, priority: Priority) -> None:
         """A request arrives with a text of ``length`` tokens; longer texts than the longest row are truncated."""
         call = _Call(number, min(length, self._length_max), deadline_at, priority, self._spread.choice(self._takers))
+        if self._machine.parts(call.length):
+            call.length, call.then, call.suffices = self._machine.part, call.length, self._early.random() < self._machine.early
         at = self._work(call.taker, at, self._turns.request_s + self._machine.token_s * length, self._beside_s)
         if call.taker is self._executor:
             self._admit(call, at)
@@ -167,7 +175,7 @@ class Replica:
 
     def _admit(self, call: _Call, now: float) -> None:
         try:
-            ticket = self._scheduler.add(call.length, now, call.deadline_at, call, call.priority)
+            ticket = self._scheduler.add(call.length, now, call.deadline_at, call, call.priority, then=call.then)
         except Expired:
             self._ledger.ended(call.number, Fate.EXPIRED)
         except Refused:
@@ -192,7 +200,7 @@ class Replica:
         self._holds = False
         step = self._scheduler.step(now, self._free)
         for ticket in (*step.expired, *step.hopeless):
-            if not ticket.started_at:
+            if ticket.payload.waits:
                 self.ahead_s -= ticket.alone_s
             self._ledger.ended(ticket.payload.number, Fate.EXPIRED)
         for batch in step.batches:
@@ -210,6 +218,8 @@ class Replica:
             run_s += self._machine.after_pause_s(now - self._ended_at)
         if noise:
             run_s *= math.exp(self._rng.gauss(-noise * noise / 2, noise))
+        for ticket in batch.tickets:
+            ticket.payload.waits = False
         self._runs.append(_Run(batch, now, now + run_s))
         self._free -= 1
         self._batches += 1
@@ -235,7 +245,12 @@ class Replica:
         now = self._work(self._executor, run.ends_at, self._turns.batch_s)
         for ticket in run.batch.tickets:
             self.ahead_s -= ticket.alone_s
-        answered = self._scheduler.finish(run.batch, now, run_s)
+        unsettled = [ticket for ticket in run.batch.tickets if ticket.then and not ticket.payload.suffices]
+        answered = self._scheduler.finish(run.batch, now, run_s, unsettled)
+        for ticket in unsettled:
+            if ticket.state is State.WAITING:
+                ticket.payload.waits = True
+                self.ahead_s += ticket.alone_s
         if self._scheduler.rows_waiting:
             self._step_or_hold(now)
         for ticket in answered:

@@ -5,7 +5,7 @@ import {visibleText} from "./wording.js";
 const FORMULA = /^\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]/;
 const SURROGATE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 const ANSWER = ["label", "score", "abstain", "mixed"];
-const READ_AS = ["tokens", "truncated", "language_suspect"];
+const READ_AS = ["tokens", "truncated", "language_suspect", "early"];
 const LAST = ["model", "model_digest", "error"];
 const SENTENCES = ["sentences", "sentences_total"];
 // Names of parts of the answer in any format; see cli/answers.py.

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -94,20 +95,22 @@ class Notes:
 class Bench:
     """A batcher, its fake runners, its clock, and the outcomes of each row. A batch is predicted to take 10 ms."""
 
-    def __init__(self, clock: VirtualClock, runners: int = 1, run_s: float = 0.01, holds: bool = False) -> None:
+    def __init__(self, clock: VirtualClock, runners: int = 1, run_s: float = 0.01, holds: bool = False, classifier: Any = None) -> None:
         self.clock, self.notes = clock, Notes()
         # How busy the event loop says it is.
         self.busy_share = 0.0
         self.runners = [HandRunner(f"hand-{number}") for number in range(runners)]
         self.runner = self.runners[0]
         self.scheduler: Scheduler[Waiting] = Scheduler(fixed(run_s, 1e-9), BatchLimits(8, 1024, 2**26, 2), runners, 100, 512)
-        self.batcher = Batcher(None, self.scheduler, self.runners, self.notes, lambda: self.busy_share, holds, clock)
+        self.batcher = Batcher(classifier, self.scheduler, self.runners, self.notes, lambda: self.busy_share, holds, clock)
         self.received: dict[int, list[TextOutcome]] = {}
 
-    def submit(self, number: int, seconds: float = 60.0, length: int = 4, priority: Priority = Priority.INTERACTIVE) -> Text:
+    def submit(
+        self, number: int, seconds: float = 60.0, length: int = 4, priority: Priority = Priority.INTERACTIVE, adaptive: bool = False
+    ) -> Text:
         self.received[number] = []
         row = Row([number] * length, None, False)
-        return self.batcher.submit([row], self.clock.now + seconds, self.received[number].append, priority)
+        return self.batcher.submit([row], self.clock.now + seconds, self.received[number].append, priority, None, adaptive)
 
     def submit_raising(self, seconds: float = 60.0) -> None:
         """Submit a row whose callback raises."""

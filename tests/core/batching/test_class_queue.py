@@ -34,7 +34,7 @@ class Bench:
         alone_s = self.cost.table_s(1, length)
         batched_s = self.prices.batched_s(length)
         ticket = Ticket(length, queued_at, deadline_at, f"row {self.number}", Priority.BULK, self.number, alone_s, batched_s, probe)
-        self.queue.add(ticket)
+        self.queue.add(ticket, ticket.queued_at)
         return ticket
 
 
@@ -91,7 +91,7 @@ def test_the_longest_row_waits_in_the_last_bucket_though_that_is_for_it_alone() 
     bench = Bench()
     queue: ClassQueue[str] = ClassQueue(1.0, bucket_by_length(edges(33)), bench.prices, Padded(), OBJECTIVE_S)
 
-    queue.add(bench.add(33))
+    queue.add(bench.add(33), 0.0)
 
     assert [group.length for group in queue.plan()] == [33]
 

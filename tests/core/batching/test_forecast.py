@@ -30,7 +30,7 @@ class Bench:
         queue = queue or self.queue
         for _ in range(rows):
             alone_s, batched_s = self.cost.table_s(1, length), self.prices.batched_s(length)
-            queue.add(Ticket(length, 0.0, deadline_at, None, Priority.INTERACTIVE, queue.rows, alone_s, batched_s))
+            queue.add(Ticket(length, 0.0, deadline_at, None, Priority.INTERACTIVE, queue.rows, alone_s, batched_s), 0.0)
 
     def refusal(self, alone_s: float, deadline_at: float, queue: ClassQueue[None] | None = None) -> Refused | None:
         """The refusal of a row that arrives now; None if it is admitted."""

@@ -34,7 +34,7 @@ import numpy
 from threadpoolctl import threadpool_info
 print(*(one["num_threads"] for one in threadpool_info() if one["internal_api"] == "openblas"))
 """
-KEYS = ["text", "label", "score", "scores", "abstain", "mixed", "model", "tokens", "truncated", "language_suspect"]
+KEYS = ["text", "label", "score", "scores", "abstain", "mixed", "model", "tokens", "truncated", "language_suspect", "early"]
 TEXTS = [f"w{number % 33 - 32} film" if number % 2 else f"w{number % 32 + 1} film" for number in range(1500)]
 
 
@@ -586,7 +586,19 @@ def test_an_unusable_input_is_reported_before_looking_for_a_server(
 
 # Tables
 
-FOUND = ["text", "label", "score", "abstain", "mixed", "score_negative", "score_positive", "tokens", "truncated", "language_suspect"]
+FOUND = [
+    "text",
+    "label",
+    "score",
+    "abstain",
+    "mixed",
+    "score_negative",
+    "score_positive",
+    "tokens",
+    "truncated",
+    "language_suspect",
+    "early",
+]
 COLUMNS = [*FOUND, "model", "model_digest", "error"]
 TRICKY = [
     'a "good", film',

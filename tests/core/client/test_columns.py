@@ -39,7 +39,19 @@ COLUMNS: dict[str, Any] = {
 EMPTY = "INVALID_ARGUMENT: text: has 0 characters and none but white space; at least one other is needed"
 SIGMOID_2 = pytest.approx(0.8808, abs=1e-4)
 INDEX = ["a", "b", "c", "d"]
-NAMES = ["label", "score", "abstain", "mixed", "score_negative", "score_positive", "tokens", "truncated", "language_suspect", "error"]
+NAMES = [
+    "label",
+    "score",
+    "abstain",
+    "mixed",
+    "score_negative",
+    "score_positive",
+    "tokens",
+    "truncated",
+    "language_suspect",
+    "early",
+    "error",
+]
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +95,7 @@ def test_a_pandas_table_has_the_index_of_the_series_and_a_column_for_each_score(
         "float64",
         "float64",
         "Int32",
+        "boolean",
         "boolean",
         "boolean",
         "string",

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -14,6 +13,7 @@ import pytest
 
 from sentiment_tools.planning.machine import Machine
 from tests.core.servers import until
+from tests.programs import free_port
 
 CLOSED = "error: standard output: is closed; redirect it, for example to a file\n"
 NEEDS_ROOM = "error: standard output: cannot be written: No space left on device; make room and repeat the command\n"
@@ -159,9 +159,7 @@ def test_no_socket_gets_the_number_of_a_closed_stream_and_children_have_it_too(t
 @pytest.mark.parametrize("front_ends", ["0", "1"])
 @pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_server_needs_no_standard_stream(streams: str, front_ends: str, bundles: Path, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     flags = ["--bundles", str(bundles), "--grpc-listen", "127.0.0.1:0", "--http-listen", f"127.0.0.1:{port}", "--drain-wait-s", "0"]
     command = ["bash", "-c", f'exec "$@" {streams}', "bash", sys.executable, "-m", "sentiment", "serve", "--front-ends", front_ends, *flags]
 

@@ -59,9 +59,9 @@ def answered(server: RunningServer, code: str = "OK") -> float:
 
 
 async def stands_still(number: Callable[[], float]) -> float:
-    """The number, once it has not changed for a while."""
-    before = -1.0
-    while (now := number()) != before:
+    """The number, once it is above 0 and has not changed for a while."""
+    before = 0.0
+    while (now := number()) != before or not now:
         before = now
         await asyncio.sleep(0.1)
     return now

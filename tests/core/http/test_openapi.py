@@ -82,7 +82,7 @@ def test_every_field_of_a_message_is_described_in_the_protos_words(document: Any
     assert schemas["ClassifyRequest"]["properties"]["text_pair"]["description"].startswith("The second text of a pair")
     assert "- TRUNCATION_WINDOWS: Read the whole text in overlapping windows" in schemas["Truncation"]["description"]
     # What is not built is left out.
-    assert list(schemas["ClassifyBatchRequest"]["properties"]) == ["items", "model", "truncation", "priority", "sentences"]
+    assert list(schemas["ClassifyBatchRequest"]["properties"]) == ["items", "model", "truncation", "priority", "sentences", "effort"]
 
 
 def test_answers_have_the_form_of_the_document(server: RunningServer, document: Any) -> None:

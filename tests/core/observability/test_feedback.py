@@ -25,7 +25,7 @@ from sentiment_models.data.labelled import Example, read_examples
 from tests.conftest import RunningServer
 from tests.core.http.http import call
 from tests.core.observability.test_journal import SECRET, rows
-from tests.core.servers import Server
+from tests.core.servers import Server, until
 from tests.tiny import LABELS
 
 Start = Callable[..., RunningServer]
@@ -179,7 +179,8 @@ def test_a_request_id_that_is_used_again_names_the_newest_answer_and_both_are_co
     with server.client() as client:
         for text in ("good", "bad"):
             client.classify(text, request_id="one")
-            server.journal.thread.wait_written()
+            # The journal's line follows the answer.
+            until(lambda text=text: text in [row.get("text") for row in rows(folder)], "the line of the answer")
             assert client.feedback("positive", request_id="one").right is (text == "good")
             client.feedback("positive", request_id="one")
         counts = accuracy(server)

@@ -83,6 +83,7 @@ def test_an_answer_is_kept_whichever_way_it_came_with_its_request_and_place(star
         "priority": "interactive",
         "tokens": 5,
         "truncated": False,
+        "early": False,
         "label": "positive",
         "abstain": False,
         "scores": pytest.approx({one.label: one.score for one in answer.prediction.scores}, abs=1e-6),

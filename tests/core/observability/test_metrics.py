@@ -69,6 +69,9 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "text_tokens": ("histogram", {"model": {"tiny/1"}}),
     "unknown_tokens_total": ("counter", {"model": {"tiny/1"}}),
     "truncated_texts_total": ("counter", {"model": {"tiny/1"}}),
+    "early_texts_total": ("counter", {"model": {"tiny/1"}}),
+    "effort_audits_total": ("counter", {"differs": {"true", "false"}, "model": {"tiny/1"}}),
+    "effort_audits_dropped_total": ("counter", {"reason": {"queue_full", "failed"}, "model": {"tiny/1"}}),
     "foreign_texts_total": ("counter", {"model": {"tiny/1"}}),
     "expected_accuracy": ("gauge", {"model": {"tiny/1"}}),
     "expected_accuracy_texts": ("gauge", {"model": {"tiny/1"}}),
@@ -82,6 +85,9 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "drift_threshold": ("gauge", {"signal": SIGNALS, "model": {"tiny/1"}}),
     "drift_reference_share": ("gauge", {"reference": {"usual"}, "model": {"tiny/1"}}),
     "drift_texts": ("gauge", {"model": {"tiny/1"}}),
+    # Only of a bundle with a rule.
+    "effort_differs": ("gauge", {"end": set(), "model": set()}),
+    "effort_in_full": ("gauge", {"model": set()}),
     # Only with hidden_drift_share.
     "hidden_drift_texts": ("gauge", {"model": set()}),
     "hidden_drift_dropped_total": ("counter", {"reason": set(), "model": set()}),

@@ -25,6 +25,7 @@ from sentiment.batching.telemetry import BatchTelemetry
 from sentiment.batching.text import Waiting
 from sentiment.call.call import Call
 from sentiment.call.calls import CODE_NAMES, CallLimits, Calls
+from sentiment.call.convert import EFFORTS
 from sentiment.call.open_inference import InferenceService
 from sentiment.call.request_bytes import RequestBytes
 from sentiment.call.servicer import SentimentService, ServiceLimits
@@ -36,6 +37,7 @@ from sentiment.errors import DeviceLost
 from sentiment.explain.thread import TIMED
 from sentiment.lifecycle.registry import Models
 from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.effort import ADAPTIVE, FULL
 from sentiment.model.lease import InUse
 from sentiment.model.runner import Outcome, Ran, Report
 from sentiment.model.tokenizer import Row
@@ -47,7 +49,7 @@ from sentiment.v1 import sentiment_pb2 as pb
 from tests.core.batching.test_cost import fixed
 from tests.core.grpc.test_oip import asked
 from tests.core.grpc.test_receiving import Measured
-from tests.tiny import SPECIAL, THREE, WEIGHTS, make_bundle
+from tests.tiny import SPECIAL, THREE, WEIGHTS, make_bundle, read_manifest, write_manifest
 from tests.virtual_time import VirtualClock, VirtualTimeLoop
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "150"))
@@ -110,6 +112,7 @@ class World:
     parts_share: float
     windows_share: float
     poison_share: float
+    effort: str
     drains: bool
 
     @property
@@ -138,6 +141,7 @@ class World:
             parts_share=rng.choice([0.0, 0.2]),
             windows_share=rng.choice([0.0, 0.2]),
             poison_share=rng.choice([0.0, 0.05]),
+            effort=rng.choice([FULL, ADAPTIVE]),
             drains=rng.random() < 0.3,
         )
 
@@ -229,7 +233,7 @@ class Day:
         # Nothing is known of them, and virtual time has no threads to look.
         receiving._connections = Measured()
         self.calls = Calls(metrics, CallLimits(2**16, 1.0, 60.0, world.calls_max, 0.05, 0.002), clock=clock)
-        service = SentimentService(models, self.calls, ServiceLimits(2**10, 16, 4, 2, 64, 16))
+        service = SentimentService(models, self.calls, ServiceLimits(2**10, 16, 4, 2, 64, 16, world.effort))
         self.streams = Streams(service, self.calls, receiving)
         methods = (*service.unary_methods, *InferenceService(models, self.calls, Health(()), service.limits).methods)
         self.handlers = {method.name: Handlers(self.calls, receiving).unary(method) for method in methods} | {
@@ -237,6 +241,7 @@ class Day:
         }
         self.callers: list[Caller] = []
         self.draining = False
+        self.seen: Counter[str] = Counter()
 
     def break_observers(self, counted: ModelMetrics) -> None:
         """Let everything that observes raise sometimes, but for the counters that are checked."""
@@ -326,8 +331,12 @@ class Day:
         sentences, windows = (in_parts and world.rng.random() < share for share in (world.parts_share, world.windows_share))
         targets = ["film", "bad", "service"] if in_parts and world.rng.random() < world.parts_share else []
         texts = [self.text(sentences, windows) for _ in range(1 if caller.method == "Classify" else caller.texts)]
-        options: dict[str, Any] = {"sentences": sentences, "truncation": pb.TRUNCATION_WINDOWS if windows else pb.TRUNCATION_UNSPECIFIED}
-        asked_for = [Query(text, None, "windows" if windows else None, sentences=sentences, targets=targets) for text in texts]
+        effort = world.rng.choice(list(EFFORTS)) if in_parts else pb.EFFORT_UNSPECIFIED
+        truncation = pb.TRUNCATION_WINDOWS if windows else pb.TRUNCATION_UNSPECIFIED
+        options: dict[str, Any] = {"sentences": sentences, "truncation": truncation, "effort": effort}
+        adaptive = (EFFORTS[effort] or world.effort) == ADAPTIVE
+        how: dict[str, Any] = {"sentences": sentences, "targets": targets, "adaptive": adaptive}
+        asked_for = [Query(text, None, "windows" if windows else None, **how) for text in texts]
         if caller.method == "ClassifyStream":
             caller.tell = lambda data: self.check_result(pb.ClassifyStreamResponse.FromString(data), asked_for)
             caller.messages = self.items([pb.Item(text=text, targets=targets) for text in texts], pb.StreamOptions(**options))
@@ -361,9 +370,15 @@ class Day:
             self.check_failed([query])
 
     def check_answer(self, response: pb.ClassifyResponse, query: Query) -> None:
-        """Check that an answer is made of all rows of its text, in order, and of no others."""
+        """Check that an answer is made of all rows of its text, in order, and of no others; or of its part, if that suffices."""
         (reading,) = self.reader.read([query])
+        part = self.classifier.part_of(reading) if query.adaptive and isinstance(reading, Row) else None
+        self.check(part is None or not poisonous([part]), "a text is answered whose part fails")
+        early = part is not None and self.classifier.suffices(logits_of(part))
+        self.check(response.early is early, f"{query.text!r} is answered {'early' if response.early else 'in full'}")
+        reading = part if early and part is not None else reading
         whole, parts = self.classifier.answer(reading, list(map(logits_of, reading.rows)))
+        self.seen["early"] += early
         rest = (*parts.sentences, *parts.targets) if parts is not None else ()
         expected = [whole.scores, *(scored.scores for _, scored in rest)]
         answers = [response.prediction, *(one.prediction for one in (*response.sentences, *response.targets))]
@@ -410,7 +425,7 @@ class Day:
         self.check(self.requests.used == 0, f"{self.requests.used} bytes are held for ever")
         self.check(not self.streams.open, "a stream is open for ever")
         self.check(not self.batcher.scheduler.rows_waiting, "rows wait for ever")
-        return Counter(caller.outcomes[0] for caller in self.callers)
+        return Counter(caller.outcomes[0] for caller in self.callers) + self.seen
 
     def check(self, holds: bool, promise: str) -> None:
         if not holds:
@@ -419,7 +434,9 @@ class Day:
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Classifier:
-    return load_classifier(make_bundle(tmp_path_factory.mktemp("three"), three=True))
+    bundle = make_bundle(tmp_path_factory.mktemp("three"), three=True)
+    write_manifest(bundle, read_manifest(bundle) | {"effort": {"head": 2, "tail": 2, "tokens_min": 5, "log_odds": 0.5}})
+    return load_classifier(bundle)
 
 
 @pytest.fixture
@@ -443,7 +460,7 @@ def test_every_call_has_one_outcome_and_one_count(simulate: Callable[[int], Coun
         outcomes += simulate(seed)
 
     # The days are varied: each outcome occurs.
-    assert {"OK", "CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "INTERNAL", "UNAVAILABLE"} == set(outcomes), outcomes
+    assert {"OK", "early", "CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "INTERNAL", "UNAVAILABLE"} == set(outcomes), outcomes
     assert outcomes["OK"] > outcomes.total() / 10, outcomes
 
 

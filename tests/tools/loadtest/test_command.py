@@ -246,6 +246,7 @@ def test_a_load_without_an_answer_is_a_failure(canned: Canned, capsys: Captured)
         (("--rate", "5", "--texts", "nothing.txt"), "unknown texts 'nothing.txt'"),
         (("--rate", "5", "--protocol", "oip"), "--protocol oip needs --model NAME"),
         (("--rate", "5", "--protocol", "http", "--per-call", "4", "--explain", "1%"), "--protocol http cannot send --explain, --per-call"),
+        (("--rate", "5", "--protocol", "oip", "--effort", "adaptive"), "--protocol oip cannot send --effort"),
         (("--rate", "5", "--stream", "--cancel", "0.1"), "--stream cannot be used with --cancel or --per-call"),
         (("--rate", "5", "--bulk", "0.6", "--explain", "0.6"), "must sum to at most 1, got 1.2"),
         (("--rate", "5", "--protocol", "http", "--channels", "2"), "--channels cannot be used with --protocol http"),

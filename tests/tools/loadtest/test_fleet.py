@@ -6,7 +6,9 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,8 @@ from sentiment_tools.loadtest.oip_driver import OipDriver
 from sentiment_tools.loadtest.results import JUDGED, Point, Second
 from sentiment_tools.traffic.arrivals import Law, Poisson, Schedule
 from tests.conftest import RunningServer
+from tests.core.grpc.test_effort import CLEAR
+from tests.tiny import EFFORT, make_bundle
 from tests.tools.loadtest.servers import Oip, serving
 
 TEXTS = ["a good film", "awful", "good good film"]
@@ -268,3 +272,22 @@ async def test_a_server_that_goes_away_causes_failures_without_waiting(settings:
     assert point.outcomes["OK"] > 0
     assert point.outcomes["UNAVAILABLE"] > 0
     assert "UNAVAILABLE" in point.messages
+
+
+@pytest.mark.parametrize(
+    ("protocol", "mix"),
+    [("grpc", {}), ("grpc", {"per_call": 4}), ("grpc", {"stream": True}), ("http", {})],
+    ids=["calls", "batches", "streams", "http"],
+)
+async def test_loads_may_ask_for_adaptive_effort(
+    protocol: str, mix: dict[str, Any], start: Callable[..., RunningServer], tmp_path: Path
+) -> None:
+    make_bundle(tmp_path, effort=EFFORT)
+    server = start(bundles=(tmp_path,))
+    target = Target(server.target if protocol == "grpc" else server.url, protocol, effort="adaptive")
+
+    point, _ = await held(target, Mix(PATIENT, **mix), texts=[CLEAR])
+
+    texts = point.texts_ok
+    assert texts >= CALLS
+    assert server.metric("sentiment_early_texts_total", model="tiny/1") == texts

@@ -11,6 +11,7 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
+from sentiment.batching.cost import CostTable
 from sentiment.batching.ticket import Priority
 from sentiment_tools.planning.closed_loop import capacity_per_s, corrected
 from sentiment_tools.planning.machine import PACE_S, RESTED_S, Machine
@@ -60,6 +61,21 @@ def test_one_runner_with_constant_runs_waits_as_by_pollaczek_and_khinchine(load:
     waited_s = float(outcome.latency_s.mean()) - RUN_S
     assert waited_s == pytest.approx(load * RUN_S / (2 * (1 - load)), rel=0.08)
     assert outcome.busy_share == pytest.approx(load, rel=0.02)
+
+
+@pytest.mark.parametrize("early", [0.0, 0.5, 1.0])
+def test_long_texts_take_their_part_and_the_whole_unless_the_part_suffices(early: float) -> None:
+    machine = server(noise=0.0, crowding=1.0, early=early)
+    traffic = Traffic(np.arange(1.0, 401.0), np.tile([512, 32], 200), np.zeros(400, bool))
+
+    outcome = simulate(traffic, Fleet(machine, 1), seed=1)
+
+    spent_s = 200 * (machine.work_s(512) + machine.work_s(32))
+    assert outcome.share(Fate.ANSWERED) == 1
+    assert outcome.spent.runs_s == pytest.approx(spent_s, rel=0.1)
+    assert machine.work_s(32) == server(crowding=1.0).work_s(32)
+    cost = CostTable(machine.points)
+    assert machine.work_s(512) == pytest.approx((early > 0) * cost.table_s(1, 96) + (1 - early) * cost.table_s(1, 512))
 
 
 def test_a_row_that_runs_alone_takes_its_cost_and_the_loops_time() -> None:

@@ -30,7 +30,7 @@ from tests.conftest import RunningServer
 from tests.core.grpc.gate import Start
 from tests.core.security.test_clients import arguments_of
 from tests.core.security.test_doors import OTHER, TOKEN, Secure, secure, tokens
-from tests.programs import serving
+from tests.programs import free_port, serving
 
 __all__ = ["secure", "tokens"]
 
@@ -307,9 +307,7 @@ def test_ctrl_c_ends_the_view_and_no_color_is_obeyed(server: RunningServer, on_t
 
 
 def test_a_server_that_is_absent_comes_goes_and_restarts_is_followed(bundles: Path, on_terminal: Callable[..., Terminal]) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     server = [sys.executable, "-m", "sentiment"], "--bundles", bundles, "--model", "tiny", "--http-listen", address
     view = on_terminal(address)
     view.until(lambda: f"no answer from http://{address}/metrics: Connection refused; trying again" in view.frame)
