@@ -383,6 +383,7 @@ def metrics_page() -> str:
     model.watch_queue(float, float, float)
     model.watch_explanations(float)
     model.watch_effort(float, float, float)
+    model.watch_known(float)
     ShadowMetrics(metrics, ("english/2", "english/3"), ["negative", "positive"])
     metrics.build_info.info({"version": "", "onnxruntime": ""})
     metrics.loop_busy_seconds.watch(float, "server")

@@ -57,6 +57,9 @@ class World:
     # Rows after which more runs, unless their answer suffices; and how often it does.
     then_share: float
     suffices_share: float
+    # Keys that rows draw from, if any; and the share of rows that have one.
+    keys: int
+    key_share: float
     # A run takes fixed_s + token_s x (tokens + squared lengths / square_at), times noise. Padding counts.
     fixed_s: float
     # Mean length; if ``alike`` the length of every row.
@@ -90,6 +93,8 @@ class World:
             width=rng.choice([1, 2, 4]),
             then_share=rng.choice([0.0, 0.3, 1.0]),
             suffices_share=rng.choice([0.0, 0.6, 1.0]),
+            keys=rng.choice([1, 3, 30]),
+            key_share=rng.choice([0.0, 0.0, 0.5, 1.0]),
             fixed_s=rng.choice([0.0, 1e-4, 1e-2, 3e-2]),
             length=40,
             alike=rng.random() < 0.2,
@@ -143,6 +148,8 @@ class Row:
     # Whether its first answer suffices; and whether it did not, so that it waits or runs once more.
     suffices: bool
     went_on: bool = False
+    # Whether it was admitted only to follow another.
+    followed: bool = False
     fates: list[str] = field(default_factory=list)
     ticket: Ticket["Row"] | None = None
 
@@ -156,8 +163,8 @@ def simulate(seed: int, packed: bool = False) -> Counter[str]:
 
     Returns:
         The number of rows by fate, and ``held``: how often rows were held for more to join; ``aheads``: how many batches were decided
-        ahead; ``went_on``: rows whose first answer did not suffice; ``exact``: the number of rows if predictions are exact, and
-        ``unkept``: how many of those were admitted but not answered in time.
+        ahead; ``went_on``: rows whose first answer did not suffice; ``followed``: rows that followed an equal one at first; ``exact``: the
+        number of rows if predictions are exact, and ``unkept``: how many of those were admitted but not answered in time.
 
     Raises:
         Broken: a promise of the scheduler did not hold.
@@ -197,6 +204,10 @@ class _Day:
         # Tickets without a fate, and some that have one since the last step.
         self.live: list[Ticket[Row]] = []
         self.aheads = 0
+        # Rows of batches that run, whatever their fate.
+        self.taken: set[Ticket[Row]] = set()
+        # What rows with a key have in common.
+        self.texts: dict[bytes, tuple[int, int, bool, bool]] = {}
         self.wide: Batch[Row] | None = None
 
     def run(self) -> Counter[str]:
@@ -230,15 +241,14 @@ class _Day:
 
     def arrive(self, row: Row) -> None:
         rng = self.world.rng
-        length = self.world.length if self.world.alike else min(LENGTH_MAX, 1 + int(rng.expovariate(1 / self.world.length)))
+        length, then, key = self.text(row)
         deadline_at = self.now + rng.choice([0.0, 0.01, 0.1, 1.0, DEADLINE_MAX_S])
         priority = Priority.BULK if rng.random() < self.world.bulk_rows else Priority.INTERACTIVE
         scheduler, waiting = self.scheduler, self.scheduler.rows_waiting
         idle = not waiting and self.free == scheduler.runners
-        then = min(LENGTH_MAX, length * rng.randint(2, 6)) if rng.random() < self.world.then_share else 0
         alone_s = scheduler.cost.run_s(1, length) + (scheduler.cost.run_s(1, then) if then else 0.0)
         try:
-            row.ticket = scheduler.add(length, self.now, deadline_at, row, priority, then=then)
+            row.ticket = scheduler.add(length, self.now, deadline_at, row, priority, then=then, key=key)
         except Refused as error:
             kept = int(self.world.queue_rows_max * KEPT_FOR_INTERACTIVE) if priority is Priority.BULK else 0
             full = waiting >= self.world.queue_rows_max - kept
@@ -256,11 +266,24 @@ class _Day:
         else:
             self.live.append(row.ticket)
             self.check(waiting < self.world.queue_rows_max and not self.closed, "admitted though full or closed")
-            self.check(idle or deadline_at - self.now >= alone_s, "admitted though hopeless")
+            row.followed = row.ticket.leader is not None
+            self.check(idle or row.followed or deadline_at - self.now >= alone_s, "admitted though hopeless")
             if row.ticket.probe:
                 self.probe_at = self.now + PROBE_S
             if rng.random() < self.world.cancel_share:
                 self.at(self.now + rng.expovariate(20), lambda: self.cancel(row))
+
+    def text(self, row: Row) -> tuple[int, int, bytes | None]:
+        """The length of a new row, what may run after it, and its key. Rows with equal keys are alike, but for being read in parts."""
+        rng = self.world.rng
+        length = self.world.length if self.world.alike else min(LENGTH_MAX, 1 + int(rng.expovariate(1 / self.world.length)))
+        then = min(LENGTH_MAX, length * rng.randint(2, 6)) if rng.random() < self.world.then_share else 0
+        # Who takes the place of a row that was cancelled may make others late, since nothing predicted that.
+        if (self.world.exact and self.world.cancel_share) or rng.random() >= self.world.key_share:
+            return length, then, None
+        key = rng.randrange(self.world.keys).to_bytes()
+        length, then, row.poison, row.suffices = self.texts.setdefault(key, (length, then, row.poison, row.suffices))
+        return (then, 0, key) if then and rng.random() < 0.3 else (length, then, key)
 
     def cancel(self, row: Row) -> None:
         assert row.ticket is not None
@@ -270,6 +293,11 @@ class _Day:
     def close(self) -> None:
         self.scheduler.close()
         self.closed = True
+
+    @property
+    def queued(self) -> int:
+        """Rows that wait for a runner."""
+        return self.scheduler.rows_waiting - self.scheduler.sharing.rows
 
     def step(self) -> None:
         self.shares.look(self.scheduler)
@@ -286,7 +314,7 @@ class _Day:
             self.start(batch)
         self.shares.look(self.scheduler)
         self.check(self.shares.fair(), "a class got more than its share")
-        if self.free and self.scheduler.rows_waiting:
+        if self.free and self.queued:
             self.holds += 1
             self.check(self.world.batching_saves and step.wake_at is not None, "a runner is idle and rows wait for nothing")
         waiting = [ticket for ticket in self.live if ticket.state is State.WAITING]
@@ -298,6 +326,10 @@ class _Day:
         self.check(min([ticket.deadline_at for ticket in live], default=math.inf) > self.now, "a row is past its deadline and has no fate")
         self.check(len(waiting) == self.scheduler.rows_waiting, "rows_waiting is wrong")
         self.check(len(running) == self.scheduler.rows_running, "rows_running is wrong")
+        led = Counter((ticket.key, ticket.then > 0) for ticket in live if ticket.key is not None and ticket.leader is None)
+        self.check(max(led.values(), default=1) == 1, "rows with equal keys wait or run on their own")
+        leaders = {ticket.leader for ticket in live if ticket.leader is not None}
+        self.check(all(one.state is State.WAITING or one in self.taken for one in leaders), "a row follows one that has ended")
         self.check(step.wake_at is None or step.wake_at > self.now, "it wants to be woken at once")
         self.check(not live or step.wake_at is not None, "rows are live and nothing will wake it")
         self.check(len(self.scheduler._by_deadline) <= 2 * len(live) + 64, "it remembers rows that have ended")
@@ -314,7 +346,7 @@ class _Day:
 
     def check_spread(self, batches: list[Batch[Row]]) -> None:
         cost = self.scheduler.cost
-        for batch in batches if self.free and not self.scheduler.rows_waiting else ():
+        for batch in batches if self.free and not self.queued else ():
             rows = len(batch.tickets)
             half = [ticket.length for ticket in self.world.layout.halves(batch.tickets)[1]]
             helps = rows > 1 and cost.table_s(*self.world.layout.shape(Lengths.of(half))) <= 0.75 * cost.table_s(*batch.shape)
@@ -331,7 +363,7 @@ class _Day:
 
     def check_wide(self, batches: list[Batch[Row]]) -> None:
         for batch in batches:
-            idle = self.free >= self.world.width - 1 > 0 and not self.scheduler.rows_waiting
+            idle = self.free >= self.world.width - 1 > 0 and not self.queued
             self.check(idle or not batch.wide, "a batch is wide though its cores are needed")
             self.check(not batch.wide or self.wide is None, "two batches are wide at once")
             self.wide = batch if batch.wide else self.wide
@@ -356,6 +388,7 @@ class _Day:
                 "runs a row that cannot finish in time",
             )
             self.shares.ran(batch, self.scheduler)
+        self.taken.update(batch.tickets)
         for ticket in batch.tickets:
             self.check(ticket.state is State.RUNNING and not ticket.payload.fates, "runs a row that has a fate")
             self.check(starts_at < ticket.deadline_at, "starts after the deadline")
@@ -393,13 +426,16 @@ class _Day:
     def give_up(self, batch: Batch[Row]) -> None:
         self.wide = None if batch is self.wide else self.wide
         self.given_up.add(batch)
+        self.taken.difference_update(batch.tickets)
         for ticket in self.scheduler.give_up(batch):
             ticket.payload.fates.append("failed")
         if (following := self.next.pop(batch, None)) is not None:
+            self.taken.difference_update(following.tickets)
             self.scheduler.give_back(following)
 
     def end(self, batch: Batch[Row], run_s: float) -> None:
         self.wide = None if batch is self.wide else self.wide
+        self.taken.difference_update(batch.tickets)
         following = self.next.pop(batch, None)
         if following is None:
             self.free += 1
@@ -417,8 +453,9 @@ class _Day:
             ended = self.scheduler.fail(batch, out_of_memory)
         else:
             unsettled = [ticket for ticket in batch.tickets if ticket.then and not ticket.payload.suffices]
+            unanswered = [one for ticket in unsettled for one in (ticket, *self.scheduler.sharing.followers(ticket))]
             ended = self.scheduler.finish(batch, self.now, run_s, unsettled)
-            for ticket in unsettled:
+            for ticket in unanswered:
                 self.check(ticket not in ended, "answered though its first answer does not suffice")
                 ticket.payload.went_on |= ticket.state is State.WAITING
         for ticket in ended:
@@ -432,6 +469,7 @@ class _Day:
             self.check(len(row.fates) == 1, f"row {row.number} has the fates {row.fates}")
             self.check(row.fates != ["answered"] or not row.poison, "poison was answered")
             honest = not self.world.exact or row.ticket is None or row.ticket.probe or row.fates[0] in ("answered", "cancelled")
+            honest |= row.followed
             # With two classes, the rows that the other one will bring are a guess.
             alone = self.world.bulk_rows in (0.0, 1.0)
             self.check(honest or not alone, f"row {row.number} was admitted, predictions were exact, and it was {row.fates[0]}")
@@ -446,7 +484,8 @@ class _Day:
         self.check(self.free == self.scheduler.runners, "a runner is lost")
         exact = len(self.rows) if self.world.exact else 0
         went_on = sum(row.went_on for row in self.rows)
-        seen = Counter(held=self.holds, unkept=unkept, exact=exact, aheads=self.aheads, went_on=went_on)
+        followed = sum(row.followed for row in self.rows)
+        seen = Counter(held=self.holds, unkept=unkept, exact=exact, aheads=self.aheads, went_on=went_on, followed=followed)
         return Counter(row.fates[0] for row in self.rows) + seen
 
 

@@ -160,6 +160,13 @@ class Settings(BaseModel):
         description="read every text of a model in full from when audits show that more than 1 % of its answers differ, until it is "
         "loaded again",
     )
+    answer_cache_bytes: int = Field(
+        0,
+        description="bytes of memory for each model's answers, so that a text that the same token asked about before is answered without "
+        "running the model, and equal texts under way are run once; 0: neither",
+        ge=0,
+        le=2**34,
+    )
     bulk_share: float = Field(0.2, description="share of the run time that bulk rows get while interactive rows also wait", gt=0, lt=1)
     latency_objective_s: float = Field(
         0.5,

@@ -307,7 +307,9 @@ class FrontEndConnection(asyncio.Protocol):
         try:
             tell = partial(self._on_outcome, digest, text.number)
             trace = serving.tracer.join(text.place) if serving.tracer is not None and text.place is not None else None
-            self._texts[digest, text.number] = serving.queue.submit(rows, text.deadline_at, tell, text.priority, trace, text.adaptive)
+            self._texts[digest, text.number] = serving.queue.submit(
+                rows, text.deadline_at, tell, text.priority, trace, text.adaptive, text.scope
+            )
         except (Refused, Expired, Unavailable) as error:
             self._refuse(digest, text, error)
         except Exception:  # a caller waits for it

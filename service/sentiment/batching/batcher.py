@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from sentiment.batching.known import Known
 from sentiment.batching.row_queue import RowsResult, TextOutcome
 from sentiment.batching.runs import BatchRunner, LookAhead, RunningBatch
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.text import RowTicket, Text, Waiting, check_together, needs_s
-from sentiment.batching.ticket import Batch, Priority, State
+from sentiment.batching.ticket import Batch, Priority, State, Ticket
 from sentiment.errors import DeviceLost, Expired, ModelFailed, OutOfMemory, Refused, RequestError, Unavailable, shown_s
 from sentiment.model.classifier import Classifier
 from sentiment.model.runner import Outcome, Ran
@@ -49,6 +50,9 @@ class BatchObserver(Protocol):
     def row_dropped(self, reason: str) -> None:
         """A row left the queue without running; ``reason`` is cancelled, expired or hopeless."""
 
+    def rows_known(self, kept: int, shared: int) -> None:
+        """Rows got answers that were known, or those of other rows; they are in no batch."""
+
     def row_unanswered(self, ticket: RowTicket, error: str) -> None:
         """A row gets no answer; ``error`` is the name of an error class, empty if the caller left. Not called where another row failed."""
 
@@ -68,6 +72,7 @@ class Batcher:
         busy_share: Callable[[], float] = lambda: 0.0,
         holds: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        known: Known | None = None,
     ) -> None:
         """Take ownership of ``runners``. Must be called in the event loop that will use the batcher.
 
@@ -79,10 +84,12 @@ class Batcher:
             busy_share: how busy the event loop is, 0 to 1.
             holds: the runners compute on devices: while the loop is busy, batches are held for its sake (``Scheduler.hold_s``).
             clock: the event loop's, in seconds. Runners call it too, from their threads.
+            known: answers to rows of before; without it, each row is computed.
         """
         self.classifier = classifier
         self.scheduler = scheduler
         self._clock = clock
+        self._known = known
         self._loop = asyncio.get_running_loop()
         self._free = list(runners)
         self._observer = observer
@@ -171,6 +178,7 @@ class Batcher:
         priority: Priority,
         trace: Trace | None = None,
         adaptive: bool = False,
+        scope: int = 0,
     ) -> Text:
         """As in RowQueue. When one row fails, the others are withdrawn and do not appear in ``trace``."""
         now = self._clock()
@@ -178,11 +186,18 @@ class Batcher:
         text = Text(deadline_at, tell, self._leave, len(rows), len(rows), [])
         try:
             for row in rows:
-                waiting, then = Waiting(row, text, trace if trace is not None and trace.take(1) else None), 0
+                waiting = Waiting(row, text, trace if trace is not None and trace.take(1) else None)
                 waiting.adaptive = adaptive and not self.in_full
                 if waiting.adaptive and (part := self.classifier.part_of(row)) is not None:
-                    waiting.row, waiting.whole, then = part, row, row.tokens
-                text.tickets.append(self.scheduler.add(waiting.row.tokens, now, deadline_at, waiting, priority, checked, then))
+                    waiting.row, waiting.whole = part, row
+                key = self._known.key(row, scope) if self._known is not None and scope else None
+                if key is not None and deadline_at > now and self.scheduler.open and self._recall(waiting, key):
+                    ticket = Ticket(row.tokens, now, deadline_at, waiting, priority, 0, 0.0, 0.0, state=State.ANSWERED)
+                    text.left -= 1
+                else:
+                    then = 0 if waiting.whole is None else row.tokens
+                    ticket = self.scheduler.add(waiting.row.tokens, now, deadline_at, waiting, priority, checked, then, key)
+                text.tickets.append(ticket)
                 priority = Priority.BULK
         except RequestError as error:
             # No row has started to run: that is decided in a later turn of the loop.
@@ -192,6 +207,11 @@ class Batcher:
                 # The backlog is read after the text's own rows are withdrawn: a retry need not wait for those.
                 raise Refused(message, self.backlog_s, error.reason, needs_s(self.scheduler, rows)) from error
             raise
+        if text.left < len(rows):
+            self._observer.rows_known(len(rows) - text.left, 0)
+        if not text.left:
+            self._loop.call_soon(self._answer_text, text, text.tickets[-1], 0.0, 0)
+            return text
         self._idle.clear()
         if not self._free:
             # There is nothing to decide before a runner is free; only the timer may have to fire earlier.
@@ -202,6 +222,22 @@ class Batcher:
             self._pump_soon = True
             self._loop.call_soon(self._pump)
         return text
+
+    def _recall(self, waiting: Waiting, key: bytes) -> bool:
+        """Answer a row from what is known: first from its part, if it has one, as its batches would."""
+        assert self._known is not None
+        if waiting.whole is not None:
+            logits = self._known.get(key, part=True)
+            if logits is None:
+                return False
+            if self.classifier.suffices(logits):
+                waiting.logits = logits
+                return True
+            waiting.row, waiting.whole = waiting.whole, None
+        logits = self._known.get(key, part=False)
+        if logits is not None:
+            waiting.logits = logits
+        return logits is not None
 
     def _hold(self) -> bool:
         """Hold the next batch if the scheduler says so. Returns whether it is held."""
@@ -347,15 +383,23 @@ class Batcher:
     def _answer(self, run: RunningBatch[Waiting], batch: Batch[Waiting], ran: Ran, now: float) -> None:
         unsettled = []
         for ticket, logits in zip(batch.tickets, ran.logits, strict=True):
-            waiting = ticket.payload
-            waiting.logits = logits
-            if waiting.whole is not None and not self.classifier.suffices(logits):
-                waiting.row, waiting.whole, waiting.ran_s = waiting.whole, None, ran.run_s
+            if self._known is not None and ticket.key is not None:
+                self._known.put(ticket.key, ticket.then > 0, logits)
+            goes_on = ticket.then > 0 and not self.classifier.suffices(logits)
+            if goes_on:
                 unsettled.append(ticket)
+            for one in (ticket, *self.scheduler.sharing.followers(ticket)):
+                waiting = one.payload
+                waiting.logits = logits
+                if goes_on and waiting.whole is not None:
+                    waiting.row, waiting.whole, waiting.ran_s = waiting.whole, None, ran.run_s
         # ``ran.total_s``, not the time until the loop noticed: a loop that is busy with admitting a thousand rows would make the model
         # look slow, and later rows would be refused.
         answered = self.scheduler.finish(batch, now, ran.total_s, unsettled)
-        wasted = len(batch.tickets) - len(answered) - sum(ticket.state is State.WAITING for ticket in unsettled)
+        used = (State.ANSWERED, State.WAITING)
+        wasted = sum(all(one.state not in used for one in (ticket, *ticket.followers)) for ticket in batch.tickets)
+        if shared := len(answered) - sum(ticket.state is State.ANSWERED for ticket in batch.tickets):
+            self._observer.rows_known(0, shared)
         if unsettled:
             # Before its rows are in another batch.
             self._observer.batch_ran(batch, run.runner.name, ran, wasted)
@@ -366,16 +410,22 @@ class Batcher:
         for ticket in answered:
             text = ticket.payload.text
             text.left -= 1
-            if not text.left and text.tickets:
-                of_rows, row = [one.payload.logits for one in text.tickets], ticket.payload
-                text.tickets.clear()
-                queue_s = ticket.started_at - ticket.queued_at - row.ran_s
-                self._tell(text, RowsResult(of_rows, queue_s, row.ran_s + ran.run_s, rows, row.whole is not None))
-                if row.adaptive:
-                    self._audit(row)
+            if not text.left:
+                self._answer_text(text, ticket, ran.run_s, rows)
         self._note_idle()
         if not unsettled:
             self._observer.batch_ran(batch, run.runner.name, ran, wasted)
+
+    def _answer_text(self, text: Text, last: RowTicket, run_s: float, rows: int) -> None:
+        """Tell the caller of a text, unless it has gone, the answers to its rows. ``last`` was answered last, by a batch of ``rows``."""
+        if not text.tickets:
+            return
+        of_rows, row = [one.payload.logits for one in text.tickets], last.payload
+        text.tickets.clear()
+        queue_s = last.started_at - last.queued_at - row.ran_s if rows else 0.0
+        self._tell(text, RowsResult(of_rows, queue_s, row.ran_s + run_s, rows, row.whole is not None))
+        if row.adaptive:
+            self._audit(row)
 
     def _note_idle(self) -> None:
         if not self.scheduler.rows_waiting and not self.scheduler.rows_running:

@@ -140,14 +140,15 @@ class ClassQueue(Generic[P]):
         self._use = _Rate(USE_WINDOW_S)
         self._work_s: float | None = 0.0
 
-    def add(self, ticket: Ticket[P], now: float) -> None:
-        """Add a waiting row, which may have run before."""
+    def add(self, ticket: Ticket[P], now: float | None) -> None:
+        """Add a waiting row, which may have run before. ``now``: when it arrives; None for one that takes the place of another."""
         edge = self._edge(ticket)
         bucket = self._buckets.get(edge)
         if bucket is None:
             bucket = self._buckets[edge] = _Bucket(edge, self._layout)
         bucket.add(ticket)
-        self._rates[edge].add(1, now)
+        if now is not None:
+            self._rates[edge].add(1, now)
         self.rows += 1
         self.alone_s += ticket.alone_s
         self.reserved_s += ticket.reserved_s

@@ -18,8 +18,8 @@ from sentiment.observability.tracing.trace import Trace
 class RowsResult:
     """The raw logits of every row of a text, in order.
 
-    The other values are those of the row that was answered last: how long it waited and ran, and the size of its batch. ``early``: the
-    logits are those of the row's part, which suffice.
+    The other values are those of the row that was answered last: how long it waited and ran, and the size of its batch, 0 if its answer
+    was known. ``early``: the logits are those of the row's part, which suffice.
     """
 
     logits: list[list[float]]
@@ -58,6 +58,7 @@ class RowQueue(Protocol):
         priority: Priority,
         trace: Trace | None = None,
         adaptive: bool = False,
+        scope: int = 0,
     ) -> Pending:
         """Queue a text. ``tell`` is called once, later and in the event loop, unless the text is cancelled first.
 
@@ -68,6 +69,7 @@ class RowQueue(Protocol):
             priority: of the first row; the others are bulk.
             trace: the request's trace, if it is sampled. It takes a limited number of rows.
             adaptive: of a text in one row, its part is read first, and the whole only if that does not suffice (``Classifier.part_of``).
+            scope: whose known answers may be given, and who may get this one: below 2**64; 0: nobody's.
 
         Raises:
             Refused: the queue is full, or the queued work leaves too little time for the text.

@@ -8,6 +8,8 @@ wait for ``hold_s``) or a deadline comes.
 Promises, checked by a simulation in tests/core/batching/test_simulation.py:
 
 - Every ticket has exactly one fate: answered, expired, cancelled or failed. A row that ``add`` refuses gets no ticket.
+- No row is computed while another with the same key waits or runs, but for what runs after parts that did not suffice. No fate of a row
+  but an answer or a failure ends those that follow it.
 - A batch is formed for a free runner, or, if it is full, for a runner that is about to be free. Every batch keeps every limit.
 - A row that cannot finish by its deadline even if it starts now joins no batch. A row that becomes late because the run before it
   was late still runs with its batch. No row waits or runs past its deadline without being expired.
@@ -20,6 +22,7 @@ Promises, checked by a simulation in tests/core/batching/test_simulation.py:
   limits.
 """
 
+import contextlib
 import heapq
 import itertools
 import math
@@ -32,6 +35,7 @@ from sentiment.batching.forecast import Forecast
 from sentiment.batching.layout import Layout, Lengths, Padded
 from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length
 from sentiment.batching.retries import Retries
+from sentiment.batching.sharing import Sharing
 from sentiment.batching.ticket import LIVE, RETRY, WIDE, Batch, Entry, P, Priority, State, Step, Ticket
 from sentiment.errors import Expired, Refused, Unavailable, shown_s
 
@@ -103,6 +107,7 @@ class Scheduler(Generic[P]):
         # A heap. Entries of ended tickets are dropped lazily; it is rebuilt when they are the majority.
         self._by_deadline: list[Entry[P]] = []
         self._retries: Retries[P] = Retries()
+        self.sharing: Sharing[P] = Sharing()
         self.forecast: Forecast[P] = Forecast(cost, list(self.queues.values()), runners)
         self._hold_until: float | None = None
         # What the class that ran last had been charged before that.
@@ -118,11 +123,16 @@ class Scheduler(Generic[P]):
 
     @property
     def rows_waiting(self) -> int:
-        """Rows that wait for a runner."""
-        rows = self._retries.rows
+        """Rows that wait for a runner, or for the answer of another row."""
+        rows = self._retries.rows + self.sharing.rows
         for queue in self.queues.values():
             rows += queue.rows
         return rows
+
+    @property
+    def open(self) -> bool:
+        """Whether rows are admitted at all."""
+        return not self._closed and self.runners > 0
 
     @property
     def runners(self) -> int:
@@ -142,34 +152,63 @@ class Scheduler(Generic[P]):
         priority: Priority = Priority.INTERACTIVE,
         checked: bool = False,
         then: int = 0,
+        key: bytes | None = None,
     ) -> Ticket[P]:
         """Admit a row of ``length`` tokens. ``checked``: the caller has already checked the deadline, as for the windows of one text.
 
         ``then``: the tokens that run after it, under the same ticket, unless its answer suffices: see ``finish``. Their time is reserved.
+        ``key``: of a row whose answer is equal to that of any row with the same key, and so is the answer to what runs after it.
 
         Raises:
             Unavailable: the scheduler is closed, or all runners are lost.
             Expired: even an idle server could not meet the deadline.
             Refused: the queue is full, or the queued work leaves too little time. Carries the seconds after which to retry.
         """
-        if self._closed or not self.runners:
+        if not self.open:
             raise Unavailable("the server has drained" if self.runners else "no runner is left; the server is about to be replaced")
-        waiting, queue = self.rows_waiting, self.queues[priority]
+        waiting = self.rows_waiting
         if waiting >= (limit := self.rows_max(priority)):
             raise Refused(f"{waiting} rows are waiting; the limit is {limit}", self.forecast.backlog_s(now), "queue_full")
-        alone_s = self.cost.table_s(1, length) + (self.cost.table_s(1, then) if then else 0.0)
-        slack_s, own_s = deadline_at - now, self.cost.speed * alone_s
-        idle = not waiting and self.forecast.idle
+        reserved_s = self.cost.table_s(1, then) if then else 0.0
+        alone_s, batched_s = self.cost.table_s(1, length) + reserved_s, self._prices.batched_s(length) + reserved_s
+        ticket = Ticket(length, now, deadline_at, payload, priority, next(self._numbers), alone_s, batched_s)
+        ticket.then, ticket.reserved_s, ticket.key = then, reserved_s, key
+        leader = self.sharing.leader(ticket)
+        if leader is None:
+            self._admit(ticket, now, checked)
+        elif ticket.precedes(leader):
+            with contextlib.suppress(Expired, Refused):
+                self._admit(ticket, now, checked)
+                self._overtake(ticket, leader)
+                leader = None
+        heapq.heappush(self._by_deadline, (deadline_at, ticket.number, ticket))
+        if leader is None:
+            self._queue(ticket, now)
+        else:
+            self.sharing.follow(ticket, leader)
+        return ticket
+
+    def _admit(self, ticket: Ticket[P], now: float, checked: bool) -> None:
+        """Raises Expired or Refused, as ``add`` does."""
+        queue, slack_s, own_s = self.queues[ticket.priority], ticket.deadline_at - now, self.cost.speed * ticket.alone_s
+        idle = not self.rows_waiting and self.forecast.idle
         if slack_s < own_s and not (checked or (idle and self.may_probe(slack_s, own_s, now))):
             raise Expired(f"the deadline leaves {shown_s(slack_s)} and this text alone needs about {own_s:.3f} s")
         self._catch_up(queue)
-        ahead_s = None if idle or checked else self.forecast.check(queue, alone_s, now, deadline_at)
-        number, reserved_s = next(self._numbers), self.cost.table_s(1, then) if then else 0.0
-        ticket = Ticket(length, now, deadline_at, payload, priority, number, alone_s, self._prices.batched_s(length) + reserved_s)
-        ticket.probe, ticket.ahead_s, ticket.then, ticket.reserved_s = slack_s < own_s, ahead_s, then, reserved_s
-        heapq.heappush(self._by_deadline, (deadline_at, ticket.number, ticket))
+        ticket.ahead_s = None if idle or checked else self.forecast.check(queue, ticket.alone_s, now, ticket.deadline_at)
+        ticket.probe = slack_s < own_s
+
+    def _overtake(self, ticket: Ticket[P], leader: Ticket[P]) -> None:
+        """A row takes the place of a waiting one, which follows it from now on."""
+        self.queues[leader.priority].remove(leader)
+        self.sharing.follow(leader, ticket)
+
+    def _queue(self, ticket: Ticket[P], now: float | None) -> None:
+        """Let a row wait that may be followed. ``now``: see ``ClassQueue.add``."""
+        queue = self.queues[ticket.priority]
+        self._catch_up(queue)
         queue.add(ticket, now)
-        return ticket
+        self.sharing.lead(ticket)
 
     def may_probe(self, slack_s: float, own_s: float, now: float) -> bool:
         """Whether an idle server runs a row although the cost table says that the time is too short: see PROBE."""
@@ -199,29 +238,62 @@ class Scheduler(Generic[P]):
         ``unsettled``: those of its tickets whose answer does not suffice. What runs after them waits from now on.
 
         Returns:
-            The tickets that it answers, in order. The others have another fate or get one in the next ``step``: a deadline that passed
-            while the batch ran counts, even if no step has noticed it yet.
+            The tickets that it answers, in order, each before those that follow it. The others have another fate or get one in the next
+            ``step``: a deadline that passed while the batch ran counts, even if no step has noticed it yet.
         """
         self._ended(batch)
         self._busy_s, self._busy_at = self._recently_busy_s(now) + run_s, now
         self.cost.observe(*batch.shape, run_s, batch.wide)
-        for ticket in unsettled:
+        going_on = list(unsettled)
+        for ticket in going_on:
             self._go_on(ticket, now)
-        settled = [ticket for ticket in batch.tickets if ticket.state is State.RUNNING and ticket.deadline_at > now]
+        settled = [one for ticket in batch.tickets if ticket not in going_on for one in self._together(ticket) if one.deadline_at > now]
         return [ticket for ticket in settled if self._end(ticket, State.ANSWERED)]
+
+    def _together(self, ticket: Ticket[P]) -> list[Ticket[P]]:
+        """A row whose run has ended, if it has no fate yet, and those that follow it; none follow it from now on."""
+        self.sharing.end(ticket)
+        followers = self.sharing.followers(ticket)
+        for one in followers:
+            one.started_at = max(ticket.started_at, one.queued_at)
+        return [ticket, *followers] if ticket.state is State.RUNNING else followers
 
     def _go_on(self, ticket: Ticket[P], now: float) -> None:
         """Let a row wait once more, for what runs after it. It keeps its place: its class, its deadline and its arrival."""
-        if ticket.state is not State.RUNNING:
+        running = self._running([ticket])
+        if not running:
             return
-        queue = self.queues[ticket.priority]
-        queue.settle(ticket)
+        (ticket,) = running
+        self.queues[ticket.priority].settle(ticket)
+        self.sharing.end(ticket)
         length, ticket.then, ticket.reserved_s = ticket.then, 0, 0.0
         ticket.length, ticket.alone_s, ticket.batched_s = length, self.cost.table_s(1, length), self._prices.batched_s(length)
         ticket.state, ticket.retrying = State.WAITING, False
         self.rows_running -= 1
-        self._catch_up(queue)
-        queue.add(ticket, now)
+        leader = self.sharing.leader(ticket)
+        if leader is None or ticket.precedes(leader):
+            if leader is not None:
+                self._overtake(ticket, leader)
+        elif leader.state is State.WAITING and leader.deadline_at <= ticket.deadline_at:
+            self.sharing.follow(ticket, leader)
+            return
+        else:
+            # A batch that runs may end after the deadline, for which the row was admitted.
+            ticket.key = None
+        self._queue(ticket, now)
+
+    def _running(self, tickets: Sequence[Ticket[P]]) -> list[Ticket[P]]:
+        """Those of a batch's rows that have no fate yet, and the heirs of the others."""
+        found = []
+        for ticket in tickets:
+            if ticket.state is State.RUNNING:
+                found.append(ticket)
+            elif (heir := self.sharing.heir(ticket)) is not None:
+                heir.state, heir.started_at = State.RUNNING, max(ticket.started_at, heir.queued_at)
+                self.queues[heir.priority].begin(heir)
+                self.rows_running += 1
+                found.append(heir)
+        return found
 
     def fail(self, batch: Batch[P], out_of_memory: bool = False) -> list[Ticket[P]]:
         """Record that a batch failed. A row that ran alone fails and is returned; several rows are retried in halves.
@@ -230,12 +302,12 @@ class Scheduler(Generic[P]):
         ``out_of_memory``: from now on batches are at most half as large.
         """
         self._ended(batch)
-        alive = [ticket for ticket in batch.tickets if ticket.state is State.RUNNING]
+        if len(batch.tickets) == 1 and not batch.wide:
+            return [one for one in self._together(batch.tickets[0]) if self._end(one, State.FAILED)]
+        alive = self._running(batch.tickets)
         middle = len(alive) // 2
         if batch.wide:
             self._width, middle = 1, 0
-        elif len(batch.tickets) == 1:
-            return [ticket for ticket in alive if self._end(ticket, State.FAILED)]
         elif out_of_memory:
             self.limits = self.limits.below(batch.tokens, batch.squares)
             self._reprice()
@@ -248,12 +320,12 @@ class Scheduler(Generic[P]):
         """Record that a batch and its runner are lost. Returns the tickets that fail."""
         self._ended(batch)
         self.forecast.runners -= 1
-        return [ticket for ticket in batch.tickets if self._end(ticket, State.FAILED)]
+        return [one for ticket in batch.tickets for one in self._together(ticket) if self._end(one, State.FAILED)]
 
     def fail_waiting(self) -> list[Ticket[P]]:
         """Fail every waiting ticket, because no runner is left. Returns them."""
         waiting = [ticket for queue in self.queues.values() for ticket in queue.waiting()] + list(self._retries.waiting())
-        return [ticket for ticket in waiting if self._end(ticket, State.FAILED)]
+        return [one for ticket in waiting for one in (*self.sharing.followers(ticket), ticket) if self._end(one, State.FAILED)]
 
     def step(self, now: float, runners_free: int) -> Step[P]:
         """Decide what to run now. The driver must start every batch that is returned; the next ``step`` counts its runner as busy."""
@@ -278,8 +350,8 @@ class Scheduler(Generic[P]):
         """Decide ahead which batch runs after ``before``, which is predicted to end at ``starts_at``. Call it as late as possible.
 
         The driver must start the batch and report to ``begin`` or ``give_back``. Returns None where rows that arrive until then could
-        improve the batch: it must be full, all rows of its class must be in time behind it, and no retry may wait. Nor may a row of it be
-        late at ``starts_at``: another runner may be free sooner.
+        improve the batch: it must be full, all rows of its class must be in time behind it, and what may run after ``before`` too, and no
+        retry may wait. Nor may a row of it be late at ``starts_at``: another runner may be free sooner.
         """
         if self._prices.stale():
             self._reprice()
@@ -288,8 +360,13 @@ class Scheduler(Generic[P]):
             return None
         queue, _, group = next_group(waiting)
         rows, shape = queue.portion(group)
-        if rows == group.rows or self.forecast.makes_late(queue, self.cost.run_s(*shape), now):
+        if rows == group.rows or self.forecast.makes_late(queue, run_s := self.cost.run_s(*shape), now):
             return None
+        ends_at = starts_at + run_s
+        for ticket in sorted([ticket for ticket in before.tickets if ticket.then], key=lambda ticket: ticket.deadline_at):
+            ends_at += self.cost.run_s(1, ticket.then)
+            if ends_at > ticket.deadline_at:
+                return None
         late = queue.hopeless(starts_at, self.cost.speed)
         if late and not set(late).isdisjoint(queue.front(group, rows)):
             return None
@@ -317,18 +394,22 @@ class Scheduler(Generic[P]):
     def give_back(self, batch: Batch[P], before: Batch[P] | None = None) -> None:
         """Take back a batch that was decided ahead; its rows run first. ``before``: the batch it was to follow, if that still runs."""
         self.forecast.ended(batch) if before is None else self.forecast.unfollow(batch, before)
-        alive = [ticket for ticket in batch.tickets if ticket.state is State.RUNNING]
+        alive = self._running(batch.tickets)
         self.rows_running -= len(alive)
         self._retries.add(alive, began=False)
 
     def _purge(self, now: float) -> list[Ticket[P]]:
         """End the rows that would miss their deadline even if they started now."""
-        speed = self.cost.speed
-        hopeless = [ticket for queue in self.queues.values() for ticket in queue.hopeless(now, speed)]
-        hopeless += [ticket for ticket in self._retries.waiting() if ticket.hopeless(now, speed)]
-        for ticket in hopeless:
-            self._end(ticket, State.EXPIRED)
-        return hopeless
+        speed, ended = self.cost.speed, []
+        # Once more for those that take the places of rows that they followed.
+        while hopeless := [
+            *(ticket for queue in self.queues.values() for ticket in queue.hopeless(now, speed)),
+            *(ticket for ticket in self._retries.waiting() if ticket.hopeless(now, speed)),
+        ]:
+            for ticket in hopeless:
+                self._end(ticket, State.EXPIRED)
+            ended += hopeless
+        return ended
 
     def _choose(self, now: float, chosen: int) -> tuple[list[Ticket[P]], str] | None:
         waiting = [queue for queue in self.queues.values() if queue.rows]
@@ -437,11 +518,16 @@ class Scheduler(Generic[P]):
             queue.settle(ticket)
         elif ticket.state is not State.WAITING:
             return False
-        elif ticket.retrying:
-            self._retries.left()
-            queue.settle(ticket)
+        elif ticket.leader is not None:
+            self.sharing.left(ticket)
         else:
-            queue.remove(ticket)
+            if ticket.retrying:
+                self._retries.left()
+                queue.settle(ticket)
+            else:
+                queue.remove(ticket)
+            if (heir := self.sharing.heir(ticket)) is not None:
+                self._queue(heir, None)
         ticket.state = fate
         if fate in (State.ANSWERED, State.EXPIRED):
             self.forecast.record_outcome(ticket, fate is State.ANSWERED)

@@ -86,6 +86,12 @@ class BatchTelemetry:
         self._metrics.dropped[reason]()
 
     @_never_raises
+    def rows_known(self, kept: int, shared: int) -> None:
+        """Count rows that were answered without a batch of their own."""
+        self._metrics.known["kept"](kept)
+        self._metrics.known["shared"](shared)
+
+    @_never_raises
     def row_unanswered(self, ticket: RowTicket, error: str) -> None:
         """Trace a row that gets no answer, if its request is sampled; ``error`` is empty if it was cancelled."""
         row = ticket.payload

@@ -55,10 +55,21 @@ class Ticket(Generic[P]):
     # The length of what runs after it, unless its answer suffices; 0: nothing. Those seconds of ``batched_s`` are reserved for it.
     then: int = 0
     reserved_s: float = 0.0
+    # Rows with equal keys have equal answers: see sharing.py. None: computed on its own.
+    key: bytes | None = None
+    leader: "Ticket[P] | None" = None
+    followers: "list[Ticket[P]]" = field(default_factory=list)
 
     def hopeless(self, now: float, speed: float) -> bool:
         """Whether it would miss its deadline even alone and started now. ``speed``: see CostTable.speed."""
         return not self.probe and self.deadline_at - now < speed * self.alone_s
+
+    def precedes(self, leader: "Ticket[P]") -> bool:
+        """Whether it should be computed in place of a waiting row with an equal answer, since it is more urgent."""
+        if leader.state is not State.WAITING or leader.retrying:
+            return False
+        bulk, its_bulk = self.priority is Priority.BULK, leader.priority is Priority.BULK
+        return (bulk, self.deadline_at) < (its_bulk, leader.deadline_at)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

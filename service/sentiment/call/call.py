@@ -1,5 +1,6 @@
 """The state of one call, from its arrival to its status."""
 
+import hashlib
 import os
 import time
 from collections import Counter
@@ -16,6 +17,7 @@ USER_AGENT = "user-agent"
 USER_AGENT_MAX = 128
 # The caller of a call that a front end forwards.
 CALLER = "x-sentiment-caller"
+AUTHORIZATION = "authorization"
 
 
 @dataclass(slots=True)
@@ -45,6 +47,7 @@ class Call:
     clock: Callable[[], float] = time.monotonic
     _request_id: str = ""
     _caller: str = ""
+    _scope: int = 0
 
     @property
     def caller(self) -> str:
@@ -57,6 +60,14 @@ class Call:
         """The client's x-request-id, or one that the server generates; the same at each read."""
         self._request_id = self._request_id or request_id_in(self.headers())
         return self._request_id
+
+    @property
+    def scope(self) -> int:
+        """Who calls, for known answers: a hash of the authorization header, which is 1 for all calls without one."""
+        if not self._scope:
+            sent = next((value for key, value in self.headers() if key.lower() == AUTHORIZATION), None)
+            self._scope = 1 if sent is None else hash_of(sent)
+        return self._scope
 
     @property
     def logged(self) -> dict[str, str]:
@@ -86,6 +97,12 @@ class Call:
     def elapsed_s(self) -> float:
         """Seconds since it arrived."""
         return self.clock() - self.arrived_at
+
+
+def hash_of(header: str | bytes) -> int:
+    """64 bits of a header's hash, not 0."""
+    value = header if isinstance(header, bytes) else header.encode(errors="surrogateescape")
+    return int.from_bytes(hashlib.sha256(value).digest()[:8]) or 1
 
 
 def caller_named(headers: Headers) -> str:

@@ -50,12 +50,25 @@ class Options:
     priority: Priority
     sentences: bool
     adaptive: bool
+    cached: bool
+
+
+class Defaults(Protocol):
+    """Settings of the server that options depend on."""
+
+    @property
+    def effort(self) -> str:
+        """Of calls that name none."""
+
+    @property
+    def answer_cache_bytes(self) -> int:
+        """0: no answer is known."""
 
 
 def check_options(
-    options: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.StreamOptions, priority: Priority, effort: str, field: str = ""
+    options: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.StreamOptions, priority: Priority, defaults: Defaults, field: str = ""
 ) -> Options:
-    """Check the options of a request. ``priority`` and ``effort`` are the defaults, ``field`` a prefix for field names in errors.
+    """Check the options of a request. ``priority`` is the default, ``field`` a prefix for field names in errors.
 
     Raises:
         InvalidInput: an enum has an unknown value.
@@ -69,8 +82,9 @@ def check_options(
         raise InvalidInput(field + "effort", f"must be 0 to {max(EFFORTS)}, got {options.effort}")
     if options.HasField("explain") and not isinstance(options, pb.ClassifyRequest):
         raise NotBuilt("only Classify and Explain explain, one text per call; leave explain unset")
-    adaptive = (EFFORTS[options.effort] or effort) == ADAPTIVE
-    return Options(TRUNCATIONS[options.truncation], PRIORITIES[options.priority] or priority, options.sentences, adaptive)
+    adaptive = (EFFORTS[options.effort] or defaults.effort) == ADAPTIVE
+    cached = defaults.answer_cache_bytes > 0 and not options.no_cache
+    return Options(TRUNCATIONS[options.truncation], PRIORITIES[options.priority] or priority, options.sentences, adaptive, cached)
 
 
 def query_of(item: pb.ClassifyRequest | pb.Item, options: Options, call: Call, index: int = 0, field: str = "text") -> Query:
@@ -88,6 +102,7 @@ def query_of(item: pb.ClassifyRequest | pb.Item, options: Options, call: Call, i
         sentences=options.sentences,
         targets=tuple(item.targets),
         adaptive=options.adaptive,
+        cached=options.cached,
     )
 
 

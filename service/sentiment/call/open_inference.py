@@ -95,14 +95,13 @@ class InferenceService:
         names = tensors.requested_of(request, manifest.labels)
         texts = tensors.texts_of(request, self._limits.batch_items_max)
         priority = parameters.priority or (Priority.INTERACTIVE if len(texts) == 1 else Priority.BULK)
-        # The protocol has no field for it.
-        adaptive = self._limits.effort == ADAPTIVE
         queries = [
-            Query(
-                text, None, parameters.truncation, tensors.text_field(place), priority, call.trace_of(place), call, place, adaptive=adaptive
-            )
+            Query(text, None, parameters.truncation, tensors.text_field(place), priority, call.trace_of(place), call, place)
             for place, text in enumerate(texts)
         ]
+        for query in queries:
+            # The protocol has no fields for these.
+            query.adaptive, query.cached = self._limits.effort == ADAPTIVE, self._limits.answer_cache_bytes > 0
         if len(queries) > 1:
             keep_few_interactive(queries, self._limits.interactive_items_max)
         if parameters.timeout_s is not None:

@@ -46,8 +46,9 @@ class ServiceLimits:
     interactive_items_max: int
     sentences_max: int
     targets_max: int
-    # Of calls that name none. Not stated either.
+    # As in ``convert.Defaults``. Not stated either.
     effort: str
+    answer_cache_bytes: int
 
 
 class SentimentService:
@@ -82,10 +83,11 @@ class SentimentService:
     async def classify(self, request: pb.ClassifyRequest, call: Call) -> pb.ClassifyResponse:
         """Classify one text, and explain the answer if the request asks for it."""
         served = call.served = self.models.find(request.model)
-        query = convert.query_of(request, convert.check_options(request, Priority.INTERACTIVE, self.limits.effort), call)
+        query = convert.query_of(request, convert.check_options(request, Priority.INTERACTIVE, self.limits), call)
         explaining = _explaining(served) if request.HasField("explain") else None
-        # An explanation is of the reading in full.
+        # An explanation is of the reading in full. With front ends, another process than the caller's reads it.
         query.adaptive &= explaining is None
+        query.cached &= explaining is None
         explanation = explanation_request(request, explaining.limits.classify_bytes_max) if explaining is not None else None
         served.metrics.stage["receive"](call.elapsed_s())
         call.texts[OK] = 1
@@ -102,7 +104,7 @@ class SentimentService:
         """Classify many texts. The call fails as a whole only if the model, an option or the number of items is wrong."""
         served = call.served = self.models.find(request.model)
         with served.users:
-            options = convert.check_options(request, Priority.BULK, self.limits.effort)
+            options = convert.check_options(request, Priority.BULK, self.limits)
             count, limit = len(request.items), self.limits.batch_items_max
             if not 1 <= count <= limit:
                 raise InvalidInput("items", f"must have 1 to {limit} items, got {count}")

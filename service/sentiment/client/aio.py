@@ -82,6 +82,7 @@ class AsyncClient(AsyncServed):
         priority: str = "",
         sentences: bool = False,
         effort: str = "",
+        no_cache: bool = False,
         targets: Iterable[str] = (),
         timeout_s: float | None = None,
         item_timeout_s: float | None = None,
@@ -102,7 +103,7 @@ class AsyncClient(AsyncServed):
             model: as in ``classify``.
             truncation: as in ``classify``.
             priority: interactive if a user waits for the items; default: bulk.
-            effort: as in ``classify``.
+            effort, no_cache: as in ``classify``.
             sentences: as in ``classify``. Items under way then need ids that differ, by which sentences get their text.
             targets: as in ``classify``, for every text that is not ``Targeted``. Ids as with ``sentences``.
             timeout_s: of the whole stream; None: no limit.
@@ -118,7 +119,7 @@ class AsyncClient(AsyncServed):
                 checked_s(name, given_s)
         asked = requests.same_targets(targets)
         options = pb.StreamOptions()
-        requests.Options(model, truncation, priority, sentences, effort).write(options)
+        requests.Options(model, truncation, priority, sentences, effort, no_cache).write(options)
         failed: list[Exception] = []
         # Items under way by their id, for an answer does not repeat them. One id may have several if none asks for parts.
         under_way: dict[str, list[pb.Item]] = {}

@@ -67,6 +67,7 @@ class AsyncCalls:
         priority: str = "",
         sentences: bool = False,
         effort: str = "",
+        no_cache: bool = False,
         targets: Targets = (),
         explain: ExplainOptions | None = None,
         request_id: str = "",
@@ -85,6 +86,7 @@ class AsyncCalls:
         priority: str = "",
         sentences: bool = False,
         effort: str = "",
+        no_cache: bool = False,
         targets: Targets = (),
         timeout_s: float | None = None,
         progress: bool | None = None,
@@ -100,6 +102,7 @@ class AsyncCalls:
         priority: str = "",
         sentences: bool = False,
         effort: str = "",
+        no_cache: bool = False,
         targets: Targets = (),
         explain: ExplainOptions | None = None,
         request_id: str = "",
@@ -130,6 +133,7 @@ class AsyncCalls:
             sentences: answer each sentence too (``Classification.sentences``), at the cost of as many short texts.
             effort: adaptive reads a part of a long text first, and the whole only if that does not suffice; full reads all. Empty: the
                 server's default.
+            no_cache: let the model run, whatever answers the server keeps.
             targets: answer the sentiment towards each of these too (``Classification.targets``), such as ``["battery", "service"]``. For
                 many texts also a column with a list for each. The model must have ``Model.targets``.
             explain: for one text: explanation to add to the answer, which must fit one message (``explain`` has no such limit).
@@ -147,7 +151,7 @@ class AsyncCalls:
         """
         if timeout_s is None:
             timeout_s = CALL_TIMEOUT_S if not isinstance(text, str) else EXPLAIN_TIMEOUT_S if explain else self._timeout_s
-        options = requests.Options(model, truncation, priority, sentences, effort, request_id, timeout_s, SENT_MAX, progress)
+        options = requests.Options(model, truncation, priority, sentences, effort, no_cache, request_id, timeout_s, SENT_MAX, progress)
         self._check(options)
         if isinstance(text, str):
             return await self._one(requests.single(text, text_pair, targets)[0], options, explain)
@@ -258,6 +262,7 @@ class AsyncCalls:
         priority: str = "",
         sentences: bool = False,
         effort: str = "",
+        no_cache: bool = False,
         targets: Targets = (),
         request_id: str = "",
         timeout_s: float | None = None,
@@ -274,7 +279,7 @@ class AsyncCalls:
             CallFailed: the whole call failed.
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        options = requests.Options(model, truncation, priority, sentences, effort, request_id, timeout_s)
+        options = requests.Options(model, truncation, priority, sentences, effort, no_cache, request_id, timeout_s)
         self._check(options)
         return await self._batch(Column(texts, targets=targets), options)
 
@@ -287,6 +292,7 @@ class AsyncCalls:
         priority: str = "",
         sentences: bool = False,
         effort: str = "",
+        no_cache: bool = False,
         targets: Targets = (),
         timeout_s: float = CALL_TIMEOUT_S,
         attempts_max: int = SENT_MAX,
@@ -309,7 +315,7 @@ class AsyncCalls:
             TypeError: as in ``classify``.
         """
         column = AsyncColumn(texts, targets=targets)
-        options = requests.Options(model, truncation, priority, sentences, effort, "", timeout_s, attempts_max, progress)
+        options = requests.Options(model, truncation, priority, sentences, effort, no_cache, "", timeout_s, attempts_max, progress)
         self._check(options)
         return self._each(column, options)
 

@@ -66,6 +66,7 @@ class Calls:
         priority: str = "",
         sentences: bool = False,
         effort: str = "",
+        no_cache: bool = False,
         targets: Targets = (),
         explain: ExplainOptions | None = None,
         request_id: str = "",
@@ -84,6 +85,7 @@ class Calls:
         priority: str = "",
         sentences: bool = False,
         effort: str = "",
+        no_cache: bool = False,
         targets: Targets = (),
         timeout_s: float | None = None,
         progress: bool | None = None,
@@ -99,6 +101,7 @@ class Calls:
         priority: str = "",
         sentences: bool = False,
         effort: str = "",
+        no_cache: bool = False,
         targets: Targets = (),
         explain: ExplainOptions | None = None,
         request_id: str = "",
@@ -126,6 +129,7 @@ class Calls:
             sentences: answer each sentence too (``Classification.sentences``), at the cost of as many short texts.
             effort: adaptive reads a part of a long text first, and the whole only if that does not suffice; full reads all. Empty: the
                 server's default.
+            no_cache: let the model run, whatever answers the server keeps.
             targets: answer the sentiment towards each of these too (``Classification.targets``), such as ``["battery", "service"]``. For
                 many texts also a column with a list for each. The model must have ``Model.targets``.
             explain: for one text: explanation to add to the answer, which must fit one message (``explain`` has no such limit).
@@ -143,7 +147,7 @@ class Calls:
         """
         if timeout_s is None:
             timeout_s = CALL_TIMEOUT_S if not isinstance(text, str) else EXPLAIN_TIMEOUT_S if explain else self._timeout_s
-        options = requests.Options(model, truncation, priority, sentences, effort, request_id, timeout_s, SENT_MAX, progress)
+        options = requests.Options(model, truncation, priority, sentences, effort, no_cache, request_id, timeout_s, SENT_MAX, progress)
         self._check(options)
         if isinstance(text, str):
             return self._one(requests.single(text, text_pair, targets)[0], options, explain)
@@ -252,6 +256,7 @@ class Calls:
         priority: str = "",
         sentences: bool = False,
         effort: str = "",
+        no_cache: bool = False,
         targets: Targets = (),
         request_id: str = "",
         timeout_s: float | None = None,
@@ -268,7 +273,7 @@ class Calls:
             CallFailed: the whole call failed.
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        options = requests.Options(model, truncation, priority, sentences, effort, request_id, timeout_s)
+        options = requests.Options(model, truncation, priority, sentences, effort, no_cache, request_id, timeout_s)
         self._check(options)
         return self._batch(Column(texts, targets=targets), options)
 
@@ -281,6 +286,7 @@ class Calls:
         priority: str = "",
         sentences: bool = False,
         effort: str = "",
+        no_cache: bool = False,
         targets: Targets = (),
         timeout_s: float = CALL_TIMEOUT_S,
         attempts_max: int = SENT_MAX,
@@ -300,7 +306,7 @@ class Calls:
             TypeError: as in ``classify``.
         """
         column = Column(texts, targets=targets)
-        options = requests.Options(model, truncation, priority, sentences, effort, "", timeout_s, attempts_max, progress)
+        options = requests.Options(model, truncation, priority, sentences, effort, no_cache, "", timeout_s, attempts_max, progress)
         self._check(options)
         return self._each(column, options)
 

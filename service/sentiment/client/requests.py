@@ -42,6 +42,7 @@ class Options:
     priority: str = ""
     sentences: bool = False
     effort: str = ""
+    no_cache: bool = False
     request_id: str = ""
     timeout_s: float = CALL_TIMEOUT_S
     attempts_max: int = 1
@@ -64,6 +65,7 @@ class Options:
         message.priority = PRIORITIES[self.priority]
         message.sentences = self.sentences
         message.effort = EFFORTS[self.effort]
+        message.no_cache = self.no_cache
 
 
 def item_of(text: Item) -> pb.Item:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from sentiment.batching.batcher import Batcher
+from sentiment.batching.known import Known
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.telemetry import BatchTelemetry
 from sentiment.batching.text import Waiting
@@ -73,8 +74,11 @@ class RunningModel(Served):
             classifier.session.width,
         )
         on_device = loaded.devices != (CPU,)
-        self.batcher = batcher = Batcher(classifier, scheduler, runners, BatchTelemetry(counted, tracer), busy_share, holds=on_device)
+        known = Known(settings.answer_cache_bytes) if settings.answer_cache_bytes else None
+        telemetry = BatchTelemetry(counted, tracer)
+        self.batcher = batcher = Batcher(classifier, scheduler, runners, telemetry, busy_share, on_device, known=known)
         batcher.broken = broken
+        counted.watch_known(lambda: 0 if known is None else known.bytes)
         counted.watch_queue(lambda: scheduler.rows_waiting, lambda: batcher.backlog_s, lambda: loaded.cost.speed)
         counted.describe(
             size_of(manifest.files),

@@ -211,6 +211,10 @@ class Metrics:
             "Texts of which a part sufficed, read in full too, by whether the answer differs.",
             ["differs", "model"],
         )
+        self.known_rows = counter(
+            "known_rows", "Rows answered without a run of their own: from kept answers, or shared with an equal row.", ["how", "model"]
+        )
+        self.answer_cache_bytes = gauge("answer_cache_bytes", "Memory for kept answers.", ["model"])
         self.effort_dropped = counter("effort_audits_dropped", "Texts that were to be read in full too and were not.", ["reason", "model"])
         self.effort_differs = gauge(
             "effort_differs",
@@ -410,6 +414,7 @@ class ModelMetrics(CallMetrics):
         reasons = ("full", "alike", "spread", "tight", "retry", "wide")
         self.batches = {reason: metrics.batches.labels(reason, model).inc for reason in reasons}
         self.refused = {reason: metrics.refused.labels(reason, model).inc for reason in REFUSALS}
+        self.known = {how: metrics.known_rows.labels(how, model).inc for how in ("kept", "shared")}
         self.dropped = {reason: metrics.dropped.labels(reason, model).inc for reason in ("cancelled", "expired", "hopeless")}
         self.wasted = {reason: metrics.wasted_rows.labels(reason, model).inc for reason in ("abandoned", "failed")}
         self.outcome = {
@@ -473,6 +478,10 @@ class ModelMetrics(CallMetrics):
         self._metrics.queue_rows.labels(self.model).set_function(rows)
         self._metrics.backlog_seconds.labels(self.model).set_function(backlog_s)
         self._metrics.run_over_predicted.labels(self.model).set_function(run_over_predicted)
+
+    def watch_known(self, size: Callable[[], float]) -> None:
+        """Read the memory for kept answers at each scrape."""
+        self._metrics.answer_cache_bytes.labels(self.model).set_function(size)
 
     def watch_effort(self, low: Callable[[], float], high: Callable[[], float], in_full: Callable[[], float]) -> None:
         """Read the gauges of adaptive effort at each scrape."""

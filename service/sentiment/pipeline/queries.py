@@ -32,6 +32,10 @@ class Source(Protocol):
     def request_id(self) -> str:
         """Its id, the same at each read."""
 
+    @property
+    def scope(self) -> int:
+        """Whose known answers it may get: see ``RowQueue.submit``."""
+
 
 @dataclass(slots=True)
 class Query:
@@ -39,6 +43,7 @@ class Query:
     that errors name. ``trace``: records its stages; None if it is not sampled. ``source``: its request, for the journal; None for none.
     ``item``: its place in the request, from 0. ``counted``: whether its answer counts among what the model answers. ``sentences``,
     ``targets``: what is answered besides the whole. ``adaptive``: a part of a long text may suffice.
+    ``cached``: a known answer may be given, and this one be known to others.
     """
 
     text: str
@@ -53,6 +58,7 @@ class Query:
     sentences: bool = False
     targets: Sequence[str] = ()
     adaptive: bool = False
+    cached: bool = False
 
     @property
     def in_parts(self) -> bool:

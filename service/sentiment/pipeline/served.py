@@ -294,7 +294,8 @@ class Served:
 
         try:
             adaptive = self._reader.may_end_early(query, reading)
-            pending = self.queue.submit(reading.rows, deadline_at, on_outcome, query.priority, query.trace, adaptive)
+            scope = query.source.scope if query.cached and query.source is not None else 0
+            pending = self.queue.submit(reading.rows, deadline_at, on_outcome, query.priority, query.trace, adaptive, scope)
         except (Refused, Expired, Unavailable) as error:
             error.admitted = False
             self.metrics.observing.later("outcome", self._count, error)

@@ -321,6 +321,7 @@ class ClassifyRequest(_message.Message):
     SENTENCES_FIELD_NUMBER: _builtins.int
     TARGETS_FIELD_NUMBER: _builtins.int
     EFFORT_FIELD_NUMBER: _builtins.int
+    NO_CACHE_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """1 byte to 1 MiB of UTF-8 (a server setting). Must not be only white space, or only characters that the tokenizer
     drops, such as NUL and other control characters.
@@ -337,6 +338,11 @@ class ClassifyRequest(_message.Message):
     rows of a text are admitted or none: if one is refused, fails or expires, so does the text.
     """
     effort: Global___Effort.ValueType
+    no_cache: _builtins.bool
+    """Run the model whatever is known. Otherwise, if the server keeps answers (a setting, off unless it is changed), a text
+    that the same caller asked about before gets the same bits without running the model, and equal texts under way are
+    run once. Each still counts, and each has its own deadline, priority and id.
+    """
     @_builtins.property
     def explain(self) -> Global___ExplainOptions:
         """Unset: no explanation. If set, the call costs as much as Explain and waits in the same queue. An explanation that does
@@ -362,10 +368,11 @@ class ClassifyRequest(_message.Message):
         sentences: _builtins.bool = ...,
         targets: _abc.Iterable[_builtins.str] | None = ...,
         effort: Global___Effort.ValueType = ...,
+        no_cache: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "explain", b"explain", "text_pair", b"text_pair"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "effort", b"effort", "explain", b"explain", "model", b"model", "priority", b"priority", "sentences", b"sentences", "targets", b"targets", "text", b"text", "text_pair", b"text_pair", "truncation", b"truncation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "effort", b"effort", "explain", b"explain", "model", b"model", "no_cache", b"no_cache", "priority", b"priority", "sentences", b"sentences", "targets", b"targets", "text", b"text", "text_pair", b"text_pair", "truncation", b"truncation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__text_pair: _TypeAlias = _typing.Literal["text_pair"]  # noqa: Y015
     _WhichOneofArgType__text_pair: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair"]  # noqa: Y015
@@ -704,6 +711,7 @@ class ClassifyBatchRequest(_message.Message):
     EXPLAIN_FIELD_NUMBER: _builtins.int
     SENTENCES_FIELD_NUMBER: _builtins.int
     EFFORT_FIELD_NUMBER: _builtins.int
+    NO_CACHE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """As ClassifyRequest.model, for all items."""
     truncation: Global___Truncation.ValueType
@@ -711,6 +719,8 @@ class ClassifyBatchRequest(_message.Message):
     sentences: _builtins.bool
     """As ClassifyRequest.sentences, for all items."""
     effort: Global___Effort.ValueType
+    no_cache: _builtins.bool
+    """As ClassifyRequest.no_cache, for all items."""
     @_builtins.property
     def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___Item]:
         """1 to 1,024 items (a server setting)."""
@@ -729,10 +739,11 @@ class ClassifyBatchRequest(_message.Message):
         explain: Global___ExplainOptions | None = ...,
         sentences: _builtins.bool = ...,
         effort: Global___Effort.ValueType = ...,
+        no_cache: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["explain", b"explain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["effort", b"effort", "explain", b"explain", "items", b"items", "model", b"model", "priority", b"priority", "sentences", b"sentences", "truncation", b"truncation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["effort", b"effort", "explain", b"explain", "items", b"items", "model", b"model", "no_cache", b"no_cache", "priority", b"priority", "sentences", b"sentences", "truncation", b"truncation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -834,6 +845,7 @@ class StreamOptions(_message.Message):
     EXPLAIN_FIELD_NUMBER: _builtins.int
     SENTENCES_FIELD_NUMBER: _builtins.int
     EFFORT_FIELD_NUMBER: _builtins.int
+    NO_CACHE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """As ClassifyRequest.model."""
     truncation: Global___Truncation.ValueType
@@ -841,6 +853,8 @@ class StreamOptions(_message.Message):
     sentences: _builtins.bool
     """As ClassifyRequest.sentences."""
     effort: Global___Effort.ValueType
+    no_cache: _builtins.bool
+    """As ClassifyRequest.no_cache."""
     @_builtins.property
     def explain(self) -> Global___ExplainOptions:
         """UNIMPLEMENTED. To explain, send one text per call to Classify or Explain."""
@@ -854,10 +868,11 @@ class StreamOptions(_message.Message):
         explain: Global___ExplainOptions | None = ...,
         sentences: _builtins.bool = ...,
         effort: Global___Effort.ValueType = ...,
+        no_cache: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["explain", b"explain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["effort", b"effort", "explain", b"explain", "model", b"model", "priority", b"priority", "sentences", b"sentences", "truncation", b"truncation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["effort", b"effort", "explain", b"explain", "model", b"model", "no_cache", b"no_cache", "priority", b"priority", "sentences", b"sentences", "truncation", b"truncation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

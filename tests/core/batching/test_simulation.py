@@ -17,6 +17,7 @@ from sentiment.batching.forecast import Forecast
 from sentiment.batching.layout import Candidates, Lengths, Packed
 from sentiment.batching.plan import BatchLimits
 from sentiment.batching.scheduler import Scheduler
+from sentiment.batching.sharing import Sharing
 from sentiment.batching.ticket import State, Ticket
 from tests.simtime import simulate
 
@@ -36,12 +37,13 @@ def test_every_promise_holds_at_every_event_of_every_day(packed: bool) -> None:
         fates += simulate(seed, packed)
 
     # The days are varied: each fate is common.
-    held, aheads, exact, unkept, went_on = (fates.pop(name, 0) for name in ("held", "aheads", "exact", "unkept", "went_on"))
+    names = ("held", "aheads", "exact", "unkept", "went_on", "followed")
+    held, aheads, exact, unkept, went_on, followed = (fates.pop(name, 0) for name in names)
     rows = fates.total()
-    assert (held and aheads > SEEDS / 2 and went_on > SEEDS) or SEEDS < 1000
+    assert (held and aheads > SEEDS / 4 and min(went_on, followed) > SEEDS) or SEEDS < 1000
     # Where predictions are exact, every admitted row is answered in time with one class (simulate checks it). With two classes, the
     # rows that the other one will bring are a guess.
-    assert unkept <= exact / 1000, (unkept, exact)
+    assert unkept <= exact / 500, (unkept, exact)
     assert set(fates) == {"answered", "refused", "expired", "cancelled", "failed"}
     assert min(fates.values()) > rows / 500, fates
 
@@ -111,6 +113,8 @@ BREAKAGES: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "a lost runner is counted": (Scheduler, "give_up", _give_up_and_keep_the_runner),
     "forgets what may run after rows": (ClassQueue, "begin", lambda self, ticket: None),
     "parts that do not suffice are forgotten": (Scheduler, "_go_on", lambda self, ticket, now: None),
+    "equal rows are computed twice": (Sharing, "leader", lambda self, ticket: None),
+    "followers end with whom they follow": (Sharing, "heir", lambda self, ticket: None),
     "old prices for ever": (Scheduler, "_reprice", lambda self: None),
     "idle while rows wait": (ClassQueue, "hold_until", lambda self, *_: self.earliest().deadline_at),
     "packs without a budget": (Packed, "portion", _pack_all),

@@ -82,7 +82,9 @@ def test_every_field_of_a_message_is_described_in_the_protos_words(document: Any
     assert schemas["ClassifyRequest"]["properties"]["text_pair"]["description"].startswith("The second text of a pair")
     assert "- TRUNCATION_WINDOWS: Read the whole text in overlapping windows" in schemas["Truncation"]["description"]
     # What is not built is left out.
-    assert list(schemas["ClassifyBatchRequest"]["properties"]) == ["items", "model", "truncation", "priority", "sentences", "effort"]
+    assert list(schemas["ClassifyBatchRequest"]["properties"]) == [
+        *("items", "model", "truncation", "priority", "sentences", "effort", "no_cache")
+    ]
 
 
 def test_answers_have_the_form_of_the_document(server: RunningServer, document: Any) -> None:

@@ -69,6 +69,8 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "text_tokens": ("histogram", {"model": {"tiny/1"}}),
     "unknown_tokens_total": ("counter", {"model": {"tiny/1"}}),
     "truncated_texts_total": ("counter", {"model": {"tiny/1"}}),
+    "known_rows_total": ("counter", {"how": {"kept", "shared"}, "model": {"tiny/1"}}),
+    "answer_cache_bytes": ("gauge", {"model": {"tiny/1"}}),
     "early_texts_total": ("counter", {"model": {"tiny/1"}}),
     "effort_audits_total": ("counter", {"differs": {"true", "false"}, "model": {"tiny/1"}}),
     "effort_audits_dropped_total": ("counter", {"reason": {"queue_full", "failed"}, "model": {"tiny/1"}}),

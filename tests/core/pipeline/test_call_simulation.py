@@ -19,6 +19,7 @@ import pytest
 import structlog
 
 from sentiment.batching.batcher import Batcher
+from sentiment.batching.known import Known
 from sentiment.batching.plan import BatchLimits
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.telemetry import BatchTelemetry
@@ -113,6 +114,7 @@ class World:
     windows_share: float
     poison_share: float
     effort: str
+    cache_bytes: int
     drains: bool
 
     @property
@@ -142,6 +144,8 @@ class World:
             windows_share=rng.choice([0.0, 0.2]),
             poison_share=rng.choice([0.0, 0.05]),
             effort=rng.choice([FULL, ADAPTIVE]),
+            # None, of equal texts under way alone, of few answers, and of all.
+            cache_bytes=rng.choice([0, 1, 2000, 2**20]),
             drains=rng.random() < 0.3,
         )
 
@@ -221,7 +225,8 @@ class Day:
             fixed(world.run_s, 1e-9), BatchLimits(8, 1024, 2**26, 2), world.runners, world.queue_rows_max, 32
         )
         runners = [Runner(world, f"runner-{number}") for number in range(world.runners)]
-        self.batcher = Batcher(classifier, scheduler, runners, BatchTelemetry(counted, clock=clock), clock=clock)
+        known = Known(world.cache_bytes) if world.cache_bytes else None
+        self.batcher = Batcher(classifier, scheduler, runners, BatchTelemetry(counted, clock=clock), clock=clock, known=known)
         limits = TextLimits(2**10, 64, 16)
         self.classifier, self.reader = classifier, QueryReader(classifier, limits)
         self.served = Served(classifier, self.batcher, counted, limits, 4, clock=clock)
@@ -233,7 +238,7 @@ class Day:
         # Nothing is known of them, and virtual time has no threads to look.
         receiving._connections = Measured()
         self.calls = Calls(metrics, CallLimits(2**16, 1.0, 60.0, world.calls_max, 0.05, 0.002), clock=clock)
-        service = SentimentService(models, self.calls, ServiceLimits(2**10, 16, 4, 2, 64, 16, world.effort))
+        service = SentimentService(models, self.calls, ServiceLimits(2**10, 16, 4, 2, 64, 16, world.effort, world.cache_bytes))
         self.streams = Streams(service, self.calls, receiving)
         methods = (*service.unary_methods, *InferenceService(models, self.calls, Health(()), service.limits).methods)
         self.handlers = {method.name: Handlers(self.calls, receiving).unary(method) for method in methods} | {
@@ -333,7 +338,8 @@ class Day:
         texts = [self.text(sentences, windows) for _ in range(1 if caller.method == "Classify" else caller.texts)]
         effort = world.rng.choice(list(EFFORTS)) if in_parts else pb.EFFORT_UNSPECIFIED
         truncation = pb.TRUNCATION_WINDOWS if windows else pb.TRUNCATION_UNSPECIFIED
-        options: dict[str, Any] = {"sentences": sentences, "truncation": truncation, "effort": effort}
+        no_cache = in_parts and world.rng.random() < 0.2
+        options: dict[str, Any] = {"sentences": sentences, "truncation": truncation, "effort": effort, "no_cache": no_cache}
         adaptive = (EFFORTS[effort] or world.effort) == ADAPTIVE
         how: dict[str, Any] = {"sentences": sentences, "targets": targets, "adaptive": adaptive}
         asked_for = [Query(text, None, "windows" if windows else None, **how) for text in texts]

@@ -241,7 +241,7 @@ class _Stream:
                 item_id = item_id[:64]
                 raise InvalidInput("id", f"has {length} bytes; the limit is {convert.STREAM_ID_BYTES_MAX}")
             found = served = self._call.served = self._service.models.find(request.options.model)
-            options = convert.check_options(request.options, Priority.BULK, self._service.limits.effort, "options.")
+            options = convert.check_options(request.options, Priority.BULK, self._service.limits, "options.")
             query = convert.query_of(request.item, options, self._call, serial - 1, "item.text")
             deadline_at = self._deadline(request, arrived_at)
             found.metrics.stage["receive"](self._calls.clock() - arrived_at)

@@ -1,0 +1,71 @@
+"""Rows with equal keys share one computation: one of them leads, and the others follow it and get its answer. Pure.
+
+A follower takes no place in a queue and no run time. It keeps its own deadline, class and fate: when its leader has another fate than an
+answer, one of its followers leads on.
+"""
+
+from typing import Generic
+
+from sentiment.batching.ticket import LIVE, P, Priority, Ticket
+
+# A key, and whether the row is a part, after which more may run.
+_Name = tuple[bytes, bool]
+
+
+class Sharing(Generic[P]):
+    """The leaders by key. ``rows`` is the number of followers."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._leaders: dict[_Name, Ticket[P]] = {}
+
+    def leader(self, ticket: Ticket[P]) -> Ticket[P] | None:
+        """Whom a row could follow."""
+        return None if ticket.key is None else self._leaders.get((ticket.key, ticket.then > 0))
+
+    def lead(self, ticket: Ticket[P]) -> None:
+        """A row waits or runs that others may follow."""
+        if ticket.key is not None:
+            self._leaders[ticket.key, ticket.then > 0] = ticket
+
+    def follow(self, ticket: Ticket[P], leader: Ticket[P]) -> None:
+        """A row follows another, and so do its own followers."""
+        own, ticket.followers = self.followers(ticket), []
+        for one in (ticket, *own):
+            one.leader = leader
+            leader.followers.append(one)
+        self.rows += 1
+
+    def left(self, ticket: Ticket[P]) -> None:
+        """A follower gets its fate."""
+        ticket.leader = None
+        self.rows -= 1
+
+    def followers(self, ticket: Ticket[P]) -> list[Ticket[P]]:
+        """The live followers of a row."""
+        return [one for one in ticket.followers if one.leader is ticket and one.state in LIVE]
+
+    def end(self, ticket: Ticket[P]) -> None:
+        """A row leads no more; who follows it already still does."""
+        if self.leader(ticket) is ticket:
+            assert ticket.key is not None
+            del self._leaders[ticket.key, ticket.then > 0]
+
+    def heir(self, ticket: Ticket[P]) -> Ticket[P] | None:
+        """The row that takes the place of one that has ended: of the higher class, then of the earlier deadline. None if none follows.
+
+        The others follow the heir. The caller puts it where the row was.
+        """
+        self.end(ticket)
+        own = self.followers(ticket)
+        if not own:
+            return None
+        heir = min(own, key=lambda one: (one.priority is Priority.BULK, one.deadline_at))
+        self.left(heir)
+        heir.followers = [one for one in own if one is not heir]
+        for one in heir.followers:
+            one.leader = heir
+        heir.length, heir.alone_s, heir.batched_s = ticket.length, ticket.alone_s, ticket.batched_s
+        heir.then, heir.reserved_s, heir.key = ticket.then, ticket.reserved_s, ticket.key
+        self.lead(heir)
+        return heir
