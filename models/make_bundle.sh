@@ -3,8 +3,9 @@
 #
 #   models/make_bundle.sh DATA RUN
 #
-# DATA holds the public texts that docs/models/prepare.md lists. amazon/books and the dev files are not used for training, so that they can
-# be used for evaluation. RUN holds models, labels and checkpoints (6 GB).
+# DATA holds the public texts that docs/models/prepare.md lists. No text of amazon/books and of the dev files is used for training: shares
+# and stages were chosen by them. Other reviews of books are among the products without labels, of which the teacher labels half. RUN holds
+# models, labels and checkpoints (6 GB).
 # english/1, taken from this repository's history, learns a third label from people's labels (first). A teacher of 109 M parameters learns
 # from a part of the same texts and labels all of them, and texts that have no label. Then the student learns from people and teacher
 # together, also from texts with words erased and from the ends of long texts. Three shorter stages follow; the bundle is a mean of four.
@@ -200,7 +201,7 @@ fi
 [ -e "$run/judges" ] || "$models" cases --output "$run/judges" --seed 2 --count 17000
 "$models" evaluate "$bundle" plain="$written/texts/plain_test.tsv" hard="$written/texts/hard_test.tsv" \
   everyday="$written/texts/everyday_test.jsonl" generated="$run/judges/held_out.jsonl" targets="$held/targets.jsonl" \
-  headlines="$held/headlines.jsonl" --before "$from" --json "$run/judged.json"
+  headlines="$held/headlines.jsonl" --vader --before "$from" --json "$run/judged.json"
 if [ -n "${STUDY:-}" ]; then
   "$models" evaluate --explanations "$bundle" "$STUDY" --train "$data/sst2/train.tsv.gz" --resume "$run/study.jsonl" --json "$run/study.json" \
     --record --default shapley

@@ -137,6 +137,19 @@ def test_the_tables_name_the_texts_that_spellings_come_from(bundle: Path) -> Non
     assert "by word counts in reviews.txt.gz (abababababababab)." in text
 
 
+def test_the_card_shows_the_confusion_of_the_data_sets_that_its_author_names(bundle: Path, evaluation: Evaluation, tmp_path: Path) -> None:
+    about = tmp_path / "about.toml"
+    about.write_text('confusion = ["made/up", "not measured"]\n[names]\n"made/up" = "Made up"\n')
+    record = Record(evaluations=(evaluation,))
+
+    text = write_card(bundle, record, read_about(about)).read_text(encoding="utf-8")
+
+    counts = evaluation.datasets["made/up"].confusion
+    assert f"| Made up | negative | {counts[0][0]} | {counts[0][1]} |" in text
+    assert "not measured" not in text[text.index("## Confusion") : text.index("## Weaknesses")]
+    assert "## Confusion" not in write_card(bundle, record).read_text(encoding="utf-8")
+
+
 def test_the_card_refuses_figures_of_another_bundle(bundle: Path, evaluation: Evaluation) -> None:
     other = evaluation.model_copy(update={"graph": evaluation.graph.model_copy(update={"sha256": "0" * 64})})
 

@@ -35,6 +35,8 @@ class AuthorFacts(_Part):
     sources: tuple[Source, ...] = Field((), strict=False)
     # Data sets in evaluations that only the record shows, such as texts that were in training.
     omit: tuple[str, ...] = Field((), strict=False)
+    # Data sets whose confusion matrices are shown.
+    confusion: tuple[str, ...] = Field((), strict=False)
     # Public names by the names of data sets in evaluations.
     names: Mapping[str, str] = {}
 

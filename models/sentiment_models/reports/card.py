@@ -58,6 +58,7 @@ def card(bundle: Bundle, written: dict[str, Json], record: Record, author: Autho
         _head(bundle, digest_without_card(written), provenance, author),
         _use(manifest, author),
         card_figures.summary(manifest, named),
+        *card_figures.confusion(manifest, named, list(map(author.name, author.confusion))),
         *([f"## How it was chosen\n\n{author.selection.strip()}"] if author.selection else ()),
         card_figures.weaknesses(manifest, named),
         _explanations(manifest, record.explanations, author),

@@ -46,6 +46,15 @@ def summary(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
     )
 
 
+def confusion(manifest: Manifest, evaluations: Sequence[Evaluation], names: Sequence[str]) -> Iterator[str]:
+    """Yield a section with the confusion matrices of those data sets that the served graph was measured on; nothing without any."""
+    served = served_evaluation(manifest, evaluations)
+    found = {name: served.datasets[name] for name in names if name in served.datasets} if served else {}
+    if served and found:
+        table = tables.confusion(served.model_copy(update={"datasets": found}))
+        yield f"## {table.title}\n\n{table.note}\n\n{markdown(table.header, table.rows)}"
+
+
 def _left_open(manifest: Manifest) -> str:
     return "marked `abstain`, or English and `neutral`" if manifest.neutral else "marked `abstain`"
 
