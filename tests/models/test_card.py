@@ -8,8 +8,10 @@ import pytest
 
 from sentiment.errors import BadBundle
 from sentiment.model.bundle import load_bundle
+from sentiment.model.effort import EffortSpec
 from sentiment_models.cli import main
 from sentiment_models.errors import BadData, ModelsError
+from sentiment_models.evaluation.effort import record_effort
 from sentiment_models.evaluation.evaluate import Dataset, evaluate
 from sentiment_models.evaluation.findings import Evaluation
 from sentiment_models.export.manifest import MANIFEST_FILE, digest_without_card, read_object
@@ -19,6 +21,7 @@ from sentiment_models.reports.evaluation_page import as_text
 from sentiment_models.reports.record import NOTHING, Record, read_record, record_path
 from sentiment_models.reports.record_tables import tables, training_stages
 from tests.approved import assert_approved
+from tests.tiny import EFFORT
 
 
 def _record(bundle: Path, **provenance: object) -> None:
@@ -54,6 +57,17 @@ def test_a_card_that_was_lost_or_changed_can_be_written_again(bundle: Path) -> N
         with pytest.raises(BadBundle):
             load_bundle(bundle)
         assert write_card(bundle).read_text(encoding="utf-8") == load_bundle(bundle).card == written
+
+
+def test_the_card_has_the_rule_of_adaptive_effort_and_what_is_proved_of_it(bundle: Path) -> None:
+    proven = {"texts": 1500, "early": 600, "differ": 4, "bound": 0.00609, "cost": 0.72}
+    rule = EffortSpec.model_validate(EFFORT | {"proven": {"made-up": proven}})
+    record_effort(bundle, rule)
+
+    text = write_card(bundle).read_text(encoding="utf-8")
+
+    assert "the first 4 and last 4 tokens of a text of 10 or more" in text
+    assert "| made-up | 1,500 | 40.0 % | 4 | 0.61 % | 0.72 |" in text
 
 
 def test_the_card_can_be_written_again_from_the_record(bundle: Path, evaluation: Evaluation, capsys: pytest.CaptureFixture[str]) -> None:

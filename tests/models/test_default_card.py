@@ -18,7 +18,7 @@ from tests.english import ENGLISH
 ABOUT = ENGLISH.parents[2] / "about_english.toml"
 TEXTS = ENGLISH.parents[2] / "sentiment_models" / "texts"
 # Two pages for people, and half a page for the table of all data sets.
-WORDS_MAX = 1_400
+WORDS_MAX = 1_550
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,8 @@ class AuthorFacts(_Part):
     limits: str = ""
     # What chose the checkpoints, the calibration and between trials, and so flatters which figures.
     selection: str = ""
+    # On which texts the rule of adaptive effort was proved, and what else must be known of its bounds.
+    effort: str = ""
     sources: tuple[Source, ...] = Field((), strict=False)
     # Data sets in evaluations that only the record shows, such as texts that were in training.
     omit: tuple[str, ...] = Field((), strict=False)

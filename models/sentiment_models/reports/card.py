@@ -6,6 +6,7 @@ The figures are kept in the record beside the bundle, see ``record``; ``record_t
 from pathlib import Path
 
 from sentiment.model.bundle import Bundle, Manifest, WindowsSpec, load_bundle
+from sentiment.model.effort import EffortSpec
 from sentiment_models.explanations.findings import Findings
 from sentiment_models.export.manifest import (
     CARD_FILE,
@@ -61,6 +62,7 @@ def card(bundle: Bundle, written: dict[str, Json], record: Record, author: Autho
         *card_figures.confusion(manifest, named, list(map(author.name, author.confusion))),
         *([f"## How it was chosen\n\n{author.selection.strip()}"] if author.selection else ()),
         card_figures.weaknesses(manifest, named),
+        *([_effort(manifest.effort, author)] if manifest.effort else ()),
         _explanations(manifest, record.explanations, author),
         _data(provenance, author),
     )
@@ -114,6 +116,27 @@ def _long_text(manifest: Manifest) -> str:
         "head_tail": "is classified by its first and its last tokens",
         "windows": f"is read in overlapping windows, whose answers are combined by the rule {rule},",
     }[manifest.default_truncation]
+
+
+def _effort(rule: EffortSpec, author: AuthorFacts) -> str:
+    rows = [
+        f"| {author.name(domain)} | {one.texts:,} | {100 * one.early / one.texts:.1f} % | {one.differ} | {100 * one.bound:.2f} % "
+        f"| {one.cost:.2f} |"
+        for domain, one in rule.proven.items()
+    ]
+    return "\n".join(
+        [
+            "## Adaptive effort",
+            "",
+            f"On request it reads the first {rule.head} and last {rule.tail} tokens of a text of {rule.tokens_min} or more, and the rest "
+            f"if the log odds of that answer are below {rule.log_odds}. `differ` counts answers unlike those of reading in full, of texts "
+            f"that did not set this rule; their share is at most `bound` with 95 % confidence. {author.effort.strip()}".rstrip(),
+            "",
+            "| texts | number | early | differ | bound | tokens read |",
+            "|---|---:|---:|---:|---:|---:|",
+            *rows,
+        ]
+    )
 
 
 def _explanations(manifest: Manifest, findings: Findings | None, author: AuthorFacts) -> str:
