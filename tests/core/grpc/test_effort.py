@@ -135,7 +135,15 @@ def test_an_explanation_has_the_answer_of_adaptive_effort_where_it_differs(clien
             assert found.to_json()["adaptive"]["label"] == told.label
 
 
-@pytest.mark.parametrize("text", [UNCLEAR, SHORT, "good " * 17])
+def test_an_abstention_that_the_full_reading_alone_has_is_another_answer(client: Client) -> None:
+    found = client.explain(" ".join(["good"] * 4 + ["bad"] * 8 + ["good"] * 4 + ["w1"]), options=OCCLUSION)
+
+    assert found.adaptive is not None
+    assert (found.label, found.abstain, found.adaptive.label, found.adaptive.abstain) == ("positive", True, "positive", False)
+
+
+# Of the last, the part has another label, but does not suffice.
+@pytest.mark.parametrize("text", [UNCLEAR, SHORT, "good " * 17, "film film film film great film film film film"])
 def test_an_explanation_has_no_other_answer_where_adaptive_effort_gives_the_same(client: Client, text: str) -> None:
     assert client.explain(text, options=OCCLUSION).adaptive is None
 
