@@ -86,6 +86,8 @@ class Messages:
             explain_provider=part.explain_provider,
         )
         convert.set_prediction(header.prediction, part.scored, self._labels)
+        if part.adaptive is not None:
+            convert.set_prediction(header.adaptive, part.adaptive, self._labels)
         # A long text has a thousand tokens, and passing the fields to the constructor takes 1.5 times as long.
         for token in encoded.tokens:
             message = header.tokens.add()

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from sentiment.cli.terminal import Hues, Piece, bar, direction_hues, flowed, legend
 from sentiment.client.explanations import Attention, Attribution, Counterfactual, Evidence, Explanation, Heads, Neuron, Word, WordGeometry
+from sentiment.client.results import marks_of
 from sentiment.explain.methods.registry import REGISTRY
 from sentiment.explain.wording import EVIDENCE_WORDS_MIN, RANDOM_SETS, SET_SHOWN, SHORT_WORDS_MAX, TEMPLATES, say
 from sentiment.files.visible import columns, fitted, visible
@@ -63,6 +64,10 @@ def _answer(explanation: Explanation, width: int, colour: bool) -> list[str]:
         lines += _wrapped(
             "note: the explanation graph gives another answer to this text; gradients, attention and heads explain that one", width
         )
+    if explanation.adaptive is not None:
+        found = explanation.adaptive
+        answer = f"{visible(found.label)} {found.score:.4f}" + "".join(f" ({mark})" for mark in marks_of(found))
+        lines += _wrapped(say("adaptive", answer=answer), width)
     return lines
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sentiment.client import explanations as ex
 from sentiment.client.explain_options import AGGREGATIONS, ENCODINGS, VERDICTS
 from sentiment.client.model_id import ModelId
-from sentiment.client.results import CallFailed, seconds
+from sentiment.client.results import CallFailed, prediction_of, seconds
 from sentiment.explain.encoding import Encoding, Floats, Tile, decode
 from sentiment.proto_fields import read_as
 from sentiment.v1 import sentiment_pb2 as pb
@@ -124,6 +124,7 @@ class Reader:
             neuron=_neuron(cast(list[pb.NeuronView], self._parts.get("neuron", []))),
             geometry=_geometry(cast(list[pb.WordGeometry], self._parts.get("geometry", [])), len(header.words)),
             attention=self._attention(summary.complete),
+            adaptive=prediction_of(header.adaptive) if header.HasField("adaptive") else None,
             summary=read_as(ex.Summary, summary, queue_s=seconds(summary.queue), run_s=seconds(summary.run)),
             messages=tuple(self._messages),
         )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from sentiment.client.results import Classification
+    from sentiment.client.results import Classification, Prediction
 
     Floats = npt.NDArray[np.float32]
     Indices = npt.NDArray[np.int32]
@@ -283,7 +283,8 @@ class Explanation:
     graphs; None without an explain graph. ``precision`` and ``provider``: of the graph that gave the answer and the evidence, on a GPU
     server the fp32 graph on the CPU. ``explain_provider``: what ran the explain graph, empty without one. ``attributions`` and
     ``evidence``: by method, in the requested order. ``geometry``: of the embeddings and of each layer, in this order; empty unless
-    requested, and if time was too short for all layers. ``messages``: the source messages, each a serialized ExplainResponse.
+    requested, and if time was too short for all layers. ``adaptive``: the answer that effort adaptive gives from a part of the text, if its
+    label, abstain or mixed is another. ``messages``: the source messages, each a serialized ExplainResponse.
     """
 
     text: str
@@ -312,6 +313,7 @@ class Explanation:
     neuron: Neuron | None
     geometry: tuple[WordGeometry, ...]
     attention: Attention | None
+    adaptive: Prediction | None
     summary: Summary
     messages: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
 

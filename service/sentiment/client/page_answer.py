@@ -17,6 +17,7 @@ def answer_json(answer: "Classification") -> Mapping[str, Any]:  # JSON's values
         "tokens": answer.tokens,
         "truncated": answer.truncated,
         "language_suspect": answer.language_suspect,
+        "early": answer.early,
         "sentences": [{"span": _span(one.span), "prediction": _prediction(one)} for one in answer.sentences],
         "sentences_total": answer.sentences_total,
         "targets": [

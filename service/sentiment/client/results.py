@@ -62,7 +62,7 @@ class Timing:
     batch_rows: int
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """A label with its probability. ``scores``: calibrated probabilities by label, in the model's order; they sum to 1.
 
@@ -339,6 +339,11 @@ def _predicted(prediction: pb.Prediction) -> dict[str, Any]:  # Any: the fields 
         "abstain": prediction.abstain,
         "mixed": prediction.mixed,
     }
+
+
+def prediction_of(prediction: pb.Prediction) -> Prediction:
+    """Convert a label with its scores from protobuf."""
+    return Prediction(**_predicted(prediction))
 
 
 def _sentence(sentence: pb.Sentence, text: str) -> Sentence:

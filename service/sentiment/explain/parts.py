@@ -99,7 +99,8 @@ class Header:
     explain graph predicts the same label; true without an explain graph. ``logit_error``: the largest difference between the logits of both
     graphs; None without an explain graph. ``unseen``: ranges that the model did not read, as (source, start, end): code points [start, end)
     of text ``source`` (0, or 1 for the second text of a pair). ``graph`` on ``provider`` gives the answer and all evidence;
-    ``explain_provider`` runs the explain graph, empty without one.
+    ``explain_provider`` runs the explain graph, empty without one. ``adaptive``: the answer of a part of the text that suffices for
+    adaptive effort, if it tells callers something else than ``scored``.
     """
 
     texts: tuple[str, ...]
@@ -113,6 +114,7 @@ class Header:
     graph: GraphSpec
     provider: str
     explain_provider: str
+    adaptive: Scored | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,6 +17,7 @@ TEMPLATES: dict[str, str | dict[str, str]] = {
     "logit": "the logit of {label}",
     "logit_against": "the logit of {label} minus that of {against}",
     "explained": "explained: {logit}, {value}",
+    "adaptive": "with effort adaptive: {answer}, from a part of the text; this explains the full reading",
     "towards": "towards {label}",
     "against": "against {label}",
     "second_text": " (2nd text)",

@@ -1963,6 +1963,7 @@ class ExplanationHeader(_message.Message):
     GRAPH_FIELD_NUMBER: _builtins.int
     EXPLAIN_PROVIDER_FIELD_NUMBER: _builtins.int
     AGAINST_FIELD_NUMBER: _builtins.int
+    ADAPTIVE_FIELD_NUMBER: _builtins.int
     label: _builtins.str
     """The label that is explained."""
     truncated: _builtins.bool
@@ -2005,6 +2006,12 @@ class ExplanationHeader(_message.Message):
         CPU, not the served graph.
         """
 
+    @_builtins.property
+    def adaptive(self) -> Global___Prediction:
+        """The answer that EFFORT_ADAPTIVE gives to this text from a part of it, if its label, abstain or mixed is not that of
+        prediction. Unset: they are the same, or EFFORT_ADAPTIVE reads the text in full.
+        """
+
     def __init__(
         self,
         *,
@@ -2021,10 +2028,11 @@ class ExplanationHeader(_message.Message):
         graph: Global___Graph | None = ...,
         explain_provider: _builtins.str = ...,
         against: _builtins.str = ...,
+        adaptive: Global___Prediction | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error", "graph", b"graph", "logit_error", b"logit_error", "model", b"model", "prediction", b"prediction"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error", "adaptive", b"adaptive", "graph", b"graph", "logit_error", b"logit_error", "model", b"model", "prediction", b"prediction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error", "against", b"against", "explain_provider", b"explain_provider", "graph", b"graph", "label", b"label", "labels_agree", b"labels_agree", "logit", b"logit", "logit_error", b"logit_error", "model", b"model", "prediction", b"prediction", "tokens", b"tokens", "truncated", b"truncated", "unseen", b"unseen", "words", b"words"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error", "adaptive", b"adaptive", "against", b"against", "explain_provider", b"explain_provider", "graph", b"graph", "label", b"label", "labels_agree", b"labels_agree", "logit", b"logit", "logit_error", b"logit_error", "model", b"model", "prediction", b"prediction", "tokens", b"tokens", "truncated", b"truncated", "unseen", b"unseen", "words", b"words"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logit_error: _TypeAlias = _typing.Literal["logit_error"]  # noqa: Y015
     _WhichOneofArgType__logit_error: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error"]  # noqa: Y015

@@ -73,7 +73,7 @@ function answerScores({scores}) {
 function answerFacts({answer, explanation}) {
   const model = answer?.model ?? explanation.header.model;
   const facts = [`${model.name}/${model.version}`, `digest ${model.digest.slice(0, 12)}`];
-  if (answer) facts.push(`${answer.tokens} tokens`);
+  if (answer) facts.push(answer.early ? `a part sufficed: ${answer.tokens} tokens read` : `${answer.tokens} tokens`);
   if (answer?.timing) facts.push(`${(1000 * Number.parseFloat(answer.timing.total ?? 0)).toFixed(1)} ms`);
   if (!answer) facts.push(`${explanation.header.tokens.length} tokens`);
   if (answer?.truncated ?? explanation?.header?.truncated) facts.push("a part of the text was not read");

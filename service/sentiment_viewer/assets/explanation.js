@@ -80,6 +80,8 @@ export class Explanation {
       logit: Number(part.logit),
       logitError: part.logit_error === undefined ? null : Number(part.logit_error),
       labelsAgree: part.labels_agree,
+      // null: as prediction, or effort adaptive reads this text in full.
+      adaptive: part.adaptive ?? null,
       truncated: part.truncated,
       tokens: part.tokens.map(placed),
       words: part.words.map(placed),

@@ -5,8 +5,8 @@ import {drawLines, fittedText, textWidth} from "./surface.js";
 import {closesWord, directedRuns, textParts} from "./text_words.js";
 import {VALUE_FULL, VALUE_MIN, isDark, themeColours, valueColour, valueScale} from "./theme.js";
 import {
-  answerSentence, counterfactualSentence, evidenceSentence, explainedSentence, methodSentence, signedNumber, unseenSentence, visibleText,
-  withoutSentence,
+  adaptiveSentence, answerSentence, counterfactualSentence, evidenceSentence, explainedSentence, methodSentence, signedNumber,
+  unseenSentence, visibleText, withoutSentence,
 } from "./wording.js";
 
 const PICTURE_WIDTH = 720;
@@ -25,7 +25,8 @@ export function textDrawing(shown) {
   const {header, texts} = shown.explanation;
   const rowHeight = shown.numbers && shown.attribution ? 38 : 27;
   const sides = [false, ...(texts[1] ? [true] : [])].map((pair) => pictureLines(shown, pair));
-  const above = [answerSentence(header), explainedSentence(header)].flatMap((sentence) => wrappedSentence(sentence));
+  const said = [answerSentence(header), explainedSentence(header), adaptiveSentence(header)].filter(Boolean);
+  const above = said.flatMap((sentence) => wrappedSentence(sentence));
   const below = sentencesBelow(shown).flatMap((sentence) => wrappedSentence(sentence));
   const textTop = PICTURE_MARGIN + above.length * SENTENCE_HEIGHT + 14;
   const count = sides.reduce((sum, side) => sum + side.length, 0);

@@ -4,7 +4,7 @@ import {choiceField, keptCheck} from "./fields.js";
 import {directionHues, huesSaid} from "./label_hues.js";
 import {redrawn} from "./redrawn.js";
 import {VALUE_FULL, VALUE_MIN, isDark, valueScale} from "./theme.js";
-import {explainedSentence, signedNumber} from "./wording.js";
+import {adaptiveSentence, explainedSentence, signedNumber} from "./wording.js";
 
 /** Pickers over `session` and `state`: {element, update()}. */
 export function textPickers({session, state}) {
@@ -55,6 +55,7 @@ function legendNodes(header) {
   const swatch = element("span", {class: "text-unseen text-swatch"}, element("span", {text: "hatched"}));
   return [
     element("p", {class: "note", text: explainedSentence(header)}),
+    header.adaptive && element("p", {class: "note", text: adaptiveSentence(header)}),
     element(
       "p",
       {class: "row"},

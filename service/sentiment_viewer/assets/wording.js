@@ -85,6 +85,14 @@ export function explainedSentence(header) {
   return `${say("explained", {logit: explainedLogit(header), value: signedNumber(header.logit, 3)})}${differs}`;
 }
 
+/** What effort adaptive answers from a part of the text, where that differs, or "". */
+export function adaptiveSentence({adaptive}) {
+  if (!adaptive) return "";
+  const {label, score, abstain, mixed} = adaptive;
+  const answer = `${visibleText(label)} ${score.toFixed(4)}${abstain ? " (undecided)" : ""}${mixed ? " (mixed)" : ""}`;
+  return say("adaptive", {answer});
+}
+
 /** Where values above and below zero point: {towards: "towards positive", against: "towards negative"}. */
 export function directionNames(header) {
   const label = visibleText(header.label);

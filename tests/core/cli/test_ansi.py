@@ -114,6 +114,15 @@ def shown(*parts: pb.ExplainResponse, colour: bool = False, width: int = 80, tex
     return page(explanation_of(messages(*parts), text), colour=colour, width=width)
 
 
+def test_the_page_says_what_effort_adaptive_answers_where_that_differs() -> None:
+    told = messages()
+    told[0].header.adaptive.CopyFrom(pb.Prediction(label="negative", score=0.5625, abstain=True))
+    said = "with effort adaptive: negative 0.5625 (undecided), from a part of the text; this"
+
+    assert said in page(explanation_of(told, TEXT), colour=False, width=80).splitlines()
+    assert "adaptive" not in shown()
+
+
 def counterfactuals() -> list[pb.ExplainResponse]:
     found = (
         pb.Counterfactual(kind=pb.COUNTERFACTUAL_KIND_FLIP, found=True, words=[2], label="negative", score=0.93, minimal=True),

@@ -48,8 +48,10 @@ def _encoded(tokens: int, words: int, piece: str = "[UNK]") -> Encoded:
 def _header(encoded: Encoded) -> pb.ExplanationHeader:
     label = max(LABELS, key=lambda name: len(name.encode()))
     scores = [pb.LabelScore(label=name, score=NUMBER) for name in LABELS]
+    prediction = pb.Prediction(label=label, score=NUMBER, scores=scores, abstain=True, mixed=True)
     return pb.ExplanationHeader(
-        prediction=pb.Prediction(label=label, score=NUMBER, scores=scores, abstain=True),
+        prediction=prediction,
+        adaptive=prediction,
         model=pb.ModelId(name="m" * 63, version=MOST, digest="d" * 64),
         label=label,
         tokens=[pb.Token(piece=one.piece, span=SPAN, special=True, pair=True, word=LEAST, unknown=True) for one in encoded.tokens],

@@ -13,7 +13,7 @@ import pytest
 from google.protobuf import json_format
 
 from sentiment import Local
-from sentiment.client import AsyncClient, Client, ExplainOptions
+from sentiment.client import AsyncClient, Client, ExplainOptions, Prediction
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import RunningServer
@@ -27,6 +27,7 @@ UNCLEAR = " ".join(["film"] * 4 + ["w9"] + ["film"] * 4)
 SHORT = "good " * 7
 # What is read of each, and whether it was a part.
 READ = {CLEAR: (8, True), UNCLEAR: (11, False), SHORT: (9, False)}
+OCCLUSION = ExplainOptions(methods=("occlusion",), evidence=False)
 
 
 @pytest.fixture(scope="module")
@@ -115,12 +116,56 @@ def test_only_the_truncation_that_the_rule_is_proved_for_reads_a_cut_text_in_par
 
 
 def test_an_answer_that_is_explained_is_read_in_full(client: Client, root: Path) -> None:
-    options = ExplainOptions(methods=("occlusion",), evidence=False)
     with Local("tiny", bundles=[root]) as local:
-        answers = [either.classify(CLEAR, effort="adaptive", explain=options) for either in (client, local)]
+        answers = [either.classify(CLEAR, effort="adaptive", explain=OCCLUSION) for either in (client, local)]
 
     assert [(answer.early, answer.tokens) for answer in answers] == [(False, 19)] * 2
     assert all(answer.explanation is not None and answer.label == answer.explanation.label for answer in answers)
+
+
+def test_an_explanation_has_the_answer_of_adaptive_effort_where_it_differs(client: Client, root: Path) -> None:
+    with Local("tiny", bundles=[root]) as local:
+        for either in (client, local):
+            early, found = either.classify(CLEAR, effort="adaptive"), either.explain(CLEAR, options=OCCLUSION)
+            told = found.adaptive
+
+            assert told is not None
+            assert told == Prediction(early.label, early.score, early.scores, early.abstain, mixed=early.mixed)
+            assert told.label != found.label
+            assert found.to_json()["adaptive"]["label"] == told.label
+
+
+def test_an_abstention_that_the_full_reading_alone_has_is_another_answer(client: Client) -> None:
+    found = client.explain(" ".join(["good"] * 4 + ["bad"] * 8 + ["good"] * 4 + ["w1"]), options=OCCLUSION)
+
+    assert found.adaptive is not None
+    assert (found.label, found.abstain, found.adaptive.label, found.adaptive.abstain) == ("positive", True, "positive", False)
+
+
+# Of the last, the part has another label, but does not suffice.
+@pytest.mark.parametrize("text", [UNCLEAR, SHORT, "good " * 17, "film film film film great film film film film"])
+def test_an_explanation_has_no_other_answer_where_adaptive_effort_gives_the_same(client: Client, text: str) -> None:
+    assert client.explain(text, options=OCCLUSION).adaptive is None
+
+
+def test_a_text_that_is_cut_in_another_way_than_the_rule_is_proved_for_has_no_other_answer(client: Client) -> None:
+    # Whichever way it is cut, its ends are good and what is between them is not.
+    text = " ".join(["good"] * 4 + ["awful"] * 22 + ["good"] * 4 + ["awful"] * 30 + ["good"] * 4)
+
+    own, other = (client.explain(text, truncation=way, options=OCCLUSION) for way in ("", "head_tail"))
+
+    assert [(found.label, found.truncated) for found in (own, other)] == [("negative", True)] * 2
+    assert own.adaptive is not None
+    assert own.adaptive.label == "positive"
+    assert other.adaptive is None
+
+
+def test_an_explanation_runs_no_part_without_a_rule(start: Start, client: Client) -> None:
+    with start().client() as other:
+        plain, ruled = (either.explain(CLEAR, options=OCCLUSION) for either in (other, client))
+
+    assert plain.adaptive is None
+    assert ruled.summary.served_rows == plain.summary.served_rows + 1
 
 
 def test_the_servers_default_may_be_adaptive_also_for_open_inference(start: Start, root: Path) -> None:

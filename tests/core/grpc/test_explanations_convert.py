@@ -200,6 +200,8 @@ def test_the_header_gives_the_answer_and_the_label_that_is_explained() -> None:
     assert (header.graph.precision, header.graph.provider, header.explain_provider) == ("int8", "CPUExecutionProvider", "")
     assert header.model.name == "tiny"
     assert [word.sentence for word in header.words] == [0, 0, 0, 0, 1, 1]
+    assert not header.HasField("adaptive")
+    assert _messages(replace(HEADER, adaptive=HEADER.scored))[0].header.adaptive == header.prediction
     assert not header.HasField("logit_error")
     assert (measured.logit_error, measured.labels_agree) == (0.25, False)
 

@@ -18,7 +18,7 @@ from sentiment.explain.engine.golden_words import hidden_states
 from sentiment.explain.engine.graph_check import ExplainGraph, load_graph
 from sentiment.explain.engine.maps import Floats, heads_seen, map_count, map_tiles, maps, neuron, outputs
 from sentiment.explain.engine.prediction import Prediction, predict, words_of
-from sentiment.explain.engine.reading import read
+from sentiment.explain.engine.reading import part_of, read
 from sentiment.explain.engine.request_check import check_encoded, check_graph, check_request
 from sentiment.explain.engine.runs import Arrays, Clock, GraphRuns, Pace, SecondsLeft, Turn, UsualPaces, at_once
 from sentiment.explain.methods.counterfactuals import flip, keep
@@ -29,8 +29,9 @@ from sentiment.explain.methods.registry import ERASURE_METHODS, METHOD_OF_LONG_T
 from sentiment.explain.methods.target import Target, compares, target_of
 from sentiment.explain.parts import AttentionTile, Counterfactuals, ExplanationRequest, Header, Heads, Part, Summary, Without, WordGeometry
 from sentiment.model.classifier import Classifier
+from sentiment.model.effort import told
 from sentiment.model.execute import Execute, here
-from sentiment.model.scores import probabilities
+from sentiment.model.scores import Scored, probabilities
 from sentiment.model.session import Providers, Stop
 from sentiment.model.words import Encoded
 
@@ -131,12 +132,14 @@ class Explainer:
             InvalidInput, Unsupported: as ``explain``, as far as it shows without the text and the explain graph.
         """
         check_request(request, self.classifier, self._known)
-        tokens, graph = self.classifier.tokenizer.encode(request.text, request.text_pair).tokens, self._graph
+        row, graph = self.classifier.tokenizer.encode(request.text, request.text_pair), self._graph
+        tokens, part = row.tokens, part_of(self.classifier, request, row)
         unloaded = (0, 0) if self._spec is None or self.failure else LARGE
         layers, heads = unloaded if graph is None else (graph.session.layers, graph.session.heads)
         methods = request.methods or self.defaults(words_of(tokens))[:1]
         gradients = 1 + compares(len(self.classifier.manifest.labels), request.against, request.label_alone)
-        return predict(replace(request, methods=methods), tokens, layers, heads, self._usual, gradients)
+        part_tokens = 0 if part is None else part.tokens
+        return predict(replace(request, methods=methods), tokens, layers, heads, self._usual, gradients, part_tokens)
 
     def explain(
         self,
@@ -233,6 +236,7 @@ class _Work:
             self.classifier.graph,
             self.classifier.session.provider,
             self.graph.session.provider if self.graph is not None else "",
+            self._adaptive(scored),
         )
         seen = self._heads_seen(arrays)
         view = None if self.request.neuron is None else neuron(arrays, self.request.neuron)
@@ -254,6 +258,15 @@ class _Work:
             yield from self._geometry(states)
         if seen is not None:
             yield Heads(seen[0], self._effects(target), seen[1])
+
+    def _adaptive(self, full: Scored) -> Scored | None:
+        """The answer of a part of the text that suffices for adaptive effort, if it tells something else than the full reading."""
+        part = part_of(self.classifier, self.request, self.runs.row)
+        logits = [] if part is None else self.runs.part(part)
+        if not logits or not self.classifier.suffices(logits):
+            return None
+        scored = self.classifier.score(logits)
+        return None if told(scored) == told(full) else scored
 
     def _explained(self, target: Target) -> Arrays:
         """All requested outputs of the explain graph for the unchanged text; empty without an explain graph."""

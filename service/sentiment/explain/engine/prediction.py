@@ -41,7 +41,9 @@ def words_of(tokens: int) -> int:
     return max(0, tokens - SPECIAL_TOKENS)
 
 
-def predict(request: ExplanationRequest, tokens: int, layers: int, heads: int, paces: UsualPaces, gradients: int = 1) -> Prediction:
+def predict(
+    request: ExplanationRequest, tokens: int, layers: int, heads: int, paces: UsualPaces, gradients: int = 1, part: int = 0
+) -> Prediction:
     """Predict an explanation.
 
     Args:
@@ -51,11 +53,13 @@ def predict(request: ExplanationRequest, tokens: int, layers: int, heads: int, p
         heads: of each layer.
         paces: of earlier texts.
         gradients: rows of the explain graph that a gradient takes.
+        part: tokens of the part of the text that adaptive effort reads first; 0: none.
     """
 
     def seconds(asked: ExplanationRequest) -> float:
         served, explained = _rows(asked, tokens, layers * heads, gradients)
-        return served * paces.expected_s(SERVED, tokens) + explained * paces.expected_s(EXPLAINED, tokens)
+        whole_s = served * paces.expected_s(SERVED, tokens) + explained * paces.expected_s(EXPLAINED, tokens)
+        return whole_s + paces.expected_s(SERVED, part)
 
     steps = min(request.steps or STEPS_MIN, STEPS_MIN)
     least = replace(request, methods=request.methods[:1], steps=steps, counterfactuals=False, without=(), heads=False)

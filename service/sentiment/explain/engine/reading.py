@@ -4,6 +4,7 @@ from sentiment.errors import InvalidInput
 from sentiment.explain.parts import ExplanationRequest
 from sentiment.model.classifier import Classifier
 from sentiment.model.long_texts import READ_ON
+from sentiment.model.tokenizer import Row
 from sentiment.model.words import Encoded
 
 TRUNCATIONS = ("refuse", "head", "head_tail")
@@ -36,3 +37,13 @@ def read(classifier: Classifier, request: ExplanationRequest) -> Encoded:
     if request.text_pair is None and truncation in READ_ON:
         return tokenizer.encode_explained(request.text, head=classifier.head_tail.head)
     return encoded
+
+
+def part_of(classifier: Classifier, request: ExplanationRequest, row: Row) -> Row | None:
+    """What adaptive effort reads first of the text to explain, which is in this row; None: all of it, as of pairs and windows.
+
+    A rule of adaptive effort is proved for the model's own truncation.
+    """
+    default = classifier.manifest.default_truncation
+    own = request.truncation in (None, default) and default in TRUNCATIONS
+    return classifier.part_of(row) if request.text_pair is None and (own or not row.truncated) else None

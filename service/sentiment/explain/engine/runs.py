@@ -143,10 +143,10 @@ class GraphRuns:
         self._labels = len(classifier.manifest.labels)
         self.encoded = encoded
         self.left_s, self._stop, self.clock, self._execute, self._turn = left_s, stop, clock, execute, turn
-        self._row = Row(encoded.ids, encoded.type_ids, encoded.truncated)
-        self.rows_max = max(1, RUN_TOKENS_MAX // self._row.tokens)
+        self.row = Row(encoded.ids, encoded.type_ids, encoded.truncated)
+        self.rows_max = max(1, RUN_TOKENS_MAX // self.row.tokens)
         self._usual = usual or UsualPaces()
-        self.served_pace, self.explained_pace = (Pace(self._usual.of(graph, self._row.tokens)) for graph in (SERVED, EXPLAINED))
+        self.served_pace, self.explained_pace = (Pace(self._usual.of(graph, self.row.tokens)) for graph in (SERVED, EXPLAINED))
         self._other_pace = Pace()
         self.answers = Answers(self.rows_max)
         # Rows that the served graph has run.
@@ -166,6 +166,12 @@ class GraphRuns:
         self.answers.tell(mask, logits[:, : self._labels])
         first: Floats = logits[0]
         return first
+
+    def part(self, row: Row) -> list[float]:
+        """All logits of the served graph, of a part of the text."""
+        logits, _ = self._run(row, np.ones((1, row.tokens), np.int64))
+        found: list[float] = logits[0].tolist()
+        return found
 
     def fits(self, seconds: float) -> bool:
         """Whether work of ``seconds`` fits into the time left."""
@@ -208,7 +214,7 @@ class GraphRuns:
 
     def shortened_seconds(self, tokens: float) -> float:
         """Predicted seconds for rows with this many tokens in total. Short rows take less for each token than the whole text."""
-        return self.served_pace.seconds(1) * tokens / self._row.tokens
+        return self.served_pace.seconds(1) * tokens / self.row.tokens
 
     def _driven(self, steps: Steps[Result], value: Callable[[Masks], Floats]) -> Result | None:
         self.short = False
@@ -227,21 +233,21 @@ class GraphRuns:
         return self._paced(masks)[:, : self._labels]
 
     def _paced(self, masks: Masks) -> Floats:
-        logits, seconds = self._served(self._erased(masks), np.ones(self._row.tokens, np.bool_))
+        logits, seconds = self._served(self._erased(masks), np.ones(self.row.tokens, np.bool_))
         self.served_pace.record(len(masks), seconds)
-        self._usual.tell(SERVED, self._row.tokens, self.served_pace.row_s)
+        self._usual.tell(SERVED, self.row.tokens, self.served_pace.row_s)
         return logits
 
     def _erased(self, masks: Masks) -> npt.NDArray[np.int64]:
         """The attention mask [rows, tokens] of word masks."""
-        erased = np.ones((len(masks), self._row.tokens), np.int64)
+        erased = np.ones((len(masks), self.row.tokens), np.int64)
         for index, word in enumerate(self.encoded.words):
             erased[:, word.first : word.last] = masks[:, index, None]
         return erased
 
     def _left(self, masks: Masks, sentences: Sequence[range]) -> Masks:
         """The tokens of sentences with a kept word, and special tokens, [rows, tokens]."""
-        left = np.ones((len(masks), self._row.tokens), np.bool_)
+        left = np.ones((len(masks), self.row.tokens), np.bool_)
         for sentence in sentences:
             some = masks[:, sentence.start : sentence.stop].any(axis=1, keepdims=True)
             for word in self.encoded.words[sentence.start : sentence.stop]:
@@ -250,8 +256,11 @@ class GraphRuns:
 
     def _served(self, attention: npt.NDArray[np.int64], tokens: npt.NDArray[np.bool_]) -> tuple[Floats, float]:
         """All logits of the served graph, of rows of some ``tokens`` [all tokens] of the text, and the seconds of their run."""
-        ids, types = self._row.ids, self._row.type_ids
-        row = Row(list(compress(ids, tokens)), None if types is None else list(compress(types, tokens)), self._row.truncated)
+        ids, types = self.row.ids, self.row.type_ids
+        row = Row(list(compress(ids, tokens)), None if types is None else list(compress(types, tokens)), self.row.truncated)
+        return self._run(row, attention)
+
+    def _run(self, row: Row, attention: npt.NDArray[np.int64]) -> tuple[Floats, float]:
         feeds = self._feeds(row, len(attention), self._classifier.session.inputs)
         feeds["attention_mask"] = attention
         self._turn()
@@ -276,14 +285,14 @@ class GraphRuns:
         assert self._session is not None
         session, rows = self._session, len(alpha)
         ids = None if baseline is None else np.repeat(baseline[None], rows, axis=0)
-        feeds = self._feeds(self._row, rows, session.inputs)
+        feeds = self._feeds(self.row, rows, session.inputs)
 
         def run_for(label: int, names: Sequence[str]) -> Arrays:
             self._turn()
             begun = self.clock()
             found = session.run(feeds, names, np.full(rows, label), alpha, ids, gate, uniform, self._stop, self._execute)
             self.explained_pace.record(rows, self.clock() - begun)
-            self._usual.tell(EXPLAINED, self._row.tokens, self.explained_pace.row_s)
+            self._usual.tell(EXPLAINED, self.row.tokens, self.explained_pace.row_s)
             if "logits" in found:
                 found["logits"] = found["logits"][:, : self._labels]
             return found

@@ -71,6 +71,16 @@ def test_without_an_explain_graph_only_the_served_graph_takes_time() -> None:
     assert predict(asked, 24, 0, 0, paces(24, explained_s=1.0)).work_s == 0
 
 
+def test_the_part_that_adaptive_effort_reads_is_predicted_too() -> None:
+    usual = paces(128, served_s=1.0)
+    usual.tell(SERVED, 64, 0.25)
+
+    without, found = (predict(ExplanationRequest("", **ALONE), 128, 0, 0, usual, part=part) for part in (0, 64))  # type: ignore[arg-type]
+
+    assert found.work_s == pytest.approx(without.work_s + 0.25)
+    assert found.least_s == pytest.approx(without.least_s + 0.25)
+
+
 def test_the_least_of_use_is_the_first_method_in_few_steps() -> None:
     all_of_it = of(methods=("shapley", "occlusion"), steps=256, counterfactuals=True, heads=True, without=((0,),))
 

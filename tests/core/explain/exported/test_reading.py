@@ -8,12 +8,13 @@ import pytest
 
 from sentiment.errors import InvalidInput
 from sentiment.explain.engine import Explainer
-from sentiment.explain.engine.reading import read
+from sentiment.explain.engine.reading import part_of, read
 from sentiment.explain.parts import ExplanationRequest
-from sentiment.model.classifier import Classifier
-from sentiment.model.tokenizer import Tokenizer
+from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.tokenizer import Row, Tokenizer
 from tests.core.explain.explained import explained
 from tests.models.tiny_families import MAX_TOKENS, TINY
+from tests.tiny import EFFORT, make_bundle
 
 SENTENCE = "the film was not good , but i didn't dislike the unforgettable end 😍. "
 LONG = SENTENCE * 30
@@ -120,3 +121,19 @@ def test_a_text_that_cannot_be_read_is_refused(classifier: Classifier, asked: Ex
 def test_a_default_truncation_of_refuse_refuses(classifier: Classifier) -> None:
     with pytest.raises(InvalidInput, match="truncation is refuse"):
         read(_default(classifier, "refuse"), ExplanationRequest(LONG))
+
+
+def test_a_text_has_a_part_where_adaptive_effort_may_end_early(tmp_path: Path) -> None:
+    head = load_classifier(make_bundle(tmp_path, pairs=True, effort=EFFORT))
+    whole, cut = (Row([*range(32)], None, truncated) for truncated in (False, True))
+
+    def parted(row: Row, default: str = "head", truncation: str | None = None, pair: str | None = None) -> bool:
+        return part_of(_default(head, default), ExplanationRequest("", pair, truncation), row) is not None
+
+    assert parted(whole) and parted(whole, truncation="head_tail") and parted(whole, "windows")
+    assert parted(cut) and parted(cut, truncation="head") and parted(cut, "head_tail")
+    # Another cut than that of the rule; windows, of which the explanation reads the head and the tail; a pair.
+    assert not parted(cut, truncation="head_tail")
+    assert not parted(cut, "windows")
+    assert not parted(whole, pair="")
+    assert part_of(head, ExplanationRequest(""), Row([*range(9)], None, False)) is None
