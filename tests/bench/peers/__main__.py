@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sentiment.errors import BadSettings
 from sentiment.model.bundle import MANIFEST, bundle_roots, find_bundle
 from sentiment.model.cores import cores_granted
 from tests.bench.peers import rows
@@ -34,6 +35,7 @@ from tests.bench.peers.in_process import InProcess
 from tests.bench.peers.processes import Running, start, start_ours
 from tests.bench.peers.rows import LATENCY_TIMES
 from tests.bench.peers.table import ADAPTIVE, CACHED, OURS, to_section, write
+from tests.bench.peers.texts import texts_of
 from tests.bench.processes import idle_share, processor
 
 IDLE_MIN = 0.9
@@ -72,7 +74,7 @@ async def run(found: Found, ours: list[str], peers: list[Peer], bundle: Path, tu
         try:
             for name, launch, differs in (*servers[first:], *servers[:first]):
                 try:
-                    await bench.join(name, launch(), rows.CHECKED, differs)
+                    await bench.join(name, launch(), found.texts.checked, differs)
                 except FAILED as error:
                     await bench.leave_out(name, error)
             await measure(bench)
@@ -158,6 +160,7 @@ def main() -> int:
     parser.add_argument("--rows", default=",".join(sorted(KEYS)), help="keys of the rows to measure, by commas (default: all)")
     parser.add_argument("--seconds", type=float, default=8.0, help=f"how long a load is held; for latencies {LATENCY_TIMES:g} times that")
     parser.add_argument("--rounds", type=int, default=3, help="how often all is measured; the table has the medians and the spread")
+    parser.add_argument("--long-texts", type=Path, help="file with reviews in place of the long texts that are made (default: none)")
     parser.add_argument("--model", default="english", help="the bundle")
     parser.add_argument("--output", type=Path, default=FOLDER.with_suffix(".json"))
     options = parser.parse_args()
@@ -168,15 +171,18 @@ def main() -> int:
     bundle = reading_heads(find_bundle(options.model, bundle_roots([])))
     names, keys = [name for name in options.only.split(",") if name], frozenset(options.rows.split(","))
     try:
+        texts = texts_of(options.long_texts)
         peers = [find(name) for name in names if name not in FLAGS]
-    except PeerFailed as error:
+    except (PeerFailed, BadSettings) as error:
         parser.error(str(error))
     if wrong := keys - KEYS:
         parser.error(f"rows {', '.join(sorted(wrong))} are unknown; the rows are {', '.join(sorted(KEYS))}")
-    found, ours = Found(options.seconds, keys), [name for name in FLAGS if name in names]
+    found, ours = Found(options.seconds, texts, keys), [name for name in FLAGS if name in names]
     if ADAPTIVE in ours and not json.loads((bundle / MANIFEST).read_text()).get("effort"):
         ours.remove(ADAPTIVE)
         found.note(f"left out: {ADAPTIVE}: the bundle has no rule of adaptive effort")
+    if options.long_texts:
+        found.note(f"long texts from a file, {len(found.texts.long)} of them")
     meta, whole = about(ours, peers, options.seconds, options.rounds), False
     if meta["idle"] < IDLE_MIN:
         found.note(f"the machine was only {meta['idle']:.0%} idle before the run")

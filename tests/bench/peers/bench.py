@@ -19,6 +19,7 @@ from tests.bench.peers.environments import LIBRARIES, PeerFailed
 from tests.bench.peers.figures import FIGURES, KEYS, OBJECTIVE_S
 from tests.bench.peers.processes import Running
 from tests.bench.peers.table import OURS, Row
+from tests.bench.peers.texts import Texts
 
 # The greatest difference of a probability. Another graph or tokenizer differs by more; fp32 and other kernels differ by less.
 SAME = 1e-3
@@ -35,9 +36,13 @@ FAILED = (PeerFailed, LoadFailed, *ANSWER_FAILED)
 
 @dataclass(slots=True)
 class Found:
-    """The results so far, by figure and peer, one a round. ``seconds``: the length of each load; ``keys``: the figures to measure."""
+    """The results so far, by figure and peer, one a round.
+
+    ``seconds``: the length of each load; ``texts``: what is asked; ``keys``: the figures to measure.
+    """
 
     seconds: float
+    texts: Texts
     keys: frozenset[str] = KEYS
     values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
