@@ -142,8 +142,8 @@ release-check: .venv-dev/.dev ## hold the server to the limits in tests/bench/re
 bench: .venv-dev/.dev ## measure against the ceiling and other policies; writes bench.json (TEXTS=file: your texts; LABELLED=file: accuracy of int8)
 	$(DEV)/python -m tests.bench $(if $(TEXTS),--texts $(TEXTS)) $(if $(LABELLED),--labelled $(LABELLED)) --output bench.json
 
-bench-peers: .venv-dev/.dev ## measure other servers beside ours, same graph and texts; writes build/peers.json (three rounds, two and a half hours; PEERS=a,b: only these)
-	$(DEV)/python -m tests.bench.peers $(if $(PEERS),--only $(PEERS))
+bench-peers: .venv-dev/.dev ## measure other servers beside ours, same graph and texts; writes build/peers.json (three rounds, three hours; PEERS=a,b: only these; ROWS=a,b: only these rows)
+	$(DEV)/python -m tests.bench.peers $(if $(PEERS),--only $(PEERS)) $(if $(ROWS),--rows $(ROWS))
 
 simulate: .venv-dev/.dev ## many of the scheduler's simulated days, and every way to break it (SIM_SEEDS=20000: minutes; 300000: half an hour)
 	SIM_SEEDS=$(SIM_SEEDS) $(PYTEST) -n 2 -m "" tests/core/batching/test_simulation.py

@@ -10,6 +10,8 @@ from sentiment_tools.commands.arguments import LAWS, add_objective, add_report, 
 DEFAULT_HTTP = "127.0.0.1:8080"
 RATE_MAX = 1e6
 CALLERS_MAX = 100_000
+# Beyond it, nearly all calls have the first text.
+ZIPF_MAX = 10.0
 
 
 def add_loadtest(commands: Any) -> None:  # Any: argparse names the type of its subparsers in private
@@ -85,6 +87,13 @@ def _add_mix(parser: argparse.ArgumentParser) -> None:
         help="text lengths: sst2 (sentences), imdb (reviews), mixed (half of each), a number of tokens, or a file (default: mixed)",
     )
     group.add_argument("--column", default="text", metavar="NAME", help="column of the file that holds the text (default: text)")
+    group.add_argument(
+        "--zipf",
+        type=_exponent,
+        default=0.0,
+        metavar="EXPONENT",
+        help=f"repeat texts by Zipf's law: the weight of the text at place r is 1/r^EXPONENT, 0 to {ZIPF_MAX:g} (default: 0, all alike)",
+    )
     group.add_argument("--per-call", type=count(1024), default=1, metavar="N", help="texts per call; above 1: ClassifyBatch (default: 1)")
     group.add_argument("--stream", action="store_true", help="send texts as items of ClassifyStream, one stream per channel")
     group.add_argument(
@@ -123,6 +132,16 @@ def _timeout(value: str) -> tuple[float, float]:
     if shortest > longest:
         raise argparse.ArgumentTypeError(f"is {value!r}; the shortest must come first")
     return shortest, longest
+
+
+def _exponent(value: str) -> float:
+    try:
+        found = float(value)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= ZIPF_MAX:
+        raise argparse.ArgumentTypeError(f"is {value!r}; must be a number from 0 to {ZIPF_MAX:g}")
+    return found
 
 
 def _rates(value: str) -> list[float]:

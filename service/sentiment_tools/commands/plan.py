@@ -81,6 +81,7 @@ def add_plan(commands: Any) -> None:  # Any: argparse names the type of its subp
     group.add_argument("--column", default="text", metavar="NAME", help="column of the file (default: text)")
     add_share(group, "--bulk", "share of calls with bulk priority")
     add_share(group, "--early", "with adaptive effort: share of the texts from 135 tokens on of which a part of 96 suffices")
+    add_share(group, "--known", "with answer_cache_bytes: share of the texts whose answer is known, which need no run")
     group.add_argument("--timeout", type=seconds, metavar="TIME", help="deadline of a call (default: --slo)")
     group.add_argument("--requests", type=count(10_000_000), default=100_000, metavar="N", help="max calls to simulate (default: 100000)")
     group.add_argument("--seed", type=int, default=1, help="the same seed gives the same result (default: 1)")

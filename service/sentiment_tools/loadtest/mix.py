@@ -18,12 +18,16 @@ CANCEL_AFTER_S_MIN = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call. ``cancel_after_s`` is when the client cancels it; None if the client waits until the deadline."""
+    """One call. ``cancel_after_s`` is when the client cancels it; None if the client waits until the deadline.
+
+    ``repeated``: those of its texts that came before, in earlier calls or in this one.
+    """
 
     texts: tuple[str, ...]
     kind: str
     timeout_s: float
     cancel_after_s: float | None = None
+    repeated: int = 0
 
     @property
     def group(self) -> str:
@@ -36,7 +40,7 @@ class Mix:
     """The composition of the calls. Shares are of all calls, 0 to 1; bulk, explain and slow_readers sum to at most 1.
 
     ``cancel`` is a share of the classifications. ``timeout_s`` is the shortest and the longest deadline of a classification;
-    deadlines between them are uniform in the logarithm.
+    deadlines between them are uniform in the logarithm. ``zipf``: the text at place r, from 1, is drawn with the weight r**-zipf.
     """
 
     timeout_s: tuple[float, float]
@@ -46,6 +50,7 @@ class Mix:
     bulk: float = 0.0
     explain: float = 0.0
     slow_readers: float = 0.0
+    zipf: float = 0.0
 
     @property
     def timeout_s_max(self) -> float:
@@ -60,17 +65,24 @@ class Mix:
     def calls(self, texts: Sequence[str], seed: int) -> Iterator[Call]:
         """Endless calls. The same seed gives the same calls, for any number of processes that share them."""
         rng = random.Random(seed)
+        weights = list(itertools.accumulate(place**-self.zipf for place in range(1, len(texts) + 1)))
+        seen: set[str] = set()
         for _ in itertools.count():
             # All values are drawn for every call, so that changing one share leaves the other calls as they are.
             kind = self._kind(rng.random())
             place, cancels, patience = rng.random(), rng.random(), rng.random()
-            chosen = tuple(rng.choice(texts) for _ in range(self.per_call))
-            if kind in (EXPLAIN, SLOW_READER):
-                yield Call(chosen[:1], kind, EXPLAIN_TIMEOUT_S)
+            chosen = tuple(rng.choices(texts, cum_weights=weights, k=self.per_call))
+            explains = kind in (EXPLAIN, SLOW_READER)
+            chosen = chosen[:1] if explains else chosen
+            before = len(seen)
+            seen.update(chosen)
+            repeated = len(chosen) - (len(seen) - before)
+            if explains:
+                yield Call(chosen, kind, EXPLAIN_TIMEOUT_S, repeated=repeated)
                 continue
             timeout_s = _between(*self.timeout_s, place)
             gives_up_s = _between(min(CANCEL_AFTER_S_MIN, timeout_s), timeout_s, patience)
-            yield Call(chosen, kind, timeout_s, gives_up_s if cancels < self.cancel else None)
+            yield Call(chosen, kind, timeout_s, gives_up_s if cancels < self.cancel else None, repeated)
 
     def _kind(self, place: float) -> str:
         for kind, share in ((BULK, self.bulk), (EXPLAIN, self.explain), (SLOW_READER, self.slow_readers)):

@@ -11,7 +11,7 @@ from sentiment_tools.loadtest.results import JUDGED, OK, STAGES, Group, Point, S
 
 LIMITED = "*"
 _LATENCY = ("load", "answered/s", "goodput/s", "in time", "p50", "p90", "p99", "p99.9", "longest", "")
-_STAGES = ("load", "tokenize", "queue", "run", "rest", "sent late p99", "client CPU", "sent", "not answered")
+_STAGES = ("load", "tokenize", "queue", "run", "rest", "sent late p99", "client CPU", "sent", "repeated", "not answered")
 
 
 class Progress:
@@ -117,6 +117,7 @@ def _stages_row(point: Point) -> tuple[str, ...]:
         *(show_s(each).strip() for each in (*stages, lag_s)),
         f"{point.client_cpu:.0%}",
         str(point.sent),
+        f"{point.repeated_share:.1%}",
         others or "none",
     )
 

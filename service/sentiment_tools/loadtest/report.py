@@ -126,11 +126,23 @@ def _tables(points: Sequence[Point], slo: Slo) -> str:
     ]
     counted = [plots.outcomes(point) for point in points]
     seen = [name for name in counted[0] if any(each[name] for each in counted)]
-    outcomes = [(load_of(point), point.sent, *(each[name] for name in seen)) for point, each in zip(points, counted, strict=True)]
-    note = paragraph("In the order of measurement. Percentiles are of judged answers, outcomes of calls of all classes.")
+    outcomes = [
+        (load_of(point), point.sent, _percent(point.repeated_share), *(each[name] for name in seen))
+        for point, each in zip(points, counted, strict=True)
+    ]
+    note = paragraph(
+        "In the order of measurement. Percentiles are of judged answers, outcomes of calls of all classes. "
+        "repeated: share of the texts that came before in the load."
+    )
     words = first_messages(points)
     messages = table(("outcome", "first message of the server"), list(words.items())) if words else ""
-    return note + table(ANSWERED_HEADER, answered) + table(("load", "sent", *seen), outcomes) + messages + table(CLIENT_HEADER, client)
+    return (
+        note
+        + table(ANSWERED_HEADER, answered)
+        + table(("load", "sent", "repeated", *seen), outcomes)
+        + messages
+        + table(CLIENT_HEADER, client)
+    )
 
 
 def answered_row(point: Point) -> tuple[str, ...]:

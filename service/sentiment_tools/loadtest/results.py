@@ -72,7 +72,7 @@ class Point:
     answered OK within the objective; ``latency`` is that of the judged answers. ``answered_per_s`` counts the calls answered OK while
     the load was held, ``texts_per_s`` their texts and ``tokens_per_s`` their tokens (0 if answers do not say). ``unsent`` counts calls
     that were due but not sent, because too many were open or (estimated) because the load was over. ``messages`` has the server's first
-    message by outcome.
+    message by outcome. ``repeated_share`` is the share of the texts sent that had come before, in this load or its warm-up.
     """
 
     offered_per_s: float
@@ -96,6 +96,7 @@ class Point:
     client_cores: float = 0.0
     client_limited: str = ""
     unsent: int = 0
+    repeated_share: float = 0.0
     callers: int = 0
     interrupted: bool = False
 
@@ -156,6 +157,8 @@ class Part:
     texts: int = 0
     tokens: int = 0
     unsent: int = 0
+    texts_sent: int = 0
+    repeated: int = 0
     cpu: float = 0.0
     held_s: float = 0.0
     messages: dict[str, str] = field(default_factory=dict)
@@ -171,6 +174,8 @@ class Part:
         self.texts += other.texts
         self.tokens += other.tokens
         self.unsent += other.unsent
+        self.texts_sent += other.texts_sent
+        self.repeated += other.repeated
         self.messages = {**other.messages, **self.messages}
 
 
@@ -208,6 +213,7 @@ def merge(
         client_cpu=max(cpus),
         client_cores=sum(cpus),
         unsent=all_of_them.unsent,
+        repeated_share=all_of_them.repeated / max(1, all_of_them.texts_sent),
         callers=callers,
     )
     return replace(point, client_limited=_why_limited(point, percentile))

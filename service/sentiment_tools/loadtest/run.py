@@ -133,6 +133,7 @@ def _mix(options: argparse.Namespace) -> Mix:
         bulk=options.bulk,
         explain=options.explain,
         slow_readers=options.slow_readers,
+        zipf=options.zipf,
     )
     if not mix.judged and (options.find_slo or options.require):
         raise BadSettings("--slo judges classifications that are not cancelled, and this mix has none")
@@ -222,7 +223,9 @@ def _facts(options: argparse.Namespace, fleet: Fleet, texts: int) -> dict[str, s
         "command": shlex.join(["sentiment", *sys.argv[1:]]),
         "target": f"{options.target} ({options.protocol})",
         **fleet.server,
-        "texts": f"{texts:,} of {options.texts}, {options.per_call} a call" + (", by ClassifyStream" if options.stream else ""),
+        "texts": f"{texts:,} of {options.texts}, {options.per_call} a call"
+        + (f", by Zipf's law with exponent {options.zipf:g}" if options.zipf else "")
+        + (", by ClassifyStream" if options.stream else ""),
         "deadline": "..".join(f"{seconds:g} s" for seconds in sorted(set(options.timeout or (options.slo,)))),
         "shares": ", ".join(f"{name} {getattr(options, name):.0%}" for name in ("cancel", "bulk", "explain", "slow_readers")),
         "client": f"{_many(fleet.processes, 'process', 'processes')}{connections}"

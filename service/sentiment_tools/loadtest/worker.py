@@ -204,6 +204,8 @@ class Run:
             self._part.lag.record(lag_s)
         if counted:
             self._part.groups.setdefault(call.group, Group()).sent += 1
+            self._part.texts_sent += len(call.texts)
+            self._part.repeated += call.repeated
         self._second["sent"] += call.group in JUDGED and sent_at >= self._begins_at
 
     def _count(self, call: Call, answer: Answer, begun_at: float, done_at: float, counted: bool) -> None:

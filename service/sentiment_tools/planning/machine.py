@@ -75,6 +75,7 @@ class Machine:
         early: with adaptive effort, the share of the texts that are read in parts of which the part suffices. 0: all are read in full.
         part: tokens of a part.
         parted_from: tokens of the shortest text that is read in parts.
+        known: the share of the texts whose answer is known. They take the event loops' time and no run.
     """
 
     points: dict[Shape, float]
@@ -94,6 +95,7 @@ class Machine:
     early: float = 0.0
     part: int = PART
     parted_from: int = PARTED_FROM
+    known: float = 0.0
 
     @property
     def limits(self) -> BatchLimits:
@@ -139,6 +141,7 @@ class Machine:
             f"and up to {1e3 * self.rested_s:.2f} ms longer after a pause; "
             f"{loops}; other processes {1e3 * self.beside_s:.2f} ms per call"
             + (f"; of {self.early:.0%} of the texts from {self.parted_from} tokens on {self.part} tokens suffice" if self.early else "")
+            + (f"; the answers to {self.known:.0%} of the texts are known" if self.known else "")
         )
 
     def slowed(self, running: int) -> float:
@@ -151,12 +154,12 @@ class Machine:
         return self.rested_s * -math.expm1(-pause_s / RESTED_S)
 
     def work_s(self, length: int) -> float:
-        """Mean seconds of one runner for a row of this length alone while all runners are busy."""
+        """Mean seconds of one runner for a text of this length, its row run alone while all runners are busy."""
         cost, length = CostTable(self.points), min(length, self.length_max)
         run_s = cost.table_s(1, length)
         if self.parts(length):
             run_s = cost.table_s(1, self.part) + (1 - self.early) * run_s
-        return run_s * self.slowed(self.runners)
+        return (1 - self.known) * run_s * self.slowed(self.runners)
 
     def parts(self, length: int) -> bool:
         """Whether a text of this length is read in parts."""
@@ -203,7 +206,7 @@ def _check(machine: Machine) -> None:
         if not isinstance(value, int) or not least <= value <= most:
             raise ValueError(f"{name} must be a whole number from {least} to {most}, got {value!r}")
     times = ((name, 0, 10) for name in ("noise", "rested_s", "loop_s", "token_s", "beside_s", "front_end_s", "row_s"))
-    for name, low, high in (*times, ("crowding", 0.01, 100), ("early", 0, 1)):
+    for name, low, high in (*times, ("crowding", 0.01, 100), ("early", 0, 1), ("known", 0, 1)):
         number = getattr(machine, name)
         if not low <= number <= high:
             raise ValueError(f"{name} must be a number from {low} to {high}, got {number!r}")

@@ -44,6 +44,7 @@ class Spent(NamedTuple):
     Args:
         runs_s: run time of the runners.
         batches: batches that ran.
+        rows: rows that ran in them.
         loop_s: core seconds of the event loop that takes calls; with front ends, of each replica's busiest.
         executor_s: core seconds of the executor's event loop.
         cores_s: core seconds of everything on the replica's cores.
@@ -51,6 +52,7 @@ class Spent(NamedTuple):
 
     runs_s: float = 0.0
     batches: int = 0
+    rows: int = 0
     loop_s: float = 0.0
     executor_s: float = 0.0
     cores_s: float = 0.0
@@ -144,7 +146,7 @@ class Outcome:
     @property
     def batch_rows(self) -> float:
         """Mean rows per batch."""
-        return float((self.fates == Fate.ANSWERED).sum()) / max(1, self.spent.batches)
+        return self.spent.rows / max(1, self.spent.batches)
 
     def share(self, fate: Fate, priority: Priority | None = None) -> float:
         """Share of the requests, or of one class, that had this fate; 0 without requests."""

@@ -46,13 +46,14 @@ class _Loop:
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A call, and the loop that takes and answers it. ``waits``: its row waits for a run."""
+    """A call, and the loop that takes and answers it. ``known``: it needs no run. ``waits``: its row waits for a run."""
 
     number: int
     length: int
     deadline_at: float
     priority: Priority
     taker: _Loop
+    known: bool = False
     # The tokens of the whole, if ``length`` are those of a part, and whether that suffices.
     then: int = 0
     suffices: bool = False
@@ -86,7 +87,7 @@ class Replica:
         self._ledger = ledger
         self._rng = Random(seed)
         self._runs: list[_Run] = []
-        self._runs_s, self._cores_s, self._batches = 0.0, 0.0, 0
+        self._runs_s, self._cores_s, self._batches, self._rows = 0.0, 0.0, 0, 0
         self._free = machine.runners
         self._executor = _Loop()
         front_ends = [_Loop() for _ in range(machine.front_ends)]
@@ -96,6 +97,8 @@ class Replica:
         self._spread = Random(f"connections {seed}")
         # Which texts end early.
         self._early = Random(f"early {seed}")
+        # Whose answer is known.
+        self._known = Random(f"known {seed}")
         # What front ends and executor have sent each other: a heap of the instant, a number and what happens on arrival.
         self._sent: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = itertools.count()
@@ -113,11 +116,12 @@ class Replica:
     def spent(self) -> Spent:
         """What the replica has spent so far."""
         busiest_s = max(loop.work_s for loop in self._takers)
-        return Spent(self._runs_s, self._batches, busiest_s, self._executor.work_s, self._cores_s)
+        return Spent(self._runs_s, self._batches, self._rows, busiest_s, self._executor.work_s, self._cores_s)
 
     def ask(self, number: int, at: float, length: int, deadline_at: float, priority: Priority) -> None:
         """A request arrives with a text of ``length`` tokens; longer texts than the longest row are truncated."""
         call = _Call(number, min(length, self._length_max), deadline_at, priority, self._spread.choice(self._takers))
+        call.known = self._known.random() < self._machine.known
         if self._machine.parts(call.length):
             call.length, call.then, call.suffices = self._machine.part, call.length, self._early.random() < self._machine.early
         at = self._work(call.taker, at, self._turns.request_s + self._machine.token_s * length, self._beside_s)
@@ -174,6 +178,9 @@ class Replica:
         return loop.free_at
 
     def _admit(self, call: _Call, now: float) -> None:
+        if call.known:
+            self._answer(call, now)
+            return
         try:
             ticket = self._scheduler.add(call.length, now, call.deadline_at, call, call.priority, then=call.then)
         except Expired:
@@ -223,6 +230,7 @@ class Replica:
         self._runs.append(_Run(batch, now, now + run_s))
         self._free -= 1
         self._batches += 1
+        self._rows += len(batch.tickets)
 
     def _crowd(self, now: float, running: int) -> None:
         """Adjust the ends of all runs, because from now on ``running`` runners run."""
@@ -254,11 +262,13 @@ class Replica:
         if self._scheduler.rows_waiting:
             self._step_or_hold(now)
         for ticket in answered:
-            call = ticket.payload
-            if call.taker is self._executor:
-                self._answer(call, now)
-            else:
-                self._send(self._work(self._executor, now, self._turns.row_s), partial(self._answer, call))
+            self._answer(ticket.payload, now)
 
-    def _answer(self, call: _Call, at: float) -> None:
+    def _answer(self, call: _Call, now: float) -> None:
+        if call.taker is self._executor:
+            self._answered(call, now)
+        else:
+            self._send(self._work(self._executor, now, self._turns.row_s), partial(self._answered, call))
+
+    def _answered(self, call: _Call, at: float) -> None:
         self._ledger.answered(call.number, self._work(call.taker, at, self._turns.answer_s, self._beside_s))

@@ -84,7 +84,7 @@ def _machine(options: argparse.Namespace) -> Machine:
             machine = measure(options.measure, options.measure_for, options.runners)
             save(machine.to_json())
     given = {"runners": options.runners, "cores": options.cores, "loop_s": options.loop, "beside_s": options.beside}
-    given |= {"front_ends": options.front_ends, "early": options.early or None}
+    given |= {"front_ends": options.front_ends, "early": options.early or None, "known": options.known or None}
     return replace(machine, **{name: value for name, value in given.items() if value is not None})
 
 

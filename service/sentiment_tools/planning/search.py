@@ -86,7 +86,7 @@ def _too_long(objective: Objective, traffic: Traffic, machine: Machine) -> float
     cost = CostTable(machine.points)
     # Longer texts are truncated to the longest row.
     longest_ok = max((n for n in range(1, machine.length_max + 1) if cost.table_s(1, n) <= objective.seconds), default=0)
-    return float((traffic.lengths > longest_ok).mean()) if longest_ok < machine.length_max else 0.0
+    return (1 - machine.known) * float((traffic.lengths > longest_ok).mean()) if longest_ok < machine.length_max else 0.0
 
 
 def _busy_with(traffic: Traffic, machine: Machine) -> int:

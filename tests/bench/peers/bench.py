@@ -16,9 +16,10 @@ from sentiment_tools.loadtest.results import Point
 from sentiment_tools.traffic.arrivals import Law
 from tests.bench.peers.answers import ANSWER_FAILED, MODEL, QUIET_S_MAX, Answer, Ask, ask_alone, differing, quiet, ready
 from tests.bench.peers.environments import LIBRARIES, PeerFailed
-from tests.bench.peers.figures import FIGURES, OBJECTIVE_S
+from tests.bench.peers.figures import FIGURES, KEYS, OBJECTIVE_S
 from tests.bench.peers.processes import Running
 from tests.bench.peers.table import OURS, Row
+from tests.bench.peers.texts import Texts
 
 # The greatest difference of a probability. Another graph or tokenizer differs by more; fp32 and other kernels differ by less.
 SAME = 1e-3
@@ -35,9 +36,14 @@ FAILED = (PeerFailed, LoadFailed, *ANSWER_FAILED)
 
 @dataclass(slots=True)
 class Found:
-    """The results so far, by figure and peer, one a round. ``seconds``: the length of each load."""
+    """The results so far, by figure and peer, one a round.
+
+    ``seconds``: the length of each load; ``texts``: what is asked; ``keys``: the figures to measure.
+    """
 
     seconds: float
+    texts: Texts
+    keys: frozenset[str] = KEYS
     values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     # Our answers to the texts that all servers are checked with.
@@ -48,10 +54,14 @@ class Found:
         self.notes.append(line)
         print(f"  {line}", flush=True)
 
-    def note_labels(self, name: str, weights: str, given: Sequence[Answer]) -> None:
+    def wants(self, *keys: str) -> bool:
+        """Whether any of these figures is to be measured."""
+        return not self.keys.isdisjoint(keys)
+
+    def note_labels(self, name: str, differs: str, given: Sequence[Answer]) -> None:
         """Note how many labels differ from ours; once, since they are the same in every round."""
         wrong = sum(one[0] != other[0] for one, other in zip(self.right, given, strict=True))
-        line = f"{name}: {weights} weights; of {len(given)} texts {wrong} have another label than ours"
+        line = f"{name}: {differs}; of {len(given)} texts {wrong} have another label than ours"
         if line not in self.notes:
             self.note(line)
 
@@ -65,8 +75,8 @@ class Found:
         return {name: rounds[-1] for name, rounds in self.values[key].items()}
 
     def rows(self) -> list[Row]:
-        """All rows of the table, in order, including empty ones."""
-        return [Row(figure, self.values.get(figure.key, {}), LIBRARIES) for figure in FIGURES]
+        """The rows of the table, in order, including empty ones."""
+        return [Row(figure, self.values.get(figure.key, {}), LIBRARIES) for figure in FIGURES if figure.key in self.keys]
 
 
 @dataclass(slots=True)
@@ -130,7 +140,7 @@ class Bench:
         if ask := self.asks.pop(name, None):
             await ask.close()
 
-    async def join(self, name: str, running: Running, texts: Sequence[str], weights: str = "") -> None:
+    async def join(self, name: str, running: Running, texts: Sequence[str], differs: str = "") -> None:
         """Wait until a started server answers, and check that its answers are those of the first server.
 
         Servers join one after the other: if they start together, they are so slow that some give up.
@@ -139,7 +149,7 @@ class Bench:
             name: the server's.
             running: the server.
             texts: to check it with.
-            weights: what it computes with instead of the first one's graph. Its answers may differ; how many do is noted.
+            differs: why its answers may differ from the first one's; how many do is noted. Empty: they may not.
 
         Raises:
             PeerFailed: the server does not answer, or its answers differ although it computes with the same graph.
@@ -155,8 +165,8 @@ class Bench:
         given = await ask_alone(self.asks[name], texts)
         if not self.found.right:
             self.found.right.extend(given)
-        if weights:
-            self.found.note_labels(name, weights, given)
+        if differs:
+            self.found.note_labels(name, differs, given)
         elif wrong := differing(self.found.right, given, SAME):
             raise PeerFailed(f"{name}: {wrong} of {len(given)} answers differ from those of {OURS} by label or by more than {SAME:g}")
 

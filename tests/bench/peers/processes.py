@@ -122,17 +122,17 @@ class Running:
         return self._known.copy()
 
 
-def start_ours(bundle: Path) -> Running:
-    """Start our server with a bundle's folder, as ``sentiment serve`` does by default.
+def start_ours(name: str, bundle: Path, *flags: str) -> Running:
+    """Start our server with a bundle's folder, as ``sentiment serve`` does by default, or with ``flags``.
 
     Raises:
         PeerFailed: it ends before it is ready.
     """
     try:
-        process, target, _ = start_server(f"{bundle.parent.name}/{bundle.name}", "", "--bundles", str(bundle.parents[1]))
+        process, target, _ = start_server(f"{bundle.parent.name}/{bundle.name}", "", "--bundles", str(bundle.parents[1]), *flags)
     except RuntimeError as error:
         raise PeerFailed(str(error)) from error
-    return Running("ours", "grpc", process, target)
+    return Running(name, "grpc", process, target)
 
 
 def start(peer: Peer, rows: int, bundle: str, instances: int) -> Running:

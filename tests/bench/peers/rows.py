@@ -5,32 +5,29 @@ import math
 import statistics
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sentiment_tools.loadtest.fleet import Fleet
 from sentiment_tools.loadtest.mix import Mix
 from sentiment_tools.loadtest.search import Slo, Steps, steps
 from sentiment_tools.traffic.arrivals import Poisson
-from sentiment_tools.traffic.lengths import MIXED, SST2
-from sentiment_tools.traffic.texts import make_texts
 from tests.bench.peers.answers import ANSWER_FAILED, ask_alone, ask_amid, differing
 from tests.bench.peers.bench import SAME, Bench, Found, latency_s
 from tests.bench.peers.environments import Peer, PeerFailed
 from tests.bench.peers.figures import (
     CANCEL_LOAD,
     CANCELLED,
-    CHECKED_TEXTS,
     CONCURRENCY,
     MATES_TEXTS,
     OBJECTIVE_S,
     OVERLOAD,
     SHARES,
+    ZIPF,
     at_load,
 )
 from tests.bench.peers.in_process import InProcess, Passed
 from tests.bench.peers.table import OURS
 
-SHORT_TEXTS, MIXED_TEXTS = make_texts(SST2, 512), make_texts(MIXED, 512)
-CHECKED = (*SHORT_TEXTS[:CHECKED_TEXTS], *MIXED_TEXTS[:CHECKED_TEXTS])
 # Clients that wait long, clients whose deadline is the objective, and the latter when half of them cancel.
 PATIENT = Mix((5.0, 5.0))
 HURRIED = Mix((OBJECTIVE_S, OBJECTIVE_S))
@@ -47,33 +44,54 @@ PASS_TEXTS = 256
 
 async def short(bench: Bench) -> None:
     """The rows of short texts."""
-    async with bench.fleets(SHORT_TEXTS, PATIENT) as fleets:
+    async with bench.fleets(bench.found.texts.short, PATIENT) as fleets:
         # First: after other loads, an adaptive batcher would still wait for more texts.
-        async def alone(name: str) -> None:
-            point, _ = await bench.hold(fleets[name], name, 1)
-            bench.found.put("p50_ms_c1", name, latency_s(point, 50) * 1e3)
-
-        await bench.in_turn(alone)
-        await _closed_loop(bench, fleets, "short")
+        if bench.found.wants("p50_ms_c1"):
+            await _alone(bench, fleets, "p50_ms_c1")
+        if bench.found.wants("core_ms_short", "throughput_short"):
+            await _closed_loop(bench, fleets, "short")
 
 
 async def mixed(bench: Bench) -> None:
     """The rows of texts of mixed lengths. The closed-loop throughput is the capacity for the other rows."""
-    async with bench.fleets(MIXED_TEXTS, PATIENT) as fleets:
+    wants = bench.found.wants
+    if wants("p50_ms_c1_long"):
+        async with bench.fleets(bench.found.texts.long, PATIENT) as fleets:
+            await _alone(bench, fleets, "p50_ms_c1_long")
+    async with bench.fleets(bench.found.texts.mixed, PATIENT) as fleets:
         await _closed_loop(bench, fleets, "mixed")
         capacities = bench.found.last("throughput_mixed")
         for share in SHARES:
             await _latencies(bench, fleets, "own", share, {name: share * capacities[name] for name in bench.servers})
             await _latencies(bench, fleets, "ours", share, dict.fromkeys(bench.servers, share * capacities[OURS]))
-    async with bench.fleets(MIXED_TEXTS, HURRIED) as fleets:
-        await _search(bench, fleets, capacities)
+    if wants("slo_load"):
+        async with bench.fleets(bench.found.texts.mixed, HURRIED) as fleets:
+            await _search(bench, fleets, capacities)
     # New clients: each load of a fleet has its own seed, and the searches differ in their number of loads.
-    async with bench.fleets(MIXED_TEXTS, HURRIED) as fleets:
-        await _overload(bench, fleets, capacities)
-    async with bench.fleets(MIXED_TEXTS, FICKLE) as fleets:
-        await _cancels(bench, fleets, capacities)
-    await _mates(bench)
-    await _idle(bench)
+    if wants("overload_goodput", "overload_goodput_ratio"):
+        async with bench.fleets(bench.found.texts.mixed, HURRIED) as fleets:
+            await _overload(bench, fleets, capacities)
+    if wants("cancel_in_time", "cancel_core_ms"):
+        async with bench.fleets(bench.found.texts.mixed, FICKLE) as fleets:
+            await _cancels(bench, fleets, capacities)
+    if wants("moved"):
+        await _mates(bench)
+    if wants("idle_cores", "memory_mib"):
+        await _idle(bench)
+
+
+async def zipf(bench: Bench) -> None:
+    """The rows of texts of which some repeat."""
+    async with bench.fleets(bench.found.texts.repeating, replace(PATIENT, zipf=ZIPF)) as fleets:
+        await _closed_loop(bench, fleets, "zipf")
+
+
+async def _alone(bench: Bench, fleets: Mapping[str, Fleet], key: str) -> None:
+    async def measure(name: str) -> None:
+        point, _ = await bench.hold(fleets[name], name, 1)
+        bench.found.put(key, name, latency_s(point, 50) * 1e3)
+
+    await bench.in_turn(measure)
 
 
 async def _closed_loop(bench: Bench, fleets: Mapping[str, Fleet], mix: str) -> None:
@@ -84,6 +102,8 @@ async def _closed_loop(bench: Bench, fleets: Mapping[str, Fleet], mix: str) -> N
         if not point.texts_per_s:
             # The loads of the other rows are fractions of it.
             raise PeerFailed(f"answers none of {CONCURRENCY} callers: {dict(point.messages)}")
+        if mix == "zipf":
+            bench.found.note(f"{name}: {point.repeated_share:.0%} of the texts that repeat by Zipf's law had come before")
 
     await bench.in_turn(measure)
 
@@ -93,6 +113,9 @@ def _ms_each(seconds: float, count: int) -> float:
 
 
 async def _latencies(bench: Bench, fleets: Mapping[str, Fleet], of: str, share: float, rates: Mapping[str, float]) -> None:
+    if not bench.found.wants(at_load(of, share, 50), at_load(of, share, 99)):
+        return
+
     async def measure(name: str) -> None:
         point, _ = await bench.hold(fleets[name], name, Poisson(rates[name]), LATENCY_TIMES)
         for percentile in (50, 99):
@@ -149,7 +172,8 @@ async def _cancels(bench: Bench, fleets: Mapping[str, Fleet], capacities: Mappin
 
 async def _mates(bench: Bench) -> None:
     """How many answers depend on the other texts of a batch."""
-    texts, others = MIXED_TEXTS[:MATES_TEXTS], MIXED_TEXTS[MATES_TEXTS:]
+    mixed = bench.found.texts.mixed
+    texts, others = mixed[:MATES_TEXTS], mixed[MATES_TEXTS:]
 
     async def measure(name: str) -> None:
         ask = bench.asks[name]
@@ -178,20 +202,20 @@ async def _idle(bench: Bench) -> None:
 
 def in_process(found: Found, peer: Peer, asked: InProcess) -> None:
     """The rows of a library without a server."""
-    answers = asked.run(CHECKED, 1).answers
+    answers = asked.run(found.texts.checked, 1).answers
     if peer.weights:
-        found.note_labels(peer.name, peer.weights, answers)
+        found.note_labels(peer.name, f"{peer.weights} weights", answers)
     elif wrong := differing(found.right, answers, SAME):
         raise PeerFailed(f"{peer.name}: {wrong} of {len(answers)} answers differ from those of {OURS}")
-    for mix, texts, rows in (("short", SHORT_TEXTS, peer.short), ("mixed", MIXED_TEXTS, peer.mixed)):
+    for mix, texts, rows in (("short", found.texts.short, peer.short), ("mixed", found.texts.mixed, peer.mixed)):
         passes: list[Passed] = []
         begun = time.perf_counter()
         while not passes or time.perf_counter() - begun < found.seconds:
             passes.append(asked.run(texts[:PASS_TEXTS], rows))
         found.put(f"throughput_{mix}", peer.name, PASS_TEXTS / statistics.median(each.seconds for each in passes))
         found.put(f"core_ms_{mix}", peer.name, statistics.median(each.core_s for each in passes) / PASS_TEXTS * 1e3)
-    found.put("p50_ms_c1", peer.name, statistics.median(asked.run([text], 1).seconds for text in SHORT_TEXTS[:MATES_TEXTS]) * 1e3)
-    texts = MIXED_TEXTS[:MATES_TEXTS]
+    found.put("p50_ms_c1", peer.name, statistics.median(asked.run([text], 1).seconds for text in found.texts.short[:MATES_TEXTS]) * 1e3)
+    texts = found.texts.mixed[:MATES_TEXTS]
     alone = [asked.run([text], 1).answers[0] for text in texts]
-    amid = asked.run(MIXED_TEXTS, peer.mixed).answers[:MATES_TEXTS]
+    amid = asked.run(found.texts.mixed, peer.mixed).answers[:MATES_TEXTS]
     found.put("moved", peer.name, differing(alone, amid, MOVED))

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 OURS = "ours"
+# Ours with adaptive effort, and with a cache of answers.
+ADAPTIVE, CACHED = "ours_adaptive", "ours_cached"
 # Figures that differ by less count as equal, since the speed of a machine varies within a run.
 LEVEL = 0.03
 # The rows that docs/internals/peers.md shows, by key.
@@ -18,11 +20,14 @@ SUMMARY = (
     "core_ms_mixed",
     "throughput_mixed",
     "p50_ms_c1",
+    "p50_ms_c1_long",
     "p50_ms_at_0.6_of_ours",
     "p99_ms_at_0.6_of_ours",
     "p99_ms_at_0.9_of_ours",
     "slo_load",
     "overload_goodput",
+    "core_ms_zipf",
+    "throughput_zipf",
     "memory_mib",
 )
 
@@ -51,23 +56,24 @@ class Row:
     @property
     def best_other(self) -> str:
         """The other server with the best median; empty if none has the figure."""
-        return min((name for name in self.values if name != OURS and name not in self.libraries), key=self.rank, default="")
+        others = (name for name in self.values if name not in (OURS, ADAPTIVE, CACHED, *self.libraries))
+        return min(others, key=self.rank, default="")
 
     @property
     def verdict(self) -> str:
         """``beside`` the best other."""
         return self.beside(self.best_other)
 
-    def beside(self, name: str) -> str:
+    def beside(self, name: str, ours: str = OURS) -> str:
         """``ahead`` of a server, ``behind`` it, or ``level``: within LEVEL of it, or their rounds overlap. Empty: one lacks the figure."""
-        if OURS not in self.values or name not in self.values:
+        if ours not in self.values or name not in self.values:
             return ""
-        ours, other = self.values[OURS], self.values[name]
-        mine, best = statistics.median(ours), statistics.median(other)
-        overlap = max(min(ours), min(other)) <= min(max(ours), max(other))
+        own, other = self.values[ours], self.values[name]
+        mine, best = statistics.median(own), statistics.median(other)
+        overlap = max(min(own), min(other)) <= min(max(own), max(other))
         if overlap or abs(mine - best) <= LEVEL * max(abs(mine), abs(best)) < math.inf:
             return "level"
-        return "ahead" if self.rank(OURS) < self.rank(name) else "behind"
+        return "ahead" if self.rank(ours) < self.rank(name) else "behind"
 
     def rank(self, name: str) -> float:
         """The median of a peer's rounds; the lower, the better."""
@@ -76,21 +82,15 @@ class Row:
 
 
 def to_markdown(rows: Sequence[Row], names: Sequence[str]) -> str:
-    """How often ours is ahead, ours beside the best other with the spread of the rounds, and the medians of all, the best bold."""
-    servers = [name for name in names if name != OURS and any(name in row.values and name not in row.libraries for row in rows)]
+    """How often ours is ahead, ours beside the best other with the spread of the rounds, and the medians of all, the best bold.
+
+    The same for ours with adaptive effort, if that was measured.
+    """
+    others = [name for name in names if any(name in row.values and name not in row.libraries for row in rows)]
     return "\n".join(
         [
-            f"Ours is {_counted(row.verdict for row in rows)}.",
-            "",
-            "Beside each server alone: " + "; ".join(f"{name}: {_counted(row.beside(name) for row in rows)}" for name in servers) + ".",
-            "",
-            "| | ours | best other server | | ours is |",
-            "|---|---:|---:|---|---|",
-            *(
-                f"| {_name(row)} | {_spread(row, OURS)} | {_spread(row, row.best_other)} | {row.best_other} | {row.verdict} |"
-                for row in rows
-            ),
-            "",
+            *_beside_others(rows, OURS, others),
+            *(_beside_others(rows, ADAPTIVE, others) if ADAPTIVE in others else ()),
             "| medians | " + " | ".join(names) + " |",
             "|---|" + "---:|" * len(names),
             *(f"| {_name(row)} | {' | '.join(_median(row, name) for name in names)} |" for row in rows),
@@ -99,9 +99,33 @@ def to_markdown(rows: Sequence[Row], names: Sequence[str]) -> str:
     )
 
 
+def _beside_others(rows: Sequence[Row], ours: str, names: Sequence[str]) -> list[str]:
+    """The lines about a server of ours beside the best other one, with the ratio of their medians."""
+    servers = [name for name in names if name not in (OURS, ADAPTIVE, CACHED)]
+    return [
+        f"{ours.capitalize()} is {_counted(row.beside(row.best_other, ours) for row in rows)}.",
+        "",
+        "Beside each server alone: " + "; ".join(f"{name}: {_counted(row.beside(name, ours) for row in rows)}" for name in servers) + ".",
+        "",
+        f"| | {ours} | best other server | | ratio | {ours} is |",
+        "|---|---:|---:|---|---:|---|",
+        *(
+            f"| {_name(row)} | {_spread(row, ours)} | {_spread(row, row.best_other)} | {row.best_other} | {_ratio(row, ours)} "
+            f"| {row.beside(row.best_other, ours)} |"
+            for row in rows
+        ),
+        "",
+    ]
+
+
+def names_of(meta: Mapping[str, Any]) -> list[str]:
+    """The servers of a run: ours, ours with other settings, and the peers."""
+    return [OURS, *meta.get("ours", ()), *meta["peers"]]
+
+
 def to_section(rows: Sequence[Row], meta: Mapping[str, Any]) -> str:
     """A run with its tables and notes, as a section of a page."""
-    names = [OURS, *meta["peers"]]
+    names = names_of(meta)
     about = f"{meta['at'][:10]}, {meta['rounds']} round{'s' if meta['rounds'] > 1 else ''}, loads of {meta['seconds']:g} s, default bundle."
     notes = "".join(f"- {' '.join(note.split())}\n" for note in meta["notes"])
     return f"### {meta['machine']}\n\n{about} {to_markdown(rows, names)}\n{notes}"
@@ -109,7 +133,7 @@ def to_section(rows: Sequence[Row], meta: Mapping[str, Any]) -> str:
 
 def to_summary(rows: Sequence[Row], meta: Mapping[str, Any]) -> str:
     """A run as a section of a page: how often ours is ahead, and the medians of the rows of SUMMARY. Its JSON has the others."""
-    names = [OURS, *meta["peers"]]
+    names = names_of(meta)
     about = f"{meta['at'][:10]}, {meta['rounds']} round{'s' if meta['rounds'] > 1 else ''}, loads of {meta['seconds']:g} s."
     lines = [
         f"| medians | {' | '.join(names)} | ours is |",
@@ -121,6 +145,8 @@ def to_summary(rows: Sequence[Row], meta: Mapping[str, Any]) -> str:
         ),
     ]
     counted = _counted(row.verdict for row in rows)
+    if any(ADAPTIVE in row.values for row in rows):
+        counted += f"; with adaptive effort, {_counted(row.beside(row.best_other, ADAPTIVE) for row in rows)}"
     return f"### {meta['machine']}\n\n{about} Beside the best other server, ours is {counted}.\n\n" + "\n".join(lines) + "\n"
 
 
@@ -139,6 +165,14 @@ def _spread(row: Row, name: str) -> str:
         return "-"
     median, low, high = (_number(pick(row.values[name])) for pick in (statistics.median, min, max))
     return median if low == high else f"{median} ({low} to {high})"
+
+
+def _ratio(row: Row, ours: str) -> str:
+    """The median of ours over that of the best other server."""
+    if ours not in row.values or not row.best_other:
+        return "-"
+    mine, best = statistics.median(row.values[ours]), statistics.median(row.values[row.best_other])
+    return _number(mine / best) if best and best < math.inf else "-"
 
 
 def _median(row: Row, name: str) -> str:

@@ -103,6 +103,22 @@ def test_two_rates_are_held_and_reported_as_table_json_and_html(server: RunningS
     assert "<svg" in page.read_text()
 
 
+def test_the_share_of_repeated_texts_is_in_the_table_and_in_json(server: RunningServer, tmp_path: Path, capsys: Captured) -> None:
+    written, texts = tmp_path / "found.json", tmp_path / "texts.txt"
+    texts.write_text("a good film\nawful\n")
+    load = ("--target", server.target, "--concurrency", "2", "--seconds", "0.5", *PATIENT, "--texts", texts)
+
+    assert run(*load, "--zipf", "1.5", "--json", written) == 0
+
+    values = json.loads(written.read_text())
+    (point,) = values["points"]
+    assert point["repeated_share"] == pytest.approx(1 - 2 / point["sent"])
+    assert values["meta"]["texts"].endswith("1 a call, by Zipf's law with exponent 1.5")
+    out = capsys.readouterr().out
+    assert re.search(r"  sent  repeated  not answered$", out, re.MULTILINE)
+    assert f"{point['sent']}  {point['repeated_share']:>8.1%}  none" in out
+
+
 def test_figures_on_standard_output_are_alone_there(canned: Canned, capsys: Captured) -> None:
     canned.points = [held(30)]
 
@@ -242,6 +258,7 @@ def test_a_load_without_an_answer_is_a_failure(canned: Canned, capsys: Captured)
         (("--rate", "5", "--timeout", "2s..1s"), "argument --timeout: is '2s..1s'; the shortest must come first"),
         (("--rate", "5", "--cancel", "120%"), "argument --cancel: is '120%'; must be a share"),
         (("--rate", "5", "--processes", "0"), "argument --processes: is '0'; must be a whole number from 1 to 64"),
+        (("--rate", "5", "--zipf", "nan"), "argument --zipf: is 'nan'; must be a number from 0 to 10"),
         (("--law", "often"), "unknown law 'often'"),
         (("--rate", "5", "--texts", "nothing.txt"), "unknown texts 'nothing.txt'"),
         (("--rate", "5", "--protocol", "oip"), "--protocol oip needs --model NAME"),

@@ -26,6 +26,8 @@ def part(**changes: object) -> Part:
             "answered": 8,
             "texts": 9,
             "tokens": 90,
+            "texts_sent": 10,
+            "repeated": 3,
             "cpu": 0.5,
             "held_s": 2.0,
             "messages": {"UNAVAILABLE": "gone"},
@@ -76,6 +78,7 @@ def test_only_classifications_that_are_not_cancelled_are_judged() -> None:
     assert found.outcomes == {"OK": 20, "cancelled_by_us": 4, "UNAVAILABLE": 2}
     assert (found.judged, found.in_time, found.share_in_time) == (16, 12, 0.75)
     assert found.goodput_per_s == 6.0
+    assert found.repeated_share == 0.3
     assert len(found.latency) == 14
     assert found.latency.longest_s == pytest.approx(0.9, rel=1e-3)
     assert (found.answered_per_s, found.texts_per_s, found.tokens_per_s) == (8.0, 9.0, 90.0)

@@ -276,6 +276,28 @@ def test_calls_have_the_shares_and_deadlines_of_the_mix_and_a_share_changes_only
     assert [call.timeout_s for call in judged] == [alone.timeout_s for alone, call in both if call.kind in (BULK, INTERACTIVE)]
 
 
+def test_texts_repeat_by_zipfs_law_and_a_call_says_how_many_of_its_texts_came_before() -> None:
+    alike, zipf = (list(itertools.islice(Mix((1.0, 1.0), per_call=2, zipf=exponent).calls(TEXTS, 5), 3000)) for exponent in (0.0, 1.0))
+
+    sent = Counter(text for call in zipf for text in call.texts)
+    whole = sum(1 / place for place in range(1, len(TEXTS) + 1))
+    assert [sent[text] / 6000 for text in TEXTS[:3]] == pytest.approx([1 / whole, 1 / 2 / whole, 1 / 3 / whole], rel=0.1)
+    assert max(Counter(text for call in alike for text in call.texts).values()) < 1.4 * 6000 / len(TEXTS)
+    for calls in (alike, zipf):
+        assert sum(call.repeated for call in calls) == 6000 - len(TEXTS)
+        assert calls[0].repeated == (calls[0].texts[0] == calls[0].texts[1])
+
+
+def test_the_texts_that_came_before_are_counted_in_each_process_as_in_one() -> None:
+    mix = Mix((0.2, 0.2), per_call=3, explain=0.2, zipf=1.0)
+
+    alone, *shared = (hold(Answers(at_once), mix, worker=worker, workers=workers) for worker, workers in ((0, 1), (0, 2), (1, 2)))
+
+    assert alone.texts_sent == sum(part.texts_sent for part in shared) < 3 * due()
+    # Each of the 50 texts comes for a first time.
+    assert alone.repeated == sum(part.repeated for part in shared) >= alone.texts_sent - len(TEXTS)
+
+
 def test_a_worker_whose_fleet_has_ended_ends_without_a_word() -> None:
     script = "from sentiment_tools.loadtest.worker import report; input(); report(ready=True); report(ready=True)"
     worker = subprocess.Popen(

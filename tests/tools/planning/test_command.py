@@ -64,6 +64,19 @@ def test_front_ends_and_their_executor_are_in_the_result_and_the_first_limit_is_
     assert fleet["busy_share"]["executor"] == pytest.approx(20 * 8e-3, rel=0.15)
 
 
+def test_a_share_of_known_answers_makes_a_replica_answer_more(costs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = tmp_path / "plan.json"
+    load = ["--law", "poisson:20", "--texts", "512", "--requests", "500", "--replicas", "1", "--json", str(found)]
+
+    capacities = []
+    for known in ("0", "50%"):
+        main(["plan", "--costs", str(costs), *load, "--known", known])
+        capacities.append(json.loads(found.read_text())["capacity"]["per_s"])
+
+    assert capacities[1] == pytest.approx(2 * capacities[0], rel=0.15)
+    assert capsys.readouterr().out.count("; the answers to 50% of the texts are known") == 1
+
+
 def test_replicas_that_miss_the_objective_are_exit_1(costs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", "--costs", str(costs), "--law", "poisson:300", "--requests", "2000", "--replicas"]
 

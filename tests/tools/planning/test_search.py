@@ -1,5 +1,7 @@
 """The fewest replicas are found from any first guess, or reported as out of reach."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -45,6 +47,16 @@ def test_an_objective_that_no_number_of_replicas_meets_has_a_reason() -> None:
     assert too_slow.fewest is None and "100.0% of the texts take longer than 20 ms alone" in too_slow.why
     assert verdict(too_slow, Objective(0.02), CAPACITY) == too_slow.why
     assert never.fewest is None and "up to 4096" in never.why
+
+
+def test_texts_whose_answers_are_known_are_not_too_long() -> None:
+    traffic = Traffic(np.arange(100.0), np.full(100, 400), np.zeros(100, bool))
+
+    slow = replace(MACHINE, points={(1, 8): 1e-3, (1, 512): 2.0}, known=0.995)
+
+    sizing = fewest_replicas(lambda _: outcome(1, in_time=True), Objective(0.5), traffic, slow)
+
+    assert sizing.fewest == 1
 
 
 def test_a_result_within_random_variation_is_reported_as_such() -> None:

@@ -78,6 +78,24 @@ def test_long_texts_take_their_part_and_the_whole_unless_the_part_suffices(early
     assert machine.work_s(512) == pytest.approx((early > 0) * cost.table_s(1, 96) + (1 - early) * cost.table_s(1, 512))
 
 
+@pytest.mark.parametrize("front_ends", [0, 2])
+def test_a_text_whose_answer_is_known_takes_the_loops_time_and_no_run(front_ends: int) -> None:
+    lone = lone_rows(loop_s=2e-3, token_s=1e-5, front_ends=front_ends)
+    traffic = Traffic(np.arange(1.0, 1001.0), np.full(1000, 32), np.zeros(1000, bool))
+
+    half, whole = (simulate(traffic, Fleet(replace(lone, known=share), 1), seed=1) for share in (0.5, 1.0))
+
+    turns = lone.turns
+    known_s = turns.request_s + 2 * turns.row_s + turns.answer_s + 32e-5
+    assert whole.latency_s == pytest.approx(np.full(1000, known_s))
+    assert (whole.spent.runs_s, whole.spent.batches) == (0.0, 0)
+    run_s = known_s + 2 * turns.batch_s + RUN_S
+    assert {round(seconds, 6) for seconds in half.latency_s.tolist()} == {round(known_s, 6), round(run_s, 6)}
+    assert half.spent.batches == half.spent.rows == pytest.approx(500, rel=0.1)
+    assert half.spent.runs_s == pytest.approx(1000 * replace(lone, known=0.5).work_s(32), rel=0.1)
+    assert half.batch_rows == 1
+
+
 def test_a_row_that_runs_alone_takes_its_cost_and_the_loops_time() -> None:
     traffic = Traffic(np.array([1.0, 2.0]), np.array([32, 700]), np.zeros(2, bool))
 
