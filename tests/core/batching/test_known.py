@@ -171,7 +171,7 @@ async def test_a_kept_answer_has_the_same_logits_and_is_in_no_batch(bench: Bench
     assert (bench.notes.ran, bench.notes.kept, bench.batcher.idle) == (1, 1, True)
 
 
-async def test_a_text_withdrawn_before_its_kept_answer_is_told_hears_nothing(bench: Bench) -> None:
+async def test_a_text_withdrawn_before_its_kept_answer_comes_gets_none(bench: Bench) -> None:
     send(bench, 3)
     await run_all(bench)
 
