@@ -147,6 +147,18 @@ async def test_the_most_urgent_of_equal_rows_takes_the_place_of_one_that_leaves(
     }
 
 
+async def test_equal_rows_that_come_and_go_are_not_remembered(bench: Bench) -> None:
+    send(bench, 3)
+    await bench.turn()
+    for _ in range(1000):
+        send(bench, 3).text.cancel()
+    ticket = send(bench, 3).text.tickets[0]
+
+    assert ticket.group is not None
+    assert len(ticket.group._heap) < 100
+    assert bench.scheduler.rows_waiting == 1
+
+
 async def test_a_failure_ends_all_equal_rows_and_is_not_kept(bench: Bench) -> None:
     both = send(bench, 3), send(bench, 3)
     await bench.turn()
