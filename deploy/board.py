@@ -76,6 +76,7 @@ def share(part: str, whole: str, only: str = "") -> dict[str, str]:
 
 
 PADDED = 'kind="padded"'
+KNOWN = rate("known_rows_total", "model")
 
 ROWS: dict[str, tuple[Panel, ...]] = {
     "Objectives": (
@@ -254,6 +255,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "percentunit",
             "Share of the texts with adaptive effort, by audits: an interval that holds at all times. The bound is 1 %.",
             {"{{pod}} {{model}} {{end}}": gauge("effort_differs")},
+        ),
+        Panel(
+            "Texts answered without a run",
+            "percentunit",
+            "Share of the rows that got a kept answer, or that of an equal row under way.",
+            {"{{model}}": f"{KNOWN} / ({KNOWN} + {rate('batch_rows_sum', 'model')})"},
         ),
     ),
     "Explanations": (

@@ -243,6 +243,7 @@ VALUES: dict[tuple[str, str], dict[str, str]] = {
         "failed": "the graph failed on the text",
     },
     ("effort_differs", "end"): {"low": "the least share that is plausible", "high": "the greatest"},
+    ("known_rows", "how"): {"kept": "from the memory of answers", "shared": "with an equal row that was under way"},
     ("shadow_dropped", "reason"): {
         "queue_full": "too many texts of the sample wait",
         "failed": "the other version refused or failed the text",

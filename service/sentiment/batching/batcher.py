@@ -381,14 +381,15 @@ class Batcher:
                 self._fail(ticket, ModelFailed("the model could not compute this text"))
 
     def _answer(self, run: RunningBatch[Waiting], batch: Batch[Waiting], ran: Ran, now: float) -> None:
-        unsettled = []
-        for ticket, logits in zip(batch.tickets, ran.logits, strict=True):
+        unsettled, together = [], [(ticket, *self.scheduler.sharing.followers(ticket)) for ticket in batch.tickets]
+        for alike, logits in zip(together, ran.logits, strict=True):
+            ticket = alike[0]
             if self._known is not None and ticket.key is not None:
                 self._known.put(ticket.key, ticket.then > 0, logits)
             goes_on = ticket.then > 0 and not self.classifier.suffices(logits)
             if goes_on:
                 unsettled.append(ticket)
-            for one in (ticket, *self.scheduler.sharing.followers(ticket)):
+            for one in alike:
                 waiting = one.payload
                 waiting.logits = logits
                 if goes_on and waiting.whole is not None:
@@ -397,7 +398,7 @@ class Batcher:
         # look slow, and later rows would be refused.
         answered = self.scheduler.finish(batch, now, ran.total_s, unsettled)
         used = (State.ANSWERED, State.WAITING)
-        wasted = sum(all(one.state not in used for one in (ticket, *ticket.followers)) for ticket in batch.tickets)
+        wasted = sum(all(one.state not in used for one in alike) for alike in together)
         if shared := len(answered) - sum(ticket.state is State.ANSWERED for ticket in batch.tickets):
             self._observer.rows_known(0, shared)
         if unsettled:

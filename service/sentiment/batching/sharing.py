@@ -6,7 +6,7 @@ answer, one of its followers leads on.
 
 from typing import Generic
 
-from sentiment.batching.ticket import LIVE, P, Priority, Ticket
+from sentiment.batching.ticket import Group, P, Ticket
 
 # A key, and whether the row is a part, after which more may run.
 _Name = tuple[bytes, bool]
@@ -29,21 +29,25 @@ class Sharing(Generic[P]):
             self._leaders[ticket.key, ticket.then > 0] = ticket
 
     def follow(self, ticket: Ticket[P], leader: Ticket[P]) -> None:
-        """A row follows another, and so do its own followers."""
-        own, ticket.followers = self.followers(ticket), []
-        for one in (ticket, *own):
-            one.leader = leader
-            leader.followers.append(one)
+        """A row follows another, and so do its own followers. The smaller group joins the larger, so that few rows ever move."""
+        group, joins = leader.group or Group(leader), ticket.group or Group(ticket)
+        if joins.rows > group.rows:
+            group, joins = joins, group
+        for one in joins.followers():
+            group.add(one)
+        group.leader, leader.group = leader, group
+        group.add(ticket)
         self.rows += 1
 
     def left(self, ticket: Ticket[P]) -> None:
         """A follower gets its fate."""
-        ticket.leader = None
+        assert ticket.group is not None
+        ticket.group.remove(ticket)
         self.rows -= 1
 
     def followers(self, ticket: Ticket[P]) -> list[Ticket[P]]:
-        """The live followers of a row."""
-        return [one for one in ticket.followers if one.leader is ticket and one.state in LIVE]
+        """The followers of a row."""
+        return ticket.group.followers() if ticket.group is not None and ticket.group.leader is ticket else []
 
     def end(self, ticket: Ticket[P]) -> None:
         """A row leads no more; who follows it already still does."""
@@ -57,14 +61,11 @@ class Sharing(Generic[P]):
         The others follow the heir. The caller puts it where the row was.
         """
         self.end(ticket)
-        own = self.followers(ticket)
-        if not own:
+        group, ticket.group = ticket.group, None
+        heir = None if group is None else group.succeed()
+        if heir is None:
             return None
-        heir = min(own, key=lambda one: (one.priority is Priority.BULK, one.deadline_at))
-        self.left(heir)
-        heir.followers = [one for one in own if one is not heir]
-        for one in heir.followers:
-            one.leader = heir
+        self.rows -= 1
         heir.length, heir.alone_s, heir.batched_s = ticket.length, ticket.alone_s, ticket.batched_s
         heir.then, heir.reserved_s, heir.key = ticket.then, ticket.reserved_s, ticket.key
         self.lead(heir)

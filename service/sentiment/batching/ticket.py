@@ -1,6 +1,7 @@
 """A waiting row, a batch of rows, and a decision of the scheduler. Pure."""
 
 import enum
+import heapq
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -57,8 +58,12 @@ class Ticket(Generic[P]):
     reserved_s: float = 0.0
     # Rows with equal keys have equal answers: see sharing.py. None: computed on its own.
     key: bytes | None = None
-    leader: "Ticket[P] | None" = None
-    followers: "list[Ticket[P]]" = field(default_factory=list)
+    group: "Group[P] | None" = None
+
+    @property
+    def leader(self) -> "Ticket[P] | None":
+        """The row that it follows."""
+        return None if self.group is None or self.group.leader is self else self.group.leader
 
     def hopeless(self, now: float, speed: float) -> bool:
         """Whether it would miss its deadline even alone and started now. ``speed``: see CostTable.speed."""
@@ -70,6 +75,45 @@ class Ticket(Generic[P]):
             return False
         bulk, its_bulk = self.priority is Priority.BULK, leader.priority is Priority.BULK
         return (bulk, self.deadline_at) < (its_bulk, leader.deadline_at)
+
+
+@dataclass(slots=True, eq=False)
+class Group(Generic[P]):
+    """Rows that share one computation: the one that waits or runs for all, and those that follow it.
+
+    The heap has the most urgent follower first. Entries of those that left are dropped lazily; it is rebuilt when they are the majority.
+    """
+
+    leader: Ticket[P]
+    rows: int = 0
+    _heap: list[tuple[bool, float, int, Ticket[P]]] = field(default_factory=list)
+
+    def add(self, ticket: Ticket[P]) -> None:
+        """A row follows the leader."""
+        ticket.group = self
+        heapq.heappush(self._heap, (ticket.priority is Priority.BULK, ticket.deadline_at, ticket.number, ticket))
+        self.rows += 1
+
+    def remove(self, ticket: Ticket[P]) -> None:
+        """A follower leaves."""
+        ticket.group = None
+        self.rows -= 1
+        if len(self._heap) > 2 * self.rows + 64:
+            self._heap = [entry for entry in self._heap if entry[-1].group is self]
+            heapq.heapify(self._heap)
+
+    def followers(self) -> list[Ticket[P]]:
+        """Those that follow, in no order."""
+        return [one for *_, one in self._heap if one.group is self]
+
+    def succeed(self) -> Ticket[P] | None:
+        """Let the most urgent follower lead. None if none follows."""
+        while self._heap:
+            *_, one = heapq.heappop(self._heap)
+            if one.group is self:
+                self.leader, self.rows = one, self.rows - 1
+                return one
+        return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

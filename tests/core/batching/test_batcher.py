@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sentiment.batching.batcher import LOW_PRIORITY_FROM, Batcher
+from sentiment.batching.known import Known
 from sentiment.batching.plan import BatchLimits
 from sentiment.batching.row_queue import RowsResult, TextOutcome
 from sentiment.batching.scheduler import HOLD_ALL, HOLD_FROM, HOLD_S, HURRY, Scheduler
@@ -65,6 +66,9 @@ class Notes:
     given_up: list[tuple[str, int, float]] = field(default_factory=list)
     devices_lost: list[tuple[str, int]] = field(default_factory=list)
     planned_s: list[float] = field(default_factory=list)
+    # Rows answered without a run: from kept answers, and with another row.
+    kept: int = 0
+    shared: int = 0
 
     def batch_begins(self, batch: Batch[Waiting]) -> None:
         """Not recorded."""
@@ -85,6 +89,10 @@ class Notes:
     def row_dropped(self, reason: str) -> None:
         self.dropped.append(reason)
 
+    def rows_known(self, kept: int, shared: int) -> None:
+        self.kept += kept
+        self.shared += shared
+
     def row_unanswered(self, ticket: RowTicket, error: str) -> None:
         """Not recorded."""
 
@@ -95,22 +103,43 @@ class Notes:
 class Bench:
     """A batcher, its fake runners, its clock, and the outcomes of each row. A batch is predicted to take 10 ms."""
 
-    def __init__(self, clock: VirtualClock, runners: int = 1, run_s: float = 0.01, holds: bool = False, classifier: Any = None) -> None:
+    def __init__(
+        self,
+        clock: VirtualClock,
+        runners: int = 1,
+        run_s: float = 0.01,
+        holds: bool = False,
+        classifier: Any = None,
+        known: Known | None = None,
+    ) -> None:
         self.clock, self.notes = clock, Notes()
         # How busy the event loop says it is.
         self.busy_share = 0.0
         self.runners = [HandRunner(f"hand-{number}") for number in range(runners)]
         self.runner = self.runners[0]
         self.scheduler: Scheduler[Waiting] = Scheduler(fixed(run_s, 1e-9), BatchLimits(8, 1024, 2**26, 2), runners, 100, 512)
-        self.batcher = Batcher(classifier, self.scheduler, self.runners, self.notes, lambda: self.busy_share, holds, clock)
+        self.batcher = Batcher(classifier, self.scheduler, self.runners, self.notes, lambda: self.busy_share, holds, clock, known)
         self.received: dict[int, list[TextOutcome]] = {}
 
     def submit(
         self, number: int, seconds: float = 60.0, length: int = 4, priority: Priority = Priority.INTERACTIVE, adaptive: bool = False
     ) -> Text:
         self.received[number] = []
-        row = Row([number] * length, None, False)
-        return self.batcher.submit([row], self.clock.now + seconds, self.received[number].append, priority, None, adaptive)
+        return self.send([number], self.received[number], seconds, length, priority, adaptive)
+
+    def send(
+        self,
+        numbers: Sequence[int],
+        received: list[TextOutcome],
+        seconds: float = 60.0,
+        length: int = 4,
+        priority: Priority = Priority.INTERACTIVE,
+        adaptive: bool = False,
+        scope: int = 0,
+    ) -> Text:
+        """Submit a text with a row for each number; ``received`` gets its outcome."""
+        rows = [Row([number] * length, None, False) for number in numbers]
+        return self.batcher.submit(rows, self.clock.now + seconds, received.append, priority, None, adaptive, scope)
 
     def submit_raising(self, seconds: float = 60.0) -> None:
         """Submit a row whose callback raises."""

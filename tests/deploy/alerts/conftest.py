@@ -1,4 +1,4 @@
-"""Servers whose model has a rule of adaptive effort, so that they have the metrics of it too."""
+"""Servers that keep answers, and whose model has a rule of adaptive effort, so that they have the metrics of both too."""
 
 import pytest
 
@@ -10,4 +10,5 @@ from tests.tiny import EFFORT, make_bundle
 def settings(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Settings:
     root = tmp_path_factory.mktemp("alerts")
     make_bundle(root, effort=EFFORT)
-    return settings.model_copy(update={"bundles": (root,), "effort": "adaptive", "effort_audit_share": 1.0})
+    effort = {"effort": "adaptive", "effort_audit_share": 1.0}
+    return settings.model_copy(update={"bundles": (root,), "answer_cache_bytes": 2**20, **effort})
