@@ -6,7 +6,7 @@ answer, one of its followers leads on.
 
 from typing import Generic
 
-from sentiment.batching.ticket import Group, P, Ticket
+from sentiment.batching.ticket import P, Shared, Ticket
 
 # A key, and whether the row is a part, after which more may run.
 _Name = tuple[bytes, bool]
@@ -30,7 +30,7 @@ class Sharing(Generic[P]):
 
     def follow(self, ticket: Ticket[P], leader: Ticket[P]) -> None:
         """A row follows another, and so do its own followers. The smaller group joins the larger, so that few rows ever move."""
-        group, joins = leader.group or Group(leader), ticket.group or Group(ticket)
+        group, joins = leader.group or Shared(leader), ticket.group or Shared(ticket)
         if joins.rows > group.rows:
             group, joins = joins, group
         for one in joins.followers():

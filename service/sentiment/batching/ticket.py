@@ -58,7 +58,7 @@ class Ticket(Generic[P]):
     reserved_s: float = 0.0
     # Rows with equal keys have equal answers: see sharing.py. None: computed on its own.
     key: bytes | None = None
-    group: "Group[P] | None" = None
+    group: "Shared[P] | None" = None
 
     @property
     def leader(self) -> "Ticket[P] | None":
@@ -78,7 +78,7 @@ class Ticket(Generic[P]):
 
 
 @dataclass(slots=True, eq=False)
-class Group(Generic[P]):
+class Shared(Generic[P]):
     """Rows that share one computation: the one that waits or runs for all, and those that follow it.
 
     The heap has the most urgent follower first. Entries of those that left are dropped lazily; it is rebuilt when they are the majority.
