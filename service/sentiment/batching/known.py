@@ -1,7 +1,7 @@
 """Answers that are known: rows that have been computed, by the keyed hash of all that changes their bits.
 
-Raw logits are a function of the row's tokens alone, whatever its batch, so the same bits come from here as from the model. Only answers are
-kept, never failures, in memory, by one process and for one model.
+On a CPU raw logits are a function of the row's tokens alone, whatever its batch, so the same bits come from here as from the model. Only
+answers are kept, never failures, in memory, by one process and for one model.
 """
 
 import hashlib
