@@ -85,7 +85,7 @@ ERROR = {
     },
     "required": ["status", "code", "message"],
 }
-UNKNOWN = "unknown field `txt`; fields are text, text_pair, model, truncation, priority, explain, sentences, targets"
+UNKNOWN = "unknown field `txt`; fields are text, text_pair, model, truncation, priority, explain, sentences, targets, effort, no_cache"
 WRONG = {
     "error": {
         "status": "INVALID_ARGUMENT",
@@ -107,7 +107,7 @@ FAILURES = {
     "503": ("Unavailable", "The server is starting or stopping. Retry, on another server if there is one."),
     "504": ("Expired", "Not finished by the deadline, or the deadline is too near even for an idle server."),
 }
-MODEL = {"name": "english", "version": 4, "digest": "0909f3feff93" + 52 * "0"}
+MODEL = {"name": "english", "version": 4, "digest": "22845fb2a290" + 52 * "0"}
 ANSWER = {
     "prediction": {
         "label": "positive",

@@ -148,7 +148,7 @@ class Row:
     # Whether its first answer suffices; and whether it did not, so that it waits or runs once more.
     suffices: bool
     went_on: bool = False
-    # Whether it was admitted only to follow another.
+    # Whether it follows one that runs, which may end late for it.
     followed: bool = False
     fates: list[str] = field(default_factory=list)
     ticket: Ticket["Row"] | None = None
@@ -246,6 +246,7 @@ class _Day:
         priority = Priority.BULK if rng.random() < self.world.bulk_rows else Priority.INTERACTIVE
         scheduler, waiting = self.scheduler, self.scheduler.rows_waiting
         idle = not waiting and self.free == scheduler.runners
+        queued = {ticket for queue in scheduler.queues.values() for ticket in queue.waiting()}
         alone_s = scheduler.cost.run_s(1, length) + (scheduler.cost.run_s(1, then) if then else 0.0)
         try:
             row.ticket = scheduler.add(length, self.now, deadline_at, row, priority, then=then, key=key)
@@ -266,8 +267,9 @@ class _Day:
         else:
             self.live.append(row.ticket)
             self.check(waiting < self.world.queue_rows_max and not self.closed, "admitted though full or closed")
-            row.followed = row.ticket.leader is not None
-            self.check(idle or row.followed or deadline_at - self.now >= alone_s, "admitted though hopeless")
+            leader = row.ticket.leader
+            row.followed = leader is not None and leader not in queued
+            self.check(idle or leader is not None or deadline_at - self.now >= alone_s, "admitted though hopeless")
             if row.ticket.probe:
                 self.probe_at = self.now + PROBE_S
             if rng.random() < self.world.cancel_share:
@@ -278,8 +280,8 @@ class _Day:
         rng = self.world.rng
         length = self.world.length if self.world.alike else min(LENGTH_MAX, 1 + int(rng.expovariate(1 / self.world.length)))
         then = min(LENGTH_MAX, length * rng.randint(2, 6)) if rng.random() < self.world.then_share else 0
-        # Who takes the place of a row that was cancelled may make others late, since nothing predicted that.
-        if (self.world.exact and self.world.cancel_share) or rng.random() >= self.world.key_share:
+        # Who takes the place of a part that was cancelled while it ran may make others late, since nothing predicted that.
+        if (self.world.exact and self.world.cancel_share and self.world.then_share) or rng.random() >= self.world.key_share:
             return length, then, None
         key = rng.randrange(self.world.keys).to_bytes()
         length, then, row.poison, row.suffices = self.texts.setdefault(key, (length, then, row.poison, row.suffices))
@@ -357,8 +359,8 @@ class _Day:
             left = self.scheduler.queues[batch.tickets[0].priority].waiting()
             if not left or batch.reason == "retry":
                 continue
-            first_at, left_at = (min(ticket.queued_at for ticket in tickets) for tickets in (batch.tickets, left))
-            urgent = min(ticket.deadline_at for ticket in batch.tickets) <= min(ticket.deadline_at for ticket in left)
+            first_at, left_at = (min(ticket.since for ticket in tickets) for tickets in (batch.tickets, left))
+            urgent = min(ticket.due_at for ticket in batch.tickets) <= min(ticket.due_at for ticket in left)
             self.check(urgent or first_at <= left_at + self.world.objective_s, "a row is overtaken past the objective")
 
     def check_wide(self, batches: list[Batch[Row]]) -> None:

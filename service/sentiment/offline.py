@@ -316,7 +316,8 @@ class OfflineClassifier:
 
     def _goes_on(self, text: _Read, runs: Sequence[_Run]) -> bool:
         """Whether the answer to the part of a text does not suffice."""
-        return text.part is not None and runs[0].logits is not None and not self.classifier.suffices(runs[0].logits)
+        # A refused text has no runs.
+        return bool(runs) and text.part is not None and runs[0].logits is not None and not self.classifier.suffices(runs[0].logits)
 
     def _run(self, rows: Sequence[Row]) -> list[_Run]:
         """Run the rows as a batch. If it fails, run each half, until only the row at fault has no logits."""

@@ -17,11 +17,11 @@ from sentiment.explain.thread import TIMED
 from sentiment.health_check import DRAINING, WAITING
 from sentiment.lifecycle.registry import Models
 from sentiment.model.classifier import Classifier
-from sentiment.model.scores import Scored
 from sentiment.observability.logs import lines_dropped, logger
 from sentiment.observability.metrics import Grown, Metrics
 from sentiment.observability.tracing.start import make_tracer
-from sentiment.pipeline.queries import Query, TextLimits
+from sentiment.pipeline.after_answer import Told
+from sentiment.pipeline.queries import TextLimits
 from sentiment.pipeline.served import Served
 from sentiment.security.secured import Secured
 from sentiment.serving import event_loop, signals
@@ -188,10 +188,11 @@ class FrontEnd:
         served = self._held[digest] = Served(classifier, queue, metrics, limits, settings.call_rows_max, journal=self._journal)
         served.samples = [self._sample] if settings.shadow_share or settings.hidden_drift_share else []
 
-    def _sample(self, served: Served, query: Query, scored: Scored) -> None:
+    def _sample(self, served: Served, told: Told) -> None:
         """Send an answered text to the executor, if it is in a sample and there is something to compare it with."""
-        settings = self._settings
-        shadow = random.random() < settings.shadow_share and self._models.beside(served) is not None  # noqa: S311  # a sample, not a secret
+        settings, query, scored = self._settings, told.query, told.scored
+        # The other version reads in full.
+        shadow = not told.early and random.random() < settings.shadow_share and self._models.beside(served) is not None  # noqa: S311  # a sample, not a secret
         drift = random.random() < settings.hidden_drift_share and served.classifier.manifest.hidden_layer is not None  # noqa: S311
         if not shadow and not drift:
             return

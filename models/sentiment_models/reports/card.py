@@ -3,6 +3,7 @@
 The figures are kept in the record beside the bundle, see ``record``; ``record_tables`` prints them.
 """
 
+import math
 from pathlib import Path
 
 from sentiment.model.bundle import Bundle, Manifest, WindowsSpec, load_bundle
@@ -120,7 +121,7 @@ def _long_text(manifest: Manifest) -> str:
 
 def _effort(rule: EffortSpec, author: AuthorFacts) -> str:
     rows = [
-        f"| {author.name(domain)} | {one.texts:,} | {100 * one.early / one.texts:.1f} % | {one.differ} | {100 * one.bound:.2f} % "
+        f"| {author.name(domain)} | {one.texts:,} | {100 * one.early / one.texts:.1f} % | {one.differ} | {math.ceil(1e4 * one.bound) / 100:.2f} % "
         f"| {one.cost:.2f} |"
         for domain, one in rule.proven.items()
     ]

@@ -5,6 +5,7 @@ It belongs to one event loop; other threads call only ``_report``, and read ``id
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -384,7 +385,7 @@ class Batcher:
         unsettled, together = [], [(ticket, *self.scheduler.sharing.followers(ticket)) for ticket in batch.tickets]
         for alike, logits in zip(together, ran.logits, strict=True):
             ticket = alike[0]
-            if self._known is not None and ticket.key is not None:
+            if self._known is not None and ticket.key is not None and all(map(math.isfinite, logits)):
                 self._known.put(ticket.key, ticket.then > 0, logits)
             goes_on = ticket.then > 0 and not self.classifier.suffices(logits)
             if goes_on:
@@ -393,7 +394,9 @@ class Batcher:
                 waiting = one.payload
                 waiting.logits = logits
                 if goes_on and waiting.whole is not None:
-                    waiting.row, waiting.whole, waiting.ran_s = waiting.whole, None, ran.run_s
+                    # Without what ran before a row came that follows.
+                    waiting.ran_s = max(0.0, ran.run_s - max(0.0, one.queued_at - ticket.started_at))
+                    waiting.row, waiting.whole = waiting.whole, None
         # ``ran.total_s``, not the time until the loop noticed: a loop that is busy with admitting a thousand rows would make the model
         # look slow, and later rows would be refused.
         answered = self.scheduler.finish(batch, now, ran.total_s, unsettled)
@@ -423,7 +426,8 @@ class Batcher:
             return
         of_rows, row = [one.payload.logits for one in text.tickets], last.payload
         text.tickets.clear()
-        queue_s = last.started_at - last.queued_at - row.ran_s if rows else 0.0
+        # A row that follows another has not waited longer than it is here.
+        queue_s = max(0.0, last.started_at - last.queued_at - row.ran_s) if rows else 0.0
         self._tell(text, RowsResult(of_rows, queue_s, row.ran_s + run_s, rows, row.whole is not None))
         if row.adaptive:
             self._audit(row)

@@ -29,7 +29,7 @@ class _Bucket(Generic[P]):
     edge: int
     layout: Layout
     entries: list[Entry[P]] = field(default_factory=list)
-    arrivals: list[tuple[int, Ticket[P]]] = field(default_factory=list)
+    arrivals: list[Entry[P]] = field(default_factory=list)
     tokens: int = 0
     squares: int = 0
     _shape: Shape | None = None
@@ -37,20 +37,20 @@ class _Bucket(Generic[P]):
 
     def add(self, ticket: Ticket[P]) -> None:
         """Add a row."""
-        insort(self.entries, (ticket.deadline_at, ticket.number, ticket))
-        insort(self.arrivals, (ticket.number, ticket))
+        insort(self.entries, (ticket.due_at, ticket.number, ticket))
+        insort(self.arrivals, (ticket.since, ticket.number, ticket))
         self._count(ticket, 1)
 
     def remove(self, ticket: Ticket[P]) -> None:
         """Remove a row."""
-        del self.entries[bisect_left(self.entries, (ticket.deadline_at, ticket.number))]
-        del self.arrivals[bisect_left(self.arrivals, (ticket.number,))]
+        del self.entries[bisect_left(self.entries, (ticket.due_at, ticket.number))]
+        del self.arrivals[bisect_left(self.arrivals, (ticket.since, ticket.number))]
         self._count(ticket, -1)
 
     @property
     def oldest(self) -> Ticket[P]:
         """The row that came first. At least one row must wait."""
-        return self.arrivals[0][1]
+        return self.arrivals[0][2]
 
     def _count(self, ticket: Ticket[P], times: int) -> None:
         # Costs are computed on demand: many rows arrive in one message, and costs are read only after the last.
@@ -153,7 +153,7 @@ class ClassQueue(Generic[P]):
         self.alone_s += ticket.alone_s
         self.reserved_s += ticket.reserved_s
         self.dearest_s = max(self.dearest_s, ticket.alone_s)
-        self.demand.add(ticket.deadline_at, ticket.batched_s, ticket.alone_s)
+        self.demand.add(ticket.due_at, ticket.batched_s, ticket.alone_s)
         self._work_s = None
 
     def remove(self, ticket: Ticket[P]) -> None:
@@ -166,7 +166,7 @@ class ClassQueue(Generic[P]):
         self.rows -= 1
         self.alone_s -= ticket.alone_s
         self.reserved_s -= ticket.reserved_s
-        self.demand.remove(ticket.deadline_at, ticket.batched_s)
+        self.demand.remove(ticket.due_at, ticket.batched_s)
         self._work_s = None
         if not self.rows:
             # Exactly 0, without rounding errors.
@@ -234,7 +234,7 @@ class ClassQueue(Generic[P]):
 
     def turn_at(self, ticket: Ticket[P]) -> float:
         """The virtual arrival of a row. A row whose own virtual arrival is earlier goes first, although it came later."""
-        return ticket.queued_at + min(self._objective_s, HEAD_START * self._prices.cost.speed * ticket.alone_s)
+        return ticket.since + min(self._objective_s, HEAD_START * self._prices.cost.speed * ticket.alone_s)
 
     def only(self) -> Group[P]:
         """The group of the only row that waits."""
@@ -264,7 +264,7 @@ class ClassQueue(Generic[P]):
         first = self.earliest()
         group = replace(next(group for group in groups if first.length <= group.length or group is groups[-1]), first=first)
         most, _ = self.portion(group)
-        left_s = first.deadline_at - now - (self._prices.cost.run_s(1, first.then) if first.then else 0.0)
+        left_s = first.due_at - now - (self._prices.cost.run_s(1, first.then) if first.then else 0.0)
         rows, _ = self.portion(group, left_s)
         return group, rows, "tight" if rows < most else "full" if rows < group.rows else "alike"
 
@@ -286,8 +286,8 @@ class ClassQueue(Generic[P]):
         batch_s, more_s = cost.run_s(rows, length), cost.run_s(rows + 1, length)
         if not rate or (group.rows + 1) / (1 / rate + more_s) <= group.rows / batch_s:
             return None
-        oldest_at = min([self._buckets[edge].oldest.queued_at for edge in group.edges])
-        until = min(now + 1 / rate, oldest_at + batch_s, self.earliest().deadline_at - 2 * more_s)
+        oldest_at = min([self._buckets[edge].oldest.since for edge in group.edges])
+        until = min(now + 1 / rate, oldest_at + batch_s, self.earliest().due_at - 2 * more_s)
         return until if until > now else None
 
     def charge(self, seconds: float, now: float) -> None:

@@ -22,7 +22,6 @@ Promises, checked by a simulation in tests/core/batching/test_simulation.py:
   limits.
 """
 
-import contextlib
 import heapq
 import itertools
 import math
@@ -177,8 +176,16 @@ class Scheduler(Generic[P]):
         if leader is None:
             self._admit(ticket, now, checked)
         elif ticket.precedes(leader):
-            with contextlib.suppress(Expired, Refused):
+            late = ticket.due_at < leader.due_at
+            ticket.replaces(leader)
+            try:
                 self._admit(ticket, now, checked)
+            except (Expired, Refused):
+                if late:
+                    # It could follow, but then it could also take the leader's place, where it would make others late.
+                    raise
+                ticket.priority, ticket.due_at = priority, deadline_at
+            else:
                 self._overtake(ticket, leader)
                 leader = None
         heapq.heappush(self._by_deadline, (deadline_at, ticket.number, ticket))
@@ -190,17 +197,19 @@ class Scheduler(Generic[P]):
 
     def _admit(self, ticket: Ticket[P], now: float, checked: bool) -> None:
         """Raises Expired or Refused, as ``add`` does."""
-        queue, slack_s, own_s = self.queues[ticket.priority], ticket.deadline_at - now, self.cost.speed * ticket.alone_s
+        queue, slack_s, own_s = self.queues[ticket.priority], ticket.due_at - now, self.cost.speed * ticket.alone_s
         idle = not self.rows_waiting and self.forecast.idle
         if slack_s < own_s and not (checked or (idle and self.may_probe(slack_s, own_s, now))):
             raise Expired(f"the deadline leaves {shown_s(slack_s)} and this text alone needs about {own_s:.3f} s")
         self._catch_up(queue)
-        ticket.ahead_s = None if idle or checked else self.forecast.check(queue, ticket.alone_s, now, ticket.deadline_at)
+        ticket.ahead_s = None if idle or checked else self.forecast.check(queue, ticket.alone_s, now, ticket.due_at)
         ticket.probe = slack_s < own_s
 
     def _overtake(self, ticket: Ticket[P], leader: Ticket[P]) -> None:
-        """A row takes the place of a waiting one, which follows it from now on."""
+        """A row takes the place of a waiting one, which follows it from now on. Within its class it does not lose its turn."""
         self.queues[leader.priority].remove(leader)
+        if ticket.priority is leader.priority:
+            ticket.since = min(ticket.since, leader.since)
         self.sharing.follow(leader, ticket)
 
     def _queue(self, ticket: Ticket[P], now: float | None) -> None:
@@ -271,15 +280,15 @@ class Scheduler(Generic[P]):
         ticket.state, ticket.retrying = State.WAITING, False
         self.rows_running -= 1
         leader = self.sharing.leader(ticket)
-        if leader is None or ticket.precedes(leader):
-            if leader is not None:
+        if leader is not None:
+            if leader.state is not State.WAITING or leader.retrying or leader.priority is not ticket.priority:
+                # A batch that runs, or another class, may end after the deadline for which the row was admitted.
+                ticket.key = None
+            elif leader.due_at <= ticket.due_at:
+                self.sharing.follow(ticket, leader)
+                return
+            else:
                 self._overtake(ticket, leader)
-        elif leader.state is State.WAITING and leader.deadline_at <= ticket.deadline_at:
-            self.sharing.follow(ticket, leader)
-            return
-        else:
-            # A batch that runs may end after the deadline, for which the row was admitted.
-            ticket.key = None
         self._queue(ticket, now)
 
     def _running(self, tickets: Sequence[Ticket[P]]) -> list[Ticket[P]]:
@@ -363,9 +372,9 @@ class Scheduler(Generic[P]):
         if rows == group.rows or self.forecast.makes_late(queue, run_s := self.cost.run_s(*shape), now):
             return None
         ends_at = starts_at + run_s
-        for ticket in sorted([ticket for ticket in before.tickets if ticket.then], key=lambda ticket: ticket.deadline_at):
+        for ticket in sorted([ticket for ticket in before.tickets if ticket.then], key=lambda ticket: ticket.due_at):
             ends_at += self.cost.run_s(1, ticket.then)
-            if ends_at > ticket.deadline_at:
+            if ends_at > ticket.due_at:
                 return None
         late = queue.hopeless(starts_at, self.cost.speed)
         if late and not set(late).isdisjoint(queue.front(group, rows)):
@@ -401,14 +410,15 @@ class Scheduler(Generic[P]):
     def _purge(self, now: float) -> list[Ticket[P]]:
         """End the rows that would miss their deadline even if they started now."""
         speed, ended = self.cost.speed, []
-        # Once more for those that take the places of rows that they followed.
-        while hopeless := [
-            *(ticket for queue in self.queues.values() for ticket in queue.hopeless(now, speed)),
-            *(ticket for ticket in self._retries.waiting() if ticket.hopeless(now, speed)),
-        ]:
-            for ticket in hopeless:
-                self._end(ticket, State.EXPIRED)
-            ended += hopeless
+        hopeless = [ticket for queue in self.queues.values() for ticket in queue.hopeless(now, speed)]
+        hopeless += [ticket for ticket in self._retries.waiting() if ticket.hopeless(now, speed)]
+        for ticket in hopeless:
+            group, one = ticket.group, ticket
+            # And each that takes its place, if that is hopeless too.
+            while one.state is State.WAITING and one.hopeless(now, speed):
+                self._end(one, State.EXPIRED)
+                ended.append(one)
+                one = one if group is None else group.leader
         return ended
 
     def _choose(self, now: float, chosen: int) -> tuple[list[Ticket[P]], str] | None:

@@ -56,9 +56,9 @@ class Sharing(Generic[P]):
             del self._leaders[ticket.key, ticket.then > 0]
 
     def heir(self, ticket: Ticket[P]) -> Ticket[P] | None:
-        """The row that takes the place of one that has ended: of the higher class, then of the earlier deadline. None if none follows.
+        """The row that takes the place of one that has ended, in its class: of the earliest deadline. None if none follows.
 
-        The others follow the heir. The caller puts it where the row was.
+        The others follow the heir. The caller puts it where the row was. It is planned no earlier than that one, so it makes nobody late.
         """
         self.end(ticket)
         group, ticket.group = ticket.group, None
@@ -68,5 +68,6 @@ class Sharing(Generic[P]):
         self.rows -= 1
         heir.length, heir.alone_s, heir.batched_s = ticket.length, ticket.alone_s, ticket.batched_s
         heir.then, heir.reserved_s, heir.key = ticket.then, ticket.reserved_s, ticket.key
+        heir.priority, heir.due_at, heir.since = ticket.priority, heir.deadline_at, ticket.since
         self.lead(heir)
         return heir

@@ -59,6 +59,12 @@ class Ticket(Generic[P]):
     # Rows with equal keys have equal answers: see sharing.py. None: computed on its own.
     key: bytes | None = None
     group: "Shared[P] | None" = None
+    # Deadline and arrival by which it is planned: its own, or earlier ones of rows that follow it.
+    due_at: float = field(init=False)
+    since: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.due_at, self.since = self.deadline_at, self.queued_at
 
     @property
     def leader(self) -> "Ticket[P] | None":
@@ -73,25 +79,31 @@ class Ticket(Generic[P]):
         """Whether it should be computed in place of a waiting row with an equal answer, since it is more urgent."""
         if leader.state is not State.WAITING or leader.retrying:
             return False
-        bulk, its_bulk = self.priority is Priority.BULK, leader.priority is Priority.BULK
-        return (bulk, self.deadline_at) < (its_bulk, leader.deadline_at)
+        return self.due_at < leader.due_at or (self.priority is Priority.INTERACTIVE and leader.priority is Priority.BULK)
+
+    def replaces(self, leader: "Ticket[P]") -> None:
+        """Let it be planned so that the row whose place it takes is in time too: of the higher class, by the earlier deadline."""
+        if leader.priority is Priority.INTERACTIVE:
+            self.priority = Priority.INTERACTIVE
+        self.due_at = min(self.due_at, leader.due_at)
 
 
 @dataclass(slots=True, eq=False)
 class Shared(Generic[P]):
     """Rows that share one computation: the one that waits or runs for all, and those that follow it.
 
-    The heap has the most urgent follower first. Entries of those that left are dropped lazily; it is rebuilt when they are the majority.
+    The heap has the follower with the earliest deadline first. Entries of those that left are dropped lazily; it is rebuilt when they are
+    the majority.
     """
 
     leader: Ticket[P]
     rows: int = 0
-    _heap: list[tuple[bool, float, int, Ticket[P]]] = field(default_factory=list)
+    _heap: list[tuple[float, int, Ticket[P]]] = field(default_factory=list)
 
     def add(self, ticket: Ticket[P]) -> None:
         """A row follows the leader."""
         ticket.group = self
-        heapq.heappush(self._heap, (ticket.priority is Priority.BULK, ticket.deadline_at, ticket.number, ticket))
+        heapq.heappush(self._heap, (ticket.deadline_at, ticket.number, ticket))
         self.rows += 1
 
     def remove(self, ticket: Ticket[P]) -> None:
@@ -107,7 +119,7 @@ class Shared(Generic[P]):
         return [one for *_, one in self._heap if one.group is self]
 
     def succeed(self) -> Ticket[P] | None:
-        """Let the most urgent follower lead. None if none follows."""
+        """Let the follower with the earliest deadline lead. None if none follows."""
         while self._heap:
             *_, one = heapq.heappop(self._heap)
             if one.group is self:

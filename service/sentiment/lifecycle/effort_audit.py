@@ -43,7 +43,7 @@ class EffortAudit(Purpose[Scored]):
         # It reads no text, but rows.
         super().__init__(running.loaded.explained, 0, metrics.effort_dropped, "effort_audit_failed", model=running.id)
         self._running, self._sampling, self._share, self._falls_back = running, sampling, share, falls_back
-        self._found, self._audited = AnytimeShare(), 0
+        self._found, self._audited, self._dropped_before = AnytimeShare(), 0, 0.0
         metrics.watch_effort(partial(self._edge, 0), partial(self._edge, 1), lambda: float(running.batcher.in_full))
 
     def offer(self, row: Row, logits: Sequence[float] | None) -> None:
@@ -74,14 +74,17 @@ class EffortAudit(Purpose[Scored]):
 
     def _add(self, differs: bool) -> None:
         if self._found.seen == SEEN_MAX:
-            self._found = AnytimeShare()
+            self._found, self._audited, self._dropped_before = AnytimeShare(), 0, self._all_dropped()
         self._found.add(differs)
         if self._falls_back and differs and not self._running.batcher.in_full and self._edge(0) > DIFFER_MAX:
             self._running.batcher.in_full = True
             logger().error("effort_fallback", model=self._running.id, differ=self._found.hits, audited=self._found.seen)
 
+    def _all_dropped(self) -> float:
+        return sum(count.value for count in self.dropped.values())
+
     def _edge(self, which: int) -> float:
-        dropped = sum(count.value for count in self.dropped.values())
+        dropped = self._all_dropped() - self._dropped_before
         if dropped > DROPPED_MAX * (dropped + self._audited):
             return math.nan
         return self._found.interval()[which]

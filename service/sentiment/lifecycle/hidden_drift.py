@@ -9,9 +9,9 @@ from sentiment.lifecycle.registry import Models
 from sentiment.lifecycle.sampling import Purpose, Sampling
 from sentiment.model.execute import Execute
 from sentiment.model.parts import Reading
-from sentiment.model.scores import Scored
 from sentiment.model.session import Stop
 from sentiment.observability.drift import Drift
+from sentiment.pipeline.after_answer import Told
 from sentiment.pipeline.queries import Query
 from sentiment.pipeline.served import Served
 
@@ -49,10 +49,10 @@ class HiddenDrift:
         self._models, self._sampling, self._sampled, self._text_bytes_max = models, sampling, sampled, text_bytes_max
         self._compared: dict[str, _Projections] = {}
 
-    def sample(self, used: Served, query: Query, _scored: Scored) -> None:
+    def sample(self, used: Served, told: Told) -> None:
         """Offer an answered text, if it is in the sample."""
         if random.random() < self._sampled:  # noqa: S311  # a sample, not a secret
-            self.offer(used, query)
+            self.offer(used, told.query)
 
     def offer(self, used: Served, query: Query) -> None:
         """Compare an answered text, unless its version is not in use or has nothing to compare with, or there is no room."""

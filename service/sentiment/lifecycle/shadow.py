@@ -16,6 +16,7 @@ from sentiment.model.scores import Scored
 from sentiment.model.session import Stop
 from sentiment.observability.agreement import verdict
 from sentiment.observability.metrics import Metrics, ShadowMetrics
+from sentiment.pipeline.after_answer import Told
 from sentiment.pipeline.queries import Query
 from sentiment.pipeline.served import Served
 
@@ -63,10 +64,10 @@ class Shadow:
         self._sampled, self._text_bytes_max = sampled, text_bytes_max
         self._pairs: dict[tuple[str, str], _Pair] = {}
 
-    def sample(self, used: Served, query: Query, scored: Scored) -> None:
-        """Offer an answered text, if it is in the sample."""
-        if random.random() < self._sampled:  # noqa: S311  # a sample, not a secret
-            self.offer(used, query, scored.label, scored.score)
+    def sample(self, used: Served, told: Told) -> None:
+        """Offer an answered text, if it is in the sample and was read in full, as it is by the other version."""
+        if not told.early and random.random() < self._sampled:  # noqa: S311  # a sample, not a secret
+            self.offer(used, told.query, told.scored.label, told.scored.score)
 
     def offer(self, used: Served, query: Query, label: str, score: float, missed: int = 0) -> None:
         """Compare an answered text, unless there is no version beside the one that answered, or no room.

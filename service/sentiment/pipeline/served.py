@@ -39,7 +39,7 @@ DEADLINE_SLACK_S = 0.01
 
 Tell = Callable[[Outcome], None]
 # Gets each answered text: the model, the query and the answer.
-Sample = Callable[["Served", Query, Scored], None]
+Sample = Callable[["Served", Told], None]
 
 
 class Served:
@@ -327,11 +327,8 @@ class Served:
             self.metrics.outcome["refused"]()
 
     def _sample(self, told: Told) -> None:
-        if told.early:
-            # It would be compared with readings in full.
-            return
         for sample in self.samples:
-            self.metrics.observing.run("sample", sample, self, told.query, told.scored)
+            self.metrics.observing.run("sample", sample, self, told)
 
 
 def _chunks(queries: Sequence[Query]) -> Iterator[Sequence[int]]:

@@ -1,5 +1,6 @@
 """The batcher with equal rows: they are computed once, and each text keeps an outcome, a deadline and times of its own."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 from sentiment.batching.known import ENTRY_BYTES, Known
 from sentiment.batching.row_queue import RowsResult, TextOutcome
 from sentiment.batching.text import Text
-from sentiment.batching.ticket import Priority
+from sentiment.batching.ticket import Priority, Ticket
 from sentiment.errors import Expired, ModelFailed, Unavailable
+from sentiment.model.runner import Ran
 from sentiment.model.tokenizer import Row
 from tests.core.batching.test_batcher import Bench
 from tests.core.batching.test_effort import CLEAR, PART, UNCLEAR, WHOLE, Parting, lengths
@@ -130,11 +132,11 @@ async def test_an_interactive_row_takes_an_equal_bulk_row_along(bench: Bench) ->
     assert not all(one.received for one in bulk[:-1])
 
 
-async def test_the_most_urgent_of_equal_rows_takes_the_place_of_one_that_leaves(bench: Bench) -> None:
+async def test_the_earliest_deadline_takes_the_place_of_an_equal_row_that_leaves(bench: Bench) -> None:
     send(bench, 7)
     await bench.turn()
     first = send(bench, 3, seconds=20)
-    for seconds, priority in ((10, Priority.BULK), (40, Priority.INTERACTIVE), (30, Priority.INTERACTIVE)):
+    for seconds, priority in ((25, Priority.BULK), (40, Priority.INTERACTIVE), (30, Priority.INTERACTIVE)):
         send(bench, 3, seconds=seconds, priority=priority)
 
     first.text.cancel()
@@ -142,7 +144,7 @@ async def test_the_most_urgent_of_equal_rows_takes_the_place_of_one_that_leaves(
     assert {
         priority: [ticket.deadline_at - bench.clock.now for ticket in queue.waiting()] for priority, queue in bench.scheduler.queues.items()
     } == {
-        Priority.INTERACTIVE: [30],
+        Priority.INTERACTIVE: [25],
         Priority.BULK: [],
     }
 
@@ -338,3 +340,41 @@ def test_keys_differ_where_bits_or_callers_may_differ_and_between_servers() -> N
     assert len(set(keys)) == len(keys)
     # What was left out of the text does not matter.
     assert known.key(Row([1, 2, 3], None, True), ME) == known.key(rows[0], ME)
+
+
+async def test_a_bulk_row_keeps_its_deadline_when_an_interactive_one_with_a_later_takes_its_place(bench: Bench) -> None:
+    send(bench, 7)
+    await bench.turn()
+    send(bench, 3, seconds=10, priority=Priority.BULK)
+    send(bench, 3, seconds=40)
+
+    (leader,) = bench.scheduler.queues[Priority.INTERACTIVE].waiting()
+
+    assert (leader.deadline_at, leader.due_at) == (bench.clock.now + 40, bench.clock.now + 10)
+    assert not bench.scheduler.queues[Priority.BULK].rows
+
+
+async def test_equal_rows_that_become_hopeless_are_looked_at_once_each(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *others = [send(bench, 3, seconds=seconds) for seconds in (50, *[60] * 80)]
+    assert first.text.cancel()
+    looked = []
+    hopeless = Ticket.hopeless
+    monkeypatch.setattr(Ticket, "hopeless", lambda ticket, now, speed: looked.append(ticket) or hopeless(ticket, now, speed))
+
+    step = bench.scheduler.step(bench.clock.now + 59.995, 1)
+
+    assert len(step.hopeless) == len(others)
+    assert len(looked) <= 2 * len(others)
+
+
+async def test_nan_is_not_kept(bench: Bench) -> None:
+    send(bench, 3)
+    await bench.turn()
+    _, report = bench.runner.started.pop()
+    report(Ran([[math.nan]], 0.0, 0.001))
+    await bench.turn()
+
+    send(bench, 3)
+    await bench.turn()
+
+    assert running(bench) == [[3]]
