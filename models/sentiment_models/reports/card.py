@@ -121,8 +121,8 @@ def _long_text(manifest: Manifest) -> str:
 
 def _effort(rule: EffortSpec, author: AuthorFacts) -> str:
     rows = [
-        f"| {author.name(domain)} | {one.texts:,} | {100 * one.early / one.texts:.1f} % | {one.differ} | {math.ceil(1e4 * one.bound) / 100:.2f} % "
-        f"| {one.cost:.2f} |"
+        f"| {author.name(domain)} | {one.texts:,} | {100 * one.early / one.texts:.1f} % | {one.differ} "
+        f"| {math.ceil(1e4 * one.bound) / 100:.2f} % | {one.cost:.2f} |"
         for domain, one in rule.proven.items()
     ]
     return "\n".join(
