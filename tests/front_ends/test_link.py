@@ -281,7 +281,8 @@ class Sampling:
         classifier = SimpleNamespace(bundle=SimpleNamespace(digest=digest.hex()), manifest=SimpleNamespace(hidden_layer=2))
         served: Any = SimpleNamespace(classifier=classifier)
         scored: Any = SimpleNamespace(label="positive", score=0.9)
-        FrontEnd._sample(self._front, served, Query("good", None, None), scored)
+        told: Any = SimpleNamespace(query=Query("good", None, None), scored=scored, early=False)
+        FrontEnd._sample(self._front, served, told)
 
 
 def test_texts_that_were_not_sent_are_counted_for_the_model_that_answered_them() -> None:
