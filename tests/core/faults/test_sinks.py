@@ -47,7 +47,7 @@ def test_a_log_without_a_reader(spawn: Spawn, evidence: Evidence, front_ends: st
     reader, writer = os.pipe()
     try:
         server = spawn("--log-level", "debug", "--front-ends", front_ends, stderr=writer)
-        with Callers(server.target, channels=4) as callers:
+        with Callers(server.target, channels=4, timeout_s=30) as callers:
             fill_log(server)
             callers.wait(100)
             hung = time.monotonic()
