@@ -75,10 +75,11 @@ def checked(one_runner: Server) -> list[tuple[str, float]]:
 
 
 def counted(server: Server) -> Counter[str]:
-    """Rows that the server has dropped because their callers left or the time was over, run, run without a caller, and counted with an
-    outcome; and the calls it has begun.
+    """Rows that the server has queued, dropped because their callers left or the time was over, run, run without a caller, and counted
+    with an outcome; and the calls it has begun.
     """
     return Counter(
+        queued=int(server.total("stage_seconds_count", stage="tokenize") - server.total("deadline_outcome_total", outcome="refused")),
         dropped=int(server.total("dropped_total", reason="cancelled")),
         late=sum(int(server.total("dropped_total", reason=reason)) for reason in ("expired", "hopeless")),
         wasted=int(server.total("wasted_rows_total", reason="abandoned")),
@@ -118,6 +119,7 @@ def test_half_of_the_callers_leave(one_runner: Server, checked: list[tuple[str, 
     }
     assert left > 10
     assert now["dropped"] > 0
-    # Every row has one outcome, and ran or was dropped.
-    assert now["ran"] + now["dropped"] + now["late"] == now["ended"] > 0, now
+    # Every row that was queued ran or was dropped. Every row has one outcome; those whose callers left before have one too.
+    assert now["ran"] + now["dropped"] + now["late"] == now["queued"] > 0, now
+    assert now["queued"] <= now["ended"] <= now["queued"] + left * ROWS[method], now
     assert now["calls"] > left
