@@ -76,7 +76,6 @@ def share(part: str, whole: str, only: str = "") -> dict[str, str]:
 
 
 PADDED = 'kind="padded"'
-KNOWN = rate("known_rows_total", "model")
 
 ROWS: dict[str, tuple[Panel, ...]] = {
     "Objectives": (
@@ -253,14 +252,14 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Answers that adaptive effort changes",
             "percentunit",
-            "Share of the texts with adaptive effort, by audits: an interval that holds at all times. The bound is 1 %.",
-            {"{{pod}} {{model}} {{end}}": gauge("effort_differs")},
+            "Share of the texts with adaptive effort, by audits: an interval that holds at all times. The bound is 1 %. 1: reads in full.",
+            {"{{pod}} {{model}} {{end}}": gauge("effort_differs"), "{{pod}} {{model}} has fallen back": gauge("effort_in_full")},
         ),
         Panel(
             "Texts answered without a run",
             "percentunit",
-            "Share of the rows that got a kept answer, or that of an equal row under way.",
-            {"{{model}}": f"{KNOWN} / ({KNOWN} + {rate('batch_rows_sum', 'model')})"},
+            "Kept answers, and those of equal texts under way, to a text. A text of several rows may have several.",
+            share("known_rows_total", "text_tokens_count"),
         ),
     ),
     "Explanations": (

@@ -78,6 +78,9 @@ def test_the_card_can_be_written_again_from_the_record(bundle: Path, evaluation:
     assert main(["card", str(bundle)]) == 0
 
     assert load_bundle(bundle).card == written
+    # A copy has the same record, and so the same card but for its version and digest.
+    assert main(["copy", str(bundle), "--version", "2"]) == main(["card", str(bundle.parent / "2")]) == 0
+    assert read_record(bundle.parent / "2") == read_record(bundle)
     record_path(bundle).write_text('{"evaluations": 1}')
     assert main(["card", str(bundle)]) == 1
     assert "1.record.json: not written by card of this version: evaluations: " in capsys.readouterr().err

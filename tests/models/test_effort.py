@@ -11,7 +11,7 @@ from sentiment_models.cli import main
 from sentiment_models.evaluation.effort import upper_bound
 from tests.tiny import WEIGHTS, make_bundle, read_manifest, write_manifest
 
-PART = ["--head", "6", "--tail", "6", "--from", "14"]
+PART = ["--head", "4", "--tail", "4", "--from", "14"]
 
 
 @pytest.fixture
@@ -21,10 +21,11 @@ def bundle(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
-    """Texts whose ends say little of some of them."""
+    """Texts whose ends say little of a third of them."""
     rng = random.Random(1)
     words = sorted(WEIGHTS)
-    lines = {" ".join(rng.choices(words, k=rng.randint(3, 28))) for _ in range(4000)}
+    pools = [words, [word for word in words if WEIGHTS[word] > 0], [word for word in words if WEIGHTS[word] < 0]]
+    lines = {" ".join(rng.choices(rng.choice(pools), k=rng.randint(3, 28))) for _ in range(4000)}
     path = tmp_path / "texts.txt"
     path.write_text("\n".join(sorted(lines)) + "\n")
     return path
@@ -117,6 +118,25 @@ def test_a_rule_that_is_not_proved_is_not_recorded(differ: str, bundle: Path, te
 
     assert read_manifest(bundle) == before
     assert "above 1%: not recorded" in capsys.readouterr().err or differ != "1"
+
+
+def test_too_few_texts_for_any_proof_are_named(bundle: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = tmp_path / "few.txt"
+    few.write_text("".join(texts.read_text().splitlines(keepends=True)[:500]))
+
+    assert main(["effort", str(bundle), f"made-up={few}", "--differ", "0", "--record", *PART]) != 0
+
+    assert "250 texts prove it, and it takes at least 299" in capsys.readouterr().err
+
+
+def test_a_rule_that_saves_nothing_is_not_recorded(bundle: Path, texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = read_manifest(bundle)
+
+    part = ["--head", "12", "--tail", "12", "--from", "25"]
+    assert main(["effort", str(bundle), f"made-up={texts}", "--differ", "0", "--record", *part]) != 0
+
+    assert read_manifest(bundle) == before
+    assert "computes no fewer tokens than full readings: not recorded" in capsys.readouterr().err
 
 
 def test_other_ways_of_reading_long_texts_end_a_rule(bundle: Path, texts: Path, tmp_path: Path) -> None:

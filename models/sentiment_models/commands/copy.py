@@ -8,7 +8,8 @@ from sentiment_models.commands.arguments import add_output, positive
 DESCRIPTION = (
     "Copy a bundle under another version. Its answers are the same; its manifest, and so its digest, differ. Versions are immutable: to "
     "record a reference, an evaluation or another default of a bundle that is served, record it in a copy, and put that to use. Checks the "
-    "bundle's files first. The model card is copied as it is: write it again with card."
+    "bundle's files first. The model card is copied as it is, and so is BUNDLE.record.json, from which card writes it "
+    "again."
 )
 
 

@@ -1,6 +1,7 @@
 """``sentiment-models effort``."""
 
 import argparse
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,10 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _share(value: str) -> float:
-    found = float(value)
-    if not 0 <= found <= 1:
-        raise argparse.ArgumentTypeError(f"must be a share from 0 to 1, got {value!r}")
-    return found
+    with contextlib.suppress(ValueError):
+        if 0 <= (found := float(value)) <= 1:
+            return found
+    raise argparse.ArgumentTypeError(f"must be a share from 0 to 1, such as 0.0035, got {value!r}")
 
 
 def _domain(value: str) -> tuple[str, Path]:

@@ -19,6 +19,7 @@ from sentiment.model.effort import DIFFER_MAX, EffortSpec, Proven, log_odds_of, 
 from sentiment.model.tokenizer import Row
 from sentiment_models.data.labelled import PLAIN, LabelledReading, read_texts
 from sentiment_models.errors import ModelsError
+from sentiment_models.evaluation.tables import rounded_up
 from sentiment_models.export.inference import Pool, graph_of, load_served, read_all
 from sentiment_models.export.manifest import MANIFEST_FILE, read_object, sha256, write_manifest
 from sentiment_models.export.provenance import distinct_names, facts
@@ -125,7 +126,8 @@ def measure_effort(bundle: Path, texts: Texts, part: tuple[int, int, int], diffe
         setting, proving[domain] = found.of(slice(len(to_set))), found.of(slice(len(to_set), None))
         least, parted = max(least, setting.least(differ_max)), parted + int(np.isfinite(setting.log_odds).sum())
     if parted < PARTED_MIN:
-        raise ModelsError(f"{parted} of the texts that set the rule are long enough to be read in parts; at least {PARTED_MIN} are needed")
+        long = f"have the {part[2]} tokens of --from"
+        raise ModelsError(f"{parted} of the texts that set the rule {long}; at least {PARTED_MIN} are needed")
     proven = {domain: _proven(one, spec, least) for domain, one in proving.items()}
     return spec.model_copy(update={"log_odds": least, "proven": proven})
 
@@ -172,10 +174,10 @@ def table(spec: EffortSpec) -> str:
     """The rule and its proof for a terminal."""
     lines = [
         f"{spec.head} first and {spec.tail} last tokens of texts from {spec.tokens_min} on; enough from log odds {spec.log_odds} on",
-        f"{'domain':20}  texts  early  differ   bound  tokens",
+        f"{'domain':20}  texts  early  differ   bound  tokens computed / of full readings",
     ]
     lines += [
-        f"{name:20} {one.texts:6,} {one.early / one.texts:6.1%} {one.differ:7,} {one.bound:7.2%} {one.cost:7.3f}"
+        f"{name:20} {one.texts:6,} {one.early / one.texts:6.1%} {one.differ:7,} {rounded_up(one.bound):>7} {one.cost:7.3f}"
         for name, one in spec.proven.items()
     ]
     return "\n".join(lines)
@@ -185,12 +187,19 @@ def record_effort(bundle: Path, spec: EffortSpec | None, files: Sequence[Path] =
     """Write a rule into the manifest with the digests of its files, or remove it. The bundle's digest changes.
 
     Raises:
-        ModelsError: its bound is not proved to be at most DIFFER_MAX.
+        ModelsError: its bound is not proved to be at most DIFFER_MAX, or it saves nothing.
         sentiment.errors.BadBundle: the bundle is damaged.
     """
     for domain, one in () if spec is None else spec.proven.items():
         if one.bound > DIFFER_MAX:
-            raise ModelsError(f"{domain}: the bound is {one.bound:.2%}, above {DIFFER_MAX:.0%}: not recorded; set a stricter rule")
+            # With fewer texts none that differs would be too many.
+            least = math.ceil(math.log(1 - CONFIDENCE) / math.log(1 - DIFFER_MAX))
+            more = "set a stricter rule (--differ), and prove it on other texts"
+            if one.texts < least:
+                more = f"{one.texts} texts prove it, and it takes at least {least}"
+            raise ModelsError(f"{domain}: the bound is {rounded_up(one.bound)}, above {DIFFER_MAX:.0%}: not recorded; {more}")
+    if spec is not None and min(one.cost for one in spec.proven.values()) >= 1:
+        raise ModelsError("the rule computes no fewer tokens than full readings: not recorded; read only longer texts in parts (--from)")
     load_bundle(bundle)
     whole = read_object(bundle / MANIFEST_FILE)
     whole.pop("effort", None)

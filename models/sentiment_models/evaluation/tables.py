@@ -1,5 +1,6 @@
 """The tables of an evaluation, shared by the terminal, the page and the card. Knows nothing of how they are rendered."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -320,6 +321,11 @@ def shortened(text: str, limit: int = SHOWN_MAX) -> str:
 def interval(ends: Interval) -> str:
     """Format the ends of an interval."""
     return f"{ends[0]:.4f} to {ends[1]:.4f}"
+
+
+def rounded_up(bound: float) -> str:
+    """A bound in percent, as cards have it."""
+    return f"{math.ceil(round(1e4 * bound, 6)) / 100:.2f} %"
 
 
 def share(part: int, whole: int) -> str:

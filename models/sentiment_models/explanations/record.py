@@ -32,14 +32,13 @@ def record_findings(bundle: Path, findings: Findings) -> None:
 
 
 def check_of(findings: Findings, manifest: Manifest) -> None:
-    """Check that findings belong to this export of this bundle. The digest may differ, because recording changes it.
+    """Check that findings belong to this export of this bundle, or of another version of it with the same graph.
 
     Raises:
         ModelsError: the bundle or the graph differs.
     """
-    name = f"{manifest.name}/{manifest.version}"
-    if findings.bundle != name:
-        raise ModelsError(f"the findings belong to bundle {findings.bundle}; this bundle is {name}")
+    if findings.bundle.rpartition("/")[0] != manifest.name:
+        raise ModelsError(f"the findings belong to bundle {findings.bundle}; this bundle is {manifest.name}/{manifest.version}")
     refuse_other(manifest, findings.graph, findings.graph_sha256, "the findings were measured on")
 
 

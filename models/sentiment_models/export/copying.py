@@ -7,12 +7,14 @@ from pathlib import Path
 from sentiment.model.bundle import CARD, MANIFEST, Bundle, load_bundle
 from sentiment_models.errors import ModelsError
 from sentiment_models.export.manifest import read_object, write_manifest
+from sentiment_models.reports.record import record_path
 
 
 def copy(folder: Path, version: int, out: Path) -> str:
     """Copy a bundle to ``out``, which must not exist. Returns the digest of the copy.
 
-    Only the files that the manifest names and the card are copied. The folder appears at once and whole: a server may watch it.
+    Only the files that the manifest names and the card are copied, and the record, if there is one, to stand beside the copy. The folder
+    appears at once and whole: a server may watch it.
 
     Raises:
         sentiment.errors.BadBundle: the bundle is damaged.
@@ -33,6 +35,8 @@ def copy(folder: Path, version: int, out: Path) -> str:
             write_manifest(tree, {**read_object(tree / MANIFEST), "version": version})
             digest = load_bundle(tree).digest
             tree.rename(out)
+        if (record := record_path(folder)).is_file():
+            shutil.copyfile(record, record_path(out))
     except OSError as error:
         raise ModelsError(f"{out}: cannot be written: {error.strerror}") from error
     return digest

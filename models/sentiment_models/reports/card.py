@@ -3,11 +3,11 @@
 The figures are kept in the record beside the bundle, see ``record``; ``record_tables`` prints them.
 """
 
-import math
 from pathlib import Path
 
 from sentiment.model.bundle import Bundle, Manifest, WindowsSpec, load_bundle
 from sentiment.model.effort import EffortSpec
+from sentiment_models.evaluation.tables import rounded_up
 from sentiment_models.explanations.findings import Findings
 from sentiment_models.export.manifest import (
     CARD_FILE,
@@ -122,7 +122,7 @@ def _long_text(manifest: Manifest) -> str:
 def _effort(rule: EffortSpec, author: AuthorFacts) -> str:
     rows = [
         f"| {author.name(domain)} | {one.texts:,} | {100 * one.early / one.texts:.1f} % | {one.differ} "
-        f"| {math.ceil(1e4 * one.bound) / 100:.2f} % | {one.cost:.2f} |"
+        f"| {rounded_up(one.bound)} | {one.cost:.2f} |"
         for domain, one in rule.proven.items()
     ]
     return "\n".join(

@@ -416,6 +416,9 @@ class Batcher:
             text.left -= 1
             if not text.left:
                 self._answer_text(text, ticket, ran.run_s, rows)
+            # Not what is known: a caller could have the same text audited again and again, at no cost.
+            if ticket.payload.adaptive and ticket in batch.tickets:
+                self._audit(ticket.payload)
         self._note_idle()
         if not unsettled:
             self._observer.batch_ran(batch, run.runner.name, ran, wasted)
@@ -429,8 +432,6 @@ class Batcher:
         # A row that follows another has not waited longer than it is here.
         queue_s = max(0.0, last.started_at - last.queued_at - row.ran_s) if rows else 0.0
         self._tell(text, RowsResult(of_rows, queue_s, row.ran_s + run_s, rows, row.whole is not None))
-        if row.adaptive:
-            self._audit(row)
 
     def _note_idle(self) -> None:
         if not self.scheduler.rows_waiting and not self.scheduler.rows_running:

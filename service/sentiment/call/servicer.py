@@ -17,6 +17,7 @@ from sentiment.errors import InvalidInput, Unsupported
 from sentiment.explain.parts import ExplanationRequest, Header
 from sentiment.explain.queue import Explaining
 from sentiment.lifecycle.registry import Models
+from sentiment.model.effort import ADAPTIVE
 from sentiment.model.tokenizer import INLINE_CHARACTERS_MAX
 from sentiment.observability.feedback import Feedback, Kept, check_label, key_of
 from sentiment.observability.tracing.trace import StageSpan
@@ -177,7 +178,8 @@ class SentimentService:
         labels, digest = tuple(served.classifier.manifest.labels), served.classifier.bundle.digest
         pair = request.text_pair if request.HasField("text_pair") else None
         check_label(label, labels)
-        query = Query(request.text, pair, priority=Priority.BULK, trace=call.trace, counted=False)
+        adaptive = self.limits.effort == ADAPTIVE
+        query = Query(request.text, pair, priority=Priority.BULK, trace=call.trace, adaptive=adaptive, counted=False)
         scored = (await served.classify(query, call.arrived_at, call.deadline_at)).scored
         call.answered = 1
         key = key_of(digest, request.text, pair)

@@ -114,7 +114,8 @@ def add_effort(parser: Any) -> None:  # Any: as above
         "--effort",
         default="",
         choices=("full", "adaptive"),
-        help="adaptive: read a part of a long text first, and the whole only if that does not suffice (default: the server's, or full)",
+        help="adaptive: read a part of a long text first, and the whole only if that does not suffice (default: the server's; without a "
+        "server, full)",
     )
 
 

@@ -34,8 +34,12 @@ def difference(recorded: Mapping[str, object], current: Mapping[str, object]) ->
     for name in sorted({*recorded, *current}):
         before, now = recorded.get(name), current.get(name)
         if before != now:
-            return f"was begun with {name} = {before!r}; now it is {now!r}"
+            return f"was begun with {name} = {_shown(before)}; now it is {_shown(now)}"
     return ""
+
+
+def _shown(value: object) -> str:
+    return repr(value) if value else "not given"
 
 
 class LineOutput:

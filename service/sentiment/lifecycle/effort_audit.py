@@ -1,7 +1,7 @@
 """Audits of adaptive effort: some texts of which a part sufficed are read in full too, to watch how many answers differ.
 
-Which answers are audited is drawn before the load is known, for each answer by itself: a text that comes often would otherwise count often
-or never. An audit counts in nothing that callers see: see ``sampling``.
+Which answers are audited is drawn before the load is known, for each answer that the model computed: a text that comes often would
+otherwise count often or never. An audit counts in nothing that callers see: see ``sampling``.
 """
 
 import math
@@ -78,7 +78,7 @@ class EffortAudit(Purpose[Scored]):
         self._found.add(differs)
         if self._falls_back and differs and not self._running.batcher.in_full and self._edge(0) > DIFFER_MAX:
             self._running.batcher.in_full = True
-            logger().error("effort_fallback", model=self._running.id, differ=self._found.hits, audited=self._found.seen)
+            logger().error("effort_fallback", model=self._running.id, differ=self._found.hits, drawn=self._found.seen)
 
     def _all_dropped(self) -> float:
         return sum(count.value for count in self.dropped.values())

@@ -23,6 +23,7 @@ from sentiment.lifecycle.startup import check_beside, load_all, load_beside
 from sentiment.lifecycle.states import CALLED, INDEX, INDEX_READY, INDEX_UNAVAILABLE, Event, ModelVersion, State
 from sentiment.model import folders
 from sentiment.model.bundle import bundle_roots, find_bundle
+from sentiment.model.effort import ADAPTIVE
 from sentiment.model.gpu.devices import CPU
 from sentiment.observability.journal import Journal
 from sentiment.observability.logs import logger
@@ -345,7 +346,10 @@ class Lifecycle:
             raise
         running.samples = [samples.sample for samples in (self.shadow, self.hidden_drift) if samples is not None]
         settings = self._settings
-        if settings.effort_audit_share and running.classifier.manifest.effort is not None:
+        if running.classifier.manifest.effort is None:
+            if settings.effort == ADAPTIVE:
+                self._log.warning("effort_without_rule", model=running.id)
+        elif settings.effort_audit_share:
             running.end_audit = audit(running, self._samples(), settings.effort_audit_share, settings.effort_fallback)
         return running
 

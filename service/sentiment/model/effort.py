@@ -20,6 +20,9 @@ FULL, ADAPTIVE = "full", "adaptive"
 DIFFER_MAX = 0.01
 """The share of texts that may get another answer than reading in full gives."""
 
+# Who asks for one of these wants an answer to all of the text or none.
+_WHOLE = ("refuse", "windows")
+
 
 class Proven(Section):
     """What the rule does to the texts of one domain, which neither set the rule nor trained the model.
@@ -65,6 +68,17 @@ class EffortSpec(Section):
                 f"effort.tokens_min must be more than the {self.part_tokens} tokens of head and tail, and at most max_tokens "
                 f"({max_tokens}), got {self.tokens_min}"
             )
+
+
+def may_end_early(truncated: bool, asked: str | None, default: str) -> bool:
+    """Whether a part of a single text may be enough. A rule is proved for the model's own truncation.
+
+    Args:
+        truncated: whether the text has more tokens than the model reads.
+        asked: the truncation that the caller asks for; None: ``default``.
+        default: the model's.
+    """
+    return asked not in _WHOLE and (not truncated or (asked in (None, default) and default not in _WHOLE))
 
 
 def told(scored: Scored) -> tuple[str, bool, bool]:

@@ -7,6 +7,7 @@ from typing import Protocol
 from sentiment.batching.ticket import Priority
 from sentiment.errors import InvalidInput, Unsupported
 from sentiment.model.classifier import Classifier
+from sentiment.model.effort import may_end_early
 from sentiment.model.long_texts import READ_ON
 from sentiment.model.parts import Parted, Reading, read_parts
 from sentiment.model.tokenizer import Row
@@ -150,10 +151,10 @@ class QueryReader:
             )
 
     def may_end_early(self, query: Query, reading: Reading) -> bool:
-        """Whether a part of what is read of a query may suffice. A rule of adaptive effort is proved for the model's own truncation."""
+        """Whether a part of what is read of a query may suffice."""
         if not query.adaptive or query.text_pair is not None or not isinstance(reading, Row):
             return False
-        return not reading.truncated or self._truncation(query) == self._classifier.manifest.default_truncation
+        return may_end_early(reading.truncated, query.truncation, self._classifier.manifest.default_truncation)
 
     def read_short(self, query: Query) -> Row | None:
         """As ``read``, if the text is short and costs no more than such a text; else None."""

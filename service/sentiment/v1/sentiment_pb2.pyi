@@ -121,9 +121,9 @@ class _EffortEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Effort.ValueTy
     EFFORT_ADAPTIVE: _Effort.ValueType  # 2
     """Read a part of a long text first, its first and last tokens, and the whole only if the part's answer is not certain
     enough. The rule is the bundle's (Model.adaptive). On a CPU it depends on the text alone: the same digest and effort
-    mean the same answer. For single texts in one row, read whole or by the model's default truncation; texts in windows,
-    pairs, sentences, targets and answers that are explained are read in full, and so is every text of a model without a
-    rule.
+    mean the same answer. For single texts in one row, read whole or by the model's default truncation; pairs, sentences,
+    targets, answers that are explained and all texts of a call that asks for TRUNCATION_WINDOWS or TRUNCATION_REFUSE are
+    read in full, and so is every text of a model without a rule.
     """
 
 class Effort(_Effort, metaclass=_EffortEnumTypeWrapper):
@@ -136,9 +136,9 @@ EFFORT_FULL: Effort.ValueType  # 1
 EFFORT_ADAPTIVE: Effort.ValueType  # 2
 """Read a part of a long text first, its first and last tokens, and the whole only if the part's answer is not certain
 enough. The rule is the bundle's (Model.adaptive). On a CPU it depends on the text alone: the same digest and effort
-mean the same answer. For single texts in one row, read whole or by the model's default truncation; texts in windows,
-pairs, sentences, targets and answers that are explained are read in full, and so is every text of a model without a
-rule.
+mean the same answer. For single texts in one row, read whole or by the model's default truncation; pairs, sentences,
+targets, answers that are explained and all texts of a call that asks for TRUNCATION_WINDOWS or TRUNCATION_REFUSE are
+read in full, and so is every text of a model without a rule.
 """
 Global___Effort: _TypeAlias = Effort  # noqa: Y015
 
@@ -400,7 +400,7 @@ class ClassifyResponse(_message.Message):
     tokens.
     """
     truncated: _builtins.bool
-    """True if part of the text was not read."""
+    """True if the text was too long and part of it was not read. See early, too."""
     sentences_total: _builtins.int
     """Sentences that the text has, those without an answer included; 1,024: that many or more; 0 unless you asked for them."""
     language_suspect: _builtins.bool
@@ -1005,7 +1005,7 @@ class FeedbackRequest(_message.Message):
     request. Unset with text.
     """
     text: _builtins.str
-    """As ClassifyRequest.text. The server classifies it again, without counting the answer. Unset with request_id."""
+    """As ClassifyRequest.text. The server classifies it again, with its own effort, without counting it. Unset with request_id."""
     text_pair: _builtins.str
     """As ClassifyRequest.text_pair."""
     model: _builtins.str

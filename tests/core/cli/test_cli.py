@@ -310,7 +310,7 @@ def test_an_interrupted_output_is_not_continued_with_other_texts_unless_it_is_be
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (["--truncation", "head_tail"], "was begun with truncation = ''; now it is 'head_tail'"),
+        (["--truncation", "head_tail"], "was begun with truncation = not given; now it is 'head_tail'"),
         (["--column", "same"], "was begun with column = 'text'; now it is 'same'"),
         (["--model", "tiny/2"], "was begun with model digest = '"),
     ],

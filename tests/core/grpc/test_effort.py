@@ -115,6 +115,12 @@ def test_only_the_truncation_that_the_rule_is_proved_for_reads_a_cut_text_in_par
     assert client.classify(CLEAR, effort="adaptive", truncation="head_tail").early
 
 
+@pytest.mark.parametrize("truncation", ["windows", "refuse"])
+def test_who_asks_for_all_of_a_text_gets_it_also_of_one_that_fits(client: Client, truncation: str) -> None:
+    assert read(client.classify(CLEAR, effort="adaptive", truncation=truncation)) == (19, False)
+    assert client.explain(CLEAR, truncation=truncation, options=OCCLUSION).adaptive is None
+
+
 def test_an_answer_that_is_explained_is_read_in_full(client: Client, root: Path) -> None:
     with Local("tiny", bundles=[root]) as local:
         answers = [either.classify(CLEAR, effort="adaptive", explain=OCCLUSION) for either in (client, local)]
@@ -168,8 +174,8 @@ def test_an_explanation_runs_no_part_without_a_rule(start: Start, client: Client
     assert ruled.summary.served_rows == plain.summary.served_rows + 1
 
 
-def test_the_servers_default_may_be_adaptive_also_for_open_inference(start: Start, root: Path) -> None:
-    server = start(bundles=(root,), effort="adaptive")
+def test_the_servers_default_may_be_adaptive_also_for_open_inference(start: Start, root: Path, tmp_path: Path) -> None:
+    server = start(bundles=(root,), effort="adaptive", journal=str(tmp_path / "journal"))
     body = json.dumps({"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": [CLEAR]}]}).encode()
     request = urllib.request.Request(server.url + "/v2/models/tiny/infer", body)
 
@@ -178,8 +184,12 @@ def test_the_servers_default_may_be_adaptive_also_for_open_inference(start: Star
     with server.client() as client:
         early, full = client.classify(CLEAR), client.classify(CLEAR, effort="full")
 
+        judged = [client.feedback(early.label, text=CLEAR)]
+
     assert (early.early, full.early) == (True, False)
     assert outputs["label"] == [early.label] != [full.label]
+    # Feedback about a text is about the answer that it got.
+    assert [(one.predicted, one.right) for one in judged] == [(early.label, True)]
 
 
 def test_a_model_without_a_rule_reads_in_full_and_says_so(start: Start) -> None:

@@ -67,6 +67,15 @@ def test_a_broken_bound_makes_a_model_read_in_full_where_it_is_set_so(serve: Sta
     assert (line["log_level"], line["model"]) == ("error", "tiny/1")
 
 
+def test_a_model_without_a_rule_is_named_where_adaptive_effort_is_the_default(start: Start, tmp_path: Path) -> None:
+    make_bundle(tmp_path)
+    with capture_logs() as logs:
+        start(bundles=(tmp_path,), effort="adaptive")
+        start(bundles=(tmp_path,), effort="full")
+
+    assert [line["model"] for line in logs if line["event"] == "effort_without_rule"] == ["tiny/1"]
+
+
 def test_without_the_setting_a_broken_bound_is_only_told(serve: Start) -> None:
     server = serve()
     with server.client() as client:
@@ -103,6 +112,20 @@ def test_a_share_of_the_answers_is_audited_also_of_a_text_that_comes_often(serve
 
     # Fewer than ten or more than fifty come once in ten million runs.
     assert 10 <= counted(server)["false"] <= 50
+
+
+def test_a_text_whose_answer_is_known_is_not_audited_again(serve: Start) -> None:
+    server = serve(answer_cache_bytes=2**20)
+    with server.client() as client:
+        client.classify_batch([TURNED] * 20)
+        answers = client.classify_batch([TURNED] * 20)
+        until(lambda: sum(counted(server).values()) > 0, "an audit")
+    sampling = server.lifecycle._sampling
+    assert sampling is not None
+    until(lambda: sampling._texts == 0, "no audit waits")
+
+    assert all(answer.early and answer.timing.batch_rows == 0 for answer in answers)  # type: ignore[union-attr]  # all are answered
+    assert counted(server) == {"true": 1, "false": 0}
 
 
 def test_texts_that_need_no_audit_do_not_hide_that_others_were_dropped(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:

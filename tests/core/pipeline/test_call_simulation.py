@@ -378,7 +378,8 @@ class Day:
     def check_answer(self, response: pb.ClassifyResponse, query: Query) -> None:
         """Check that an answer is made of all rows of its text, in order, and of no others; or of its part, if that suffices."""
         (reading,) = self.reader.read([query])
-        part = self.classifier.part_of(reading) if query.adaptive and isinstance(reading, Row) else None
+        in_parts = query.adaptive and query.truncation is None and isinstance(reading, Row)
+        part = self.classifier.part_of(reading) if in_parts else None
         self.check(part is None or not poisonous([part]), "a text is answered whose part fails")
         early = part is not None and self.classifier.suffices(logits_of(part))
         self.check(response.early is early, f"{query.text!r} is answered {'early' if response.early else 'in full'}")

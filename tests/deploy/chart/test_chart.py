@@ -133,6 +133,7 @@ def test_a_single_wrong_field_is_found(flavour: str, kind: str, path: Sequence[s
         (["--set", "loadTest.enabled=true,auth.tokensSecretName=a"], "needs tls.secretName: a token goes to another pod over TLS only"),
         (["--set", "auth.tokensSecretName=a", "--set-json", 'settings.auth_exempt=["/metrics"]'], "lacks /grpc.health.v1.Health/Check"),
         (["--set", "autoscaling.min=12"], "autoscaling.min is 12, autoscaling.max 10"),
+        (["--set-json", 'settings={"effort_fallback": true, "effort_audit_share": 0}'], "audits show when the bound breaks"),
     ],
 )
 def test_a_wrong_value_is_refused_before_anything_is_installed(flags: list[str], message: str) -> None:

@@ -12,6 +12,7 @@ from sentiment.model.classifier import load_classifier
 from sentiment_models.errors import ModelsError
 from sentiment_models.explanations.findings import KINDS, Findings
 from sentiment_models.explanations.record import record_findings
+from sentiment_models.export.copying import copy
 from tests.models.faithfulness.found import findings
 
 
@@ -52,6 +53,15 @@ def test_another_default_can_be_chosen_and_is_served_and_recording_again_is_poss
     assert measured is not None
     assert measured.default_method == measured.trust[0].method == "occlusion"
     assert Explainer(load_classifier(bundle)).methods[0] == "occlusion"
+
+
+def test_findings_hold_for_another_version_with_the_same_graph(bundle: Path, tmp_path: Path) -> None:
+    found = findings(bundle)
+    copy(bundle, 2, tmp_path / "2")
+
+    record_findings(tmp_path / "2", found)
+
+    assert load_bundle(tmp_path / "2").manifest.explanations is not None
 
 
 def _with_default(found: Findings, method: str) -> Findings:

@@ -3,6 +3,7 @@
 from sentiment.errors import InvalidInput
 from sentiment.explain.parts import ExplanationRequest
 from sentiment.model.classifier import Classifier
+from sentiment.model.effort import may_end_early
 from sentiment.model.long_texts import READ_ON
 from sentiment.model.tokenizer import Row
 from sentiment.model.words import Encoded
@@ -40,10 +41,6 @@ def read(classifier: Classifier, request: ExplanationRequest) -> Encoded:
 
 
 def part_of(classifier: Classifier, request: ExplanationRequest, row: Row) -> Row | None:
-    """What adaptive effort reads first of the text to explain, which is in this row; None: all of it, as of pairs and windows.
-
-    A rule of adaptive effort is proved for the model's own truncation.
-    """
-    default = classifier.manifest.default_truncation
-    own = request.truncation in (None, default) and default in TRUNCATIONS
-    return classifier.part_of(row) if request.text_pair is None and (own or not row.truncated) else None
+    """What adaptive effort reads first of the text to explain, which is in this row; None: all of it, as of pairs and windows."""
+    early = may_end_early(row.truncated, request.truncation, classifier.manifest.default_truncation)
+    return classifier.part_of(row) if request.text_pair is None and early else None
