@@ -82,7 +82,7 @@ def test_bad_paths_and_columns_are_refused_before_ray_starts(tmp_path: Path, run
     [
         ("column", "review", "column = 'review'"),
         ("digest", "0" * 64, "digest = '000"),
-        ("files", {"other": [1, "2"]}, "/a.csv = None; now it is [15, '"),
+        ("files", {"other": [1, "2"]}, "/a.csv = not given; now it is [15, '"),
     ],
 )
 def test_an_output_of_another_run_is_not_continued(name: str, value: object, message: str, tmp_path: Path, job: Job, run: Run) -> None:
