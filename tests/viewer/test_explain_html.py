@@ -57,7 +57,8 @@ def test_the_page_contains_all_views(capsys: Captured, where: list[str], tmp_pat
     assert page["page"]["model"]["card"].startswith("# A card </script>")
     methods = ["integrated_gradients", "gradient_x_input", "occlusion", "shapley", "two_step_shapley"]
     assert page["page"]["model"]["explanation_methods"] == methods
-    assert kinds_of(lines) == ["header", "tile", "neuron", "attribution", "evidence", "counterfactual", "geometry", "heads", "summary"]
+    explained = ["attribution", "evidence", "reason", "counterfactual"]
+    assert kinds_of(lines) == ["header", "tile", "neuron", *explained, "geometry", "heads", "summary"]
     heads = next(line["heads"] for line in lines if "heads" in line)
     (neuron,) = [line["neuron"] for line in lines if "neuron" in line]
     assert (neuron["layer"], neuron["head"], neuron["token"]) == (heads["layers"] - 1, 0, 0)
@@ -90,7 +91,7 @@ def test_a_model_without_an_explain_graph_gets_a_page_with_its_parts(server: Run
 
     assert main.main(["explain", "good and bad", "--target", server.target, "--html", str(path)]) == 0
 
-    assert kinds_of(lines_of(path)[1:]) == ["header", "attribution", "evidence", "counterfactual", "summary"]
+    assert kinds_of(lines_of(path)[1:]) == ["header", "attribution", "evidence", "reason", "counterfactual", "summary"]
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def test_a_graph_without_hidden_states_gets_a_page_without_geometry(older: list[
     assert main.main(["explain", TEXT, *older, "--html", str(path)]) == 0
 
     lines = lines_of(path)[1:]
-    assert kinds_of(lines) == ["header", "tile", "neuron", "attribution", "evidence", "counterfactual", "heads", "summary"]
+    assert kinds_of(lines) == ["header", "tile", "neuron", "attribution", "evidence", "reason", "counterfactual", "heads", "summary"]
     assert lines[-1]["summary"]["complete"] is True
 
 
@@ -143,7 +144,7 @@ def test_attention_over_the_servers_limit_is_left_out_with_a_note(root: Path, se
 
     assert code == 0
     lines = lines_of(path)[1:]
-    assert kinds_of(lines) == ["header", "neuron", "attribution", "evidence", "counterfactual", "geometry", "heads", "summary"]
+    assert kinds_of(lines) == ["header", "neuron", "attribution", "evidence", "reason", "counterfactual", "geometry", "heads", "summary"]
     summary = lines[-1]["summary"]
     assert summary["complete"] is False
     assert any(

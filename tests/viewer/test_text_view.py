@@ -41,6 +41,8 @@ def shows(page: Page, found: Explanation, method: str) -> None:
     rows = page.locator(".text-table tbody").first.locator("tr").all_inner_texts()
     shown = [abs(number(row.split("\t")[1])) for row in rows]
     assert shown == pytest.approx(sorted(map(abs, values), reverse=True)[: len(rows)], abs=0.000501)
+    assert found.reason
+    expect(page.locator(".text-reason")).to_have_text(found.reason)
     evidence = found.evidence[method]
     expect(page.locator(".text-verdict")).to_contain_text(evidence.verdict)
     expect(page.get_by_role("region", name="the evidence in numbers")).to_contain_text(signed(evidence.comprehensiveness))

@@ -22,6 +22,7 @@ from sentiment.explain.parts import (
     Heads,
     Neuron,
     Part,
+    Reason,
     Summary,
     Without,
     WordGeometry,
@@ -58,6 +59,8 @@ class Messages:
                 yield pb.ExplainResponse(attribution=self._attribution(part))
             case Evidence():
                 yield pb.ExplainResponse(evidence=message_of(pb.Evidence, part, agreement=_finite(part.agreement)))
+            case Reason():
+                yield pb.ExplainResponse(reason=message_of(pb.Reason, part))
             case Counterfactuals():
                 yield pb.ExplainResponse(counterfactual=self._counterfactual(pb.COUNTERFACTUAL_KIND_FLIP, part.flip))
                 yield pb.ExplainResponse(counterfactual=self._counterfactual(pb.COUNTERFACTUAL_KIND_KEEP, part.keep))

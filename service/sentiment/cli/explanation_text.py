@@ -29,7 +29,7 @@ def page(explanation: Explanation, *, colour: bool, width: int) -> str:
     """The page, in lines of at most ``width`` columns (at least 64); only longer words exceed them."""
     width = max(64, width)
     first = next(iter(explanation.attributions.values()), None)
-    blocks: list[list[str]] = [_answer(explanation, width, colour)]
+    blocks: list[list[str]] = [_wrapped(visible(explanation.reason), width), _answer(explanation, width, colour)]
     for pair, text in enumerate((explanation.text, explanation.text_pair)):
         if text is not None:
             blocks.append(flowed(_atoms(explanation, bool(pair), text, first, colour), width, colour))

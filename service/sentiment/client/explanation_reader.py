@@ -28,6 +28,8 @@ def messages_of(explanation: pb.Explanation) -> Iterator[pb.ExplainResponse]:
     yield from (pb.ExplainResponse(tile=part) for part in explanation.tiles)
     yield from (pb.ExplainResponse(attribution=part) for part in explanation.attributions)
     yield from (pb.ExplainResponse(evidence=part) for part in explanation.evidence)
+    if explanation.HasField("reason"):
+        yield pb.ExplainResponse(reason=explanation.reason)
     yield from (pb.ExplainResponse(counterfactual=part) for part in explanation.counterfactuals)
     if explanation.HasField("heads"):
         yield pb.ExplainResponse(heads=explanation.heads)
@@ -94,6 +96,7 @@ class Reader:
         attributions = [_attribution(part, header) for part in cast(list[pb.Attribution], self._parts.get("attribution", []))]
         evidence = [_evidence(part) for part in cast(list[pb.Evidence], self._parts.get("evidence", []))]
         heads = cast(list[pb.HeadReport], self._parts.get("heads", []))
+        reasons = cast(list[pb.Reason], self._parts.get("reason", []))
         prediction = header.prediction
         return read_as(
             ex.Explanation,
@@ -105,6 +108,7 @@ class Reader:
             scores=MappingProxyType({entry.label: entry.score for entry in prediction.scores}),
             abstain=prediction.abstain,
             model=read_as(ModelId, header.model),
+            reason=reasons[0].text if reasons else "",
             explained=header.label,
             against=header.against or None,
             precision=header.graph.precision,

@@ -277,14 +277,15 @@ class Explanation:
     >>> dict(zip((word.text for word in explanation.words), explanation.attributions["occlusion"].words.tolist()))
     {'a': 0.0, 'good': 1.0, 'film': 0.0}
 
-    ``label`` to ``model``: the answer, as in Classification. ``explained``: the label that is explained. ``against``: the label whose logit
-    is subtracted, None if none is. ``logit``: what is explained, the logit of the former less that of the latter. ``labels_agree``:
-    whether the explain graph predicts the same label for this text. ``logit_error``: the largest difference between the logits of both
-    graphs; None without an explain graph. ``precision`` and ``provider``: of the graph that gave the answer and the evidence, on a GPU
-    server the fp32 graph on the CPU. ``explain_provider``: what ran the explain graph, empty without one. ``attributions`` and
-    ``evidence``: by method, in the requested order. ``geometry``: of the embeddings and of each layer, in this order; empty unless
-    requested, and if time was too short for all layers. ``adaptive``: the answer that effort adaptive gives from a part of the text, if its
-    label, abstain or mixed is another. ``messages``: the source messages, each a serialized ExplainResponse.
+    ``label`` to ``model``: the answer, as in Classification. ``reason``: the explanation in one English sentence, with the phrases that
+    decide the answer; empty without an attribution, and from a server that knows none. ``explained``: the label that is explained.
+    ``against``: the label whose logit is subtracted, None if none is. ``logit``: what is explained, the logit of the former less that of
+    the latter. ``labels_agree``: whether the explain graph predicts the same label for this text. ``logit_error``: the largest difference
+    between the logits of both graphs; None without an explain graph. ``precision`` and ``provider``: of the graph that gave the answer and
+    the evidence, on a GPU server the fp32 graph on the CPU. ``explain_provider``: what ran the explain graph, empty without one.
+    ``attributions`` and ``evidence``: by method, in the requested order. ``geometry``: of the embeddings and of each layer, in this order;
+    empty unless requested, and if time was too short for all layers. ``adaptive``: the answer that effort adaptive gives from a part of the
+    text, if its label, abstain or mixed is another. ``messages``: the source messages, each a serialized ExplainResponse.
     """
 
     text: str
@@ -294,6 +295,7 @@ class Explanation:
     scores: Mapping[str, float]
     abstain: bool
     model: ModelId
+    reason: str
     explained: str
     against: str | None
     logit: float

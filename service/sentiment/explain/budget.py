@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sentiment.errors import InvalidInput
+from sentiment.explain import reason
 from sentiment.explain.encoding import Encoding, encoded_bytes
 from sentiment.explain.methods.geometry import NEAREST
 from sentiment.explain.methods.heads import PATTERNS
@@ -81,6 +82,8 @@ def bytes_most(request: ExplanationRequest, encoded: Encoded, labels: Sequence[s
     if request.evidence:
         each += FRAME + 2 * NAME + 10 * FLOAT + 5 * INT
     total += len(methods) * each
+    if methods and request.evidence:
+        total += FRAME + NAME + LENGTH + reason.BYTES_MAX + reason.LABELS_MAX * label
     sets = [words, words] if request.counterfactuals else []
     total += sum(FRAME + label + LENGTH + 5 * count + FLOAT + 7 * INT for count in (*sets, *map(len, request.without)))
     if request.heads:

@@ -139,6 +139,14 @@ class Attribution:
 
 
 @dataclass(frozen=True, slots=True)
+class Reason:
+    """The explanation in one sentence, by the attribution of ``method``: see ``sentiment.explain.reason``."""
+
+    text: str
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
 class Counterfactuals:
     """The fewest words whose removal changes the answer (flip), and the fewest that alone preserve it (keep)."""
 
@@ -209,4 +217,4 @@ class Summary:
     queue_s: float = 0.0
 
 
-Part = Header | Attribution | Evidence | Counterfactuals | Without | AttentionTile | Heads | Neuron | WordGeometry | Summary
+Part = Header | Attribution | Evidence | Reason | Counterfactuals | Without | AttentionTile | Heads | Neuron | WordGeometry | Summary

@@ -39,8 +39,8 @@ RESERVE_S = 0.05
 # Longest single wait while a lane rests: its share may have changed.
 REST_S = 0.05
 
-_NAMES = {Header: "header", AttentionTile: "attention", Neuron: "neuron", WordGeometry: "geometry", Evidence: "evidence"}
-_NAMES |= dict.fromkeys((Counterfactuals, Without), "counterfactuals") | {Heads: "heads"}
+_NAMES = {Header: "header", AttentionTile: "attention", Neuron: "neuron", WordGeometry: "geometry", Heads: "heads"}
+_NAMES |= dict.fromkeys((Counterfactuals, Without), "counterfactuals") | {Evidence: "evidence"}
 # The parts of explanations whose time is measured: an attribution by its method, any other by its kind.
 TIMED = (*METHODS, *dict.fromkeys(_NAMES.values()))
 
@@ -274,7 +274,7 @@ def size_of(part: Part) -> int:
 
 
 def _name(part: Part) -> str:
-    """The metric label under which a part's time is counted; empty for the summary."""
+    """The metric label under which a part's time is counted; empty for the reason and the summary, which take none."""
     if isinstance(part, Attribution):
         return part.method
     return _NAMES.get(type(part), "")

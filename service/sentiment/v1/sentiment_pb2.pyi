@@ -1849,6 +1849,7 @@ class Explanation(_message.Message):
     NEURON_FIELD_NUMBER: _builtins.int
     SUMMARY_FIELD_NUMBER: _builtins.int
     GEOMETRY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> Global___ExplanationHeader: ...
     @_builtins.property
@@ -1867,6 +1868,8 @@ class Explanation(_message.Message):
     def summary(self) -> Global___ExplanationSummary: ...
     @_builtins.property
     def geometry(self) -> _containers.RepeatedCompositeFieldContainer[Global___WordGeometry]: ...
+    @_builtins.property
+    def reason(self) -> Global___Reason: ...
     def __init__(
         self,
         *,
@@ -1879,10 +1882,11 @@ class Explanation(_message.Message):
         neuron: _abc.Iterable[Global___NeuronView] | None = ...,
         summary: Global___ExplanationSummary | None = ...,
         geometry: _abc.Iterable[Global___WordGeometry] | None = ...,
+        reason: Global___Reason | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "heads", b"heads", "summary", b"summary"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "heads", b"heads", "reason", b"reason", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributions", b"attributions", "counterfactuals", b"counterfactuals", "evidence", b"evidence", "geometry", b"geometry", "header", b"header", "heads", b"heads", "neuron", b"neuron", "summary", b"summary", "tiles", b"tiles"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributions", b"attributions", "counterfactuals", b"counterfactuals", "evidence", b"evidence", "geometry", b"geometry", "header", b"header", "heads", b"heads", "neuron", b"neuron", "reason", b"reason", "summary", b"summary", "tiles", b"tiles"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1901,6 +1905,7 @@ class ExplainResponse(_message.Message):
     NEURON_FIELD_NUMBER: _builtins.int
     SUMMARY_FIELD_NUMBER: _builtins.int
     GEOMETRY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> Global___ExplanationHeader:
         """First, once."""
@@ -1923,6 +1928,10 @@ class ExplainResponse(_message.Message):
 
     @_builtins.property
     def geometry(self) -> Global___WordGeometry: ...
+    @_builtins.property
+    def reason(self) -> Global___Reason:
+        """At most once, after the first attribution and its evidence, if there is evidence."""
+
     def __init__(
         self,
         *,
@@ -1935,16 +1944,49 @@ class ExplainResponse(_message.Message):
         neuron: Global___NeuronView | None = ...,
         summary: Global___ExplanationSummary | None = ...,
         geometry: Global___WordGeometry | None = ...,
+        reason: Global___Reason | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attribution", b"attribution", "counterfactual", b"counterfactual", "evidence", b"evidence", "geometry", b"geometry", "header", b"header", "heads", b"heads", "neuron", b"neuron", "part", b"part", "summary", b"summary", "tile", b"tile"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attribution", b"attribution", "counterfactual", b"counterfactual", "evidence", b"evidence", "geometry", b"geometry", "header", b"header", "heads", b"heads", "neuron", b"neuron", "part", b"part", "reason", b"reason", "summary", b"summary", "tile", b"tile"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attribution", b"attribution", "counterfactual", b"counterfactual", "evidence", b"evidence", "geometry", b"geometry", "header", b"header", "heads", b"heads", "neuron", b"neuron", "part", b"part", "summary", b"summary", "tile", b"tile"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attribution", b"attribution", "counterfactual", b"counterfactual", "evidence", b"evidence", "geometry", b"geometry", "header", b"header", "heads", b"heads", "neuron", b"neuron", "part", b"part", "reason", b"reason", "summary", b"summary", "tile", b"tile"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "tile", "attribution", "evidence", "counterfactual", "heads", "neuron", "summary", "geometry"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "tile", "attribution", "evidence", "counterfactual", "heads", "neuron", "summary", "geometry", "reason"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
 Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015
+
+@_typing.final
+class Reason(_message.Message):
+    """The explanation in one English sentence: the answer, and the phrases that decide it by the first attribution."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """Such as: Positive, mostly because of “loved the soundtrack”; “not good at all” speaks against it. It names the phrases
+    that say most for the explained label, at most two of at most eight words together, if they hold at least half of all
+    that speaks for it, and what most speaks against it. Of a text of more than 41 words and several sentences it names at
+    most three whole sentences, where the values of the words sum to what they do together. Values within two standard
+    errors of zero count as zero. It names nothing where the evidence is FLAT or NOT_FAITHFUL. Quotations are cut to 60
+    characters, and may hold any character of the text.
+    """
+    method: _builtins.str
+    """Of the attribution."""
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        method: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["method", b"method", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 @_typing.final
 class ExplanationHeader(_message.Message):

@@ -17,6 +17,8 @@ export class Explanation {
     // The method that the server chose if none was requested: for a long text it may differ from the model's default.
     this.byDefault = "";
     this.evidence = new Map();
+    // The sentence that says an attribution, by its method.
+    this.reasons = new Map();
     this.counterfactuals = null;
     this.without = new Map();
     this.heads = null;
@@ -50,6 +52,7 @@ export class Explanation {
     else if (message.tile) this.#takeTile(message.tile, source);
     else if (message.attribution) this.#takeAttribution(message.attribution, source);
     else if (message.evidence) this.#takeEvidence(message.evidence);
+    else if (message.reason) this.reasons.set(message.reason.method, message.reason.text);
     else if (message.counterfactual) this.#takeCounterfactual(message.counterfactual);
     else if (message.heads) this.heads = {allUniform: null, ...readFields(message.heads), gated: Float32Array.from(message.heads.gated)};
     else if (message.neuron) this.#takeNeuron(message.neuron);

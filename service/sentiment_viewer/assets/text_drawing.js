@@ -20,12 +20,12 @@ const WORD_PAD = 2;
 const WORD_SPACE = 4;
 const SCALE_STEP = 20;
 
-/** What is drawn of {explanation, answer, attribution, evidence, struck, without, numbers}; all but struck and numbers may be null. */
+/** What is drawn of {explanation, answer, attribution, evidence, reason, struck, without, numbers}; all but the last three may be null. */
 export function textDrawing(shown) {
   const {header, texts} = shown.explanation;
   const rowHeight = shown.numbers && shown.attribution ? 38 : 27;
   const sides = [false, ...(texts[1] ? [true] : [])].map((pair) => pictureLines(shown, pair));
-  const said = [answerSentence(header), explainedSentence(header), adaptiveSentence(header)].filter(Boolean);
+  const said = [shown.reason, answerSentence(header), explainedSentence(header), adaptiveSentence(header)].filter(Boolean);
   const above = said.flatMap((sentence) => wrappedSentence(sentence));
   const below = sentencesBelow(shown).flatMap((sentence) => wrappedSentence(sentence));
   const textTop = PICTURE_MARGIN + above.length * SENTENCE_HEIGHT + 14;

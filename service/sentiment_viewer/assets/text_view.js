@@ -9,6 +9,7 @@ import {textLegend, textPickers} from "./text_pickers.js";
 import {textSentences} from "./text_sentences.js";
 import {WordsOfText} from "./text_words.js";
 import {isDark} from "./theme.js";
+import {visibleText} from "./wording.js";
 
 /** The view "Text" over a context: {element, update(), drawing()}. */
 export function textView(context) {
@@ -19,6 +20,7 @@ export function textView(context) {
   const [pickers, legend, without, ...rest] = parts.map((part) => part.element);
   const texts = element("div", {on: {click: ({target}) => toggleWord(context, target.closest("button.text-word"))}});
   const note = element("div");
+  const reason = element("p", {class: "text-reason"});
   const drawTexts = redrawn(texts);
   const drawNote = redrawn(note);
   let words = null;
@@ -44,11 +46,13 @@ export function textView(context) {
     texts.hidden = !explanation;
     if (explanation && words?.explanation !== explanation) words = new WordsOfText(explanation);
     if (explanation) drawTexts([words], () => [words.element]);
+    reason.textContent = visibleText(explanation?.reasons.get(session.shownMethod()) ?? "");
+    reason.hidden = !reason.textContent;
     for (const part of parts) part.update();
     if (explanation) mark();
   };
   const drawing = () => (session.explanation?.header ? textDrawing(drawnOf(context)) : null);
-  return {element: element("div", {class: "text-view"}, pickers, note, legend, texts, without, ...rest), update, drawing};
+  return {element: element("div", {class: "text-view"}, reason, pickers, note, legend, texts, without, ...rest), update, drawing};
 }
 
 function drawnOf(context) {
@@ -59,6 +63,7 @@ function drawnOf(context) {
     answer: session.answer,
     attribution: session.shownAttribution(),
     evidence: session.explanation.evidence.get(method) ?? null,
+    reason: visibleText(session.explanation.reasons.get(method) ?? ""),
     struck: new Set(leavesOut(context) ? wordsLeftOut(context) : []),
     without: answerWithout(session.explanation, wordsLeftOut(context)),
     numbers: state.get("numbers") !== "0",

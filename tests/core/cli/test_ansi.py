@@ -185,6 +185,7 @@ def test_a_page_says_what_was_approved() -> None:
             "every part": shown(
                 pb.ExplainResponse(attribution=attribution()),
                 pb.ExplainResponse(evidence=evidence()),
+                pb.ExplainResponse(reason=pb.Reason(text="Positive, mostly because of “good”; “not” speaks against it.", method="shapley")),
                 *counterfactuals(),
                 neuron(1e-7),
                 *geometry(),

@@ -354,7 +354,7 @@ def test_the_default_bundle_explains_itself(capsys: Captured, monkeypatch: pytes
     assert run("The film was not good.", "--local", "--counterfactuals") == 0
 
     output = capsys.readouterr().out
-    assert output.startswith("negative ")
+    assert output.startswith("Negative, mostly because of “was not good”.\n\nnegative ")
     # Against the likeliest other label, which is neutral here.
     assert "-: towards neutral; +: towards negative" in output
     assert "not[+" in output

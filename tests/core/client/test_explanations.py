@@ -12,6 +12,7 @@ import pytest
 
 from sentiment.client import AttentionOptions, CallFailed, ExplainOptions, Explanation, NeuronOptions, requests
 from sentiment.client.explained import explained_of, explanation_of
+from sentiment.client.explanation_reader import messages_of
 from sentiment.client.explanations import with_notes
 from sentiment.explain.encoding import Encoding
 from sentiment.v1 import sentiment_pb2 as pb
@@ -310,6 +311,16 @@ def test_invalid_options_are_refused_where_they_are_created(make: Any, message: 
 
 
 # pages
+
+
+def test_an_explanation_says_itself_in_a_sentence() -> None:
+    reason = pb.ExplainResponse(reason=pb.Reason(text="Positive, mostly because of “good”.", method="shapley"))
+    whole = pb.Explanation(header=header(), reason=reason.reason, summary=summary().summary)
+
+    said = [explanation_of(told, TEXT) for told in (messages(reason), messages_of(whole), messages())]
+
+    assert [one.reason for one in said] == [reason.reason.text, reason.reason.text, ""]
+    assert said[0].to_json()["reason"] == reason.reason.text
 
 
 def test_an_explanation_keeps_its_source_messages() -> None:

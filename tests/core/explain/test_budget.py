@@ -13,8 +13,10 @@ from sentiment.explain.encoding import Encoding, tiles
 from sentiment.explain.engine.golden_words import WORDS_MAX
 from sentiment.explain.methods.geometry import NEAREST
 from sentiment.explain.methods.heads import PATTERNS
+from sentiment.explain.methods.phrases import SENTENCES_MAX
 from sentiment.explain.methods.registry import METHODS
 from sentiment.explain.parts import ROLLOUTS, Aggregation, AttentionRequest, ExplanationRequest, NeuronRequest
+from sentiment.explain.reason import QUOTED_MAX
 from sentiment.model.words import Encoded, Token, Word
 from sentiment.v1 import sentiment_pb2 as pb
 
@@ -88,6 +90,15 @@ def _evidence() -> pb.Evidence:
     numbers = dict.fromkeys(floats, NUMBER)
     whole = {"random_sets": MOST, "words": MOST, "rank": MOST}
     return pb.Evidence(method=max(METHODS, key=len), verdict=pb.VERDICT_FLAT, operator="attention_mask", **numbers, **whole)
+
+
+def _reason() -> pb.Reason:
+    label = max(LABELS, key=lambda name: len(name.encode()))
+    quoted = f"“{'🙂' * (QUOTED_MAX - 1)}…”"
+    towards = " and ".join([quoted] * SENTENCES_MAX)
+    text = f"Undecided, most likely {label}, mostly because of {towards}; {quoted} speaks against it."
+    other = f"{label}; for {label}: {towards}; against it: {quoted}."
+    return pb.Reason(text=max(text, other, key=lambda said: len(said.encode())), method=max(METHODS, key=len))
 
 
 def _counterfactual(words: int) -> pb.Counterfactual:
@@ -174,6 +185,7 @@ def _largest(asked: ExplanationRequest, encoded: Encoded, sizes: Sizes) -> int:
     count = len(asked.methods) if asked.attributions else int(asked.counterfactuals)
     found = [pb.ExplainResponse(header=_header(encoded)), pb.ExplainResponse(summary=_summary(count))]
     found += count * [pb.ExplainResponse(attribution=_attribution(encoded, asked.by_embedding))]
+    found += min(1, count) * asked.evidence * [pb.ExplainResponse(reason=_reason())]
     found += count * asked.evidence * [pb.ExplainResponse(evidence=_evidence())]
     found += 2 * asked.counterfactuals * [pb.ExplainResponse(counterfactual=_counterfactual(words))]
     found += [pb.ExplainResponse(counterfactual=_counterfactual(len(words))) for words in asked.without]

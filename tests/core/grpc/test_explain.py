@@ -102,6 +102,7 @@ def test_every_requested_part_is_sent(bert: RunningServer) -> None:
         "geometry": 3,
         "attribution": len(METHODS),
         "evidence": len(METHODS),
+        "reason": 1,
         "counterfactual": 2,
         "heads": 1,
     }
@@ -125,7 +126,7 @@ def test_every_requested_part_is_sent(bert: RunningServer) -> None:
 def test_empty_options_mean_the_default_attribution_with_evidence(bert: RunningServer) -> None:
     messages = explain(bert)
 
-    assert parts(messages) == ["attribution", "evidence"]
+    assert parts(messages) == ["attribution", "evidence", "reason"]
     assert messages[1].attribution.method == METHODS[0]
 
 

@@ -1,7 +1,7 @@
 """Attributions of one text, with evidence, reduced to what fits into the time. Each reduction adds a note."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from sentiment.explain.methods.registry import REGISTRY
 from sentiment.explain.methods.sentences import sentence_words
 from sentiment.explain.methods.target import Target
 from sentiment.explain.methods.two_step import cut, tokens_least, tokens_run, two_step_shapley
-from sentiment.explain.parts import Attribution, ExplanationRequest
+from sentiment.explain.parts import Attribution, ExplanationRequest, Reason
 
 # With fewer steps the residual of integrated gradients says nothing.
 STEPS_MIN = 4
@@ -45,6 +45,7 @@ class Attributions:
         temperature: float,
         pad_id: int,
         at_text: tuple[Floats, float] | None,
+        say: Callable[[Attribution, Evidence], Reason],
         notes: list[str],
         remarks: list[str],
     ) -> None:
@@ -57,19 +58,23 @@ class Attributions:
             temperature: of the calibration.
             pad_id: token id of the baseline.
             at_text: embedding_dots [tokens, 4] and the explained logit of the explain graph; None without one.
+            say: says the first attribution with its evidence in a sentence.
             notes: receives a sentence for each part that is left out or shortened.
             remarks: receives a sentence for each doubtful result.
         """
         self._request, self._runs, self._target, self._temperature = request, runs, target, temperature
-        self._at_text, self._notes, self._remarks = at_text, notes, remarks
+        self._at_text, self._say, self._notes, self._remarks = at_text, say, notes, remarks
         tokens = runs.encoded.tokens
         ids = [token_id if token.special else pad_id for token, token_id in zip(tokens, runs.encoded.ids, strict=True)]
         self._baseline = np.array(ids, np.int64)
         self._integrated_words: Floats | None = None
         self.first: Attribution | None = None
 
-    def parts(self, methods: Sequence[str], most: int) -> Iterator[Attribution | Evidence]:
-        """The attribution and the evidence of each method, up to ``most`` attributions. Sets ``first`` to the first attribution."""
+    def parts(self, methods: Sequence[str], most: int) -> Iterator[Attribution | Evidence | Reason]:
+        """The attribution and the evidence of each method, up to ``most`` attributions, and after the first evidence the reason.
+
+        Sets ``first`` to the first attribution.
+        """
         for method in methods:
             found = self._attribution(method)
             if found is None:
@@ -77,10 +82,11 @@ class Attributions:
             self.first = self.first or found
             most -= 1
             yield found
-            if self._request.evidence:
-                result = self._evidence(found)
-                if result is not None:
-                    yield result
+            result = self._evidence(found) if self._request.evidence else None
+            if result is not None:
+                yield result
+                if found is self.first:
+                    yield self._say(found, result)
             if not most:
                 return
 

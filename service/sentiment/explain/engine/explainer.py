@@ -23,11 +23,25 @@ from sentiment.explain.engine.request_check import check_encoded, check_graph, c
 from sentiment.explain.engine.runs import Arrays, Clock, GraphRuns, Pace, SecondsLeft, Turn, UsualPaces, at_once
 from sentiment.explain.methods.counterfactuals import flip, keep
 from sentiment.explain.methods.erasure import without
+from sentiment.explain.methods.evidence import Evidence
 from sentiment.explain.methods.geometry import locate, word_states
 from sentiment.explain.methods.heads import GatePlan, HeadEffects, HeadPatterns, effects_from
 from sentiment.explain.methods.registry import ERASURE_METHODS, METHOD_OF_LONG_TEXTS, METHODS
 from sentiment.explain.methods.target import Target, compares, target_of
-from sentiment.explain.parts import AttentionTile, Counterfactuals, ExplanationRequest, Header, Heads, Part, Summary, Without, WordGeometry
+from sentiment.explain.parts import (
+    AttentionTile,
+    Attribution,
+    Counterfactuals,
+    ExplanationRequest,
+    Header,
+    Heads,
+    Part,
+    Reason,
+    Summary,
+    Without,
+    WordGeometry,
+)
+from sentiment.explain.reason import reason
 from sentiment.model.classifier import Classifier
 from sentiment.model.effort import told
 from sentiment.model.execute import Execute, here
@@ -151,8 +165,8 @@ class Explainer:
     ) -> Iterator[Part]:
         """Explain one text, part by part: the header first, the summary last.
 
-        Between them: attention tiles, the neuron view, the attribution and evidence of each method, counterfactuals, answers without the
-        requested words, the geometry, and heads.
+        Between them: attention tiles, the neuron view, the attribution and evidence of each method, with the reason after the first,
+        counterfactuals, answers without the requested words, the geometry, and heads.
 
         Args:
             request: what to explain.
@@ -246,7 +260,11 @@ class _Work:
             yield view
         arrays.clear()
         temperature, pad_id = self.classifier.manifest.calibration.temperature, self.classifier.tokenizer.pad_id
-        attributions = Attributions(self.request, self.runs, target, temperature, pad_id, at_text, self.notes, self.remarks)
+
+        def say(found: Attribution, result: Evidence) -> Reason:
+            return Reason(reason(texts, self.encoded, scored, labels, target, found, result.verdict), found.method)
+
+        attributions = Attributions(self.request, self.runs, target, temperature, pad_id, at_text, say, self.notes, self.remarks)
         if self.request.attributions or self.request.counterfactuals:
             every = self.request.attributions and bool(self.request.methods)
             yield from attributions.parts(self.methods, len(self.methods) if every else 1)

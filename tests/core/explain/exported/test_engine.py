@@ -25,6 +25,7 @@ from sentiment.explain.parts import (
     Heads,
     Neuron,
     NeuronRequest,
+    Reason,
     Without,
     WordGeometry,
 )
@@ -73,7 +74,8 @@ def test_parts_have_a_fixed_order(explainer: Explainer) -> None:
     _, parts, summary = explained(explainer, EVERYTHING)
 
     kinds = list(dict.fromkeys(type(part) for part in parts))
-    assert kinds == [AttentionTile, Neuron, Attribution, Evidence, Counterfactuals, Without, WordGeometry, Heads]
+    assert kinds == [AttentionTile, Neuron, Attribution, Evidence, Reason, Counterfactuals, Without, WordGeometry, Heads]
+    assert one_of(parts, Reason).method == METHODS[0]
     told = [part for part in parts if isinstance(part, Attribution | Evidence)]
     assert [type(part) for part in told] == [Attribution, Evidence] * len(METHODS)
     assert [part.method for part in told] == [name for name in METHODS for _ in range(2)]
@@ -253,7 +255,7 @@ def test_without_an_explain_graph_only_erasure_methods_are_available(bundle: Pat
     assert explainer.methods == ERASURE_METHODS
     header, parts, summary = explained(explainer, _text(counterfactuals=True, without=((0,),)))
     assert (header.agrees, header.logit_error) == (True, None)
-    assert [type(part) for part in parts] == [Attribution, Evidence, Counterfactuals, Without]
+    assert [type(part) for part in parts] == [Attribution, Evidence, Reason, Counterfactuals, Without]
     assert one_of(parts, Evidence).agreement is None
     assert summary.complete
     assert (explainer.failure, summary.explained_rows) == ("", 0)

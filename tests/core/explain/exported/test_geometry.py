@@ -246,7 +246,7 @@ def test_a_graph_without_hidden_states_explains_all_but_the_geometry(bundle: Pat
 
     _, parts, _ = explained(explainer, ExplanationRequest(TEXT, heads=True))
 
-    assert len(parts) == 3
+    assert len(parts) == 4
     with pytest.raises(Unsupported, match=r"hidden states; that of bundle tiny/1 has none; export it again with 0\.2\.0 or later"):
         next(explainer.explain(ASKED))
 

@@ -20,7 +20,7 @@ from sentiment.cli.main import main
 from sentiment.errors import CannotRead, Unsupported
 from sentiment.explain.engine import Explainer
 from sentiment.explain.methods.evidence import Evidence
-from sentiment.explain.parts import Attribution, ExplanationRequest, Header
+from sentiment.explain.parts import Attribution, ExplanationRequest, Header, Reason
 from sentiment.model.bundle import Bundle, FileSpec
 from sentiment.model.classifier import load_classifier
 from tests.core.explain.explained import TEXT, explained
@@ -88,7 +88,7 @@ def test_a_wrong_graph_fails_its_check_and_erasure_still_works(bundle: Path, tmp
 
     assert isinstance(header, Header)
     assert header.logit_error is None
-    assert [type(part) for part in parts] == [Attribution, Evidence]
+    assert [type(part) for part in parts] == [Attribution, Evidence, Reason]
     assert explainer.methods == ("occlusion", "shapley", "two_step_shapley")
     assert summary.explained_rows == 0
     with pytest.raises(Unsupported, match=r"heads needs an explain graph; that of bundle tiny/1 failed its check, see the server's log$"):

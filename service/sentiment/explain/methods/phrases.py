@@ -1,0 +1,98 @@
+"""The phrases that decide an answer, found from the values of its words. Pure."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sentiment.explain.methods.erasure import Floats
+from sentiment.explain.wording import SHORT_WORDS_MAX
+
+# Values within two standard errors of zero count as zero.
+ERRORS = 2.0
+# Share of the largest value that a word must add to be worth its place in a phrase, and that a phrase must have.
+PLACE = 0.15
+# Share of all that speaks for a label that its phrases must hold, and of the largest value that the other side must reach to be named.
+MOSTLY, NAMED = 0.5, 0.2
+# More phrases, or more words, are not few.
+PHRASES_MAX, SENTENCES_MAX, WORDS_MAX = 2, 3, 8
+
+Valued = tuple[float, range]
+
+
+@dataclass(frozen=True, slots=True)
+class Phrases:
+    """Phrases as ranges of word indices, those that say most first.
+
+    ``towards``: those that say most for the explained label, if they hold half of what speaks for it and have few words; otherwise
+    empty. ``against``: the one that most speaks against it, if anything does.
+    """
+
+    towards: tuple[range, ...] = ()
+    against: tuple[range, ...] = ()
+
+
+def phrases(values: Floats, errors: Floats, sentences: Sequence[range], blank: Iterable[int] = (), summed: bool = True) -> Phrases:
+    """Find the phrases of a text: runs of words within a sentence, or in a text of more than SHORT_WORDS_MAX words whole sentences.
+
+    Args:
+        values: [n], of the words: above 0 they speak for the explained label.
+        errors: [n], their standard errors; 0 where values are exact, infinite where unknown.
+        sentences: the words of each sentence, in order.
+        blank: words that no phrase begins or ends with, such as punctuation marks.
+        summed: whether the values sum to what the words do together, so that those of a sentence do too.
+    """
+    if summed and len(values) > SHORT_WORDS_MAX and len(sentences) > 1:
+        # The errors of a sentence's words may all be shares of one: their sum is the most that it can be.
+        found = [(_clear(sum(values[[*one]]), sum(errors[[*one]])), one) for one in sentences]
+        whole, most, words_max = sum(max(0.0, value) for value, _ in found), SENTENCES_MAX, len(values)
+    else:
+        clear = [_clear(value, error) for value, error in zip(values, errors, strict=True)]
+        found = [*_phrases(clear, sentences, frozenset(blank), 1), *_phrases(clear, sentences, frozenset(blank), -1)]
+        whole, most, words_max = sum(max(0.0, value) for value in clear), PHRASES_MAX, WORDS_MAX
+    found.sort(key=lambda one: -one[0])
+    return Phrases(_towards(found[:most], whole, words_max), _against(found, words_max))
+
+
+def _clear(value: float, error: float) -> float:
+    return float(value) if abs(value) > ERRORS * error else 0.0
+
+
+def _towards(found: Sequence[Valued], whole: float, words_max: int) -> tuple[range, ...]:
+    held, chosen = 0.0, []
+    for value, one in found:
+        held += value
+        chosen.append(one)
+        if held >= MOSTLY * whole > 0 and sum(map(len, chosen)) <= words_max:
+            return tuple(chosen)
+    return ()
+
+
+def _against(found: Sequence[Valued], words_max: int) -> tuple[range, ...]:
+    """The one that most speaks against the label, if it says enough."""
+    value, one = found[-1] if found else (0.0, range(0))
+    return (one,) if value < 0 and value <= -NAMED * max(abs(value) for value, _ in found) and len(one) <= words_max else ()
+
+
+def _phrases(values: Sequence[float], sentences: Sequence[range], blank: frozenset[int], sign: int) -> list[Valued]:
+    """The phrases whose words have together a value of this sign. A word that says much of the other sign ends them."""
+    place, found = PLACE * max(map(abs, values), default=0.0), []
+    gains = [sign * value - place if sign * value >= -place else -math.inf for value in values]
+    for words in sentences:
+        for run in _runs([gains[word] for word in words], words):
+            if kept := [word for word in run if word not in blank]:
+                one = range(kept[0], kept[-1] + 1)
+                value = sum(values[word] for word in one)
+                found += [(value, one)] if sign * value > place else []
+    return found
+
+
+def _runs(gains: Sequence[float], words: range) -> list[range]:
+    """The run of words that gains most, and those of what is left on both sides of it. ``gains``: of each of the ``words``."""
+    gained, start, best = 0.0, 0, (0.0, 0, 0)
+    for place, gain in enumerate(gains):
+        if gained <= 0:
+            gained, start = 0.0, place
+        gained += gain
+        best = max(best, (gained, start, place + 1), key=lambda one: one[0])
+    most, start, end = best
+    return [*_runs(gains[:start], words[:start]), words[start:end], *_runs(gains[end:], words[end:])] if most else []
