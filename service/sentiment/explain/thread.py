@@ -39,8 +39,8 @@ RESERVE_S = 0.05
 # Longest single wait while a lane rests: its share may have changed.
 REST_S = 0.05
 
-_NAMES = {Header: "header", AttentionTile: "attention", Neuron: "neuron", WordGeometry: "geometry", Heads: "heads"}
-_NAMES |= dict.fromkeys((Counterfactuals, Without), "counterfactuals") | {Evidence: "evidence"}
+_NAMES = {Header: "header", AttentionTile: "attention", Neuron: "neuron", WordGeometry: "geometry", Evidence: "evidence"}
+_NAMES |= dict.fromkeys((Counterfactuals, Without), "counterfactuals") | {Heads: "heads"}
 # The parts of explanations whose time is measured: an attribution by its method, any other by its kind.
 TIMED = (*METHODS, *dict.fromkeys(_NAMES.values()))
 
