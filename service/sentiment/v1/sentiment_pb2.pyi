@@ -1948,11 +1948,11 @@ class ExplainResponse(_message.Message):
     def geometry(self) -> Global___WordGeometry: ...
     @_builtins.property
     def reason(self) -> Global___Reason:
-        """At most once, after the first attribution and its evidence, if there is evidence."""
+        """At most once, after the first attribution, its evidence and the deciding words, if there is evidence."""
 
     @_builtins.property
     def deciding(self) -> Global___DecidingWords:
-        """At most once, after the reason."""
+        """At most once, before the reason."""
 
     def __init__(
         self,
@@ -2568,7 +2568,8 @@ Global___Evidence: _TypeAlias = Evidence  # noqa: Y015
 @_typing.final
 class DecidingWords(_message.Message):
     """The words that decide the answer, found by a search over sets of words and tested in another way than they were found.
-    The search erases words by the attention mask; the test deletes them, and random sets of as many words.
+    The search erases words by the attention mask; the test deletes them, and random sets of as many words. Sent with
+    evidence, for texts of 7 to 41 words, unless time is short.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -2582,7 +2583,6 @@ class DecidingWords(_message.Message):
     RANDOM_MEDIAN_FIELD_NUMBER: _builtins.int
     RANDOM_MAX_FIELD_NUMBER: _builtins.int
     OPERATOR_FIELD_NUMBER: _builtins.int
-    CHANGING_FIELD_NUMBER: _builtins.int
     CHANGING_WORDS_FIELD_NUMBER: _builtins.int
     LABEL_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
@@ -2600,10 +2600,6 @@ class DecidingWords(_message.Message):
     random_max: _builtins.float
     operator: _builtins.str
     """How words are erased in the test: "deletion"."""
-    changing: _builtins.int
-    """How many words the search had to erase until the answer changed, and which; 0 and none if it did not within half of
-    the words.
-    """
     label: _builtins.str
     """The answer without changing_words, erased by the attention mask, and its calibrated probability."""
     score: _builtins.float
@@ -2614,7 +2610,11 @@ class DecidingWords(_message.Message):
         """
 
     @_builtins.property
-    def changing_words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def changing_words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The fewest words found without which the answer changes: the search erases words until it does, at most half of them.
+        Empty if it does not. A smaller set may exist: ExplainOptions.counterfactuals looks for it.
+        """
+
     def __init__(
         self,
         *,
@@ -2627,14 +2627,13 @@ class DecidingWords(_message.Message):
         random_median: _builtins.float = ...,
         random_max: _builtins.float = ...,
         operator: _builtins.str = ...,
-        changing: _builtins.int = ...,
         changing_words: _abc.Iterable[_builtins.int] | None = ...,
         label: _builtins.str = ...,
         score: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changing", b"changing", "changing_words", b"changing_words", "comprehensiveness", b"comprehensiveness", "label", b"label", "operator", b"operator", "p_value", b"p_value", "random_max", b"random_max", "random_median", b"random_median", "random_sets", b"random_sets", "rank", b"rank", "score", b"score", "verdict", b"verdict", "words", b"words"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changing_words", b"changing_words", "comprehensiveness", b"comprehensiveness", "label", b"label", "operator", b"operator", "p_value", b"p_value", "random_max", b"random_max", "random_median", b"random_median", "random_sets", b"random_sets", "rank", b"rank", "score", b"score", "verdict", b"verdict", "words", b"words"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
