@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from sentiment.explain.engine.runs import GraphRuns
-from sentiment.explain.methods.deciding import DecidingWords, search, tested
+from sentiment.explain.methods.deciding import DecidingWords, compare, search
 from sentiment.explain.methods.erasure import EXACT_WORDS_MAX, Answers, Floats, first_estimate, occlusion, shapley, without
 from sentiment.explain.methods.evidence import RANDOM_SETS_MAX, Evidence, Verdict, evidence
 from sentiment.explain.methods.gradients import (
@@ -323,7 +323,7 @@ class Attributions:
         words = runs.drive(search(runs.count, found.words, self._target, runs.answers))
         deciding = None
         if words is not None:
-            test = tested(runs.count, words, self._target, self._temperature, runs.answers, Answers(runs.rows_max), self._request.seed)
+            test = compare(runs.count, words, self._target, self._temperature, runs.answers, Answers(runs.rows_max), self._request.seed)
             deciding = runs.drive_replacing(test)
         if runs.short:
             what = "were left out" if deciding is None else f"were compared with {deciding.random_sets} of {RANDOM_SETS_MAX} sets"

@@ -23,7 +23,7 @@ Words = tuple[int, ...]
 
 
 def rows_most(n: int) -> int:
-    """How many masks ``search`` and ``tested`` run at most."""
+    """How many masks ``search`` and ``compare`` run at most."""
     return ROWS_BUDGET + WIDTH * AMONG + n // 2 + 1 + RANDOM_SETS_MAX
 
 
@@ -107,7 +107,7 @@ def _next(order: Sequence[int], words: Words, count: int) -> list[int]:
     return [word for word in order if word not in words][:count]
 
 
-def tested(n: int, found: Found, target: Target, temperature: float, known: Answers, answers: Answers, seed: int) -> Steps[DecidingWords]:
+def compare(n: int, found: Found, target: Target, temperature: float, known: Answers, answers: Answers, seed: int) -> Steps[DecidingWords]:
     """Test the words found: replaced by unknown ones, they must change the answer more than random sets of as many words.
 
     The verdicts and their errors are those of ``evidence``; nothing is ranked, so NOT_FAITHFUL says that the median of the random sets is
