@@ -175,17 +175,14 @@ class Tokenizer:
         self.max_tokens = max_tokens
         self.special_tokens = self._single.tokens
         self.pad_id = self._id_of("[PAD]", "<pad>") or 0
+        # The token that stands for a hidden one in pre-training; padding in a vocabulary without it.
+        self.mask_id = self._id_of("[MASK]", "<mask>") or self.pad_id
         unknown = self._id_of("[UNK]", "<unk>")
         # No token has a negative id.
         self._unknown_id = -1 if unknown is None else unknown
         model = self._tokenizer.model
         words = isinstance(model, tokenizers.models.WordPiece)
         self._fragments = Fragments(self._tokenizer.id_to_token, self._unknown_id, model.continuing_subword_prefix) if words else None
-
-    @property
-    def stand_in_id(self) -> int:
-        """The token that says nothing of the text it stands for: that of unknown text, or padding in a vocabulary without one."""
-        return self.pad_id if self._unknown_id < 0 else self._unknown_id
 
     def unknown_tokens(self, reading: Row | Windows) -> int:
         """How many tokens of a text are not in the vocabulary."""

@@ -2568,8 +2568,8 @@ Global___Evidence: _TypeAlias = Evidence  # noqa: Y015
 @_typing.final
 class DecidingWords(_message.Message):
     """The words that decide the answer, found by a search over sets of words and tested in another way than they were found.
-    The search erases words by the attention mask; the test puts unknown words in their place, and in that of random sets of
-    as many words. Sent with evidence that is not FLAT, for texts of at least 7 words and at most 64 tokens, unless time is
+    The search erases words by the attention mask; the test puts the token [MASK] in their place, and in that of random sets
+    of as many words. Sent with evidence that is not FLAT, for texts of at least 7 words and at most 64 tokens, unless time is
     short.
     """
 
@@ -2600,7 +2600,7 @@ class DecidingWords(_message.Message):
     random_median: _builtins.float
     random_max: _builtins.float
     operator: _builtins.str
-    """How words are erased in the test: "unknown_token"."""
+    """How words are erased in the test: "mask_token"."""
     label: _builtins.str
     """The answer without changing_words, erased by the attention mask, and its calibrated probability."""
     score: _builtins.float

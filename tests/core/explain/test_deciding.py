@@ -97,7 +97,7 @@ def test_words_found_on_the_model_are_better_than_random() -> None:
 
     assert (deciding.verdict, deciding.rank, deciding.random_sets, deciding.p_value) == (Verdict.BETTER_THAN_RANDOM, 1, 19, 1 / 20)
     assert deciding.comprehensiveness > deciding.random_max >= deciding.random_median
-    assert deciding.operator == "unknown_token"
+    assert deciding.operator == "mask_token"
 
 
 def enough_after(calls: int, model: Model) -> object:

@@ -232,27 +232,31 @@ class Attributions:
         # Exact values cover all orders; none is sampled.
         pairs_wanted = 1 if exact else (steps_wanted + 1) // 2
         pairs = min(pairs_wanted, max(pace.rows_in(left_s - self._evidence_s()) // rows, min(1, pace.rows_in(left_s) // rows)))
+        asked = 0 if exact else steps_wanted
         found: Attribution | None = None
+
+        def of(values: Floats, errors: Floats, orders: int) -> Attribution:
+            return self._by_erasure("shapley", values, errors, self._shapley_residual(values, runs.answers), orders, asked)
+
+        def after_s(count: int) -> float:
+            return pace.seconds(rows * (pairs - count)) + self._evidence_s()
+
         if self._request.estimates and pairs and not exact:
-            values = runs.drive(first_estimate(n, self._target, runs.answers))
-            if values is not None:
-                rough = self._by_erasure(
-                    "shapley", values, np.full(n, np.inf), self._shapley_residual(values, runs.answers), 0, steps_wanted
-                )
-                yield replace(rough, left_s=pace.seconds(rows * pairs) + self._evidence_s())
+            first = runs.drive(first_estimate(n, self._target, runs.answers))
+            if first is not None:
+                found = of(first, np.full(n, np.inf), 0)
+                yield replace(found, left_s=after_s(0))
         for count in self._better(pairs):
             # Sets of the same orders have run already, and run no more.
-            sampled = shapley(n, self._target, 2 * count, np.random.default_rng(self._request.seed), runs.answers.ask)
-            better = runs.drive(sampled)
+            rng = np.random.default_rng(self._request.seed)
+            better = runs.drive(shapley(n, self._target, 2 * count, rng, runs.answers.ask))
             if better is None:
                 break
-            residual = self._shapley_residual(better.values, runs.answers)
-            asked = 0 if exact else steps_wanted
-            found = self._by_erasure("shapley", better.values, better.standard_errors, residual, better.permutations, asked)
+            found = of(better.values, better.standard_errors, better.permutations)
             if runs.short:
                 break
             if count < pairs:
-                yield replace(found, left_s=pace.seconds(rows * (pairs - count)) + self._evidence_s())
+                yield replace(found, left_s=after_s(count))
         reason = self._time_reason(f"{rows} rows{'' if exact else ' for a pair of orders'}", pace.seconds(rows), left_s)
         if found is None:
             self._notes.append(f"shapley was left out: {reason}")

@@ -196,8 +196,8 @@ class GraphRuns:
         return self._driven(steps, value)
 
     def drive_replacing(self, steps: Steps[Result]) -> Result | None:
-        """As ``drive``, but put the token of unknown text in place of each token of erased words: nothing is hidden by the mask."""
-        other = self._classifier.tokenizer.stand_in_id
+        """As ``drive``, but put the token [MASK] in place of each token of erased words."""
+        other = self._classifier.tokenizer.mask_id
 
         def value(masks: Masks) -> Floats:
             self._check_time(self.served_pace.seconds(len(masks)), 0.0)

@@ -13,7 +13,7 @@ from sentiment.explain.methods.evidence import RANDOM_SETS_MAX, Verdict, other_w
 from sentiment.explain.methods.target import Target
 from sentiment.model.scores import probabilities
 
-OPERATOR = "unknown_token"
+OPERATOR = "mask_token"
 # The search keeps this many sets of each size, and adds words among this many to each.
 WIDTH, AMONG = 3, 10
 # After this many new rows the set grows by the word that is next in the ranking.
@@ -108,7 +108,7 @@ def _next(order: Sequence[int], words: Words, count: int) -> list[int]:
 
 
 def compare(n: int, found: Found, target: Target, temperature: float, known: Answers, answers: Answers, seed: int) -> Steps[DecidingWords]:
-    """Test the words found: replaced by unknown ones, they must change the answer more than random sets of as many words.
+    """Test the words found: replaced by [MASK], they must change the answer more than random sets of as many words.
 
     The verdicts and their errors are those of ``evidence``; nothing is ranked, so NOT_FAITHFUL says that the median of the random sets is
     better.
