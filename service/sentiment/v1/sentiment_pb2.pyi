@@ -2364,7 +2364,7 @@ class Attribution(_message.Message):
 
     @_builtins.property
     def sentences(self) -> _containers.RepeatedCompositeFieldContainer[Global___SentenceAttribution]:
-        """Of two_step_shapley: the values of whole sentences, in the order of the text, by which the words have theirs."""
+        """Of two_step_shapley: the values of whole sentences, in the order of the text, which their words share."""
 
     def __init__(
         self,
@@ -2429,10 +2429,14 @@ class SentenceAttribution(_message.Message):
     standard_error: _builtins.float
     """Unset if it cannot be estimated."""
     words_valued: _builtins.bool
-    """Whether its words have values of their own. Otherwise each has an equal part of the sentence's value."""
+    """Whether its words have values of their own: parts of the sentence's by what attention carries from each in favour of
+    the label. Otherwise, as in a sentence that speaks against it, each has an equal part.
+    """
     @_builtins.property
     def span(self) -> Global___Span:
-        """From the first word of the sentence that the model reads to the last. Long sentences are cut."""
+        """From its first word that the model reads to its last. A sentence of more than 40 words is cut into parts, and short ones
+        stand together, so that there are at most 16.
+        """
 
     def __init__(
         self,

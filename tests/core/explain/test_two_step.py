@@ -1,4 +1,4 @@
-"""Shapley values in two steps: sentences among each other, and words in their sentence alone."""
+"""Values of a long text in two steps: whole sentences, and their words."""
 
 import itertools
 import math
@@ -7,18 +7,43 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from sentiment.explain.methods.erasure import Answers, Enough, Floats, Masks, run, shapley
+from sentiment.explain.methods.erasure import Answers, Enough, Floats, Masks, run
 from sentiment.explain.methods.target import Target
-from sentiment.explain.methods.two_step import SENTENCE_WORDS_MAX, TwoStepValues, cut, tokens_run, two_step_shapley
+from sentiment.explain.methods.two_step import (
+    PAIRS_MIN,
+    SENTENCE_WORDS_MAX,
+    SENTENCE_WORDS_MIN,
+    SENTENCES_MAX,
+    SentenceValues,
+    parted,
+    sentence_shapley,
+    sentences_alone,
+    shared,
+    tokens_alone,
+    tokens_run,
+    words_alone,
+)
 
 Value = Callable[[Masks], float]
 SMALL = (range(3), range(3, 4), range(4, 8))
-LARGE = tuple(range(start, start + 7) for start in range(0, 49, 7))
+LARGE = tuple(range(start, start + 7) for start in range(0, 70, 7))
 
 
 def arbitrary(seed: int) -> Value:
     """Every set of words has a value of its own: all words interact."""
     return lambda kept: float(np.random.default_rng([seed, *np.flatnonzero(kept).tolist()]).normal())
+
+
+def of_sentences(seed: int, noise: float = 0.0, sentences: Sequence[range] = LARGE) -> Value:
+    """What the sentences say adds up, but for pairs of them, which share what they say."""
+    rng = np.random.default_rng(seed)
+    weights, pairs = rng.normal(size=len(sentences)), noise * rng.normal(size=(len(sentences), len(sentences)))
+
+    def value(kept: Masks) -> float:
+        whole = np.array([kept[list(sentence)].all() for sentence in sentences], float)
+        return float(whole @ weights + whole @ pairs @ whole)
+
+    return value
 
 
 def driven(value: Value, batches_max: float = math.inf) -> Callable[[Masks], Floats]:
@@ -33,8 +58,8 @@ def driven(value: Value, batches_max: float = math.inf) -> Callable[[Masks], Flo
     return logits
 
 
-def found(sentences: Sequence[range], value: Value, samples: int = 2, seed: int = 0, batches_max: float = math.inf) -> TwoStepValues:
-    steps = two_step_shapley(sentences, Target(1), samples, np.random.default_rng(seed), Answers())
+def found(sentences: Sequence[range], value: Value, rows: int = 24, seed: int = 0, batches_max: float = math.inf) -> SentenceValues:
+    steps = sentence_shapley(sentences, Target(1), rows, np.random.default_rng(seed), Answers())
     return run(steps, driven(value, batches_max))
 
 
@@ -51,134 +76,129 @@ def shapley_by_orders(players: Sequence[Sequence[int]], n: int, value: Value) ->
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_values_of_few_short_sentences_are_those_of_the_definition(seed: int) -> None:
+def test_values_of_few_sentences_are_those_of_the_definition(seed: int) -> None:
     value = arbitrary(seed)
 
     values = found(SMALL, value)
 
-    among = shapley_by_orders(SMALL, 8, value)
-    for sentence, share in zip(SMALL, among, strict=True):
-        alone = shapley_by_orders([(word,) for word in sentence], 8, value)
-        surplus = (share - sum(alone)) / len(sentence)
-        assert values.values[list(sentence)] == pytest.approx([one + surplus for one in alone], abs=1e-12)
-    assert (values.standard_errors.tolist(), values.permutations, values.valued) == ([0.0] * 8, 0, 3)
+    assert values.values == pytest.approx(shapley_by_orders(SMALL, 8, value), abs=1e-12)
+    assert (values.standard_errors.tolist(), values.rows) == ([0.0] * 3, 0)
 
 
-@pytest.mark.parametrize("samples", [1, 2, 6])
-@pytest.mark.parametrize("sentences", [SMALL, LARGE, LARGE[:1], (range(9), range(9, 10))])
-def test_values_sum_to_the_whole_text_minus_the_empty_text(sentences: Sequence[range], samples: int) -> None:
-    n, value = sentences[-1].stop, arbitrary(seed=samples)
+@pytest.mark.parametrize("rows", [12, 24, 60])
+@pytest.mark.parametrize("seed", range(3))
+def test_values_sum_to_the_whole_text_minus_the_empty_text(rows: int, seed: int) -> None:
+    value = arbitrary(seed)
 
-    values = found(sentences, value, samples)
+    values = found(LARGE, value, rows)
 
-    assert values.values.sum() == pytest.approx(value(np.ones(n, np.bool_)) - value(np.zeros(n, np.bool_)), abs=1e-9)
-
-
-def test_a_single_sentence_gets_shapley_values() -> None:
-    value = arbitrary(seed=4)
-
-    values = found([range(9)], value, samples=6, seed=3)
-
-    same = run(shapley(9, Target(1), 6, np.random.default_rng(3), Answers().ask), driven(value))
-    assert values.values == pytest.approx(same.values, abs=1e-12)
-    assert values.standard_errors == pytest.approx(same.standard_errors)
-    assert (values.permutations, values.valued) == (same.permutations, 1)
+    assert values.values.sum() == pytest.approx(value(np.ones(70, np.bool_)) - value(np.zeros(70, np.bool_)), abs=1e-9)
+    assert values.rows == rows
+    assert len(set(values.standard_errors)) == 1
+    assert values.standard_errors[0] > 0
 
 
-def test_a_text_of_one_word_gets_its_whole_effect() -> None:
-    value = arbitrary(seed=5)
+def test_what_only_adds_up_is_found_as_it_is() -> None:
+    value = of_sentences(1)
+    expected = [value(np.isin(np.arange(70), sentence)) for sentence in LARGE]
 
-    values = found([range(1)], value)
+    values = found(LARGE, value, 40)
 
-    assert values.values == pytest.approx([value(np.array([True])) - value(np.array([False]))])
-
-
-def test_words_that_only_add_up_get_their_weights() -> None:
-    weights = np.random.default_rng(6).normal(size=LARGE[-1].stop)
-    weights[::3] = 0.0
-
-    values = found(LARGE, lambda kept: float(kept @ weights))
-
-    # Words that do nothing get 0.
-    assert values.values == pytest.approx(weights, abs=1e-9)
+    assert values.values == pytest.approx(expected, abs=0.01)
+    assert (values.standard_errors < 0.1).all()
 
 
-def test_words_of_a_sentence_that_do_the_same_get_the_same() -> None:
-    def value(kept: Masks) -> float:
-        in_pairs = float(kept[:7].sum() ** 2 + 3 * kept[7:].sum())
-        return in_pairs * (1 + float(kept[20]))
+def by_sets(count: int, value: Callable[[tuple[int, ...]], float]) -> list[float]:
+    """The definition again, by sets."""
+    known = {one: value(one) for size in range(count + 1) for one in itertools.combinations(range(count), size)}
 
-    values = found(LARGE, value)
+    def adds(one: int, others: tuple[int, ...]) -> float:
+        return (known[tuple(sorted((*others, one)))] - known[others]) / math.comb(count - 1, len(others)) / count
 
-    # An order and its reverse are exact where words interact in pairs.
-    assert values.values[:7] == pytest.approx([values.values[0]] * 7)
-    assert values.values[7:14] == pytest.approx([values.values[7]] * 7)
-    assert abs(values.values[0] - values.values[7]) > 1
+    return [sum(adds(one, others) for others in known if one not in others) for one in range(count)]
 
 
-def test_no_word_runs_with_another_part_of_its_text_than_whole_sentences() -> None:
+def test_errors_are_about_those_that_are_stated() -> None:
+    """Of sentences whose effect ends: what more of them say changes the answer less."""
+    sentences, beyond = LARGE[:9], []
+    for seed in range(30):
+        weights = np.random.default_rng(seed).normal(size=9)
+        expected = by_sets(9, lambda kept: float(4 * np.tanh(weights[[*kept]].sum())))  # noqa: B023 - called at once
+
+        def value(kept: Masks, weights: Floats = weights) -> float:
+            return float(4 * np.tanh(sum(weights[place] for place, words in enumerate(sentences) if kept[words.start])))
+
+        values = found(sentences, value, 32, seed)
+
+        beyond += (np.abs(values.values - expected) > 2 * values.standard_errors).tolist()
+    assert np.mean(beyond) < 0.12
+
+
+def test_the_first_estimate_orders_sentences_by_what_they_say_alone() -> None:
+    value = of_sentences(3, 0.2)
+
+    first = run(sentences_alone(LARGE, Target(1), Answers()), driven(value))
+
+    alone = [value(np.isin(np.arange(70), sentence)) for sentence in LARGE]
+    assert np.argsort(first.values).tolist() == np.argsort(alone).tolist()
+    assert first.values.sum() == pytest.approx(value(np.ones(70, np.bool_)))
+    assert (first.rows, set(first.standard_errors)) == (0, {math.inf})
+
+
+def test_whole_sentences_are_run_and_no_set_of_them_twice() -> None:
     asked: list[Masks] = []
 
     def value(kept: Masks) -> float:
         asked.append(kept.copy())
         return arbitrary(7)(kept)
 
-    found(LARGE, value, samples=2)
+    found(LARGE, value, 24)
 
-    for kept in asked:
-        some = [sentence for sentence in LARGE if kept[list(sentence)].any()]
-        parts = [sentence for sentence in some if not kept[list(sentence)].all()]
-        assert not parts or some == parts
+    assert all(kept[list(sentence)].all() or not kept[list(sentence)].any() for kept in asked for sentence in LARGE)
     assert len({kept.tobytes() for kept in asked}) == len(asked)
-    assert sum(int(kept.sum()) for kept in asked) <= tokens_run([(7, 7)] * 7, 2)
+    lengths = [(7, 7)] * 10
+    assert sum(int(kept.sum()) for kept in asked) == tokens_run(lengths, 24) + 70
+    assert tokens_alone(lengths) == 70
 
 
-def test_standard_errors_are_unknown_after_one_pair_of_orders() -> None:
-    value = arbitrary(seed=8)
-
-    one, two = found(LARGE, value, samples=2), found(LARGE, value, samples=4)
-
-    assert one.standard_errors.tolist() == [math.inf] * 49
-    assert (two.standard_errors > 0).all()
-    assert np.isfinite(two.standard_errors).all()
-    assert (one.permutations, two.permutations) == (2, 4)
+def test_rows_that_ran_before_time_ended_are_used() -> None:
+    # A batch for the sentences alone, and one for each pair of rows.
+    assert found(LARGE, arbitrary(9), 24, batches_max=1 + PAIRS_MIN).rows == 2 * PAIRS_MIN
+    for batches in range(1 + PAIRS_MIN):
+        with pytest.raises(Enough):
+            found(LARGE, arbitrary(9), 24, batches_max=batches)
 
 
-def test_words_of_the_sentences_with_the_largest_values_come_first_if_time_ends() -> None:
-    weights = np.repeat([1.0, -5.0, 3.0, 0.5, -2.0, 4.0, 0.1], 7) + np.linspace(0, 0.5, 49)
+def test_a_sentences_value_is_shared_in_proportion_to_the_weights_of_its_words() -> None:
+    weights = np.array([1.0, 0.0, 3.0, 5.0, 1.0, 1.0, 2.0, 0.0])
 
-    def value(kept: Masks) -> float:
-        return float(kept @ weights)
+    words, own = shared(SMALL, np.array([2.0, -1.0, -2.0]), weights)
+    nothing, none = shared(SMALL, np.array([3.0, 1.0, 0.0]), np.zeros(8))
 
-    # A batch for the sentences, and one for the words of each.
-    values = found(LARGE, value, batches_max=3)
-
-    assert values.valued == 2
-    for sentence, valued in zip(LARGE, (False, True, False, False, False, True, False), strict=True):
-        own = values.values[list(sentence)]
-        assert own.sum() == pytest.approx(weights[list(sentence)].sum())
-        assert own == pytest.approx(weights[list(sentence)] if valued else [own[0]] * 7)
+    assert words == pytest.approx([0.5, 0, 1.5, -1, -0.5, -0.5, -0.5, -0.5])
+    assert own == [True, False, False]
+    assert nothing == pytest.approx([1, 1, 1, 1, 0, 0, 0, 0])
+    assert none == [False] * 3
 
 
-def test_words_that_share_their_sentences_value_have_unknown_standard_errors() -> None:
-    # A batch for the sentences, and one for the words of the first.
-    values = found(SMALL, arbitrary(1), batches_max=2)
+def test_without_gradients_words_weigh_what_they_add_to_their_sentence_alone() -> None:
+    weights = np.random.default_rng(6).normal(size=70)
 
-    errors = [set(values.standard_errors[list(sentence)]) for sentence in SMALL]
-    assert 1 <= values.valued < 3
-    assert sorted(errors, key=max) == [{0.0}] * values.valued + [{math.inf}] * (3 - values.valued)
+    found_weights = run(words_alone(LARGE, Target(1), np.random.default_rng(0), Answers()), driven(lambda kept: float(kept @ weights)))
 
-
-@pytest.mark.parametrize("batches", [0, 1])
-def test_without_time_for_the_words_of_one_sentence_there_is_no_result(batches: int) -> None:
-    with pytest.raises(Enough):
-        found(LARGE, arbitrary(9), batches_max=batches)
+    assert found_weights == pytest.approx(np.maximum(weights, 0), abs=1e-9)
 
 
-def test_long_sentences_are_cut_into_equal_parts() -> None:
-    longest = SENTENCE_WORDS_MAX
+def test_long_sentences_are_cut_and_short_ones_stand_together() -> None:
+    longest, shortest = SENTENCE_WORDS_MAX, SENTENCE_WORDS_MIN
 
-    parts = cut([range(2), range(2, 2 + longest), range(2 + longest, 3 + 3 * longest)])
+    cut = parted([range(shortest), range(shortest, shortest + longest), range(shortest + longest, shortest + 3 * longest + 1)])
+    joined = parted([range(2), range(2, 4), range(4, 4 + shortest), range(4 + shortest, 5 + shortest)])
+    many = parted([range(place * 20, place * 20 + 20) for place in range(40)])
 
-    assert [*itertools.chain(*parts)] == [*range(3 + 3 * longest)]
-    assert [len(part) for part in parts] == [2, longest, 27, 27, 27]
+    assert [len(part) for part in cut] == [shortest, longest, 27, 27, 27]
+    assert [len(part) for part in joined] == [shortest + 5]
+    assert len(many) == SENTENCES_MAX
+    for parts in (cut, joined, many):
+        assert [*itertools.chain(*parts)] == [*range(parts[-1].stop)]
+    assert parted([range(3)]) == [range(3)]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from sentiment.explain.engine.maps import carried, carrying
 from sentiment.explain.engine.runs import GraphRuns
 from sentiment.explain.methods.deciding import DecidingWords, compare, search
 from sentiment.explain.methods.erasure import EXACT_WORDS_MAX, Answers, Floats, first_estimate, occlusion, shapley, without
@@ -22,8 +23,17 @@ from sentiment.explain.methods.gradients import (
 from sentiment.explain.methods.registry import REGISTRY
 from sentiment.explain.methods.sentences import sentence_words
 from sentiment.explain.methods.target import Target
-from sentiment.explain.methods.two_step import cut, tokens_least, tokens_run, two_step_shapley
-from sentiment.explain.parts import Attribution, ExplanationRequest, Reason
+from sentiment.explain.methods.two_step import (
+    SentenceValues,
+    parted,
+    sentence_shapley,
+    sentences_alone,
+    shared,
+    tokens_alone,
+    tokens_run,
+    words_alone,
+)
+from sentiment.explain.parts import Attribution, ExplanationRequest, Reason, SentenceValue
 from sentiment.explain.wording import EVIDENCE_WORDS_MIN
 
 # With fewer steps the residual of integrated gradients says nothing.
@@ -51,7 +61,7 @@ class Attributions:
         target: Target,
         temperature: float,
         pad_id: int,
-        at_text: tuple[Floats, float] | None,
+        at_text: Callable[[], tuple[Floats, float] | None],
         say: Callable[[Attribution, Evidence, DecidingWords | None], Reason],
         notes: list[str],
         remarks: list[str],
@@ -64,7 +74,7 @@ class Attributions:
             target: what is explained.
             temperature: of the calibration.
             pad_id: token id of the baseline.
-            at_text: embedding_dots [tokens, 4] and the explained logit of the explain graph; None without one.
+            at_text: gives embedding_dots [tokens, 4] and the explained logit of the explain graph; None without one.
             say: says the first attribution with its evidence and the deciding words in a sentence.
             notes: receives a sentence for each part that is left out or shortened.
             remarks: receives a sentence for each doubtful result.
@@ -119,8 +129,9 @@ class Attributions:
                 yield found
 
     def _gradient_times_input(self) -> TokenValues:
-        assert self._at_text is not None
-        return gradient_times_input(self._at_text[0])
+        at_text = self._at_text()
+        assert at_text is not None
+        return gradient_times_input(at_text[0])
 
     def _integrated(self, steps_wanted: int) -> Attribution | None:
         method, left_s = "integrated_gradients", self._runs.left_s()
@@ -160,7 +171,8 @@ class Attributions:
 
     def _along_path(self, path: Path) -> TokenValues | None:
         """Integrated gradients along a path; None if time ran out."""
-        assert self._at_text is not None
+        at_text = self._at_text()
+        assert at_text is not None
         alpha = np.append(path.alpha, np.float32(0))
         dots: list[Floats] = []
         baseline = 0.0
@@ -171,7 +183,7 @@ class Attributions:
             found = self._runs.explained(["embedding_dots", "logits"], self._target, part, self._baseline)
             dots.append(found["embedding_dots"].astype(np.float64))
             baseline = float(self._target.logit(found["logits"][-1]))
-        return integrated_gradients(np.concatenate(dots)[:-1], path, self._at_text[1] - baseline)
+        return integrated_gradients(np.concatenate(dots)[:-1], path, at_text[1] - baseline)
 
     def _by_gradient(self, method: str, found: TokenValues, steps: int, steps_wanted: int) -> Attribution:
         tokens, values = self._runs.encoded.tokens, found.values
@@ -212,7 +224,7 @@ class Attributions:
         return self._runs.explained_pace.rows_in(seconds) // self._target.gradients
 
     def _gradients_s(self, count: int) -> float:
-        return self._runs.explained_pace.seconds(count * self._target.gradients)
+        return self._runs.explained_s(count * self._target.gradients)
 
     def _gradients_reason(self, count: int, left_s: float) -> str:
         return self._time_reason(f"{count * self._target.gradients} rows", self._gradients_s(count), left_s)
@@ -273,37 +285,58 @@ class Attributions:
         return counts
 
     def _two_step_shapley(self, steps_wanted: int) -> Iterator[Attribution]:
-        runs, method = self._runs, "two_step_shapley"
-        sentences = cut(sentence_words(runs.encoded, self._request.texts))
+        runs, method, n = self._runs, "two_step_shapley", self._runs.count
+        sentences = parted(sentence_words(runs.encoded, self._request.texts))
         lengths = self._lengths(sentences)
-        runs.confirm_pace(tokens_least(lengths) / len(runs.encoded.tokens))
-        left_s, evidence_s = runs.left_s(), self._evidence_s()
-        orders_wanted = 2 * ((steps_wanted + 1) // 2)
-        seconds = {orders: runs.shortened_seconds(tokens_run(lengths, orders)) for orders in range(2, orders_wanted + 1, 2)}
-        orders = max((orders for orders, needed_s in seconds.items() if runs.fits(needed_s + evidence_s)), default=2)
-        least_s = runs.shortened_seconds(tokens_least(lengths))
-        if not runs.fits(least_s):
-            self._notes.append(f"{method} was left out: {self._time_reason('2 orders', least_s, left_s)}")
-            return
-        # If there is no time for evidence as well as the least, the attribution comes without it.
-        kept_s = evidence_s if runs.fits(least_s + evidence_s) else 0.0
-        answers, whole = Answers(), np.ones((1, runs.count), np.bool_)
+        runs.confirm_pace(tokens_alone(lengths) / runs.row.tokens)
+        # What the words of a sentence do takes a gradient, or as many rows as the sentences alone for each of their words.
+        left_s, kept_s = runs.left_s(), self._evidence_s() + self._gradients_s(1)
+        answers, whole = Answers(), np.ones((1, n), np.bool_)
         answers.tell(whole, runs.answers.known(whole))
-        rng = np.random.default_rng(self._request.seed)
-        found = runs.drive_shortened(two_step_shapley(sentences, self._target, orders, rng, answers), sentences, kept_s)
-        reason = self._time_reason(f"{orders_wanted} orders", seconds[orders_wanted], left_s)
+        exact = len(sentences) <= EXACT_WORDS_MAX
+        asked = 0 if exact else 2 * ((steps_wanted + 1) // 2)
+
+        def of(values: SentenceValues, weights: Floats) -> Attribution:
+            words, own = shared(sentences, values.values, weights)
+            errors = np.repeat(values.standard_errors, [*map(len, sentences)])
+            sizes = np.repeat(np.abs(values.values), [*map(len, sentences)])
+            parts = np.divide(np.abs(words), sizes, out=np.zeros(n), where=sizes > 0)
+            each = np.where(np.isfinite(errors), np.where(np.isfinite(errors), errors, 0.0) * parts, np.inf)
+            found = self._by_erasure(method, words, each, self._shapley_residual(words, answers), values.rows, asked)
+            rows = zip(sentences, values.values.tolist(), values.standard_errors.tolist(), own, strict=True)
+            return replace(found, sentences=tuple(SentenceValue(*row) for row in rows))
+
+        alike, found = np.ones(n), runs.drive_shortened(sentences_alone(sentences, self._target, answers), sentences, 0.0)
         if found is None:
+            reason = self._time_reason("the sentences alone", runs.shortened_seconds(tokens_alone(lengths)), left_s)
             self._notes.append(f"{method} was left out: {reason}")
             return
-        if found.valued < len(sentences):
-            shared = f"valued the words of {found.valued} of {len(sentences)} sentences; other words share their sentence's value"
-            self._notes.append(f"{method} {shared}: {reason}")
-        elif 0 < found.permutations < orders_wanted:
-            self._notes.append(f"{method} sampled {found.permutations} of {orders_wanted} orders: {reason}")
-        # Exact values cover all orders; none was sampled.
-        steps_wanted = steps_wanted if found.permutations else 0
-        residual = self._shapley_residual(found.values, answers)
-        yield self._by_erasure(method, found.values, found.standard_errors, residual, found.permutations, steps_wanted)
+        if self._request.estimates:
+            yield replace(of(found, alike), left_s=runs.shortened_seconds(tokens_run(lengths, steps_wanted)) + kept_s)
+        rng = np.random.default_rng(self._request.seed)
+        better = runs.drive_shortened(sentence_shapley(sentences, self._target, steps_wanted, rng, answers), sentences, kept_s)
+        found = better or found
+        if found.rows < asked or better is None:
+            reason = self._time_reason(f"{asked} rows", runs.shortened_seconds(tokens_run(lengths, asked)), left_s)
+            self._notes.append(f"{method} ran {found.rows} of {asked} rows: {reason}")
+        elif self._request.estimates:
+            yield replace(of(found, alike), left_s=kept_s)
+        weights = self._weights(sentences, rng, answers)
+        if weights is None:
+            self._notes.append(f"{method} did not value words: they share their sentence's value; no time was left for more")
+        yield of(found, alike if weights is None else weights)
+
+    def _weights(self, sentences: Sequence[range], rng: np.random.Generator, answers: Answers) -> Floats | None:
+        """In what proportion the words [n] of a sentence share its value; None if there is no time to find out."""
+        runs = self._runs
+        if runs.layers:
+            if self._gradients_s(1) > runs.left_s() - self._evidence_s():
+                return None
+            arrays = runs.explained(["logits", *carrying(runs.layers)], self._target, np.ones(1, np.float32))
+            if int(arrays["logits"][0].argmax()) != int(answers.known(np.ones((1, runs.count), np.bool_))[0].argmax()):
+                self._remarks.append("the explanation graph gives another answer to this text; words share their sentences' values by it")
+            return word_values(carried(arrays, runs.layers), runs.encoded.tokens, runs.count)
+        return runs.drive_shortened(words_alone(sentences, self._target, rng, answers), sentences, self._evidence_s())
 
     def _lengths(self, sentences: Sequence[range]) -> list[tuple[int, int]]:
         """The words of each sentence, and the tokens of a row that has it alone."""
@@ -346,12 +379,14 @@ class Attributions:
     def _unrelated(self, method: str) -> Floats | None:
         """Word values [n] of the unrelated method, to compute the agreement.
 
-        None without an explain graph, or, with a note, without time.
+        None if the method has none, without an explain graph, or, with a note, without time.
         """
+        if not REGISTRY[method].unrelated:
+            return None
         left_out = f"the agreement of {method} with {REGISTRY[method].unrelated} was left out"
         if REGISTRY[method].unrelated == "occlusion":
             return self._occluded(left_out, self._evidence_s())
-        if self._at_text is None:
+        if not self._runs.layers:
             return None
         if self._integrated_words is None:
             runs = self._runs

@@ -23,6 +23,7 @@ from sentiment.explain.engine.request_check import check_encoded, check_graph, c
 from sentiment.explain.engine.runs import Arrays, Clock, GraphRuns, Pace, SecondsLeft, Turn, UsualPaces, at_once
 from sentiment.explain.methods.counterfactuals import flip, keep
 from sentiment.explain.methods.deciding import DecidingWords
+from sentiment.explain.methods.erasure import Floats as Values
 from sentiment.explain.methods.erasure import without
 from sentiment.explain.methods.evidence import Evidence
 from sentiment.explain.methods.geometry import locate, word_states
@@ -233,12 +234,20 @@ class _Work:
             raise InvalidInput("options.against", f"is {labels[label]!r}, the answer, which is explained; set label, or another against")
         against = None if self.request.against is None else labels.index(self.request.against)
         target = target_of(logits, label, against, self.request.label_alone)
-        arrays = self._explained(target)
-        agrees, error, at_text = True, None, None
+        arrays = self._explained(target) if self._graph_first() else {}
+        agrees, error = True, None
+        gradients: tuple[Values, float] | None = None
+
+        def at_text() -> tuple[Values, float] | None:
+            nonlocal gradients
+            if gradients is None and (found := arrays or self._explained(target)):
+                gradients = found["embedding_dots"][0].astype(np.float64), float(target.logit(found["logits"][0]))
+            return gradients
+
         if arrays:
             explained = arrays["logits"][0]
             agrees, error = int(explained.argmax()) == int(logits.argmax()), float(np.abs(explained - logits).max())
-            at_text = arrays["embedding_dots"][0].astype(np.float64), float(target.logit(explained))
+            at_text()
         texts = self.request.texts
         yield Header(
             texts,
@@ -279,6 +288,12 @@ class _Work:
             yield from self._geometry(states)
         if seen is not None:
             yield Heads(seen[0], self._effects(target), seen[1])
+
+    def _graph_first(self) -> bool:
+        """Whether the explain graph runs before the header. If not, the first values of a long text's sentences come seconds earlier."""
+        tried = self.methods if self.request.methods else self.methods[:1]
+        sentences = tried == (METHOD_OF_LONG_TEXTS,) and (self.request.attributions or self.request.counterfactuals)
+        return not sentences or bool(outputs(self.request, self.runs.layers))
 
     def _adaptive(self, full: Scored) -> Scored | None:
         """The answer of a part of the text that suffices for adaptive effort, if it tells something else than the full reading."""

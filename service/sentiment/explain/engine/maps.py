@@ -13,7 +13,7 @@ import numpy.typing as npt
 from sentiment.explain.encoding import tiles
 from sentiment.explain.engine.golden_words import hidden_states
 from sentiment.explain.engine.runs import Arrays
-from sentiment.explain.methods.attention import cls_rows, head_mean, rollout, rollout_gradient, rollout_value_norms, to_words
+from sentiment.explain.methods.attention import cls_rows, head_mean, rollout, rollout_gradient, rollout_value_norms, to_words, token_read
 from sentiment.explain.methods.heads import HeadPattern, HeadPatterns, first_order_effects, head_patterns
 from sentiment.explain.methods.neuron import neuron_view
 from sentiment.explain.methods.sentences import sentence_numbers
@@ -33,7 +33,7 @@ def outputs(request: ExplanationRequest, layers: int) -> list[str]:
         kinds = ("attention", *also.get(request.attention.aggregation, ()))
         names |= dict.fromkeys(f"{kind}.{layer}" for kind in kinds for layer in request.attention.layers or range(layers))
     if request.heads:
-        names |= dict.fromkeys(f"{kind}.{layer}" for kind in ("attention", "attention_gradient") for layer in range(layers))
+        names |= dict.fromkeys(carrying(layers))
     if request.neuron is not None:
         names |= dict.fromkeys(f"{kind}.{request.neuron.layer}" for kind in ("attention", "score", "query", "key"))
     if request.geometry:
@@ -80,6 +80,20 @@ def heads_seen(arrays: Arrays, layers: int, encoded: Encoded, texts: tuple[str, 
         for same in zip(*(one.patterns for one in found), strict=True)
     )
     return HeadPatterns(patterns, tuple(labels for one in found for labels in one.labels)), np.concatenate(slopes)
+
+
+def carried(arrays: Arrays, layers: int) -> npt.NDArray[np.float64]:
+    """What attention carries from each token in favour of the explained logit, [tokens], not negative. Removes used arrays."""
+    request = AttentionRequest(aggregation=Aggregation.ROLLOUT_GRADIENT)
+    gradients = _stacked(arrays, "attention_gradient", request, layers)
+    carried_from = rollout_gradient(_stacked(arrays, "attention", request, layers), gradients)[token_read(gradients)]
+    found: npt.NDArray[np.float64] = carried_from.astype(np.float64)
+    return found
+
+
+def carrying(layers: int) -> list[str]:
+    """The outputs of the explain graph that ``carried`` needs."""
+    return [f"{kind}.{layer}" for kind in ("attention", "attention_gradient") for layer in range(layers)]
 
 
 def map_count(request: AttentionRequest, layers: int, heads: int) -> int:

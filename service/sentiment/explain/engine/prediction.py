@@ -9,7 +9,7 @@ from sentiment.explain.methods.counterfactuals import PREFIXES, ROWS_BUDGET
 from sentiment.explain.methods.deciding import rows_most
 from sentiment.explain.methods.erasure import shapley_rows
 from sentiment.explain.methods.registry import REGISTRY
-from sentiment.explain.methods.two_step import SENTENCE_WORDS_MAX, tokens_run
+from sentiment.explain.methods.two_step import SENTENCE_WORDS_MAX, SENTENCE_WORDS_MIN, SENTENCES_MAX, tokens_alone, tokens_run
 from sentiment.explain.parts import ExplanationRequest
 from sentiment.explain.wording import EVIDENCE_WORDS_MIN
 
@@ -21,7 +21,6 @@ MAPS_BYTES_MAX = 2**22
 SPECIAL_TOKENS = 2
 # About how long a word is with the space behind it, to find the end marks in what the model reads of a text.
 WORD_CHARACTERS = 6
-SENTENCE_WORDS_MIN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,8 @@ def _rows(request: ExplanationRequest, tokens: int, heads: int, gradients: int) 
         if method == "shapley":
             served += shapley_rows(n, steps)
         elif method == "two_step_shapley":
-            served += _rows_in_two_steps(request, tokens, steps)
+            served += _rows_in_two_steps(request, tokens, steps, heads)
+            slopes += heads > 0
         elif method == "integrated_gradients":
             slopes += steps + 1
         if request.evidence:
@@ -97,10 +97,12 @@ def _rows(request: ExplanationRequest, tokens: int, heads: int, gradients: int) 
     return served + len(request.without), gradients * slopes + (2 * heads + 2) * request.heads
 
 
-def _rows_in_two_steps(request: ExplanationRequest, tokens: int, steps: int) -> float:
+def _rows_in_two_steps(request: ExplanationRequest, tokens: int, steps: int, heads: int) -> float:
     """About how many rows of the whole text ``two_step_shapley`` runs, by the end marks in what the model reads."""
     n = words_of(tokens)
     marks = sum(text[: WORD_CHARACTERS * n].count(sign) for text in request.texts for sign in ".!?")
-    sentences = max(1, min(max(marks, -(-n // SENTENCE_WORDS_MAX)), n // SENTENCE_WORDS_MIN))
+    sentences = max(1, min(max(marks, -(-n // SENTENCE_WORDS_MAX)), n // SENTENCE_WORDS_MIN, SENTENCES_MAX))
     words = -(-n // sentences)
-    return tokens_run([(words, words + SPECIAL_TOKENS)] * sentences, steps) / tokens
+    lengths = [(words, words + SPECIAL_TOKENS)] * sentences
+    # Without an explain graph each word runs with its sentence alone.
+    return (tokens_run(lengths, steps) + (0 if heads else 2 * words * tokens_alone(lengths))) / tokens

@@ -159,6 +159,11 @@ class GraphRuns:
         """Number of words of the text."""
         return len(self.encoded.words)
 
+    @property
+    def layers(self) -> int:
+        """Of the explain graph; 0 without one."""
+        return 0 if self._session is None else self._session.layers
+
     def whole(self) -> Floats:
         """The served logits of the whole text: of the labels, and of ``mixed`` if the model has it."""
         mask = np.ones((1, self.count), np.bool_)
@@ -223,6 +228,11 @@ class GraphRuns:
             return logits
 
         return self._driven(steps, value)
+
+    def explained_s(self, rows: int) -> float:
+        """Predicted seconds for rows of the explain graph: by earlier texts before the first; 0 if none has run."""
+        usual_s = self._usual.of(EXPLAINED, self.row.tokens)
+        return self.explained_pace.seconds(rows) or (rows * usual_s if usual_s < float("inf") else 0.0)
 
     def shortened_seconds(self, tokens: float) -> float:
         """Predicted seconds for rows with this many tokens in total. Short rows take less for each token than the whole text."""

@@ -97,6 +97,11 @@ def rollout_gradient(attention: Floats, gradients: Floats) -> Floats:
     return result
 
 
+def token_read(gradients: Floats) -> int:
+    """The token whose last state the classifier reads, by ``gradients`` as above: the logit depends on its row of the last layer alone."""
+    return int(np.abs(gradients[-1]).sum(axis=(0, 2)).argmax())
+
+
 def _rolled(maps: Floats) -> Floats:
     """The product over layers of ``maps`` [layers, tokens, tokens]: rows normalised, identity added, rows normalised again."""
     tokens = maps.shape[1]

@@ -53,7 +53,11 @@ def test_of_two_labels_the_logit_of_one_is_explained(label: int) -> None:
     assert target_of(np.array([1.0, 3.0]), label, None) == Target(label)
 
 
-@pytest.mark.parametrize("method", METHODS)
+# Words share their sentence's value by the gradients of what speaks for the label, which are not those of its opposite.
+LINEAR = tuple(method for method in METHODS if method != "two_step_shapley")
+
+
+@pytest.mark.parametrize("method", LINEAR)
 def test_values_against_a_label_are_the_difference_of_the_values_of_both(three: Explainer, method: str) -> None:
     asked = _text(methods=(method,), steps=8, evidence=False)
     found = values(explained(three, replace(asked, label="positive", against="negative"))[1])[method]
@@ -67,8 +71,13 @@ def test_two_labels_swapped_have_opposite_values_and_the_same_evidence(three: Ex
     one, other = (explained(three, _text(methods=METHODS, label=a, against=b))[1] for a, b in (THREE[::2], THREE[2::-2]))
 
     for method, found in values(one).items():
-        assert values(other)[method] == pytest.approx(-found, abs=1e-4)
+        if method in LINEAR:
+            assert values(other)[method] == pytest.approx(-found, abs=1e-4)
+    sentences = [found.sentences for parts in (one, other) for found in all_of(parts, Attribution) if found.sentences]
+    assert [part.value for part in sentences[1]] == pytest.approx([-part.value for part in sentences[0]], abs=1e-4)
     for first, second in zip(all_of(one, Evidence), all_of(other, Evidence), strict=True):
+        if first.method not in LINEAR:
+            continue
         assert (first.verdict, first.rank) == (second.verdict, second.rank)
         assert first.comprehensiveness == pytest.approx(second.comprehensiveness, abs=1e-5)
         assert first.empty_text_logit == pytest.approx(-second.empty_text_logit, abs=1e-5)

@@ -1,5 +1,6 @@
 """Explanations by a tiny random BERT with its real explain graph, without a time limit."""
 
+import itertools
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -98,8 +99,9 @@ def test_evidence_comes_from_the_served_graph_and_has_an_agreement(explainer: Ex
     for part in all_of(parts, Evidence):
         assert part.random_sets == 19
         assert part.verdict in Verdict
-        assert part.agreement is not None
-        assert -1 <= part.agreement <= 1
+        # Sentences are compared with nothing.
+        assert (part.agreement is None) is (part.method == "two_step_shapley")
+        assert -1 <= (part.agreement or 0) <= 1
 
 
 def test_integrated_gradients_sum_to_the_difference_to_the_baseline(explainer: Explainer) -> None:
@@ -176,7 +178,10 @@ def test_shapley_values_of_few_words_are_exact(explainer: Explainer) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "first"),
-    [(ExplanationRequest("the film was not good at all . but i liked the end"), 8), (ExplanationRequest("good film", "not the end"), 2)],
+    [
+        (ExplanationRequest("the film was not good at all and it was bad . but i liked the end and it was not bad at all"), 12),
+        (ExplanationRequest("the film was good and i liked it at the end of it all", "it was not bad at all but i liked not the end"), 13),
+    ],
     ids=["sentences", "pair"],
 )
 def test_a_sentences_words_share_what_the_text_with_and_without_it_does(
@@ -201,16 +206,42 @@ def test_a_sentences_words_share_what_the_text_with_and_without_it_does(
     assert values.residual == pytest.approx(0, abs=1e-6)
 
 
-def test_shapley_values_in_two_steps_depend_only_on_the_seed(explainer: Explainer) -> None:
+LONG = " ".join(f"the {word} film was not good at all ." for word in ("good", "bad", "end", "not", "film", "all", "it"))
+
+
+def test_values_of_sentences_depend_only_on_the_seed(explainer: Explainer) -> None:
     def found(seed: int, steps: int = 0) -> Attribution:
-        asked = ExplanationRequest("it was not good at all . " * 3, methods=("two_step_shapley",), steps=steps, seed=seed, evidence=False)
+        asked = ExplanationRequest(LONG, methods=("two_step_shapley",), steps=steps, seed=seed, evidence=False)
         return one_of(explained(explainer, asked)[1], Attribution)
 
     assert found(1).words.tolist() == found(1).words.tolist() != found(2).words.tolist()
-    assert (found(1).steps, found(1).steps_asked, found(1, 6).steps, found(1, 6).steps_asked) == (2, 2, 6, 6)
-    assert np.isinf(found(1).standard_errors).all()
-    assert (found(1, 6).standard_errors > 0).all()
-    assert np.isfinite(found(1, 6).standard_errors).all()
+    assert (found(1).steps, found(1).steps_asked, found(1, 40).steps, found(1, 40).steps_asked) == (32, 32, 40, 40)
+    assert np.isfinite(found(1).standard_errors).all()
+
+
+def test_words_share_their_sentences_value_by_what_attention_carries(explainer: Explainer) -> None:
+    header, parts, summary = explained(explainer, ExplanationRequest(LONG, methods=("two_step_shapley",), evidence=False, estimates=True))
+
+    *estimates, found = all_of(parts, Attribution)
+    assert [one.steps for one in estimates] == [0, 32]
+    assert [*itertools.chain(*(one.words for one in found.sentences))] == [*range(len(header.encoded.words))]
+    for one in found.sentences:
+        own = found.words[list(one.words)]
+        assert own.sum() == pytest.approx(one.value, abs=1e-6)
+        assert (np.ptp(own) > 1e-6) == one.words_valued == (one.value > 0)
+        assert found.standard_errors[list(one.words)] == pytest.approx(np.abs(own / one.value) * one.standard_error)
+    assert estimates[-1].sentences == tuple(replace(one, words_valued=one.words_valued) for one in estimates[-1].sentences)
+    assert [one.value for one in estimates[-1].sentences] == [one.value for one in found.sentences]
+    assert summary.explained_rows == header.target.gradients
+
+
+def test_without_an_explain_graph_words_share_by_their_sentence_alone(bundle: Path) -> None:
+    asked = ExplanationRequest(LONG, methods=("two_step_shapley",), evidence=False)
+
+    found = one_of(explained(_without_graph(bundle), asked)[1], Attribution)
+
+    assert found.residual == pytest.approx(0, abs=1e-6)
+    assert any(one.words_valued for one in found.sentences)
 
 
 def test_a_counterfactual_is_true_on_the_served_graph(explainer: Explainer) -> None:

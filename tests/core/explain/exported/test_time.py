@@ -34,6 +34,8 @@ from tests.trusted import trust
 
 LONG = " ".join(["the film was not good but i liked the end"] * 5)
 WORDS = 32  # that are read of it
+# Seven, with more words than may stand together.
+SENTENCES = " ".join(f"the {word} film was not so good at all ." for word in ("good", "bad", "end", "not", "film", "all", "it"))
 ROW_S = 0.001
 
 
@@ -176,24 +178,27 @@ def test_an_estimate_without_time_for_better_is_the_attribution(explained_in: Ex
 
 
 @pytest.mark.parametrize(
-    ("seconds", "orders", "note"),
+    ("seconds", "rows", "notes"),
     [
-        (0.008, None, "was left out: 2 orders take about 0.0"),
-        (0.017, 2, "sentences; other words share their sentence's value: 4 orders take about 0.0"),
-        (0.04, 2, "sampled 2 of 4 orders: 4 orders take about 0.0"),
-        (0.1, 4, ""),
+        # Not even for the sentences alone; for them; for some rows; for all rows; and for the gradient too.
+        (0.0015, None, ["was left out: the sentences alone take about 0.0"]),
+        (0.004, 0, ["ran 0 of 32 rows: 32 rows take about 0.0"]),
+        (0.012, 16, ["rows: 32 rows take about 0.0"]),
+        (0.1, 32, []),
     ],
 )
-def test_two_step_shapley_samples_fewer_orders_then_values_fewer_words_or_is_left_out(
-    explained_in: Explained, seconds: float, orders: int | None, note: str
+def test_two_step_shapley_runs_fewer_rows_or_is_left_out(
+    explained_in: Explained, seconds: float, rows: int | None, notes: list[str]
 ) -> None:
-    asked = ExplanationRequest("the film was not good at all . " * 4, methods=("two_step_shapley",), evidence=False, steps=4)
+    asked = ExplanationRequest(SENTENCES, methods=("two_step_shapley",), evidence=False)
     parts, summary = explained_in(asked, seconds)
 
     found = all_of(parts, Attribution)
-    assert [(one.steps, one.steps_asked) for one in found] == ([] if orders is None else [(orders, 4)])
+    assert [one.steps_asked for one in found] == ([] if rows is None else [32])
+    assert all(one.steps == rows or 0 < one.steps < 32 == 2 * (rows or 0) for one in found)
     assert all(one.residual == pytest.approx(0, abs=1e-6) for one in found)
-    assert [note in one for one in summary.notes] == [True] * bool(note)
+    assert [note in one for note, one in zip(notes, summary.notes, strict=False)] == [True] * len(notes)
+    assert summary.complete is not bool(notes)
 
 
 @pytest.mark.parametrize(
