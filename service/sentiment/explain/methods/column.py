@@ -1,0 +1,329 @@
+"""What a column of explained texts says together: how many have which label, and which words and phrases speak for each. Pure.
+
+The definition, which the viewer shares:
+
+- A row is a text. Words are compared with case folded; those of punctuation alone are left out.
+- A value within two standard errors of zero counts as 0. The value of a word in a row is the sum of what it has there.
+- An explanation sets its label against another. A value v counts as v for the first, and as -v for the other. So the values for a label
+  are of the rows that explain it, or set another label against it.
+- A phrase is 2 to 4 words in a row of one sentence, without punctuation between. It is considered if in at least ROWS_MIN rows its first
+  and its last word speak for the same label. Then it counts in every row that has it, with the sum of its words.
+- Rows whose evidence is NOT_FAITHFUL or FLAT, and all but the first of rows with the same text, count as answers and not for words.
+- A word is listed for a label if its mean over at least ROWS_MIN rows is above 0 beyond chance: by Student's t over rows, and by Benjamini
+  and Hochberg's rule among all words, or all phrases, that are tested for the label, so that on average at most 5 % of a list are there by
+  chance. The intervals of what is listed are widened for that choice (``discoveries``). Three equal values say nothing of others, and are
+  not listed. The list is ordered by the sums. Of phrases of which one is within the other, that with the larger sum is listed.
+
+Cases in JSON, for others who compute the same: tests/core/explain/column_cases.json.
+"""
+
+import heapq
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from unicodedata import category
+
+from sentiment.explain.methods.intervals import chance, discoveries, quantile
+from sentiment.explain.methods.phrases import ERRORS
+from sentiment.observability.agreement import wilson
+
+ROWS_MIN = 3
+PHRASE_WORDS_MAX = 4
+# Of a list, on average, by chance; and of the intervals in it, that miss.
+SHARE = 0.05
+EXAMPLES_MAX = 3
+# The largest groups; the rows of all others are one.
+GROUPS_MAX = 20
+# Further words and phrases, texts and groups are not told apart, so that memory is bounded: some 100 bytes for each.
+TERMS_MAX, TEXTS_MAX, GROUPS_SEEN_MAX = 2**20, 2**20, 2**16
+# As the explanation's verdicts. Such values are not to be relied on.
+NOT_COUNTED = ("NOT_FAITHFUL", "FLAT")
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A row with its answer and the values of its words.
+
+    ``towards``: the label that values above 0 speak for; ``against``: that of those below 0, None if it is no single one. ``words``,
+    ``values``, ``errors`` (standard errors, infinite where unknown) and ``sentences`` (numbers) are of one length.
+    """
+
+    text: str
+    label: str
+    abstain: bool
+    towards: str
+    against: str | None
+    verdict: str
+    words: Sequence[str]
+    values: Sequence[float]
+    errors: Sequence[float]
+    sentences: Sequence[int]
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unexplained:
+    """A row that has no explanation."""
+
+    group: str = ""
+
+
+Row = Explained | Unexplained
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many of the answered rows have a label, and their share with Wilson's 95 % interval."""
+
+    label: str
+    rows: int
+    share: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A word or a phrase that speaks for a label, in logits: over the rows that have it the sum, and the mean with its interval.
+
+    ``examples``: the numbers of the rows, from 1, in which it says most.
+    """
+
+    text: str
+    rows: int
+    total: float
+    mean: float
+    low: float
+    high: float
+    examples: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """What speaks for a label. ``rows``: that have values for it. ``words_tested``, ``phrases_tested``: how many the lists are of."""
+
+    label: str
+    rows: int
+    words: tuple[Term, ...]
+    words_tested: int
+    phrases: tuple[Term, ...]
+    phrases_tested: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The file, or a group of its rows.
+
+    ``answered`` and ``failed`` rows are all. Of the answered ones ``undecided`` have an answer that abstains. These have no say in
+    ``reasons``: ``not_faithful`` and ``flat`` by their evidence, and ``repeated``, whose text an earlier row has.
+    """
+
+    name: str
+    answered: int
+    failed: int
+    undecided: int
+    not_faithful: int
+    flat: int
+    repeated: int
+    shares: tuple[Share, ...]
+    reasons: tuple[Reasons, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The whole file and the groups of its rows, the largest first. ``lumped``: how many further groups are one, which has no name.
+
+    ``limited``: there were more words, phrases or texts than are told apart.
+    """
+
+    whole: Part
+    groups: tuple[Part, ...]
+    lumped: int
+    limited: bool
+
+
+def column(rows: Callable[[], Iterable[Row]], labels: Sequence[str], *, grouped: bool = False) -> Column:
+    """Sum up the rows.
+
+    Args:
+        rows: gives all rows in order; it is called twice.
+        labels: of the model, in the order in which they are to be shown. Others that the rows name follow.
+        grouped: whether to sum up the rows of each ``Row.group`` too.
+    """
+    candidates, sizes, limited = _candidates(rows())
+    groups = {name: _Sums() for name, _ in sizes.most_common(GROUPS_MAX)} if grouped else {}
+    whole, others, texts = _Sums(), _Sums(), _Texts()
+    for number, row in enumerate(rows(), 1):
+        standing = texts.standing(row)
+        terms = _terms(row, candidates) if isinstance(row, Explained) and standing is _COUNTED else {}
+        for sums in (whole, groups.get(row.group, others)):
+            sums.add(number, row, standing, terms)
+    found = [sums.part(name, labels) for name, sums in groups.items()]
+    lumped = len(sizes) - len(groups) if grouped else 0
+    return Column(whole.part("", labels), (*found, *([others.part("", labels)] if lumped else [])), lumped, limited)
+
+
+# How a row stands to the words: the field of Part that counts it, if it has no say.
+_COUNTED, _FAILED, _REPEATED = "", "failed", "repeated"
+
+
+class _Texts:
+    """The texts so far, by their hashes."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self.full = False
+
+    def standing(self, row: Row) -> str:
+        """How a row stands to the words. Each row once, in order."""
+        if isinstance(row, Unexplained):
+            return _FAILED
+        if row.verdict in NOT_COUNTED:
+            return row.verdict.lower()
+        found = hash(" ".join(row.text.split()).casefold())
+        if found in self._seen:
+            return _REPEATED
+        self.full = self.full or len(self._seen) >= TEXTS_MAX
+        if not self.full:
+            self._seen.add(found)
+        return _COUNTED
+
+
+def _candidates(rows: Iterable[Row]) -> tuple[frozenset[str], Counter[str], bool]:
+    """The words and phrases that enough rows have, the number of rows of each group, and whether a limit was reached."""
+    found: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    texts, full = _Texts(), False
+    for row in rows:
+        if row.group in sizes or len(sizes) < GROUPS_SEEN_MAX:
+            sizes[row.group] += 1
+        if texts.standing(row) is _COUNTED and isinstance(row, Explained):
+            values = _clear(row)
+            terms = {term for term, first, last in _spans(row) if first == last or values[first] * values[last] > 0}
+            full = full or len(found) + len(terms) > TERMS_MAX
+            found.update(terms & found.keys() if full else terms)
+    return frozenset(term for term, count in found.items() if count >= ROWS_MIN), sizes, full or texts.full
+
+
+def _terms(row: Explained, candidates: frozenset[str]) -> dict[str, float]:
+    """The values of the candidates that a row has."""
+    found: dict[str, float] = defaultdict(float)
+    values = _clear(row)
+    for term, first, last in _spans(row):
+        if term in candidates:
+            found[term] += sum(values[first : last + 1])
+    return found
+
+
+def _clear(row: Explained) -> list[float]:
+    return [value if abs(value) > ERRORS * error else 0.0 for value, error in zip(row.values, row.errors, strict=True)]
+
+
+def _spans(row: Explained) -> Iterator[tuple[str, int, int]]:
+    """The words and phrases of a row, each with the places of its first and its last word."""
+    folded = [word.casefold() for word in row.words]
+    marks = [all(category(sign)[0] == "P" for sign in word) for word in folded]
+    for first in range(len(folded)):
+        for last in range(first, min(first + PHRASE_WORDS_MAX, len(folded))):
+            if marks[last] or row.sentences[last] != row.sentences[first]:
+                break
+            yield " ".join(folded[first : last + 1]), first, last
+
+
+@dataclass(slots=True)
+class _Sum:
+    """The values of a word or a phrase for a label. ``most``: the largest and their rows, a heap."""
+
+    rows: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+    most: list[tuple[float, int]] = field(default_factory=list)
+
+    def add(self, number: int, value: float) -> None:
+        self.rows += 1
+        self.total += value
+        self.squares += value * value
+        # Of equal values the first row.
+        (heapq.heappush if len(self.most) < EXAMPLES_MAX else heapq.heappushpop)(self.most, (value, -number))
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.rows
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean; 0 if all values are equal."""
+        spread = self.squares - self.total * self.mean
+        return math.sqrt(spread / (self.rows - 1) / self.rows) if spread > 1e-9 * self.squares else 0.0
+
+    @property
+    def chance(self) -> float:
+        return chance(self.mean / self.error, self.rows - 1) if self.error else 1.0
+
+    def term(self, text: str, outside: float) -> Term:
+        half = self.error * quantile(outside, self.rows - 1)
+        examples = tuple(-number for value, number in sorted(self.most, reverse=True) if value > 0)
+        return Term(text, self.rows, self.total, self.mean, self.mean - half, self.mean + half, examples)
+
+
+class _Sums:
+    """Sums up the rows of a part."""
+
+    def __init__(self) -> None:
+        self._standing: Counter[str] = Counter()
+        self._labels: Counter[str] = Counter()
+        self._undecided = 0
+        self._rows: Counter[str] = Counter()
+        self._terms: dict[str, dict[str, _Sum]] = defaultdict(lambda: defaultdict(_Sum))
+
+    def add(self, number: int, row: Row, standing: str, terms: Mapping[str, float]) -> None:
+        """Add a row. ``number``: from 1. ``terms``: the values of its words and phrases."""
+        self._standing[standing] += 1
+        if isinstance(row, Unexplained):
+            return
+        self._labels[row.label] += 1
+        self._undecided += row.abstain
+        if standing is not _COUNTED:
+            return
+        for label, sign in ((row.towards, 1), (row.against, -1)):
+            if label is not None:
+                self._rows[label] += 1
+                for term, value in terms.items():
+                    self._terms[label][term].add(number, sign * value)
+
+    def part(self, name: str, labels: Sequence[str]) -> Part:
+        """What they are together."""
+        labels = list(dict.fromkeys([*labels, *self._labels, *self._rows]))
+        answered = self._labels.total()
+        shares = [
+            Share(label, rows, rows / answered, *wilson(rows, answered)) if answered else Share(label, 0, 0.0, 0.0, 1.0)
+            for label in labels
+            for rows in (self._labels[label],)
+        ]
+        counts = {name: self._standing[name] for name in (_FAILED, "not_faithful", "flat", _REPEATED)}
+        reasons = [self._reasons(label) for label in labels]
+        return Part(name, answered, undecided=self._undecided, **counts, shares=tuple(shares), reasons=tuple(reasons))
+
+    def _reasons(self, label: str) -> Reasons:
+        tested = {term: found for term, found in self._terms[label].items() if found.rows >= ROWS_MIN}
+        words, phrases = ({term: found for term, found in tested.items() if (" " in term) == several} for several in (False, True))
+        return Reasons(label, self._rows[label], _listed(words), len(words), tuple(_apart(_listed(phrases))), len(phrases))
+
+
+def _listed(tested: Mapping[str, _Sum]) -> tuple[Term, ...]:
+    """What speaks for the label beyond chance, the largest sums first."""
+    taken = discoveries([found.chance for found in tested.values()], SHARE)
+    outside = SHARE * taken / max(1, len(tested))
+    listed = [found.term(term, outside) for term, found in tested.items() if found.total > 0 and found.chance <= outside]
+    return tuple(sorted(listed, key=lambda term: (-term.total, term.text)))
+
+
+def _apart(phrases: Iterable[Term]) -> Iterator[Term]:
+    """Without those that are within one that comes before, or around it."""
+    taken: list[str] = []
+    for phrase in phrases:
+        padded = f" {phrase.text} "
+        if not any(padded in other or other in padded for other in taken):
+            taken.append(padded)
+            yield phrase
