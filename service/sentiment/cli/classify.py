@@ -94,7 +94,9 @@ def classify(job: argparse.Namespace) -> int:
         return failed.count
 
 
-def _answers(rows: Iterator[Asked], source: InputRows, answerer: "Client | Local", job: argparse.Namespace) -> Iterator[tuple[Asked, Result]]:
+def _answers(
+    rows: Iterator[Asked], source: InputRows, answerer: "Client | Local", job: argparse.Namespace
+) -> Iterator[tuple[Asked, Result]]:
     """The rows with their results, in order. A text is sent without waiting for others that are not there yet.
 
     Raises:

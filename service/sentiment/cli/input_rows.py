@@ -38,9 +38,7 @@ class InputRows(Iterator[Row]):
         self.name = self._table.name
         self.text = self._table.key(job.reading.column)
         if isinstance(job.targets, str):
-            self.targets = self._table.key(job.targets, "--targets-column")
-            if self.targets == self.text:
-                raise BadSettings(f"--targets-column {job.targets}: is the column of the texts; choose another one")
+            self.targets = self.key(job.targets, "--targets-column")
         if job.pair:
             self.pair = self._table.key(job.pair, "--pair")
         elif self.text != PAIR and self._table.has(PAIR):
@@ -59,6 +57,19 @@ class InputRows(Iterator[Row]):
         except BadFile as error:
             self._broken = error
             raise StopIteration from None
+
+    def key(self, column: str, option: str) -> str:
+        """The name of another column, as ``Table.key``.
+
+        Raises:
+            BadSettings: it is the column of the texts.
+            BadFile: there is no such column.
+        """
+        assert self._table, "the texts of the command line have no columns"
+        found = self._table.key(column, option)
+        if found in (self.text, self.pair):
+            raise BadSettings(f"{option} {column}: is the column of the texts; choose another one")
+        return found
 
     @property
     def columns(self) -> Sequence[str]:

@@ -19,6 +19,7 @@ class Failed:
     first: str = ""
 
     def add(self, answer: Mapping[str, Any]) -> None:  # Any: JSON
+        """Count a row, the object that ``answer_of`` gives."""
         error = answer["error"]
         self.first = self.first or f"{error['code']}: {error['message']}"
         self.count += 1

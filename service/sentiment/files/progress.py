@@ -53,7 +53,7 @@ class Progress:
 
 
 class TextProgress(Progress):
-    """Counts texts. ``before``: texts that an earlier run has processed. ``count``: of all; None: unknown, so that no time left is shown."""
+    """Counts texts. ``before``: texts that an earlier run has processed. ``count``: of all; None: unknown, and no time left is shown."""
 
     def __init__(self, before: int = 0, shown: bool = True, count: int | None = None) -> None:
         super().__init__(self._of_texts, shown)

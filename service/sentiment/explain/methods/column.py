@@ -9,10 +9,11 @@ The definition, which the viewer shares:
 - A phrase is 2 to 4 words in a row of one sentence, without punctuation between. It is considered if in at least ROWS_MIN rows its first
   and its last word speak for the same label. Then it counts in every row that has it, with the sum of its words.
 - Rows whose evidence is NOT_FAITHFUL or FLAT, and all but the first of rows with the same text, count as answers and not for words.
-- A word is listed for a label if its mean over at least ROWS_MIN rows is above 0 beyond chance: by Student's t over rows, and by Benjamini
-  and Hochberg's rule among all words, or all phrases, that are tested for the label, so that on average at most 5 % of a list are there by
-  chance. The intervals of what is listed are widened for that choice (``discoveries``). Three equal values say nothing of others, and are
-  not listed. The list is ordered by the sums. Of phrases of which one is within the other, that with the larger sum is listed.
+- For a label the LISTED_MAX words, and phrases, with the largest sums above 0 are listed, of those that at least ROWS_MIN rows have. Of
+  phrases of which one is within the other, that with the larger sum is.
+- The sum is a fact of these rows. The mean has an interval for rows like these, by Student's t over the rows that have the word. As the
+  largest of many are chosen, it is widened: n that are chosen of m have intervals of 1 - 0.05 n / m, so that on average 5 % of the
+  intervals in a list miss (false coverage rate; Benjamini and Yekutieli 2005). Equal values in all rows give none.
 
 Cases in JSON, for others who compute the same: tests/core/explain/column_cases.json.
 """
@@ -24,15 +25,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from unicodedata import category
 
-from sentiment.explain.methods.intervals import chance, discoveries, quantile
 from sentiment.explain.methods.phrases import ERRORS
+from sentiment.explain.methods.student import quantile
 from sentiment.observability.agreement import wilson
 
 ROWS_MIN = 3
 PHRASE_WORDS_MAX = 4
-# Of a list, on average, by chance; and of the intervals in it, that miss.
-SHARE = 0.05
-EXAMPLES_MAX = 3
+# Of the intervals in a list, on average, that miss.
+MISSED = 0.05
+LISTED_MAX, EXAMPLES_MAX = 10, 3
 # The largest groups; the rows of all others are one.
 GROUPS_MAX = 20
 # Further words and phrases, texts and groups are not told apart, so that memory is bounded: some 100 bytes for each.
@@ -87,28 +88,28 @@ class Share:
 class Term:
     """A word or a phrase that speaks for a label, in logits: over the rows that have it the sum, and the mean with its interval.
 
-    ``examples``: the numbers of the rows, from 1, in which it says most.
+    ``low`` and ``high`` are None if the values are all equal. ``examples``: the numbers of the rows, from 1, in which it says most.
     """
 
     text: str
     rows: int
     total: float
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     examples: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """What speaks for a label. ``rows``: that have values for it. ``words_tested``, ``phrases_tested``: how many the lists are of."""
+    """What speaks for a label. ``rows``: that have values for it. ``words_of``, ``phrases_of``: how many the lists are chosen from."""
 
     label: str
     rows: int
     words: tuple[Term, ...]
-    words_tested: int
+    words_of: int
     phrases: tuple[Term, ...]
-    phrases_tested: int
+    phrases_of: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,14 +258,11 @@ class _Sum:
         spread = self.squares - self.total * self.mean
         return math.sqrt(spread / (self.rows - 1) / self.rows) if spread > 1e-9 * self.squares else 0.0
 
-    @property
-    def chance(self) -> float:
-        return chance(self.mean / self.error, self.rows - 1) if self.error else 1.0
-
     def term(self, text: str, outside: float) -> Term:
         half = self.error * quantile(outside, self.rows - 1)
+        low, high = (self.mean - half, self.mean + half) if half else (None, None)
         examples = tuple(-number for value, number in sorted(self.most, reverse=True) if value > 0)
-        return Term(text, self.rows, self.total, self.mean, self.mean - half, self.mean + half, examples)
+        return Term(text, self.rows, self.total, self.mean, low, high, examples)
 
 
 class _Sums:
@@ -306,24 +304,17 @@ class _Sums:
         return Part(name, answered, undecided=self._undecided, **counts, shares=tuple(shares), reasons=tuple(reasons))
 
     def _reasons(self, label: str) -> Reasons:
-        tested = {term: found for term, found in self._terms[label].items() if found.rows >= ROWS_MIN}
-        words, phrases = ({term: found for term, found in tested.items() if (" " in term) == several} for several in (False, True))
-        return Reasons(label, self._rows[label], _listed(words), len(words), tuple(_apart(_listed(phrases))), len(phrases))
+        enough = {term: found for term, found in self._terms[label].items() if found.rows >= ROWS_MIN}
+        words, phrases = ({term: found for term, found in enough.items() if (" " in term) == several} for several in (False, True))
+        return Reasons(label, self._rows[label], _listed(words), len(words), _listed(phrases), len(phrases))
 
 
-def _listed(tested: Mapping[str, _Sum]) -> tuple[Term, ...]:
-    """What speaks for the label beyond chance, the largest sums first."""
-    taken = discoveries([found.chance for found in tested.values()], SHARE)
-    outside = SHARE * taken / max(1, len(tested))
-    listed = [found.term(term, outside) for term, found in tested.items() if found.total > 0 and found.chance <= outside]
-    return tuple(sorted(listed, key=lambda term: (-term.total, term.text)))
-
-
-def _apart(phrases: Iterable[Term]) -> Iterator[Term]:
-    """Without those that are within one that comes before, or around it."""
-    taken: list[str] = []
-    for phrase in phrases:
-        padded = f" {phrase.text} "
-        if not any(padded in other or other in padded for other in taken):
-            taken.append(padded)
-            yield phrase
+def _listed(terms: Mapping[str, _Sum]) -> tuple[Term, ...]:
+    """Those with the largest sums above 0, and none within another."""
+    chosen: list[str] = []
+    for term in sorted(terms, key=lambda one: (-terms[one].total, one)):
+        if terms[term].total <= 0 or len(chosen) == LISTED_MAX:
+            break
+        if not any(f" {term} " in f" {other} " or f" {other} " in f" {term} " for other in chosen):
+            chosen.append(term)
+    return tuple(terms[term].term(term, MISSED * len(chosen) / len(terms)) for term in chosen)

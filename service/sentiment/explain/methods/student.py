@@ -1,7 +1,6 @@
-"""Intervals of the means of many things at once. Pure; no library is needed, so that a browser can compute the same."""
+"""Student's t. Pure; no library is needed, so that a browser can compute the same."""
 
 import math
-from collections.abc import Sequence
 
 # Of the continued fraction: it converges in far fewer terms for the degrees of freedom that a file has.
 _TERMS_MAX, _PRECISE, _TINY = 300, 1e-12, 1e-300
@@ -22,16 +21,6 @@ def quantile(outside: float, freedom: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if chance(middle, freedom) > outside else (low, middle)
     return high
-
-
-def discoveries(chances: Sequence[float], share: float) -> int:
-    """How many of the smallest chances to take so that on average at most this share of those taken is taken by chance.
-
-    Benjamini and Hochberg (1995). Intervals of the n that are taken of m, at the level 1 - ``share`` * n / m, miss in this share of cases
-    on average (false coverage rate; Benjamini and Yekutieli 2005), and none of them holds 0.
-    """
-    places = enumerate(sorted(chances), 1)
-    return max((place for place, one in places if one <= share * place / len(chances)), default=0)
 
 
 def _beta(x: float, a: float, b: float) -> float:
