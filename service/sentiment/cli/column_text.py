@@ -10,7 +10,7 @@ from sentiment.files.visible import columns, fitted, visible
 
 WIDTH_MIN, WIDTH_MAX = 64, 120
 # Words, and phrases, of a label that have an example; and words and phrases of a label in a group.
-EXAMPLES_SHOWN, GROUP_TERMS_SHOWN = 3, 6
+EXAMPLES_SHOWN, GROUP_TERMS_SHOWN = 3, 5
 _NAME_MAX, _TERM = 16, 20
 
 Hues = Mapping[str, Hue]
@@ -52,14 +52,14 @@ def _counts(part: Part, hues: Hues, width: int, colour: bool) -> Iterator[str]:
         line = f"  {fitted(visible(share.label), name)} {share.rows:6,} {100 * share.share:6.1f} % {interval:14} "
         yield (line + _bar(share.share, width - len(line) - 1, hues[share.label], colour)).rstrip()
     if part.undecided:
-        yield f"  {part.undecided:,} of these answers are undecided"
+        yield f"  undecided: {part.undecided:,} of them"
 
 
 def _reasons(part: Part, hues: Hues, examples: Examples, width: int, colour: bool) -> Iterator[list[str]]:
     """A block for each label. All bars have one scale."""
     full = max((term.total for reasons in part.reasons for term in (*reasons.words, *reasons.phrases)), default=1.0)
     for reasons in part.reasons:
-        lines = [_bold(f"What makes answers {visible(reasons.label)}", colour) + f", of {_rows(reasons.rows)} with values for it"]
+        lines = [_bold(f"What makes answers {visible(reasons.label)}", colour) + f" ({_rows(reasons.rows)})"]
         for what, terms, others in (("words", reasons.words, reasons.words_of), ("phrases", reasons.phrases, reasons.phrases_of)):
             head = f"  {fitted(f'{what} (of {others:,})', _TERM)}  rows      sum    mean  interval"
             lines += [head] if terms else [f"  {what}: none of {others:,}"]
@@ -108,7 +108,7 @@ def _remarks(found: Column, width: int) -> Iterator[str]:
     if part.answered:
         remarks += [
             "Shares have Wilson's 95 % intervals.",
-            "Values are logits, for the label less the one that it is compared with in the row; 0 if within two standard errors.",
+            "Values are logits, of the label less the one that a row's explanation compares it with; 0 if within two standard errors.",
             f"Words and phrases of at least {ROWS_MIN} rows, by their sum. The interval is that of the mean for rows like these, by "
             "Student's t, widened because the largest are chosen: 5 % of those in a list miss. A bar of dots: it holds 0.",
         ]

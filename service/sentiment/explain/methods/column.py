@@ -2,15 +2,16 @@
 
 The definition, which the viewer shares:
 
-- A row is a text. Words are compared with case folded; those of punctuation alone are left out.
+- A row is a text. Words are compared in lower case, as ``str.lower`` and JavaScript's toLowerCase make it alike; those of punctuation
+  alone are left out.
 - A value within two standard errors of zero counts as 0. The value of a word in a row is the sum of what it has there.
 - An explanation sets its label against another. A value v counts as v for the first, and as -v for the other. So the values for a label
   are of the rows that explain it, or set another label against it.
 - A phrase is 2 to 4 words in a row of one sentence, without punctuation between. It is considered if in at least ROWS_MIN rows its first
   and its last word speak for the same label. Then it counts in every row that has it, with the sum of its words.
 - Rows whose evidence is NOT_FAITHFUL or FLAT, and all but the first of rows with the same text, count as answers and not for words.
-- For a label the LISTED_MAX words, and phrases, with the largest sums above 0 are listed, of those that at least ROWS_MIN rows have. Of
-  phrases of which one is within the other, that with the larger sum is.
+- For a label the LISTED_MAX words, and phrases, with the largest sums are listed, of those that at least ROWS_MIN rows have and whose sum
+  is at least LISTED_SHARE of the largest. Of phrases of which one is within the other, that with the larger sum is.
 - The sum is a fact of these rows. The mean has an interval for rows like these, by Student's t over the rows that have the word. As the
   largest of many are chosen, it is widened: n that are chosen of m have intervals of 1 - 0.05 n / m, so that on average 5 % of the
   intervals in a list miss (false coverage rate; Benjamini and Yekutieli 2005). Equal values in all rows give none.
@@ -33,7 +34,8 @@ ROWS_MIN = 3
 PHRASE_WORDS_MAX = 4
 # Of the intervals in a list, on average, that miss.
 MISSED = 0.05
-LISTED_MAX, EXAMPLES_MAX = 10, 3
+LISTED_MAX, LISTED_SHARE = 8, 0.1
+EXAMPLES_MAX = 3
 # The largest groups; the rows of all others are one.
 GROUPS_MAX = 20
 # Further words and phrases, texts and groups are not told apart, so that memory is bounded: some 100 bytes for each.
@@ -182,7 +184,7 @@ class _Texts:
             return _FAILED
         if row.verdict in NOT_COUNTED:
             return row.verdict.lower()
-        found = hash(" ".join(row.text.split()).casefold())
+        found = hash(" ".join(row.text.split()).lower())
         if found in self._seen:
             return _REPEATED
         self.full = self.full or len(self._seen) >= TEXTS_MAX
@@ -223,13 +225,13 @@ def _clear(row: Explained) -> list[float]:
 
 def _spans(row: Explained) -> Iterator[tuple[str, int, int]]:
     """The words and phrases of a row, each with the places of its first and its last word."""
-    folded = [word.casefold() for word in row.words]
-    marks = [all(category(sign)[0] == "P" for sign in word) for word in folded]
-    for first in range(len(folded)):
-        for last in range(first, min(first + PHRASE_WORDS_MAX, len(folded))):
+    lower = [word.lower() for word in row.words]
+    marks = [all(category(sign)[0] == "P" for sign in word) for word in lower]
+    for first in range(len(lower)):
+        for last in range(first, min(first + PHRASE_WORDS_MAX, len(lower))):
             if marks[last] or row.sentences[last] != row.sentences[first]:
                 break
-            yield " ".join(folded[first : last + 1]), first, last
+            yield " ".join(lower[first : last + 1]), first, last
 
 
 @dataclass(slots=True)
@@ -310,10 +312,11 @@ class _Sums:
 
 
 def _listed(terms: Mapping[str, _Sum]) -> tuple[Term, ...]:
-    """Those with the largest sums above 0, and none within another."""
+    """Those with the largest sums, and none within another."""
     chosen: list[str] = []
+    least = LISTED_SHARE * max((found.total for found in terms.values()), default=0.0)
     for term in sorted(terms, key=lambda one: (-terms[one].total, one)):
-        if terms[term].total <= 0 or len(chosen) == LISTED_MAX:
+        if terms[term].total <= 0 or terms[term].total < least or len(chosen) == LISTED_MAX:
             break
         if not any(f" {term} " in f" {other} " or f" {other} " in f" {term} " for other in chosen):
             chosen.append(term)
