@@ -14,8 +14,8 @@ from sentiment.cli.answer_text import answer_lines
 from sentiment.cli.answers import PAIR, Asked, Names, answer_columns, answer_of
 from sentiment.cli.calling import source_of
 from sentiment.cli.input_rows import InputRows
-from sentiment.cli.row_output import Failed, complete, skip_done
-from sentiment.client import CallFailed, Classification, Result
+from sentiment.cli.row_output import Tally, complete, skip_done
+from sentiment.client import CallFailed, Result
 from sentiment.client.columns import Targeted, Unusable
 from sentiment.errors import BadSettings
 from sentiment.files.line_output import LineOutput
@@ -51,26 +51,23 @@ def classify(job: argparse.Namespace) -> int:
         model = answerer.get_model(job.model)
         _check_able(model, job)
         names = Names(source.text, source.pair, not job.drop, tuple(model.labels), job.sentences, source.targets)
-        failed = Failed()
+        # An output is of the model that it was begun with.
+        tally = Tally(digests={model.id.digest} if output else set())
         asked = (names.asked(row) for row in source)
         if output:
             options = {"column": job.reading.column, "pair": job.pair, "drop": job.drop, "truncation": job.truncation}
             parts = {"sentences": job.sentences, "targets": job.targets, "effort": job.effort}
             options |= {name: value if isinstance(value, str | bool) else list(value) for name, value in parts.items() if value}
             output.begin({**options, "model digest": model.id.digest}, job.restart)
-            skip_done(output, asked, source, failed, names)
+            skip_done(output, asked, source, tally, names)
         # Answers on a terminal, or texts that somebody is typing, have no progress among them.
         shown = output is not None or (job.input is not None and not sys.stdout.isatty())
         before = output.lines if output else 0
         progress = TextProgress(before, shown)
-        digests = {model.id.digest} if output else set()
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         for each, result in _answers(asked, source, answerer, job):
             answer = answer_of(each, result)
-            if isinstance(result, Classification):
-                digests.add(result.model.digest)
-            else:
-                failed.add(answer)
+            tally.add(answer)
             if output:
                 output.write(json_text(answer))
             elif job.json:
@@ -82,16 +79,11 @@ def classify(job: argparse.Namespace) -> int:
                 # The next row of standard input may take long to come.
                 sys.stdout.flush()
         progress.close()
-        if failed.count:
-            texts = before + progress.texts
-            why = f"; the first: {visible(failed.first)}" if failed.count == texts else ""
-            print(f"{failed.count} of {texts} texts have no answer{why}", file=sys.stderr)
-        if len(digests) > 1:
-            print(f"the model changed during the run: the answers are from digests {visible(', '.join(sorted(digests)))}", file=sys.stderr)
+        tally.report(before + progress.texts, "answer")
         source.check()
         if output:
             complete(output, write, source, names, answer_columns(names))
-        return failed.count
+        return tally.failed
 
 
 def _answers(

@@ -20,7 +20,7 @@ from sentiment.cli.column_text import column_page
 from sentiment.cli.explain import coloured
 from sentiment.cli.explained_row import KEYS, explained_columns, explained_of, labels_of, row_of
 from sentiment.cli.input_rows import InputRows
-from sentiment.cli.row_output import Failed, complete, skip_done
+from sentiment.cli.row_output import Tally, complete, error_text, skip_done
 from sentiment.client import CallFailed, Explanation
 from sentiment.client.columns import Item, Unusable
 from sentiment.client.results import of_every_text
@@ -67,35 +67,37 @@ def explain_file(job: argparse.Namespace) -> int:
         answerer = stack.enter_context(source_of(job))
         model = answerer.get_model(job.model)
         names = Names(source.text, source.pair, not job.drop, tuple(model.labels), answer=KEYS)
-        failed, asked = Failed(), (names.asked(row) for row in source)
+        tally, asked = Tally(), (names.asked(row) for row in source)
         if output:
             output.begin({**_recorded(job), "model digest": model.id.digest}, job.restart)
-            skip_done(output, asked, source, failed, names)
+            skip_done(output, asked, source, tally, names)
         before = output.lines if output else 0
         kept = output or stack.enter_context(_Kept())
+
+        def objects() -> Iterator[Mapping[str, Any]]:  # Any: JSON
+            return map(json.loads, kept.whole())
+
         progress = TextProgress(before, job.output != STANDARD_OUTPUT or not sys.stdout.isatty(), _count(job))
         for each in asked:
             answer = explained_of(each, _explained(answerer, _item(each), job))
-            if "error" in answer:
-                failed.add(answer)
-                if not output:
-                    print(visible(f"row {before + progress.texts + 1} has no explanation: {_reason(answer)}"), file=sys.stderr)
-            kept.write(json_text(answer))
+            tally.add(answer)
+            kept.write(json_text(answer), at_once=True)
             if job.output == STANDARD_OUTPUT:
                 print(visible_json(json_text(answer)), flush=True)
             progress.advance()
         progress.close()
-        if failed.count:
-            texts = before + progress.texts
-            why = f"; the first: {visible(failed.first)}" if failed.count == texts else ""
-            print(f"{failed.count} of {texts} texts have no explanation{why}", file=sys.stderr)
+        if not job.output:
+            for number, row in enumerate(objects(), 1):
+                if "error" in row:
+                    print(visible(f"row {number} has no explanation: {error_text(row)}"), file=sys.stderr)
+        tally.report(before + progress.texts, "explanation")
         source.check()
         group = names.kept([by])[by] if by else ""
-        summary = _summary(lambda: map(json.loads, kept.whole()), group, list(model.labels), job)
+        summary = _summary(objects, group, list(model.labels), job)
         if output:
             complete(output, write, source, names, explained_columns(names))
         print(summary, file=beside(job.output))
-        return failed.count
+        return tally.failed
 
 
 def summarize_file(job: argparse.Namespace) -> None:
@@ -133,8 +135,8 @@ class _Kept:
     def __exit__(self, *_error: object) -> None:
         self._stream.close()
 
-    def write(self, line: str) -> None:
-        """Append a line, as LineOutput does.
+    def write(self, line: str, *, at_once: bool) -> None:  # noqa: ARG002  # as LineOutput
+        """Append a line.
 
         Raises:
             BadFile: the disk is full.
@@ -197,10 +199,6 @@ def _explained(answerer: "Client | Local", item: Item, job: argparse.Namespace) 
         busy = found.code is grpc.StatusCode.RESOURCE_EXHAUSTED and found.retry_after_s is not None and found.retry_after_s < WAIT_S_MAX
         if not busy or time.monotonic() > until:
             return found
-
-
-def _reason(answer: Mapping[str, Any]) -> str:  # Any: JSON
-    return f"{answer['error']['code']}: {answer['error']['message']}"
 
 
 def _summary(objects: Objects, by: str, labels: list[str], job: argparse.Namespace) -> str:

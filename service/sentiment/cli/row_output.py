@@ -1,28 +1,50 @@
 """The output of a row each, which an interrupted run leaves to be continued: what it has already, and how it becomes a table."""
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sentiment.cli.answers import Asked, Names, question_of, table_columns, table_row
 from sentiment.cli.input_rows import InputRows
 from sentiment.files.line_output import LineOutput
 from sentiment.files.tables import Write, json_text
+from sentiment.files.visible import visible
 
 
 @dataclass
-class Failed:
-    """Counts the rows without an answer. ``first``: the reason of the first row, if all rows so far have none; else empty."""
+class Tally:
+    """Counts the rows without an answer, and knows the models of the others.
 
-    count: int = 0
+    ``first``: the reason of the first row without an answer. ``digests``: of the models.
+    """
+
+    failed: int = 0
     first: str = ""
+    digests: set[str] = field(default_factory=set)
 
     def add(self, answer: Mapping[str, Any]) -> None:  # Any: JSON
-        """Count a row, the object that ``answer_of`` gives."""
-        error = answer["error"]
-        self.first = self.first or f"{error['code']}: {error['message']}"
-        self.count += 1
+        """Count a row by its object."""
+        if "error" in answer:
+            self.failed += 1
+            self.first = self.first or error_text(answer)
+        else:
+            self.digests.add(answer["model"]["digest"])
+
+    def report(self, texts: int, what: str) -> None:
+        """Say on standard error how many of the texts have none of ``what``, and whether the model changed on the way."""
+        if self.failed:
+            why = f"; the first: {visible(self.first)}" if self.failed == texts else ""
+            print(f"{self.failed} of {texts} texts have no {what}{why}", file=sys.stderr)
+        if len(self.digests) > 1:
+            digests = visible(", ".join(sorted(self.digests)))
+            print(f"the model changed during the run: the answers are from digests {digests}", file=sys.stderr)
+
+
+def error_text(answer: Mapping[str, Any]) -> str:  # Any: JSON
+    """Why a row has no answer."""
+    return f"{answer['error']['code']}: {answer['error']['message']}"
 
 
 def complete(output: LineOutput, write: Write | None, source: InputRows, names: Names, last: Mapping[str, type]) -> None:
@@ -41,8 +63,8 @@ def complete(output: LineOutput, write: Write | None, source: InputRows, names: 
     output.complete(lambda stream: write(lambda: map(table_row, answers()), columns, stream))
 
 
-def skip_done(output: LineOutput, rows: Iterator[Asked], source: InputRows, failed: Failed, names: Names) -> None:
-    """Skip the rows that an earlier run has processed, and count those that have no answer.
+def skip_done(output: LineOutput, rows: Iterator[Asked], source: InputRows, tally: Tally, names: Names) -> None:
+    """Skip the rows that an earlier run has processed, and count them.
 
     Raises:
         BadSettings: the output's lines do not match the rows.
@@ -62,5 +84,4 @@ def skip_done(output: LineOutput, rows: Iterator[Asked], source: InputRows, fail
             raise output.other(f"{source.name} has {number - 1} texts, fewer than this output", number)
         if answered != json.loads(json_text(question_of(asked, targets="label" in known))):
             raise output.other(f"does not match text {number} of {source.name}, which has changed or is another file", number)
-        if "error" in known:
-            failed.add(known)
+        tally.add(known)

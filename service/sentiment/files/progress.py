@@ -68,7 +68,8 @@ class TextProgress(Progress):
 
     def _of_texts(self, seconds: float) -> str:
         if self._to_do is None:
-            return f"{self.texts:,} texts{self._before}, {self.texts / seconds:,.0f} a second"
+            rate = self.texts / seconds
+            return f"{self.texts:,} texts{self._before}, {rate:,.{0 if rate >= 10 else 1}f} a second"
         left = f", {time_text(seconds * (self._to_do - self.texts) / self.texts)} left" if self.texts else ""
         return f"{self.texts:,} of {self._to_do:,} texts{self._before}{left}"
 
