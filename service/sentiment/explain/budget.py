@@ -25,6 +25,8 @@ NAME = LENGTH + 32
 # SHA-256 in hex, bundle name and bundle version.
 MODEL = 64 + 64 + INT + 4 * LENGTH
 NOTE_BYTES_MAX = 256
+# Of 256 steps, which are the most that may be asked for, the first is of one pair of orders, and each the double: 1 to 64 pairs.
+ESTIMATES_MAX = 7
 # Each message of a neuron view holds at least this, unless the whole view is smaller.
 NEURON_BYTES_MIN = 30_000
 
@@ -79,11 +81,16 @@ def bytes_most(request: ExplanationRequest, encoded: Encoded, labels: Sequence[s
     total = FRAME + 2 * prediction + LENGTH + MODEL + pieces + tokens * TOKEN + words * WORD + 2 * (SPAN + 9) + 4 * FLOAT + 4 * LENGTH
     each = FRAME + NAME + 6 * LENGTH + words * (LENGTH + SPAN + 2 * FLOAT + 3) + 4 * tokens * (4 if request.by_embedding else 1)
     each += 6 * FLOAT + 2 * INT
+    # Of the first method there are estimates. Sentences are fewer than words.
+    count = len(methods) + ESTIMATES_MAX * (request.estimates and bool(methods))
+    if "two_step_shapley" in methods:
+        each += words * (LENGTH + SPAN + 2 * FLOAT + 6)
+    total += count * each
     if request.evidence:
-        each += FRAME + 2 * NAME + 10 * FLOAT + 5 * INT
-    total += len(methods) * each
+        total += len(methods) * (FRAME + 2 * NAME + 10 * FLOAT + 5 * INT)
     if methods and request.evidence:
         total += FRAME + NAME + LENGTH + reason.BYTES_MAX + reason.LABELS_MAX * label
+        total += FRAME + NAME + label + 7 * FLOAT + 4 * INT + 2 * (LENGTH + words * COUNT)
     sets = [words, words] if request.counterfactuals else []
     total += sum(FRAME + label + LENGTH + 5 * count + FLOAT + 7 * INT for count in (*sets, *map(len, request.without)))
     if request.heads:
@@ -95,7 +102,7 @@ def bytes_most(request: ExplanationRequest, encoded: Encoded, labels: Sequence[s
     if request.attention is not None:
         total += _attention_bytes(request.attention, encoded, sizes.layers, sizes.heads)
     # One note says that there was no time for the default method, one that there was none for the geometry.
-    notes = 4 + request.geometry + 4 * len(methods) + 2 * request.counterfactuals + bool(request.without)
+    notes = 5 + request.geometry + 4 * len(methods) + 2 * request.counterfactuals + bool(request.without)
     return total + FRAME + notes * (LENGTH + NOTE_BYTES_MAX) + 3 * INT + 2 * (LENGTH + 2 * INT)
 
 

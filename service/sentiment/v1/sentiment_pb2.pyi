@@ -1593,6 +1593,7 @@ class ExplainRequest(_message.Message):
     TRUNCATION_FIELD_NUMBER: _builtins.int
     LABEL_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """As in ClassifyRequest."""
     text_pair: _builtins.str
@@ -1604,6 +1605,11 @@ class ExplainRequest(_message.Message):
     """
     label: _builtins.str
     """The label that is explained. Unset: the predicted label."""
+    target: _builtins.str
+    """Explain the answer towards this target, as TargetAnswer reads it: around its first mention. The words of the target
+    itself are never erased. For models with Model.targets; others refuse it with FAILED_PRECONDITION. INVALID_ARGUMENT if
+    the text does not name it, together with text_pair, and with what ClassifyRequest.targets refuses.
+    """
     @_builtins.property
     def options(self) -> Global___ExplainOptions: ...
     def __init__(
@@ -1615,10 +1621,11 @@ class ExplainRequest(_message.Message):
         truncation: Global___Truncation.ValueType = ...,
         label: _builtins.str = ...,
         options: Global___ExplainOptions | None = ...,
+        target: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "options", b"options", "text_pair", b"text_pair"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "label", b"label", "model", b"model", "options", b"options", "text", b"text", "text_pair", b"text_pair", "truncation", b"truncation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "label", b"label", "model", b"model", "options", b"options", "target", b"target", "text", b"text", "text_pair", b"text_pair", "truncation", b"truncation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__text_pair: _TypeAlias = _typing.Literal["text_pair"]  # noqa: Y015
     _WhichOneofArgType__text_pair: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair"]  # noqa: Y015
@@ -1644,6 +1651,7 @@ class ExplainOptions(_message.Message):
     GEOMETRY_FIELD_NUMBER: _builtins.int
     AGAINST_FIELD_NUMBER: _builtins.int
     LABEL_ALONE_FIELD_NUMBER: _builtins.int
+    ESTIMATES_FIELD_NUMBER: _builtins.int
     evidence: _builtins.bool
     """Unset: every attribution has evidence."""
     counterfactuals: _builtins.bool
@@ -1667,6 +1675,10 @@ class ExplainOptions(_message.Message):
     """
     label_alone: _builtins.bool
     """Explain the logit of the label alone, whatever the number of labels. INVALID_ARGUMENT together with against."""
+    estimates: _builtins.bool
+    """Send estimates of the first attribution before it is known, each better than the one before: Attribution.estimate.
+    Only Explain sends them.
+    """
     @_builtins.property
     def attention(self) -> Global___AttentionOptions:
         """Unset: no attention maps."""
@@ -1706,10 +1718,11 @@ class ExplainOptions(_message.Message):
         geometry: _builtins.bool = ...,
         against: _builtins.str = ...,
         label_alone: _builtins.bool = ...,
+        estimates: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_evidence", b"_evidence", "attention", b"attention", "attribution", b"attribution", "evidence", b"evidence", "neuron", b"neuron"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evidence", b"_evidence", "against", b"against", "attention", b"attention", "attribution", b"attribution", "bytes_max", b"bytes_max", "counterfactuals", b"counterfactuals", "evidence", b"evidence", "geometry", b"geometry", "heads", b"heads", "label_alone", b"label_alone", "methods", b"methods", "neuron", b"neuron", "without", b"without"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evidence", b"_evidence", "against", b"against", "attention", b"attention", "attribution", b"attribution", "bytes_max", b"bytes_max", "counterfactuals", b"counterfactuals", "estimates", b"estimates", "evidence", b"evidence", "geometry", b"geometry", "heads", b"heads", "label_alone", b"label_alone", "methods", b"methods", "neuron", b"neuron", "without", b"without"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__evidence: _TypeAlias = _typing.Literal["evidence"]  # noqa: Y015
     _WhichOneofArgType__evidence: _TypeAlias = _typing.Literal["_evidence", b"_evidence"]  # noqa: Y015
@@ -1850,6 +1863,7 @@ class Explanation(_message.Message):
     SUMMARY_FIELD_NUMBER: _builtins.int
     GEOMETRY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    DECIDING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> Global___ExplanationHeader: ...
     @_builtins.property
@@ -1870,6 +1884,8 @@ class Explanation(_message.Message):
     def geometry(self) -> _containers.RepeatedCompositeFieldContainer[Global___WordGeometry]: ...
     @_builtins.property
     def reason(self) -> Global___Reason: ...
+    @_builtins.property
+    def deciding(self) -> Global___DecidingWords: ...
     def __init__(
         self,
         *,
@@ -1883,10 +1899,11 @@ class Explanation(_message.Message):
         summary: Global___ExplanationSummary | None = ...,
         geometry: _abc.Iterable[Global___WordGeometry] | None = ...,
         reason: Global___Reason | None = ...,
+        deciding: Global___DecidingWords | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "heads", b"heads", "reason", b"reason", "summary", b"summary"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deciding", b"deciding", "header", b"header", "heads", b"heads", "reason", b"reason", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributions", b"attributions", "counterfactuals", b"counterfactuals", "evidence", b"evidence", "geometry", b"geometry", "header", b"header", "heads", b"heads", "neuron", b"neuron", "reason", b"reason", "summary", b"summary", "tiles", b"tiles"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributions", b"attributions", "counterfactuals", b"counterfactuals", "deciding", b"deciding", "evidence", b"evidence", "geometry", b"geometry", "header", b"header", "heads", b"heads", "neuron", b"neuron", "reason", b"reason", "summary", b"summary", "tiles", b"tiles"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1906,6 +1923,7 @@ class ExplainResponse(_message.Message):
     SUMMARY_FIELD_NUMBER: _builtins.int
     GEOMETRY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    DECIDING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> Global___ExplanationHeader:
         """First, once."""
@@ -1930,7 +1948,11 @@ class ExplainResponse(_message.Message):
     def geometry(self) -> Global___WordGeometry: ...
     @_builtins.property
     def reason(self) -> Global___Reason:
-        """At most once, after the first attribution and its evidence, if there is evidence."""
+        """At most once, after the first attribution, its evidence and the deciding words, if there is evidence."""
+
+    @_builtins.property
+    def deciding(self) -> Global___DecidingWords:
+        """At most once, before the reason."""
 
     def __init__(
         self,
@@ -1945,12 +1967,13 @@ class ExplainResponse(_message.Message):
         summary: Global___ExplanationSummary | None = ...,
         geometry: Global___WordGeometry | None = ...,
         reason: Global___Reason | None = ...,
+        deciding: Global___DecidingWords | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attribution", b"attribution", "counterfactual", b"counterfactual", "evidence", b"evidence", "geometry", b"geometry", "header", b"header", "heads", b"heads", "neuron", b"neuron", "part", b"part", "reason", b"reason", "summary", b"summary", "tile", b"tile"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attribution", b"attribution", "counterfactual", b"counterfactual", "deciding", b"deciding", "evidence", b"evidence", "geometry", b"geometry", "header", b"header", "heads", b"heads", "neuron", b"neuron", "part", b"part", "reason", b"reason", "summary", b"summary", "tile", b"tile"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attribution", b"attribution", "counterfactual", b"counterfactual", "evidence", b"evidence", "geometry", b"geometry", "header", b"header", "heads", b"heads", "neuron", b"neuron", "part", b"part", "reason", b"reason", "summary", b"summary", "tile", b"tile"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attribution", b"attribution", "counterfactual", b"counterfactual", "deciding", b"deciding", "evidence", b"evidence", "geometry", b"geometry", "header", b"header", "heads", b"heads", "neuron", b"neuron", "part", b"part", "reason", b"reason", "summary", b"summary", "tile", b"tile"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "tile", "attribution", "evidence", "counterfactual", "heads", "neuron", "summary", "geometry", "reason"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "tile", "attribution", "evidence", "counterfactual", "heads", "neuron", "summary", "geometry", "reason", "deciding"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
@@ -2296,6 +2319,8 @@ class Attribution(_message.Message):
     TOKEN_EMBEDDING_FIELD_NUMBER: _builtins.int
     SEGMENT_EMBEDDING_FIELD_NUMBER: _builtins.int
     POSITION_EMBEDDING_FIELD_NUMBER: _builtins.int
+    ESTIMATE_FIELD_NUMBER: _builtins.int
+    SENTENCES_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     completeness_residual: _builtins.float
     """Sum of the attributions minus what they should sum to, in logits. That is for integrated_gradients the text minus a
@@ -2333,6 +2358,14 @@ class Attribution(_message.Message):
     def segment_embedding(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
     @_builtins.property
     def position_embedding(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def estimate(self) -> Global___Estimate:
+        """Set in estimates (ExplainOptions.estimates): another attribution of the same method follows, and replaces this one."""
+
+    @_builtins.property
+    def sentences(self) -> _containers.RepeatedCompositeFieldContainer[Global___SentenceAttribution]:
+        """Of two_step_shapley: the values of whole sentences, in the order of the text, by which the words have theirs."""
+
     def __init__(
         self,
         *,
@@ -2348,16 +2381,77 @@ class Attribution(_message.Message):
         token_embedding: _abc.Iterable[_builtins.float] | None = ...,
         segment_embedding: _abc.Iterable[_builtins.float] | None = ...,
         position_embedding: _abc.Iterable[_builtins.float] | None = ...,
+        estimate: Global___Estimate | None = ...,
+        sentences: _abc.Iterable[Global___SentenceAttribution] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_completeness_residual", b"_completeness_residual", "completeness_residual", b"completeness_residual"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_completeness_residual", b"_completeness_residual", "completeness_residual", b"completeness_residual", "estimate", b"estimate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_completeness_residual", b"_completeness_residual", "completeness_residual", b"completeness_residual", "method", b"method", "position_embedding", b"position_embedding", "segment_embedding", b"segment_embedding", "special_total", b"special_total", "steps", b"steps", "steps_asked", b"steps_asked", "token_embedding", b"token_embedding", "tokens", b"tokens", "unknown_total", b"unknown_total", "unseen_total", b"unseen_total", "words", b"words"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_completeness_residual", b"_completeness_residual", "completeness_residual", b"completeness_residual", "estimate", b"estimate", "method", b"method", "position_embedding", b"position_embedding", "segment_embedding", b"segment_embedding", "sentences", b"sentences", "special_total", b"special_total", "steps", b"steps", "steps_asked", b"steps_asked", "token_embedding", b"token_embedding", "tokens", b"tokens", "unknown_total", b"unknown_total", "unseen_total", b"unseen_total", "words", b"words"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__completeness_residual: _TypeAlias = _typing.Literal["completeness_residual"]  # noqa: Y015
     _WhichOneofArgType__completeness_residual: _TypeAlias = _typing.Literal["_completeness_residual", b"_completeness_residual"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__completeness_residual) -> _WhichOneofReturnType__completeness_residual | None: ...
 
 Global___Attribution: _TypeAlias = Attribution  # noqa: Y015
+
+@_typing.final
+class Estimate(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEFT_S_FIELD_NUMBER: _builtins.int
+    left_s: _builtins.float
+    """About how many seconds of work are left until the explanation is complete."""
+    def __init__(
+        self,
+        *,
+        left_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["left_s", b"left_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Estimate: _TypeAlias = Estimate  # noqa: Y015
+
+@_typing.final
+class SentenceAttribution(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPAN_FIELD_NUMBER: _builtins.int
+    PAIR_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    STANDARD_ERROR_FIELD_NUMBER: _builtins.int
+    WORDS_VALUED_FIELD_NUMBER: _builtins.int
+    pair: _builtins.bool
+    value: _builtins.float
+    """The sum of its words' values, in logits."""
+    standard_error: _builtins.float
+    """Unset if it cannot be estimated."""
+    words_valued: _builtins.bool
+    """Whether its words have values of their own. Otherwise each has an equal part of the sentence's value."""
+    @_builtins.property
+    def span(self) -> Global___Span:
+        """From the first word of the sentence that the model reads to the last. Long sentences are cut."""
+
+    def __init__(
+        self,
+        *,
+        span: Global___Span | None = ...,
+        pair: _builtins.bool = ...,
+        value: _builtins.float = ...,
+        standard_error: _builtins.float | None = ...,
+        words_valued: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_standard_error", b"_standard_error", "span", b"span", "standard_error", b"standard_error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_standard_error", b"_standard_error", "pair", b"pair", "span", b"span", "standard_error", b"standard_error", "value", b"value", "words_valued", b"words_valued"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__standard_error: _TypeAlias = _typing.Literal["standard_error"]  # noqa: Y015
+    _WhichOneofArgType__standard_error: _TypeAlias = _typing.Literal["_standard_error", b"_standard_error"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__standard_error) -> _WhichOneofReturnType__standard_error | None: ...
+
+Global___SentenceAttribution: _TypeAlias = SentenceAttribution  # noqa: Y015
 
 @_typing.final
 class WordAttribution(_message.Message):
@@ -2470,6 +2564,80 @@ class Evidence(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__agreement) -> _WhichOneofReturnType__agreement | None: ...
 
 Global___Evidence: _TypeAlias = Evidence  # noqa: Y015
+
+@_typing.final
+class DecidingWords(_message.Message):
+    """The words that decide the answer, found by a search over sets of words and tested in another way than they were found.
+    The search erases words by the attention mask; the test deletes them, and random sets of as many words. Sent with
+    evidence, for texts of 7 to 41 words, unless time is short.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORDS_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
+    COMPREHENSIVENESS_FIELD_NUMBER: _builtins.int
+    RANDOM_SETS_FIELD_NUMBER: _builtins.int
+    P_VALUE_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    RANDOM_MEDIAN_FIELD_NUMBER: _builtins.int
+    RANDOM_MAX_FIELD_NUMBER: _builtins.int
+    OPERATOR_FIELD_NUMBER: _builtins.int
+    CHANGING_WORDS_FIELD_NUMBER: _builtins.int
+    LABEL_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    verdict: Global___Verdict.ValueType
+    """Of the test: BETTER_THAN_RANDOM if deleting them changes the answer more than deleting any of 19 random sets; a set
+    that was found on another model gets this in at most 5 % of texts. INCONCLUSIVE, NOT_FAITHFUL and FLAT as in Evidence.
+    """
+    comprehensiveness: _builtins.float
+    """The text minus the text with those words deleted, in the probability of Evidence."""
+    random_sets: _builtins.int
+    p_value: _builtins.float
+    """rank / (random_sets + 1); ties count against the words."""
+    rank: _builtins.int
+    random_median: _builtins.float
+    random_max: _builtins.float
+    operator: _builtins.str
+    """How words are erased in the test: "deletion"."""
+    label: _builtins.str
+    """The answer without changing_words, erased by the attention mask, and its calibrated probability."""
+    score: _builtins.float
+    @_builtins.property
+    def words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Indices in ExplanationHeader.words, ascending: of the sets of a fifth of the words that were tried, the one without
+        which the explained logit is lowest; if the explained label is not the answer, highest.
+        """
+
+    @_builtins.property
+    def changing_words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The fewest words found without which the answer changes: the search erases words until it does, at most half of them.
+        Empty if it does not. A smaller set may exist: ExplainOptions.counterfactuals looks for it.
+        """
+
+    def __init__(
+        self,
+        *,
+        words: _abc.Iterable[_builtins.int] | None = ...,
+        verdict: Global___Verdict.ValueType = ...,
+        comprehensiveness: _builtins.float = ...,
+        random_sets: _builtins.int = ...,
+        p_value: _builtins.float = ...,
+        rank: _builtins.int = ...,
+        random_median: _builtins.float = ...,
+        random_max: _builtins.float = ...,
+        operator: _builtins.str = ...,
+        changing_words: _abc.Iterable[_builtins.int] | None = ...,
+        label: _builtins.str = ...,
+        score: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changing_words", b"changing_words", "comprehensiveness", b"comprehensiveness", "label", b"label", "operator", b"operator", "p_value", b"p_value", "random_max", b"random_max", "random_median", b"random_median", "random_sets", b"random_sets", "rank", b"rank", "score", b"score", "verdict", b"verdict", "words", b"words"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecidingWords: _TypeAlias = DecidingWords  # noqa: Y015
 
 @_typing.final
 class Counterfactual(_message.Message):
