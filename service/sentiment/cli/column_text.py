@@ -110,7 +110,7 @@ def _remarks(found: Column, width: int) -> Iterator[str]:
             "Shares have Wilson's 95 % intervals.",
             "Values are logits, of the label less the one that a row's explanation compares it with; 0 if within two standard errors.",
             f"Words and phrases of at least {ROWS_MIN} rows, by their sum. The interval is that of the mean for rows like these, by "
-            "Student's t, widened because the largest are chosen: of those in a list 5 % miss on average. A bar of dots, and ?: it holds 0.",
+            "Student's t, widened because the largest are chosen: 5 % of a list miss on average. A bar of dots, and ?: it holds 0.",
         ]
     for remark in remarks:
         yield from wrap(remark, width, subsequent_indent="  ", break_on_hyphens=False)
