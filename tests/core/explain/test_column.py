@@ -163,7 +163,7 @@ def test_intervals_of_noise_miss_in_at_most_five_per_cent() -> None:
     assert missed / listed <= 0.05, (seed, missed, listed)
 
 
-def test_a_word_that_really_speaks_for_a_label_is_told_from_zero() -> None:
+def test_a_word_that_really_speaks_for_a_label_has_an_interval_above_zero() -> None:
     source = random.Random(58)
     rows = [explained(f"late {number}", [source.gauss(1, 0.3), source.gauss(0, 0.3)]) for number in range(20)]
 

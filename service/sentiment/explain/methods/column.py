@@ -38,7 +38,7 @@ LISTED_MAX, LISTED_SHARE = 8, 0.1
 EXAMPLES_MAX = 3
 # The largest groups; the rows of all others are one.
 GROUPS_MAX = 20
-# Further words and phrases, texts and groups are not told apart, so that memory is bounded: some 100 bytes for each.
+# Further words and phrases, texts and groups are not kept, so that memory is bounded: some 100 bytes for each.
 TERMS_MAX, TEXTS_MAX, GROUPS_SEEN_MAX = 2**20, 2**20, 2**16
 # As the explanation's verdicts. Such values are not to be relied on.
 NOT_COUNTED = ("NOT_FAITHFUL", "FLAT")
@@ -48,7 +48,7 @@ NOT_COUNTED = ("NOT_FAITHFUL", "FLAT")
 class Explained:
     """A row with its answer and the values of its words.
 
-    ``towards``: the label that values above 0 speak for; ``against``: that of those below 0, None if it is no single one. ``words``,
+    ``towards``: the label that values above 0 speak for; ``against``: that of those below 0, None if they speak for several. ``words``,
     ``values``, ``errors`` (standard errors, infinite where unknown) and ``sentences`` (numbers) are of one length.
     """
 
@@ -137,7 +137,7 @@ class Part:
 class Column:
     """The whole file and the groups of its rows, the largest first. ``lumped``: how many further groups are one, which has no name.
 
-    ``limited``: there were more words, phrases or texts than are told apart.
+    ``limited``: there were more words, phrases or texts than are kept; further ones are left out, and further repeated texts count.
     """
 
     whole: Part
