@@ -25,8 +25,8 @@ NAME = LENGTH + 32
 # SHA-256 in hex, bundle name and bundle version.
 MODEL = 64 + 64 + INT + 4 * LENGTH
 NOTE_BYTES_MAX = 256
-# Of 256 steps, which are the most that may be asked for, the first is of one pair of orders, and each the double: 1 to 64 pairs.
-ESTIMATES_MAX = 7
+# Of 256 orders, which are the most that may be asked for: the first estimate, and those of 4, 8, 16, 32 and 64 pairs.
+ESTIMATES_MAX = 6
 # Each message of a neuron view holds at least this, unless the whole view is smaller.
 NEURON_BYTES_MIN = 30_000
 
@@ -80,12 +80,11 @@ def bytes_most(request: ExplanationRequest, encoded: Encoded, labels: Sequence[s
     # The prediction comes twice, if that of adaptive effort differs.
     total = FRAME + 2 * prediction + LENGTH + MODEL + pieces + tokens * TOKEN + words * WORD + 2 * (SPAN + 9) + 4 * FLOAT + 4 * LENGTH
     each = FRAME + NAME + 6 * LENGTH + words * (LENGTH + SPAN + 2 * FLOAT + 3) + 4 * tokens * (4 if request.by_embedding else 1)
-    each += 6 * FLOAT + 2 * INT
-    # Of the first method there are estimates. Sentences are fewer than words.
-    count = len(methods) + ESTIMATES_MAX * (request.estimates and bool(methods))
-    if "two_step_shapley" in methods:
-        each += words * (LENGTH + SPAN + 2 * FLOAT + 6)
-    total += count * each
+    each += 7 * FLOAT + 2 * INT
+    # Sentences are fewer than words.
+    by_sentence = words * (LENGTH + SPAN + 2 * FLOAT + 5)
+    attributions = (*methods, *methods[:1] * ESTIMATES_MAX) if request.estimates else methods
+    total += sum(each + (by_sentence if method == "two_step_shapley" else 0) for method in attributions)
     if request.evidence:
         total += len(methods) * (FRAME + 2 * NAME + 10 * FLOAT + 5 * INT)
     if methods and request.evidence:

@@ -182,6 +182,11 @@ class Tokenizer:
         words = isinstance(model, tokenizers.models.WordPiece)
         self._fragments = Fragments(self._tokenizer.id_to_token, self._unknown_id, model.continuing_subword_prefix) if words else None
 
+    @property
+    def stand_in_id(self) -> int:
+        """The token that says nothing of the text it stands for: that of unknown text, or padding in a vocabulary without one."""
+        return self.pad_id if self._unknown_id < 0 else self._unknown_id
+
     def unknown_tokens(self, reading: Row | Windows) -> int:
         """How many tokens of a text are not in the vocabulary."""
         return reading.unknown if isinstance(reading, Windows) else reading.ids.count(self._unknown_id)

@@ -2568,8 +2568,9 @@ Global___Evidence: _TypeAlias = Evidence  # noqa: Y015
 @_typing.final
 class DecidingWords(_message.Message):
     """The words that decide the answer, found by a search over sets of words and tested in another way than they were found.
-    The search erases words by the attention mask; the test deletes them, and random sets of as many words. Sent with
-    evidence, for texts of 7 to 41 words, unless time is short.
+    The search erases words by the attention mask; the test puts unknown words in their place, and in that of random sets of
+    as many words. Sent with evidence that is not FLAT, for texts of at least 7 words and at most 64 tokens, unless time is
+    short.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -2587,11 +2588,11 @@ class DecidingWords(_message.Message):
     LABEL_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
     verdict: Global___Verdict.ValueType
-    """Of the test: BETTER_THAN_RANDOM if deleting them changes the answer more than deleting any of 19 random sets; a set
-    that was found on another model gets this in at most 5 % of texts. INCONCLUSIVE, NOT_FAITHFUL and FLAT as in Evidence.
+    """Of the test: BETTER_THAN_RANDOM if replacing them changes the answer more than replacing any of 19 random sets; random
+    words get this in at most 5 % of texts. INCONCLUSIVE and NOT_FAITHFUL as in Evidence.
     """
     comprehensiveness: _builtins.float
-    """The text minus the text with those words deleted, in the probability of Evidence."""
+    """The text minus the text with those words replaced, in the probability of Evidence."""
     random_sets: _builtins.int
     p_value: _builtins.float
     """rank / (random_sets + 1); ties count against the words."""
@@ -2599,7 +2600,7 @@ class DecidingWords(_message.Message):
     random_median: _builtins.float
     random_max: _builtins.float
     operator: _builtins.str
-    """How words are erased in the test: "deletion"."""
+    """How words are erased in the test: "unknown_token"."""
     label: _builtins.str
     """The answer without changing_words, erased by the attention mask, and its calibrated probability."""
     score: _builtins.float

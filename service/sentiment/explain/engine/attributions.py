@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from sentiment.explain.engine.runs import GraphRuns
-from sentiment.explain.methods.deciding import DecidingWords, search, tested
-from sentiment.explain.methods.erasure import EXACT_WORDS_MAX, Answers, Floats, occlusion, shapley, without
+from sentiment.explain.methods.deciding import DecidingWords, compare, search
+from sentiment.explain.methods.erasure import EXACT_WORDS_MAX, Answers, Floats, first_estimate, occlusion, shapley, without
 from sentiment.explain.methods.evidence import RANDOM_SETS_MAX, Evidence, Verdict, evidence
 from sentiment.explain.methods.gradients import (
     Path,
@@ -24,7 +24,7 @@ from sentiment.explain.methods.sentences import sentence_words
 from sentiment.explain.methods.target import Target
 from sentiment.explain.methods.two_step import cut, tokens_least, tokens_run, two_step_shapley
 from sentiment.explain.parts import Attribution, ExplanationRequest, Reason
-from sentiment.explain.wording import EVIDENCE_WORDS_MIN, SHORT_WORDS_MAX
+from sentiment.explain.wording import EVIDENCE_WORDS_MIN
 
 # With fewer steps the residual of integrated gradients says nothing.
 STEPS_MIN = 4
@@ -33,8 +33,12 @@ RESIDUAL_MAX = 0.05
 STEPS_REFINED_MAX = 64
 # 8 steps rank words nearly as 16 do: Kendall's tau with occlusion is 0.38 for both on 40 sentences of SST-2, and 0.31 for 4 steps.
 AGREEMENT_STEPS = 8
+# An estimate of fewer is no better than the first one, which takes as many rows as one pair.
+ESTIMATE_PAIRS_MIN = 4
 # The ranking's own masks, and the random sets.
 EVIDENCE_ROWS = 4 + RANDOM_SETS_MAX
+# Words are searched in texts of a few sentences. In longer ones there are more sets, each row takes more, and sentences say it better.
+DECIDING_TOKENS_MAX = 64
 
 
 class Attributions:
@@ -229,15 +233,22 @@ class Attributions:
         pairs_wanted = 1 if exact else (steps_wanted + 1) // 2
         pairs = min(pairs_wanted, max(pace.rows_in(left_s - self._evidence_s()) // rows, min(1, pace.rows_in(left_s) // rows)))
         found: Attribution | None = None
+        if self._request.estimates and pairs and not exact:
+            values = runs.drive(first_estimate(n, self._target, runs.answers))
+            if values is not None:
+                rough = self._by_erasure(
+                    "shapley", values, np.full(n, np.inf), self._shapley_residual(values, runs.answers), 0, steps_wanted
+                )
+                yield replace(rough, left_s=pace.seconds(rows * pairs) + self._evidence_s())
         for count in self._better(pairs):
-            rng = np.random.default_rng(self._request.seed)
-            # Those of the same orders have run already, and run no more.
-            values = runs.drive(shapley(n, self._target, 2 * count, rng, runs.answers.ask))
-            if values is None:
+            # Sets of the same orders have run already, and run no more.
+            sampled = shapley(n, self._target, 2 * count, np.random.default_rng(self._request.seed), runs.answers.ask)
+            better = runs.drive(sampled)
+            if better is None:
                 break
-            steps, residual = values.permutations, self._shapley_residual(values.values, runs.answers)
+            residual = self._shapley_residual(better.values, runs.answers)
             asked = 0 if exact else steps_wanted
-            found = self._by_erasure("shapley", values.values, values.standard_errors, residual, steps, asked)
+            found = self._by_erasure("shapley", better.values, better.standard_errors, residual, better.permutations, asked)
             if runs.short:
                 break
             if count < pairs:
@@ -251,11 +262,11 @@ class Attributions:
         yield found
 
     def _better(self, pairs: int) -> list[int]:
-        """The numbers of pairs of orders after which there are values: the last one, and after estimates those before, each the double."""
-        if not pairs:
-            return []
-        before = [2**place for place in range(pairs.bit_length()) if 2**place < pairs]
-        return [*before, pairs] if self._request.estimates else [pairs]
+        """The numbers of pairs of orders after which there are values: those of estimates, each about half of the next, and the last."""
+        counts = [pairs] if pairs else []
+        while self._request.estimates and counts and counts[0] >= 2 * ESTIMATE_PAIRS_MIN:
+            counts.insert(0, counts[0] // 2)
+        return counts
 
     def _two_step_shapley(self, steps_wanted: int) -> Iterator[Attribution]:
         runs, method = self._runs, "two_step_shapley"
@@ -304,16 +315,16 @@ class Attributions:
         return float(values.sum() - (logits[0] - logits[1]))
 
     def _deciding(self, found: Attribution, result: Evidence) -> DecidingWords | None:
-        """The words that decide the answer of a text of which the search is short and the test possible."""
+        """The words that decide the answer, of a text that is short enough for the search and long enough for the test."""
         runs = self._runs
-        if not EVIDENCE_WORDS_MIN <= runs.count <= SHORT_WORDS_MAX or result.verdict is Verdict.FLAT:
+        if runs.count < EVIDENCE_WORDS_MIN or runs.row.tokens > DECIDING_TOKENS_MAX or result.verdict is Verdict.FLAT:
             return None
         left_s = max(0.0, runs.left_s())
         words = runs.drive(search(runs.count, found.words, self._target, runs.answers))
         deciding = None
         if words is not None:
-            test = tested(runs.count, words, self._target, self._temperature, runs.answers, Answers(), self._request.seed)
-            deciding = runs.drive_deleting(test)
+            test = compare(runs.count, words, self._target, self._temperature, runs.answers, Answers(runs.rows_max), self._request.seed)
+            deciding = runs.drive_replacing(test)
         if runs.short:
             what = "were left out" if deciding is None else f"were compared with {deciding.random_sets} of {RANDOM_SETS_MAX} sets"
             self._notes.append(f"the deciding words {what}: {left_s:.2f} s were left")

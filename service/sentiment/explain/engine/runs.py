@@ -195,14 +195,15 @@ class GraphRuns:
 
         return self._driven(steps, value)
 
-    def drive_deleting(self, steps: Steps[Result]) -> Result | None:
-        """As ``drive``, but delete the tokens of erased words: the text that is run reads as if they had never been written."""
+    def drive_replacing(self, steps: Steps[Result]) -> Result | None:
+        """As ``drive``, but put the token of unknown text in place of each token of erased words: nothing is hidden by the mask."""
+        other = self._classifier.tokenizer.stand_in_id
 
         def value(masks: Masks) -> Floats:
-            rows = [self._shortened(tokens) for tokens in self._erased(masks).astype(np.bool_)]
-            self._check_time(self.shortened_seconds(sum(row.tokens for row in rows)), 0.0)
-            logits = [self._run(rows[start : start + self.rows_max])[0] for start in range(0, len(rows), self.rows_max)]
-            return np.concatenate(logits)[:, : self._labels]
+            self._check_time(self.served_pace.seconds(len(masks)), 0.0)
+            kept = self._erased(masks).astype(np.bool_)
+            ids = np.where(kept, np.array(self.row.ids), other).tolist()
+            return self._run([Row(row, self.row.type_ids, self.row.truncated) for row in ids])[0][:, : self._labels]
 
         return self._driven(steps, value)
 

@@ -1,4 +1,4 @@
-"""The words that decide an answer: searched by erasing them with the attention mask, tested by deleting them. Pure.
+"""The words that decide an answer: searched by erasing them with the attention mask, tested by replacing them. Pure.
 
 A set that a search found by some way of erasing does well by that way, whatever the model: so it is tested by another one.
 """
@@ -13,13 +13,18 @@ from sentiment.explain.methods.evidence import RANDOM_SETS_MAX, Verdict, other_w
 from sentiment.explain.methods.target import Target
 from sentiment.model.scores import probabilities
 
-OPERATOR = "deletion"
+OPERATOR = "unknown_token"
 # The search keeps this many sets of each size, and adds words among this many to each.
-WIDTH, AMONG = 3, 16
-# Maximum new rows of a search. After them each set grows by the word that is next in the ranking.
-ROWS_MAX = 128
+WIDTH, AMONG = 3, 10
+# After this many new rows the set grows by the word that is next in the ranking.
+ROWS_BUDGET = 64
 
 Words = tuple[int, ...]
+
+
+def rows_most(n: int) -> int:
+    """How many masks ``search`` and ``compare`` run at most."""
+    return ROWS_BUDGET + WIDTH * AMONG + n // 2 + 1 + RANDOM_SETS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ def search(n: int, scores: Floats, target: Target, answers: Answers) -> Steps[Fo
     changing: tuple[Words, Floats] | None = None
     try:
         for size in range(1, max(fifth, n // 2) + 1):
-            few = answers.rows - before >= ROWS_MAX
+            few = answers.rows - before >= ROWS_BUDGET
             wider = size <= fifth and not few
             sets = [tuple(sorted((*one, word))) for one in beam for word in _next(order, one, 1 if few else AMONG)]
             sets = list(dict.fromkeys(sets))
@@ -102,8 +107,8 @@ def _next(order: Sequence[int], words: Words, count: int) -> list[int]:
     return [word for word in order if word not in words][:count]
 
 
-def tested(n: int, found: Found, target: Target, temperature: float, known: Answers, answers: Answers, seed: int) -> Steps[DecidingWords]:
-    """Test the words found: deleted, they must change the answer more than random sets of as many words.
+def compare(n: int, found: Found, target: Target, temperature: float, known: Answers, answers: Answers, seed: int) -> Steps[DecidingWords]:
+    """Test the words found: replaced by unknown ones, they must change the answer more than random sets of as many words.
 
     The verdicts and their errors are those of ``evidence``; nothing is ranked, so NOT_FAITHFUL says that the median of the random sets is
     better.
@@ -114,7 +119,7 @@ def tested(n: int, found: Found, target: Target, temperature: float, known: Answ
         target: what is explained.
         temperature: of the calibration.
         known: logits of the text with words erased by the attention mask; that of the whole among them.
-        answers: known logits of the text with words deleted. Its masks are run so.
+        answers: known logits of the text with words replaced. Its masks are run so.
         seed: of the random sets.
 
     Raises:
