@@ -70,7 +70,8 @@ class TextProgress(Progress):
         if self._to_do is None:
             rate = self.texts / seconds
             return f"{self.texts:,} texts{self._before}, {rate:,.{0 if rate >= 10 else 1}f} a second"
-        left = f", {time_text(seconds * (self._to_do - self.texts) / self.texts)} left" if self.texts else ""
+        to_do = self._to_do - self.texts
+        left = f", {time_text(seconds * to_do / self.texts)} left" if self.texts and to_do > 0 else ""
         return f"{self.texts:,} of {self._to_do:,} texts{self._before}{left}"
 
 
