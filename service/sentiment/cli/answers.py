@@ -1,4 +1,4 @@
-"""The answer to a row of input, as ``sentiment classify`` writes it: a JSON object, or the columns of a table. Pure."""
+"""The answer to a row of input, as ``classify`` and ``explain`` write it: a JSON object, or the columns of a table. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class Names:
     """Which columns of the input hold the texts and their targets, and under which names the input's columns are kept.
 
     ``pair``: empty for none. ``keeps``: False to keep none. ``sentences``: whether they are asked for. ``targets``: of every text, or the
-    column of the targets of each; empty if none are asked for.
+    column of the targets of each; empty if none are asked for. ``answer``: the keys of the object that are always the answer's.
     """
 
     text: str
@@ -41,12 +41,13 @@ class Names:
     labels: Sequence[str]
     sentences: bool = False
     targets: tuple[str, ...] | str = ()
+    answer: tuple[str, ...] = RESULT
     _names: dict[str, str] = field(default_factory=dict)
 
     @property
     def result(self) -> tuple[str, ...]:
         """The keys of the object that tell the answer."""
-        return (*RESULT, *(SENTENCES if self.sentences else ()), *(TARGETS if self.targets else ()))
+        return (*self.answer, *(SENTENCES if self.sentences else ()), *(TARGETS if self.targets else ()))
 
     @property
     def of_answer(self) -> frozenset[str]:
@@ -119,19 +120,28 @@ def table_row(answer: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON
     return flat
 
 
-def table_columns(answers: Iterable[Mapping[str, Any]], columns: Iterable[str], names: Names) -> Columns:  # Any: JSON
+def answer_columns(names: Names) -> dict[str, type]:
+    """The columns of a table that are an answer's, and their types."""
+    parts = ({"sentences": str, "sentences_total": int} if names.sentences else {}) | ({"targets": str} if names.targets else {})
+    return {"label": str, "score": float, "abstain": bool, "mixed": bool, **score_columns(names), "tokens": int, "truncated": bool,
+            "language_suspect": bool, "early": bool, **parts, "model": str, "model_digest": str, "error": str}  # fmt: skip
+
+
+def score_columns(names: Names) -> dict[str, type]:
+    """The columns of the scores."""
+    return {f"{SCORE}{label}": float for label in names.labels}
+
+
+def table_columns(answers: Iterable[Mapping[str, Any]], columns: Iterable[str], names: Names, last: Mapping[str, type]) -> Columns:
     """The columns of a table and their types: those of the input that are kept, then the answer's, whether or not a row has them.
 
     Args:
         answers: all rows; their further keys are kept columns, too.
         columns: the names under which the input's columns are kept, in order.
         names: of the input.
+        last: the columns of the answer.
     """
-    scores = {f"{SCORE}{label}": float for label in names.labels}
     first = {TEXT: str, **({PAIR: str} if names.pair else {})}
-    parts = ({"sentences": str, "sentences_total": int} if names.sentences else {}) | ({"targets": str} if names.targets else {})
-    last = {"label": str, "score": float, "abstain": bool, "mixed": bool, **scores, "tokens": int, "truncated": bool,
-            "language_suspect": bool, "early": bool, **parts, "model": str, "model_digest": str, "error": str}  # fmt: skip
     kept: dict[str, type | None] = dict.fromkeys(columns)
     for answer in answers:
         kept.update(dict.fromkeys(name for name in answer if name not in names.of_answer))

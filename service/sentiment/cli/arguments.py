@@ -96,6 +96,35 @@ def add_parsing(parser: Any) -> None:  # Any: as above
     parser.add_argument("--sheet", default="", metavar="NAME", help="sheet of an .xlsx (default: the only one)")
 
 
+def add_input(parser: Any) -> None:  # Any: as above
+    """Add ``--input`` and the arguments that ``reading_of`` reads."""
+    parser.add_argument(
+        "--input",
+        metavar="FILE",
+        help="texts: .txt (one a line), or a column of a .csv, .tsv, .jsonl, .json, .parquet or .xlsx; text also .gz or .zst; -: "
+        "standard input",
+    )
+    add_reading(parser)
+
+
+def add_output(parser: Any) -> None:  # Any: as above
+    """Add ``--output``: of a row each, which a repeated command continues; and what belongs to it."""
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="write the answers here: .jsonl, .csv, .tsv, .json, .parquet or .xlsx; repeat the command to continue an interrupted run; "
+        "-: standard output, as --json",
+    )
+    parser.add_argument("--drop", action="store_true", help="leave the input's other columns out of the output")
+    parser.add_argument("--overwrite", action="store_true", help="replace an output that exists")
+    parser.add_argument(
+        "--escape-formulas",
+        action="store_true",
+        help="in a .csv or .tsv, put an apostrophe before texts that a spreadsheet would run as formulas",
+    )
+    parser.add_argument("--restart", action="store_true", help="start an interrupted output over instead of continuing it")
+
+
 def add_parts(parser: Any) -> None:  # Any: as above
     """Add the arguments that ask for answers to parts of a text too: sentences, targets, targets_column."""
     parser.add_argument("--sentences", action="store_true", help="answer each sentence of a text too")

@@ -125,7 +125,7 @@ def _for_page(job: argparse.Namespace, model: pb.Model, ask: Ask) -> Explanation
     """Request everything that the page can show and the model has, and keep the options that the user gave."""
     options = replace(job.options, counterfactuals=True, by_embedding=True)
     if model.layers:
-        attention = options.attention or AttentionOptions(encoding=job.encoding)
+        attention = options.attention or AttentionOptions(encoding=job.attention_encoding)
         neuron = options.neuron or NeuronOptions(layer=model.layers - 1)
         options = replace(options, heads=True, attention=attention, neuron=neuron, geometry=True)
     try:

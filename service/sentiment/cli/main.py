@@ -8,15 +8,16 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sentiment.cli.arguments import (
     add_command,
     add_credentials,
     add_effort,
+    add_input,
     add_option,
+    add_output,
     add_parts,
-    add_reading,
     add_target,
     bundles_of,
     names,
@@ -36,6 +37,9 @@ from sentiment.files.standard_streams import need_standard_output
 from sentiment.files.visible import visible
 from sentiment.settings import Settings, add_flags, front_ends_of, load_settings, markdown_table, settings_table
 from sentiment.wings import wing
+
+if TYPE_CHECKING:
+    from sentiment.client import ExplainOptions
 
 # Commands of sentiment_tools, in the order of the help.
 TOOLS = ("loadtest", "plan", "evaluate", "watch", "top")
@@ -71,29 +75,10 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TEXT",
         help="a text; -, or none with a pipe: standard input, one text a line, each answered as it comes",
     )
-    classify.add_argument(
-        "--input",
-        metavar="FILE",
-        help="texts: .txt (one a line), or a column of a .csv, .tsv, .jsonl, .json, .parquet or .xlsx; text also .gz or .zst; -: "
-        "standard input",
-    )
-    add_reading(classify)
+    add_input(classify)
     classify.add_argument("--pair", default="", metavar="NAME", help="column that holds the second text of a pair")
     add_parts(classify)
-    classify.add_argument(
-        "--output",
-        metavar="FILE",
-        help="write the answers here: .jsonl, .csv, .tsv, .json, .parquet or .xlsx; repeat the command to continue an interrupted run; "
-        "-: standard output, as --json",
-    )
-    classify.add_argument("--drop", action="store_true", help="leave the input's other columns out of the output")
-    classify.add_argument("--overwrite", action="store_true", help="replace an output that exists")
-    classify.add_argument(
-        "--escape-formulas",
-        action="store_true",
-        help="in a .csv or .tsv, put an apostrophe before texts that a spreadsheet would run as formulas",
-    )
-    classify.add_argument("--restart", action="store_true", help="start an interrupted output over instead of continuing it")
+    add_output(classify)
     classify.add_argument("--json", action="store_true", help="print one JSON object per line")
     add_effort(classify)
     _add_call(classify, ("", "refuse", "head", "head_tail", "windows"))
@@ -156,7 +141,15 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="the text; -, or none with a pipe: standard input, one text a line, each explained by itself",
     )
-    parser.add_argument("--pair", default=None, metavar="TEXT", help="the second text of a pair")
+    add_input(parser)
+    parser.add_argument(
+        "--by", default="", metavar="NAME", help="with --input: sum up the rows of each value of this column too, by name or number"
+    )
+    add_output(parser)
+    parser.add_argument(
+        "--summary", action="store_true", help="the --input is an --output of this command: print its summary again, with another --by"
+    )
+    parser.add_argument("--pair", default=None, metavar="TEXT", help="the second text of a pair; with --input its column")
     parser.add_argument("--label", default="", help="the label to explain (default: the answer)")
     compared = parser.add_mutually_exclusive_group()
     compared.add_argument(
@@ -189,8 +182,6 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     add_option(
         parser,
         "--attention-encoding",
-        "--encoding",
-        dest="encoding",
         choices=("u8", "fp16", "fp32", "top_p"),
         default="u8",
         help="encoding of attention weights (default: u8)",
@@ -203,7 +194,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         help="show how a token's attention is computed; all count from 0",
     )
     parser.add_argument("--geometry", action="store_true", help="show which words of the model's golden texts lie closest to each word")
-    parser.add_argument("--json", action="store_true", help="print a JSON object")
+    parser.add_argument("--json", action="store_true", help="print a JSON object; with --input, the summary as one")
     parser.add_argument(
         "--html", type=Path, default=None, metavar="FILE", help="write the full viewer page here (-: standard output); it needs no network"
     )
@@ -294,21 +285,84 @@ def _refuse_file_names(texts: Sequence[str]) -> None:
             raise BadSettings(f"{text} looks like a file; use --input {text}, or pipe it in to classify its name")
 
 
+# Options of explain that a file takes alone, and those that it does not take.
+_OF_FILES = (
+    "by", "output", "summary", "drop", "overwrite", "restart", "escape_formulas", "column", "format", "no_header", "delimiter", "encoding",
+    "no_quotes", "sheet",
+)  # fmt: skip
+_OF_ONE_TEXT = ("text", "counterfactuals", "heads", "attention", "neuron", "geometry", "html", "sentences", "targets")
+
+
 def _explain(options: argparse.Namespace) -> int:
     _quiet_grpc()
     from sentiment.cli.explain import explain  # noqa: PLC0415  # as above
     from sentiment.cli.standard_input import reads_standard_input  # noqa: PLC0415  # as above
-    from sentiment.client import AttentionOptions, ExplainOptions, NeuronOptions  # noqa: PLC0415  # as in _classify
 
+    if options.input is not None:
+        return _explain_file(options)
+    _refuse(options, _OF_FILES, "needs --input FILE")
     if options.html and options.json:
         raise BadSettings("--html and --json cannot both be given")
     if (options.sentences or options.targets) and not options.html:
         raise BadSettings("--sentences and --targets need --html here; sentiment classify prints them")
-    piped = reads_standard_input([] if options.text is None else [options.text], "a TEXT")
+    piped = reads_standard_input([] if options.text is None else [options.text], "a TEXT, or --input FILE")
     need_standard_output(options.html)
     options.bundles = bundles_of(options.bundles)
     _log_local(options)
-    attention = AttentionOptions(aggregation=options.attention, encoding=options.encoding) if options.attention else None
+    options.options = _requested(options)
+    if piped:
+        options.text = None
+    return FAILED if explain(options) else DONE
+
+
+def _explain_file(options: argparse.Namespace) -> int:
+    from sentiment.cli.explain_file import explain_file, summarize_file  # noqa: PLC0415  # as above
+    from sentiment.cli.standard_input import STANDARD_INPUT  # noqa: PLC0415  # as above
+
+    _refuse(options, _OF_ONE_TEXT, "explains one text; leave it out with --input")
+    if len(options.method) > 1:
+        raise BadSettings("--method: give one with --input")
+    if options.against and not options.label:
+        raise BadSettings("--against needs --label with --input: the answers of the rows differ, and some may be that label")
+    options.input = None if options.input == STANDARD_INPUT else Path(options.input)
+    options.output = Path(options.output) if options.output else None
+    printed = options.output in (None, STANDARD_OUTPUT)
+    for name in ("restart", "overwrite", "escape_formulas", "drop"):
+        if getattr(options, name) and (printed or options.summary):
+            raise BadSettings(f"--{name.replace('_', '-')} needs --output")
+    if options.drop and options.by:
+        raise BadSettings("--drop would leave the column of --by out; give one of them")
+    if options.summary and (options.output or options.input is None):
+        raise BadSettings("--summary needs --input FILE, and no --output")
+    need_standard_output(options.output)
+    options.reading = reading_of(options)
+    if options.summary:
+        summarize_file(options)
+        return DONE
+    options.bundles = bundles_of(options.bundles)
+    _log_local(options)
+    options.options = _requested(options)
+    options.texts, options.pair = [], options.pair or ""
+    return FAILED if explain_file(options) else DONE
+
+
+def _refuse(options: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    """Refuse options that were given, by name."""
+    for name in names:
+        if getattr(options, name) not in (None, False, "", (), "text" if name == "column" else None):
+            raise BadSettings(f"{'TEXT' if name == 'text' else '--' + name.replace('_', '-')} {why}")
+
+
+def _requested(options: argparse.Namespace) -> "ExplainOptions":
+    """What is asked of each text.
+
+    Raises:
+        BadSettings: an option has no such value.
+    """
+    from sentiment.client import AttentionOptions, ExplainOptions, NeuronOptions  # noqa: PLC0415  # as in _classify
+
+    kind = options.attention
+    attention = AttentionOptions(aggregation=kind, encoding=options.attention_encoding) if kind else None
     requested = ExplainOptions(
         methods=options.method,
         attribution=True,
@@ -329,10 +383,7 @@ def _explain(options: argparse.Namespace) -> int:
         raise BadSettings("--method and --against must be valid UTF-8") from error
     except ValueError as error:
         raise BadSettings(f"--steps {options.steps}: {error}") from error
-    if piped:
-        options.text = None
-    options.options = requested
-    return FAILED if explain(options) else DONE
+    return requested
 
 
 def _quiet_grpc() -> None:

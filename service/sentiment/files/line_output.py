@@ -142,14 +142,16 @@ class LineOutput:
         place = f"{self._part}:{line}" if line else f"{self._part}"
         return BadSettings(f"{place}: {fact}; use --restart to start over, or another --output to keep this one")
 
-    def write(self, line: str) -> None:
-        """Append a line, which must not contain a line feed.
+    def write(self, line: str, *, at_once: bool = False) -> None:
+        """Append a line, which must not contain a line feed. ``at_once``: not with others later; for lines that cost more than a write.
 
         Raises:
             BadFile: the line cannot be written, for example because the disk is full. The lines so far are kept.
         """
         try:
             self._stream.write(line.encode() + b"\n")
+            if at_once:
+                self._stream.flush()
         except OSError as error:
             raise BadFile(f"{self._part}: cannot be written: {error.strerror}; repeat the command to continue") from error
 

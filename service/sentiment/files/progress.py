@@ -53,12 +53,13 @@ class Progress:
 
 
 class TextProgress(Progress):
-    """Counts texts. ``before``: texts that an earlier run has processed."""
+    """Counts texts. ``before``: texts that an earlier run has processed. ``count``: of all; None: unknown, and no time left is shown."""
 
-    def __init__(self, before: int = 0, shown: bool = True) -> None:
+    def __init__(self, before: int = 0, shown: bool = True, count: int | None = None) -> None:
         super().__init__(self._of_texts, shown)
         self.texts = 0
         self._before = f" ({before:,} more from before)" if before else ""
+        self._to_do = None if count is None else count - before
 
     def advance(self) -> None:
         """Count a text."""
@@ -66,4 +67,16 @@ class TextProgress(Progress):
         self.show()
 
     def _of_texts(self, seconds: float) -> str:
-        return f"{self.texts:,} texts{self._before}, {self.texts / seconds:,.0f} a second"
+        if self._to_do is None:
+            rate = self.texts / seconds
+            return f"{self.texts:,} texts{self._before}, {rate:,.{0 if rate >= 10 else 1}f} a second"
+        to_do = self._to_do - self.texts
+        left = f", {time_text(seconds * to_do / self.texts)} left" if self.texts and to_do > 0 else ""
+        return f"{self.texts:,} of {self._to_do:,} texts{self._before}{left}"
+
+
+def time_text(seconds: float) -> str:
+    """A time in words, to the second."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

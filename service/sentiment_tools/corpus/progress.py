@@ -28,12 +28,6 @@ class Progress:
 
     def _line(self, seconds: float) -> str:
         (rows, bad, size), (rows_first, _, size_first) = self._now, self._first
-        left = f", {_time(seconds * (self._size - size) / (size - size_first))} left" if self._size > size > size_first else ""
+        left = f", {progress.time_text(seconds * (self._size - size) / (size - size_first))} left" if self._size > size > size_first else ""
         rate = f"{(rows - rows_first) / seconds:,.0f} a second"
         return f"{rows:,} rows{self._before}, {bad:,} bad, {size / max(1, self._size):.0%}, {rate}{left}"
-
-
-def _time(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

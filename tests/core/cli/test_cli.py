@@ -534,7 +534,7 @@ def test_wrong_usage_exits_2_and_says_what_is_wrong(capsys: Captured, arguments:
     ("arguments", "says"),
     [
         (["classify"], "no text: give one or more TEXT, or --input FILE, or pipe texts in, one a line"),
-        (["explain"], "no text: give a TEXT, or pipe texts in, one a line"),
+        (["explain"], "no text: give a TEXT, or --input FILE, or pipe texts in, one a line"),
         (["classify", "-", "good"], "give either texts or - for standard input"),
         (["classify", "-", "--input", "in.txt"], "give either texts or --input FILE"),
         (
