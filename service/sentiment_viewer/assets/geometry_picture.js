@@ -282,5 +282,5 @@ function drawLabel(surface, label, [x, y], {background, colour, stroke, hue}) {
   if (background || stroke) surface.rect(left, top, label.width, label.height, {fill: background, stroke});
   const baseline = top + label.height - 5;
   surface.text(label.text, left + 2, baseline, {...GEOMETRY_STYLE[label.kind], colour});
-  drawMark(surface, hue, [left + 2, left + label.width - 2, baseline + 2.5], colour);
+  drawMark(surface, hue, [left + 2, left + label.width - 2, baseline + 2.5, top + 1.5], colour);
 }

@@ -64,14 +64,17 @@ export function neuronTiny(value) {
   return value === 0 ? "0" : value.toExponential(0).replace("e-", "e−").replace("e+", "e");
 }
 
-/** The positions of the columns, in a picture of about this many pixels; it may be wider. */
+/**
+ * The positions of the columns, in a picture of about this many pixels; it may be wider. A narrow one has the result and what it is made
+ * of: the table has the numbers between them.
+ */
 export function neuronColumns(facts, available) {
   const narrow = available < 640;
-  const numbers = ["dot", "scaled", ...(facts.biased ? ["bias", "score"] : [])];
-  const widths = {looks: narrow ? 66 : 104, softmax: narrow ? 110 : 150, token: narrow ? 66 : 110};
-  const gap = narrow ? 10 : NEURON_GAP;
+  const numbers = narrow ? ["scaled"] : ["dot", "scaled", ...(facts.biased ? ["bias", "score"] : [])];
+  const widths = {looks: narrow ? 60 : 104, softmax: narrow ? 66 : 150, ...(!narrow && {token: 110})};
+  const gap = narrow ? 6 : NEURON_GAP;
   for (const name of numbers) widths[name] = narrow ? 46 : 54;
-  const names = ["looks", "key", "product", ...numbers, "softmax", "token"];
+  const names = ["looks", "key", "product", ...numbers, "softmax", ...(narrow ? [] : ["token"])];
   const fixed = Object.values(widths).reduce((sum, width) => sum + width, 0) + gap * (names.length + 1);
   const cell = Math.max(2, Math.min(8, Math.floor((available - fixed) / (2 * facts.view.width))));
   widths.key = widths.product = cell * facts.view.width;
@@ -155,12 +158,12 @@ export function neuronLegend(facts) {
     return `${name}: full colour at ±${full}, largest here ${plainNumber(most)}${beyond}`;
   };
   return [
-    "Orange is above 0, blue below; the scales are the same for every text, layer and head.",
+    "Green is above 0, violet below; the scales are the same for every text, layer and head.",
     `${scale("q and k", NEURON_VECTOR_FULL, facts.vectorLargest)}. ${scale("q × k", NEURON_PRODUCT_FULL, facts.productLargest)}.`,
   ];
 }
 
-/** Draw a vector as cells of colour: orange above 0, blue below, the panel's colour at 0. */
+/** Draw a vector as cells of colour: green above 0, violet below, the panel's colour at 0. */
 function drawNeuronStrip(surface, values, {x, y, cell, height, full}, colours) {
   values.forEach((value, place) => {
     const fill = neuronShade(value, full, colours);
@@ -175,7 +178,7 @@ export function neuronShade(value, full, colours) {
   if (!(step > 0)) return null;
   colours.shades ??= new Map();
   const key = value > 0 ? step : -step;
-  const end = value > 0 ? colours.positive : colours.negative;
+  const end = value > 0 ? colours.fourth : colours.fifth;
   if (!colours.shades.has(key)) {
     const parts = blendedColour(colours.panel, end, step / NEURON_SHADES).map((part) => Math.round(part).toString(16).padStart(2, "0"));
     colours.shades.set(key, `#${parts.join("")}`);

@@ -100,7 +100,7 @@ function pictureItems({attribution, struck, numbers}, parts) {
   for (const run of directedRuns(parts)) {
     for (const [place, part] of run.parts.entries()) {
       if (part.word >= 0) {
-        const value = attribution?.words[part.word] ?? 0;
+        const value = attribution?.told[part.word] ?? 0;
         const closes = closesWord(part, run.parts[place - 1]);
         add(visibleText(part.text), {word: part.word, value, closes, struck: struck.has(part.word)}, run.direction);
       } else if (part.unseen) {
@@ -144,7 +144,7 @@ function drawItem(surface, item, baseline, colours, hues) {
   if (colour) surface.rect(x, baseline - 15, width, 20, {fill: colour.background});
   const style = {...WORD_STYLE, colour: colour?.text ?? (item.muted ? colours.muted : colours.text), anchor: "middle", maxWidth: width};
   surface.text(item.text, middle, baseline, style);
-  if (colour) drawMark(surface, colour.hue, [x + WORD_PAD, x + width - WORD_PAD, baseline + 3], colour.text);
+  if (colour) drawMark(surface, colour.hue, [x + WORD_PAD, x + width - WORD_PAD, baseline + 3, baseline - 13.5], colour.text);
   if (item.struck) surface.line(x, baseline - 5, x + width, baseline - 5, {colour: colours.text, width: 2});
   if (item.number) surface.text(item.number, middle, baseline + 15, {...VALUE_STYLE, colour: colours.muted, anchor: "middle"});
 }
