@@ -65,21 +65,21 @@ export function neuronTiny(value) {
 }
 
 /**
- * The positions of the columns, in a picture of about this many pixels; it may be wider. A narrow one has the result and what it is made
- * of: the table has the numbers between them.
+ * The positions of the columns, in a picture of about this many pixels; it may be wider. A narrow one leaves out the numbers
+ * between the products and their softmax, which the table has.
  */
 export function neuronColumns(facts, available) {
   const narrow = available < 640;
-  const numbers = narrow ? ["scaled"] : ["dot", "scaled", ...(facts.biased ? ["bias", "score"] : [])];
-  const widths = {looks: narrow ? 60 : 104, softmax: narrow ? 66 : 150, ...(!narrow && {token: 110})};
+  const numbers = narrow ? [] : ["dot", "scaled", ...(facts.biased ? ["bias", "score"] : [])];
+  const widths = {looks: narrow ? 56 : 104, softmax: narrow ? 66 : 150, token: narrow ? 54 : 110};
   const gap = narrow ? 6 : NEURON_GAP;
-  for (const name of numbers) widths[name] = narrow ? 46 : 54;
-  const names = ["looks", "key", "product", ...numbers, "softmax", ...(narrow ? [] : ["token"])];
+  for (const name of numbers) widths[name] = 54;
+  const names = ["looks", "key", "product", ...numbers, "softmax", "token"];
   const fixed = Object.values(widths).reduce((sum, width) => sum + width, 0) + gap * (names.length + 1);
-  const cell = Math.max(2, Math.min(8, Math.floor((available - fixed) / (2 * facts.view.width))));
+  const cell = Math.max(narrow ? 1 : 2, Math.min(8, Math.floor((available - fixed) / (2 * facts.view.width))));
   widths.key = widths.product = cell * facts.view.width;
   widths.softmax += Math.max(0, Math.min(200, available - fixed - 2 * widths.key));
-  const columns = {cell};
+  const columns = {cell, narrow};
   let x = gap;
   for (const name of names) {
     columns[name] = {x, width: widths[name]};
@@ -108,7 +108,7 @@ export function drawNeuronHeadings(surface, facts, columns, colours, {top, looke
   heading("scaled", "scaled", `× ${view.scale.toFixed(4)}`);
   heading("bias", "+ bias");
   heading("score", "score");
-  heading("softmax", "softmax", `a full bar is ${facts.barFull}`);
+  heading("softmax", "softmax", columns.narrow ? `full: ${facts.barFull}` : `a full bar is ${facts.barFull}`);
   heading("token", "key token");
   surface.text(`query q of ${neuronQuoted(facts, view.token)}`, columns.key.x, top + 16, {
     size: 12, weight: "bold", colour: colours.text, maxWidth: columns.key.width + columns.product.width + NEURON_GAP,
@@ -146,7 +146,7 @@ export function drawNeuronRow(surface, facts, columns, colours, {top, looker, ke
     const column = columns[name];
     if (column) surface.text(plainNumber(view[name][key]), column.x + column.width, baseline, {...NEURON_FIGURE, colour: colours.text});
   }
-  drawNeuronBar(surface, view.softmax[key], facts.barFull, columns.softmax, top, colours);
+  drawNeuronBar(surface, view.softmax[key], facts.barFull, columns, top, colours);
   const token = {size: 12, colour: colours.text, maxWidth: columns.token.width};
   surface.text(neuronPiece(facts, view.keyStart + key), columns.token.x, baseline, token);
 }
@@ -191,8 +191,8 @@ function neuronLargest(values) {
   return values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
 }
 
-function drawNeuronBar(surface, weight, full, column, top, colours) {
-  const length = column.width - 58;
+function drawNeuronBar(surface, weight, full, {softmax: column, narrow}, top, colours) {
+  const length = column.width - (narrow ? 46 : 58);
   const [y, height] = [top + 5, NEURON_ROW - 10];
   surface.rect(column.x, y, length, height, {fill: colours.line, alpha: 0.35});
   // A weight that is not 0 is seen: half a pixel at least.
