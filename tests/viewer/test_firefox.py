@@ -21,7 +21,7 @@ DRAWN = {
     "model": ".model-cell",
     "neuron": ".neuron-summary:not(:empty)",
     "geometry": ".geometry-table td",
-    "card": ".card-view table",
+    "card": ".card-summary",
     "compare": ".compare-body ins.text-word",
     "file": "#file",
 }

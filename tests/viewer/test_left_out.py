@@ -42,7 +42,7 @@ def test_a_part_that_the_server_left_out_has_a_note_and_a_retry(visit: Visit, en
     page = visit.blank(english.url)
     leave_out(page, option, kind)
 
-    page.goto(address(english.url, view, text=SHORT))
+    page.goto(address(english.url, view, text=SHORT, how=1))
     if button:
         page.get_by_role("button", name=button).click()
 

@@ -115,7 +115,7 @@ def test_a_view_that_asks_a_server_matches_its_approved_picture(visit: Visit, se
         file = tmp_path / "texts.csv"
         file.write_text("id,review\n1,a good film\n2,an awful end\n3,a film\n4,\n5,the great and the bad\n")
         page.get_by_label("A file of texts").set_input_files(file)
-        page.get_by_role("button", name="Classify").click()
+        page.get_by_role("button", name="Classify the file").click()
         expect(page.locator(".file-progress")).to_contain_text("Done")
         page.get_by_label("Sort by").select_option("file")
         page.evaluate("() => document.activeElement.blur()")

@@ -101,7 +101,7 @@ export function drawNeuronHeadings(surface, facts, columns, colours, {top, looke
     if (below) surface.text(below, x, top + 42, {size: 11, colour: colours.muted, anchor, maxWidth: column.width + NEURON_GAP - 2});
     surface.text(said, x, top + 58, {size: 12, weight: "bold", colour: colours.text, anchor, maxWidth: column.width + NEURON_GAP - 2});
   };
-  if (lookers) heading("looks", "look from");
+  if (lookers) heading("looks", columns.narrow ? "from" : "look from");
   heading("key", "key k");
   heading("product", "q × k");
   heading("dot", "q·k");
@@ -109,7 +109,7 @@ export function drawNeuronHeadings(surface, facts, columns, colours, {top, looke
   heading("bias", "+ bias");
   heading("score", "score");
   heading("softmax", "softmax", columns.narrow ? `full: ${facts.barFull}` : `a full bar is ${facts.barFull}`);
-  heading("token", "key token");
+  heading("token", columns.narrow ? "token" : "key token");
   surface.text(`query q of ${neuronQuoted(facts, view.token)}`, columns.key.x, top + 16, {
     size: 12, weight: "bold", colour: colours.text, maxWidth: columns.key.width + columns.product.width + NEURON_GAP,
   });
