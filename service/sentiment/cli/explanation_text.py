@@ -34,7 +34,7 @@ def page(explanation: Explanation, *, colour: bool, width: int) -> str:
         if text is not None:
             blocks.append(flowed(_atoms(explanation, bool(pair), text, first, colour), width, colour))
     if first is not None:
-        blocks.append([*_directions(explanation, width, colour, bool((_told(first) != first.words).any()))])
+        blocks.append([*_directions(explanation, width, colour, first)])
     for method, attribution in explanation.attributions.items():
         blocks.append([*_attribution(explanation, attribution, width, colour)])
         if method in explanation.evidence:
@@ -125,20 +125,24 @@ def _unseen(text: str) -> Iterator[list[Piece]]:
 
 
 def _told(found: Attribution) -> npt.NDArray[np.floating]:
-    """The values of words; 0 for those that cannot be told from zero, as those of unknown errors."""
-    return np.where(np.abs(found.words) > ZERO_ERRORS * found.standard_errors, found.words, 0.0)
+    """The values of words; 0 for those that cannot be told from zero. Those of unknown errors stay."""
+    return np.where(np.abs(found.words) <= ZERO_ERRORS * found.standard_errors, 0.0, found.words)
 
 
-def _directions(explanation: Explanation, width: int, colour: bool, unmarked: bool = False) -> Iterator[str]:
-    """The meaning of the colours, and their scale. ``unmarked``: whether words have none, because they cannot be told from zero."""
+def _directions(explanation: Explanation, width: int, colour: bool, found: Attribution | None = None) -> Iterator[str]:
+    """The meaning of the colours, and their scale. ``found``: what is coloured."""
     hues = _hues(explanation)
     yield legend(colour, hues)
     other = _other(explanation)
     against = say("towards" if other else "against", label=visible(other or explanation.explained))
     towards = say("towards", label=visible(explanation.explained))
     signs = (hues.against.name, hues.towards.name) if colour else ("-", "+")
-    others = f"; {say('unmarked', sign='uncoloured' if colour else 'no number')}" if unmarked else ""
-    yield from _wrapped(f"{signs[0]}: {against}; {signs[1]}: {towards}{others}", width)
+    said = [f"{signs[0]}: {against}", f"{signs[1]}: {towards}"]
+    if found is not None and (_told(found) != found.words).any():
+        said.append(say("unmarked", sign="uncoloured" if colour else "no number"))
+    if found is not None and np.isnan(found.standard_errors).any():
+        said.append(say("errors_unknown"))
+    yield from _wrapped("; ".join(said), width)
 
 
 def _other(explanation: Explanation) -> str | None:

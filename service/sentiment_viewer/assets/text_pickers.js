@@ -5,7 +5,7 @@ import {checkField, choiceField} from "./fields.js";
 import {directionHues, huesSaid} from "./label_hues.js";
 import {redrawn} from "./redrawn.js";
 import {VALUE_FULL, VALUE_MIN, isDark, valueScale} from "./theme.js";
-import {adaptiveSentence, explainedSentence, signedNumber, unmarkedSentence} from "./wording.js";
+import {adaptiveSentence, errorSentences, explainedSentence, signedNumber} from "./wording.js";
 
 /** Pickers over `session` and `state`: {element, update()}. */
 export function textPickers({session, state}) {
@@ -50,12 +50,11 @@ export function textLegend({session}) {
 
 function legendNodes(header, attribution) {
   const swatch = element("span", {class: "text-unseen text-swatch"}, element("span", {text: "hatched"}));
-  const unmarked = attribution?.words.some((value, index) => value !== attribution.told[index]);
   return [
     ...huesSaid(header).map(({hue, name, direction}) => (
       element("span", {}, element("strong", {class: "label-name", data: {hue}, text: name}), `: ${direction}`)
     )),
-    unmarked ? element("span", {text: unmarkedSentence()}) : null,
+    ...(attribution ? errorSentences(attribution) : []).map((text) => element("span", {text})),
     header.unseen.length ? element("span", {}, swatch, ": not read") : null,
   ].filter(Boolean);
 }

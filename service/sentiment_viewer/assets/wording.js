@@ -104,14 +104,15 @@ export function directionNames(header) {
   };
 }
 
-/** A value, or 0 if it cannot be told from zero by its standard error; 0: it is exact, NaN: the error is not known. */
+/** A value, or 0 if it cannot be told from zero by its standard error. One whose error is not known (NaN) stays. */
 export function told(value, error) {
-  return Math.abs(value) > ZERO_ERRORS * error ? value : 0;
+  return Math.abs(value) <= ZERO_ERRORS * error ? 0 : value;
 }
 
-/** What the words without a colour are. */
-export function unmarkedSentence() {
-  return say("unmarked", {sign: "uncoloured"});
+/** What is said of the words without a colour, and of those whose error is not known: a sentence each. */
+export function errorSentences({words, told: shown, errors}) {
+  const unmarked = words.some((value, index) => value !== shown[index]);
+  return [unmarked ? say("unmarked", {sign: "uncoloured"}) : "", errors.some(Number.isNaN) ? say("errors_unknown") : ""].filter(Boolean);
 }
 
 /** What follows a word of a pair's second text; "" for all others. */
