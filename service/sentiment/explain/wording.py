@@ -23,7 +23,7 @@ TEMPLATES: dict[str, str | dict[str, str]] = {
     "towards": "towards {label}",
     "against": "against {label}",
     "unmarked": "{sign}: within two standard errors of zero",
-    "errors_unknown": "standard errors not known: too few orders",
+    "errors_unknown": "some standard errors are not known",
     "second_text": " (2nd text)",
     "method": "{method}, in logits",
     "method_steps": "{method}, {steps} {unit}, in logits",
