@@ -219,7 +219,7 @@ def test_colours_do_not_change_the_text() -> None:
 
 def test_a_word_that_cannot_be_told_from_zero_is_unmarked() -> None:
     told, untold = attribution(), attribution()
-    told.words[2].standard_error, untold.words[2].standard_error = 1.49, 1.5
+    told.words[-1].standard_error, untold.words[-1].standard_error = 1.49, 1.5
 
     for found, marked in ((told, True), (untold, False)):
         plain, drawn = (shown(pb.ExplainResponse(attribution=found), colour=colour) for colour in (False, True))
