@@ -26,7 +26,8 @@ def test_the_scorecard_shows_measurements_and_card(visit: Visit, english: Runnin
         expect(row.first).to_contain_text(f"{measured['rows']:,}")
     expect(panel).to_contain_text(", ".join(manifest["labels"]))
     shares = [measured["accuracy"] for measured in manifest["accuracy"].values()]
-    expect(panel.locator(".card-summary")).to_contain_text(f"Between {100 * min(shares):.1f} % and {100 * max(shares):.1f} % of its answers")
+    least, most = 100 * min(shares), 100 * max(shares)
+    expect(panel.locator(".card-summary")).to_contain_text(f"Between {least:.1f} % and {most:.1f} % of its answers")
     assert page.evaluate("() => document.documentElement.scrollHeight") < 1200
     panel.get_by_role("heading", name="Model card").click()
     for heading in (line.lstrip("# ") for line in (ENGLISH / "MODEL_CARD.md").read_text().splitlines() if line.startswith("## ")):

@@ -90,6 +90,26 @@ def test_the_view_that_is_open_is_asked_first(visit: Visit, english: RunningServ
     expect(page.locator(".text-reason")).not_to_be_empty()
 
 
+def test_a_later_attribution_takes_the_place_of_an_estimate(modules: Page) -> None:
+    script = """async ([header, found]) => {
+      const {Explanation} = await import("/viewer/explanation.js");
+      const explanation = new Explanation("good film", null);
+      explanation.take({header});
+      for (const [first, second] of found) {
+        const words = [first, second].map(([value, standard_error]) => ({value, standard_error}));
+        explanation.take({attribution: {method: "shapley", words, token_embedding: [1, 2]}}, "attribution");
+      }
+      const {words, told, byEmbedding} = explanation.attributions.get("shapley");
+      return [[...words], [...told], [...byEmbedding.token]];
+    }"""
+    header = {"prediction": {}, "model": {"digest": ""}, "tokens": [], "words": []}
+    estimate, final = [[3.0, None], [1.0, None]], [[2.0, 0.5], [1.0, 0.5]]
+
+    words, told, split = modules.evaluate(script, [header, [estimate, final]])
+
+    assert (words, told, split) == ([2.0, 1.0], [2.0, 0.0], [1.0, 2.0])
+
+
 def test_the_button_says_what_it_does(visit: Visit, server: RunningServer) -> None:
     page = visit(address(server.url, text="a good film"))
     button = page.locator("#question button[type=submit]")

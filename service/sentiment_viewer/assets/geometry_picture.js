@@ -49,7 +49,7 @@ export function nearestGolden({view, count}, word) {
 /** What the picture is, a sentence each. */
 export function geometrySentences({view, header, values}) {
   const [one, two] = Array.from(view.variance, geometryShare);
-  const said = huesSaid(header).map(({name, direction}) => `${name} ${direction}`).join(", ");
+  const said = huesSaid(header).map(({name, direction}) => `${name}: ${direction}`).join("; ");
   const colours = `Words have the colours of the text view: ${said}.`;
   return [
     `The axes hold ${one} and ${two} of the golden words' variance: distances here are not the layer's. `

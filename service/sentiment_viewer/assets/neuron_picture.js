@@ -102,7 +102,7 @@ export function drawNeuronHeadings(surface, facts, columns, colours, {top, looke
     surface.text(said, x, top + 58, {size: 12, weight: "bold", colour: colours.text, anchor, maxWidth: column.width + NEURON_GAP - 2});
   };
   if (lookers) heading("looks", columns.narrow ? "from" : "look from");
-  heading("key", "key k");
+  heading("key", columns.narrow ? "k" : "key k");
   heading("product", "q × k");
   heading("dot", "q·k");
   heading("scaled", "scaled", `× ${view.scale.toFixed(4)}`);
