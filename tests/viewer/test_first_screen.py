@@ -51,6 +51,17 @@ def test_what_is_typed_replaces_the_example(visit: Visit, server: RunningServer)
     expect(field(page)).to_have_value("a good film")
 
 
+def test_the_view_of_files_asks_for_no_example(visit: Visit, server: RunningServer) -> None:
+    page = visit(address(server.url, "file"))
+    expect(page.locator("#model-said")).not_to_be_empty()
+    expect(page.locator("#answer")).to_be_hidden()
+
+    show(page, "text")
+    settled(page)
+
+    expect(page.locator(".text-reason")).not_to_be_empty()
+
+
 def test_a_text_in_the_address_is_all_that_is_explained(visit: Visit, server: RunningServer) -> None:
     page = visit.blank(server.url)
     found = asks(page)

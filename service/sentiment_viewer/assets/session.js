@@ -54,7 +54,8 @@ export class Session extends EventTarget {
     this.stale = false;
     state.addEventListener("change", ({detail}) => {
       const changed = (keys) => this.live && detail.some((key) => keys.includes(key));
-      if (changed(QUESTION_KEYS)) {
+      // The example waits for a view of a text.
+      if (changed(QUESTION_KEYS) || (changed(["view"]) && this.models.length && !this.text)) {
         this.submit();
         return;
       }
@@ -81,7 +82,7 @@ export class Session extends EventTarget {
     this.answering.abort();
     this.asking = new AbortController();
     const {state} = this;
-    this.text = state.get("text") || this.example;
+    this.text = state.get("text") || (state.get("view") === "file" ? "" : this.example);
     this.pair = (state.get("text") && state.get("pair")) || null;
     this.answer = this.explanation = null;
     const models = this.statuses.get("models");
