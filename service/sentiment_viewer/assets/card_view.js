@@ -11,6 +11,8 @@ import {visibleText, wholeNumber} from "./wording.js";
 export function cardView({session, redraw}) {
   const box = element("div", {class: "card-view"});
   const draw = redrawn(box);
+  // The headings of the parts that are open: they stay so when the card comes.
+  const opened = new Set();
   let trust = null;
   const update = () => {
     const {model} = session;
@@ -18,19 +20,29 @@ export function cardView({session, redraw}) {
     const status = session.status("card");
     draw([model, status.state, status.message], () => {
       trust = model?.explanation_study ? trustSection(model) : null;
-      return cardNodes(session, trust, redraw);
+      return cardNodes(session, trust, {opened, redraw});
     });
     trust?.update(session.shownMethod());
   };
   return {element: box, update, drawing: () => trust?.drawing(session.shownMethod()) ?? null};
 }
 
-function cardNodes(session, trust, redraw) {
+function cardNodes(session, trust, {opened, redraw}) {
   const {model} = session;
   const wait = statusNote(session, "card", "", "Model card");
   if (!model) return [wait ?? statusNote(session, "models", "", "Models") ?? element("p", {class: "note", text: "No model is known yet."})];
-  // What is folded has no width to draw in.
-  const cardSection = (title, ...children) => foldedPart(element("h2", {text: title}), children, redraw);
+  const cardSection = (title, ...children) => {
+    const toggle = ({target}) => {
+      if (target.open) opened.add(title);
+      else opened.delete(title);
+      // What is folded has no width to draw in.
+      redraw();
+    };
+    const part = foldedPart(element("h2", {text: title}), children);
+    part.open = opened.has(title);
+    part.addEventListener("toggle", toggle);
+    return part;
+  };
   const unmeasured = "This bundle has no such measurement. The text view measures each method on the text that is shown.";
   return [
     element("section", {class: "card-summary"}, ...cardSummary(model).map((text) => element("p", {text}))),
@@ -41,9 +53,9 @@ function cardNodes(session, trust, redraw) {
   ];
 }
 
-/** A part under its heading, folded; `opened` is called when it is opened or folded. */
-function foldedPart(heading, children, opened = () => {}) {
-  return element("details", {class: "card-part", on: {toggle: opened}}, element("summary", {}, heading), ...children);
+/** A part under its heading, folded. */
+function foldedPart(heading, children) {
+  return element("details", {class: "card-part"}, element("summary", {}, heading), ...children);
 }
 
 /** What the model is and how good, a sentence each. */
