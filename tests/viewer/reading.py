@@ -72,7 +72,7 @@ def ask(page: Page, text: str, pair: str | None = None) -> None:
     field(page).fill(text)
     if pair is not None:
         page.get_by_label("Second text").fill(pair)
-    page.get_by_role("button", name="Explain", exact=True).click()
+    page.get_by_role("region", name="Text", exact=True).get_by_role("button", name=re.compile("^(Explain|Classify)$")).click()
 
 
 def show(page: Page, view: str) -> Locator:

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.conftest import RunningServer
 from tests.trusted import explanations
@@ -17,8 +17,12 @@ TEXT = "the film was not good at all"
 NONE = "This bundle has no such measurement."
 
 
-def section(page: Page):
-    return page.locator("section").filter(has=page.get_by_role("heading", name="Measured trust in each attribution method"))
+def section(page: Page) -> Locator:
+    """The section, opened."""
+    part = page.locator("details").filter(has=page.get_by_role("heading", name="Measured trust in each attribution method"))
+    if part.get_attribute("open") is None:
+        part.locator("summary").click()
+    return part
 
 
 def test_every_method_has_a_row_and_the_best_of_each_kind_comes_first(visit: Visit, measured: RunningServer) -> None:
@@ -38,7 +42,7 @@ def test_every_method_has_a_row_and_the_best_of_each_kind_comes_first(visit: Vis
 
 
 def test_sentences_describe_the_trust_in_the_shown_method(visit: Visit, measured: RunningServer) -> None:
-    page = visit(address(measured.url, "card", text=TEXT))
+    page = visit(address(measured.url, "card", text=TEXT, how=1))
     said = section(page)
 
     expect(said).to_contain_text("Measured by the bundle's maker on 400 texts of made/up")
@@ -59,7 +63,7 @@ def test_sentences_describe_the_trust_in_the_shown_method(visit: Visit, measured
 
 
 def test_the_text_view_starts_with_the_studys_default(visit: Visit, measured: RunningServer) -> None:
-    page = visit(address(measured.url, text=TEXT))
+    page = visit(address(measured.url, text=TEXT, how=1))
 
     expect(page.get_by_label("Method", exact=True)).to_have_value("occlusion")
     expect(page.get_by_label("Method", exact=True).locator("option")).to_have_text(

@@ -25,6 +25,11 @@ def test_the_scorecard_shows_measurements_and_card(visit: Visit, english: Runnin
         expect(row.first).to_contain_text(f"{measured['accuracy']:.4f}")
         expect(row.first).to_contain_text(f"{measured['rows']:,}")
     expect(panel).to_contain_text(", ".join(manifest["labels"]))
+    shares = [measured["accuracy"] for measured in manifest["accuracy"].values()]
+    least, most = 100 * min(shares), 100 * max(shares)
+    expect(panel.locator(".card-summary")).to_contain_text(f"Between {least:.1f} % and {most:.1f} % of its answers")
+    assert page.evaluate("() => document.documentElement.scrollHeight") < 1200
+    panel.get_by_role("heading", name="Model card").click()
     for heading in (line.lstrip("# ") for line in (ENGLISH / "MODEL_CARD.md").read_text().splitlines() if line.startswith("## ")):
         expect(panel.get_by_role("heading", name=heading, exact=True)).to_be_visible()
 

@@ -39,13 +39,13 @@ def test_the_page_says_what_was_read_and_where_the_full_reading_differs(visit: V
         found = client.explain(TURNED)
 
     expect(page.locator("#answer")).to_contain_text("a part sufficed: 8 tokens read")
-    expect(page.locator(".text-legend")).to_contain_text(said_of(found))
+    expect(page.locator(".text-numbers")).to_contain_text(said_of(found))
     assert said_of(found) in " ".join(" ".join(saved_svg(page, tmp_path).itertext()).split())
 
     ask(page, SAME)
     settled(page)
     expect(page.locator("#answer")).to_contain_text("a part sufficed: 8 tokens read")
-    expect(page.locator(".text-legend")).not_to_contain_text("adaptive")
+    expect(page.locator(".text-numbers")).not_to_contain_text("adaptive")
 
     ask(page, "good film")
     settled(page)
@@ -62,4 +62,4 @@ def test_a_saved_page_says_it_too(visit: Visit, adaptive: RunningServer, tmp_pat
     page = visit.settled(file.as_uri())
 
     expect(page.locator("#answer")).to_contain_text("a part sufficed: 8 tokens read")
-    expect(page.locator(".text-legend")).to_contain_text(said_of(found))
+    expect(page.locator(".text-numbers")).to_contain_text(said_of(found))

@@ -74,7 +74,7 @@ def csv_file(path: Path, texts: list[str], delimiter: str = ",") -> Path:
 def classify(page: Page, file: Any) -> None:  # a path, or a file by its bytes
     """Choose a file and classify it."""
     page.get_by_label("A file of texts").set_input_files(file)
-    page.get_by_role("button", name="Classify").click()
+    page.get_by_role("button", name="Classify the file").click()
 
 
 def says(page: Page, text: str) -> None:
@@ -222,7 +222,7 @@ def test_a_file_of_another_kind_is_refused_in_words(visit: Visit, server: Runnin
     page.get_by_label("A file of texts").set_input_files({"name": "x.pdf", "mimeType": "", "buffer": b"good"})
 
     expect(page.get_by_role("alert")).to_contain_text("x.pdf cannot be read. A page does not read .pdf")
-    expect(page.get_by_role("button", name="Classify")).to_be_hidden()
+    expect(page.get_by_role("button", name="Classify the file")).to_be_hidden()
 
 
 def test_how_a_file_is_read_can_be_changed_and_its_first_text_is_shown(visit: Visit, server: RunningServer, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_how_a_file_is_read_can_be_changed_and_its_first_text_is_shown(visit: Vi
     page.get_by_label("Delimiter").select_option("none, a text a line")
     expect(first).to_have_text("First text: good, caf\u00e9;pos")
     expect(page.get_by_label("First row")).to_be_hidden()
-    page.get_by_role("button", name="Classify").click()
+    page.get_by_role("button", name="Classify the file").click()
 
     says(page, "Done: 2 texts answered.")
 
@@ -302,7 +302,7 @@ def test_saved_rows_are_those_of_the_command_line(visit: Visit, server: RunningS
     page = visit(address(server.url, "file"), refused=True)
     page.get_by_label("A file of texts").set_input_files(file)
     page.get_by_label("Column with the text").select_option("Review")
-    page.get_by_role("button", name="Classify").click()
+    page.get_by_role("button", name="Classify the file").click()
     says(page, "Done: 7 texts answered, 2 not answered.")
     page.get_by_label("Escape formulas").uncheck()
     found = saved(page, tmp_path)
@@ -451,7 +451,7 @@ def test_a_dropped_file_is_taken_on_any_view(visit: Visit, server: RunningServer
       for (const type of ["dragover", "drop"]) document.body.dispatchEvent(new DragEvent(type, options));
     }""")
     expect(page.locator(".file-named")).to_contain_text("dropped.txt")
-    page.get_by_role("button", name="Classify").click()
+    page.get_by_role("button", name="Classify the file").click()
 
     says(page, "Done: 2 texts answered.")
 
@@ -473,7 +473,7 @@ def test_few_texts_are_in_flight_and_cancelling_withdraws_them(
         until(page, lambda: open_calls() == 0, "the calls are withdrawn")
     finally:
         gate.open()
-    expect(page.get_by_role("button", name="Classify")).to_be_enabled()
+    expect(page.get_by_role("button", name="Classify the file")).to_be_enabled()
 
 
 def test_refused_texts_are_sent_again_when_the_server_says(visit: Visit, server: RunningServer, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ DRAWN = {
     "model": ".model-cell",
     "neuron": ".neuron-summary:not(:empty)",
     "geometry": ".geometry-table td",
-    "card": ".card-view table",
+    "card": ".card-summary",
     "compare": ".compare-body ins.text-word",
     "file": "#file",
 }
@@ -57,9 +57,9 @@ def test_a_text_is_typed_and_a_file_classified(browser: Firefox, english: Runnin
     browser.wait('document.querySelector("#file")')
     browser.choose_file("#file", file)
     browser.wait(
-        '[...document.querySelectorAll(".file-view .button")].some(({textContent, disabled}) => textContent === "Classify" && !disabled)'
+        '[...document.querySelectorAll(".file-view .button")].some((one) => one.textContent === "Classify the file" && !one.disabled)'
     )
-    browser.evaluate('[...document.querySelectorAll(".file-view .button")].find(({textContent}) => textContent === "Classify").click()')
+    browser.evaluate('[...document.querySelectorAll(".file-view .button")].find((one) => one.textContent === "Classify the file").click()')
 
     browser.wait('document.querySelector(".file-progress").textContent.includes("Done: 40 texts answered.")')
     assert browser.wrong == []

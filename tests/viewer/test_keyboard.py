@@ -74,8 +74,8 @@ def test_the_tab_key_reaches_everything_of_two_texts_and_a_file(visit: Visit, st
     file.write_text("good\nbad\n" * 20)
     page.get_by_label("A file of texts").set_input_files(file)
     # A key on a button that waits for the file does nothing.
-    expect(page.get_by_role("button", name="Classify")).to_be_enabled()
-    page.get_by_role("button", name="Classify").press("Enter")
+    expect(page.get_by_role("button", name="Classify the file")).to_be_enabled()
+    page.get_by_role("button", name="Classify the file").press("Enter")
     expect(page.locator(".file-progress")).to_contain_text("Done")
     reaches_all(page)
 

@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 from tests.conftest import RunningServer
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
-from tests.viewer.reading import change, settled
+from tests.viewer.reading import change, settled, show
 from tests.viewer.texts import SHORT
 
 pytestmark = pytest.mark.needs_tool("chromium")
@@ -42,7 +42,7 @@ def test_a_part_that_the_server_left_out_has_a_note_and_a_retry(visit: Visit, en
     page = visit.blank(english.url)
     leave_out(page, option, kind)
 
-    page.goto(address(english.url, view, text=SHORT))
+    page.goto(address(english.url, view, text=SHORT, how=1))
     if button:
         page.get_by_role("button", name=button).click()
 
@@ -61,8 +61,9 @@ def test_a_comparison_says_whose_values_were_left_out(visit: Visit, english: Run
     page = visit.blank(english.url)
     if side == "The other text":
         # The first text comes whole.
-        page.goto(address(english.url, "compare", text=SHORT))
+        page.goto(address(english.url, text=SHORT))
         settled(page)
+        show(page, "compare")
     leave_out(page, "methods", "attribution")
     if side == "The other text":
         page.get_by_label("Another text").fill("a fine film")

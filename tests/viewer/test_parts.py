@@ -111,6 +111,7 @@ def test_parts_stay_in_the_address_and_go_with_the_button_back(visit: Visit, thr
     expect(page.locator(".part-sentence")).to_have_count(3)
     expect(page.get_by_role("checkbox", name="Answer each sentence")).to_be_checked()
 
+    page.get_by_role("button", name="Share").click()
     page.get_by_role("button", name="Copy without text").click()
     expect(page.locator("#toast")).to_contain_text("copied")
     copied = page.evaluate("() => navigator.clipboard.readText()")
@@ -173,7 +174,7 @@ def test_targets_of_all_texts_are_shown_and_opened_with_a_row(visit: Visit, thre
     panel.get_by_label("A file of texts").set_input_files(file)
     panel.get_by_role("checkbox", name="Answer each sentence").check()
     panel.get_by_label("Targets of all texts").fill("film, price")
-    panel.get_by_role("button", name="Classify").click()
+    panel.get_by_role("button", name="Classify the file").click()
     says(page, "Done: 1 texts answered.")
     expect(panel.locator(".file-text")).to_contain_text("2 sentences: 1 positive, 1 negative")
     expect(panel.locator(".file-text")).to_contain_text("price: not named")

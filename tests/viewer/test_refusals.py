@@ -122,8 +122,7 @@ def test_a_draining_server_is_reported(visit: Visit, start: Start, monkeypatch: 
 
 def test_a_second_text_cancels_the_first(visit: Visit, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start()
-    page = visit(server.url)
-    expect(page.get_by_role("button", name="Explain", exact=True)).to_be_visible()
+    page = visit.settled(address(server.url, text="good and bad"))
     gate = Gate(server, monkeypatch)
     try:
         ask(page, "bad")

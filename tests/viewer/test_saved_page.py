@@ -39,7 +39,7 @@ def opened(visit: Visit, file: Path, fragment: str = "") -> Page:
 
 
 def test_a_saved_page_shows_what_the_client_gets(visit: Visit, file: Path, reader: Client) -> None:
-    page = opened(visit, file)
+    page = opened(visit, file, "#how=1")
     found = reader.explain(TEXT, options=ExplainOptions(methods=("integrated_gradients", "occlusion")))
 
     expect(page.locator(".answer .label")).to_have_text(found.label)

@@ -37,7 +37,7 @@ def test_a_text_sent_before_the_models_are_known_is_explained(visit: Visit, engl
 
     page = visit.blank(english.url)
     page.route("**/v1/models", hold)
-    page.goto(english.url)
+    page.goto(address(english.url, how=1))
     ask(page, SHORT)
     expect(page.locator(".answer .label")).to_be_visible()
     field(page).fill("typed meanwhile")
@@ -143,7 +143,7 @@ def test_title_legend_and_announcement_describe_the_shown_text(visit: Visit, eng
 
 
 def legend(page: Page) -> str:
-    return page.locator(".text-legend").get_by_text("explained: the logit of positive").inner_text()
+    return page.locator(".text-numbers").get_by_text("explained: the logit of positive").text_content()
 
 
 def test_a_final_failure_has_no_retry_button(visit: Visit, english: RunningServer) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from sentiment.cli.explanation_text import _sentences, _written
+from sentiment.cli.explanation_text import _sentences, _told, _written
 from sentiment.client import Client, ExplainOptions
 from sentiment.client.explanations import Explanation
 from tests.conftest import RunningServer
@@ -28,14 +28,20 @@ def spans(found: Explanation, pair: bool = False) -> list[tuple[int, int]]:
 def shows(page: Page, found: Explanation, method: str) -> None:
     """Each word carries its value: as its number, in its name, and in the table in the order of their sizes."""
     values = found.attributions[method].words
+    told = _told(found.attributions[method])
     buttons = words(page)
     assert len(buttons) == len(values)
-    for button, word, value in zip(buttons, found.words, values, strict=True):
+    for button, word, value, shown in zip(buttons, found.words, values, told, strict=True):
         assert (button["start"], button["end"]) == word.span.utf16
         assert button["name"].startswith(word.text)
-        if abs(value) >= 0.0501:
-            assert number(button["value"]) == pytest.approx(value, abs=0.00501)
-        if abs(value) >= 0.00501:
+        assert number(button["name"].rpartition(f"{word.text}, ")[2]) == pytest.approx(value, abs=0.00501)
+        if not shown:
+            assert button["value"] == ""
+        elif abs(shown) >= 0.0501:
+            assert number(button["value"]) == pytest.approx(shown, abs=0.00501)
+        if shown != value:
+            assert button["name"].endswith("logits, within two standard errors of zero")
+        elif abs(value) >= 0.00501:
             other = found.against or next(label for label in found.scores if label != found.explained)
             assert button["name"].endswith(f"logits towards {found.explained if value > 0 else other}")
     rows = page.locator(".text-table tbody").first.locator("tr").all_inner_texts()
@@ -50,7 +56,7 @@ def shows(page: Page, found: Explanation, method: str) -> None:
 
 @pytest.mark.parametrize("method", ["integrated_gradients", "gradient_x_input", "occlusion", "shapley", "two_step_shapley"])
 def test_word_values_match_the_python_client(visit: Visit, english: RunningServer, reader: Client, method: str) -> None:
-    page = visit.settled(address(english.url, text=SHORT))
+    page = visit.settled(address(english.url, text=SHORT, how=1))
 
     page.get_by_label("Method").select_option(method)
     settled(page)
@@ -60,7 +66,7 @@ def test_word_values_match_the_python_client(visit: Visit, english: RunningServe
 
 
 def test_a_text_longer_than_any_studied_shows_the_replaced_method(visit: Visit, english: RunningServer, reader: Client) -> None:
-    page = visit.settled(address(english.url, text=LONGER))
+    page = visit.settled(address(english.url, text=LONGER, how=1))
     method = page.get_by_label("Method")
 
     expect(method).to_have_value("two_step_shapley")
@@ -77,7 +83,7 @@ def test_a_text_longer_than_any_studied_shows_the_replaced_method(visit: Visit, 
 
 
 def test_a_long_text_has_a_table_of_sentences_that_matches_the_terminal(visit: Visit, english: RunningServer, reader: Client) -> None:
-    page = visit.settled(address(english.url, text=LONGER))
+    page = visit.settled(address(english.url, text=LONGER, how=1))
     found = reader.explain(LONGER)
     sentences = _sentences(found, found.attributions["two_step_shapley"])
 
@@ -98,12 +104,12 @@ def test_a_long_text_has_a_table_of_sentences_that_matches_the_terminal(visit: V
 
 
 def test_the_other_label_can_be_explained(visit: Visit, english: RunningServer, reader: Client) -> None:
-    page = visit.settled(address(english.url, text=SHORT))
+    page = visit.settled(address(english.url, text=SHORT, how=1))
 
     page.get_by_label("Label that is explained").select_option("positive")
     settled(page)
 
-    expect(page.locator(".text-legend")).to_contain_text("the logit of positive")
+    expect(page.locator(".text-numbers")).to_contain_text("the logit of positive")
     shows(page, reader.explain(SHORT, label="positive"), "shapley")
     expect(page.locator(".answer .label")).to_have_text("negative")
 
@@ -123,7 +129,7 @@ def test_equal_values_towards_a_label_have_equal_colours_in_every_text(visit: Vi
 
 
 def test_the_answer_without_a_word_matches_the_python_client(visit: Visit, english: RunningServer, reader: Client) -> None:
-    page = visit.settled(address(english.url, text=SHORT))
+    page = visit.settled(address(english.url, text=SHORT, how=1))
     dull = next(index for index, button in enumerate(words(page)) if button["name"].startswith("dull"))
 
     page.get_by_role("button", name="dull").click()
@@ -146,7 +152,7 @@ def test_several_words_are_left_out_at_once(visit: Visit, english: RunningServer
 
 
 def test_counterfactuals_match_the_python_client(visit: Visit, english: RunningServer, reader: Client) -> None:
-    page = visit.settled(address(english.url, text=SHORT))
+    page = visit.settled(address(english.url, text=SHORT, how=1))
     found = reader.explain(SHORT, options=ExplainOptions(counterfactuals=True)).counterfactuals
     flip, keep = (next(one for one in found if one.kind == kind) for kind in ("flip", "keep"))
 

@@ -6,11 +6,11 @@ from textwrap import wrap
 import numpy as np
 import numpy.typing as npt
 
-from sentiment.cli.terminal import Hues, Piece, bar, direction_hues, flowed, legend
+from sentiment.cli.terminal import LOGITS_FULL, Hues, Piece, bar, direction_hues, flowed, label_hues, legend
 from sentiment.client.explanations import Attention, Attribution, Counterfactual, Evidence, Explanation, Heads, Neuron, Word, WordGeometry
 from sentiment.client.results import marks_of
 from sentiment.explain.methods.registry import REGISTRY
-from sentiment.explain.wording import EVIDENCE_WORDS_MIN, RANDOM_SETS, SET_SHOWN, SHORT_WORDS_MAX, TEMPLATES, say
+from sentiment.explain.wording import EVIDENCE_WORDS_MIN, RANDOM_SETS, SET_SHOWN, SHORT_WORDS_MAX, TEMPLATES, ZERO_ERRORS, say
 from sentiment.files.visible import columns, fitted, visible
 
 WORDS_SHOWN = 20
@@ -34,7 +34,7 @@ def page(explanation: Explanation, *, colour: bool, width: int) -> str:
         if text is not None:
             blocks.append(flowed(_atoms(explanation, bool(pair), text, first, colour), width, colour))
     if first is not None:
-        blocks.append([*_directions(explanation, width, colour)])
+        blocks.append([*_directions(explanation, width, colour, first)])
     for method, attribution in explanation.attributions.items():
         blocks.append([*_attribution(explanation, attribution, width, colour)])
         if method in explanation.evidence:
@@ -55,10 +55,18 @@ def page(explanation: Explanation, *, colour: bool, width: int) -> str:
 
 def _answer(explanation: Explanation, width: int, colour: bool) -> list[str]:
     undecided = "  (undecided)" if explanation.abstain else ""
-    answer = Piece(f"{visible(explanation.label)} {explanation.score:.4f}", bold=True).drawn(colour)
-    lines = [f"{answer}{undecided}  {visible(explanation.model.name)}/{explanation.model.version}"]
-    others = [f"{visible(label)} {score:.4f}" for label, score in explanation.scores.items() if label != explanation.label]
-    lines += _wrapped(f"other labels: {', '.join(others)}", width) if len(others) > 1 else []
+    hues = label_hues(tuple(explanation.scores))
+
+    def named(label: str) -> Piece:
+        return Piece(visible(label), LOGITS_FULL, hues[label]) if label in hues else Piece(visible(label))
+
+    score = Piece(f"{explanation.score:.4f}", bold=True).drawn(colour)
+    lines = [f"{named(explanation.label).drawn(colour)} {score}{undecided}  {visible(explanation.model.name)}/{explanation.model.version}"]
+    others = [label for label in explanation.scores if label != explanation.label]
+    if len(others) > 1:
+        ends = [f" {explanation.scores[label]:.4f}{'' if label == others[-1] else ','}" for label in others]
+        said = ([named(label), Piece(end)] for label, end in zip(others, ends, strict=True))
+        lines += flowed([[Piece("other labels:")], *said], width, colour)
     lines += _wrapped(say("explained", logit=_explained(explanation), value=f"{explanation.logit:+.3f}"), width)
     if not explanation.labels_agree:
         lines += _wrapped(
@@ -84,7 +92,7 @@ def _atoms(explanation: Explanation, pair: bool, text: str, found: Attribution |
     ]
     parts += [(*part.span.code_points, None) for part in explanation.unseen if part.pair == pair]
     atom: list[Piece] = []
-    hues = _hues(explanation)
+    hues, told = _hues(explanation), None if found is None else _told(found)
     place = 0
     for start, end, word in [*sorted(parts, key=lambda part: part[:2]), (len(text), len(text), -1)]:
         for sign in text[place:start]:
@@ -99,7 +107,7 @@ def _atoms(explanation: Explanation, pair: bool, text: str, found: Attribution |
                 atom = []
             yield from _unseen(text[start:end])
         elif word >= 0:
-            value = 0.0 if found is None else float(found.words[word])
+            value = 0.0 if told is None else float(told[word])
             shown = visible(text[max(place, start) : end])
             number = f"[{value:+.2f}]" if not colour and abs(value) >= 0.005 else ""
             atom.append(Piece(shown + number, value, hues.of(value)))
@@ -116,15 +124,25 @@ def _unseen(text: str) -> Iterator[list[Piece]]:
             yield [Piece(part, dim=True)]
 
 
-def _directions(explanation: Explanation, width: int, colour: bool) -> Iterator[str]:
-    """The meaning of the colours, and their scale."""
+def _told(found: Attribution) -> npt.NDArray[np.floating]:
+    """The values of words; 0 for those that cannot be told from zero. Those of unknown errors stay."""
+    return np.where(np.abs(found.words) <= ZERO_ERRORS * found.standard_errors, 0.0, found.words)
+
+
+def _directions(explanation: Explanation, width: int, colour: bool, found: Attribution | None = None) -> Iterator[str]:
+    """The meaning of the colours, and their scale. ``found``: what is coloured."""
     hues = _hues(explanation)
     yield legend(colour, hues)
     other = _other(explanation)
     against = say("towards" if other else "against", label=visible(other or explanation.explained))
     towards = say("towards", label=visible(explanation.explained))
     signs = (hues.against.name, hues.towards.name) if colour else ("-", "+")
-    yield from _wrapped(f"{signs[0]}: {against}; {signs[1]}: {towards}", width)
+    said = [f"{signs[0]}: {against}", f"{signs[1]}: {towards}"]
+    if found is not None and (_told(found) != found.words).any():
+        said.append(say("unmarked", sign="uncoloured" if colour else "no number"))
+    if found is not None and np.isnan(found.standard_errors).any():
+        said.append(say("errors_unknown"))
+    yield from _wrapped("; ".join(said), width)
 
 
 def _other(explanation: Explanation) -> str | None:
@@ -182,13 +200,13 @@ def _written(explanation: Explanation, words: npt.NDArray[np.int64]) -> str:
 def _words(explanation: Explanation, found: Attribution, indices: npt.NDArray[np.int64], width: int, colour: bool) -> Iterator[str]:
     """The values of words, with bars."""
     sampled = bool((found.standard_errors > 0).any())
-    hues = _hues(explanation)
+    hues, told = _hues(explanation), _told(found)
     half = min(_BAR_HALF_MAX, (width - _WORD_WIDTH - 14 - 9 * sampled) // 2)
     for index in indices.tolist():
         word = explanation.words[index]
         error = float(found.standard_errors[index])
         deviation = f" {f'+-{error:.3f}' if error > 0 else '':8}" if sampled else ""
-        yield f"  {_name(word)} {found.words[index]:+8.3f}{deviation} {bar(float(found.words[index]), half, colour, hues)}".rstrip()
+        yield f"  {_name(word)} {found.words[index]:+8.3f}{deviation} {bar(float(told[index]), half, colour, hues)}".rstrip()
 
 
 def _name(word: Word) -> str:

@@ -28,10 +28,10 @@ class Hue:
     marks: tuple[str, ...] = ()
 
 
-ORANGE = Hue("orange", (230, 223, 222, 216, 215, 208))
+ORANGE = Hue("orange and bold", (230, 223, 222, 216, 215, 208), ("1",))
 BLUE = Hue("blue and underlined", (195, 153, 117, 111, 75, 33), ("4",))
 GREY = Hue("grey and italic", (255, 253, 251, 249, 247, 245), ("3",))
-GREEN = Hue("green and bold", (194, 157, 120, 114, 78, 41), ("1",))
+GREEN = Hue("green, bold and italic", (194, 157, 120, 114, 78, 41), ("1", "3"))
 VIOLET = Hue("violet, bold and underlined", (225, 219, 183, 177, 141, 135), ("1", "4"))
 # Labels of these names have these hues in any model, as in the viewer (label_hues.js).
 NAMED = {"negative": BLUE, "positive": ORANGE, "neutral": GREY}

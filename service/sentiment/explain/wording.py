@@ -8,6 +8,8 @@ Each writes the fields in its own way: how it quotes a word, isolates its direct
 SHORT_WORDS_MAX = 41
 # Words that are named of a set.
 SET_SHOWN = 12
+# Values within as many standard errors of zero cannot be told from it.
+ZERO_ERRORS = 2.0
 # From the proto: there is no verdict with fewer sets, and a text with fewer words does not have that many sets.
 RANDOM_SETS = 19
 EVIDENCE_WORDS_MIN = 7
@@ -20,6 +22,8 @@ TEMPLATES: dict[str, str | dict[str, str]] = {
     "adaptive": "with effort adaptive: {answer}, from a part of the text; this explains the full reading",
     "towards": "towards {label}",
     "against": "against {label}",
+    "unmarked": "{sign}: within two standard errors of zero",
+    "errors_unknown": "some standard errors are not known",
     "second_text": " (2nd text)",
     "method": "{method}, in logits",
     "method_steps": "{method}, {steps} {unit}, in logits",

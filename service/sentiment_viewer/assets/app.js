@@ -9,7 +9,7 @@ import {GeometryView} from "./geometry_view.js";
 import {HeadView} from "./head_view.js";
 import {ModelView} from "./model_view.js";
 import {NeuronView} from "./neuron_view.js";
-import {questionForm} from "./question.js";
+import {EXAMPLE, questionForm} from "./question.js";
 import {redrawn} from "./redrawn.js";
 import {Session} from "./session.js";
 import {ADDRESS_TEXT_MAX, State} from "./state.js";
@@ -44,7 +44,7 @@ function savedData() {
 function startPage() {
   const saved = savedData();
   const state = new State();
-  const session = new Session(state, saved);
+  const session = new Session(state, saved, saved ? "" : EXAMPLE);
   const live = document.getElementById("live");
   const toast = document.getElementById("toast");
   const announce = (said) => {
@@ -58,7 +58,9 @@ function startPage() {
     toast.timer = setTimeout(() => { toast.textContent = ""; }, TOAST_MS);
   };
   const context = {session, state, announce, tell, redraw: () => update()};
-  const parts = [saved ? null : questionForm(context), answerLine(context), pageNotes(context), viewTabs(context)].filter(Boolean);
+  const parts = [
+    saved ? null : questionForm(context), pageModel(context), answerLine(context), pageNotes(context), viewTabs(context),
+  ].filter(Boolean);
   if (!saved) document.getElementById("question").append(parts[0].element);
   document.getElementById("question").hidden = Boolean(saved);
   const answer = parts.at(-3);
@@ -83,6 +85,22 @@ function startPage() {
   session.start();
 }
 
+/** Which model answers. */
+function pageModel({session}) {
+  const said = document.getElementById("model-said");
+  const guide = element("code", {text: "docs/guide/viewer.md"});
+  // A saved page has no links.
+  const docs = session.live ? [element("a", {href: "docs", text: "HTTP API"}), element("span", {}, ", ", guide)] : [guide];
+  document.getElementById("docs").append("· Docs: ", ...docs);
+  const update = () => {
+    const id = session.answer?.model ?? session.explanation?.header?.model ?? session.model?.id;
+    const name = id ? `${id.name}/${id.version}` : "";
+    if (said.textContent !== name) said.textContent = name;
+    said.title = id ? `The model that answers, digest ${id.digest}` : "";
+  };
+  return {update};
+}
+
 /** The server's notes: what was left out of the explanation, and why. */
 function pageNotes({session}) {
   const box = document.getElementById("notes");
@@ -94,7 +112,7 @@ function pageNotes({session}) {
       const list = notes.length ? element("ul", {}, ...notes.map((note) => element("li", {text: note}))) : null;
       return [
         state === "failed" ? statusNote(session, "models", "", "Models") : null,
-        list && element("div", {class: "panel note"}, element("p", {text: "The server notes:"}), list),
+        list && element("details", {class: "panel note"}, element("summary", {text: `The server notes (${notes.length})`}), list),
       ];
     });
   };
@@ -189,16 +207,16 @@ function copyButtons(state, tell, saved) {
     }
   };
   const whole = () => ["text", "pair", "other"].every((key) => state.get(key).length <= ADDRESS_TEXT_MAX);
-  const held = () => `The address is copied${whole() ? "; it holds the text." : ", without the text, which is too long for it."}`;
+  const held = () => `The address is copied${whole() ? `${state.get("text") && "; it holds the text"}.` : ", without the text, which is too long for it."}`;
   const buttons = {
     copy: () => copy(state.address(), held()),
     "copy-settings": () => copy(state.address({texts: false}), "The address is copied; it holds the view and its settings, and no text."),
   };
   for (const [id, click] of Object.entries(buttons)) {
     const button = document.getElementById(id);
-    button.hidden = saved || !navigator.clipboard;
     button.addEventListener("click", click);
   }
+  document.getElementById("share").hidden = saved || !navigator.clipboard;
 }
 
 startPage();

@@ -94,7 +94,7 @@ function forestMark(surface, x, y, place, theme) {
 }
 
 function forestColour(place, theme) {
-  return [theme.accent, theme.positive][place] ?? theme.text;
+  return [theme.accent, theme.fifth][place] ?? theme.text;
 }
 
 /** Where values stand between two edges: {at(value), ticks, decimals}; 0 is always there. */

@@ -49,6 +49,12 @@ function trustSentences({explanation_trust: trust, explanation_study: study}, sh
   return [measured, ...(shown ? trustOfShown(trust.find(({method}) => method === shown), shown) : [])];
 }
 
+/** In a sentence, whether the words that a method ranks first move the answer. */
+export function trustShort({method, better_than_random: better}) {
+  const found = better ? "move the answer more than random words, in the mean" : "were not shown to move the answer more than random words";
+  return `Over the texts that its maker studied, the words that ${visibleText(method)} ranks first ${found}.`;
+}
+
 function trustOfShown(found, shown) {
   const name = `The text view shows ${visibleText(shown)}.`;
   if (!found) return [`${name} It was not measured; its evidence on each text is all that is known.`];

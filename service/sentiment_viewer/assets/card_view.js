@@ -1,16 +1,18 @@
 // The scorecard: what the model is, what was measured of it, and its card.
-import {trustSection} from "./card_trust.js";
+import {trustSection, trustShort} from "./card_trust.js";
 import {element} from "./dom.js";
 import {markdownNodes} from "./markdown.js";
 import {redrawn} from "./redrawn.js";
 import {statusNote} from "./status_note.js";
 import {scrolling, tableNode, tableRow} from "./tables.js";
-import {wholeNumber} from "./wording.js";
+import {visibleText, wholeNumber} from "./wording.js";
 
 /** The view "Scorecard" over a context: {element, update(), drawing()}; what it draws is the measured trust. */
-export function cardView({session}) {
+export function cardView({session, redraw}) {
   const box = element("div", {class: "card-view"});
   const draw = redrawn(box);
+  // The headings of the parts that are open: they stay so when the card comes.
+  const opened = new Set();
   let trust = null;
   const update = () => {
     const {model} = session;
@@ -18,28 +20,81 @@ export function cardView({session}) {
     const status = session.status("card");
     draw([model, status.state, status.message], () => {
       trust = model?.explanation_study ? trustSection(model) : null;
-      return cardNodes(session, trust);
+      return cardNodes(session, trust, {opened, redraw});
     });
     trust?.update(session.shownMethod());
   };
   return {element: box, update, drawing: () => trust?.drawing(session.shownMethod()) ?? null};
 }
 
-function cardNodes(session, trust) {
+function cardNodes(session, trust, {opened, redraw}) {
   const {model} = session;
   const wait = statusNote(session, "card", "", "Model card");
   if (!model) return [wait ?? statusNote(session, "models", "", "Models") ?? element("p", {class: "note", text: "No model is known yet."})];
+  const cardSection = (title, ...children) => {
+    const toggle = ({target}) => {
+      if (target.open) opened.add(title);
+      else opened.delete(title);
+      // What is folded has no width to draw in.
+      redraw();
+    };
+    const part = foldedPart(element("h2", {text: title}), children);
+    part.open = opened.has(title);
+    part.addEventListener("toggle", toggle);
+    return part;
+  };
   const unmeasured = "This bundle has no such measurement. The text view measures each method on the text that is shown.";
   return [
+    element("section", {class: "card-summary"}, ...cardSummary(model).map((text) => element("p", {text}))),
     cardSection("Model", cardFacts(model)),
     cardSection("Accuracy", accuracyTable(model.accuracy ?? [])),
     cardSection("Measured trust in each attribution method", ...(trust?.nodes ?? [element("p", {text: unmeasured})])),
-    cardSection("Model card", wait, model.card ? element("div", {class: "card-text"}, ...markdownNodes(model.card, 3)) : null),
+    cardSection("Model card", wait, model.card ? element("div", {class: "card-text"}, ...cardText(model.card)) : null),
   ];
 }
 
-function cardSection(title, ...children) {
-  return element("section", {}, element("h2", {text: title}), ...children);
+/** A part under its heading, folded. */
+function foldedPart(heading, children) {
+  return element("details", {class: "card-part"}, element("summary", {}, heading), ...children);
+}
+
+/** What the model is and how good, a sentence each. */
+function cardSummary(model) {
+  const {accuracy = [], calibration, explanation_trust: trust = [], explanation_methods: methods = []} = model;
+  const pair = model.pairs ? "texts and pairs of texts" : "texts";
+  const name = `${model.id.name}/${model.id.version}`;
+  const said = [`${name} labels ${pair} of up to ${wholeNumber(model.max_tokens)} tokens as ${alternatives(model.labels ?? [])}.`];
+  if (accuracy.length) {
+    const shares = accuracy.map(({accuracy: share}) => share);
+    const [least, most] = [Math.min(...shares), Math.max(...shares)].map((share) => `${(100 * share).toFixed(1)} %`);
+    const range = shares.length === 1 ? `${most} of its answers are right on the one data set` : (
+      `Between ${least} and ${most} of its answers are right on each of ${shares.length} data sets`
+    );
+    said.push(`${range}, as its maker reported.`);
+  }
+  if (calibration?.abstain_below) said.push(`An answer below ${cardNumber(calibration.abstain_below)} is called undecided.`);
+  const best = trust.find(({method}) => method === methods[0]);
+  if (best) said.push(trustShort(best));
+  return said;
+}
+
+/** Names as in a sentence: "negative, positive or neutral". */
+function alternatives(names) {
+  const shown = names.map(visibleText);
+  return shown.length < 2 ? shown.join("") : `${shown.slice(0, -1).join(", ")} or ${shown.at(-1)}`;
+}
+
+/** The nodes of a card: its parts folded under their headings, what stands before the first open. */
+function cardText(card) {
+  const nodes = markdownNodes(card, 3);
+  const top = nodes.findIndex((node, place) => place > 0 && /^H[3-6]$/.test(node.tagName));
+  if (top < 0) return nodes;
+  const parts = [];
+  for (const node of nodes.slice(top)) {
+    if (/^H[3-6]$/.test(node.tagName) && node.tagName <= nodes[top].tagName) parts.push(foldedPart(node, []));
+    else parts.at(-1).append(node);
+  }
+  return [...nodes.slice(0, top), ...parts];
 }
 
 function cardFacts(model) {

@@ -12,8 +12,7 @@ import {isDark} from "./theme.js";
 import {alignedWords} from "./word_diff.js";
 import {
   WORDS_FIRST, answerSentence, directionNames, explainedLogit, largestFirst, methodSentence, plainNumber, quotedWords, shownWord,
-  signedNumber, visibleText,
-  wholeNumber,
+  signedNumber, told, visibleText, wholeNumber,
 } from "./wording.js";
 
 const COMPARE_HINT = "Change the text, for example one word, and see what that does to the answer. Both are explained for the "
@@ -70,18 +69,20 @@ export function compareView({session, state, announce, tell, redraw}) {
     form.hidden = !session.text;
     none.hidden = Boolean(session.text);
     if (refilled([session.text, wanted])) field.value = wanted || session.text;
+    if (wanted) session.ask("attribution", session.method());
     const first = wanted ? explained(session) : null;
     if (askedAnew([first?.header, wanted, session.shownMethod()]) && first) {
       other.models = session.models;
       other.submit();
     }
+    if (first) other.ask("attribution", other.method());
     const second = first && explained(other);
     const asking = [[session, "The first text"], [other, "The other text"]].slice(0, wanted && !second ? (first ? 2 : 1) : 0);
     const statuses = asking.map(([of]) => of.status("attribution", of.method()));
     drawNote([asking.length, ...statuses], () => asking.map(([of, what]) => absentNote(of, "attribution", of.method(), what)));
     body.hidden = !second;
     if (!second) return;
-    const numbers = state.get("numbers") !== "0";
+    const numbers = state.get("numbers") === "1";
     const trusted = [first, second].map(({explanation, attribution}) => explanation.evidence.get(attribution.method));
     const shown = [first.attribution, second.attribution, ...trusted, more.all(), numbers, isDark()];
     draw(shown, () => comparedNodes({first, second, more, numbers}));
@@ -137,7 +138,7 @@ function changedWords(sides, aligned) {
 function comparedText({explanation, attribution, header}, aligned, side, numbers) {
   const alone = new Set(wordsAlone(aligned, side));
   const words = new WordsOfText(explanation, (word) => (alone.has(word) ? ["del", "ins"][side] : "span"));
-  words.mark({values: attribution.words, numbers});
+  words.mark({attribution, numbers});
   return element("div", {}, element("h2", {text: `${["First", "Second"][side]}: ${answerSentence(header)}`}), words.element);
 }
 
@@ -167,6 +168,8 @@ function answersTable(first, second) {
 function wordNodes(first, second, aligned, more) {
   const value = ({attribution}, place) => (place < 0 ? 0 : attribution.words[place]);
   const changes = aligned.map(({at}) => value(second, at[1]) - value(first, at[0]));
+  const error = ({attribution}, place) => (place < 0 ? 0 : attribution.errors[place]);
+  const errors = aligned.map(({at}) => Math.hypot(error(first, at[0]), error(second, at[1])));
   const order = largestFirst(changes);
   const [hues, dark] = [directionHues(first.header), isDark()];
   const cells = ({header, attribution}, place, tag) => {
@@ -182,7 +185,7 @@ function wordNodes(first, second, aligned, more) {
       ...cells(first, one, same ? "span" : "del"),
       ...cells(second, two, same ? "span" : "ins"),
       numberCell(signedNumber(changes[place], 3)),
-      element("td", {}, valueBar(changes[place], hues, dark)),
+      element("td", {}, valueBar(changes[place], hues, {dark, shown: told(changes[place], errors[place])})),
     );
   });
   const {towards, against} = directionNames(first.header);

@@ -1,5 +1,6 @@
 // An explanation, read from the messages of the server's stream (proto JSON with proto field names).
 import {AttentionMaps} from "./attention.js";
+import {told} from "./wording.js";
 
 // By key, so that the parts of a view from several messages are joined.
 const NEURON_ARRAYS = ["key", "product", "dot", "scaled", "bias", "score", "softmax", "attention"];
@@ -105,17 +106,21 @@ export class Explanation {
     if (source === "attribution") this.byDefault = part.method;
     const before = this.attributions.get(part.method);
     const [token, segment, position] = ["token", "segment", "position"].map((name) => Float32Array.from(part[`${name}_embedding`] ?? []));
-    if (before && token.length) {
+    if (before && source === "attribution_split") {
       // Requested only for its split: the shown values stay, with their evidence.
       before.byEmbedding = {token, segment, position};
       return;
     }
+    const words = Float32Array.from(part.words, ({value}) => value);
+    // NaN: not known.
+    const errors = Float32Array.from(part.words, ({standard_error: error}) => error);
     this.attributions.set(part.method, {
       completenessResidual: null,
       ...readFields(part),
-      words: Float32Array.from(part.words, ({value}) => value),
-      // NaN: not known.
-      errors: Float32Array.from(part.words, ({standard_error: error}) => error),
+      words,
+      errors,
+      // 0 for a word whose value cannot be told from zero.
+      told: words.map((value, index) => told(value, errors[index])),
       byEmbedding: token.length ? {token, segment, position} : (before?.byEmbedding ?? null),
     });
   }

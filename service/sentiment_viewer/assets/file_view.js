@@ -86,7 +86,7 @@ export class FileView {
     this.names = element("input", {id: "file-targets", type: "text", dir: "auto", spellcheck: false, placeholder: "battery, service"});
     const named = "Targets of all texts, with commas between them";
     this.named = labelled(named, this.names);
-    this.start = element("button", {type: "button", class: "button", text: "Classify", on: {click: () => this.#begin()}});
+    this.start = element("button", {type: "button", class: "button", text: "Classify the file", on: {click: () => this.#begin()}});
     this.stop = quietButton("Cancel", () => this.run.stop());
     this.said = element("p", {class: "file-named"});
     this.failed = element("p", {class: "failed", role: "alert"});

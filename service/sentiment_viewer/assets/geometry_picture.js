@@ -49,7 +49,7 @@ export function nearestGolden({view, count}, word) {
 /** What the picture is, a sentence each. */
 export function geometrySentences({view, header, values}) {
   const [one, two] = Array.from(view.variance, geometryShare);
-  const said = huesSaid(header).map(({name, direction}) => `${name} ${direction}`).join(", ");
+  const said = huesSaid(header).map(({name, direction}) => `${name}: ${direction}`).join("; ");
   const colours = `Words have the colours of the text view: ${said}.`;
   return [
     `The axes hold ${one} and ${two} of the golden words' variance: distances here are not the layer's. `
@@ -282,5 +282,5 @@ function drawLabel(surface, label, [x, y], {background, colour, stroke, hue}) {
   if (background || stroke) surface.rect(left, top, label.width, label.height, {fill: background, stroke});
   const baseline = top + label.height - 5;
   surface.text(label.text, left + 2, baseline, {...GEOMETRY_STYLE[label.kind], colour});
-  drawMark(surface, hue, [left + 2, left + label.width - 2, baseline + 2.5], colour);
+  drawMark(surface, hue, [left + 2, left + label.width - 2, baseline + 2.5, top + 1.5], colour);
 }

@@ -57,9 +57,11 @@ export class GeometryView {
       return;
     }
     const layer = Math.min(this.state.number("geometry_layer", 0), layers.length - 1);
-    const values = session.shownAttribution()?.words ?? null;
-    if (!this.differs([layers, layer, values, isDark()]) && this.facts) return;
-    this.facts = geometryFacts(explanation.header, layers, layer, values);
+    // Its colours.
+    session.ask("attribution", session.method());
+    const attribution = session.shownAttribution();
+    if (!this.differs([layers, layer, attribution, isDark()]) && this.facts) return;
+    this.facts = {...geometryFacts(explanation.header, layers, layer, attribution?.told ?? null), attribution};
     this.#show();
   }
 
@@ -110,7 +112,7 @@ export class GeometryView {
       return;
     }
     const {chosen} = stage;
-    const name = wordName(facts.header, chosen, facts.values ? facts.values[chosen] : null);
+    const name = wordName(facts.header, chosen, facts.attribution);
     const items = nearestGolden(facts, chosen).map(({text, cosine}) => element("li", {},
       element("bdi", {text: shownWord(text)}), element("span", {class: "number", text: plainNumber(cosine)})));
     const said = `Nearest golden words, by cosine, ${layerSaid(facts)}${stage.held ? " (held)" : ""}`;

@@ -6,10 +6,12 @@ import {directionNames, visibleText} from "./wording.js";
 const LABELS_NAMED = ["negative", "positive", "neutral"];
 const LABEL_HUES = [...LABELS_NAMED, "fourth", "fifth"];
 const HUES_SAID = {
-  negative: "blue and underlined", positive: "orange", neutral: "grey and dotted", fourth: "green and double", fifth: "violet and dashed",
+  negative: "blue, a line below", positive: "orange, a line above", neutral: "grey, dots below", fourth: "green, two lines below",
+  fifth: "violet, dashes below",
 };
-// Of marks in pictures: the lengths of a dash and of the gap after it, and how many lines.
+// Of marks in pictures: the lengths of a dash and of the gap after it, how many lines, and whether they stand above the word.
 const MARK_LINES = {
+  positive: {dash: Infinity, gap: 0, lines: 1, above: true},
   negative: {dash: Infinity, gap: 0, lines: 1}, neutral: {dash: 1.5, gap: 2, lines: 1}, fourth: {dash: Infinity, gap: 0, lines: 2},
   fifth: {dash: 5, gap: 3, lines: 1},
 };
@@ -56,9 +58,10 @@ export function labelBar(label, hues, share, said) {
   );
 }
 
-/** Draw a hue's mark under a word of a picture. */
-export function drawMark(surface, hue, [left, right, y], colour) {
-  const {dash, gap, lines} = MARK_LINES[hue] ?? {lines: 0};
+/** Draw a hue's mark under a word of a picture, or above it. */
+export function drawMark(surface, hue, [left, right, below, top], colour) {
+  const {dash, gap, lines, above} = MARK_LINES[hue] ?? {lines: 0};
+  const y = above ? top : below;
   const ends = [];
   for (let line = 0; line < lines; line += 1) {
     for (let x = left; x < right; x += dash + gap) ends.push(x, y + 2.5 * line, Math.min(right, x + dash), y + 2.5 * line);

@@ -126,7 +126,7 @@ function drawNeuronDimensions(surface, {view}, key, width, colours) {
     surface.rect(label, top, width - label, height, {fill: colours.line, alpha: 0.2});
     values.forEach((value, dimension) => {
       const tall = (Math.min(1, Math.abs(value) / full) * height) / 2;
-      const fill = neuronShade(value, full, colours) && (value > 0 ? colours.positive : colours.negative);
+      const fill = neuronShade(value, full, colours) && (value > 0 ? colours.fourth : colours.fifth);
       if (fill) surface.rect(label + dimension * cell + 0.5, value > 0 ? middle - tall : middle, Math.max(1, cell - 1), tall, {fill});
     });
     surface.line(label, middle, width, middle, {colour: colours.muted, alpha: 0.6});

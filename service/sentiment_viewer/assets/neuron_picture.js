@@ -64,19 +64,22 @@ export function neuronTiny(value) {
   return value === 0 ? "0" : value.toExponential(0).replace("e-", "e−").replace("e+", "e");
 }
 
-/** The positions of the columns, in a picture of about this many pixels; it may be wider. */
+/**
+ * The positions of the columns, in a picture of about this many pixels; it may be wider. A narrow one leaves out the numbers
+ * between the products and their softmax, which the table has.
+ */
 export function neuronColumns(facts, available) {
   const narrow = available < 640;
-  const numbers = ["dot", "scaled", ...(facts.biased ? ["bias", "score"] : [])];
-  const widths = {looks: narrow ? 66 : 104, softmax: narrow ? 110 : 150, token: narrow ? 66 : 110};
-  const gap = narrow ? 10 : NEURON_GAP;
-  for (const name of numbers) widths[name] = narrow ? 46 : 54;
+  const numbers = narrow ? [] : ["dot", "scaled", ...(facts.biased ? ["bias", "score"] : [])];
+  const widths = {looks: narrow ? 56 : 104, softmax: narrow ? 66 : 150, token: narrow ? 54 : 110};
+  const gap = narrow ? 6 : NEURON_GAP;
+  for (const name of numbers) widths[name] = 54;
   const names = ["looks", "key", "product", ...numbers, "softmax", "token"];
   const fixed = Object.values(widths).reduce((sum, width) => sum + width, 0) + gap * (names.length + 1);
-  const cell = Math.max(2, Math.min(8, Math.floor((available - fixed) / (2 * facts.view.width))));
+  const cell = Math.max(narrow ? 1 : 2, Math.min(8, Math.floor((available - fixed) / (2 * facts.view.width))));
   widths.key = widths.product = cell * facts.view.width;
   widths.softmax += Math.max(0, Math.min(200, available - fixed - 2 * widths.key));
-  const columns = {cell};
+  const columns = {cell, narrow};
   let x = gap;
   for (const name of names) {
     columns[name] = {x, width: widths[name]};
@@ -98,15 +101,15 @@ export function drawNeuronHeadings(surface, facts, columns, colours, {top, looke
     if (below) surface.text(below, x, top + 42, {size: 11, colour: colours.muted, anchor, maxWidth: column.width + NEURON_GAP - 2});
     surface.text(said, x, top + 58, {size: 12, weight: "bold", colour: colours.text, anchor, maxWidth: column.width + NEURON_GAP - 2});
   };
-  if (lookers) heading("looks", "look from");
-  heading("key", "key k");
+  if (lookers) heading("looks", columns.narrow ? "from" : "look from");
+  heading("key", columns.narrow ? "k" : "key k");
   heading("product", "q × k");
   heading("dot", "q·k");
   heading("scaled", "scaled", `× ${view.scale.toFixed(4)}`);
   heading("bias", "+ bias");
   heading("score", "score");
-  heading("softmax", "softmax", `a full bar is ${facts.barFull}`);
-  heading("token", "key token");
+  heading("softmax", "softmax", columns.narrow ? `full: ${facts.barFull}` : `a full bar is ${facts.barFull}`);
+  heading("token", columns.narrow ? "token" : "key token");
   surface.text(`query q of ${neuronQuoted(facts, view.token)}`, columns.key.x, top + 16, {
     size: 12, weight: "bold", colour: colours.text, maxWidth: columns.key.width + columns.product.width + NEURON_GAP,
   });
@@ -143,7 +146,7 @@ export function drawNeuronRow(surface, facts, columns, colours, {top, looker, ke
     const column = columns[name];
     if (column) surface.text(plainNumber(view[name][key]), column.x + column.width, baseline, {...NEURON_FIGURE, colour: colours.text});
   }
-  drawNeuronBar(surface, view.softmax[key], facts.barFull, columns.softmax, top, colours);
+  drawNeuronBar(surface, view.softmax[key], facts.barFull, columns, top, colours);
   const token = {size: 12, colour: colours.text, maxWidth: columns.token.width};
   surface.text(neuronPiece(facts, view.keyStart + key), columns.token.x, baseline, token);
 }
@@ -155,12 +158,12 @@ export function neuronLegend(facts) {
     return `${name}: full colour at ±${full}, largest here ${plainNumber(most)}${beyond}`;
   };
   return [
-    "Orange is above 0, blue below; the scales are the same for every text, layer and head.",
+    "Green is above 0, violet below; the scales are the same for every text, layer and head.",
     `${scale("q and k", NEURON_VECTOR_FULL, facts.vectorLargest)}. ${scale("q × k", NEURON_PRODUCT_FULL, facts.productLargest)}.`,
   ];
 }
 
-/** Draw a vector as cells of colour: orange above 0, blue below, the panel's colour at 0. */
+/** Draw a vector as cells of colour: green above 0, violet below, the panel's colour at 0. */
 function drawNeuronStrip(surface, values, {x, y, cell, height, full}, colours) {
   values.forEach((value, place) => {
     const fill = neuronShade(value, full, colours);
@@ -175,7 +178,7 @@ export function neuronShade(value, full, colours) {
   if (!(step > 0)) return null;
   colours.shades ??= new Map();
   const key = value > 0 ? step : -step;
-  const end = value > 0 ? colours.positive : colours.negative;
+  const end = value > 0 ? colours.fourth : colours.fifth;
   if (!colours.shades.has(key)) {
     const parts = blendedColour(colours.panel, end, step / NEURON_SHADES).map((part) => Math.round(part).toString(16).padStart(2, "0"));
     colours.shades.set(key, `#${parts.join("")}`);
@@ -188,8 +191,8 @@ function neuronLargest(values) {
   return values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
 }
 
-function drawNeuronBar(surface, weight, full, column, top, colours) {
-  const length = column.width - 58;
+function drawNeuronBar(surface, weight, full, {softmax: column, narrow}, top, colours) {
+  const length = column.width - (narrow ? 46 : 58);
   const [y, height] = [top + 5, NEURON_ROW - 10];
   surface.rect(column.x, y, length, height, {fill: colours.line, alpha: 0.35});
   // A weight that is not 0 is seen: half a pixel at least.

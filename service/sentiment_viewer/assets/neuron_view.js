@@ -109,13 +109,10 @@ export class NeuronView {
       this.drawNote([], () => [element("p", {class: "note", text: "There is no text yet."})]);
       return;
     }
-    // The first request brings the tokens; if it fails, the neuron view's own request does.
-    const failed = session.status("attribution", session.method()).state === "failed";
     const place = this.#place();
-    const part = failed ? ["neuron", place] : ["attribution", session.method()];
-    if (failed) this.#askOnce(place);
-    const {state, message} = session.status(...part);
-    this.drawNote([session.method(), ...Object.values(place), failed, state, message], () => [statusNote(session, ...part, "Neuron view")]);
+    this.#askOnce(place);
+    const {state, message} = session.status("neuron", place);
+    this.drawNote([...Object.values(place), state, message], () => [statusNote(session, "neuron", place, "Neuron view")]);
   }
 
   /** The choice in the state; without one, that of a saved page, or the first token of the text. */

@@ -1,13 +1,15 @@
 // The form: what to explain.
 import {namesIn} from "./answer_parts.js";
 import {element, replace} from "./dom.js";
-import {checkField, labelled} from "./fields.js";
+import {checkField, labelled, quietButton} from "./fields.js";
 import {ADDRESS_TEXT_MAX} from "./state.js";
 
+/** What the page explains before a text is typed: a contrast, so that words speak for both labels. */
+export const EXAMPLE = "The acting was not good at all, but I loved the soundtrack.";
 // Of what sentiment models find hard; `pair`: only for a model that reads pairs.
 const EXAMPLES = [
   {kind: "Negation", text: "I can't say a single bad thing about it."},
-  {kind: "Contrast", text: "The acting was not good at all, but I loved the soundtrack."},
+  {kind: "Contrast", text: EXAMPLE},
   {kind: "Irony", text: "Oh great, another two hours of my life I will never get back."},
   {kind: "Dry irony", text: "Just what the world needed: one more sequel."},
   {kind: "No opinion", text: "The hotel is ten minutes from the station."},
@@ -23,6 +25,9 @@ const EXAMPLES = [
   },
   {kind: "Pair", text: "The film was not good at all.", pair: "But I liked the end."},
 ];
+const IS_EXAMPLE = "An example. Type a text of your own, or take another example:";
+// Views that ask for no explanation of the text.
+const NOT_EXPLAINED = ["file", "card"];
 const OTHER_TEXT = "Not explained yet: what is shown belongs to the text before.";
 const OTHER_TARGETS = "Not asked for these targets yet.";
 const NO_TARGETS = "This model answers no targets, so they are not asked for.";
@@ -36,7 +41,7 @@ export function questionForm({session, state, tell}) {
   const model = element("select", {id: "model"});
   const truncation = element("select", {id: "truncation"});
   replace(truncation, ...Object.entries(TRUNCATIONS).map(([value, said]) => element("option", {value, text: said})));
-  const send = element("button", {type: "submit", class: "button", text: "Explain"});
+  const send = element("button", {type: "submit", class: "button"});
   const second = labelled("Second text, for a model that reads pairs", pair);
   const sentences = checkField("Answer each sentence", () => {
     // What is asked for is the text that is shown, so this can take effect at once.
@@ -49,16 +54,17 @@ export function questionForm({session, state, tell}) {
   const partFields = element("div", {class: "row fields part-fields"}, sentences.element, named);
   const models = labelled("Model", model);
   const notice = element("p", {class: "note", hidden: true});
-  const examples = element("ul", {class: "examples", aria: {label: "Examples"}});
+  const examples = element("ul", {class: "row examples", aria: {label: "Examples"}});
+  const isExample = element("p", {class: "note", text: IS_EXAMPLE});
   const ofPair = [];
   for (const example of EXAMPLES) {
     const click = () => {
       pair.value = example.pair ?? "";
       ask(example.text);
     };
-    const kind = element("span", {class: "note", text: example.kind});
-    const cut = element("span", {class: "example-text", text: ` ${example.text}${example.pair ? ` | ${example.pair}` : ""}`});
-    const item = element("li", {}, element("button", {type: "button", class: "button quiet", on: {click}}, kind, cut));
+    const button = quietButton(example.kind, click);
+    button.title = `${example.text}${example.pair ? ` | ${example.pair}` : ""}`;
+    const item = element("li", {}, button);
     if (example.pair) ofPair.push(item);
     examples.append(item);
   }
@@ -92,12 +98,12 @@ export function questionForm({session, state, tell}) {
   };
   const fields = [models, labelled("Long text", truncation)];
   const choices = element("div", {class: "row choices"}, ...fields, element("span", {class: "grow"}), send);
-  const form = element("form", {on: {submit: submitted}}, labelled("Text", text), second, partFields, partsNotice, examples, notice, choices);
+  const form = element("form", {on: {submit: submitted}}, labelled("Text", text), second, isExample, examples, partFields, partsNotice, notice, choices);
   // The answer below is then that of another text.
   const edited = element("p", {class: "failed", hidden: true, role: "status"});
   form.insertBefore(edited, choices);
   const compare = () => {
-    const other = Boolean(session.text) && (text.value !== state.get("text") || (!second.hidden && pair.value !== state.get("pair")));
+    const other = Boolean(session.text) && (text.value !== session.text || (!second.hidden && pair.value !== (session.pair ?? "")));
     const names = Boolean(session.text) && otherNames();
     edited.hidden = !other && !names;
     edited.textContent = other ? OTHER_TEXT : names ? OTHER_TARGETS : "";
@@ -110,6 +116,10 @@ export function questionForm({session, state, tell}) {
   text.addEventListener("input", compare);
   pair.addEventListener("input", compare);
   targets.addEventListener("input", compare);
+  // What is typed replaces the example.
+  const choose = () => !state.get("text") && text.value === session.example && text.select();
+  text.addEventListener("focus", choose);
+  text.addEventListener("click", choose);
   text.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
   });
@@ -129,7 +139,7 @@ export function questionForm({session, state, tell}) {
     }
     if (shown !== asked) {
       shown = asked;
-      text.value = state.get("text");
+      text.value = state.get("text") || session.example;
       pair.value = state.get("pair");
       model.value = modelOption(listed, state.get("model"));
       truncation.value = state.get("truncation");
@@ -144,7 +154,9 @@ export function questionForm({session, state, tell}) {
     const length = Math.max(state.get("text").length, state.get("pair").length);
     notice.hidden = length <= ADDRESS_TEXT_MAX;
     notice.textContent = `The text has ${length} characters and is left out of the address, which holds ${ADDRESS_TEXT_MAX}.`;
-    examples.hidden = Boolean(state.get("text"));
+    isExample.hidden = examples.hidden = Boolean(state.get("text"));
+    const explains = !NOT_EXPLAINED.includes(state.get("view")) && reads?.explanation_methods?.length !== 0;
+    send.textContent = explains ? "Explain" : "Classify";
     compare();
   };
   model.addEventListener("change", update);

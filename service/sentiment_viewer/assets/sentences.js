@@ -1,5 +1,6 @@
 // Made by docs/reference.py of the code; change that.
 export const SHORT_WORDS_MAX = 41;
+export const ZERO_ERRORS = 2.0;
 export const SET_SHOWN = 12;
 export const RANDOM_SETS = 19;
 export const EVIDENCE_WORDS_MIN = 7;
@@ -11,6 +12,8 @@ export const TEMPLATES = {
   "adaptive": "with effort adaptive: {answer}, from a part of the text; this explains the full reading",
   "towards": "towards {label}",
   "against": "against {label}",
+  "unmarked": "{sign}: within two standard errors of zero",
+  "errors_unknown": "some standard errors are not known",
   "second_text": " (2nd text)",
   "method": "{method}, in logits",
   "method_steps": "{method}, {steps} {unit}, in logits",

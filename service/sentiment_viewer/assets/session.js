@@ -37,9 +37,11 @@ const PART_OPTIONS = {
 
 /** What is known about the text in `state`. Fires "change", and "failed" with the reason. Sends requests only if `live`. */
 export class Session extends EventTarget {
-  constructor(state, saved) {
+  /** `example`: the text that is answered where the state has none. */
+  constructor(state, saved, example = "") {
     super();
     this.state = state;
+    this.example = example;
     this.live = saved === null;
     this.models = [];
     this.model = null;
@@ -52,17 +54,17 @@ export class Session extends EventTarget {
     this.stale = false;
     state.addEventListener("change", ({detail}) => {
       const changed = (keys) => this.live && detail.some((key) => keys.includes(key));
-      if (changed(QUESTION_KEYS)) {
+      // The example waits for a view of a text.
+      if (changed(QUESTION_KEYS) || (changed(["view"]) && this.models.length && !this.text)) {
         this.submit();
         return;
       }
       if (changed(PART_KEYS)) this.#answerAnew();
-      if (detail.includes("method")) this.ask("attribution", this.method());
     });
     if (saved) this.#show(saved);
   }
 
-  /** Request the models, and explain the text in the address if there is one. Retries for a while if the server is not ready. */
+  /** Request the models, and answer the text in the address, or the example. Retries for a while if the server is not ready. */
   async start(tries = START_TRIES) {
     if (!this.live) return;
     clearTimeout(this.starting);
@@ -74,14 +76,14 @@ export class Session extends EventTarget {
     else if (tries > 1) this.starting = setTimeout(() => this.start(tries - 1), START_AGAIN_MS);
   }
 
-  /** Explain the state's text; cancels requests about another text. */
+  /** Answer the state's text; cancels requests about another text. The view that is open asks for what it shows of the explanation. */
   submit() {
     this.asking.abort();
     this.answering.abort();
     this.asking = new AbortController();
     const {state} = this;
-    this.text = state.get("text");
-    this.pair = state.get("pair") || null;
+    this.text = state.get("text") || (state.get("view") === "file" ? "" : this.example);
+    this.pair = (state.get("text") && state.get("pair")) || null;
     this.answer = this.explanation = null;
     const models = this.statuses.get("models");
     this.statuses = new Map(models ? [["models", models]] : []);
@@ -92,7 +94,6 @@ export class Session extends EventTarget {
     if (this.text) {
       this.explanation = new Explanation(this.text, this.pair);
       this.ask("answer");
-      this.ask("attribution", this.method());
     }
     this.#changed();
   }

@@ -5,8 +5,8 @@ import {drawLines, fittedText, textWidth} from "./surface.js";
 import {closesWord, directedRuns, textParts} from "./text_words.js";
 import {VALUE_FULL, VALUE_MIN, isDark, themeColours, valueColour, valueScale} from "./theme.js";
 import {
-  adaptiveSentence, answerSentence, counterfactualSentence, evidenceSentence, explainedSentence, methodSentence, signedNumber,
-  unseenSentence, visibleText, withoutSentence,
+  adaptiveSentence, answerSentence, counterfactualSentence, errorSentences, evidenceSentence, explainedSentence, methodSentence,
+  signedNumber, unseenSentence, visibleText, withoutSentence,
 } from "./wording.js";
 
 const PICTURE_WIDTH = 720;
@@ -25,7 +25,7 @@ export function textDrawing(shown) {
   const {header, texts} = shown.explanation;
   const rowHeight = shown.numbers && shown.attribution ? 38 : 27;
   const sides = [false, ...(texts[1] ? [true] : [])].map((pair) => pictureLines(shown, pair));
-  const said = [shown.reason, answerSentence(header), explainedSentence(header), adaptiveSentence(header)].filter(Boolean);
+  const said = [shown.reason, answerSentence(header)].filter(Boolean);
   const above = said.flatMap((sentence) => wrappedSentence(sentence));
   const below = sentencesBelow(shown).flatMap((sentence) => wrappedSentence(sentence));
   const textTop = PICTURE_MARGIN + above.length * SENTENCE_HEIGHT + 14;
@@ -51,11 +51,14 @@ export function textDrawing(shown) {
   return {width: PICTURE_WIDTH, height, title, draw};
 }
 
+/** What the colours mean first, then what the values are. */
 function sentencesBelow({explanation, answer, attribution, evidence, without}) {
   const {header, counterfactuals, texts} = explanation;
   return [
     huesSaid(header).map(({name, direction}) => `${name}: ${direction}`).join("; "),
-    attribution ? methodSentence(attribution) : "",
+    explainedSentence(header),
+    adaptiveSentence(header),
+    ...(attribution ? [...errorSentences(attribution), methodSentence(attribution)] : []),
     evidence ? `evidence: ${evidence.verdict}: ${evidenceSentence(evidence, header.words.length)}` : "",
     without ? withoutSentence(header, without) : "",
     ...[counterfactuals?.flip, counterfactuals?.keep].filter(Boolean).map((found) => counterfactualSentence(header, found)),
@@ -100,7 +103,7 @@ function pictureItems({attribution, struck, numbers}, parts) {
   for (const run of directedRuns(parts)) {
     for (const [place, part] of run.parts.entries()) {
       if (part.word >= 0) {
-        const value = attribution?.words[part.word] ?? 0;
+        const value = attribution?.told[part.word] ?? 0;
         const closes = closesWord(part, run.parts[place - 1]);
         add(visibleText(part.text), {word: part.word, value, closes, struck: struck.has(part.word)}, run.direction);
       } else if (part.unseen) {
@@ -144,7 +147,7 @@ function drawItem(surface, item, baseline, colours, hues) {
   if (colour) surface.rect(x, baseline - 15, width, 20, {fill: colour.background});
   const style = {...WORD_STYLE, colour: colour?.text ?? (item.muted ? colours.muted : colours.text), anchor: "middle", maxWidth: width};
   surface.text(item.text, middle, baseline, style);
-  if (colour) drawMark(surface, colour.hue, [x + WORD_PAD, x + width - WORD_PAD, baseline + 3], colour.text);
+  if (colour) drawMark(surface, colour.hue, [x + WORD_PAD, x + width - WORD_PAD, baseline + 3, baseline - 13.5], colour.text);
   if (item.struck) surface.line(x, baseline - 5, x + width, baseline - 5, {colour: colours.text, width: 2});
   if (item.number) surface.text(item.number, middle, baseline + 15, {...VALUE_STYLE, colour: colours.muted, anchor: "middle"});
 }

@@ -3,6 +3,7 @@ import {element, section} from "./dom.js";
 import {moreButton} from "./fields.js";
 import {METHODS} from "./methods.js";
 import {redrawn} from "./redrawn.js";
+import {RANDOM_SETS} from "./sentences.js";
 import {directionHues} from "./label_hues.js";
 import {absentNote} from "./status_note.js";
 import {scrolling, tableNode, tableRow} from "./tables.js";
@@ -32,6 +33,31 @@ export function attributionSection(session, title, shownOf, make) {
     if (shown) draw([attribution, isDark(), ...shown], () => make(header, attribution));
   };
   return {element: box, update};
+}
+
+// Each verdict in plain words; those that warn are marked.
+const TRUST = {
+  BETTER_THAN_RANDOM: "Tested on this text: without these words the answer moves more than without as many random words.",
+  INCONCLUSIVE: "Not proved on this text: some random sets of as many words move the answer as much.",
+  NOT_FAITHFUL: "Do not rely on the colours: most random sets of as many words move the answer more.",
+  FLAT: "The colours tell little: all words together hardly move the answer.",
+};
+const UNTESTED = "Not tested on this text: it is too short, or time was short.";
+const WARNINGS = ["NOT_FAITHFUL", "FLAT"];
+
+/** In a line, whether the colours can be trusted: {element, update()}. */
+export function textTrust({session}) {
+  const line = element("p", {class: "note text-trust"});
+  const update = () => {
+    const evidence = session.shownAttribution() && session.explanation.evidence.get(session.shownMethod());
+    line.hidden = !evidence;
+    if (!evidence) return;
+    const {verdict, randomSets} = evidence;
+    const said = verdict === "INCONCLUSIVE" && randomSets < RANDOM_SETS ? UNTESTED : TRUST[verdict] ?? "";
+    if (line.textContent !== said) line.textContent = said;
+    line.classList.toggle("failed", WARNINGS.includes(verdict));
+  };
+  return {element: line, update};
 }
 
 /** The verdict of the method that is shown, in words and numbers: {element, update()}. */
@@ -82,18 +108,18 @@ function wordTable(header, attribution, shown) {
   const order = largestFirst(attribution.words);
   const {towards, against} = directionNames(header);
   const [hues, dark] = [directionHues(header), isDark()];
-  const row = ({title, value, error, remark, bar}) => tableRow(element("bdi", {class: "text-table-word", text: title}), [
+  const row = ({title, value, told, error, remark}) => tableRow(element("bdi", {class: "text-table-word", text: title}), [
     signedNumber(value, 3),
     sampled ? error : null,
-    element("td", {class: "note"}, bar ? valueBar(value, hues, dark) : remark),
+    element("td", {class: "note"}, remark ?? valueBar(value, hues, {dark, shown: told})),
   ]);
   const words = order.slice(0, shown).map((index) => row({
     title: wordOfText(header, index),
     value: attribution.words[index],
+    told: attribution.told[index],
     error: errorText(attribution.errors[index]),
-    bar: true,
   }));
-  const totals = attributionTotals(header, attribution, order, shown).map((total) => row({...total, error: "", bar: false}));
+  const totals = attributionTotals(header, attribution, order, shown).map((total) => row({...total, error: ""}));
   const heads = ["word", "logits", ...(sampled ? ["standard error"] : []), `${against} | ${towards}`];
   const caption = `${methodSentence(attribution)}; bars end at ${VALUE_FULL}, for every text alike`;
   return tableNode({class: "text-table", caption, heads, numeric: sampled ? [1, 2] : [1]}, words, totals);
@@ -104,10 +130,15 @@ function errorText(error) {
   return error > 0 ? `\u00b1${error.toFixed(3)}` : "";
 }
 
-/** A bar from the middle to the right, or to the left where the value is negative; its end is VALUE_FULL. `hues`: of directionHues. */
-export function valueBar(value, hues, dark = isDark()) {
+/**
+ * A bar from the middle to the right, or to the left where the value is negative; its end is VALUE_FULL.
+ *
+ * @param {object} hues of directionHues.
+ * @param {object} how dark: the result of isDark(); shown: the value that has a colour, 0 if it cannot be told from zero.
+ */
+export function valueBar(value, hues, {dark = isDark(), shown = value} = {}) {
   const share = Math.min(1, Math.abs(value) / VALUE_FULL);
-  const colour = valueColour(value, hues, dark);
+  const colour = valueColour(shown, hues, dark);
   const inner = element("span", {
     class: value < 0 ? "text-bar-against" : "text-bar-towards",
     data: {hue: colour?.hue ?? ""},

@@ -1,10 +1,11 @@
-// What the text view shows: the method, the label that is explained and against which, numbers or none; and what the colours mean.
+// What the text view shows: the method, the label that is explained and against which, numbers or none; what the colours mean, and their
+// scale.
 import {element} from "./dom.js";
-import {choiceField, keptCheck} from "./fields.js";
+import {checkField, choiceField} from "./fields.js";
 import {directionHues, huesSaid} from "./label_hues.js";
 import {redrawn} from "./redrawn.js";
 import {VALUE_FULL, VALUE_MIN, isDark, valueScale} from "./theme.js";
-import {adaptiveSentence, explainedSentence, signedNumber} from "./wording.js";
+import {adaptiveSentence, errorSentences, explainedSentence, signedNumber} from "./wording.js";
 
 /** Pickers over `session` and `state`: {element, update()}. */
 export function textPickers({session, state}) {
@@ -12,7 +13,7 @@ export function textPickers({session, state}) {
   const label = choiceField("Label that is explained", (name) => state.set({label: name, against: null}));
   // The explained label too: another text may have another answer.
   const against = choiceField("Against", (name) => state.set({label: session.explanation?.header?.label ?? null, against: name}));
-  const numbers = keptCheck(state, "numbers", "numbers under words");
+  const numbers = checkField("numbers under words", (checked) => state.set({numbers: checked ? "1" : null}));
   const reason = element("p", {class: "note", id: "text-label-reason", text: "A saved page explains one label."});
   label.select.setAttribute("aria-describedby", reason.id);
   const fill = (field, names, chosen) => {
@@ -29,30 +30,53 @@ export function textPickers({session, state}) {
     fill(against, header ? againstNames(session) : [], header?.against ?? "");
     for (const {select} of [label, against]) select.disabled ||= !session.live;
     reason.hidden = session.live;
-    numbers.update();
+    numbers.box.checked = state.get("numbers") === "1";
   };
   return {element: element("div", {class: "row fields"}, method.element, label.element, against.element, numbers.element, reason), update};
 }
 
 /** What the colours mean: {element, update()}. */
 export function textLegend({session}) {
-  const box = element("div", {class: "text-legend"});
+  const box = element("p", {class: "note row text-legend"});
   const draw = redrawn(box);
   const update = () => {
     const header = session.explanation?.header ?? null;
+    const attribution = session.shownAttribution();
     box.hidden = !header;
-    if (header) draw([header, isDark()], () => legendNodes(header));
+    if (header) draw([header, attribution, isDark()], () => legendNodes(header, attribution));
   };
   return {element: box, update};
 }
 
-function legendNodes(header) {
+function legendNodes(header, attribution) {
+  const swatch = element("span", {class: "text-unseen text-swatch"}, element("span", {text: "hatched"}));
+  return [
+    ...huesSaid(header).map(({hue, name, direction}) => (
+      element("span", {}, element("strong", {class: "label-name", data: {hue}, text: name}), `: ${direction}`)
+    )),
+    ...(attribution ? errorSentences(attribution) : []).map((text) => element("span", {text})),
+    header.unseen.length ? element("span", {}, swatch, ": not read") : null,
+  ].filter(Boolean);
+}
+
+/** The numbers that the colours stand for: {element, update()}. */
+export function textScale({session}) {
+  const box = element("div", {class: "text-numbers"});
+  const draw = redrawn(box);
+  const update = () => {
+    const header = session.explanation?.header ?? null;
+    box.hidden = !header;
+    if (header) draw([header, isDark()], () => scaleNodes(header));
+  };
+  return {element: box, update};
+}
+
+function scaleNodes(header) {
   const [least, most] = [signedNumber(-VALUE_FULL, 0), signedNumber(VALUE_FULL, 0)];
   const steps = valueScale(directionHues(header)).map((colour) => element("span", {style: {backgroundColor: colour}}));
   steps.splice(steps.length / 2, 0, element("span", {class: "text-scale-zero"}));
   const number = (text) => element("span", {class: "number", text});
   const scale = element("span", {class: "text-scale", role: "img", aria: {label: `colours from ${least} to ${most} logits`}}, ...steps);
-  const swatch = element("span", {class: "text-unseen text-swatch"}, element("span", {text: "hatched"}));
   return [
     element("p", {class: "note", text: explainedSentence(header)}),
     header.adaptive && element("p", {class: "note", text: adaptiveSentence(header)}),
@@ -61,14 +85,6 @@ function legendNodes(header) {
       {class: "row"},
       element("span", {class: "row text-scale-ends"}, number(least), scale, number(most)),
       element("span", {text: `logits, the same for every text; nothing below ${VALUE_MIN} is coloured`}),
-    ),
-    element(
-      "p",
-      {class: "row"},
-      ...huesSaid(header).map(({hue, name, direction}) => (
-        element("span", {}, element("strong", {class: "label-name", data: {hue}, text: name}), `: ${direction}`)
-      )),
-      header.unseen.length ? element("span", {}, swatch, ": not read") : null,
     ),
   ];
 }

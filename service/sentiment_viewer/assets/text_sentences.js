@@ -23,10 +23,10 @@ function sentenceTable(header, texts, attribution) {
   const all = sentencesBySize(header, texts, attribution);
   const rest = all.slice(SENTENCES_FIRST);
   const [hues, dark] = [directionHues(header), isDark()];
-  const row = (title, {value, share}, bar) => tableRow(title, [
+  const row = (title, {value, told, share}, bar) => tableRow(title, [
     signedNumber(value, 3),
     `${Math.round(100 * share)} %`,
-    element("td", {}, bar ? valueBar(value, hues, dark) : ""),
+    element("td", {}, bar ? valueBar(value, hues, {dark, shown: told}) : ""),
   ]);
   const total = (name) => rest.reduce((sum, found) => sum + found[name], 0);
   const form = {

@@ -1,23 +1,30 @@
-// The text view: the text coloured by what moved the answer, the evidence, and what would change the answer.
+// The text view: the reason in a sentence, the text coloured by what moved the answer, what would change the answer, and on demand the
+// numbers and their evidence.
 import {element} from "./dom.js";
 import {differing, redrawn} from "./redrawn.js";
 import {absentNote, statusNote} from "./status_note.js";
 import {answerWithout, leavesOut, textCounterfactuals, textWithout, wordsLeftOut} from "./text_changes.js";
 import {textDrawing} from "./text_drawing.js";
-import {textEvidence, textTable} from "./text_facts.js";
-import {textLegend, textPickers} from "./text_pickers.js";
+import {textEvidence, textTable, textTrust} from "./text_facts.js";
+import {textLegend, textPickers, textScale} from "./text_pickers.js";
 import {textSentences} from "./text_sentences.js";
 import {WordsOfText} from "./text_words.js";
 import {isDark} from "./theme.js";
 import {visibleText} from "./wording.js";
 
-/** The view "Text" over a context: {element, update(), drawing()}. */
+/** The view "Text" over a context: {element, update(), drawing()}. State: numbers, how (whether the numbers are open). */
 export function textView(context) {
   const {session, state} = context;
   const changes = textCounterfactuals(context);
-  const facts = [textEvidence(context), textSentences(context), textTable(context)];
-  const parts = [textPickers(context), textLegend(context), textWithout(context), changes, ...facts];
-  const [pickers, legend, without, ...rest] = parts.map((part) => part.element);
+  const shown = [textTrust(context), textLegend(context), textWithout(context), textSentences(context), changes];
+  const folded = [textPickers(context), textScale(context), textEvidence(context), textTable(context)];
+  const [trust, legend, ...rest] = shown.map((part) => part.element);
+  const how = element(
+    "details",
+    {class: "text-how", on: {toggle: () => state.set({how: how.open ? "1" : null})}},
+    element("summary", {text: "How do we know?"}),
+    ...folded.map((part) => part.element),
+  );
   const texts = element("div", {on: {click: ({target}) => toggleWord(context, target.closest("button.text-word"))}});
   const note = element("div");
   const reason = element("p", {class: "text-reason"});
@@ -26,16 +33,18 @@ export function textView(context) {
   let words = null;
   const marksDiffer = differing();
   const mark = () => {
-    const values = session.shownAttribution()?.words ?? null;
+    const attribution = session.shownAttribution();
     const chosen = wordsLeftOut(context);
     const out = leavesOut(context);
-    const numbers = state.get("numbers") !== "0";
-    if (!marksDiffer([words, values, String(chosen), out, changes.kept(), numbers, isDark()])) return;
-    words.mark({values, struck: new Set(out ? chosen : []), chosen: new Set(out ? [] : chosen), kept: changes.kept(), numbers});
+    const numbers = state.get("numbers") === "1";
+    if (!marksDiffer([words, attribution, String(chosen), out, changes.kept(), numbers, isDark()])) return;
+    words.mark({attribution, struck: new Set(out ? chosen : []), chosen: new Set(out ? [] : chosen), kept: changes.kept(), numbers});
   };
   const update = () => {
+    session.ask("attribution", session.method());
     const explanation = session.explanation?.header ? session.explanation : null;
-    pickers.hidden = !session.text;
+    how.hidden = !session.text;
+    how.open = state.get("how") === "1";
     const status = session.status("attribution", session.method());
     const here = session.shownAttribution() !== null;
     drawNote([session.text === "", here, status.state, status.message, session.method()], () => [
@@ -48,11 +57,11 @@ export function textView(context) {
     if (explanation) drawTexts([words], () => [words.element]);
     reason.textContent = visibleText(explanation?.reasons.get(session.shownMethod()) ?? "");
     reason.hidden = !reason.textContent;
-    for (const part of parts) part.update();
+    for (const part of [...shown, ...folded]) part.update();
     if (explanation) mark();
   };
   const drawing = () => (session.explanation?.header ? textDrawing(drawnOf(context)) : null);
-  return {element: element("div", {class: "text-view"}, reason, pickers, note, legend, texts, without, ...rest), update, drawing};
+  return {element: element("div", {class: "text-view"}, reason, trust, note, texts, legend, ...rest, how), update, drawing};
 }
 
 function drawnOf(context) {
@@ -66,7 +75,7 @@ function drawnOf(context) {
     reason: visibleText(session.explanation.reasons.get(method) ?? ""),
     struck: new Set(leavesOut(context) ? wordsLeftOut(context) : []),
     without: answerWithout(session.explanation, wordsLeftOut(context)),
-    numbers: state.get("numbers") !== "0",
+    numbers: state.get("numbers") === "1",
   };
 }
 

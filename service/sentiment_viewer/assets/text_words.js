@@ -95,27 +95,28 @@ export class WordsOfText {
   }
 
   /**
-   * @param {object} marks values: [words] in logits or null; struck, chosen, kept: Set of word indices (kept null: no set is shown);
-   *   numbers: whether values are written too. Words that are not buttons take values and numbers only.
+   * @param {object} marks attribution: or null; struck, chosen, kept: Set of word indices (kept null: no set is shown); numbers: whether
+   *   values are written too. Words that are not buttons take attribution and numbers only.
    */
-  mark({values, struck = null, chosen = null, kept = null, numbers}) {
+  mark({attribution, struck = null, chosen = null, kept = null, numbers}) {
     const header = this.explanation.header;
     const [hues, dark] = [directionHues(header), isDark()];
-    this.element.classList.toggle("with-numbers", numbers && values !== null);
+    this.element.classList.toggle("with-numbers", numbers && attribution !== null);
     this.buttons.forEach((button, index) => {
-      const value = values === null ? null : values[index];
-      const colour = value === null ? null : valueColour(value, hues, dark);
+      const value = attribution?.told[index] ?? 0;
+      const colour = valueColour(value, hues, dark);
       button.style.backgroundColor = colour?.background ?? "";
       button.style.color = colour?.text ?? "";
       button.dataset.hue = colour?.hue ?? "";
-      button.dataset.value = value !== null && Math.abs(value) >= VALUE_MIN ? signedNumber(value) : "";
+      button.dataset.value = Math.abs(value) >= VALUE_MIN ? signedNumber(value) : "";
+      button.title = attribution === null ? "" : wordName(header, index, attribution);
       if (this.tagOf) return;
       button.classList.toggle("struck", struck.has(index));
       button.classList.toggle("chosen", chosen.has(index));
       button.classList.toggle("kept", kept !== null && kept.has(index));
       button.classList.toggle("aside", kept !== null && !kept.has(index));
       button.setAttribute("aria-pressed", String(struck.has(index) || chosen.has(index)));
-      button.setAttribute("aria-label", wordName(header, index, value));
+      button.setAttribute("aria-label", wordName(header, index, attribution));
     });
   }
 

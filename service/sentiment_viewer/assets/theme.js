@@ -5,7 +5,7 @@ export const VALUE_FULL = 2;
 /** Smaller values are not coloured. */
 export const VALUE_MIN = 0.05;
 
-const THEME_NAMES = ["background", "panel", "text", "muted", "line", "accent", "positive", "negative", "focus"];
+const THEME_NAMES = ["background", "panel", "text", "muted", "line", "accent", "fourth", "fifth", "focus"];
 // Weak to strong; the text on them has a contrast of at least 4.5 to 1 (tests/viewer).
 const VALUE_STEPS = {
   light: {

@@ -1,6 +1,6 @@
 // The texts about an explanation, and numbers as text. Pure: does not use the page.
 import {METHODS} from "./methods.js";
-import {EVIDENCE_WORDS_MIN, RANDOM_SETS, TEMPLATES, SET_SHOWN, SHORT_WORDS_MAX} from "./sentences.js";
+import {EVIDENCE_WORDS_MIN, RANDOM_SETS, TEMPLATES, SET_SHOWN, SHORT_WORDS_MAX, ZERO_ERRORS} from "./sentences.js";
 
 const WORD_SHOWN = 60;
 const PLAIN_SIGNS = /[^\p{Cc}\p{Cs}\p{Co}\p{Cn}\p{Cf}]|[\u200c\u200d]/u;
@@ -104,6 +104,17 @@ export function directionNames(header) {
   };
 }
 
+/** A value, or 0 if it cannot be told from zero by its standard error. One whose error is not known (NaN) stays. */
+export function told(value, error) {
+  return Math.abs(value) <= ZERO_ERRORS * error ? 0 : value;
+}
+
+/** What is said of the words without a colour, and of those whose error is not known: a sentence each. */
+export function errorSentences({words, told: shown, errors}) {
+  const unmarked = words.some((value, index) => value !== shown[index]);
+  return [unmarked ? say("unmarked", {sign: "uncoloured"}) : "", errors.some(Number.isNaN) ? say("errors_unknown") : ""].filter(Boolean);
+}
+
 /** What follows a word of a pair's second text; "" for all others. */
 export function secondText(header, index) {
   return header.words[index]?.pair ? say("second_text") : "";
@@ -114,14 +125,15 @@ export function wordOfText(header, index) {
   return `${shownWord(header.words[index].text)}${secondText(header, index)}`;
 }
 
-/** The name of a word's button: "loved, +1.72 logits towards positive". A value of null: not known. */
-export function wordName(header, index, value) {
+/** The name of a word's button: "loved, +1.72 ±0.15 logits towards positive". An attribution of null: not known. */
+export function wordName(header, index, attribution) {
   const text = wordOfText(header, index);
-  if (value === null) return text;
+  if (attribution === null) return text;
   const {towards, against} = directionNames(header);
-  const number = signedNumber(value);
-  const direction = Number(value.toFixed(2)) === 0 ? "" : ` ${value > 0 ? towards : against}`;
-  return `${text}, ${number} logits${direction}`;
+  const [value, error] = [attribution.words[index], attribution.errors[index]];
+  const number = `${signedNumber(value)}${error > 0 ? ` \u00b1${error.toFixed(2)}` : ""} logits`;
+  if (value !== 0 && attribution.told[index] === 0) return `${text}, ${number}, within two standard errors of zero`;
+  return `${text}, ${number}${Number(value.toFixed(2)) === 0 ? "" : ` ${value > 0 ? towards : against}`}`;
 }
 
 /** A method's name and what it took: "integrated_gradients, 8 of 16 steps, in logits". */
@@ -142,15 +154,17 @@ export function hasSentences(header, attribution) {
   return several && attribution.completenessResidual !== null;
 }
 
-/** The sentences of a text, the largest sizes first: [{text, value, share, words}]; `words` by index, the largest sizes first. */
+/** The sentences of a text, the largest sizes first: [{text, value, told, share, words}]; `words` by index, the largest sizes first. */
 export function sentencesBySize(header, texts, attribution) {
   const words = [];
   for (const [index, {sentence}] of header.words.entries()) (words[sentence] ??= []).push(index);
   const all = words.filter(Boolean).map((own) => {
     const [first, last] = [header.words[own[0]], header.words[own.at(-1)]];
     const value = own.reduce((sum, index) => sum + attribution.words[index], 0);
+    // The errors of a sentence's words may all be shares of one: their sum is the most that it can be.
+    const error = own.reduce((sum, index) => sum + attribution.errors[index], 0);
     const largest = largestFirst(own.map((index) => attribution.words[index])).map((place) => own[place]);
-    return {text: texts[first.pair ? 1 : 0].slice(first.start, last.end), value, words: largest};
+    return {text: texts[first.pair ? 1 : 0].slice(first.start, last.end), value, told: told(value, error), words: largest};
   });
   const sizes = all.reduce((sum, {value}) => sum + Math.abs(value), 0);
   return largestFirst(all.map(({value}) => value)).map((place) => ({...all[place], share: Math.abs(all[place].value) / (sizes || 1)}));

@@ -91,9 +91,9 @@ def test_colours_and_bars_are_absolute_and_end_at_two_logits() -> None:
     def drawn(value: float, colour: bool = False) -> str:
         return bar(value, 4, colour, hues)
 
-    assert f"48;5;{ORANGE.backgrounds[-1]}m" in background(LOGITS_FULL) == background(50.0)
+    assert f"48;5;{ORANGE.backgrounds[-1]};1m" in background(LOGITS_FULL) == background(50.0)
     assert f"48;5;{BLUE.backgrounds[-1]};4m" in background(-LOGITS_FULL) == background(-50.0)
-    assert f"48;5;{ORANGE.backgrounds[0]}m" in background(0.06)
+    assert f"48;5;{ORANGE.backgrounds[0]};1m" in background(0.06)
     assert background(0.04) == background(-0.04) == "x"
     assert drawn(1.0) == "    |##  "
     assert drawn(-2.0) == "####|    "
@@ -213,8 +213,19 @@ def test_colours_do_not_change_the_text() -> None:
     drawn = shown(pb.ExplainResponse(attribution=attribution()), colour=True)
 
     assert "café 🙂 not good [not read, 6 characters: , rest]" in CODES.sub("", drawn).splitlines()
-    assert f"48;5;{ORANGE.backgrounds[-1]}mgood\x1b[0m" in drawn
+    assert f"48;5;{ORANGE.backgrounds[-1]};1mgood\x1b[0m" in drawn
     assert "\x1b[2m[not\x1b[0m" in drawn
+
+
+def test_a_word_that_cannot_be_told_from_zero_is_unmarked() -> None:
+    told, untold = attribution(), attribution()
+    told.words[-1].standard_error, untold.words[-1].standard_error = 1.49, 1.5
+
+    for found, marked in ((told, True), (untold, False)):
+        plain, drawn = (shown(pb.ExplainResponse(attribution=found), colour=colour) for colour in (False, True))
+        assert ("good[+3.00]" in plain, ";1mgood" in drawn) == (marked, marked)
+        assert ("no number: within two" in plain, "uncoloured: within two" in drawn) == (not marked, not marked)
+        assert "+3.000 +-1." in plain
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

@@ -5,10 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sentiment.explain.methods.erasure import Floats
-from sentiment.explain.wording import SHORT_WORDS_MAX
+from sentiment.explain.wording import SHORT_WORDS_MAX, ZERO_ERRORS
 
-# Values within two standard errors of zero count as zero.
-ERRORS = 2.0
 # Share of the largest value that a word must add to be worth its place in a phrase, and that a phrase must have.
 PLACE = 0.15
 # Share of all that speaks for a label that its phrases must hold, and of the largest value that the other side must reach to be named.
@@ -54,7 +52,7 @@ def phrases(values: Floats, errors: Floats, sentences: Sequence[range], blank: I
 
 
 def _clear(value: float, error: float) -> float:
-    return float(value) if abs(value) > ERRORS * error else 0.0
+    return float(value) if abs(value) > ZERO_ERRORS * error else 0.0
 
 
 def _towards(found: Sequence[Valued], whole: float, words_max: int) -> tuple[range, ...]:
