@@ -48,12 +48,12 @@ export const METHODS = {
   "two_step_shapley": {
     "name": "two_step_shapley",
     "byGradient": false,
-    "unrelated": "integrated_gradients",
+    "unrelated": "",
     "term": "two-step Shapley",
-    "meaning": "Shapley values of the sentences, each shared among its words: the default of long texts.",
+    "meaning": "Shapley values of whole sentences, each shared among its words: the default of long texts.",
     "sumNote": "The values sum to the logit of this text less that without any word: first sentences share it, then their words.",
     "splitNote": "",
-    "unit": "orders",
-    "steps": 2
+    "unit": "rows",
+    "steps": 32
   }
 };
