@@ -53,9 +53,8 @@ def reason(
         return f"{answer}; its words together hardly move that."
     if verdict is Verdict.NOT_FAITHFUL:
         return f"{answer}; which words decide that cannot be told."
-    said = phrases(
-        found.words, found.standard_errors, sentence_words(encoded, texts), _blank(texts, encoded), math.isfinite(found.residual)
-    )
+    sentences = [one.words for one in found.sentences] or sentence_words(encoded, texts)
+    said = phrases(found.words, found.standard_errors, sentences, _blank(texts, encoded), math.isfinite(found.residual))
     towards, against = (" and ".join(_quoted(texts, encoded, one) for one in side) for side in (said.towards, said.against))
     if explained != scored.label:
         other = f"for {explained}: {towards}" if towards else f"no single phrase speaks for {explained}"

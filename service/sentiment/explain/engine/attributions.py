@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, groupby
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from sentiment.explain.methods.target import Target
 from sentiment.explain.methods.two_step import (
     SentenceValues,
     parted,
+    rows_run,
     sentence_shapley,
     sentences_alone,
     shared,
@@ -286,15 +288,15 @@ class Attributions:
 
     def _two_step_shapley(self, steps_wanted: int) -> Iterator[Attribution]:
         runs, method, n = self._runs, "two_step_shapley", self._runs.count
-        sentences = parted(sentence_words(runs.encoded, self._request.texts))
+        every = sentence_words(runs.encoded, self._request.texts)
+        sentences = [*chain(*(parted([*same]) for _, same in groupby(every, lambda words: runs.encoded.words[words[0]].pair)))]
         lengths = self._lengths(sentences)
         runs.confirm_pace(tokens_alone(lengths) / runs.row.tokens)
         # What the words of a sentence do takes a gradient, or as many rows as the sentences alone for each of their words.
         left_s, kept_s = runs.left_s(), self._evidence_s() + self._gradients_s(1)
         answers, whole = Answers(), np.ones((1, n), np.bool_)
         answers.tell(whole, runs.answers.known(whole))
-        exact = len(sentences) <= EXACT_WORDS_MAX
-        asked = 0 if exact else 2 * ((steps_wanted + 1) // 2)
+        asked = rows_run(len(sentences), steps_wanted)
 
         def of(values: SentenceValues, weights: Floats) -> Attribution:
             words, own = shared(sentences, values.values, weights)

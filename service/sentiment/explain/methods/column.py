@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from unicodedata import category
 
-from sentiment.explain.methods.phrases import ERRORS
 from sentiment.explain.methods.student import quantile
+from sentiment.explain.wording import ZERO_ERRORS
 from sentiment.observability.agreement import wilson
 
 ROWS_MIN = 3
@@ -220,7 +220,7 @@ def _terms(row: Explained, candidates: frozenset[str]) -> dict[str, float]:
 
 
 def _clear(row: Explained) -> list[float]:
-    return [value if abs(value) > ERRORS * error else 0.0 for value, error in zip(row.values, row.errors, strict=True)]
+    return [value if abs(value) > ZERO_ERRORS * error else 0.0 for value, error in zip(row.values, row.errors, strict=True)]
 
 
 def _spans(row: Explained) -> Iterator[tuple[str, int, int]]:

@@ -82,7 +82,7 @@ def sentence_shapley(
     Args:
         sentences: the words of each sentence; together all words of the text, in order.
         target: what is explained.
-        rows: of random halves; rounded up to an even number.
+        rows: of random halves, each different; see ``rows_run``.
         rng: samples the halves.
         answers: known logits of this text.
 
@@ -95,18 +95,20 @@ def sentence_shapley(
         return SentenceValues(exact.values, exact.standard_errors, 0)
     explained = target.logit((yield from answers.ask(_lifted(_ends_and_alone(count), sentences))))
     alone, whole = explained[2:] - explained[1], float(explained[0] - explained[1])
-    halves: list[Masks] = []
+    halves: dict[bytes, Masks] = {}
     found: list[float] = []
     try:
-        for _ in range((rows + 1) // 2):
+        while len(found) < rows_run(count, rows) // 2:
             half = rng.permutation(count) < count // 2
+            if half.tobytes() in halves or (~half).tobytes() in halves:
+                continue
             pair = target.logit((yield from answers.ask(_lifted(np.stack([half, ~half]), sentences))))
-            halves.append(half)
+            halves[half.tobytes()] = half
             found.append(float(pair[0] - pair[1]))
     except Enough:
         if len(found) < PAIRS_MIN:
             raise
-    signs, sums = np.where(halves, 1.0, -1.0), np.array(found)
+    signs, sums = np.where([*halves.values()], 1.0, -1.0), np.array(found)
 
     def without(left_out: Sequence[int]) -> Floats:
         kept = np.delete(np.arange(len(sums)), left_out)
@@ -118,6 +120,12 @@ def sentence_shapley(
     varied = np.array([without(range(part, len(sums), PARTS)) for part in range(PARTS)])
     error = math.sqrt((PARTS - 1) * float(varied.var(axis=0).mean()))
     return SentenceValues(without(()), np.full(count, error), 2 * len(found))
+
+
+def rows_run(count: int, rows: int) -> int:
+    """How many rows of random halves of ``count`` sentences are run if ``rows`` are wanted: an even number; 0 if the values are exact."""
+    halves = math.comb(count, count // 2)
+    return 0 if count <= EXACT_WORDS_MAX else min(2 * ((rows + 1) // 2), halves if count % 2 == 0 else 2 * halves)
 
 
 def shared(sentences: Sequence[range], values: Floats, weights: Floats) -> tuple[Floats, list[bool]]:
@@ -155,7 +163,9 @@ def words_alone(sentences: Sequence[range], target: Target, rng: np.random.Gener
 
 def tokens_run(lengths: Sequence[tuple[int, int]], rows: int) -> float:
     """About how many tokens ``sentence_shapley`` runs. ``lengths``: words of each sentence, and tokens with the special ones."""
-    return tokens_alone(lengths) + rows * sum(tokens for _, tokens in lengths) / 2
+    count = len(lengths)
+    halves = 2**count - count - 2 if count <= EXACT_WORDS_MAX else rows_run(count, rows)
+    return tokens_alone(lengths) + max(0, halves) * sum(tokens for _, tokens in lengths) / 2
 
 
 def tokens_alone(lengths: Sequence[tuple[int, int]]) -> float:

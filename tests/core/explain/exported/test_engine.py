@@ -180,7 +180,7 @@ def test_shapley_values_of_few_words_are_exact(explainer: Explainer) -> None:
     ("asked", "first"),
     [
         (ExplanationRequest("the film was not good at all and it was bad . but i liked the end and it was not bad at all"), 12),
-        (ExplanationRequest("the film was good and i liked it at the end of it all", "it was not bad at all but i liked not the end"), 13),
+        (ExplanationRequest("the film was good and i liked it at the end of it all", "it was not bad at all but i liked not the end"), 14),
     ],
     ids=["sentences", "pair"],
 )
@@ -206,9 +206,24 @@ def test_a_sentences_words_share_what_the_text_with_and_without_it_does(
     assert values.residual == pytest.approx(0, abs=1e-6)
 
 
-LONG = " ".join(f"the {word} film was not good at all ." for word in ("good", "bad", "end", "not", "film", "all", "it"))
+LONG = " ".join(f"{word} was bad ." for word in ("good", "bad", "end", "not", "film", "all", "it", "i"))
 
 
+@pytest.fixture
+def short_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiny model reads few tokens: its sentences are valued, however short they are."""
+    monkeypatch.setattr("sentiment.explain.methods.two_step.SENTENCE_WORDS_MIN", 2)
+
+
+def test_no_part_of_a_pair_has_words_of_both_texts(explainer: Explainer) -> None:
+    asked = ExplanationRequest("not bad", "it was good", methods=("two_step_shapley",), evidence=False)
+
+    found = one_of(explained(explainer, asked)[1], Attribution)
+
+    assert [one.words for one in found.sentences] == [range(2), range(2, 5)]
+
+
+@pytest.mark.usefixtures("short_sentences")
 def test_values_of_sentences_depend_only_on_the_seed(explainer: Explainer) -> None:
     def found(seed: int, steps: int = 0) -> Attribution:
         asked = ExplanationRequest(LONG, methods=("two_step_shapley",), steps=steps, seed=seed, evidence=False)
@@ -219,6 +234,7 @@ def test_values_of_sentences_depend_only_on_the_seed(explainer: Explainer) -> No
     assert np.isfinite(found(1).standard_errors).all()
 
 
+@pytest.mark.usefixtures("short_sentences")
 def test_words_share_their_sentences_value_by_what_attention_carries(explainer: Explainer) -> None:
     header, parts, summary = explained(explainer, ExplanationRequest(LONG, methods=("two_step_shapley",), evidence=False, estimates=True))
 
@@ -235,13 +251,14 @@ def test_words_share_their_sentences_value_by_what_attention_carries(explainer: 
     assert summary.explained_rows == header.target.gradients
 
 
+@pytest.mark.usefixtures("short_sentences")
 def test_without_an_explain_graph_words_share_by_their_sentence_alone(bundle: Path) -> None:
-    asked = ExplanationRequest(LONG, methods=("two_step_shapley",), evidence=False)
+    asked = [ExplanationRequest(LONG, label=label, methods=("two_step_shapley",), evidence=False) for label in ("negative", "positive")]
 
-    found = one_of(explained(_without_graph(bundle), asked)[1], Attribution)
+    found = [one_of(explained(_without_graph(bundle), one)[1], Attribution) for one in asked]
 
-    assert found.residual == pytest.approx(0, abs=1e-6)
-    assert any(one.words_valued for one in found.sentences)
+    assert [one.residual for one in found] == pytest.approx([0, 0], abs=1e-6)
+    assert any(part.words_valued for one in found for part in one.sentences)
 
 
 def test_a_counterfactual_is_true_on_the_served_graph(explainer: Explainer) -> None:
