@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeGuard
 
 import tokenizers
 
@@ -124,6 +125,13 @@ class _Frame:
             ids += [*own, *around]
             types += [*[own_type] * len(own), *around_types]
         return Row(ids, types if self.typed else None, truncated)
+
+    def ending(self, second: Sequence[int]) -> "_Frame":
+        """The frame of the first text of a pair, of which ``second`` are the tokens of the second text."""
+        before, between, after = self.ids
+        first, second_type = self.text_types
+        types = [*self.types[1], *[second_type] * len(second), *self.types[2]]
+        return _Frame((before, [*between, *second, *after]), (self.types[0], types), (first,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +288,10 @@ class Tokenizer:
 
     def _explained(self, frame: _Frame, texts: Sequence[str], read: Sequence[_Content], truncated: bool) -> Encoded:
         row = frame.row([one.ids for one in read], truncated)
-        special = [[Piece(self._tokenizer.id_to_token(token) or "", 0, 0, None, None, False) for token in ids] for ids in frame.ids]
+        special = [
+            [Piece(self._tokenizer.id_to_token(token) or "", 0, 0, None, None, token == self._unknown_id) for token in ids]
+            for ids in frame.ids
+        ]
         pieces = special[0]
         for source, (one, around) in enumerate(zip(read, special[1:], strict=True)):
             pieces += [*(replace(piece, source=source) for piece in one.pieces), *around]
@@ -345,15 +356,33 @@ class Tokenizer:
             size: the most tokens of the row, special tokens included.
             whole: the text's own row, if it is not truncated.
         """
+        frame, room = self._frame_of(target, size)
+        if self._fits(whole, room):
+            before = len(self._single.ids[0])
+            return frame.row([whole.ids[before : before + whole.tokens - self.special_tokens]], False)
+        return frame.row([self._around(text, mention, room).ids], True)
+
+    def encode_explained_target(self, text: str, mention: tuple[int, int], target: str, size: int, whole: Row | None) -> Encoded:
+        """The row of ``encode_target``, and the positions of its tokens and words in the text. The target's own tokens are special."""
+        frame, room = self._frame_of(target, size)
+        if self._fits(whole, room):
+            read = self._outer(text, self._room + 1, explained=True)
+            return replace(self._explained(frame, [text], [read], False), mention=mention)
+        read = self._around(text, mention, room, explained=True)
+        start, end = (read.pieces[0].start, read.pieces[-1].end) if read.pieces else (0, 0)
+        unseen = tuple((0, *rest) for rest in ((0, start), (end, len(text))) if text[slice(*rest)].strip())
+        return replace(self._explained(frame, [text], [read], True), unseen=unseen, mention=mention)
+
+    def _frame_of(self, target: str, size: int) -> tuple[_Frame, int]:
+        """What stands around a text in a target's row of ``size`` tokens, and how many tokens of the text have room in it."""
         room = size - self._pair.tokens
         own = self._outer(target, room // 2).ids
-        room -= len(own)
-        if whole is not None and whole.tokens - self.special_tokens <= room:
-            before = len(self._single.ids[0])
-            return self._pair.row([whole.ids[before : before + whole.tokens - self.special_tokens], own], False)
-        return self._pair.row([self._around(text, mention, room), own], True)
+        return self._pair.ending(own), room - len(own)
 
-    def _around(self, text: str, mention: tuple[int, int], room: int) -> list[int]:
+    def _fits(self, whole: Row | None, room: int) -> TypeGuard[Row]:
+        return whole is not None and whole.tokens - self.special_tokens <= room
+
+    def _around(self, text: str, mention: tuple[int, int], room: int, explained: bool = False) -> _Content:
         """At most ``room`` tokens around a mention. The work is bounded by them."""
         start, end = mention
         reach = CUT_CHARACTERS_PER_TOKEN * room
@@ -367,8 +396,7 @@ class Tokenizer:
         begin = next((place for place, (_, until) in enumerate(spans) if until > start), len(spans))
         stop = next((place for place, (at, _) in enumerate(spans[begin:], begin) if at >= end), len(spans))
         low, high = span_around(words, begin, stop, room)
-        ids: list[int] = encoding.ids[low:high]
-        return ids
+        return self._content(encoding, words, short, low, high, True, explained)
 
     def _read_pair(self, text: str, pair: str, explained: bool = False) -> tuple[list[_Content], bool]:
         """The tokens of each text of a pair that are in its row, and whether the texts have more.

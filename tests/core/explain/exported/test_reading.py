@@ -110,7 +110,7 @@ def test_a_text_that_fits_is_not_truncated(classifier: Classifier, truncation: s
             r"is windows; the text has more tokens than one window \(64\)",
         ),
         (ExplanationRequest(LONG, truncation="tail"), "truncation", "is 'tail'; it must be one of refuse, head, head_tail"),
-        (ExplanationRequest("\u200b\u0000"), "text", "has 2 characters, and the model reads none of them"),
+        (ExplanationRequest("\u200b\u0000"), "text", "has 2 characters and none that the model reads"),
     ],
 )
 def test_a_text_that_cannot_be_read_is_refused(classifier: Classifier, asked: ExplanationRequest, field: str, message: str) -> None:
