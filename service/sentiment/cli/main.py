@@ -157,6 +157,9 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         help="the text; -, or none with a pipe: standard input, one text a line, each explained by itself",
     )
     parser.add_argument("--pair", default=None, metavar="TEXT", help="the second text of a pair")
+    parser.add_argument(
+        "--about", default="", metavar="NAME", help="explain the sentiment towards this target, such as battery, which the text names"
+    )
     parser.add_argument("--label", default="", help="the label to explain (default: the answer)")
     compared = parser.add_mutually_exclusive_group()
     compared.add_argument(

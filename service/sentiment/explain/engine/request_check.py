@@ -48,11 +48,7 @@ def check_request(request: ExplanationRequest, classifier: Classifier, known: Se
     if request.text_pair is not None and not classifier.manifest.pairs:
         raise Unsupported(f"model {classifier.bundle.id} reads one text; a pair was given")
     if request.target is not None:
-        check_text(request.target, "target", TARGET_BYTES_MAX)
-        if request.text_pair is not None:
-            raise InvalidInput("target", "is given with text_pair; the answer towards a target is that of one text")
-        if classifier.manifest.targets is None:
-            raise Unsupported(f"model {classifier.bundle.id} answers no targets; one was given")
+        _check_target(request.target, request, classifier)
 
 
 def check_graph(request: ExplanationRequest, bundle: str, session: ExplainSession | None, failure: str) -> None:
@@ -100,6 +96,14 @@ def check_encoded(request: ExplanationRequest, encoded: Encoded) -> None:
         for place, word in enumerate(words):
             _check_index(f"{field}[{place}]", word, count, "words")
         _check_once(field, words)
+
+
+def _check_target(target: str, request: ExplanationRequest, classifier: Classifier) -> None:
+    check_text(target, "target", TARGET_BYTES_MAX)
+    if request.text_pair is not None:
+        raise InvalidInput("target", "is given with text_pair; the answer towards a target is that of one text")
+    if classifier.manifest.targets is None:
+        raise Unsupported(f"model {classifier.bundle.id} answers no targets; one was given")
 
 
 def _check_without_graph(request: ExplanationRequest, bundle: str, failure: str) -> None:
