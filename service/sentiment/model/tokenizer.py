@@ -126,13 +126,6 @@ class _Frame:
             types += [*[own_type] * len(own), *around_types]
         return Row(ids, types if self.typed else None, truncated)
 
-    def ending(self, second: Sequence[int]) -> "_Frame":
-        """The frame of the first text of a pair, of which ``second`` are the tokens of the second text."""
-        before, between, after = self.ids
-        first, second_type = self.text_types
-        types = [*self.types[1], *[second_type] * len(second), *self.types[2]]
-        return _Frame((before, [*between, *second, *after]), (self.types[0], types), (first,))
-
 
 @dataclass(frozen=True, slots=True)
 class _Content:
@@ -288,13 +281,10 @@ class Tokenizer:
 
     def _explained(self, frame: _Frame, texts: Sequence[str], read: Sequence[_Content], truncated: bool) -> Encoded:
         row = frame.row([one.ids for one in read], truncated)
-        special = [
-            [Piece(self._tokenizer.id_to_token(token) or "", 0, 0, None, None, token == self._unknown_id) for token in ids]
-            for ids in frame.ids
-        ]
+        special = [[Piece(self._tokenizer.id_to_token(token) or "", 0, 0, None, None, False) for token in ids] for ids in frame.ids]
         pieces = special[0]
         for source, (one, around) in enumerate(zip(read, special[1:], strict=True)):
-            pieces += [*(replace(piece, source=source) for piece in one.pieces), *around]
+            pieces += [*(piece if piece.source is None else replace(piece, source=source) for piece in one.pieces), *around]
         tokens, words = group(texts, pieces)
         unseen = tuple(_rests(texts, tokens)) if truncated else ()
         return Encoded(tuple(row.ids), None if row.type_ids is None else tuple(row.type_ids), tokens, words, truncated, unseen)
@@ -356,28 +346,32 @@ class Tokenizer:
             size: the most tokens of the row, special tokens included.
             whole: the text's own row, if it is not truncated.
         """
-        frame, room = self._frame_of(target, size)
+        own, room = self._target(target, size)
         if self._fits(whole, room):
             before = len(self._single.ids[0])
-            return frame.row([whole.ids[before : before + whole.tokens - self.special_tokens]], False)
-        return frame.row([self._around(text, mention, room).ids], True)
+            return self._pair.row([whole.ids[before : before + whole.tokens - self.special_tokens], own.ids], False)
+        return self._pair.row([self._around(text, mention, room).ids, own.ids], True)
 
     def encode_explained_target(self, text: str, mention: tuple[int, int], target: str, size: int, whole: Row | None) -> Encoded:
-        """The row of ``encode_target``, and the positions of its tokens and words in the text. The target's own tokens are special."""
-        frame, room = self._frame_of(target, size)
-        if self._fits(whole, room):
-            read = self._outer(text, self._room + 1, explained=True)
-            return replace(self._explained(frame, [text], [read], False), mention=mention)
-        read = self._around(text, mention, room, explained=True)
-        start, end = (read.pieces[0].start, read.pieces[-1].end) if read.pieces else (0, 0)
-        unseen = tuple((0, *rest) for rest in ((0, start), (end, len(text))) if text[slice(*rest)].strip())
-        return replace(self._explained(frame, [text], [read], True), unseen=unseen, mention=mention)
+        """The row of ``encode_target``, and the positions of its tokens and words in the text.
 
-    def _frame_of(self, target: str, size: int) -> tuple[_Frame, int]:
-        """What stands around a text in a target's row of ``size`` tokens, and how many tokens of the text have room in it."""
+        The tokens of the target are special, and so are those of the mention: without them the row asks something else.
+        """
+        own, room = self._target(target, size, explained=True)
+        fits = self._fits(whole, room)
+        read = self._outer(text, self._room + 1, explained=True) if fits else self._around(text, mention, room, explained=True)
+        start, end = (0, len(text)) if fits else (read.pieces[0].start, read.pieces[-1].end) if read.pieces else (0, 0)
+        unseen = tuple((0, *rest) for rest in ((0, start), (end, len(text))) if text[slice(*rest)].strip())
+        named = [replace(piece, source=None) if _overlap((piece.start, piece.end), mention) else piece for piece in read.pieces]
+        asked = [replace(piece, source=None) for piece in own.pieces]
+        found = self._explained(self._pair, [text], [replace(read, pieces=named), replace(own, pieces=asked)], not fits)
+        return replace(found, unseen=unseen, mention=mention)
+
+    def _target(self, target: str, size: int, explained: bool = False) -> tuple[_Content, int]:
+        """The tokens of a target in its row of ``size`` tokens, and how many of the text have room beside them."""
         room = size - self._pair.tokens
-        own = self._outer(target, room // 2).ids
-        return self._pair.ending(own), room - len(own)
+        own = self._outer(target, room // 2, explained)
+        return own, room - len(own.ids)
 
     def _fits(self, whole: Row | None, room: int) -> TypeGuard[Row]:
         return whole is not None and whole.tokens - self.special_tokens <= room
@@ -475,6 +469,10 @@ class Tokenizer:
             for piece, place, word, token in zip(encoding.tokens[start:end], encoding.offsets[start:end], words, ids, strict=True)
         ]
         return _Content(ids, words, more, pieces)
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
 
 
 def _rests(texts: Sequence[str], tokens: Sequence[Token]) -> Iterator[tuple[int, int, int]]:

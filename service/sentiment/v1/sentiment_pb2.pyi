@@ -1606,10 +1606,10 @@ class ExplainRequest(_message.Message):
     label: _builtins.str
     """The label that is explained. Unset: the predicted label."""
     target: _builtins.str
-    """Explain the answer towards this target, as TargetAnswer reads it: around its first mention. The words of the target
-    itself are never erased; they are special tokens of the header. For models with Model.targets; others refuse it with
-    FAILED_PRECONDITION. INVALID_ARGUMENT if the text does not name it, together with text_pair, and with what
-    ClassifyRequest.targets refuses.
+    """Explain the answer towards this target, as TargetAnswer reads it: around its first mention. The words of the target and
+    of this mention are never erased and have no value; they are special tokens of the header. For models with
+    Model.targets; others refuse it with FAILED_PRECONDITION. INVALID_ARGUMENT if the text does not name it or has no other
+    word, together with text_pair, and with what ClassifyRequest.targets refuses.
     """
     @_builtins.property
     def options(self) -> Global___ExplainOptions: ...
@@ -2124,7 +2124,7 @@ class Token(_message.Message):
     UNKNOWN_FIELD_NUMBER: _builtins.int
     piece: _builtins.str
     special: _builtins.bool
-    """True for tokens that no word of the text has: those that the model adds, and those of ExplainRequest.target."""
+    """True for tokens that no word has: those that the model adds, and those of ExplainRequest.target and its mention."""
     pair: _builtins.bool
     word: _builtins.int
     """Index of its word in ExplanationHeader.words; -1 for special tokens."""

@@ -56,7 +56,10 @@ def _around(classifier: Classifier, text: str, target: str, truncation: str) -> 
     mention = Mentions(text).find(target)
     if mention is None:
         raise InvalidInput("target", "is not named in the text; the answer is then neutral by rule, and nothing in the text explains it")
-    return tokenizer.encode_explained_target(text, mention, target, spec.tokens, None if whole.truncated else whole)
+    encoded = tokenizer.encode_explained_target(text, mention, target, spec.tokens, None if whole.truncated else whole)
+    if not encoded.words:
+        raise InvalidInput("target", "is all that the model reads of the text; no other word explains the answer")
+    return encoded
 
 
 def _too_long(tokenizer: Tokenizer) -> InvalidInput:
