@@ -56,7 +56,8 @@ def page(explanation: Explanation, *, colour: bool, width: int) -> str:
 def _answer(explanation: Explanation, width: int, colour: bool) -> list[str]:
     undecided = "  (undecided)" if explanation.abstain else ""
     answer = Piece(f"{visible(explanation.label)} {explanation.score:.4f}", bold=True).drawn(colour)
-    lines = [f"{answer}{undecided}  {visible(explanation.model.name)}/{explanation.model.version}"]
+    towards = "" if explanation.target is None else f"towards {visible(explanation.target)}  "
+    lines = [f"{answer}{undecided}  {towards}{visible(explanation.model.name)}/{explanation.model.version}"]
     others = [f"{visible(label)} {score:.4f}" for label, score in explanation.scores.items() if label != explanation.label]
     lines += _wrapped(f"other labels: {', '.join(others)}", width) if len(others) > 1 else []
     lines += _wrapped(say("explained", logit=_explained(explanation), value=f"{explanation.logit:+.3f}"), width)
@@ -78,7 +79,7 @@ def _explained(explanation: Explanation) -> str:
 
 
 def _atoms(explanation: Explanation, pair: bool, text: str, found: Attribution | None, colour: bool) -> Iterator[list[Piece]]:
-    """The text between spaces: words, signs beside them, and parts that were not read."""
+    """The text between spaces: words, the mention of a target, signs beside them, and parts that were not read."""
     parts: list[tuple[int, int, int | None]] = [
         (*word.span.code_points, index) for index, word in enumerate(explanation.words) if word.pair == pair
     ]
@@ -86,10 +87,11 @@ def _atoms(explanation: Explanation, pair: bool, text: str, found: Attribution |
     atom: list[Piece] = []
     hues = _hues(explanation)
     place = 0
+    named = range(0) if explanation.mention is None else range(*explanation.mention.code_points)
     for start, end, word in [*sorted(parts, key=lambda part: part[:2]), (len(text), len(text), -1)]:
-        for sign in text[place:start]:
+        for at, sign in enumerate(text[place:start], place):
             if not sign.isspace():
-                atom.append(Piece(visible(sign), dim=True))
+                atom.append(Piece(visible(sign), dim=at not in named, bold=at in named))
             elif atom:
                 yield atom
                 atom = []

@@ -47,12 +47,14 @@ export class Session extends EventTarget {
     this.explanation = null;
     this.text = "";
     this.pair = null;
+    // What the explained answer is towards; "": the whole text.
+    this.target = "";
     this.statuses = new Map();
     this.asking = this.answering = new AbortController();
     this.stale = false;
     state.addEventListener("change", ({detail}) => {
       const changed = (keys) => this.live && detail.some((key) => keys.includes(key));
-      if (changed(QUESTION_KEYS)) {
+      if (changed(QUESTION_KEYS) || (this.live && this.#targetAsked() !== this.target)) {
         this.submit();
         return;
       }
@@ -89,6 +91,7 @@ export class Session extends EventTarget {
     const known = this.models.find((model) => model.id.name === name && (!version || String(model.id.version) === version));
     const chosen = state.get("model") ? known : this.models[0];
     if (chosen?.id.digest !== this.model?.id.digest) this.model = chosen ?? null;
+    this.target = this.#targetAsked();
     if (this.text) {
       this.explanation = new Explanation(this.text, this.pair);
       this.ask("answer");
@@ -194,7 +197,7 @@ export class Session extends EventTarget {
   async #explain(part, detail, signal) {
     const {explanation} = this;
     const against = this.state.get("against") || undefined;
-    const request = this.#question({options: {...PART_OPTIONS[part](detail), against}});
+    const request = this.#question({target: this.target || undefined, options: {...PART_OPTIONS[part](detail), against}});
     const source = statusKey(part, detail);
     explanation.begin(source);
     for await (const message of askExplanation(request, signal)) {
@@ -234,6 +237,12 @@ export class Session extends EventTarget {
     };
   }
 
+  /** The target that the state names to be explained, if its answer is asked for; else "". */
+  #targetAsked() {
+    const name = this.state.get("about");
+    return this.parts().targets?.includes(name) ? name : "";
+  }
+
   /** Ask for the answer with other parts; the explanation stays. */
   #answerAnew() {
     this.answering.abort();
@@ -247,6 +256,7 @@ export class Session extends EventTarget {
   #show({page, messages}) {
     this.text = page.text;
     this.pair = page.text_pair ?? null;
+    this.target = page.target ?? "";
     this.model = page.model ?? null;
     this.answer = page.answer ?? null;
     this.explanation = new Explanation(this.text, this.pair);
