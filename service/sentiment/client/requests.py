@@ -169,7 +169,7 @@ def headers(request_id: str) -> dict[str, tuple[tuple[str, str], ...]]:
     return {"metadata": ((REQUEST_ID, request_id),)} if request_id else {}
 
 
-def explanation(text: Item, options: Options, label: str, explain: ExplainOptions | None, target: str) -> pb.ExplainRequest:
+def explanation(text: Item, options: Options, label: str, explain: ExplainOptions | None, target: str = "") -> pb.ExplainRequest:
     """An Explain request.
 
     Raises:
