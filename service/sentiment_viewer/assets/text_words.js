@@ -29,13 +29,13 @@ export function textParts(explanation, pair) {
   const marked = [
     ...words.map(({start, end, pair: side}, word) => ({start, end, side, word, unseen: false})),
     ...unseen.map(({start, end, pair: side}) => ({start, end, side, word: -1, unseen: true})),
-    ...(mention ? [{...mention, side: false, word: -1, unseen: false}] : []),
+    ...(mention ? [{...mention, side: false, word: -1, unseen: false, named: true}] : []),
   ].filter((part) => part.side === pair);
   marked.sort((one, other) => one.start - other.start || one.end - other.end);
   const parts = [];
   const add = (part, start, end) => {
     const piece = text.slice(start, end);
-    parts.push({text: piece, word: part.word, unseen: part.unseen, named: part.start === mention?.start, direction: directionOf(piece)});
+    parts.push({text: piece, word: part.word, unseen: part.unseen, named: Boolean(part.named), direction: directionOf(piece)});
   };
   let place = 0;
   for (const part of marked) {
