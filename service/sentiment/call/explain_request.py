@@ -55,6 +55,8 @@ def explanation_request(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_l
         neuron=read_as(NeuronRequest, options.neuron) if options.HasField("neuron") else None,
         geometry=options.geometry,
         steps=options.attribution.steps,
+        # Of an answer in one message nobody would see an estimate.
+        estimates=options.estimates and isinstance(request, pb.ExplainRequest),
         bytes_max=_bytes_max(options.bytes_max, bytes_limit, field + "bytes_max"),
         without=_sets(options.without, field + "without"),
         target=target or None,

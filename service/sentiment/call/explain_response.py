@@ -11,6 +11,7 @@ from sentiment.call import convert
 from sentiment.call.status import set_seconds
 from sentiment.explain.encoding import BYTES_MAX
 from sentiment.explain.methods import counterfactuals
+from sentiment.explain.methods.deciding import DecidingWords
 from sentiment.explain.methods.evidence import Evidence
 from sentiment.explain.methods.heads import HeadPattern
 from sentiment.explain.methods.sentences import sentence_words
@@ -23,6 +24,7 @@ from sentiment.explain.parts import (
     Neuron,
     Part,
     Reason,
+    SentenceValue,
     Summary,
     Without,
     WordGeometry,
@@ -59,6 +61,9 @@ class Messages:
                 yield pb.ExplainResponse(attribution=self._attribution(part))
             case Evidence():
                 yield pb.ExplainResponse(evidence=message_of(pb.Evidence, part, agreement=_finite(part.agreement)))
+            case DecidingWords():
+                label = "" if part.label is None else self._labels[part.label]
+                yield pb.ExplainResponse(deciding=message_of(pb.DecidingWords, part, label=label))
             case Reason():
                 yield pb.ExplainResponse(reason=message_of(pb.Reason, part))
             case Counterfactuals():
@@ -114,13 +119,24 @@ class Messages:
         values = zip(self._words, part.words.tolist(), part.standard_errors.tolist(), strict=True)
         words = [pb.WordAttribution(span=at.span, pair=at.pair, value=value, standard_error=_finite(error)) for at, value, error in values]
         residual, tokens = _finite(part.residual), _numbers(part.tokens)
-        attribution = message_of(pb.Attribution, part, words=words, tokens=tokens, completeness_residual=residual)
+        sentences = [self._sentence(one) for one in part.sentences]
+        attribution = message_of(pb.Attribution, part, words=words, tokens=tokens, sentences=sentences, completeness_residual=residual)
+        if part.left_s is not None:
+            attribution.estimate.left_s = part.left_s
         if part.by_embedding is not None:
             by_token, by_segment, by_position = part.by_embedding.T.tolist()
             attribution.token_embedding.extend(by_token)
             attribution.segment_embedding.extend(by_segment)
             attribution.position_embedding.extend(by_position)
         return attribution
+
+    def _sentence(self, part: SentenceValue) -> pb.SentenceAttribution:
+        first, last = self._words[part.words[0]], self._words[part.words[-1]]
+        ends = last.span
+        span = pb.Span()
+        span.CopyFrom(first.span)
+        span.code_point_end, span.utf16_end, span.byte_end = ends.code_point_end, ends.utf16_end, ends.byte_end
+        return message_of(pb.SentenceAttribution, part, span=span, pair=first.pair, standard_error=_finite(part.standard_error))
 
     def _counterfactual(self, kind: pb.CounterfactualKind.ValueType, found: counterfactuals.Counterfactual) -> pb.Counterfactual:
         label = "" if found.label is None else self._labels[found.label]

@@ -28,6 +28,8 @@ def messages_of(explanation: pb.Explanation) -> Iterator[pb.ExplainResponse]:
     yield from (pb.ExplainResponse(tile=part) for part in explanation.tiles)
     yield from (pb.ExplainResponse(attribution=part) for part in explanation.attributions)
     yield from (pb.ExplainResponse(evidence=part) for part in explanation.evidence)
+    if explanation.HasField("deciding"):
+        yield pb.ExplainResponse(deciding=explanation.deciding)
     if explanation.HasField("reason"):
         yield pb.ExplainResponse(reason=explanation.reason)
     yield from (pb.ExplainResponse(counterfactual=part) for part in explanation.counterfactuals)
@@ -62,6 +64,8 @@ class Reader:
         if self._target and kind == "header" and not message.header.HasField("mention"):
             said = "the server explains no targets: it is of an earlier version; ask without target"
             raise CallFailed(grpc.StatusCode.UNIMPLEMENTED, said)
+        if kind == "attribution" and message.attribution.HasField("estimate"):
+            return
         self._messages.append(message.SerializeToString())
         if kind != "tile":
             self._parts.setdefault(kind, []).append(getattr(message, kind))
@@ -100,6 +104,7 @@ class Reader:
         evidence = [_evidence(part) for part in cast(list[pb.Evidence], self._parts.get("evidence", []))]
         heads = cast(list[pb.HeadReport], self._parts.get("heads", []))
         reasons = cast(list[pb.Reason], self._parts.get("reason", []))
+        deciding = cast(list[pb.DecidingWords], self._parts.get("deciding", []))
         prediction = header.prediction
         return read_as(
             ex.Explanation,
@@ -128,6 +133,7 @@ class Reader:
             unseen=tuple(ex.Unseen(self._slice(part.span, part.pair), ex.span_of(part.span), part.pair) for part in header.unseen),
             attributions=MappingProxyType({part.method: part for part in attributions}),
             evidence=MappingProxyType({part.method: part for part in evidence}),
+            deciding=_deciding(deciding[0]) if deciding else None,
             counterfactuals=tuple(_counterfactual(part) for part in cast(list[pb.Counterfactual], self._parts.get("counterfactual", []))),
             heads=_heads(heads[0]) if heads else None,
             neuron=_neuron(cast(list[pb.NeuronView], self._parts.get("neuron", []))),
@@ -209,11 +215,16 @@ def _attribution(part: pb.Attribution, header: pb.ExplanationHeader) -> ex.Attri
         tokens=_floats(part.tokens, tokens) if part.tokens else None,
         by_embedding=_floats(np.stack([np.array(column, np.float32) for column in split], axis=1), tokens, 3) if split[0] else None,
         residual=part.completeness_residual if part.HasField("completeness_residual") else None,
+        sentences=tuple(read_as(ex.SentenceValue, one, span=ex.span_of(one.span)) for one in part.sentences),
     )
 
 
 def _evidence(part: pb.Evidence) -> ex.Evidence:
     return read_as(ex.Evidence, part, verdict=VERDICTS.get(part.verdict, str(part.verdict)))
+
+
+def _deciding(part: pb.DecidingWords) -> ex.DecidingWords:
+    return read_as(ex.DecidingWords, part, verdict=VERDICTS.get(part.verdict, str(part.verdict)))
 
 
 def _counterfactual(part: pb.Counterfactual) -> ex.Counterfactual:

@@ -88,6 +88,21 @@ class Unseen:
     pair: bool
 
 
+@dataclass(frozen=True, slots=True)
+class SentenceValue:
+    """How much a sentence, or a part of a long one, moved the explained logit: the sum of its words' values.
+
+    ``span``: from its first word that the model reads to the last. ``standard_error``: None where unknown. ``words_valued``: whether its
+    words have values of their own; otherwise each has an equal part.
+    """
+
+    span: Span
+    pair: bool
+    value: float
+    standard_error: float | None
+    words_valued: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Attribution:
     """How much each word moved the explained logit, signed.
@@ -95,7 +110,8 @@ class Attribution:
     ``words`` [words]. ``standard_errors`` [words]: 0 where exact, nan where unknown. ``tokens`` [tokens] and ``by_embedding`` [tokens, 3]
     (by token, segment and position embedding): None if the method does not compute them or they are not requested. ``residual``: the sum
     of the values minus the sum that they should have; None if that is unknown. ``unknown_total``: sum of unknown tokens, which are part of
-    words. ``special_total``: sum of special tokens, which belong to no word.
+    words. ``special_total``: sum of special tokens, which belong to no word. ``sentences``: of whole sentences, by which the words of long
+    texts have their values; empty for other methods.
     """
 
     method: str
@@ -109,6 +125,7 @@ class Attribution:
     unseen_total: float
     steps: int
     steps_asked: int
+    sentences: tuple[SentenceValue, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +152,29 @@ class Evidence:
     random_mean: float
     random_max: float
     operator: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecidingWords:
+    """The words that decide the answer, found by a search and tested in another way than they were found.
+
+    ``words``: indices in ``Explanation.words``, ascending: a fifth of the words. ``verdict`` and what follows: of the test, as in Evidence.
+    ``changing_words``: the fewest words found without which the answer is ``label`` with probability ``score``; empty if it does not change
+    within half of the words.
+    """
+
+    words: tuple[int, ...]
+    verdict: str
+    comprehensiveness: float
+    random_sets: int
+    p_value: float
+    rank: int
+    random_median: float
+    random_max: float
+    operator: str
+    changing_words: tuple[int, ...]
+    label: str
+    score: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +324,8 @@ class Explanation:
     the latter. ``labels_agree``: whether the explain graph predicts the same label for this text. ``logit_error``: the largest difference
     between the logits of both graphs; None without an explain graph. ``precision`` and ``provider``: of the graph that gave the answer and
     the evidence, on a GPU server the fp32 graph on the CPU. ``explain_provider``: what ran the explain graph, empty without one.
-    ``attributions`` and ``evidence``: by method, in the requested order. ``geometry``: of the embeddings and of each layer, in this order;
+    ``attributions`` and ``evidence``: by method, in the requested order. ``deciding``: None for very short and long texts, and without
+    evidence or time. ``geometry``: of the embeddings and of each layer, in this order;
     empty unless requested, and if time was too short for all layers. ``adaptive``: the answer that effort adaptive gives from a part of the
     text, if its label, abstain or mixed is another. ``messages``: the source messages, each a serialized ExplainResponse.
     """
@@ -313,6 +354,7 @@ class Explanation:
     unseen: tuple[Unseen, ...]
     attributions: Mapping[str, Attribution]
     evidence: Mapping[str, Evidence]
+    deciding: DecidingWords | None
     counterfactuals: tuple[Counterfactual, ...]
     heads: Heads | None
     neuron: Neuron | None

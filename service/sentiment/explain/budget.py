@@ -25,6 +25,8 @@ NAME = LENGTH + 32
 # SHA-256 in hex, bundle name and bundle version.
 MODEL = 64 + 64 + INT + 4 * LENGTH
 NOTE_BYTES_MAX = 256
+# Of 256 orders, which are the most that may be asked for: the first estimate, and those of 4, 8, 16, 32 and 64 pairs.
+ESTIMATES_MAX = 6
 # Each message of a neuron view holds at least this, unless the whole view is smaller.
 NEURON_BYTES_MIN = 30_000
 
@@ -80,12 +82,16 @@ def bytes_most(request: ExplanationRequest, encoded: Encoded, labels: Sequence[s
     # What was not read, before and behind what was; and the mention of a target.
     total += (3 if request.target is not None else 2) * (SPAN + 9)
     each = FRAME + NAME + 6 * LENGTH + words * (LENGTH + SPAN + 2 * FLOAT + 3) + 4 * tokens * (4 if request.by_embedding else 1)
-    each += 6 * FLOAT + 2 * INT
+    each += 7 * FLOAT + 2 * INT
+    # Sentences are fewer than words.
+    by_sentence = words * (LENGTH + SPAN + 2 * FLOAT + 5)
+    attributions = (*methods, *methods[:1] * ESTIMATES_MAX) if request.estimates else methods
+    total += sum(each + (by_sentence if method == "two_step_shapley" else 0) for method in attributions)
     if request.evidence:
-        each += FRAME + 2 * NAME + 10 * FLOAT + 5 * INT
-    total += len(methods) * each
+        total += len(methods) * (FRAME + 2 * NAME + 10 * FLOAT + 5 * INT)
     if methods and request.evidence:
         total += FRAME + NAME + LENGTH + reason.BYTES_MAX + reason.LABELS_MAX * label
+        total += FRAME + NAME + label + 7 * FLOAT + 4 * INT + 2 * (LENGTH + words * COUNT)
     sets = [words, words] if request.counterfactuals else []
     total += sum(FRAME + label + LENGTH + 5 * count + FLOAT + 7 * INT for count in (*sets, *map(len, request.without)))
     if request.heads:
@@ -97,7 +103,7 @@ def bytes_most(request: ExplanationRequest, encoded: Encoded, labels: Sequence[s
     if request.attention is not None:
         total += _attention_bytes(request.attention, encoded, sizes.layers, sizes.heads)
     # One note says that there was no time for the default method, one that there was none for the geometry.
-    notes = 4 + request.geometry + 4 * len(methods) + 2 * request.counterfactuals + bool(request.without)
+    notes = 5 + request.geometry + 4 * len(methods) + 2 * request.counterfactuals + bool(request.without)
     return total + FRAME + notes * (LENGTH + NOTE_BYTES_MAX) + 3 * INT + 2 * (LENGTH + 2 * INT)
 
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from sentiment.explain.encoding import TOP_P_DEFAULT, Encoding, Tile
 from sentiment.explain.methods.counterfactuals import Counterfactual
+from sentiment.explain.methods.deciding import DecidingWords
 from sentiment.explain.methods.evidence import Evidence
 from sentiment.explain.methods.geometry import Geometry, Plane
 from sentiment.explain.methods.heads import HeadEffects, HeadPatterns
@@ -61,8 +62,9 @@ class ExplanationRequest:
 
     ``truncation``: refuse, head or head_tail; None: the model's default. ``label``: None: the predicted label. ``against`` and
     ``label_alone``: as for ``target_of``. ``methods``: empty: the default method. ``attributions``: whether to return any. ``steps``: 0:
-    the method's default. ``seed``: of random samples. ``bytes_max``: limit on all messages together; None: no limit. ``without``: sets of
-    words to erase, by word index. ``target``: explain the answer towards it; None: to the whole text.
+    the method's default. ``estimates``: of the first attribution, before it is known. ``seed``: of random samples. ``bytes_max``: limit on
+    all messages together; None: no limit. ``without``: sets of words to erase, by word index.
+    ``target``: explain the answer towards it; None: to the whole text.
     """
 
     text: str
@@ -81,6 +83,7 @@ class ExplanationRequest:
     neuron: NeuronRequest | None = None
     geometry: bool = False
     steps: int = 0
+    estimates: bool = False
     seed: int = 0
     bytes_max: int | None = None
     without: tuple[tuple[int, ...], ...] = ()
@@ -118,6 +121,19 @@ class Header:
     adaptive: Scored | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SentenceValue:
+    """The value of the ``words`` of a sentence together, and its standard error, infinite where unknown.
+
+    ``words_valued``: whether the words have values of their own; otherwise each has an equal part.
+    """
+
+    words: range
+    value: float
+    standard_error: float
+    words_valued: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Attribution:
     """How much each word moved the explained logit: signed, not normalised.
@@ -125,6 +141,7 @@ class Attribution:
     ``words`` [n]. ``tokens`` [tokens] and ``by_embedding`` [tokens, 3]: None if the method does not compute them. ``standard_errors`` [n]:
     0 where values are exact, infinite where unknown. ``residual``: the sum of the values minus the sum that they should have; nan if that
     is unknown. ``steps``: steps of the path, or sampled orders. ``steps_asked``: the number requested, larger if time ran out.
+    ``sentences``: if whole sentences were erased. ``left_s``: of an estimate, about how many seconds of work are left; otherwise None.
     """
 
     method: str
@@ -137,6 +154,8 @@ class Attribution:
     unknown_total: float
     steps: int
     steps_asked: int
+    sentences: tuple[SentenceValue, ...] = ()
+    left_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,4 +237,17 @@ class Summary:
     queue_s: float = 0.0
 
 
-Part = Header | Attribution | Evidence | Reason | Counterfactuals | Without | AttentionTile | Heads | Neuron | WordGeometry | Summary
+Part = (
+    Header
+    | Attribution
+    | Evidence
+    | DecidingWords
+    | Reason
+    | Counterfactuals
+    | Without
+    | AttentionTile
+    | Heads
+    | Neuron
+    | WordGeometry
+    | Summary
+)

@@ -28,6 +28,7 @@ def reason(
     target: Target,
     found: Attribution,
     verdict: Verdict,
+    takes: int = 0,
     about: str | None = None,
 ) -> str:
     """The sentence of an explanation.
@@ -44,6 +45,7 @@ def reason(
         target: what is explained.
         found: the first attribution.
         verdict: of its evidence.
+        takes: how many words a search had to erase until the answer changed; 0 if it did not.
         about: what the answer is towards; None: the answer is to the whole text.
     """
     answer, explained = scored.label, labels[target.label]
@@ -61,7 +63,8 @@ def reason(
     if explained != scored.label:
         other = f"for {explained}: {towards}" if towards else f"no single phrase speaks for {explained}"
         return f"{answer}; {other}{f'; against it: {against}' if against else ''}."
-    because = f"mostly because of {towards}" if towards else "but no single phrase decides that"
+    few = f"but no single phrase decides that{f': it takes {takes} of {len(encoded.words)} words to change it' if takes else ''}"
+    because = f"mostly because of {towards}" if towards else few
     return f"{answer}, {because}{f'; {against} speaks against it' if against else ''}."
 
 

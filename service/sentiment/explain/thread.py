@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from sentiment.explain.engine import Explainer
+from sentiment.explain.methods.deciding import DecidingWords
 from sentiment.explain.methods.evidence import Evidence
 from sentiment.explain.methods.registry import METHODS
 from sentiment.explain.parts import (
@@ -40,7 +41,7 @@ RESERVE_S = 0.05
 REST_S = 0.05
 
 _NAMES = {Header: "header", AttentionTile: "attention", Neuron: "neuron", WordGeometry: "geometry", Evidence: "evidence"}
-_NAMES |= dict.fromkeys((Counterfactuals, Without), "counterfactuals") | {Heads: "heads"}
+_NAMES |= {DecidingWords: "deciding"} | dict.fromkeys((Counterfactuals, Without), "counterfactuals") | {Heads: "heads"}
 # The parts of explanations whose time is measured: an attribution by its method, any other by its kind.
 TIMED = (*METHODS, *dict.fromkeys(_NAMES.values()))
 

@@ -176,6 +176,8 @@ class Tokenizer:
         self.max_tokens = max_tokens
         self.special_tokens = self._single.tokens
         self.pad_id = self._id_of("[PAD]", "<pad>") or 0
+        # The token that stands for a hidden one in pre-training; padding in a vocabulary without it.
+        self.mask_id = self._id_of("[MASK]", "<mask>") or self.pad_id
         unknown = self._id_of("[UNK]", "<unk>")
         # No token has a negative id.
         self._unknown_id = -1 if unknown is None else unknown

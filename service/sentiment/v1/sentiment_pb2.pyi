@@ -1949,11 +1949,11 @@ class ExplainResponse(_message.Message):
     def geometry(self) -> Global___WordGeometry: ...
     @_builtins.property
     def reason(self) -> Global___Reason:
-        """At most once, after the first attribution and its evidence, if there is evidence."""
+        """At most once, after the first attribution, its evidence and the deciding words, if there is evidence."""
 
     @_builtins.property
     def deciding(self) -> Global___DecidingWords:
-        """At most once, after the reason."""
+        """At most once, before the reason."""
 
     def __init__(
         self,
@@ -2576,7 +2576,9 @@ Global___Evidence: _TypeAlias = Evidence  # noqa: Y015
 @_typing.final
 class DecidingWords(_message.Message):
     """The words that decide the answer, found by a search over sets of words and tested in another way than they were found.
-    The search erases words by the attention mask; the test deletes them, and random sets of as many words.
+    The search erases words by the attention mask; the test puts the token [MASK] in their place, and in that of random sets
+    of as many words. Sent with evidence that is not FLAT, for texts of at least 7 words and at most 64 tokens, unless time is
+    short.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -2590,16 +2592,15 @@ class DecidingWords(_message.Message):
     RANDOM_MEDIAN_FIELD_NUMBER: _builtins.int
     RANDOM_MAX_FIELD_NUMBER: _builtins.int
     OPERATOR_FIELD_NUMBER: _builtins.int
-    CHANGING_FIELD_NUMBER: _builtins.int
     CHANGING_WORDS_FIELD_NUMBER: _builtins.int
     LABEL_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
     verdict: Global___Verdict.ValueType
-    """Of the test: BETTER_THAN_RANDOM if deleting them changes the answer more than deleting any of 19 random sets; a set
-    that was found on another model gets this in at most 5 % of texts. INCONCLUSIVE, NOT_FAITHFUL and FLAT as in Evidence.
+    """Of the test: BETTER_THAN_RANDOM if replacing them changes the answer more than replacing any of 19 random sets; random
+    words get this in at most 5 % of texts. INCONCLUSIVE and NOT_FAITHFUL as in Evidence.
     """
     comprehensiveness: _builtins.float
-    """The text minus the text with those words deleted, in the probability of Evidence."""
+    """The text minus the text with those words replaced, in the probability of Evidence."""
     random_sets: _builtins.int
     p_value: _builtins.float
     """rank / (random_sets + 1); ties count against the words."""
@@ -2607,11 +2608,7 @@ class DecidingWords(_message.Message):
     random_median: _builtins.float
     random_max: _builtins.float
     operator: _builtins.str
-    """How words are erased in the test: "deletion"."""
-    changing: _builtins.int
-    """How many words the search had to erase until the answer changed, and which; 0 and none if it did not within half of
-    the words.
-    """
+    """How words are erased in the test: "mask_token"."""
     label: _builtins.str
     """The answer without changing_words, erased by the attention mask, and its calibrated probability."""
     score: _builtins.float
@@ -2622,7 +2619,11 @@ class DecidingWords(_message.Message):
         """
 
     @_builtins.property
-    def changing_words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def changing_words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The fewest words found without which the answer changes: the search erases words until it does, at most half of them.
+        Empty if it does not. A smaller set may exist: ExplainOptions.counterfactuals looks for it.
+        """
+
     def __init__(
         self,
         *,
@@ -2635,14 +2636,13 @@ class DecidingWords(_message.Message):
         random_median: _builtins.float = ...,
         random_max: _builtins.float = ...,
         operator: _builtins.str = ...,
-        changing: _builtins.int = ...,
         changing_words: _abc.Iterable[_builtins.int] | None = ...,
         label: _builtins.str = ...,
         score: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changing", b"changing", "changing_words", b"changing_words", "comprehensiveness", b"comprehensiveness", "label", b"label", "operator", b"operator", "p_value", b"p_value", "random_max", b"random_max", "random_median", b"random_median", "random_sets", b"random_sets", "rank", b"rank", "score", b"score", "verdict", b"verdict", "words", b"words"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changing_words", b"changing_words", "comprehensiveness", b"comprehensiveness", "label", b"label", "operator", b"operator", "p_value", b"p_value", "random_max", b"random_max", "random_median", b"random_median", "random_sets", b"random_sets", "rank", b"rank", "score", b"score", "verdict", b"verdict", "words", b"words"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

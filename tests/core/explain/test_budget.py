@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from sentiment.errors import InvalidInput
-from sentiment.explain.budget import NOTE_BYTES_MAX, Sizes, bytes_most, check_bytes
+from sentiment.explain.budget import ESTIMATES_MAX, NOTE_BYTES_MAX, Sizes, bytes_most, check_bytes
 from sentiment.explain.encoding import Encoding, tiles
 from sentiment.explain.engine.golden_words import WORDS_MAX
 from sentiment.explain.methods.geometry import NEAREST
@@ -33,6 +33,7 @@ EVERYTHING = ExplanationRequest(
     neuron=NeuronRequest(),
     without=((0,), (0,)),
     geometry=True,
+    estimates=True,
 )
 SIZES = Sizes(3, 4, 16, ("sehr", "schön", "größer"))
 SPAN = pb.Span(code_point_start=MOST, code_point_end=MOST, utf16_start=MOST, utf16_end=MOST, byte_start=MOST, byte_end=MOST)
@@ -66,11 +67,11 @@ def _header(encoded: Encoded) -> pb.ExplanationHeader:
     )
 
 
-def _attribution(encoded: Encoded, by_embedding: bool) -> pb.Attribution:
+def _attribution(encoded: Encoded, by_embedding: bool, method: str) -> pb.Attribution:
     each = [NUMBER] * len(encoded.tokens)
     split = each if by_embedding else []
     return pb.Attribution(
-        method=max(METHODS, key=len),
+        method=method,
         tokens=each,
         words=[pb.WordAttribution(span=SPAN, value=NUMBER, standard_error=NUMBER, pair=True) for _ in encoded.words],
         completeness_residual=NUMBER,
@@ -82,6 +83,26 @@ def _attribution(encoded: Encoded, by_embedding: bool) -> pb.Attribution:
         token_embedding=split,
         segment_embedding=split,
         position_embedding=split,
+        estimate=pb.Estimate(left_s=NUMBER),
+        sentences=_sentences(len(encoded.words)) if method == "two_step_shapley" else (),
+    )
+
+
+def _sentences(count: int) -> list[pb.SentenceAttribution]:
+    return [pb.SentenceAttribution(span=SPAN, pair=True, value=NUMBER, standard_error=NUMBER, words_valued=True)] * count
+
+
+def _deciding(words: int) -> pb.DecidingWords:
+    floats = ("comprehensiveness", "p_value", "random_median", "random_max", "score")
+    return pb.DecidingWords(
+        words=[MOST] * words,
+        verdict=pb.VERDICT_NOT_FAITHFUL,
+        random_sets=MOST,
+        rank=MOST,
+        operator="mask_token",
+        changing_words=[MOST] * words,
+        label=max(LABELS, key=lambda name: len(name.encode())),
+        **dict.fromkeys(floats, NUMBER),
     )
 
 
@@ -173,8 +194,8 @@ def _tiles(asked: AttentionRequest, encoded: Encoded, layers: int, heads: int) -
 
 
 def _summary(methods: int) -> pb.ExplanationSummary:
-    # Of attention, heads, counterfactuals, words left out, and for each method of itself, its agreement and its evidence.
-    notes = ["n" * NOTE_BYTES_MAX] * (2 + 2 + 1 + 3 * methods)
+    # Of attention, heads, counterfactuals, sets, the deciding words, and for each method of itself, its agreement and its evidence.
+    notes = ["n" * NOTE_BYTES_MAX] * (2 + 2 + 1 + 3 * methods + (methods > 0))
     wait = Duration(seconds=MOST, nanos=999_999_999)
     return pb.ExplanationSummary(complete=True, notes=notes, served_rows=MOST, explanation_rows=MOST, queue=wait, run=wait)
 
@@ -184,8 +205,9 @@ def _largest(asked: ExplanationRequest, encoded: Encoded, sizes: Sizes) -> int:
     tokens, words = len(encoded.tokens), len(encoded.words)
     count = len(asked.methods) if asked.attributions else int(asked.counterfactuals)
     found = [pb.ExplainResponse(header=_header(encoded)), pb.ExplainResponse(summary=_summary(count))]
-    found += count * [pb.ExplainResponse(attribution=_attribution(encoded, asked.by_embedding))]
-    found += min(1, count) * asked.evidence * [pb.ExplainResponse(reason=_reason())]
+    methods = (*asked.methods[:count], *asked.methods[: min(1, count)] * ESTIMATES_MAX * asked.estimates)
+    found += [pb.ExplainResponse(attribution=_attribution(encoded, asked.by_embedding, method)) for method in methods]
+    found += min(1, count) * asked.evidence * [pb.ExplainResponse(reason=_reason()), pb.ExplainResponse(deciding=_deciding(words))]
     found += count * asked.evidence * [pb.ExplainResponse(evidence=_evidence())]
     found += 2 * asked.counterfactuals * [pb.ExplainResponse(counterfactual=_counterfactual(words))]
     found += [pb.ExplainResponse(counterfactual=_counterfactual(len(words))) for words in asked.without]
@@ -202,7 +224,19 @@ def _largest(asked: ExplanationRequest, encoded: Encoded, sizes: Sizes) -> int:
 @pytest.mark.parametrize(("tokens", "words"), [(3, 1), (17, 15), (17, 4), (200, 198)])
 @pytest.mark.parametrize(
     "left_out",
-    ["nothing", "attention", "neuron", "heads", "counterfactuals", "evidence", "by_embedding", "attributions", "without", "geometry"],
+    [
+        "nothing",
+        "attention",
+        "neuron",
+        "heads",
+        "counterfactuals",
+        "evidence",
+        "by_embedding",
+        "attributions",
+        "without",
+        "geometry",
+        "estimates",
+    ],
 )
 def test_no_messages_are_larger_than_the_bound(tokens: int, words: int, left_out: str) -> None:
     asked = (

@@ -42,7 +42,7 @@ def said(
     encoded = read(classifier, request)
     numbers = np.array(values, np.float64)
     found = Attribution("shapley", numbers, None, None, np.zeros(len(numbers)), residual, 0.0, 0.0, 8, 8)
-    return reason(request.texts, encoded, scored, LABELS, Target(label, 0), found, verdict, about)
+    return reason(request.texts, encoded, scored, LABELS, Target(label, 0), found, verdict, about=about)
 
 
 def test_it_says_the_answer_and_what_speaks_for_and_against_it(classifier: Classifier) -> None:

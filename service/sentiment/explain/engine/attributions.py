@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from sentiment.explain.engine.runs import GraphRuns
-from sentiment.explain.methods.erasure import EXACT_WORDS_MAX, Answers, Floats, ShapleyValues, occlusion, shapley, without
-from sentiment.explain.methods.evidence import RANDOM_SETS_MAX, Evidence, evidence
+from sentiment.explain.methods.deciding import DecidingWords, compare, search
+from sentiment.explain.methods.erasure import EXACT_WORDS_MAX, Answers, Floats, first_estimate, occlusion, shapley, without
+from sentiment.explain.methods.evidence import RANDOM_SETS_MAX, Evidence, Verdict, evidence
 from sentiment.explain.methods.gradients import (
     Path,
     TokenValues,
@@ -22,6 +24,7 @@ from sentiment.explain.methods.sentences import sentence_words
 from sentiment.explain.methods.target import Target
 from sentiment.explain.methods.two_step import cut, tokens_least, tokens_run, two_step_shapley
 from sentiment.explain.parts import Attribution, ExplanationRequest, Reason
+from sentiment.explain.wording import EVIDENCE_WORDS_MIN
 
 # With fewer steps the residual of integrated gradients says nothing.
 STEPS_MIN = 4
@@ -30,8 +33,12 @@ RESIDUAL_MAX = 0.05
 STEPS_REFINED_MAX = 64
 # 8 steps rank words nearly as 16 do: Kendall's tau with occlusion is 0.38 for both on 40 sentences of SST-2, and 0.31 for 4 steps.
 AGREEMENT_STEPS = 8
+# An estimate of fewer is no better than the first one, which takes as many rows as one pair.
+ESTIMATE_PAIRS_MIN = 4
 # The ranking's own masks, and the random sets.
 EVIDENCE_ROWS = 4 + RANDOM_SETS_MAX
+# Words are searched in texts of a few sentences. In longer ones there are more sets, each row takes more, and sentences say it better.
+DECIDING_TOKENS_MAX = 64
 
 
 class Attributions:
@@ -45,7 +52,7 @@ class Attributions:
         temperature: float,
         pad_id: int,
         at_text: tuple[Floats, float] | None,
-        say: Callable[[Attribution, Evidence], Reason],
+        say: Callable[[Attribution, Evidence, DecidingWords | None], Reason],
         notes: list[str],
         remarks: list[str],
     ) -> None:
@@ -58,7 +65,7 @@ class Attributions:
             temperature: of the calibration.
             pad_id: token id of the baseline.
             at_text: embedding_dots [tokens, 4] and the explained logit of the explain graph; None without one.
-            say: says the first attribution with its evidence in a sentence.
+            say: says the first attribution with its evidence and the deciding words in a sentence.
             notes: receives a sentence for each part that is left out or shortened.
             remarks: receives a sentence for each doubtful result.
         """
@@ -70,13 +77,16 @@ class Attributions:
         self._integrated_words: Floats | None = None
         self.first: Attribution | None = None
 
-    def parts(self, methods: Sequence[str], most: int) -> Iterator[Attribution | Evidence | Reason]:
-        """The attribution and the evidence of each method, up to ``most`` attributions, and after the first evidence the reason.
+    def parts(self, methods: Sequence[str], most: int) -> Iterator[Attribution | Evidence | DecidingWords | Reason]:
+        """The attribution and the evidence of each method, up to ``most`` attributions.
 
-        Sets ``first`` to the first attribution.
+        Before the first attribution come its estimates, and after its evidence the deciding words and the reason. Sets ``first`` to it.
         """
         for method in methods:
-            found = self._attribution(method)
+            found = None
+            for found in self._attribution(method):
+                if found.left_s is not None and self.first is None:
+                    yield found
             if found is None:
                 continue
             self.first = self.first or found
@@ -86,22 +96,27 @@ class Attributions:
             if result is not None:
                 yield result
                 if found is self.first:
-                    yield self._say(found, result)
+                    deciding = self._deciding(found, result)
+                    if deciding is not None:
+                        yield deciding
+                    yield self._say(found, result, deciding)
             if not most:
                 return
 
-    def _attribution(self, method: str) -> Attribution | None:
+    def _attribution(self, method: str) -> Iterator[Attribution]:
+        """The attribution by a method, after its estimates, which have ``left_s``. Nothing, with a note, without time for it."""
         steps = self._request.steps or REGISTRY[method].steps
-        if method == "gradient_x_input":
-            return self._by_gradient(method, self._gradient_times_input(), 1, 1)
-        if method == "integrated_gradients":
-            return self._integrated(steps)
-        if method == "two_step_shapley":
-            return self._two_step_shapley(steps)
         if method == "shapley":
-            return self._shapley(steps)
-        assert method == "occlusion", f"{method} is in the registry and nothing computes it"
-        return self._occlusion()
+            yield from self._shapley(steps)
+        elif method == "two_step_shapley":
+            yield from self._two_step_shapley(steps)
+        elif method == "gradient_x_input":
+            yield self._by_gradient(method, self._gradient_times_input(), 1, 1)
+        else:
+            assert method in ("integrated_gradients", "occlusion"), f"{method} is in the registry and nothing computes it"
+            found = self._occlusion() if method == "occlusion" else self._integrated(steps)
+            if found is not None:
+                yield found
 
     def _gradient_times_input(self) -> TokenValues:
         assert self._at_text is not None
@@ -208,31 +223,56 @@ class Attributions:
         also = f", the evidence about {kept_s:.2f} s" if kept_s else ""
         return f"{rows} take about {seconds:.2f} s{also}, and {max(0.0, left_s):.2f} s were left"
 
-    def _shapley(self, steps_wanted: int) -> Attribution | None:
+    def _shapley(self, steps_wanted: int) -> Iterator[Attribution]:
         runs, n = self._runs, self._runs.count
         exact = n <= EXACT_WORDS_MAX
         rows = 2**n if exact else 2 * (n - 1)
         runs.confirm_pace(rows)
         left_s, pace = runs.left_s(), runs.served_pace
-        pairs_wanted = (steps_wanted + 1) // 2
-        pairs = max(pace.rows_in(left_s - self._evidence_s()) // rows, min(1, pace.rows_in(left_s) // rows))
-        found: ShapleyValues | None = None
-        if pairs > 0:
+        # Exact values cover all orders; none is sampled.
+        pairs_wanted = 1 if exact else (steps_wanted + 1) // 2
+        pairs = min(pairs_wanted, max(pace.rows_in(left_s - self._evidence_s()) // rows, min(1, pace.rows_in(left_s) // rows)))
+        asked = 0 if exact else steps_wanted
+        found: Attribution | None = None
+
+        def of(values: Floats, errors: Floats, orders: int) -> Attribution:
+            return self._by_erasure("shapley", values, errors, self._shapley_residual(values, runs.answers), orders, asked)
+
+        def after_s(count: int) -> float:
+            return pace.seconds(rows * (pairs - count)) + self._evidence_s()
+
+        if self._request.estimates and pairs and not exact:
+            first = runs.drive(first_estimate(n, self._target, runs.answers))
+            if first is not None:
+                found = of(first, np.full(n, np.inf), 0)
+                yield replace(found, left_s=after_s(0))
+        for count in self._better(pairs):
+            # Sets of the same orders have run already, and run no more.
             rng = np.random.default_rng(self._request.seed)
-            found = runs.drive(shapley(n, self._target, 2 * min(pairs, pairs_wanted), rng, runs.answers.ask))
+            better = runs.drive(shapley(n, self._target, 2 * count, rng, runs.answers.ask))
+            if better is None:
+                break
+            found = of(better.values, better.standard_errors, better.permutations)
+            if runs.short:
+                break
+            if count < pairs:
+                yield replace(found, left_s=after_s(count))
         reason = self._time_reason(f"{rows} rows{'' if exact else ' for a pair of orders'}", pace.seconds(rows), left_s)
         if found is None:
             self._notes.append(f"shapley was left out: {reason}")
-            return None
-        if exact:
-            # Exact values cover all orders; none was sampled.
-            steps_wanted = 0
-        if found.permutations < steps_wanted:
-            self._notes.append(f"shapley sampled {found.permutations} of {steps_wanted} orders: {reason}")
-        residual = self._shapley_residual(found.values, runs.answers)
-        return self._by_erasure("shapley", found.values, found.standard_errors, residual, found.permutations, steps_wanted)
+            return
+        if found.steps < found.steps_asked:
+            self._notes.append(f"shapley sampled {found.steps} of {steps_wanted} orders: {reason}")
+        yield found
 
-    def _two_step_shapley(self, steps_wanted: int) -> Attribution | None:
+    def _better(self, pairs: int) -> list[int]:
+        """The numbers of pairs of orders after which there are values: those of estimates, each about half of the next, and the last."""
+        counts = [pairs] if pairs else []
+        while self._request.estimates and counts and counts[0] >= 2 * ESTIMATE_PAIRS_MIN:
+            counts.insert(0, counts[0] // 2)
+        return counts
+
+    def _two_step_shapley(self, steps_wanted: int) -> Iterator[Attribution]:
         runs, method = self._runs, "two_step_shapley"
         sentences = cut(sentence_words(runs.encoded, self._request.texts))
         lengths = self._lengths(sentences)
@@ -244,7 +284,7 @@ class Attributions:
         least_s = runs.shortened_seconds(tokens_least(lengths))
         if not runs.fits(least_s):
             self._notes.append(f"{method} was left out: {self._time_reason('2 orders', least_s, left_s)}")
-            return None
+            return
         # If there is no time for evidence as well as the least, the attribution comes without it.
         kept_s = evidence_s if runs.fits(least_s + evidence_s) else 0.0
         answers, whole = Answers(), np.ones((1, runs.count), np.bool_)
@@ -254,7 +294,7 @@ class Attributions:
         reason = self._time_reason(f"{orders_wanted} orders", seconds[orders_wanted], left_s)
         if found is None:
             self._notes.append(f"{method} was left out: {reason}")
-            return None
+            return
         if found.valued < len(sentences):
             shared = f"valued the words of {found.valued} of {len(sentences)} sentences; other words share their sentence's value"
             self._notes.append(f"{method} {shared}: {reason}")
@@ -263,7 +303,7 @@ class Attributions:
         # Exact values cover all orders; none was sampled.
         steps_wanted = steps_wanted if found.permutations else 0
         residual = self._shapley_residual(found.values, answers)
-        return self._by_erasure(method, found.values, found.standard_errors, residual, found.permutations, steps_wanted)
+        yield self._by_erasure(method, found.values, found.standard_errors, residual, found.permutations, steps_wanted)
 
     def _lengths(self, sentences: Sequence[range]) -> list[tuple[int, int]]:
         """The words of each sentence, and the tokens of a row that has it alone."""
@@ -277,6 +317,22 @@ class Attributions:
         ends = np.stack([np.ones(self._runs.count, np.bool_), np.zeros(self._runs.count, np.bool_)])
         logits = self._target.logit(answers.known(ends))
         return float(values.sum() - (logits[0] - logits[1]))
+
+    def _deciding(self, found: Attribution, result: Evidence) -> DecidingWords | None:
+        """The words that decide the answer, of a text that is short enough for the search and long enough for the test."""
+        runs = self._runs
+        if runs.count < EVIDENCE_WORDS_MIN or runs.row.tokens > DECIDING_TOKENS_MAX or result.verdict is Verdict.FLAT:
+            return None
+        left_s = max(0.0, runs.left_s())
+        words = runs.drive(search(runs.count, found.words, self._target, runs.answers))
+        deciding = None
+        if words is not None:
+            test = compare(runs.count, words, self._target, self._temperature, runs.answers, Answers(runs.rows_max), self._request.seed)
+            deciding = runs.drive_replacing(test)
+        if runs.short:
+            what = "were left out" if deciding is None else f"were compared with {deciding.random_sets} of {RANDOM_SETS_MAX} sets"
+            self._notes.append(f"the deciding words {what}: {left_s:.2f} s were left")
+        return deciding
 
     def _by_erasure(self, method: str, values: Floats, errors: Floats, residual: float, steps: int, steps_wanted: int) -> Attribution:
         # Special tokens are never erased.

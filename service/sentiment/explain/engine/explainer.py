@@ -22,6 +22,7 @@ from sentiment.explain.engine.reading import part_of, read
 from sentiment.explain.engine.request_check import check_encoded, check_graph, check_request
 from sentiment.explain.engine.runs import Arrays, Clock, GraphRuns, Pace, SecondsLeft, Turn, UsualPaces, at_once
 from sentiment.explain.methods.counterfactuals import flip, keep
+from sentiment.explain.methods.deciding import DecidingWords
 from sentiment.explain.methods.erasure import without
 from sentiment.explain.methods.evidence import Evidence
 from sentiment.explain.methods.geometry import locate, word_states
@@ -167,7 +168,8 @@ class Explainer:
     ) -> Iterator[Part]:
         """Explain one text, part by part: the header first, the summary last.
 
-        Between them: attention tiles, the neuron view, the attribution and evidence of each method, with the reason after the first,
+        Between them: attention tiles, the neuron view, the attribution and evidence of each method (before the first its estimates, after
+        it the deciding words and the reason),
         counterfactuals, answers without the requested words, the geometry, and heads.
 
         Args:
@@ -263,8 +265,10 @@ class _Work:
         arrays.clear()
         temperature, pad_id = self.classifier.manifest.calibration.temperature, self.classifier.tokenizer.pad_id
 
-        def say(found: Attribution, result: Evidence) -> Reason:
-            return Reason(reason(texts, self.encoded, scored, labels, target, found, result.verdict, self.request.target), found.method)
+        def say(found: Attribution, result: Evidence, deciding: DecidingWords | None) -> Reason:
+            takes = 0 if deciding is None else len(deciding.changing_words)
+            about = self.request.target
+            return Reason(reason(texts, self.encoded, scored, labels, target, found, result.verdict, takes, about), found.method)
 
         attributions = Attributions(self.request, self.runs, target, temperature, pad_id, at_text, say, self.notes, self.remarks)
         if self.request.attributions or self.request.counterfactuals:

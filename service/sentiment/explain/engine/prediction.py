@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass, replace
 
-from sentiment.explain.engine.attributions import AGREEMENT_STEPS, EVIDENCE_ROWS, STEPS_MIN
+from sentiment.explain.engine.attributions import AGREEMENT_STEPS, DECIDING_TOKENS_MAX, EVIDENCE_ROWS, STEPS_MIN
 from sentiment.explain.engine.maps import outputs
 from sentiment.explain.engine.runs import EXPLAINED, RUN_TOKENS_MAX, SERVED, UsualPaces
 from sentiment.explain.methods.counterfactuals import PREFIXES, ROWS_BUDGET
+from sentiment.explain.methods.deciding import rows_most
 from sentiment.explain.methods.erasure import shapley_rows
 from sentiment.explain.methods.registry import REGISTRY
 from sentiment.explain.methods.two_step import SENTENCE_WORDS_MAX, tokens_run
 from sentiment.explain.parts import ExplanationRequest
+from sentiment.explain.wording import EVIDENCE_WORDS_MIN
 
 # A sentence of 20 words takes 0.5 s on a core with VNNI, and 2 s without.
 SHORT_S = 3.0
@@ -86,6 +88,8 @@ def _rows(request: ExplanationRequest, tokens: int, heads: int, gradients: int) 
             slopes += (AGREEMENT_STEPS + 1) * (heads > 0 and REGISTRY[method].unrelated == "integrated_gradients")
         if method == "occlusion" or (request.evidence and REGISTRY[method].unrelated == "occlusion"):
             served += n
+    if request.evidence and request.methods and n >= EVIDENCE_WORDS_MIN and tokens <= DECIDING_TOKENS_MAX:
+        served += rows_most(n)
     # The search for words that flip the answer tries prefixes and each word. That for words that keep it mostly ends at once.
     served += min(ROWS_BUDGET, PREFIXES + n) * request.counterfactuals
     # No set of words runs twice.

@@ -169,7 +169,7 @@ class GraphRuns:
 
     def part(self, row: Row) -> list[float]:
         """All logits of the served graph, of a part of the text."""
-        logits, _ = self._run(row, np.ones((1, row.tokens), np.int64))
+        logits, _ = self._run([row])
         found: list[float] = logits[0].tolist()
         return found
 
@@ -192,6 +192,18 @@ class GraphRuns:
         def value(masks: Masks) -> Floats:
             self._check_time(self.served_pace.seconds(len(masks)), 0.0)
             return self.served(masks)
+
+        return self._driven(steps, value)
+
+    def drive_replacing(self, steps: Steps[Result]) -> Result | None:
+        """As ``drive``, but put the token [MASK] in place of each token of erased words."""
+        other = self._classifier.tokenizer.mask_id
+
+        def value(masks: Masks) -> Floats:
+            self._check_time(self.served_pace.seconds(len(masks)), 0.0)
+            kept = self._erased(masks).astype(np.bool_)
+            ids = np.where(kept, np.array(self.row.ids), other).tolist()
+            return self._run([Row(row, self.row.type_ids, self.row.truncated) for row in ids])[0][:, : self._labels]
 
         return self._driven(steps, value)
 
@@ -256,17 +268,22 @@ class GraphRuns:
 
     def _served(self, attention: npt.NDArray[np.int64], tokens: npt.NDArray[np.bool_]) -> tuple[Floats, float]:
         """All logits of the served graph, of rows of some ``tokens`` [all tokens] of the text, and the seconds of their run."""
-        ids, types = self.row.ids, self.row.type_ids
-        row = Row(list(compress(ids, tokens)), None if types is None else list(compress(types, tokens)), self.row.truncated)
-        return self._run(row, attention)
+        return self._run([self._shortened(tokens)] * len(attention), attention)
 
-    def _run(self, row: Row, attention: npt.NDArray[np.int64]) -> tuple[Floats, float]:
-        feeds = self._feeds(row, len(attention), self._classifier.session.inputs)
-        feeds["attention_mask"] = attention
+    def _shortened(self, tokens: npt.NDArray[np.bool_]) -> Row:
+        """The row of some ``tokens`` [all tokens] of the text."""
+        ids, types = self.row.ids, self.row.type_ids
+        return Row(list(compress(ids, tokens)), None if types is None else list(compress(types, tokens)), self.row.truncated)
+
+    def _run(self, rows: Sequence[Row], attention: npt.NDArray[np.int64] | None = None) -> tuple[Floats, float]:
+        """All logits of rows, and the seconds of their run. ``attention``: their mask; None: all of their tokens."""
+        feeds = self._feeds(rows, self._classifier.session.inputs)
+        if attention is not None:
+            feeds["attention_mask"] = attention
         self._turn()
         begun = self.clock()
         logits = result_of(self._execute, lambda: self._classifier.session.run(feeds, self._stop))
-        self.served_rows += len(attention)
+        self.served_rows += len(rows)
         return logits.astype(np.float64), self.clock() - begun
 
     def explained(
@@ -285,7 +302,7 @@ class GraphRuns:
         assert self._session is not None
         session, rows = self._session, len(alpha)
         ids = None if baseline is None else np.repeat(baseline[None], rows, axis=0)
-        feeds = self._feeds(self.row, rows, session.inputs)
+        feeds = self._feeds([self.row] * rows, session.inputs)
 
         def run_for(label: int, names: Sequence[str]) -> Arrays:
             self._turn()
@@ -305,7 +322,7 @@ class GraphRuns:
         if not self.fits(self._other_pace.seconds(1)):
             return None
         names = hidden_states(self._session.layers)
-        feeds = self._feeds(Row(other.ids, other.type_ids, other.truncated), 1, self._session.inputs)
+        feeds = self._feeds([Row(other.ids, other.type_ids, other.truncated)], self._session.inputs)
         self._turn()
         begun = self.clock()
         found = self._session.run(feeds, names, np.zeros(1, np.int64), stop=self._stop, execute=self._execute)
@@ -317,6 +334,6 @@ class GraphRuns:
         """Rows that the explain graph has run, those of other texts included."""
         return self.explained_pace.rows + self._other_pace.rows
 
-    def _feeds(self, row: Row, rows: int, inputs: Sequence[str]) -> Feeds:
+    def _feeds(self, rows: Sequence[Row], inputs: Sequence[str]) -> Feeds:
         left = self._classifier.manifest.padding_side == "left"
-        return pad([row] * rows, inputs, self._classifier.tokenizer.pad_id, left)
+        return pad(rows, inputs, self._classifier.tokenizer.pad_id, left)

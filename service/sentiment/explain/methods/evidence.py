@@ -106,11 +106,11 @@ def evidence(
     shares = [target.probability(row, temperature) for row in [whole[0], *logits]]
     text, empty, alone, *rest = shares if wins else [1 - share for share in shares]
     own, *others = [text - value for value in rest]
-    rank = 1 + sum(value >= own - TIE for value in others)
+    rank = rank_of(own, others)
     flat = text - empty < EFFECT_MIN
     return Evidence(
         method=method,
-        verdict=Verdict.FLAT if flat else _verdict(own, others, rank),
+        verdict=Verdict.FLAT if flat else verdict_of(own, others),
         comprehensiveness=own,
         sufficiency=text - alone,
         random_sets=len(others),
@@ -161,9 +161,15 @@ def _comparisons(scores: Floats) -> npt.NDArray[np.int8]:
     return (scores[:, None] > scores).astype(np.int8) - (scores[:, None] < scores)
 
 
-def _verdict(own: float, others: Sequence[float], rank: int) -> Verdict:
+def rank_of(own: float, others: Sequence[float]) -> int:
+    """1 + the number of other sets that move the answer at least as much."""
+    return 1 + sum(value >= own - TIE for value in others)
+
+
+def verdict_of(own: float, others: Sequence[float]) -> Verdict:
+    """The verdict on a set of words that moves the answer by ``own``, and ``others`` of as many words by so much."""
     if len(others) < RANDOM_SETS_MAX:
         return Verdict.INCONCLUSIVE
-    if rank == 1 and own > TIE:
+    if rank_of(own, others) == 1 and own > TIE:
         return Verdict.BETTER_THAN_RANDOM
     return Verdict.NOT_FAITHFUL if own < float(np.median(others)) - TIE else Verdict.INCONCLUSIVE

@@ -135,6 +135,38 @@ def test_shapley_values_sum_to_the_effect_of_all_words_and_depend_only_on_the_se
     assert (found(1).steps, found(1).steps_asked) == (8, 8)
 
 
+def test_estimates_come_before_the_same_shapley_values(explainer: Explainer) -> None:
+    asked = _text(methods=("shapley",), steps=20, evidence=False)
+
+    _, parts, _ = explained(explainer, replace(asked, estimates=True))
+
+    *estimates, last = all_of(parts, Attribution)
+    assert [one.steps for one in estimates] == [0, 10]
+    assert [one.left_s is not None for one in (*estimates, last)] == [True, True, False]
+    assert all(one.residual == pytest.approx(0, abs=1e-6) for one in (*estimates, last))
+    alone = one_of(explained(explainer, asked)[1], Attribution)
+    assert last.words.tolist() == pytest.approx(alone.words.tolist(), abs=1e-5)
+
+
+def test_the_first_estimate_is_what_a_word_does_to_the_text_and_alone(explainer: Explainer) -> None:
+    header, parts, _ = explained(explainer, _text(methods=("shapley",), steps=2, evidence=False, estimates=True))
+    first, _ = all_of(parts, Attribution)
+
+    classifier, encoded = explainer.classifier, header.encoded
+    row = Row(encoded.ids, encoded.type_ids, truncated=False)
+    feeds = classifier.feeds([row])
+
+    def value(*kept: int) -> float:
+        feeds["attention_mask"][0] = [token.special or token.word in kept for token in encoded.tokens]
+        return float(header.target.logit(classifier.session.run(feeds)[0, : len(classifier.manifest.labels)]))
+
+    every = range(len(encoded.words))
+    halves = [(value(*every) - value(*(set(every) - {word})) + value(word) - value()) / 2 for word in every]
+    missing = value(*every) - value() - sum(halves)
+    assert first.words.tolist() == pytest.approx([half + missing / len(halves) for half in halves], abs=1e-4)
+    assert np.isinf(first.standard_errors).all()
+
+
 def test_shapley_values_of_few_words_are_exact(explainer: Explainer) -> None:
     found = one_of(explained(explainer, ExplanationRequest("not good at all", methods=("shapley",)))[1], Attribution)
 

@@ -62,7 +62,7 @@ def test_a_request_without_methods_is_predicted_by_the_default(explainer: Explai
     named = ExplanationRequest(TEXT, methods=explainer.methods[:1])
 
     assert explainer.predict(replace(named, methods=())).work_s == pytest.approx(explainer.predict(named).work_s)
-    assert explainer.predict(ExplanationRequest(TEXT, **ALONE)).work_s < explainer.predict(named).work_s / 4  # type: ignore[arg-type]
+    assert explainer.predict(ExplanationRequest(TEXT, **ALONE)).work_s < explainer.predict(named).work_s / 2  # type: ignore[arg-type]
 
 
 def test_without_an_explain_graph_only_the_served_graph_takes_time() -> None:

@@ -11,6 +11,7 @@ import pytest
 from sentiment.explain.engine import Explainer
 from sentiment.explain.engine.maps import Map, map_tiles
 from sentiment.explain.engine.runs import Pace
+from sentiment.explain.methods.deciding import rows_most
 from sentiment.explain.methods.evidence import Evidence
 from sentiment.explain.methods.heads import GatePlan
 from sentiment.explain.methods.registry import METHODS
@@ -163,6 +164,17 @@ def test_shapley_samples_fewer_orders_or_is_left_out(explained_in: Explained, se
         assert f"sampled {orders} of 20 orders" in _noted(summary.notes, "shapley")
 
 
+def test_an_estimate_without_time_for_better_is_the_attribution(explained_in: Explained) -> None:
+    # The rows of the first estimate, and of one pair of orders, which is what the time was predicted for.
+    seconds = (1 + 2 * WORDS + 2 * (WORDS - 1) / 2) * ROW_S
+    parts, summary = explained_in(ExplanationRequest(LONG, methods=("shapley",), evidence=False, estimates=True), seconds)
+
+    estimate, last = all_of(parts, Attribution)
+    assert (estimate.steps, last.steps, last.left_s) == (0, 0, None)
+    assert last.words.tolist() == estimate.words.tolist()
+    assert "sampled 0 of 20 orders" in _noted(summary.notes, "shapley")
+
+
 @pytest.mark.parametrize(
     ("seconds", "orders", "note"),
     [
@@ -234,12 +246,13 @@ def test_occlusion_is_left_out_without_time_for_every_word(explained_in: Explain
 
 def test_occlusion_computed_for_an_agreement_is_reused(explained_in: Explained) -> None:
     methods = ("gradient_x_input", "occlusion")
-    parts, summary = explained_in(ExplanationRequest(LONG, methods=methods), 0.1)
+    parts, summary = explained_in(ExplanationRequest(LONG, methods=methods), 0.4)
 
     assert [part.method for part in all_of(parts, Attribution)] == list(methods)
     assert summary.complete
-    # Each set of words is erased once: the text, each word, no word, those of two rankings and of no other, and the random ones.
-    assert summary.served_rows <= 1 + WORDS + 1 + 2 * (2 + 19)
+    # Each set of words is erased once: the text, each word, no word, those of two rankings and of no other, the random ones,
+    # and those of the search.
+    assert summary.served_rows <= 1 + WORDS + 1 + 2 * (2 + 19) + rows_most(WORDS)
     # The text, and integrated gradients, with which occlusion is compared: 8 steps and the baseline.
     assert summary.explained_rows == 1 + 8 + 1
 
