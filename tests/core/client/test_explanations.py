@@ -311,7 +311,7 @@ def test_invalid_options_are_refused_where_they_are_created(make: Any, message: 
         make()
 
 
-def test_a_server_that_ignores_the_target_is_told_from_one_that_explains_it() -> None:
+def test_an_explanation_from_a_server_that_ignores_the_target_is_refused() -> None:
     with pytest.raises(CallFailed, match="the server explains no targets") as caught:
         Reader(TEXT, target="good").take(messages()[0])
     assert caught.value.code is grpc.StatusCode.UNIMPLEMENTED
