@@ -15,7 +15,7 @@ from typing import Any
 from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
 from sentiment.doors.http.openapi import SETTING
-from sentiment.pipeline.queries import TARGET_BYTES_MAX
+from sentiment.model.text_check import TARGET_BYTES_MAX
 from sentiment.settings import Settings
 
 Schema = dict[str, Any]  # JSON
@@ -35,6 +35,7 @@ TARGETS = {
 LIMITS: dict[tuple[str, str], Schema] = {
     ("ClassifyRequest", "text"): TEXT,
     ("ExplainRequest", "text"): TEXT,
+    ("ExplainRequest", "target"): {"maxLength": TARGET_BYTES_MAX},
     ("Item", "text"): TEXT,
     ("ClassifyRequest", "targets"): TARGETS,
     ("Item", "targets"): TARGETS,

@@ -15,7 +15,7 @@ from sentiment.call.status import status_of
 from sentiment.client import CallFailed, Classification, ExplainOptions, Explanation, Result, requests
 from sentiment.client.calls import Calls
 from sentiment.client.columns import Column, Item
-from sentiment.client.explanation_reader import Reader
+from sentiment.client.explained import reader_of
 from sentiment.client.policy import EXPLAIN_TIMEOUT_S
 from sentiment.client.progress import counting
 from sentiment.client.results import failure_of_status
@@ -105,8 +105,7 @@ class Local(Calls):
             raise answer
         if explain is None:
             return answer
-        request = requests.one(item, options, explain)
-        return replace(answer, explanation=self._explanation(request, *requests.texts_of(item), options.timeout_s))
+        return replace(answer, explanation=self._explanation(requests.one(item, options, explain), options.timeout_s))
 
     def _batch(self, column: Column, options: requests.Options) -> list[Result]:
         items, limit = list(column.items), self._offline.batch_items_max
@@ -141,16 +140,14 @@ class Local(Calls):
         if model not in ("", self._made_of, bundle.manifest.name, bundle.id):
             raise _failure(ModelNotFound(f"model {model[:128]!r} is not loaded; loaded are {bundle.id}"))
 
-    def _explanation(
-        self, request: pb.ExplainRequest | pb.ClassifyRequest, text: str, text_pair: str | None, timeout_s: float
-    ) -> Explanation:
+    def _explanation(self, request: pb.ExplainRequest | pb.ClassifyRequest, timeout_s: float) -> Explanation:
         until = time.monotonic() + timeout_s
         messages = Messages(convert.model_id(self), self.classifier.manifest.labels)
-        reader = Reader(text, text_pair)
+        reader = reader_of(request)
         try:
             with self._offline.turn(timeout_s):
                 explanation = explanation_request(request, BYTES_MAX)
-                self._offline.check(Query(text, text_pair, explanation.truncation))
+                self._offline.check(Query(explanation.text, explanation.text_pair, explanation.truncation))
                 for part in self._explainer.explain(explanation, lambda: until - time.monotonic()):
                     for message in messages.of(part):
                         reader.take(message)

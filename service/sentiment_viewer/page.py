@@ -48,6 +48,7 @@ def saved_page(
     model: Mapping[str, Any] | None = None,  # JSON's values are of many kinds
     parts: Mapping[str, Asset] | None = None,
     answer: Mapping[str, Any] | None = None,  # as above
+    target: str | None = None,
 ) -> str:
     """The viewer page with one explanation, as a single file that makes no requests.
 
@@ -58,6 +59,7 @@ def saved_page(
         model: the proto's Model with its card, as JSON; or None.
         parts: files to use instead of the viewer's own.
         answer: a ClassifyResponse to the text as JSON, for its sentences and targets; or None.
+        target: what the explained answer is towards; None: the whole text.
 
     Raises:
         ValueError: there are no messages, or the model is not JSON.
@@ -74,7 +76,8 @@ def saved_page(
     page = _filled(page, "policy", f'<meta http-equiv="Content-Security-Policy" content="{policy}">')
     page = _filled(page, "styles", f"<style>{style}</style>")
     page = _filled(page, "scripts", f'<script type="module">{script}</script>')
-    lines = [json.dumps({"page": {"text": text, "text_pair": text_pair, "model": model, "answer": answer}}, allow_nan=False)]
+    given = {"text": text, "text_pair": text_pair, "model": model, "answer": answer, "target": target}
+    lines = [json.dumps({"page": given}, allow_nan=False)]
     lines += [json_line(pb.ExplainResponse.FromString(message)) for message in messages]
     # The lines are ASCII JSON: "<" is the only character with a meaning in HTML here.
     content = "\n".join(lines).replace("<", r"\u003c")

@@ -100,6 +100,41 @@ def test_parts_are_asked_for_by_keyboard_without_another_explanation(visit: Visi
     ]
 
 
+def test_the_answer_towards_one_target_is_explained_and_the_whole_again(visit: Visit, three: RunningServer, caller: Client) -> None:
+    page = visit.settled(address(three.url, text=TEXT, targets="film,price,W1"))
+    asked: list[tuple[str, Any]] = []
+    page.on("request", lambda request: asked.append((request.url.rpartition("/")[2], request.post_data_json.get("target"))))
+    named = page.get_by_role("region", name="answers to targets").get_by_role("button")
+    assert named.all_inner_texts() == ["film", "W1"]
+
+    named.last.click()
+    settled(page)
+
+    reason = caller.explain(TEXT, target="W1").reason
+    assert reason.startswith("Towards \u201cW1\u201d: ")
+    expect(page.locator(".text-reason")).to_have_text(reason)
+    expect(page.locator(".text-words mark")).to_have_text("w1")
+    expect(named.last).to_have_attribute("aria-pressed", "true")
+    assert "about=W1" in page.url
+    assert ("explain", "W1") in asked
+
+    # It is not asked for any more.
+    page.get_by_role("textbox", name="Targets").fill("film")
+    page.get_by_role("textbox", name="Targets").press("Enter")
+    settled(page)
+    expect(page.locator(".text-words mark")).to_have_count(0)
+    expect(page.locator(".text-reason")).not_to_contain_text("Towards")
+
+
+def test_a_saved_page_says_what_its_answer_is_towards(visit: Visit, caller: Client, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(caller.explain(TEXT, target="film").to_html(), encoding="utf-8")
+
+    page = visit((tmp_path / "page.html").as_uri())
+
+    expect(page.locator("#answer")).to_contain_text('Towards "\u2068film\u2069":')
+    expect(page.locator(".text-words mark")).to_have_text("film")
+
+
 def test_parts_stay_in_the_address_and_go_with_the_button_back(visit: Visit, three: RunningServer) -> None:
     page = visit.settled(address(three.url, text=TEXT, sentences=1, targets="film"), permissions=["clipboard-read", "clipboard-write"])
     page.get_by_role("checkbox", name="Answer each sentence").uncheck()

@@ -31,9 +31,9 @@ def explanation_request(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_l
         raise InvalidInput("truncation", f"must be 0 to {max(convert.TRUNCATIONS)}, got {request.truncation}")
     truncation = convert.TRUNCATIONS[request.truncation]
     if isinstance(request, pb.ExplainRequest):
-        options, field, label = request.options, EXPLAIN_OPTIONS, request.label
+        options, field, label, target = request.options, EXPLAIN_OPTIONS, request.label, request.target
     else:
-        options, field, label = request.explain, CLASSIFY_OPTIONS, ""
+        options, field, label, target = request.explain, CLASSIFY_OPTIONS, "", ""
         if truncation == WINDOWS:
             raise InvalidInput("truncation", "must be refuse, head or head_tail with explain, got windows: an explanation has one row")
     others = options.HasField("attention") or options.HasField("neuron") or options.heads or options.geometry or options.without
@@ -59,6 +59,7 @@ def explanation_request(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_l
         estimates=options.estimates and isinstance(request, pb.ExplainRequest),
         bytes_max=_bytes_max(options.bytes_max, bytes_limit, field + "bytes_max"),
         without=_sets(options.without, field + "without"),
+        target=target or None,
     )
 
 

@@ -158,5 +158,5 @@ def _within_limit(options: ExplainOptions, droppable: Sequence[str], ask: Ask) -
 
 def _ask(job: argparse.Namespace, source: "Client | Local") -> Ask:
     """What explains a text with ``options``, in the way of the job."""
-    given = {"model": job.model, "label": job.label, "truncation": job.truncation, "timeout_s": job.timeout}
+    given = {"model": job.model, "label": job.label, "target": job.about, "truncation": job.truncation, "timeout_s": job.timeout}
     return partial(source.explain, text_pair=job.pair, **given)

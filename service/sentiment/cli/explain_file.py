@@ -156,7 +156,7 @@ def _recorded(job: argparse.Namespace) -> dict[str, object]:
     """The options that the lines of the output depend on."""
     options = {"column": job.reading.column, "pair": job.pair or "", "drop": job.drop, "truncation": job.truncation}
     asked = {"label": job.label, "against": job.options.against, "label alone": job.options.label_alone, "steps": job.options.steps}
-    return options | asked | {"method": list(job.options.methods)}
+    return options | asked | {"about": job.about, "method": list(job.options.methods)}
 
 
 def _count(job: argparse.Namespace) -> int | None:
@@ -187,13 +187,15 @@ def _explained(answerer: "Client | Local", item: Item, job: argparse.Namespace) 
         CallFailed: no text can be explained.
     """
     texts: Any = [item]  # explain_all takes what is unusable, too
-    ask = partial(answerer.explain_all, texts, model=job.model, label=job.label, options=job.options, truncation=job.truncation)
+    given = {"model": job.model, "label": job.label, "target": job.about, "truncation": job.truncation, "options": job.options}
+    ask = partial(answerer.explain_all, texts, **given)
     until = time.monotonic() + WAIT_S_MAX
     while True:
         (found,) = ask(timeout_s=job.timeout)
         if isinstance(found, Explanation):
             return found
-        wrong = [violation.field for violation in found.violations if not violation.field.startswith(TEXT)]
+        # A text may be unusable, or not name the target.
+        wrong = [violation.field for violation in found.violations if not violation.field.startswith((TEXT, "target"))]
         if wrong or of_every_text(found) or found.code is grpc.StatusCode.FAILED_PRECONDITION:
             raise found
         busy = found.code is grpc.StatusCode.RESOURCE_EXHAUSTED and found.retry_after_s is not None and found.retry_after_s < WAIT_S_MAX

@@ -61,7 +61,9 @@ def _answer(explanation: Explanation, width: int, colour: bool) -> list[str]:
         return Piece(visible(label), LOGITS_FULL, hues[label]) if label in hues else Piece(visible(label))
 
     score = Piece(f"{explanation.score:.4f}", bold=True).drawn(colour)
-    lines = [f"{named(explanation.label).drawn(colour)} {score}{undecided}  {visible(explanation.model.name)}/{explanation.model.version}"]
+    towards = "" if explanation.target is None else f"towards {visible(explanation.target)}  "
+    model = f"{visible(explanation.model.name)}/{explanation.model.version}"
+    lines = [f"{named(explanation.label).drawn(colour)} {score}{undecided}  {towards}{model}"]
     others = [label for label in explanation.scores if label != explanation.label]
     if len(others) > 1:
         ends = [f" {explanation.scores[label]:.4f}{'' if label == others[-1] else ','}" for label in others]
@@ -86,7 +88,7 @@ def _explained(explanation: Explanation) -> str:
 
 
 def _atoms(explanation: Explanation, pair: bool, text: str, found: Attribution | None, colour: bool) -> Iterator[list[Piece]]:
-    """The text between spaces: words, signs beside them, and parts that were not read."""
+    """The text between spaces: words, the mention of a target, signs beside them, and parts that were not read."""
     parts: list[tuple[int, int, int | None]] = [
         (*word.span.code_points, index) for index, word in enumerate(explanation.words) if word.pair == pair
     ]
@@ -94,10 +96,11 @@ def _atoms(explanation: Explanation, pair: bool, text: str, found: Attribution |
     atom: list[Piece] = []
     hues, told = _hues(explanation), None if found is None else _told(found)
     place = 0
+    named = range(0) if explanation.mention is None else range(*explanation.mention.code_points)
     for start, end, word in [*sorted(parts, key=lambda part: part[:2]), (len(text), len(text), -1)]:
-        for sign in text[place:start]:
+        for at, sign in enumerate(text[place:start], place):
             if not sign.isspace():
-                atom.append(Piece(visible(sign), dim=True))
+                atom.append(Piece(visible(sign), dim=at not in named, bold=at in named))
             elif atom:
                 yield atom
                 atom = []

@@ -150,6 +150,9 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         "--summary", action="store_true", help="the --input is an --output of this command: print its summary again, with another --by"
     )
     parser.add_argument("--pair", default=None, metavar="TEXT", help="the second text of a pair; with --input its column")
+    parser.add_argument(
+        "--about", default="", metavar="NAME", help="explain the sentiment towards this target, such as battery, which the text names"
+    )
     parser.add_argument("--label", default="", help="the label to explain (default: the answer)")
     compared = parser.add_mutually_exclusive_group()
     compared.add_argument(

@@ -176,6 +176,7 @@ class AsyncCalls:
         *,
         model: str = "",
         label: str = "",
+        target: str = "",
         options: ExplainOptions | None = None,
         truncation: str = "",
         timeout_s: float = EXPLAIN_TIMEOUT_S,
@@ -186,9 +187,10 @@ class AsyncCalls:
         >>> explanation.attributions["occlusion"].words.tolist()
         [0.0, 1.0, 0.0]
 
-        ``label``: the label that is explained; empty: the predicted label. ``options``: what to explain; None: an attribution with
-        evidence. Parts that do not fit into the timeout are left out, and ``Explanation.summary`` says so. ``truncation``: refuse, head or
-        head_tail; empty: the model's default.
+        ``label``: the label that is explained; empty: the predicted label. ``target``: explain the answer towards this target, which the
+        text names; empty: the answer to the whole text. ``options``: what to explain; None: an attribution with evidence. Parts that do not
+        fit into the timeout are left out, and ``Explanation.summary`` says so. ``truncation``: refuse, head or head_tail; empty: the
+        model's default.
 
         Raises:
             CallFailed: the explanation is not complete; ``code`` says why.
@@ -196,10 +198,10 @@ class AsyncCalls:
             TypeError: the text or the pair is not a string.
             ValueError: a number of ``options`` does not fit 32 bits, or ``options.against`` is the label.
         """
-        item, second = requests.single(text, text_pair)
+        item, _ = requests.single(text, text_pair)
         asked = requests.Options(model, truncation, timeout_s=timeout_s)
         self._check(asked)
-        return await self._explanation(requests.explanation(item, asked, label, options), text, second, timeout_s)
+        return await self._explanation(requests.explanation(item, asked, label, options, target), timeout_s)
 
     def explain_all(
         self,
@@ -207,6 +209,7 @@ class AsyncCalls:
         *,
         model: str = "",
         label: str = "",
+        target: str = "",
         options: ExplainOptions | None = None,
         truncation: str = "",
         timeout_s: float = EXPLAIN_TIMEOUT_S,
@@ -234,7 +237,7 @@ class AsyncCalls:
 
         async def one(item: Item) -> Explanation | CallFailed:
             try:
-                return await self._explanation(requests.explanation(item, asked, label, options), *requests.texts_of(item), timeout_s)
+                return await self._explanation(requests.explanation(item, asked, label, options, target), timeout_s)
             except CallFailed as error:
                 return error
 
@@ -351,7 +354,7 @@ class AsyncCalls:
     def _each(self, column: AsyncColumn, options: requests.Options) -> AsyncGenerator[Result, None]: ...
 
     @abstractmethod
-    async def _explanation(self, request: pb.ExplainRequest, text: str, text_pair: str | None, timeout_s: float) -> Explanation: ...
+    async def _explanation(self, request: pb.ExplainRequest, timeout_s: float) -> Explanation: ...
 
     @abstractmethod
     async def _call(self, method: str, request: Any, timeout_s: float | None, request_id: str = "") -> Any: ...  # messages of gRPC
@@ -480,8 +483,8 @@ class AsyncServed(AsyncCalls):
         except CallFailed as error:
             return [error] * batch.sent
 
-    async def _explanation(self, request: pb.ExplainRequest, text: str, text_pair: str | None, timeout_s: float) -> Explanation:
-        reader = reader_of(text, text_pair)
+    async def _explanation(self, request: pb.ExplainRequest, timeout_s: float) -> Explanation:
+        reader = reader_of(request)
         async with aclosing(self._explained(request, timeout_s)) as messages:
             async for message in messages:
                 reader.take(message)

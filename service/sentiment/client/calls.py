@@ -172,6 +172,7 @@ class Calls:
         *,
         model: str = "",
         label: str = "",
+        target: str = "",
         options: ExplainOptions | None = None,
         truncation: str = "",
         timeout_s: float = EXPLAIN_TIMEOUT_S,
@@ -182,9 +183,10 @@ class Calls:
         >>> explanation.attributions["occlusion"].words.tolist()
         [0.0, 1.0, 0.0]
 
-        ``label``: the label that is explained; empty: the predicted label. ``options``: what to explain; None: an attribution with
-        evidence. Parts that do not fit into the timeout are left out, and ``Explanation.summary`` says so. ``truncation``: refuse, head or
-        head_tail; empty: the model's default.
+        ``label``: the label that is explained; empty: the predicted label. ``target``: explain the answer towards this target, which the
+        text names; empty: the answer to the whole text. ``options``: what to explain; None: an attribution with evidence. Parts that do not
+        fit into the timeout are left out, and ``Explanation.summary`` says so. ``truncation``: refuse, head or head_tail; empty: the
+        model's default.
 
         Raises:
             CallFailed: the explanation is not complete; ``code`` says why.
@@ -192,10 +194,10 @@ class Calls:
             TypeError: the text or the pair is not a string.
             ValueError: a number of ``options`` does not fit 32 bits, or ``options.against`` is the label.
         """
-        item, second = requests.single(text, text_pair)
+        item, _ = requests.single(text, text_pair)
         asked = requests.Options(model, truncation, timeout_s=timeout_s)
         self._check(asked)
-        return self._explanation(requests.explanation(item, asked, label, options), text, second, timeout_s)
+        return self._explanation(requests.explanation(item, asked, label, options, target), timeout_s)
 
     def explain_all(
         self,
@@ -203,6 +205,7 @@ class Calls:
         *,
         model: str = "",
         label: str = "",
+        target: str = "",
         options: ExplainOptions | None = None,
         truncation: str = "",
         timeout_s: float = EXPLAIN_TIMEOUT_S,
@@ -228,7 +231,7 @@ class Calls:
 
         def one(item: Item) -> Explanation | CallFailed:
             try:
-                return self._explanation(requests.explanation(item, asked, label, options), *requests.texts_of(item), timeout_s)
+                return self._explanation(requests.explanation(item, asked, label, options, target), timeout_s)
             except CallFailed as error:
                 return error
 
@@ -342,7 +345,7 @@ class Calls:
     def _each(self, column: Column, options: requests.Options) -> Generator[Result, None, None]: ...
 
     @abstractmethod
-    def _explanation(self, request: pb.ExplainRequest, text: str, text_pair: str | None, timeout_s: float) -> Explanation: ...
+    def _explanation(self, request: pb.ExplainRequest, timeout_s: float) -> Explanation: ...
 
     @abstractmethod
     def _call(self, method: str, request: Any, timeout_s: float | None, request_id: str = "") -> Any: ...  # messages of gRPC
@@ -471,8 +474,8 @@ class Served(Calls):
         except CallFailed as error:
             return [error] * batch.sent
 
-    def _explanation(self, request: pb.ExplainRequest, text: str, text_pair: str | None, timeout_s: float) -> Explanation:
-        reader = reader_of(text, text_pair)
+    def _explanation(self, request: pb.ExplainRequest, timeout_s: float) -> Explanation:
+        reader = reader_of(request)
         with closing(self._explained(request, timeout_s)) as messages:
             for message in messages:
                 reader.take(message)

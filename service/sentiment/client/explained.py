@@ -47,14 +47,17 @@ def explanation_of(messages: Iterable[pb.ExplainResponse], text: str, text_pair:
     Raises:
         CallFailed: the messages end before the summary (UNAVAILABLE), or contradict each other (INTERNAL).
     """
-    reader = reader_of(text, text_pair)
+    from sentiment.client.explanation_reader import Reader
+
+    reader = Reader(text, text_pair)
     for message in messages:
         reader.take(message)
     return reader.explanation()
 
 
-def reader_of(text: str, text_pair: str | None = None) -> "Reader":
-    """A reader of the messages of one explanation of this text or pair."""
+def reader_of(request: pb.ExplainRequest | pb.ClassifyRequest) -> "Reader":
+    """A reader of the messages of the explanation that is asked for."""
     from sentiment.client.explanation_reader import Reader
 
-    return Reader(text, text_pair)
+    text_pair = request.text_pair if request.HasField("text_pair") else None
+    return Reader(request.text, text_pair, request.target if isinstance(request, pb.ExplainRequest) else "")

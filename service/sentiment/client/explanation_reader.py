@@ -43,8 +43,8 @@ def messages_of(explanation: pb.Explanation) -> Iterator[pb.ExplainResponse]:
 class Reader:
     """Reads the messages of one explanation in order. Decodes attention as it arrives."""
 
-    def __init__(self, text: str, text_pair: str | None = None) -> None:
-        self._texts = (text, text_pair)
+    def __init__(self, text: str, text_pair: str | None = None, target: str = "") -> None:
+        self._texts, self._target = (text, text_pair), target
         self._parts: dict[str, list[object]] = {}
         self._tiles: dict[tuple[int, int], list[tuple[Tile, Floats]]] = {}
         self._kinds: set[tuple[int, int]] = set()
@@ -54,13 +54,16 @@ class Reader:
         """Add the next message.
 
         Raises:
-            CallFailed: the message contradicts earlier ones.
+            CallFailed: the message contradicts earlier ones, or the server ignores the target (UNIMPLEMENTED).
         """
         kind = message.WhichOneof("part")
         if kind is None:
             return
         if (kind == "header") == ("header" in self._parts):
             raise _unreadable("the first message must be the header, and no other message may be one")
+        if self._target and kind == "header" and not message.header.HasField("mention"):
+            said = "the server explains no targets: it is of an earlier version; ask without target"
+            raise CallFailed(grpc.StatusCode.UNIMPLEMENTED, said)
         if kind == "attribution" and message.attribution.HasField("estimate"):
             return
         self._messages.append(message.SerializeToString())
@@ -108,6 +111,8 @@ class Reader:
             header,
             text=self._texts[0],
             text_pair=self._texts[1],
+            target=self._target or None,
+            mention=ex.span_of(header.mention) if header.HasField("mention") else None,
             label=prediction.label,
             score=prediction.score,
             scores=MappingProxyType({entry.label: entry.score for entry in prediction.scores}),

@@ -317,6 +317,7 @@ class Explanation:
     >>> dict(zip((word.text for word in explanation.words), explanation.attributions["occlusion"].words.tolist()))
     {'a': 0.0, 'good': 1.0, 'film': 0.0}
 
+    ``target``: what the answer is towards, None for the whole text; ``mention``: where the text names it, which is what was read around.
     ``label`` to ``model``: the answer, as in Classification. ``reason``: the explanation in one English sentence, with the phrases that
     decide the answer; empty without an attribution, and from a server that knows none. ``explained``: the label that is explained.
     ``against``: the label whose logit is subtracted, None if none is. ``logit``: what is explained, the logit of the former less that of
@@ -331,6 +332,8 @@ class Explanation:
 
     text: str
     text_pair: str | None
+    target: str | None
+    mention: Span | None
     label: str
     score: float
     scores: Mapping[str, float]
@@ -474,7 +477,7 @@ class Explanation:
             ValueError: the explanation has no ``messages``.
         """
         answer_shown = None if answer is None else answer_json(answer)
-        return str(_page().saved_page(self.messages, self.text, self.text_pair, model, answer=answer_shown))
+        return str(_page().saved_page(self.messages, self.text, self.text_pair, model, answer=answer_shown, target=self.target))
 
     def _repr_html_(self) -> str:
         """The viewer in a frame, for notebooks. Without attention if the page would be too large."""

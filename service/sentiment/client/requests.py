@@ -146,16 +146,6 @@ def same_targets(targets: Targets) -> tuple[str, ...]:
     return same
 
 
-def texts_of(item: Item) -> tuple[str, str | None]:
-    """The texts of an item that was sent."""
-    if isinstance(item, Targeted):
-        return texts_of(item.text)
-    if isinstance(item, str):
-        return item, None
-    assert not isinstance(item, Unusable), "it is refused before"
-    return item
-
-
 def check_options_of_many(explain: ExplainOptions | None, request_id: str) -> None:
     """Refuse what a call for many texts does not have.
 
@@ -179,11 +169,11 @@ def headers(request_id: str) -> dict[str, tuple[tuple[str, str], ...]]:
     return {"metadata": ((REQUEST_ID, request_id),)} if request_id else {}
 
 
-def explanation(text: Item, options: Options, label: str, explain: ExplainOptions | None) -> pb.ExplainRequest:
+def explanation(text: Item, options: Options, label: str, explain: ExplainOptions | None, target: str = "") -> pb.ExplainRequest:
     """An Explain request.
 
     Raises:
-        CallFailed: as in ``item_of``; also if the label is not valid Unicode.
+        CallFailed: as in ``item_of``; also if the label or the target is not valid Unicode.
         ModuleNotFoundError: as in ``one``.
         ValueError: as in ``one``, or the label is explained against itself.
     """
@@ -194,10 +184,11 @@ def explanation(text: Item, options: Options, label: str, explain: ExplainOption
         raise ValueError(f"options.against must be another label than label, got {label!r} for both")
     item = item_of(text)
     pair = item.text_pair if item.HasField("text_pair") else None
-    try:
-        label.encode()
-    except UnicodeEncodeError as error:
-        raise _no_unicode("label", error) from error
+    for field, name in (("label", label), ("target", target)):
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise _no_unicode(field, error) from error
     return pb.ExplainRequest(
         text=item.text,
         text_pair=pair,
@@ -205,6 +196,7 @@ def explanation(text: Item, options: Options, label: str, explain: ExplainOption
         truncation=TRUNCATIONS[options.truncation],
         label=label,
         options=(explain or ExplainOptions()).message(),
+        target=target,
     )
 
 

@@ -78,7 +78,9 @@ def bytes_most(request: ExplanationRequest, encoded: Encoded, labels: Sequence[s
     pieces = sum(len(token.piece.encode()) for token in encoded.tokens)
     prediction = 3 * label + 2 * FLOAT + INT + len(labels) * (label + FLOAT + LENGTH)
     # The prediction comes twice, if that of adaptive effort differs.
-    total = FRAME + 2 * prediction + LENGTH + MODEL + pieces + tokens * TOKEN + words * WORD + 2 * (SPAN + 9) + 4 * FLOAT + 4 * LENGTH
+    total = FRAME + 2 * prediction + LENGTH + MODEL + pieces + tokens * TOKEN + words * WORD + 4 * FLOAT + 4 * LENGTH
+    # What was not read, before and behind what was; and the mention of a target.
+    total += (3 if request.target is not None else 2) * (SPAN + 9)
     each = FRAME + NAME + 6 * LENGTH + words * (LENGTH + SPAN + 2 * FLOAT + 3) + 4 * tokens * (4 if request.by_embedding else 1)
     each += 7 * FLOAT + 2 * INT
     # Sentences are fewer than words.

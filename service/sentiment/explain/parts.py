@@ -64,6 +64,7 @@ class ExplanationRequest:
     ``label_alone``: as for ``target_of``. ``methods``: empty: the default method. ``attributions``: whether to return any. ``steps``: 0:
     the method's default. ``estimates``: of the first attribution, before it is known. ``seed``: of random samples. ``bytes_max``: limit on
     all messages together; None: no limit. ``without``: sets of words to erase, by word index.
+    ``target``: explain the answer towards it; None: to the whole text.
     """
 
     text: str
@@ -86,6 +87,7 @@ class ExplanationRequest:
     seed: int = 0
     bytes_max: int | None = None
     without: tuple[tuple[int, ...], ...] = ()
+    target: str | None = None
 
     @property
     def texts(self) -> tuple[str, ...]:

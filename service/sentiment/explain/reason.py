@@ -16,7 +16,7 @@ from sentiment.model.words import Encoded
 # Characters of a phrase that is quoted, and what may stand around it.
 QUOTED_MAX, AROUND_BYTES_MAX = 60, 20
 # A reason takes at most these bytes, besides the labels that it names.
-BYTES_MAX = (SENTENCES_MAX + 1) * (4 * QUOTED_MAX + AROUND_BYTES_MAX) + 100
+BYTES_MAX = (SENTENCES_MAX + 2) * (4 * QUOTED_MAX + AROUND_BYTES_MAX) + 100
 LABELS_MAX = 2
 
 
@@ -29,6 +29,7 @@ def reason(
     found: Attribution,
     verdict: Verdict,
     takes: int = 0,
+    about: str | None = None,
 ) -> str:
     """The sentence of an explanation.
 
@@ -45,10 +46,12 @@ def reason(
         found: the first attribution.
         verdict: of its evidence.
         takes: how many words a search had to erase until the answer changed; 0 if it did not.
+        about: what the answer is towards; None: the answer is to the whole text.
     """
-    answer, explained = _capital(scored.label), labels[target.label]
+    answer, explained = scored.label, labels[target.label]
     if scored.abstain:
-        answer = f"Undecided, most likely {scored.label}"
+        answer = f"undecided, most likely {scored.label}"
+    answer = f"Towards {_cut(about)}: {answer}" if about is not None else answer[:1].upper() + answer[1:]
     if verdict is Verdict.FLAT:
         return f"{answer}; its words together hardly move that."
     if verdict is Verdict.NOT_FAITHFUL:
@@ -64,10 +67,6 @@ def reason(
     return f"{answer}, {because}{f'; {against} speaks against it' if against else ''}."
 
 
-def _capital(label: str) -> str:
-    return label[:1].upper() + label[1:]
-
-
 def _blank(texts: Sequence[str], encoded: Encoded) -> list[int]:
     """The punctuation marks that stand alone: not emoji, and not several in a row, such as emoticons."""
     words = encoded.words
@@ -80,5 +79,9 @@ def _blank(texts: Sequence[str], encoded: Encoded) -> list[int]:
 
 def _quoted(texts: Sequence[str], encoded: Encoded, words: range) -> str:
     first, last = encoded.words[words[0]], encoded.words[words[-1]]
-    text = " ".join(texts[first.pair][first.start : last.end].split())
+    return _cut(texts[first.pair][first.start : last.end])
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
     return f"“{text if len(text) <= QUOTED_MAX else text[: QUOTED_MAX - 1].rstrip() + '…'}”"

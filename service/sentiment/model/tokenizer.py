@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeGuard
 
 import tokenizers
 
@@ -285,7 +286,7 @@ class Tokenizer:
         special = [[Piece(self._tokenizer.id_to_token(token) or "", 0, 0, None, None, False) for token in ids] for ids in frame.ids]
         pieces = special[0]
         for source, (one, around) in enumerate(zip(read, special[1:], strict=True)):
-            pieces += [*(replace(piece, source=source) for piece in one.pieces), *around]
+            pieces += [*(piece if piece.source is None else replace(piece, source=source) for piece in one.pieces), *around]
         tokens, words = group(texts, pieces)
         unseen = tuple(_rests(texts, tokens)) if truncated else ()
         return Encoded(tuple(row.ids), None if row.type_ids is None else tuple(row.type_ids), tokens, words, truncated, unseen)
@@ -347,15 +348,37 @@ class Tokenizer:
             size: the most tokens of the row, special tokens included.
             whole: the text's own row, if it is not truncated.
         """
-        room = size - self._pair.tokens
-        own = self._outer(target, room // 2).ids
-        room -= len(own)
-        if whole is not None and whole.tokens - self.special_tokens <= room:
+        own, room = self._target(target, size)
+        if self._fits(whole, room):
             before = len(self._single.ids[0])
-            return self._pair.row([whole.ids[before : before + whole.tokens - self.special_tokens], own], False)
-        return self._pair.row([self._around(text, mention, room), own], True)
+            return self._pair.row([whole.ids[before : before + whole.tokens - self.special_tokens], own.ids], False)
+        return self._pair.row([self._around(text, mention, room).ids, own.ids], True)
 
-    def _around(self, text: str, mention: tuple[int, int], room: int) -> list[int]:
+    def encode_explained_target(self, text: str, mention: tuple[int, int], target: str, size: int, whole: Row | None) -> Encoded:
+        """The row of ``encode_target``, and the positions of its tokens and words in the text.
+
+        The tokens of the target are special, and so are those of the mention: without them the row asks something else.
+        """
+        own, room = self._target(target, size, explained=True)
+        fits = self._fits(whole, room)
+        read = self._outer(text, self._room + 1, explained=True) if fits else self._around(text, mention, room, explained=True)
+        start, end = (0, len(text)) if fits else (read.pieces[0].start, read.pieces[-1].end) if read.pieces else (0, 0)
+        unseen = tuple((0, *rest) for rest in ((0, start), (end, len(text))) if text[slice(*rest)].strip())
+        named = [replace(piece, source=None) if _overlap((piece.start, piece.end), mention) else piece for piece in read.pieces]
+        asked = [replace(piece, source=None) for piece in own.pieces]
+        found = self._explained(self._pair, [text], [replace(read, pieces=named), replace(own, pieces=asked)], not fits)
+        return replace(found, unseen=unseen, mention=mention)
+
+    def _target(self, target: str, size: int, explained: bool = False) -> tuple[_Content, int]:
+        """The tokens of a target in its row of ``size`` tokens, and how many of the text have room beside them."""
+        room = size - self._pair.tokens
+        own = self._outer(target, room // 2, explained)
+        return own, room - len(own.ids)
+
+    def _fits(self, whole: Row | None, room: int) -> TypeGuard[Row]:
+        return whole is not None and whole.tokens - self.special_tokens <= room
+
+    def _around(self, text: str, mention: tuple[int, int], room: int, explained: bool = False) -> _Content:
         """At most ``room`` tokens around a mention. The work is bounded by them."""
         start, end = mention
         reach = CUT_CHARACTERS_PER_TOKEN * room
@@ -369,8 +392,7 @@ class Tokenizer:
         begin = next((place for place, (_, until) in enumerate(spans) if until > start), len(spans))
         stop = next((place for place, (at, _) in enumerate(spans[begin:], begin) if at >= end), len(spans))
         low, high = span_around(words, begin, stop, room)
-        ids: list[int] = encoding.ids[low:high]
-        return ids
+        return self._content(encoding, words, short, low, high, True, explained)
 
     def _read_pair(self, text: str, pair: str, explained: bool = False) -> tuple[list[_Content], bool]:
         """The tokens of each text of a pair that are in its row, and whether the texts have more.
@@ -449,6 +471,10 @@ class Tokenizer:
             for piece, place, word, token in zip(encoding.tokens[start:end], encoding.offsets[start:end], words, ids, strict=True)
         ]
         return _Content(ids, words, more, pieces)
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
 
 
 def _rests(texts: Sequence[str], tokens: Sequence[Token]) -> Iterator[tuple[int, int, int]]:

@@ -67,7 +67,8 @@ class Encoded:
     """A text or pair as the model reads it, with the words that its tokens form.
 
     ``unseen``: the parts that the model does not read, as (source, start, end): code points [start, end) of text ``source`` (0, or 1
-    for the second of a pair). Empty unless ``truncated``.
+    for the second of a pair). Empty unless ``truncated``. ``mention``: of the target that the text is read for, as code points
+    [start, end) of the text; None without one.
     """
 
     ids: tuple[int, ...]
@@ -76,6 +77,7 @@ class Encoded:
     words: tuple[Word, ...]
     truncated: bool
     unseen: tuple[tuple[int, int, int], ...] = ()
+    mention: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

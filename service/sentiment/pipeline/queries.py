@@ -10,11 +10,9 @@ from sentiment.model.classifier import Classifier
 from sentiment.model.effort import may_end_early
 from sentiment.model.long_texts import READ_ON
 from sentiment.model.parts import Parted, Reading, read_parts
+from sentiment.model.text_check import TARGET_BYTES_MAX, check_text, unreadable
 from sentiment.model.tokenizer import Row
 from sentiment.observability.tracing.trace import Trace
-
-# Of a target, in UTF-8. One has some words; and each is looked for in the text, and repeated in the answer.
-TARGET_BYTES_MAX = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +89,10 @@ class QueryReader:
         Raises:
             InvalidInput, Unsupported: the message names the field and the limit.
         """
-        self._check_text(query.text, query.field, self._limits.bytes_max)
+        check_text(query.text, query.field, self._limits.bytes_max)
         if query.text_pair is not None:
             # First the text, as the client checks it before it sends it.
-            self._check_text(query.text_pair, query.field + "_pair", self._limits.bytes_max)
+            check_text(query.text_pair, query.field + "_pair", self._limits.bytes_max)
             if query.in_parts:
                 asked = "targets" if query.targets else "sentences"
                 raise InvalidInput(query.field + "_pair", f"is given with {asked}, which are answered of one text; leave one of them unset")
@@ -108,23 +106,11 @@ class QueryReader:
             raise InvalidInput(field, f"has {len(targets)} targets; the limit is {self._limits.targets_max}")
         first: dict[str, int] = {}
         for place, target in enumerate(targets):
-            self._check_text(target, f"{field}[{place}]", TARGET_BYTES_MAX)
+            check_text(target, f"{field}[{place}]", TARGET_BYTES_MAX)
             if first.setdefault(target, place) != place:
                 raise InvalidInput(f"{field}[{place}]", f"is the same as targets[{first[target]}]; give each target once")
         if not self._target_tokens:
             raise Unsupported(f"model {self._classifier.bundle.id} answers no targets; {len(targets)} were given")
-
-    def _check_text(self, text: str, field: str, bytes_max: int) -> None:
-        if not text or text.isspace():
-            raise InvalidInput(field, f"has {len(text)} characters and none but white space; at least one other is needed")
-        size = len(text)
-        if not text.isascii():
-            try:
-                size = len(text.encode())
-            except UnicodeEncodeError as error:
-                raise InvalidInput(field, f"has a lone surrogate at code point {error.start}; Unicode text has none") from error
-        if size > bytes_max:
-            raise InvalidInput(field, f"has {size} bytes; the limit is {bytes_max}")
 
     def check_reading(self, query: Query, reading: Reading) -> None:
         """Refuse a tokenized query that cannot be answered.
@@ -135,10 +121,10 @@ class QueryReader:
         tokenizer = self._classifier.tokenizer
         limit = tokenizer.max_tokens
         if reading.tokens <= tokenizer.special_tokens:
-            raise _unreadable(query.field, query.text)
+            raise unreadable(query.field, query.text)
         for place, target in enumerate(reading.targets if isinstance(reading, Parted) else ()):
             if target.blank:
-                raise _unreadable(f"{query.targets_field}[{place}]", target.name)
+                raise unreadable(f"{query.targets_field}[{place}]", target.name)
         if not reading.truncated:
             return
         if self._truncation(query) == "refuse":
@@ -188,7 +174,3 @@ class QueryReader:
 
     def _truncation(self, query: Query) -> str:
         return query.truncation or self._classifier.manifest.default_truncation
-
-
-def _unreadable(field: str, text: str) -> InvalidInput:
-    return InvalidInput(field, f"has {len(text)} characters and none that the model reads; at least one is needed")

@@ -1601,14 +1601,15 @@ class ExplainRequest(_message.Message):
     truncation: Global___Truncation.ValueType
     """As in ClassifyRequest, except for windows, where each row has its own answer: for a text that does not fit it fails
     with INVALID_ARGUMENT. If windows is only the model's default, such a text is explained as with HEAD_TAIL, and the
-    header has that answer.
+    header has that answer. With target it says only whether a text that does not fit is refused.
     """
     label: _builtins.str
     """The label that is explained. Unset: the predicted label."""
     target: _builtins.str
-    """Explain the answer towards this target, as TargetAnswer reads it: around its first mention. The words of the target
-    itself are never erased. For models with Model.targets; others refuse it with FAILED_PRECONDITION. INVALID_ARGUMENT if
-    the text does not name it, together with text_pair, and with what ClassifyRequest.targets refuses.
+    """Explain the answer towards this target, as TargetAnswer reads it: around its first mention. The words of the target and
+    of this mention are never erased and have no value; they are special tokens of the header. For models with
+    Model.targets; others refuse it with FAILED_PRECONDITION. INVALID_ARGUMENT if the text does not name it or has no other
+    word, together with text_pair, and with what ClassifyRequest.targets refuses.
     """
     @_builtins.property
     def options(self) -> Global___ExplainOptions: ...
@@ -2029,6 +2030,7 @@ class ExplanationHeader(_message.Message):
     EXPLAIN_PROVIDER_FIELD_NUMBER: _builtins.int
     AGAINST_FIELD_NUMBER: _builtins.int
     ADAPTIVE_FIELD_NUMBER: _builtins.int
+    MENTION_FIELD_NUMBER: _builtins.int
     label: _builtins.str
     """The label that is explained."""
     truncated: _builtins.bool
@@ -2077,6 +2079,10 @@ class ExplanationHeader(_message.Message):
         prediction. Unset: they are the same, or EFFORT_ADAPTIVE reads the text in full.
         """
 
+    @_builtins.property
+    def mention(self) -> Global___Span:
+        """As TargetAnswer.mention; set if and only if a target is explained."""
+
     def __init__(
         self,
         *,
@@ -2094,10 +2100,11 @@ class ExplanationHeader(_message.Message):
         explain_provider: _builtins.str = ...,
         against: _builtins.str = ...,
         adaptive: Global___Prediction | None = ...,
+        mention: Global___Span | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error", "adaptive", b"adaptive", "graph", b"graph", "logit_error", b"logit_error", "model", b"model", "prediction", b"prediction"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error", "adaptive", b"adaptive", "graph", b"graph", "logit_error", b"logit_error", "mention", b"mention", "model", b"model", "prediction", b"prediction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error", "adaptive", b"adaptive", "against", b"against", "explain_provider", b"explain_provider", "graph", b"graph", "label", b"label", "labels_agree", b"labels_agree", "logit", b"logit", "logit_error", b"logit_error", "model", b"model", "prediction", b"prediction", "tokens", b"tokens", "truncated", b"truncated", "unseen", b"unseen", "words", b"words"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error", "adaptive", b"adaptive", "against", b"against", "explain_provider", b"explain_provider", "graph", b"graph", "label", b"label", "labels_agree", b"labels_agree", "logit", b"logit", "logit_error", b"logit_error", "mention", b"mention", "model", b"model", "prediction", b"prediction", "tokens", b"tokens", "truncated", b"truncated", "unseen", b"unseen", "words", b"words"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logit_error: _TypeAlias = _typing.Literal["logit_error"]  # noqa: Y015
     _WhichOneofArgType__logit_error: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error"]  # noqa: Y015
@@ -2117,6 +2124,7 @@ class Token(_message.Message):
     UNKNOWN_FIELD_NUMBER: _builtins.int
     piece: _builtins.str
     special: _builtins.bool
+    """True for tokens that no word has: those that the model adds, and those of ExplainRequest.target and its mention."""
     pair: _builtins.bool
     word: _builtins.int
     """Index of its word in ExplanationHeader.words; -1 for special tokens."""

@@ -6,12 +6,13 @@ import {labelBar, labelHues, labelName} from "./label_hues.js";
 import {partNodes} from "./part_nodes.js";
 import {differing} from "./redrawn.js";
 import {statusNote} from "./status_note.js";
+import {quotedWord} from "./wording.js";
 
 // Characters of the text in the title, to tell browser tabs apart.
 const TITLE_TEXT_MAX = 60;
 
 /** The answer line over `session`: {element, update()}. */
-export function answerLine({session, announce}) {
+export function answerLine({session, state, announce}) {
   const box = element("div");
   const feedback = feedbackLine({session, announce});
   const differs = differing();
@@ -20,11 +21,11 @@ export function answerLine({session, announce}) {
     feedback.update();
     const prediction = session.answer?.prediction ?? session.explanation?.header?.prediction;
     const status = session.status("answer");
-    if (!differs([prediction, status.state, session.answer, session.explanation?.header])) return;
+    if (!differs([prediction, status.state, session.answer, session.explanation?.header, session.target])) return;
     if (prediction && prediction !== said) announce([answerSaid(prediction), ...partsInShort(session.answer)].join("; "));
     document.title = prediction ? `${answerSaid(prediction)}: ${session.text.trim().slice(0, TITLE_TEXT_MAX)}` : "Sentiment viewer";
     said = prediction;
-    if (prediction) replace(box, ...answerNodesOf(session, prediction));
+    if (prediction) replace(box, ...answerNodesOf(session, state, prediction));
     else replace(box, statusNote(session, "answer", "", "Answer"));
   };
   return {element: element("div", {}, box, feedback.element), update};
@@ -34,13 +35,16 @@ function answerSaid({label, score, abstain, mixed}) {
   return `${label}, probability ${score.toFixed(3)}${abstain ? ", undecided" : ""}${mixed ? ", mixed" : ""}`;
 }
 
-function answerNodesOf(session, prediction) {
-  const {answer, text} = session;
+function answerNodesOf(session, state, prediction) {
+  const {answer, text, target} = session;
+  // Words of the text have other numbers for another target.
+  const explain = (about) => state.set({about, lock: null, without: null, token: null});
   return [
+    answer || !target ? null : element("p", {text: `Towards ${quotedWord(target)}:`}),
     answerTitle(prediction),
     ...wholeSaid(prediction, answer).map((said) => element("p", {text: said})),
     answerScores(prediction),
-    answer ? partNodes(answer, text, huesOf(prediction.scores)) : partsStatus(session),
+    answer ? partNodes(answer, text, huesOf(prediction.scores), target, session.live ? explain : null) : partsStatus(session),
     answerFacts(session),
   ];
 }

@@ -30,8 +30,10 @@ class OtherState extends EventTarget {
     const {session} = this;
     if (key === "label" || key === "against") return session.explanation?.header?.[key] ?? "";
     if (key === "method") return session.shownMethod();
+    // The other text is explained towards the same target.
+    if (key === "targets") return session.target;
     // This view shows none.
-    if (key === "sentences" || key === "targets") return "";
+    if (key === "sentences") return "";
     return session.state.get(key === "text" ? "other" : key);
   }
 }

@@ -86,6 +86,8 @@ export class Explanation {
       labelsAgree: part.labels_agree,
       // null: as prediction, or effort adaptive reads this text in full.
       adaptive: part.adaptive ?? null,
+      // Where the text names the target that is explained; null: the answer is to the whole text.
+      mention: part.mention ? placed({span: part.mention}) : null,
       truncated: part.truncated,
       tokens: part.tokens.map(placed),
       words: part.words.map(placed),

@@ -5,8 +5,14 @@ import {labelName} from "./label_hues.js";
 import {scrolling, tableNode, tableRow} from "./tables.js";
 import {quotedWord, visibleText} from "./wording.js";
 
-/** The answers to parts of a text; null if the answer has none. `hues`: of labelHues. */
-export function partNodes(answer, text, hues) {
+/**
+ * The answers to parts of a text; null if the answer has none.
+ *
+ * @param {Map} hues of labelHues.
+ * @param {string} explained the target whose answer is explained, or "".
+ * @param {function|null} explain explains the answer towards a target, or "" the whole; null: it cannot be asked for.
+ */
+export function partNodes(answer, text, hues, explained, explain) {
   const parts = partsOf(answer);
   if (!parts.sentences.length && !parts.targets.length) return null;
   const more = moreSaid(parts);
@@ -18,7 +24,7 @@ export function partNodes(answer, text, hues) {
       ...markedNodes(text, parts, hues),
     ),
     more ? element("p", {class: "note", text: more}) : null,
-    parts.targets.length ? scrolling("answers to targets", targetTable(text, parts.targets, hues)) : null,
+    parts.targets.length ? scrolling("answers to targets", targetTable(text, parts.targets, hues, explained, explain)) : null,
   );
 }
 
@@ -53,8 +59,16 @@ function answerNodes({label, score, abstain}, hues, digits) {
   return [labelName(label, hues), ` ${score.toFixed(digits)}${abstain ? ", undecided" : ""}`];
 }
 
-function targetTable(text, targets, hues) {
-  const row = ({target, named, start, end, prediction}) => tableRow(element("bdi", {text: visibleText(target)}), [
+function targetTable(text, targets, hues, explained, explain) {
+  const nameOf = (target, named) => {
+    const name = element("bdi", {text: visibleText(target)});
+    if (!named || !explain) return name;
+    const on = target === explained;
+    const title = on ? "Explain the whole text again" : "Explain the answer towards this target";
+    const click = () => explain(on ? "" : target);
+    return element("button", {type: "button", class: "button quiet", title, aria: {pressed: on}, on: {click}}, name);
+  };
+  const row = ({target, named, start, end, prediction}) => tableRow(nameOf(target, named), [
     element("td", {}, ...answerNodes(prediction, hues, 4)),
     element("td", {class: "note", text: named ? quotedWord(text.slice(start, end)) : NOT_NAMED}),
   ]);

@@ -85,7 +85,7 @@ export function questionForm({session, state, tell}) {
     const asked = differs(next);
     const unchanged = !asked && !differs(parts);
     // This changes the numbers of tokens and words.
-    const numbered = asked ? {lock: null, without: null, token: null} : {};
+    const numbered = asked ? {lock: null, without: null, token: null, about: null} : {};
     // A link without a text may choose the labels for the first one.
     const label = said === state.get("text") || !state.get("text") ? {} : {label: null, against: null};
     targets.value = parts.targets;

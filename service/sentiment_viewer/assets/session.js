@@ -49,13 +49,16 @@ export class Session extends EventTarget {
     this.explanation = null;
     this.text = "";
     this.pair = null;
+    // What the explained answer is towards; "": the whole text.
+    this.target = "";
     this.statuses = new Map();
     this.asking = this.answering = new AbortController();
     this.stale = false;
     state.addEventListener("change", ({detail}) => {
       const changed = (keys) => this.live && detail.some((key) => keys.includes(key));
       // The example waits for a view of a text.
-      if (changed(QUESTION_KEYS) || (changed(["view"]) && this.models.length && !this.text)) {
+      const waits = changed(["view"]) && this.models.length && !this.text;
+      if (changed(QUESTION_KEYS) || waits || (this.live && this.#targetAsked() !== this.target)) {
         this.submit();
         return;
       }
@@ -91,6 +94,7 @@ export class Session extends EventTarget {
     const known = this.models.find((model) => model.id.name === name && (!version || String(model.id.version) === version));
     const chosen = state.get("model") ? known : this.models[0];
     if (chosen?.id.digest !== this.model?.id.digest) this.model = chosen ?? null;
+    this.target = this.#targetAsked();
     if (this.text) {
       this.explanation = new Explanation(this.text, this.pair);
       this.ask("answer");
@@ -195,7 +199,7 @@ export class Session extends EventTarget {
   async #explain(part, detail, signal) {
     const {explanation} = this;
     const against = this.state.get("against") || undefined;
-    const request = this.#question({options: {...PART_OPTIONS[part](detail), against}});
+    const request = this.#question({target: this.target || undefined, options: {...PART_OPTIONS[part](detail), against}});
     const source = statusKey(part, detail);
     explanation.begin(source);
     for await (const message of askExplanation(request, signal)) {
@@ -235,6 +239,12 @@ export class Session extends EventTarget {
     };
   }
 
+  /** The target that the state names to be explained, if its answer is asked for; else "". */
+  #targetAsked() {
+    const name = this.state.get("about");
+    return this.parts().targets?.includes(name) ? name : "";
+  }
+
   /** Ask for the answer with other parts; the explanation stays. */
   #answerAnew() {
     this.answering.abort();
@@ -248,6 +258,7 @@ export class Session extends EventTarget {
   #show({page, messages}) {
     this.text = page.text;
     this.pair = page.text_pair ?? null;
+    this.target = page.target ?? "";
     this.model = page.model ?? null;
     this.answer = page.answer ?? null;
     this.explanation = new Explanation(this.text, this.pair);

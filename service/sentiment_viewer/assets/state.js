@@ -4,7 +4,7 @@
 export const ADDRESS_TEXT_MAX = 6000;
 const TEXTS = ["text", "pair", "other"];
 // They name places in the text, words to leave out, or what the text is about.
-const OF_TEXT = [...TEXTS, "targets", "without", "lock", "token"];
+const OF_TEXT = [...TEXTS, "targets", "about", "without", "lock", "token"];
 
 /** The page's state: strings by key, in the address. Fires "change", with the changed keys in `detail`. */
 export class State extends EventTarget {

@@ -19,22 +19,23 @@ function directionOf(text) {
 }
 
 /**
- * One text in its order: [{text, word: index or -1, unseen: true if it was not read, direction}].
+ * One text in its order: [{text, word: index or -1, unseen: true if it was not read, named: true if it names the target, direction}].
  *
  * @param {boolean} pair the second text of a pair.
  */
 export function textParts(explanation, pair) {
-  const {words, unseen} = explanation.header;
+  const {words, unseen, mention} = explanation.header;
   const text = explanation.texts[pair ? 1 : 0];
   const marked = [
     ...words.map(({start, end, pair: side}, word) => ({start, end, side, word, unseen: false})),
     ...unseen.map(({start, end, pair: side}) => ({start, end, side, word: -1, unseen: true})),
+    ...(mention ? [{...mention, side: false, word: -1, unseen: false, named: true}] : []),
   ].filter((part) => part.side === pair);
   marked.sort((one, other) => one.start - other.start || one.end - other.end);
   const parts = [];
   const add = (part, start, end) => {
     const piece = text.slice(start, end);
-    parts.push({text: piece, word: part.word, unseen: part.unseen, direction: directionOf(piece)});
+    parts.push({text: piece, word: part.word, unseen: part.unseen, named: Boolean(part.named), direction: directionOf(piece)});
   };
   let place = 0;
   for (const part of marked) {
@@ -140,9 +141,9 @@ export class WordsOfText {
     return nodes;
   }
 
-  #part({text, word, unseen}) {
+  #part({text, word, unseen, named}) {
     if (unseen) return unseenNode(text);
-    if (word < 0) return text;
+    if (word < 0) return named ? element("mark", {class: "part-mention", text}) : text;
     const button = this.tagOf
       ? element(this.tagOf(word), {class: "text-word"}, element("span", {text}))
       : element("button", {type: "button", class: "text-word", tabIndex: -1, data: {word}}, element("span", {text}));

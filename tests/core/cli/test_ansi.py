@@ -23,6 +23,7 @@ from sentiment.cli.terminal import (
     legend,
 )
 from sentiment.client.explained import explanation_of
+from sentiment.client.explanation_reader import Reader
 from sentiment.client.explanations import Evidence
 from sentiment.files.visible import columns, fitted, visible
 from sentiment.v1 import sentiment_pb2 as pb
@@ -121,6 +122,20 @@ def test_the_page_says_what_effort_adaptive_answers_where_that_differs() -> None
 
     assert said in page(explanation_of(told, TEXT), colour=False, width=80).splitlines()
     assert "adaptive" not in shown()
+
+
+def test_the_page_says_what_the_answer_is_towards_and_where_the_text_names_it() -> None:
+    told = messages()
+    del told[0].header.words[2]
+    told[0].header.mention.CopyFrom(span(TEXT.index("not"), TEXT.index("not") + 3))
+    reader = Reader(TEXT, target="fi\x1blm")
+    for message in told:
+        reader.take(message)
+
+    shown = page(reader.explanation(), colour=True, width=80)
+
+    assert r"  towards fi\x1blm  tiny/1" in shown
+    assert "".join(f"\x1b[1m{sign}\x1b[0m" for sign in "not") in shown
 
 
 def counterfactuals() -> list[pb.ExplainResponse]:

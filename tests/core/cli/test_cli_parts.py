@@ -82,6 +82,15 @@ def test_json_has_the_parts_that_were_asked_for_and_offsets_of_code_points(capsy
     assert list(film) == ["target", "named", "start", "end", "label", "score", "scores", "abstain", "mixed", "tokens"]
 
 
+def test_explain_says_what_the_answer_is_towards(capsys: Captured, three: list[str]) -> None:
+    assert run("explain", *three, "--about", "film", "--json", "A good film .") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["target"], [word["text"] for word in found["words"]]) == ("film", ["A", "good", "."])
+
+    assert run("explain", *three, "--about", "food", TEXT) == 1
+    assert "target: is not named in the text" in capsys.readouterr().err
+
+
 def test_each_row_has_the_targets_of_its_column(three: list[str], topics: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"
 

@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from sentiment.client import AsyncClient, CallFailed, Client, ExplainOptions, Explanation
+from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import RunningServer
 
 OPTIONS = ExplainOptions(methods=["occlusion"])
@@ -50,10 +51,10 @@ async def test_a_text_that_a_busy_server_refuses_is_sent_again(
     refusals = itertools.count()
     real = Client._explanation
 
-    def refuse(self: Client, request: object, text: str, *others: object) -> Explanation:
-        if text == "refused" or next(refusals) == 0:
-            raise CallFailed(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{text} is too much", retry_after_s=0.0)
-        return real(self, request, text, *others)  # type: ignore[arg-type]  # passed on
+    def refuse(self: Client, request: pb.ExplainRequest, timeout_s: float) -> Explanation:
+        if request.text == "refused" or next(refusals) == 0:
+            raise CallFailed(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{request.text} is too much", retry_after_s=0.0)
+        return real(self, request, timeout_s)
 
     monkeypatch.setattr(Client, "_explanation", refuse)
 

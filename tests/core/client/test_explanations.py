@@ -12,8 +12,8 @@ import pytest
 
 from sentiment.client import AttentionOptions, CallFailed, ExplainOptions, Explanation, NeuronOptions, requests
 from sentiment.client.explained import explained_of, explanation_of
-from sentiment.client.explanation_reader import messages_of
-from sentiment.client.explanations import with_notes
+from sentiment.client.explanation_reader import Reader, messages_of
+from sentiment.client.explanations import span_of, with_notes
 from sentiment.explain.encoding import Encoding
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.core.client.explained import (
@@ -30,6 +30,7 @@ from tests.core.client.explained import (
     geometry,
     header,
     messages,
+    span,
     summary,
     weights,
 )
@@ -308,6 +309,20 @@ def test_every_encoding_and_aggregation_of_the_proto_has_a_name() -> None:
 def test_invalid_options_are_refused_where_they_are_created(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_an_explanation_from_a_server_that_ignores_the_target_is_refused() -> None:
+    with pytest.raises(CallFailed, match="the server explains no targets") as caught:
+        Reader(TEXT, target="good").take(messages()[0])
+    assert caught.value.code is grpc.StatusCode.UNIMPLEMENTED
+
+    told, reader = messages(), Reader(TEXT, target="good")
+    told[0].header.mention.CopyFrom(span(11, 15))
+    for message in told:
+        reader.take(message)
+    found = reader.explanation()
+    assert (found.target, found.mention, found.to_json()["target"]) == ("good", span_of(span(11, 15)), "good")
+    assert (explained().target, explained().mention) == (None, None)
 
 
 # pages

@@ -36,12 +36,13 @@ def said(
     label: int = 1,
     verdict: Verdict = Verdict.INCONCLUSIVE,
     residual: float = 0.0,
+    about: str | None = None,
 ) -> str:
     request = ExplanationRequest(text, pair)
     encoded = read(classifier, request)
     numbers = np.array(values, np.float64)
     found = Attribution("shapley", numbers, None, None, np.zeros(len(numbers)), residual, 0.0, 0.0, 8, 8)
-    return reason(request.texts, encoded, scored, LABELS, Target(label, 0), found, verdict)
+    return reason(request.texts, encoded, scored, LABELS, Target(label, 0), found, verdict, about=about)
 
 
 def test_it_says_the_answer_and_what_speaks_for_and_against_it(classifier: Classifier) -> None:
@@ -63,6 +64,17 @@ def test_an_undecided_answer_is_said_to_be_so(classifier: Classifier) -> None:
     undecided = Scored("positive", 0.4, (0.35, 0.4, 0.25), abstain=True)
 
     assert said(classifier, scored=undecided).startswith("Undecided, most likely positive, mostly because of “great and good”;")
+
+
+def test_the_answer_towards_a_target_is_said_to_be_so(classifier: Classifier) -> None:
+    undecided = Scored("positive", 0.4, (0.35, 0.4, 0.25), abstain=True)
+
+    assert said(classifier, about="the end").startswith("Towards “the end”: positive, mostly because of “great and good”;")
+    assert (
+        said(classifier, about="e" * 100, verdict=Verdict.FLAT)
+        == f"Towards “{'e' * (QUOTED_MAX - 1)}…”: positive; its words together hardly move that."
+    )
+    assert said(classifier, about="end", scored=undecided).startswith("Towards “end”: undecided, most likely positive, mostly")
 
 
 def test_of_another_label_than_the_answer_it_says_what_speaks_for_that(classifier: Classifier) -> None:

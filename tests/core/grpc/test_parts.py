@@ -11,6 +11,7 @@ import grpc
 import pytest
 from google.protobuf.json_format import ParseDict
 
+from sentiment import Local
 from sentiment.call import convert
 from sentiment.offline import OfflineClassifier
 from sentiment.pipeline.answer import Answer
@@ -202,6 +203,10 @@ def test_a_model_of_two_labels_splits_texts_too_but_has_no_targets(start: Start,
         assert (described.targets, described.mixed) == (False, False)
         code, _, message = refusal(lambda: stub.Classify(pb.ClassifyRequest(text=TEXT, targets=["film"])))
         assert (code, message) == (Code.FAILED_PRECONDITION, "model paired/1 answers no targets; 1 were given")
+        code, _, message = refusal(lambda: list(stub.Explain(pb.ExplainRequest(text=TEXT, target="film"))))
+        assert (code, message) == (Code.FAILED_PRECONDITION, "model paired/1 answers no targets; one was given")
+        code, field, _ = refusal(lambda: list(stub.Explain(pb.ExplainRequest(text=TEXT, text_pair="good", target="film"))))
+        assert (code, field) == (Code.INVALID_ARGUMENT, "target")
         for more in ({"sentences": True}, {"targets": ["film"]}):
             code, field, message = refusal(lambda more=more: stub.Classify(pb.ClassifyRequest(text="good", text_pair="film", **more)))
             assert (code, field) == (Code.INVALID_ARGUMENT, "text_pair")
@@ -250,6 +255,59 @@ def test_a_text_in_another_language_is_suspect(stub: Any) -> None:
 
     assert suspect("le film xyz abc uvw")
     assert not suspect("the film and a good film")
+
+
+# Explained
+
+
+@pytest.mark.parametrize("text", [TEXT, "w1 " * 40 + TEXT + " w2" * 40])
+def test_the_row_of_a_target_is_explained(three: RunningServer, stub: Any, root: Path, text: str) -> None:
+    answered = classify(stub, "Classify", item(text=text), sentences=False).targets
+
+    for answer in answered[:2]:
+        header, *parts, _ = (one for one in stub.Explain(pb.ExplainRequest(text=text, target=answer.target)))
+        assert header.header.prediction == answer.prediction
+        assert (header.header.mention, len(header.header.tokens)) == (answer.mention, answer.tokens)
+        assert parts[-1].reason.text.startswith(f"Towards “{answer.target}”: ")
+        words = [text[word.span.code_point_start : word.span.code_point_end] for word in header.header.words]
+        assert "great" in words
+        assert text[answer.mention.code_point_start : answer.mention.code_point_end] not in words[: words.index("awful")]
+        lines = call(three, "/v1/explain", {"text": text, "target": answer.target}).lines
+        assert ParseDict(lines[0]["header"], pb.ExplanationHeader()) == header.header
+        assert lines[-2]["reason"]["text"] == parts[-1].reason.text
+        with Local("tiny", bundles=root, threads=1) as local, three.client() as client:
+            ours, theirs = (either.explain(text, target=answer.target).to_json() for either in (local, client))
+            assert theirs["target"] == answer.target
+            assert [theirs.pop(name) for name in ("summary", "provider")] and [ours.pop(name) for name in ("summary", "provider")]
+            assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "field", "says"),
+    [
+        ({"target": " \n"}, Code.INVALID_ARGUMENT, "target", "has 2 characters and none but white space"),
+        ({"target": "\u00e9" * 65}, Code.INVALID_ARGUMENT, "target", "has 130 bytes; the limit is 128"),
+        ({"target": "x" * 2**20}, Code.INVALID_ARGUMENT, "target", "has 1048576 bytes; the limit is 128"),
+        ({"target": "\u200b"}, Code.INVALID_ARGUMENT, "target", "has 1 characters and none that the model reads"),
+        ({"target": "service"}, Code.INVALID_ARGUMENT, "target", "is not named in the text"),
+        ({"text": "Film", "target": "film"}, Code.INVALID_ARGUMENT, "target", "is all that the model reads of the text"),
+        ({"text": "film " * 40, "target": "film", "truncation": 1}, Code.INVALID_ARGUMENT, "text", "truncation is refuse"),
+    ],
+)
+def test_a_target_that_cannot_be_explained_is_refused(
+    stub: Any, request_: dict[str, Any], code: grpc.StatusCode, field: str, says: str
+) -> None:
+    found, at, message = refusal(lambda: list(stub.Explain(pb.ExplainRequest(**{"text": TEXT, **request_}))))
+
+    assert (found, at) == (code, field)
+    assert says in message
+
+
+def test_windows_as_the_way_to_read_a_long_text_do_not_matter_to_a_target(stub: Any) -> None:
+    asked = pb.ExplainRequest(text="w1 " * 40 + TEXT, target="film", truncation=pb.TRUNCATION_WINDOWS)
+    answer = classify(stub, "Classify", item(text=asked.text), sentences=False, truncation=pb.TRUNCATION_WINDOWS)
+
+    assert next(iter(stub.Explain(asked))).header.prediction == answer.targets[0].prediction
 
 
 # Counted

@@ -150,6 +150,8 @@ class Explainer:
         check_request(request, self.classifier, self._known)
         row, graph = self.classifier.tokenizer.encode(request.text, request.text_pair), self._graph
         tokens, part = row.tokens, part_of(self.classifier, request, row)
+        if request.target is not None and self.classifier.manifest.targets is not None:
+            tokens = min(tokens, self.classifier.manifest.targets.tokens)
         unloaded = (0, 0) if self._spec is None or self.failure else LARGE
         layers, heads = unloaded if graph is None else (graph.session.layers, graph.session.heads)
         methods = request.methods or self.defaults(words_of(tokens))[:1]
@@ -274,7 +276,8 @@ class _Work:
 
         def say(found: Attribution, result: Evidence, deciding: DecidingWords | None) -> Reason:
             takes = 0 if deciding is None else len(deciding.changing_words)
-            return Reason(reason(texts, self.encoded, scored, labels, target, found, result.verdict, takes), found.method)
+            about = self.request.target
+            return Reason(reason(texts, self.encoded, scored, labels, target, found, result.verdict, takes, about), found.method)
 
         attributions = Attributions(self.request, self.runs, target, temperature, pad_id, at_text, say, self.notes, self.remarks)
         if self.request.attributions or self.request.counterfactuals:

@@ -7,6 +7,7 @@ from sentiment.explain.methods.registry import GRADIENT_METHODS, METHODS
 from sentiment.explain.parts import ROLLOUTS, AttentionRequest, ExplanationRequest
 from sentiment.model.classifier import Classifier
 from sentiment.model.session import ExplainSession
+from sentiment.model.text_check import TARGET_BYTES_MAX, check_text
 from sentiment.model.words import Encoded
 
 STEPS_MAX = 256
@@ -24,7 +25,7 @@ def check_request(request: ExplanationRequest, classifier: Classifier, known: Se
 
     Raises:
         InvalidInput: names the field.
-        Unsupported: the request needs a model that reads pairs.
+        Unsupported: the request needs a model that reads pairs, or one that answers targets.
     """
     labels = classifier.manifest.labels
     for field, label in (("label", request.label), ("options.against", request.against)):
@@ -46,6 +47,8 @@ def check_request(request: ExplanationRequest, classifier: Classifier, known: Se
         _check_attention(request.attention)
     if request.text_pair is not None and not classifier.manifest.pairs:
         raise Unsupported(f"model {classifier.bundle.id} reads one text; a pair was given")
+    if request.target is not None:
+        _check_target(request.target, request, classifier)
 
 
 def check_graph(request: ExplanationRequest, bundle: str, session: ExplainSession | None, failure: str) -> None:
@@ -93,6 +96,14 @@ def check_encoded(request: ExplanationRequest, encoded: Encoded) -> None:
         for place, word in enumerate(words):
             _check_index(f"{field}[{place}]", word, count, "words")
         _check_once(field, words)
+
+
+def _check_target(target: str, request: ExplanationRequest, classifier: Classifier) -> None:
+    check_text(target, "target", TARGET_BYTES_MAX)
+    if request.text_pair is not None:
+        raise InvalidInput("target", "is given with text_pair; the answer towards a target is that of one text")
+    if classifier.manifest.targets is None:
+        raise Unsupported(f"model {classifier.bundle.id} answers no targets; one was given")
 
 
 def _check_without_graph(request: ExplanationRequest, bundle: str, failure: str) -> None:

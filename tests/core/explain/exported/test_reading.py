@@ -11,6 +11,7 @@ from sentiment.explain.engine import Explainer
 from sentiment.explain.engine.reading import part_of, read
 from sentiment.explain.parts import ExplanationRequest
 from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.mentions import Mentions
 from sentiment.model.tokenizer import Row, Tokenizer
 from tests.core.explain.explained import explained
 from tests.models.tiny_families import MAX_TOKENS, TINY
@@ -62,6 +63,41 @@ def test_head_and_tail_have_the_served_ids_and_their_places_in_the_text(tmp_path
     assert not any(word.start < start < word.end for word in found.words)
 
 
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert", "xlnet", "mpnet"])
+@pytest.mark.parametrize("size", [16, 40, MAX_TOKENS])
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [(SENTENCE, "film"), (LONG, "FILM"), (LONG.replace("film", "it", 15), "Film"), ("  The film\n", "film"), ("film", "film")],
+)
+def test_a_target_has_the_served_ids_and_only_the_words_around_it_can_be_erased(
+    tmp_path: Path, name: str, size: int, text: str, target: str
+) -> None:
+    TINY[name].tokens().save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(tmp_path / "tokenizer.json", MAX_TOKENS)
+    whole = tokenizer.encode(text)
+    mention = Mentions(text).find(target)
+    assert mention is not None
+    row = tokenizer.encode_target(text, mention, target, size, None if whole.truncated else whole)
+
+    found = tokenizer.encode_explained_target(text, mention, target, size, None if whole.truncated else whole)
+
+    assert found.ids == tuple(row.ids)
+    assert found.type_ids == (None if row.type_ids is None else tuple(row.type_ids))
+    assert (found.truncated, found.mention) == (row.truncated, mention)
+    assert not any(token.pair for token in found.tokens)
+    assert [place for word in found.words for place in word.tokens] == [
+        place for place, token in enumerate(found.tokens) if not token.special
+    ]
+    assert not any(word.start < mention[1] and mention[0] < word.end for word in found.words)
+    # What is neither read nor white space is named, before and behind what is read.
+    read = {place for word in found.words for place in range(word.start, word.end)} | set(range(*mention))
+    unseen = [range(start, end) for source, start, end in found.unseen if source == 0]
+    assert not any(place in part for part in unseen for place in read)
+    assert found.truncated == bool(unseen)
+    if not found.truncated:
+        assert all(sign.isspace() or place in read for place, sign in enumerate(text))
+
+
 def test_unread_ranges_are_reported(classifier: Classifier) -> None:
     def unseen(asked: ExplanationRequest) -> list[str]:
         header, _, _ = explained(Explainer(classifier), replace(asked, attributions=False))
@@ -110,7 +146,7 @@ def test_a_text_that_fits_is_not_truncated(classifier: Classifier, truncation: s
             r"is windows; the text has more tokens than one window \(64\)",
         ),
         (ExplanationRequest(LONG, truncation="tail"), "truncation", "is 'tail'; it must be one of refuse, head, head_tail"),
-        (ExplanationRequest("\u200b\u0000"), "text", "has 2 characters, and the model reads none of them"),
+        (ExplanationRequest("\u200b\u0000"), "text", "has 2 characters and none that the model reads"),
     ],
 )
 def test_a_text_that_cannot_be_read_is_refused(classifier: Classifier, asked: ExplanationRequest, field: str, message: str) -> None:
