@@ -2579,10 +2579,10 @@ Global___Evidence: _TypeAlias = Evidence  # noqa: Y015
 
 @_typing.final
 class DecidingWords(_message.Message):
-    """The words that decide the answer, found by a search over sets of words and tested in another way than they were found.
-    The search erases words by the attention mask; the test puts the token [MASK] in their place, and in that of random sets
-    of as many words. Sent with evidence that is not FLAT, for texts of at least 7 words and at most 64 tokens, unless time is
-    short.
+    """The words that decide the answer, found by a search over sets of words and tested in other ways than they were found.
+    The search erases words by the attention mask. The test, in which they meet random sets of as many words, takes the
+    mean of the logits with the token [MASK] in their place and with the words deleted. Sent with evidence that is not
+    FLAT, for texts of at least 7 words and at most 64 tokens, unless time is short.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -2600,11 +2600,11 @@ class DecidingWords(_message.Message):
     LABEL_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
     verdict: Global___Verdict.ValueType
-    """Of the test: BETTER_THAN_RANDOM if replacing them changes the answer more than replacing any of 19 random sets; random
+    """Of the test: BETTER_THAN_RANDOM if erasing them changes the answer more than erasing any of 19 random sets; random
     words get this in at most 5 % of texts. INCONCLUSIVE and NOT_FAITHFUL as in Evidence.
     """
     comprehensiveness: _builtins.float
-    """The text minus the text with those words replaced, in the probability of Evidence."""
+    """The text minus the text with those words erased, in the probability of Evidence."""
     random_sets: _builtins.int
     p_value: _builtins.float
     """rank / (random_sets + 1); ties count against the words."""
@@ -2612,7 +2612,7 @@ class DecidingWords(_message.Message):
     random_median: _builtins.float
     random_max: _builtins.float
     operator: _builtins.str
-    """How words are erased in the test: "mask_token"."""
+    """How words are erased in the test: "mask_token+deletion"."""
     label: _builtins.str
     """The answer without changing_words, erased by the attention mask, and its calibrated probability."""
     score: _builtins.float

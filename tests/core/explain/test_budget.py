@@ -99,7 +99,7 @@ def _deciding(words: int) -> pb.DecidingWords:
         verdict=pb.VERDICT_NOT_FAITHFUL,
         random_sets=MOST,
         rank=MOST,
-        operator="mask_token",
+        operator="mask_token+deletion",
         changing_words=[MOST] * words,
         label=max(LABELS, key=lambda name: len(name.encode())),
         **dict.fromkeys(floats, NUMBER),

@@ -363,7 +363,7 @@ class Attributions:
         deciding = None
         if words is not None:
             test = compare(runs.count, words, self._target, self._temperature, runs.answers, Answers(runs.rows_max), self._request.seed)
-            deciding = runs.drive_replacing(test)
+            deciding = runs.drive_otherwise(test)
         if runs.short:
             what = "were left out" if deciding is None else f"were compared with {deciding.random_sets} of {RANDOM_SETS_MAX} sets"
             self._notes.append(f"the deciding words {what}: {left_s:.2f} s were left")

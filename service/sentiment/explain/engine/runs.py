@@ -200,15 +200,17 @@ class GraphRuns:
 
         return self._driven(steps, value)
 
-    def drive_replacing(self, steps: Steps[Result]) -> Result | None:
-        """As ``drive``, but put the token [MASK] in place of each token of erased words."""
+    def drive_otherwise(self, steps: Steps[Result]) -> Result | None:
+        """As ``drive``, but erase words in two other ways: [MASK] stands for their tokens, or they are deleted. Takes the mean of the logits."""
         other = self._classifier.tokenizer.mask_id
 
         def value(masks: Masks) -> Floats:
-            self._check_time(self.served_pace.seconds(len(masks)), 0.0)
+            self._check_time(2 * self.served_pace.seconds(len(masks)), 0.0)
             kept = self._erased(masks).astype(np.bool_)
             ids = np.where(kept, np.array(self.row.ids), other).tolist()
-            return self._run([Row(row, self.row.type_ids, self.row.truncated) for row in ids])[0][:, : self._labels]
+            replaced, _ = self._run([Row(row, self.row.type_ids, self.row.truncated) for row in ids])
+            deleted, _ = self._run([self._shortened(tokens) for tokens in kept])
+            return ((replaced + deleted) / 2)[:, : self._labels]
 
         return self._driven(steps, value)
 

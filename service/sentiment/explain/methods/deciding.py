@@ -1,4 +1,4 @@
-"""The words that decide an answer: searched by erasing them with the attention mask, tested by replacing them. Pure.
+"""The words that decide an answer: searched by erasing them with the attention mask, tested in two other ways. Pure.
 
 A set that a search found by some way of erasing does well by that way, whatever the model: so it is tested by another one.
 """
@@ -13,7 +13,7 @@ from sentiment.explain.methods.evidence import RANDOM_SETS_MAX, Verdict, other_w
 from sentiment.explain.methods.target import Target
 from sentiment.model.scores import probabilities
 
-OPERATOR = "mask_token"
+OPERATOR = "mask_token+deletion"
 # The search keeps this many sets of each size, and adds words among this many to each.
 WIDTH, AMONG = 3, 10
 # After this many new rows the set grows by the word that is next in the ranking.
@@ -23,8 +23,8 @@ Words = tuple[int, ...]
 
 
 def rows_most(n: int) -> int:
-    """How many masks ``search`` and ``compare`` run at most."""
-    return ROWS_BUDGET + WIDTH * AMONG + n // 2 + 1 + RANDOM_SETS_MAX
+    """How many rows ``search`` and ``compare`` take at most. In the test each set is erased in two ways."""
+    return ROWS_BUDGET + WIDTH * AMONG + n // 2 + 2 * (1 + RANDOM_SETS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def _next(order: Sequence[int], words: Words, count: int) -> list[int]:
 
 
 def compare(n: int, found: Found, target: Target, temperature: float, known: Answers, answers: Answers, seed: int) -> Steps[DecidingWords]:
-    """Test the words found: replaced by [MASK], they must change the answer more than random sets of as many words.
+    """Test the words found: erased in other ways, they must change the answer more than random sets of as many words.
 
     The verdicts and their errors are those of ``evidence``; nothing is ranked, so NOT_FAITHFUL says that the median of the random sets is
     better.
@@ -119,7 +119,7 @@ def compare(n: int, found: Found, target: Target, temperature: float, known: Ans
         target: what is explained.
         temperature: of the calibration.
         known: logits of the text with words erased by the attention mask; that of the whole among them.
-        answers: known logits of the text with words replaced. Its masks are run so.
+        answers: known logits of the text with words erased in the other ways. Its masks are run so.
         seed: of the random sets.
 
     Raises:
