@@ -17,6 +17,7 @@ from pyarrow import parquet
 
 from sentiment.cli import main
 from sentiment.client import CallFailed, Client, Explanation
+from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import RunningServer
 
 Captured = pytest.CaptureFixture[str]
@@ -59,11 +60,11 @@ def refusing(monkeypatch: pytest.MonkeyPatch, refuse: Callable[[str], CallFailed
     asked: list[str] = []
     real = Client._explanation
 
-    def explanation(self: Client, request: object, text: str, *others: object) -> Explanation:
-        asked.append(text)
-        if failed := refuse(text):
+    def explanation(self: Client, request: pb.ExplainRequest, timeout_s: float) -> Explanation:
+        asked.append(request.text)
+        if failed := refuse(request.text):
             raise failed
-        return real(self, request, text, *others)  # type: ignore[arg-type]  # passed on
+        return real(self, request, timeout_s)
 
     monkeypatch.setattr(Client, "_explanation", explanation)
     monkeypatch.setattr("sentiment.client.calls.pause_s", lambda *_: 0.0)

@@ -201,7 +201,7 @@ class GraphRuns:
         return self._driven(steps, value)
 
     def drive_otherwise(self, steps: Steps[Result]) -> Result | None:
-        """As ``drive``, but erase words in two other ways: [MASK] stands for their tokens, or they are deleted. Takes the mean of the logits."""
+        """As ``drive``, but take the mean of the logits of two other ways to erase words: [MASK] stands for them, or they are deleted."""
         other = self._classifier.tokenizer.mask_id
 
         def value(masks: Masks) -> Floats:
