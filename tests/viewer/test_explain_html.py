@@ -57,7 +57,7 @@ def test_the_page_contains_all_views(capsys: Captured, where: list[str], tmp_pat
     assert page["page"]["model"]["card"].startswith("# A card </script>")
     methods = ["integrated_gradients", "gradient_x_input", "occlusion", "shapley", "two_step_shapley"]
     assert page["page"]["model"]["explanation_methods"] == methods
-    explained = ["attribution", "evidence", "reason", "counterfactual"]
+    explained = ["attribution", "evidence", "deciding", "reason", "counterfactual"]
     assert kinds_of(lines) == ["header", "tile", "neuron", *explained, "geometry", "heads", "summary"]
     heads = next(line["heads"] for line in lines if "heads" in line)
     (neuron,) = [line["neuron"] for line in lines if "neuron" in line]
@@ -73,7 +73,7 @@ def test_the_page_contains_all_views(capsys: Captured, where: list[str], tmp_pat
 
 def test_the_page_contains_the_requested_parts(where: list[str], tmp_path: Path) -> None:
     path = tmp_path / "page.html"
-    wanted = ["--method", "occlusion", "--neuron", "0,1,2", "--attention", "words", "--encoding", "fp16", "--pair", "bad end"]
+    wanted = ["--method", "occlusion", "--neuron", "0,1,2", "--attention", "words", "--attention-encoding", "fp16", "--pair", "bad end"]
 
     assert main.main(["explain", TEXT, *where, "--html", str(path), *wanted]) == 0
 
@@ -115,7 +115,7 @@ def test_a_graph_without_hidden_states_gets_a_page_without_geometry(older: list[
     assert main.main(["explain", TEXT, *older, "--html", str(path)]) == 0
 
     lines = lines_of(path)[1:]
-    assert kinds_of(lines) == ["header", "tile", "neuron", "attribution", "evidence", "reason", "counterfactual", "heads", "summary"]
+    assert kinds_of(lines) == ["header", "tile", "neuron", "attribution", "evidence", "deciding", "reason", "counterfactual", "heads", "summary"]
     assert lines[-1]["summary"]["complete"] is True
 
 
@@ -138,7 +138,7 @@ def test_attention_over_the_servers_limit_is_left_out_with_a_note(root: Path, se
     running = RunningServer(settings.model_copy(update={"bundles": (root,), "explain_bytes_max": 2**16}))
     path = tmp_path / "page.html"
     try:
-        code = main.main(["explain", "good bad " * 100, "--target", running.target, "--html", str(path), "--encoding", "fp32"])
+        code = main.main(["explain", "good bad " * 100, "--target", running.target, "--html", str(path), "--attention-encoding", "fp32"])
     finally:
         running.stop()
 

@@ -102,6 +102,7 @@ def test_every_requested_part_is_sent(bert: RunningServer) -> None:
         "geometry": 3,
         "attribution": len(METHODS),
         "evidence": len(METHODS),
+        "deciding": 1,
         "reason": 1,
         "counterfactual": 2,
         "heads": 1,
@@ -126,8 +127,17 @@ def test_every_requested_part_is_sent(bert: RunningServer) -> None:
 def test_empty_options_mean_the_default_attribution_with_evidence(bert: RunningServer) -> None:
     messages = explain(bert)
 
-    assert parts(messages) == ["attribution", "evidence", "reason"]
+    assert parts(messages) == ["attribution", "evidence", "deciding", "reason"]
     assert messages[1].attribution.method == METHODS[0]
+
+
+def test_estimates_come_before_the_attribution_if_they_are_asked_for(bert: RunningServer) -> None:
+    asked = {"methods": ["shapley"], "estimates": True}
+    found = [message.attribution for message in explain(bert, options=asked) if message.HasField("attribution")]
+
+    assert [one.HasField("estimate") for one in found] == [True, True, False]
+    assert {one.method for one in found} == {"shapley"}
+    assert [one.steps for one in found] == [0, 10, 20]
 
 
 def test_the_maps_of_a_long_text_are_complete_in_small_messages(bert: RunningServer) -> None:
