@@ -144,7 +144,8 @@ def test_attention_over_the_servers_limit_is_left_out_with_a_note(root: Path, se
 
     assert code == 0
     lines = lines_of(path)[1:]
-    assert kinds_of(lines) == ["header", "neuron", "attribution", "evidence", "reason", "counterfactual", "geometry", "heads", "summary"]
+    kinds = ["header", "neuron", "attribution", "evidence", "deciding", "reason", "counterfactual", "geometry", "heads", "summary"]
+    assert kinds_of(lines) == kinds
     summary = lines[-1]["summary"]
     assert summary["complete"] is False
     assert any(
