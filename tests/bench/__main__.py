@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import platform
+import random
 import statistics
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -23,15 +24,18 @@ from sentiment.model.cores import cores_granted
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from sentiment_tools.traffic.lengths import LONG, SHORT
+from tests.bench.explanations import measure_explanations
 from tests.bench.processes import CEILING_ROWS, Started, Worker, cpu_s, idle_share, processor, start_server
 from tests.bench.slo import POLICIES, SHARES, measure_objective
-from tests.bench.texts import make_texts
+from tests.bench.texts import make_texts, texts_of
 
 CONCURRENCY = 32
 BATCH_ITEMS = 256
 # The ways to send texts; each is a method of Load.
 KINDS = ("unary", "http", "batch", "stream")
 IDLE_MIN = 0.9
+# Tokens of explained texts, with the aims with VNNI for the first picture and the end, in milliseconds from the answer.
+EXPLAINED = {25: (300.0, None), 512: (1000.0, 4000.0)}
 
 
 class Load:
@@ -147,6 +151,10 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
             fp32 = Worker("processes", "ceiling", *measured, "fp32")
             results += compare_precisions(suffix, texts, ceiling, fp32, options)
             fp32.close()
+        for tokens, (first_ms, end_ms) in EXPLAINED.items():
+            found = await measure_explanations(server.grpc, texts_of([tokens] * options.rounds, tokenizer, random.Random(1)))
+            aims = {"first": first_ms, "final": None, "end": end_ms}
+            results += [result(f"explain_{tokens}_tokens_{name}_ms", found[name], "ms", aim) for name, aim in aims.items()]
     finally:
         for worker in (echo, ceiling):
             worker.close()

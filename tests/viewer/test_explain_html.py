@@ -115,7 +115,18 @@ def test_a_graph_without_hidden_states_gets_a_page_without_geometry(older: list[
     assert main.main(["explain", TEXT, *older, "--html", str(path)]) == 0
 
     lines = lines_of(path)[1:]
-    assert kinds_of(lines) == ["header", "tile", "neuron", "attribution", "evidence", "deciding", "reason", "counterfactual", "heads", "summary"]
+    assert kinds_of(lines) == [
+        "header",
+        "tile",
+        "neuron",
+        "attribution",
+        "evidence",
+        "deciding",
+        "reason",
+        "counterfactual",
+        "heads",
+        "summary",
+    ]
     assert lines[-1]["summary"]["complete"] is True
 
 
