@@ -786,7 +786,7 @@ def methods_js() -> str:
 
 def sentences_js() -> str:
     """The sentences and the limits in them for the viewer."""
-    numbers = ("SHORT_WORDS_MAX", "ZERO_ERRORS", "SET_SHOWN", "RANDOM_SETS", "EVIDENCE_WORDS_MIN")
+    numbers = ("ZERO_ERRORS", "SET_SHOWN", "SENTENCE_SHARE", "SENTENCE_WORD_MIN", "RANDOM_SETS", "EVIDENCE_WORDS_MIN")
     limits = "".join(f"export const {name} = {getattr(wording, name)};\n" for name in numbers)
     return f"{SCRIPT_HEAD}{limits}/** What the terminal says too, by key. */\nexport const TEMPLATES = {_json(wording.TEMPLATES)};\n"
 

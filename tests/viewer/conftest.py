@@ -233,5 +233,13 @@ def modules(browsers: list[Browser], server: RunningServer) -> Iterator[Page]:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The address of a saved page with everything in it, of an explanation that was recorded: it asks nothing of any model."""
     path = tmp_path_factory.mktemp("recorded") / "page.html"
-    path.write_text(recorded_page(), encoding="utf-8")
+    path.write_text(recorded_page("review"), encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.fixture(scope="package")
+def recorded_long(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same of a long text, with its attribution alone."""
+    path = tmp_path_factory.mktemp("recorded") / "long.html"
+    path.write_text(recorded_page("long"), encoding="utf-8")
     return path.as_uri()

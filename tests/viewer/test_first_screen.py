@@ -69,7 +69,7 @@ def test_a_text_in_the_address_is_all_that_is_explained(visit: Visit, server: Ru
     page.goto(address(server.url, text="a good film"))
     settled(page)
 
-    assert found == [{"text": "a good film", "methods": []}]
+    assert found == [{"text": "a good film", "methods": [], "estimates": True}]
 
 
 def test_an_example_that_is_refused_is_said_to_be(visit: Visit, server: RunningServer) -> None:

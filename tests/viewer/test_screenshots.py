@@ -21,7 +21,7 @@ from tests.viewer.reading import settled
 pytestmark = pytest.mark.needs_tool("chromium")
 
 APPROVED = Path(__file__).parent / "approved"
-BYTES_MAX = 2_000_000
+BYTES_MAX = 2_200_000
 LIGHT, DARK = {"color_scheme": "light"}, {"color_scheme": "dark"}
 SMALL = {"viewport": PHONE}
 # By name: the view, its state, the settings of the browser.
@@ -50,6 +50,8 @@ PICTURES = {
     "card-phone": ("card", {}, SMALL),
     "terms": ("neuron", {"terms": 1}, LIGHT),
 }
+# By name: where the picture begins, and the settings of the browser.
+LONG = {"long": ("#tabs", LIGHT), "long-phone": (".stands-out >> nth=0", {**DARK, **SMALL})}
 COMPARED = {"text": "a good film and the great end", "other": "a bad film and the end today", "method": "occlusion"}
 ASKED = {
     "compare": ("compare", COMPARED, LIGHT),
@@ -107,6 +109,15 @@ def test_a_view_matches_its_approved_picture(visit: Visit, recorded: str, tmp_pa
 
 
 @pytest.mark.usefixtures("fonts")
+@pytest.mark.parametrize("name", LONG)
+def test_the_view_of_a_long_text_matches_its_approved_picture(visit: Visit, recorded_long: str, tmp_path: Path, name: str) -> None:
+    part, settings = LONG[name]
+    page = visit.settled(recorded_long, **{"viewport": DESK, **settings})
+
+    matches(page, name, part, tmp_path)
+
+
+@pytest.mark.usefixtures("fonts")
 @pytest.mark.parametrize("name", ASKED)
 def test_a_view_that_asks_a_server_matches_its_approved_picture(visit: Visit, server: RunningServer, tmp_path: Path, name: str) -> None:
     view, state, settings = ASKED[name]
@@ -144,5 +155,5 @@ def test_fonts_that_the_pictures_need_are_named_if_they_are_missing(
 def test_the_approved_pictures_are_complete_and_small() -> None:
     files = {path.stem: path.stat().st_size for path in APPROVED.glob("*.png")}
 
-    assert set(files) == set(PICTURES | ASKED)
+    assert set(files) == set(PICTURES | LONG | ASKED)
     assert sum(files.values()) < BYTES_MAX

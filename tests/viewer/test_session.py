@@ -57,9 +57,9 @@ def test_a_page_opened_while_the_server_starts_retries_by_itself(visit: Visit, e
 
     page.goto(address(english.url, text=SHORT))
 
-    expect(page.locator("#notes")).to_contain_text("the server is starting")
+    expect(page.locator("#failure")).to_contain_text("the server is starting")
     expect(page.locator(".answer .label")).to_be_visible()
-    expect(page.locator("#notes")).not_to_contain_text("the server is starting")
+    expect(page.locator("#failure")).not_to_contain_text("the server is starting")
 
 
 def test_incomplete_attention_is_complete_after_a_retry(visit: Visit, english: RunningServer) -> None:

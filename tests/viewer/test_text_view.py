@@ -28,7 +28,7 @@ def spans(found: Explanation, pair: bool = False) -> list[tuple[int, int]]:
 def shows(page: Page, found: Explanation, method: str) -> None:
     """Each word carries its value: as its number, in its name, and in the table in the order of their sizes."""
     values = found.attributions[method].words
-    told = _told(found.attributions[method])
+    told = _told(found, found.attributions[method])
     buttons = words(page)
     assert len(buttons) == len(values)
     for button, word, value, shown in zip(buttons, found.words, values, told, strict=True):
@@ -40,7 +40,7 @@ def shows(page: Page, found: Explanation, method: str) -> None:
         elif abs(shown) >= 0.0501:
             assert number(button["value"]) == pytest.approx(shown, abs=0.00501)
         if shown != value:
-            assert button["name"].endswith("logits, within two standard errors of zero")
+            assert button["name"].endswith(("logits, within two standard errors of zero", "logits, an equal part of its sentence"))
         elif abs(value) >= 0.00501:
             other = found.against or next(label for label in found.scores if label != found.explained)
             assert button["name"].endswith(f"logits towards {found.explained if value > 0 else other}")
@@ -91,12 +91,11 @@ def test_a_long_text_has_a_table_of_sentences_that_matches_the_terminal(visit: V
     rows = table.locator("tbody").first.locator("tr")
     shown = [row.locator("th, td").all_inner_texts() for row in rows.all()]
 
-    total = sum(abs(value) for value, _ in sentences)
     assert len(shown) == min(5, len(sentences)) > 1
-    for (title, logits, share, _), (value, own) in zip(shown, sentences, strict=False):
-        assert title.startswith(_written(found, own))
-        assert number(logits) == pytest.approx(value, abs=0.0006)
-        assert share == f"{round(100 * abs(value) / total)} %"
+    for (title, logits, error, _), (one, _) in zip(shown, sentences, strict=False):
+        assert title.startswith(_written(found, one))
+        assert number(logits) == pytest.approx(one.value, abs=0.0051)
+        assert error == (f"\u00b1{one.standard_error:.3f}" if one.standard_error else "")
 
     page.get_by_label("Method").select_option("occlusion")
     settled(page)

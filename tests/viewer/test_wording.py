@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from sentiment.cli.explanation_text import _counterfactual, _directions, _evidence, _explained, _moved
+from sentiment.cli.explanation_text import _changing, _counterfactual, _deciding, _directions, _evidence, _explained, _moved
 
 pytestmark = pytest.mark.needs_tool("chromium")
 
@@ -62,6 +62,20 @@ def test_a_verdict_reads_as_in_the_terminal(modules: Page, verdict: str, words: 
 
     wanted = [_evidence(SimpleNamespace(**case), words, WIDE)[0] for case in cases]  # type: ignore[arg-type]  # its fields
     assert [f"evidence: {verdict}: {sentence}" for sentence in sentences] == wanted
+
+
+def test_deciding_words_read_as_in_the_terminal(modules: Page) -> None:
+    names = ("verdict", "words", "changing_words", "random_sets", "rank")
+    verdicts = ("BETTER_THAN_RANDOM", "INCONCLUSIVE", "NOT_FAITHFUL", "LATER")
+    rows = product(verdicts, ([1], [0, 2, 3]), ([4], [0, 1, 2, 3]), (19, 5), (1, 2, 5))
+    cases = [{"p_value": 0.15, "label": "negative", "score": 0.857, **dict(zip(names, row, strict=True))} for row in rows]
+
+    tested = said(modules, "decidingSentence(header, found)", [camel(case) for case in cases])
+    changing = said(modules, "changingSentence(header, found)", [camel(case) for case in cases])
+
+    assert tested == [_deciding(EXPLANATION, SimpleNamespace(**case)) for case in cases]  # type: ignore[arg-type]  # its fields
+    assert changing == [_changing(EXPLANATION, SimpleNamespace(**case)) for case in cases]  # type: ignore[arg-type]  # as above
+    assert said(modules, "changingSentence(header, found)", [{"changingWords": [], "label": "", "score": 0}]) == [""]
 
 
 def test_what_is_explained_against_another_label_reads_as_in_the_terminal(modules: Page) -> None:

@@ -1,16 +1,37 @@
 """An explanation as text for a terminal: the text in colours, the words' values, and the evidence for them. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 
 import numpy as np
 import numpy.typing as npt
 
 from sentiment.cli.terminal import LOGITS_FULL, Hues, Piece, bar, direction_hues, flowed, label_hues, legend
-from sentiment.client.explanations import Attention, Attribution, Counterfactual, Evidence, Explanation, Heads, Neuron, Word, WordGeometry
+from sentiment.client.explanations import (
+    Attention,
+    Attribution,
+    Counterfactual,
+    DecidingWords,
+    Evidence,
+    Explanation,
+    Heads,
+    Neuron,
+    SentenceValue,
+    Word,
+    WordGeometry,
+)
 from sentiment.client.results import marks_of
 from sentiment.explain.methods.registry import REGISTRY
-from sentiment.explain.wording import EVIDENCE_WORDS_MIN, RANDOM_SETS, SET_SHOWN, SHORT_WORDS_MAX, TEMPLATES, ZERO_ERRORS, say
+from sentiment.explain.wording import (
+    EVIDENCE_WORDS_MIN,
+    RANDOM_SETS,
+    SENTENCE_SHARE,
+    SENTENCE_WORD_MIN,
+    SET_SHOWN,
+    TEMPLATES,
+    ZERO_ERRORS,
+    say,
+)
 from sentiment.files.visible import columns, fitted, visible
 
 WORDS_SHOWN = 20
@@ -35,10 +56,14 @@ def page(explanation: Explanation, *, colour: bool, width: int) -> str:
             blocks.append(flowed(_atoms(explanation, bool(pair), text, first, colour), width, colour))
     if first is not None:
         blocks.append([*_directions(explanation, width, colour, first)])
+    if explanation.deciding is not None and explanation.deciding.changing_words:
+        blocks.append(_wrapped(_changing(explanation, explanation.deciding), width))
     for method, attribution in explanation.attributions.items():
         blocks.append([*_attribution(explanation, attribution, width, colour)])
         if method in explanation.evidence:
             blocks.append(_evidence(explanation.evidence[method], len(explanation.words), width, _moved(explanation)))
+            if attribution is first and explanation.deciding is not None:
+                blocks.append(_wrapped(_deciding(explanation, explanation.deciding), width))
     if explanation.counterfactuals:
         blocks.append([line for found in explanation.counterfactuals for line in _wrapped(_counterfactual(explanation, found), width)])
     if explanation.heads is not None:
@@ -94,7 +119,12 @@ def _atoms(explanation: Explanation, pair: bool, text: str, found: Attribution |
     ]
     parts += [(*part.span.code_points, None) for part in explanation.unseen if part.pair == pair]
     atom: list[Piece] = []
-    hues, told = _hues(explanation), None if found is None else _told(found)
+    hues, told = _hues(explanation), None if found is None else _told(explanation, found)
+    tints = np.zeros(len(explanation.words))
+    ends: dict[int, SentenceValue] = {}
+    for sentence, words in [] if found is None else _sentences(explanation, found):
+        tints[words] = np.clip(_told_sentence(sentence) * SENTENCE_SHARE, -1, 1)
+        ends |= {int(words[-1]): sentence} if _told_sentence(sentence) and not colour else {}
     place = 0
     named = range(0) if explanation.mention is None else range(*explanation.mention.code_points)
     for start, end, word in [*sorted(parts, key=lambda part: part[:2]), (len(text), len(text), -1)]:
@@ -111,9 +141,14 @@ def _atoms(explanation: Explanation, pair: bool, text: str, found: Attribution |
             yield from _unseen(text[start:end])
         elif word >= 0:
             value = 0.0 if told is None else float(told[word])
+            # In a sentence that is coloured, larger words stand out.
+            value *= abs(value) > SENTENCE_WORD_MIN or not (found and found.sentences)
             shown = visible(text[max(place, start) : end])
             number = f"[{value:+.2f}]" if not colour and abs(value) >= 0.005 else ""
+            value += float(tints[word])
             atom.append(Piece(shown + number, value, hues.of(value)))
+            if word in ends:
+                atom.append(Piece(f"[sentence {ends[word].value:+.2f}]"))
         place = max(place, end)
     if atom:
         yield atom
@@ -127,9 +162,21 @@ def _unseen(text: str) -> Iterator[list[Piece]]:
             yield [Piece(part, dim=True)]
 
 
-def _told(found: Attribution) -> npt.NDArray[np.floating]:
-    """The values of words; 0 for those that cannot be told from zero. Those of unknown errors stay."""
-    return np.where(np.abs(found.words) <= ZERO_ERRORS * found.standard_errors, 0.0, found.words)
+def _told(explanation: Explanation, found: Attribution) -> npt.NDArray[np.floating]:
+    """The values of words; 0 for those that cannot be told from zero. Those of unknown errors stay.
+
+    Where sentences have values, also 0 for words without a value of their own, and for those of a sentence that cannot be told from zero.
+    """
+    told = np.where(np.abs(found.words) <= ZERO_ERRORS * found.standard_errors, 0.0, found.words)
+    for sentence, words in _sentences(explanation, found):
+        if not (sentence.words_valued and _told_sentence(sentence)):
+            told[words] = 0.0
+    return told
+
+
+def _told_sentence(found: SentenceValue) -> float:
+    """The value of a sentence; 0 if it cannot be told from zero."""
+    return 0.0 if abs(found.value) <= ZERO_ERRORS * (found.standard_error or 0.0) else found.value
 
 
 def _directions(explanation: Explanation, width: int, colour: bool, found: Attribution | None = None) -> Iterator[str]:
@@ -141,11 +188,20 @@ def _directions(explanation: Explanation, width: int, colour: bool, found: Attri
     towards = say("towards", label=visible(explanation.explained))
     signs = (hues.against.name, hues.towards.name) if colour else ("-", "+")
     said = [f"{signs[0]}: {against}", f"{signs[1]}: {towards}"]
-    if found is not None and (_told(found) != found.words).any():
+    if found is not None and found.sentences:
+        said.append(say("sentences_coloured" if colour else "sentences_numbered", least=f"{SENTENCE_WORD_MIN:.2f}"))
+    if found is not None and _untold(explanation, found):
         said.append(say("unmarked", sign="uncoloured" if colour else "no number"))
     if found is not None and np.isnan(found.standard_errors).any():
         said.append(say("errors_unknown"))
     yield from _wrapped("; ".join(said), width)
+
+
+def _untold(explanation: Explanation, found: Attribution) -> bool:
+    """Whether the value of any word cannot be told from zero; of any sentence, where they have values."""
+    if found.sentences:
+        return any(_told_sentence(one) != one.value for one in found.sentences)
+    return bool((_told(explanation, found) != found.words).any())
 
 
 def _other(explanation: Explanation) -> str | None:
@@ -165,14 +221,16 @@ def _attribution(explanation: Explanation, found: Attribution, width: int, colou
     order = _by_size(found.words)
     sentences = _sentences(explanation, found)
     if sentences:
-        yield "  sentences by size, with their share of all sizes, and the largest words of each"
-        total = sum(abs(value) for value, _ in sentences) or 1.0
-        for value, words in sentences[:SENTENCES_SHOWN]:
-            yield f"  {value:+8.3f} {abs(value) / total:4.0%}  {fitted(_written(explanation, words), width - 18)}".rstrip()
-            yield from _words(explanation, found, words[_by_size(found.words[words])][:SENTENCE_WORDS_SHOWN], width, colour)
+        yield "  sentences by size, and the largest words of those that count"
+        told = _told(explanation, found)
+        for one, words in sentences[:SENTENCES_SHOWN]:
+            error = f"+-{one.standard_error:.3f}" if one.standard_error else ""
+            yield f"  {one.value:+8.3f} {error:8}  {fitted(_written(explanation, one), width - 21)}".rstrip()
+            largest = [int(word) for word in words[_by_size(told[words])][:SENTENCE_WORDS_SHOWN] if told[word]]
+            yield from _words(explanation, found, largest, width, colour)
         order = np.concatenate([words for _, words in sentences[SENTENCES_SHOWN:]] or [order[:0]])
     else:
-        yield from _words(explanation, found, order[:WORDS_SHOWN], width, colour)
+        yield from _words(explanation, found, order[:WORDS_SHOWN].tolist(), width, colour)
         order = order[WORDS_SHOWN:]
     yield from _totals(explanation, found, order, len(sentences[SENTENCES_SHOWN:]))
 
@@ -182,30 +240,31 @@ def _by_size(values: npt.NDArray[np.floating]) -> npt.NDArray[np.int64]:
     return np.argsort(-np.abs(values), kind="stable")
 
 
-def _sentences(explanation: Explanation, found: Attribution) -> list[tuple[float, npt.NDArray[np.int64]]]:
-    """The value and the words of each sentence of a long text, by size; none if there is one, or if the values sum to nothing."""
-    numbers = np.array([word.sentence for word in explanation.words])
-    if found.residual is None or len(numbers) <= SHORT_WORDS_MAX or numbers[0] == numbers[-1]:
-        return []
-    members = [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
-    values = np.array([found.words[words].sum() for words in members])
-    return [(float(values[place]), members[place]) for place in _by_size(values).tolist()]
+def _sentences(explanation: Explanation, found: Attribution) -> list[tuple[SentenceValue, npt.NDArray[np.int64]]]:
+    """The sentences that have values, by size, each with its words."""
+    starts = np.array([(word.pair, word.span.code_points[0]) for word in explanation.words])
+
+    def words(one: SentenceValue) -> npt.NDArray[np.int64]:
+        first, end = one.span.code_points
+        return np.flatnonzero((starts[:, 0] == one.pair) & (starts[:, 1] >= first) & (starts[:, 1] < end))
+
+    order = _by_size(np.array([one.value for one in found.sentences]))
+    return [(found.sentences[place], words(found.sentences[place])) for place in order.tolist()]
 
 
-def _written(explanation: Explanation, words: npt.NDArray[np.int64]) -> str:
-    """The part of the text from the first of these words to the last."""
-    first, last = explanation.words[words[0]], explanation.words[words[-1]]
-    text = explanation.text_pair if first.pair else explanation.text
+def _written(explanation: Explanation, found: SentenceValue) -> str:
+    """The text of a sentence."""
+    text = explanation.text_pair if found.pair else explanation.text
     assert text is not None
-    return visible(text[first.span.code_points[0] : last.span.code_points[1]])
+    return visible(text[slice(*found.span.code_points)])
 
 
-def _words(explanation: Explanation, found: Attribution, indices: npt.NDArray[np.int64], width: int, colour: bool) -> Iterator[str]:
+def _words(explanation: Explanation, found: Attribution, indices: Iterable[int], width: int, colour: bool) -> Iterator[str]:
     """The values of words, with bars."""
     sampled = bool((found.standard_errors > 0).any())
-    hues, told = _hues(explanation), _told(found)
+    hues, told = _hues(explanation), _told(explanation, found)
     half = min(_BAR_HALF_MAX, (width - _WORD_WIDTH - 14 - 9 * sampled) // 2)
-    for index in indices.tolist():
+    for index in indices:
         word = explanation.words[index]
         error = float(found.standard_errors[index])
         deviation = f" {f'+-{error:.3f}' if error > 0 else '':8}" if sampled else ""
@@ -219,7 +278,7 @@ def _name(word: Word) -> str:
 
 def _totals(explanation: Explanation, found: Attribution, rest: npt.NDArray[np.int64], sentences: int) -> Iterator[str]:
     """Rows for the remaining words ``rest`` (of the remaining ``sentences`` if there are any) and for values of no word."""
-    others = f"{sentences} other sentences" if sentences else say("other_words", count=len(rest))
+    others = say("other_sentences", count=sentences) if sentences else say("other_words", count=len(rest))
     totals = [(others, float(found.words[rest].sum()), "")] if len(rest) else []
     belonging = {"special": found.special_total}
     if any(token.unknown for token in explanation.tokens):
@@ -262,6 +321,31 @@ def _evidence(found: Evidence, words: int, width: int, moved: str = " lost") -> 
     return [*_wrapped(f"evidence: {found.verdict}: {plain}", width), *_wrapped(numbers, width, "  ")]
 
 
+def _deciding(explanation: Explanation, found: DecidingWords) -> str:
+    """What the test says of the words that a search found to decide the answer."""
+    count = len(found.words)
+    searched = say("searched", count=count, words=_quoted(explanation, found.words))
+    if found.verdict == "INCONCLUSIVE" and found.random_sets < RANDOM_SETS:
+        return f"{searched}; {say('too_few_sets', least=RANDOM_SETS, count=found.random_sets)}."
+    parts = {"sets": say("random_sets", count=found.random_sets), "chance": say("chance", p=f"{found.p_value:.2g}")}
+    key = f"replaced_{found.verdict}"
+    if key not in TEMPLATES:
+        return f"{searched}."
+    return f"{searched}; {say('replaced', count=count)} {say(key, count=found.rank - 1, **parts)}."
+
+
+def _changing(explanation: Explanation, found: DecidingWords) -> str:
+    """The fewest words found without which the answer is another."""
+    words, answer = _quoted(explanation, found.changing_words), f"{visible(found.label)} {found.score:.2f}"
+    return say("changing", count=len(found.changing_words), total=len(explanation.words), words=words, answer=answer)
+
+
+def _quoted(explanation: Explanation, words: Sequence[int]) -> str:
+    """Words in quotes, at most twelve of them and how many more there are."""
+    named = [f'"{visible(explanation.words[index].text)}"' for index in words]
+    return " ".join(named[:SET_SHOWN]) + (say("more_words", count=len(named) - SET_SHOWN) if len(named) > SET_SHOWN else "")
+
+
 def _counterfactual(explanation: Explanation, found: Counterfactual) -> str:
     limits = say("out_of_time") if found.stopped else ""
     flips = found.kind == "flip"
@@ -270,9 +354,7 @@ def _counterfactual(explanation: Explanation, found: Counterfactual) -> str:
         # A label that is explained and is not the answer is to become it.
         goal = say("changes_answer" if explanation.explained == explanation.label else "makes_answer", label=label)
         return say("none_flips" if flips else "none_keeps", goal=goal, label=label, limits=limits)
-    named = [f'"{visible(explanation.words[index].text)}"' for index in found.words]
-    more = say("more_words", count=len(named) - SET_SHOWN) if len(named) > SET_SHOWN else ""
-    words = " ".join(named[:SET_SHOWN]) + more
+    words = _quoted(explanation, found.words)
     answer = f"{visible(found.label)} {found.score:.2f}"
     if found.kind == "asked":
         return f"without {words}, as asked: {answer}"

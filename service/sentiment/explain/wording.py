@@ -3,9 +3,8 @@
 Each writes the fields in its own way: how it quotes a word, isolates its direction, and signs a number.
 """
 
-# A text with more words shows its sentences, and the largest words in each: a list of single words tells little of it. The longest
-# sentence of the default model's study has as many.
-SHORT_WORDS_MAX = 41
+# A sentence is coloured as a word of this share of its value, and at most as one of 1 logit. Words of larger size stand out of it.
+SENTENCE_SHARE, SENTENCE_WORD_MIN = 1 / 6, 1 / 3
 # Words that are named of a set.
 SET_SHOWN = 12
 # Values within as many standard errors of zero cannot be told from it.
@@ -23,12 +22,15 @@ TEMPLATES: dict[str, str | dict[str, str]] = {
     "towards": "towards {label}",
     "against": "against {label}",
     "unmarked": "{sign}: within two standard errors of zero",
+    "sentences_coloured": "coloured by sentences; words of more than {least} logits stand out",
+    "sentences_numbered": "sentences have their values at their ends, and words of more than {least} logits",
     "errors_unknown": "some standard errors are not known",
     "second_text": " (2nd text)",
     "method": "{method}, in logits",
     "method_steps": "{method}, {steps} {unit}, in logits",
     "method_fewer_steps": "{method}, {steps} of {asked} {unit}, in logits",
     "other_words": "{count} other words",
+    "other_sentences": {"one": "another sentence", "other": "{count} other sentences"},
     "special": "special tokens",
     "special_remark": "belong to no word",
     "unknown": "unknown to the model",
@@ -47,6 +49,16 @@ TEMPLATES: dict[str, str | dict[str, str]] = {
     "too_few_sets": "it takes {least} random sets to tell, and there was time for {count}",
     "NOT_FAITHFUL": "most of {sets} move the answer more than leaving {first} out {chance}: do not rely on these values",
     "FLAT": "the words together move the probability by less than 0.05: too little to judge a ranking by",
+    # The words that a search found, and what the answer is without them.
+    "searched": {"one": "The word {words} was found by a search", "other": "The words {words} were found by a search"},
+    "replaced": {"one": "replaced by [MASK] it moves the answer", "other": "replaced by [MASK] they move the answer"},
+    "replaced_BETTER_THAN_RANDOM": "more than any of {sets} {chance}",
+    "replaced_INCONCLUSIVE": "no more than {count} of {sets} {chance}",
+    "replaced_NOT_FAITHFUL": "less than most of {sets} {chance}",
+    "changing": {
+        "one": "Without {words} it would be {answer}.",
+        "other": "It takes {count} of {total} words to change it: without {words} it would be {answer}.",
+    },
     "lost": " lost",
     "gained": " gained",
     "lost_against": " of {label} rather than {against} lost",

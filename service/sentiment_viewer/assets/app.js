@@ -101,19 +101,17 @@ function pageModel({session}) {
   return {update};
 }
 
-/** The server's notes: what was left out of the explanation, and why. */
+/** Why there are no models; and below the view, so that they do not move it, the server's notes: what was left out, and why. */
 function pageNotes({session}) {
-  const box = document.getElementById("notes");
-  const draw = redrawn(box);
+  const [drawFailure, drawNotes] = ["failure", "notes"].map((id) => redrawn(document.getElementById(id)));
   const update = () => {
     const notes = session.explanation?.notes ?? [];
     const {state, message} = session.status("models");
-    draw([state === "failed", message, ...notes], () => {
-      const list = notes.length ? element("ul", {}, ...notes.map((note) => element("li", {text: note}))) : null;
-      return [
-        state === "failed" ? statusNote(session, "models", "", "Models") : null,
-        list && element("details", {class: "panel note"}, element("summary", {text: `The server notes (${notes.length})`}), list),
-      ];
+    drawFailure([state === "failed", message], () => [state === "failed" ? statusNote(session, "models", "", "Models") : null]);
+    drawNotes(notes, () => {
+      const list = element("ul", {}, ...notes.map((note) => element("li", {text: note})));
+      const title = element("summary", {text: `The server notes (${notes.length})`});
+      return [notes.length ? element("details", {class: "panel note"}, title, list) : null];
     });
   };
   return {update};

@@ -100,7 +100,7 @@ export function compareView({session, state, announce, tell, redraw}) {
 function explained(session) {
   const {explanation} = session;
   const attribution = session.shownAttribution();
-  return explanation?.header && attribution ? {explanation, attribution, header: explanation.header} : null;
+  return explanation?.header && attribution && !attribution.estimate ? {explanation, attribution, header: explanation.header} : null;
 }
 
 /** [whether the answer changes, the answers]. */

@@ -1,6 +1,6 @@
 // An explanation, read from the messages of the server's stream (proto JSON with proto field names).
 import {AttentionMaps} from "./attention.js";
-import {told} from "./wording.js";
+import {marked, told} from "./wording.js";
 
 // By key, so that the parts of a view from several messages are joined.
 const NEURON_ARRAYS = ["key", "product", "dot", "scaled", "bias", "score", "softmax", "attention"];
@@ -20,6 +20,8 @@ export class Explanation {
     this.evidence = new Map();
     // The sentence that says an attribution, by its method.
     this.reasons = new Map();
+    // The words that a search found to decide the answer.
+    this.deciding = null;
     this.counterfactuals = null;
     this.without = new Map();
     this.heads = null;
@@ -54,6 +56,7 @@ export class Explanation {
     else if (message.attribution) this.#takeAttribution(message.attribution, source);
     else if (message.evidence) this.#takeEvidence(message.evidence);
     else if (message.reason) this.reasons.set(message.reason.method, message.reason.text);
+    else if (message.deciding) this.deciding = this.#tested(message.deciding);
     else if (message.counterfactual) this.#takeCounterfactual(message.counterfactual);
     else if (message.heads) this.heads = {allUniform: null, ...readFields(message.heads), gated: Float32Array.from(message.heads.gated)};
     else if (message.neuron) this.#takeNeuron(message.neuron);
@@ -116,19 +119,35 @@ export class Explanation {
     const words = Float32Array.from(part.words, ({value}) => value);
     // NaN: not known.
     const errors = Float32Array.from(part.words, ({standard_error: error}) => error);
+    const estimate = part.estimate ?? null;
+    const sentences = (part.sentences ?? []).map((one) => this.#sentence(one));
     this.attributions.set(part.method, {
       completenessResidual: null,
       ...readFields(part),
+      // Not null: a better attribution by this method follows, and all has come in about left_s seconds.
+      estimate,
       words,
       errors,
-      // 0 for a word whose value cannot be told from zero.
-      told: words.map((value, index) => told(value, errors[index])),
+      sentences,
+      ...marked(words, errors, estimate ? sentences.map((one) => ({...one, wordsValued: false})) : sentences),
       byEmbedding: token.length ? {token, segment, position} : (before?.byEmbedding ?? null),
     });
   }
 
+  /** A sentence with its words by index. `told`: 0 if its value cannot be told from zero. */
+  #sentence({span, pair = false, value, standard_error: error = NaN, words_valued: wordsValued = false}) {
+    const [first, end] = [span.utf16_start ?? 0, span.utf16_end];
+    const own = (word) => word.pair === pair && word.start >= first && word.end <= end;
+    const words = [...this.header.words.keys()].filter((index) => own(this.header.words[index]));
+    return {text: this.texts[pair ? 1 : 0].slice(first, end), value, error, told: told(value, error), wordsValued, words};
+  }
+
   #takeEvidence(part) {
-    this.evidence.set(part.method, {agreement: null, ...readFields(part), verdict: part.verdict.replace("VERDICT_", "")});
+    this.evidence.set(part.method, {agreement: null, ...this.#tested(part)});
+  }
+
+  #tested(part) {
+    return {...readFields(part), label: part.label, verdict: part.verdict.replace("VERDICT_", "")};
   }
 
   #takeCounterfactual(part) {

@@ -1,7 +1,8 @@
 // Made by docs/reference.py of the code; change that.
-export const SHORT_WORDS_MAX = 41;
 export const ZERO_ERRORS = 2.0;
 export const SET_SHOWN = 12;
+export const SENTENCE_SHARE = 0.16666666666666666;
+export const SENTENCE_WORD_MIN = 0.3333333333333333;
 export const RANDOM_SETS = 19;
 export const EVIDENCE_WORDS_MIN = 7;
 /** What the terminal says too, by key. */
@@ -13,12 +14,18 @@ export const TEMPLATES = {
   "towards": "towards {label}",
   "against": "against {label}",
   "unmarked": "{sign}: within two standard errors of zero",
+  "sentences_coloured": "coloured by sentences; words of more than {least} logits stand out",
+  "sentences_numbered": "sentences have their values at their ends, and words of more than {least} logits",
   "errors_unknown": "some standard errors are not known",
   "second_text": " (2nd text)",
   "method": "{method}, in logits",
   "method_steps": "{method}, {steps} {unit}, in logits",
   "method_fewer_steps": "{method}, {steps} of {asked} {unit}, in logits",
   "other_words": "{count} other words",
+  "other_sentences": {
+    "one": "another sentence",
+    "other": "{count} other sentences"
+  },
   "special": "special tokens",
   "special_remark": "belong to no word",
   "unknown": "unknown to the model",
@@ -42,6 +49,21 @@ export const TEMPLATES = {
   "too_few_sets": "it takes {least} random sets to tell, and there was time for {count}",
   "NOT_FAITHFUL": "most of {sets} move the answer more than leaving {first} out {chance}: do not rely on these values",
   "FLAT": "the words together move the probability by less than 0.05: too little to judge a ranking by",
+  "searched": {
+    "one": "The word {words} was found by a search",
+    "other": "The words {words} were found by a search"
+  },
+  "replaced": {
+    "one": "replaced by [MASK] it moves the answer",
+    "other": "replaced by [MASK] they move the answer"
+  },
+  "replaced_BETTER_THAN_RANDOM": "more than any of {sets} {chance}",
+  "replaced_INCONCLUSIVE": "no more than {count} of {sets} {chance}",
+  "replaced_NOT_FAITHFUL": "less than most of {sets} {chance}",
+  "changing": {
+    "one": "Without {words} it would be {answer}.",
+    "other": "It takes {count} of {total} words to change it: without {words} it would be {answer}."
+  },
   "lost": " lost",
   "gained": " gained",
   "lost_against": " of {label} rather than {against} lost",

@@ -25,7 +25,7 @@ const SPLIT_METHODS = Object.keys(METHODS).filter((name) => METHODS[name].splitN
 
 /** The ExplainOptions that request each part of an explanation. */
 const PART_OPTIONS = {
-  attribution: (method) => ({methods: method ? [method] : []}),
+  attribution: (method) => ({methods: method ? [method] : [], estimates: true}),
   attribution_split: () => ({methods: SPLIT_METHODS, attribution: {by_embedding: true}, evidence: false}),
   attention: () => ({attention: {encoding: "ATTENTION_ENCODING_U8"}}),
   heads: () => ({heads: true}),
@@ -114,7 +114,7 @@ export class Session extends EventTarget {
     return this.method() || byDefault || here[0] || "";
   }
 
-  /** The attribution by the method that is shown, or null. */
+  /** The attribution by the method that is shown, which may be an estimate, or null. */
   shownAttribution() {
     return this.explanation?.attributions.get(this.shownMethod()) ?? null;
   }

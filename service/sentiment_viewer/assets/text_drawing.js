@@ -5,8 +5,8 @@ import {drawLines, fittedText, textWidth} from "./surface.js";
 import {closesWord, directedRuns, textParts} from "./text_words.js";
 import {VALUE_FULL, VALUE_MIN, isDark, themeColours, valueColour, valueScale} from "./theme.js";
 import {
-  adaptiveSentence, answerSentence, counterfactualSentence, errorSentences, evidenceSentence, explainedSentence, methodSentence,
-  signedNumber, unseenSentence, visibleText, withoutSentence,
+  adaptiveSentence, answerSentence, changingSentence, counterfactualSentence, decidingSentence, errorSentences, estimateSentence,
+  evidenceSentence, explainedSentence, methodSentence, sentenceColour, signedNumber, unseenSentence, visibleText, withoutSentence,
 } from "./wording.js";
 
 const PICTURE_WIDTH = 720;
@@ -20,7 +20,7 @@ const WORD_PAD = 2;
 const WORD_SPACE = 4;
 const SCALE_STEP = 20;
 
-/** What is drawn of {explanation, answer, attribution, evidence, reason, struck, without, numbers}; all but the last three may be null. */
+/** What is drawn of {explanation, answer, attribution, evidence, deciding, reason, struck, without, numbers}; some may be null. */
 export function textDrawing(shown) {
   const {header, texts} = shown.explanation;
   const rowHeight = shown.numbers && shown.attribution ? 38 : 27;
@@ -52,13 +52,15 @@ export function textDrawing(shown) {
 }
 
 /** What the colours mean first, then what the values are. */
-function sentencesBelow({explanation, answer, attribution, evidence, without}) {
+function sentencesBelow({explanation, answer, attribution, evidence, deciding, without}) {
   const {header, counterfactuals, texts} = explanation;
   return [
     huesSaid(header).map(({name, direction}) => `${name}: ${direction}`).join("; "),
     explainedSentence(header),
     adaptiveSentence(header),
     ...(attribution ? [...errorSentences(attribution), methodSentence(attribution)] : []),
+    attribution?.estimate ? estimateSentence(attribution) : "",
+    ...(deciding ? [changingSentence(header, deciding), decidingSentence(header, deciding)] : []),
     evidence ? `evidence: ${evidence.verdict}: ${evidenceSentence(evidence, header.words.length)}` : "",
     without ? withoutSentence(header, without) : "",
     ...[counterfactuals?.flip, counterfactuals?.keep].filter(Boolean).map((found) => counterfactualSentence(header, found)),
@@ -89,7 +91,8 @@ function pictureLines(shown, pair) {
   return lines.filter((line) => line.length);
 }
 
-/** Words and what stands between them, without white space. spaced, broken: a space, or the end of a line, stands before it. */
+/** Words and what stands between them, without white space. spaced, broken: a space, or the end of a line, stands before it; before: what
+ * that space is coloured by. */
 function pictureItems({attribution, struck, numbers}, parts) {
   const items = [];
   let [spaced, broken] = [false, false];
@@ -97,15 +100,18 @@ function pictureItems({attribution, struck, numbers}, parts) {
     const value = more.value ?? 0;
     const number = numbers && Math.abs(value) >= VALUE_MIN ? signedNumber(value) : "";
     const width = Math.min(INNER_WIDTH, Math.max(textWidth(text, WORD_STYLE), textWidth(number, VALUE_STYLE)) + 2 * WORD_PAD);
-    items.push({text, width, number, value, word: -1, closes: false, struck: false, muted: false, spaced, broken, direction, ...more});
+    items.push({text, width, number, shown: 0, before: 0, word: -1, closes: false, struck: false, muted: false, spaced, broken, direction, ...more});
     [spaced, broken] = [false, false];
   };
   for (const run of directedRuns(parts)) {
     for (const [place, part] of run.parts.entries()) {
       if (part.word >= 0) {
         const value = attribution?.told[part.word] ?? 0;
+        const shown = attribution?.shown[part.word] ?? 0;
         const closes = closesWord(part, run.parts[place - 1]);
-        add(visibleText(part.text), {word: part.word, value, closes, struck: struck.has(part.word)}, run.direction);
+        const around = attribution?.sentences[attribution.sentenceOf[part.word]];
+        const before = around?.words.includes(part.word - 1) ? sentenceColour(around) : 0;
+        add(visibleText(part.text), {word: part.word, value, shown, before, closes, struck: struck.has(part.word)}, run.direction);
       } else if (part.unseen) {
         spaced = true;
         if (part.text.trim()) add(`[${unseenSentence(part.text)}]`, {muted: true}, "");
@@ -142,8 +148,10 @@ function placeItems(line, base) {
 
 function drawItem(surface, item, baseline, colours, hues) {
   const {x, width} = item;
-  const colour = valueColour(item.value, hues);
+  const colour = valueColour(item.shown, hues);
+  const gap = valueColour(item.before, hues);
   const middle = x + width / 2;
+  if (gap && item.gap) surface.rect(x - item.gap, baseline - 15, item.gap, 20, {fill: gap.background});
   if (colour) surface.rect(x, baseline - 15, width, 20, {fill: colour.background});
   const style = {...WORD_STYLE, colour: colour?.text ?? (item.muted ? colours.muted : colours.text), anchor: "middle", maxWidth: width};
   surface.text(item.text, middle, baseline, style);

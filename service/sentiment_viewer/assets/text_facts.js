@@ -9,8 +9,8 @@ import {absentNote} from "./status_note.js";
 import {scrolling, tableNode, tableRow} from "./tables.js";
 import {VALUE_FULL, isDark, valueColour} from "./theme.js";
 import {
-  WORDS_FIRST, attributionTotals, directionNames, evidenceNumbers, evidenceSentence, evidenceWords, largestFirst, methodSentence,
-  quotedWords, signedNumber, wholeNumber, wordOfText,
+  WORDS_FIRST, attributionTotals, changingSentence, decidingSentence, directionNames, estimateSentence, evidenceNumbers,
+  evidenceSentence, evidenceWords, largestFirst, methodSentence, quotedWords, signedNumber, wholeNumber, wordOfText,
 } from "./wording.js";
 
 const EVIDENCE_LIMITS = "This tests whether the words ranked first matter more than chance, not whether each value is right.";
@@ -43,19 +43,44 @@ const TRUST = {
   FLAT: "The colours tell little: all words together hardly move the answer.",
 };
 const UNTESTED = "Not tested on this text: it is too short, or time was short.";
+const ONLY_ESTIMATED = "Only an estimate: no better values came.";
 const WARNINGS = ["NOT_FAITHFUL", "FLAT"];
 
-/** In a line, whether the colours can be trusted: {element, update()}. */
+/** In a line, how far an estimate is, and then whether the colours can be trusted: {element, update()}. */
 export function textTrust({session}) {
-  const line = element("p", {class: "note text-trust"});
+  const said = element("span");
+  const bar = element("progress", {max: 1, aria: {label: "of the estimate"}});
+  const line = element("p", {class: "note text-trust"}, said, bar);
   const update = () => {
-    const evidence = session.shownAttribution() && session.explanation.evidence.get(session.shownMethod());
-    line.hidden = !evidence;
-    if (!evidence) return;
-    const {verdict, randomSets} = evidence;
-    const said = verdict === "INCONCLUSIVE" && randomSets < RANDOM_SETS ? UNTESTED : TRUST[verdict] ?? "";
-    if (line.textContent !== said) line.textContent = said;
-    line.classList.toggle("failed", WARNINGS.includes(verdict));
+    const attribution = session.shownAttribution();
+    const asking = session.status("attribution", session.method()).state === "asking";
+    const evidence = attribution && session.explanation.evidence.get(session.shownMethod());
+    const text = trustSentence(attribution, evidence, asking);
+    line.hidden = !text;
+    if (said.textContent !== text) said.textContent = text;
+    line.classList.toggle("failed", Boolean(evidence) && WARNINGS.includes(evidence.verdict));
+    bar.hidden = !asking || !attribution?.estimate;
+    bar.value = attribution?.estimate ? attribution.steps / (attribution.stepsAsked || 1) : 0;
+  };
+  return {element: line, update};
+}
+
+function trustSentence(attribution, evidence, asking) {
+  if (attribution?.estimate) return asking ? `${estimateSentence(attribution)}.` : ONLY_ESTIMATED;
+  if (asking && !evidence) return attribution ? "Testing the colours against random words …" : "Estimating …";
+  if (!evidence) return "";
+  const {verdict, randomSets} = evidence;
+  return verdict === "INCONCLUSIVE" && randomSets < RANDOM_SETS ? UNTESTED : TRUST[verdict] ?? "";
+}
+
+/** In a line, the fewest words found that change the answer: {element, update()}. */
+export function textChanging({session}) {
+  const line = element("p", {class: "text-changing"});
+  const update = () => {
+    const {header, deciding} = session.explanation ?? {};
+    const text = deciding ? changingSentence(header, deciding) : "";
+    line.hidden = !text;
+    if (line.textContent !== text) line.textContent = text;
   };
   return {element: line, update};
 }
@@ -63,14 +88,14 @@ export function textTrust({session}) {
 /** The verdict of the method that is shown, in words and numbers: {element, update()}. */
 export function textEvidence({session}) {
   const found = () => session.explanation.evidence.get(session.shownMethod()) ?? null;
-  const shown = (header) => [header, found(), ...Object.values(session.status("attribution", session.method()))];
+  const shown = (header) => [header, found(), session.explanation.deciding, ...Object.values(session.status("attribution", session.method()))];
   const make = (_, attribution) => evidenceNodes(session, attribution, found());
   return attributionSection(session, "Can these values be trusted?", shown, make);
 }
 
 function evidenceNodes(session, attribution, evidence) {
   if (!evidence) return [absentNote(session, "attribution", session.method(), "Evidence")];
-  const {header} = session.explanation;
+  const {header, deciding} = session.explanation;
   const ranked = evidenceWords(header, attribution, evidence);
   const rows = evidenceNumbers(header, evidence).map(({title, value, remark}) => (
     tableRow(title, [value, element("td", {class: "note", text: remark})])
@@ -84,6 +109,7 @@ function evidenceNodes(session, attribution, evidence) {
       `: ${evidenceSentence(evidence, header.words.length)}`,
     ),
     element("p", {text: `Ranked first: ${quotedWords(header, ranked)}. The table below goes by size, whichever way a word points.`}),
+    deciding && element("p", {class: "text-deciding", text: decidingSentence(header, deciding)}),
     element("p", {class: "note", text: EVIDENCE_LIMITS}),
     scrolling("the evidence in numbers", tableNode({caption}, rows)),
   ];
@@ -125,24 +151,26 @@ function wordTable(header, attribution, shown) {
   return tableNode({class: "text-table", caption, heads, numeric: sampled ? [1, 2] : [1]}, words, totals);
 }
 
-function errorText(error) {
+/** A standard error as a table shows it. */
+export function errorText(error) {
   if (Number.isNaN(error)) return "unknown";
   return error > 0 ? `\u00b1${error.toFixed(3)}` : "";
 }
 
 /**
- * A bar from the middle to the right, or to the left where the value is negative; its end is VALUE_FULL.
+ * A bar from the middle to the right, or to the left where the value is negative.
  *
  * @param {object} hues of directionHues.
- * @param {object} how dark: the result of isDark(); shown: the value that has a colour, 0 if it cannot be told from zero.
+ * @param {object} how dark: the result of isDark(); shown: the value that has a colour, 0 if it cannot be told from zero; full: the value at
+ *   its end, VALUE_FULL if not given.
  */
-export function valueBar(value, hues, {dark = isDark(), shown = value} = {}) {
-  const share = Math.min(1, Math.abs(value) / VALUE_FULL);
+export function valueBar(value, hues, {dark = isDark(), shown = value, full = VALUE_FULL} = {}) {
+  const share = Math.min(1, Math.abs(value) / full);
   const colour = valueColour(shown, hues, dark);
   const inner = element("span", {
     class: value < 0 ? "text-bar-against" : "text-bar-towards",
     data: {hue: colour?.hue ?? ""},
     style: {width: `${50 * share}%`, backgroundColor: colour?.background ?? "var(--line)"},
   });
-  return element("span", {class: Math.abs(value) > VALUE_FULL ? "text-bar beyond" : "text-bar", aria: {hidden: "true"}}, inner);
+  return element("span", {class: Math.abs(value) > full ? "text-bar beyond" : "text-bar", aria: {hidden: "true"}}, inner);
 }

@@ -4,6 +4,7 @@ import {element} from "./dom.js";
 import {checkField, choiceField} from "./fields.js";
 import {directionHues, huesSaid} from "./label_hues.js";
 import {redrawn} from "./redrawn.js";
+import {SENTENCE_SHARE} from "./sentences.js";
 import {VALUE_FULL, VALUE_MIN, isDark, valueScale} from "./theme.js";
 import {adaptiveSentence, errorSentences, explainedSentence, signedNumber} from "./wording.js";
 
@@ -66,12 +67,13 @@ export function textScale({session}) {
   const update = () => {
     const header = session.explanation?.header ?? null;
     box.hidden = !header;
-    if (header) draw([header, isDark()], () => scaleNodes(header));
+    const sentences = Boolean(session.shownAttribution()?.sentences.length);
+    if (header) draw([header, sentences, isDark()], () => scaleNodes(header, sentences));
   };
   return {element: box, update};
 }
 
-function scaleNodes(header) {
+function scaleNodes(header, sentences) {
   const [least, most] = [signedNumber(-VALUE_FULL, 0), signedNumber(VALUE_FULL, 0)];
   const steps = valueScale(directionHues(header)).map((colour) => element("span", {style: {backgroundColor: colour}}));
   steps.splice(steps.length / 2, 0, element("span", {class: "text-scale-zero"}));
@@ -85,6 +87,7 @@ function scaleNodes(header) {
       {class: "row"},
       element("span", {class: "row text-scale-ends"}, number(least), scale, number(most)),
       element("span", {text: `logits, the same for every text; nothing below ${VALUE_MIN} is coloured`}),
+      sentences ? element("span", {text: `a sentence is coloured as a word of 1/${1 / SENTENCE_SHARE} of its value`}) : null,
     ),
   ];
 }

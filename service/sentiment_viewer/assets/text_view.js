@@ -5,18 +5,23 @@ import {differing, redrawn} from "./redrawn.js";
 import {absentNote, statusNote} from "./status_note.js";
 import {answerWithout, leavesOut, textCounterfactuals, textWithout, wordsLeftOut} from "./text_changes.js";
 import {textDrawing} from "./text_drawing.js";
-import {textEvidence, textTable, textTrust} from "./text_facts.js";
+import {textChanging, textEvidence, textTable, textTrust} from "./text_facts.js";
 import {textLegend, textPickers, textScale} from "./text_pickers.js";
 import {textSentences} from "./text_sentences.js";
 import {WordsOfText} from "./text_words.js";
 import {isDark} from "./theme.js";
-import {visibleText} from "./wording.js";
+import {explainingSentence, visibleText} from "./wording.js";
+
+// The reason of a longer text names sentences, which take more lines.
+const SHORT_WORDS_MAX = 41;
 
 /** The view "Text" over a context: {element, update(), drawing()}. State: numbers, how (whether the numbers are open). */
 export function textView(context) {
   const {session, state} = context;
   const changes = textCounterfactuals(context);
-  const shown = [textTrust(context), textLegend(context), textWithout(context), textSentences(context), changes];
+  const shown = [
+    textTrust(context), textLegend(context), textChanging(context), textSentences(context), textWithout(context), changes,
+  ];
   const folded = [textPickers(context), textScale(context), textEvidence(context), textTable(context)];
   const [trust, legend, ...rest] = shown.map((part) => part.element);
   const how = element(
@@ -47,15 +52,20 @@ export function textView(context) {
     how.open = state.get("how") === "1";
     const status = session.status("attribution", session.method());
     const here = session.shownAttribution() !== null;
+    const asking = status.state === "asking";
     drawNote([session.text === "", here, status.state, status.message, session.method()], () => [
       session.text
-        ? (here ? statusNote : absentNote)(session, "attribution", session.method(), "Attribution")
+        ? asking ? null : (here ? statusNote : absentNote)(session, "attribution", session.method(), "Attribution")
         : element("p", {text: "Type a text above, or take an example."}),
     ]);
     texts.hidden = !explanation;
     if (explanation && words?.explanation !== explanation) words = new WordsOfText(explanation);
     if (explanation) drawTexts([words], () => [words.element]);
-    reason.textContent = visibleText(explanation?.reasons.get(session.shownMethod()) ?? "");
+    const said = explanation?.reasons.get(session.shownMethod());
+    const prediction = explanation?.header.prediction ?? session.answer?.prediction;
+    reason.textContent = said || !asking ? visibleText(said ?? "") : prediction ? explainingSentence(prediction) : "Explaining …";
+    reason.classList.toggle("asking", asking);
+    reason.classList.toggle("long", Boolean(explanation?.header.words.length > SHORT_WORDS_MAX));
     reason.hidden = !reason.textContent;
     for (const part of [...shown, ...folded]) part.update();
     if (explanation) mark();
@@ -73,6 +83,7 @@ function drawnOf(context) {
     attribution: session.shownAttribution(),
     evidence: session.explanation.evidence.get(method) ?? null,
     reason: visibleText(session.explanation.reasons.get(method) ?? ""),
+    deciding: session.explanation.deciding,
     struck: new Set(leavesOut(context) ? wordsLeftOut(context) : []),
     without: answerWithout(session.explanation, wordsLeftOut(context)),
     numbers: state.get("numbers") === "1",

@@ -4,7 +4,7 @@ import {roving} from "./fields.js";
 import {directionHues} from "./label_hues.js";
 import {scrolling} from "./tables.js";
 import {VALUE_MIN, isDark, valueColour} from "./theme.js";
-import {signedNumber, unseenSentence, wordName} from "./wording.js";
+import {sentenceColour, signedNumber, unseenSentence, wordName} from "./wording.js";
 
 // A longer part that was not read is folded.
 const UNSEEN_OPEN_MAX = 60;
@@ -89,6 +89,8 @@ export class WordsOfText {
     this.explanation = explanation;
     this.tagOf = tagOf;
     this.buttons = [];
+    // What stands between words, with the word before it.
+    this.gaps = [];
     this.element = element("div", {class: "text-words"}, this.#side(false), explanation.texts[1] ? this.#side(true) : null);
     const onward = (button) => (getComputedStyle(button.closest(".text-words-side")).direction === "rtl" ? -1 : 1);
     // The Tab key passes a long text in one step.
@@ -105,10 +107,11 @@ export class WordsOfText {
     this.element.classList.toggle("with-numbers", numbers && attribution !== null);
     this.buttons.forEach((button, index) => {
       const value = attribution?.told[index] ?? 0;
-      const colour = valueColour(value, hues, dark);
-      button.style.backgroundColor = colour?.background ?? "";
-      button.style.color = colour?.text ?? "";
-      button.dataset.hue = colour?.hue ?? "";
+      const around = sentenceAround(attribution, index);
+      const shown = attribution?.shown[index] ?? 0;
+      colourNode(button, valueColour(shown, hues, dark));
+      button.classList.toggle("in-sentence", around !== null);
+      button.classList.toggle("stands-out", around !== null && shown !== sentenceColour(around));
       button.dataset.value = Math.abs(value) >= VALUE_MIN ? signedNumber(value) : "";
       button.title = attribution === null ? "" : wordName(header, index, attribution);
       if (this.tagOf) return;
@@ -119,6 +122,10 @@ export class WordsOfText {
       button.setAttribute("aria-pressed", String(struck.has(index) || chosen.has(index)));
       button.setAttribute("aria-label", wordName(header, index, attribution));
     });
+    for (const {node, after} of this.gaps) {
+      const around = sentenceAround(attribution, after);
+      colourNode(node, around?.words.includes(after + 1) ? valueColour(sentenceColour(around), hues, dark) : null);
+    }
   }
 
   #side(pair) {
@@ -143,13 +150,29 @@ export class WordsOfText {
 
   #part({text, word, unseen, named}) {
     if (unseen) return unseenNode(text);
-    if (word < 0) return named ? element("mark", {class: "part-mention", text}) : text;
+    if (word < 0 && named) return element("mark", {class: "part-mention", text});
+    if (word < 0) {
+      const node = element("span", {class: "text-gap", text});
+      this.gaps.push({node, after: this.buttons.length - 1});
+      return node;
+    }
     const button = this.tagOf
       ? element(this.tagOf(word), {class: "text-word"}, element("span", {text}))
       : element("button", {type: "button", class: "text-word", tabIndex: -1, data: {word}}, element("span", {text}));
     this.buttons[word] = button;
     return button;
   }
+}
+
+/** The sentence that a word is coloured with, or null. */
+function sentenceAround(attribution, index) {
+  return attribution?.sentences[attribution.sentenceOf[index]] ?? null;
+}
+
+function colourNode(node, colour) {
+  node.style.backgroundColor = colour?.background ?? "";
+  node.style.color = colour?.text ?? "";
+  node.dataset.hue = colour?.hue ?? "";
 }
 
 function unseenNode(text) {

@@ -1,6 +1,8 @@
 // The texts about an explanation, and numbers as text. Pure: does not use the page.
 import {METHODS} from "./methods.js";
-import {EVIDENCE_WORDS_MIN, RANDOM_SETS, TEMPLATES, SET_SHOWN, SHORT_WORDS_MAX, ZERO_ERRORS} from "./sentences.js";
+import {
+  EVIDENCE_WORDS_MIN, RANDOM_SETS, SENTENCE_SHARE, SENTENCE_WORD_MIN, SET_SHOWN, TEMPLATES, ZERO_ERRORS,
+} from "./sentences.js";
 
 const WORD_SHOWN = 60;
 const PLAIN_SIGNS = /[^\p{Cc}\p{Cs}\p{Co}\p{Cn}\p{Cf}]|[\u200c\u200d]/u;
@@ -109,10 +111,37 @@ export function told(value, error) {
   return Math.abs(value) <= ZERO_ERRORS * error ? 0 : value;
 }
 
-/** What is said of the words without a colour, and of those whose error is not known: a sentence each. */
-export function errorSentences({words, told: shown, errors}) {
-  const unmarked = words.some((value, index) => value !== shown[index]);
-  return [unmarked ? say("unmarked", {sign: "uncoloured"}) : "", errors.some(Number.isNaN) ? say("errors_unknown") : ""].filter(Boolean);
+/**
+ * What is shown of the values of words, by index: {told: 0 for one that cannot be told from zero, shown: what it is coloured by, sentenceOf:
+ * its sentence's place, sentences}. Where sentences have values they are coloured, and of their words those that have a value of their own
+ * in a sentence that counts, and stand out of it.
+ */
+export function marked(words, errors, sentences) {
+  const ofWord = [...words.keys()].map((index) => told(words[index], errors[index]));
+  if (!sentences.length) return {told: ofWord, shown: ofWord, sentenceOf: []};
+  const sentenceOf = [];
+  sentences.forEach((sentence, place) => sentence.words.forEach((index) => { sentenceOf[index] = place; }));
+  const of = (index) => sentences[sentenceOf[index]] ?? {told: 0, wordsValued: false};
+  const counted = ofWord.map((value, index) => (of(index).wordsValued && of(index).told ? value : 0));
+  const shown = counted.map((value, index) => sentenceColour(of(index)) + (Math.abs(value) > SENTENCE_WORD_MIN ? value : 0));
+  return {told: counted, shown, sentenceOf};
+}
+
+/** The value of a word that is coloured as a sentence. */
+export function sentenceColour({told: value}) {
+  return Math.max(-1, Math.min(1, value * SENTENCE_SHARE));
+}
+
+/** What is said of what has no colour, and of values whose error is not known: a sentence each. */
+export function errorSentences({words, told: shown, errors, sentences, estimate}) {
+  const unmarked = sentences.length
+    ? sentences.some((one) => one.value !== one.told)
+    : words.some((value, index) => value !== shown[index]);
+  return [
+    sentences.length ? say("sentences_coloured", {least: plainNumber(SENTENCE_WORD_MIN)}) : "",
+    unmarked ? say("unmarked", {sign: "uncoloured"}) : "",
+    !estimate && errors.some(Number.isNaN) ? say("errors_unknown") : "",
+  ].filter(Boolean);
 }
 
 /** What follows a word of a pair's second text; "" for all others. */
@@ -132,6 +161,8 @@ export function wordName(header, index, attribution) {
   const {towards, against} = directionNames(header);
   const [value, error] = [attribution.words[index], attribution.errors[index]];
   const number = `${signedNumber(value)}${error > 0 ? ` \u00b1${error.toFixed(2)}` : ""} logits`;
+  const sentence = attribution.sentences[attribution.sentenceOf[index]];
+  if (sentence && !sentence.wordsValued) return `${text}, ${number}, an equal part of its sentence`;
   if (value !== 0 && attribution.told[index] === 0) return `${text}, ${number}, within two standard errors of zero`;
   return `${text}, ${number}${Number(value.toFixed(2)) === 0 ? "" : ` ${value > 0 ? towards : against}`}`;
 }
@@ -148,26 +179,9 @@ export function largestFirst(values) {
   return Array.from(values.keys()).sort((one, other) => Math.abs(values[other]) - Math.abs(values[one]) || one - other);
 }
 
-/** Whether sentences tell something of a text: it is long, has several, and the values of this method sum to something. */
-export function hasSentences(header, attribution) {
-  const several = header.words.length > SHORT_WORDS_MAX && header.words.at(-1).sentence > header.words[0].sentence;
-  return several && attribution.completenessResidual !== null;
-}
-
-/** The sentences of a text, the largest sizes first: [{text, value, told, share, words}]; `words` by index, the largest sizes first. */
-export function sentencesBySize(header, texts, attribution) {
-  const words = [];
-  for (const [index, {sentence}] of header.words.entries()) (words[sentence] ??= []).push(index);
-  const all = words.filter(Boolean).map((own) => {
-    const [first, last] = [header.words[own[0]], header.words[own.at(-1)]];
-    const value = own.reduce((sum, index) => sum + attribution.words[index], 0);
-    // The errors of a sentence's words may all be shares of one: their sum is the most that it can be.
-    const error = own.reduce((sum, index) => sum + attribution.errors[index], 0);
-    const largest = largestFirst(own.map((index) => attribution.words[index])).map((place) => own[place]);
-    return {text: texts[first.pair ? 1 : 0].slice(first.start, last.end), value, told: told(value, error), words: largest};
-  });
-  const sizes = all.reduce((sum, {value}) => sum + Math.abs(value), 0);
-  return largestFirst(all.map(({value}) => value)).map((place) => ({...all[place], share: Math.abs(all[place].value) / (sizes || 1)}));
+/** The name of the sentences that a table leaves out. */
+export function otherSentences(count) {
+  return say("other_sentences", {count});
 }
 
 /** What is not one word's: [{title, value in logits, remark}], with the words beyond the `shown` first of `order` in one row. */
@@ -200,6 +214,38 @@ export function evidenceSentence(evidence, words) {
       chance: say("chance", {p: probabilityOfChance(evidence.pValue)}),
     })
     : "";
+}
+
+/** What the test says of the words that a search found to decide the answer. */
+export function decidingSentence(header, {words, verdict, rank, randomSets, pValue}) {
+  const count = words.length;
+  const found = say("searched", {count, words: quotedWords(header, words)});
+  if (verdict === "INCONCLUSIVE" && randomSets < RANDOM_SETS) return `${found}; ${say("too_few_sets", {least: RANDOM_SETS, count: randomSets})}.`;
+  const key = `replaced_${verdict}`;
+  if (!(key in TEMPLATES)) return `${found}.`;
+  const sets = say("random_sets", {count: randomSets});
+  const chance = say("chance", {p: probabilityOfChance(pValue)});
+  return `${found}; ${say("replaced", {count})} ${say(key, {count: rank - 1, sets, chance})}.`;
+}
+
+/** The fewest words found without which the answer is another, or "". */
+export function changingSentence(header, {changingWords, label, score}) {
+  const count = changingWords.length;
+  const answer = `${visibleText(label)} ${score.toFixed(2)}`;
+  return count ? say("changing", {count, total: header.words.length, words: quotedWords(header, changingWords), answer}) : "";
+}
+
+/** How far an estimate is, and when all has come. */
+export function estimateSentence({method, steps, stepsAsked, estimate}) {
+  const after = steps ? `Estimate after ${steps} of ${stepsAsked} ${METHODS[method]?.unit ?? "steps"}` : "First estimate";
+  return `${after}; better values in about ${Math.max(1, Math.round(estimate.left_s))} s`;
+}
+
+/** The answer while the sentence that explains it is on its way. */
+export function explainingSentence({label, abstain}) {
+  const said = visibleText(label);
+  const answer = `${said.slice(0, 1).toUpperCase()}${said.slice(1)}`;
+  return `${abstain ? `Undecided, most likely ${said}` : answer}; explaining …`;
 }
 
 /** The numbers of the evidence: [{title, value, remark}], value as text. */

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,21 +168,50 @@ def against_neutral() -> str:
     return page(explanation_of([pb.ExplainResponse(header=first), *parts, summary()], TEXT), colour=False, width=200)
 
 
-def long_text(residual: float | None) -> str:
-    """An attribution of nine sentences, which sum to 1, -2, 3, and so on to 9, and the geometry; each sentence has five words."""
-    text = " ".join(f"s{number}a s{number}b s{number}c s{number}d ." for number in range(9))
-    start, values = header(), []
+# Of each sentence of five words: its value, its standard error, and whether its words have values.
+SENTENCES = ((9.0, 0.5, True), (-2.0, 0.5, False), (1.2, 0.5, True), (0.25, 0.5, True), (-6.0, None, False), (0.9, 0.0, True))
+
+
+def long_text(sentences: bool, colour: bool = False) -> str:
+    """An attribution of six sentences of five words, and the geometry."""
+    text = " ".join(f"s{number}a s{number}b s{number}c s{number}d ." for number in range(len(SENTENCES)))
+    start, places = header(), [*re.finditer(r"\S+", text)]
     del start.words[:], start.tokens[:], start.unseen[:]
-    found = pb.Attribution(method="two_step_shapley", steps=2, steps_asked=2, completeness_residual=residual)
-    for index, place in enumerate(re.finditer(r"\S+", text)):
-        sentence, word = divmod(index, 5)
-        start.words.add(span=span(*place.span(), text), token_start=index, token_end=index + 1, sentence=sentence)
-        start.tokens.add(piece=place.group(), span=span(*place.span(), text), word=index)
-        values.append((sentence + 1) * (-1) ** sentence * (0.5, 0.3, -0.1, 0.3, 0.0)[word])
-        found.words.add(span=span(*place.span(), text), value=values[-1], standard_error=0.0)
-    near = pb.WordGeometry(points=[0] * 90, golden=["good"], golden_points=[0, 0], variance=[1, 0], nearest=[0] * 45, cosines=[0.5] * 45)
+    found = pb.Attribution(method="two_step_shapley", steps=32, steps_asked=32, completeness_residual=0.0)
+    for number, (value, error, valued) in enumerate(SENTENCES):
+        if sentences:
+            first, last = places[5 * number].start(), places[5 * number + 4].end()
+            found.sentences.add(span=span(first, last, text), value=value, standard_error=error, words_valued=valued)
+        for word, share in enumerate((0.5, 0.4, 0.05, 0.05, 0.0) if valued else (0.2,) * 5):
+            index = 5 * number + word
+            place = span(*places[index].span(), text)
+            start.words.add(span=place, token_start=index, token_end=index + 1, sentence=number)
+            start.tokens.add(piece=places[index].group(), span=place, word=index)
+            found.words.add(span=place, value=share * value, standard_error=None if error is None else share * error)
+    near = pb.WordGeometry(points=[0] * 60, golden=["good"], golden_points=[0, 0], variance=[1, 0], nearest=[0] * 30, cosines=[0.5] * 30)
     given = [pb.ExplainResponse(header=start), pb.ExplainResponse(attribution=found), pb.ExplainResponse(geometry=near), summary()]
-    return page(explanation_of(given, text), colour=False, width=80)
+    return page(explanation_of(given, text), colour=colour, width=80)
+
+
+def deciding(**changes: Any) -> pb.ExplainResponse:
+    """What a search found, and its test."""
+    found = {
+        "words": [2, 3],
+        "verdict": pb.VERDICT_BETTER_THAN_RANDOM,
+        "random_sets": 19,
+        "p_value": 0.05,
+        "rank": 1,
+        "changing_words": [2],
+        "label": "negative",
+        "score": 0.83,
+    }
+    return pb.ExplainResponse(deciding=pb.DecidingWords(**found | changes))
+
+
+def searched(**changes: Any) -> str:
+    """What the page says of deciding words."""
+    lines = shown(pb.ExplainResponse(attribution=attribution()), pb.ExplainResponse(evidence=evidence()), deciding(**changes), width=200)
+    return "\n".join(line for line in lines.splitlines() if re.match("Without|It takes|The word", line))
 
 
 def test_a_page_says_what_was_approved() -> None:
@@ -200,6 +230,7 @@ def test_a_page_says_what_was_approved() -> None:
             "every part": shown(
                 pb.ExplainResponse(attribution=attribution()),
                 pb.ExplainResponse(evidence=evidence()),
+                deciding(),
                 pb.ExplainResponse(reason=pb.Reason(text="Positive, mostly because of “good”; “not” speaks against it.", method="shapley")),
                 *counterfactuals(),
                 neuron(1e-7),
@@ -209,8 +240,16 @@ def test_a_page_says_what_was_approved() -> None:
             "evidence of too few sets": "\n".join(_evidence(few, words, 200)[0] for words in (6, 7)),
             "a neuron view that differs from the model": shown(neuron(0.02)),
             "a label against another": against_neutral(),
-            "a text of many sentences": long_text(0.0),
-            "values that sum to nothing have no sentences": long_text(None),
+            "a text of many sentences": long_text(sentences=True),
+            "sentences without values": long_text(sentences=False),
+            "deciding words": "\n".join(
+                [
+                    searched(words=[3], changing_words=[2, 3]),
+                    searched(verdict=pb.VERDICT_INCONCLUSIVE, rank=4, p_value=0.2, changing_words=[]),
+                    searched(verdict=pb.VERDICT_NOT_FAITHFUL, rank=15, p_value=0.75, changing_words=[]),
+                    searched(verdict=pb.VERDICT_INCONCLUSIVE, random_sets=14, changing_words=[]),
+                ]
+            ),
         },
     )
 
@@ -241,6 +280,19 @@ def test_a_word_that_cannot_be_told_from_zero_is_unmarked() -> None:
         assert ("good[+3.00]" in plain, ";1mgood" in drawn) == (marked, marked)
         assert ("no number: within two" in plain, "uncoloured: within two" in drawn) == (not marked, not marked)
         assert "+3.000 +-1." in plain
+
+
+def test_words_stand_out_of_sentences_that_count() -> None:
+    drawn = long_text(sentences=True, colour=True)
+
+    def background(word: str) -> list[str]:
+        return re.findall(rf"48;5;(\d+);[\d;]*m{word}\x1b", drawn)[:1]
+
+    steps = [[str(code)] for code in ORANGE.backgrounds]
+    assert [background(word) for word in ("s0a", "s0c", "s2a", "s2c")] == [steps[5], steps[4], steps[2], steps[0]]
+    # Within two standard errors, and in equal parts.
+    assert background("s3a") == []
+    assert background("s1a") == background("s1b") == [str(BLUE.backgrounds[0])]
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

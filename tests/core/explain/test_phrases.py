@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentiment.explain.methods.phrases import WORDS_MAX, Phrases, phrases
-from sentiment.explain.wording import SHORT_WORDS_MAX
+from sentiment.explain.methods.phrases import SHORT_WORDS_MAX, WORDS_MAX, Phrases, phrases
 
 #       The acting was not good at all , but I loved the soundtrack .
 FILM = [0.0, -0.1, -0.3, -0.8, -0.5, -0.4, -0.5, -0.2, 0.1, 0.3, 2.4, 0.1, 0.5, 0.1]

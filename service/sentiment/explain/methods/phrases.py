@@ -5,8 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sentiment.explain.methods.erasure import Floats
-from sentiment.explain.wording import SHORT_WORDS_MAX, ZERO_ERRORS
+from sentiment.explain.wording import ZERO_ERRORS
 
+# A text with more words is said by its sentences: single words tell little of it. The longest sentence of the default model's study has as
+# many.
+SHORT_WORDS_MAX = 41
 # Share of the largest value that a word must add to be worth its place in a phrase, and that a phrase must have.
 PLACE = 0.15
 # Share of all that speaks for a label that its phrases must hold, and of the largest value that the other side must reach to be named.
