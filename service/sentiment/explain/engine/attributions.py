@@ -245,7 +245,8 @@ class Attributions:
         left_s, pace = runs.left_s(), runs.served_pace
         # Exact values cover all orders; none is sampled.
         pairs_wanted = 1 if exact else (steps_wanted + 1) // 2
-        pairs = min(pairs_wanted, max(pace.rows_in(left_s - self._evidence_s()) // rows, min(1, pace.rows_in(left_s) // rows)))
+        fit = pace.rows_in(left_s - self._evidence_s()) // rows
+        pairs = min(pairs_wanted, max(fit, min(1, pace.rows_in(left_s) // rows)))
         asked = 0 if exact else steps_wanted
         found: Attribution | None = None
 
@@ -255,7 +256,8 @@ class Attributions:
         def after_s(count: int) -> float:
             return pace.seconds(rows * (pairs - count)) + self._evidence_s()
 
-        if self._request.estimates and pairs and not exact:
+        # It takes the time of a pair.
+        if self._request.estimates and fit > pairs and not exact:
             first = runs.drive(first_estimate(n, self._target, runs.answers))
             if first is not None:
                 found = of(first, np.full(n, np.inf), 0)

@@ -166,15 +166,25 @@ def test_shapley_samples_fewer_orders_or_is_left_out(explained_in: Explained, se
         assert f"sampled {orders} of 20 orders" in _noted(summary.notes, "shapley")
 
 
-def test_an_estimate_without_time_for_better_is_the_attribution(explained_in: Explained) -> None:
-    # The rows of the first estimate, and of one pair of orders, which is what the time was predicted for.
-    seconds = (1 + 2 * WORDS + 2 * (WORDS - 1) / 2) * ROW_S
-    parts, summary = explained_in(ExplanationRequest(LONG, methods=("shapley",), evidence=False, estimates=True), seconds)
+@pytest.mark.parametrize(("seconds", "steps"), [(0.08, [2]), (0.3, [0, 2])])
+def test_an_estimate_takes_no_time_from_a_pair_of_orders(explained_in: Explained, seconds: float, steps: list[int]) -> None:
+    asked = ExplanationRequest(LONG, methods=("shapley",), steps=2, evidence=False, estimates=True)
+
+    assert [one.steps for one in all_of(explained_in(asked, seconds)[0], Attribution)] == steps
+
+
+def test_an_estimate_without_time_for_better_is_the_attribution(
+    explained_in: Explained, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun_s = time.now_s
+    # After the first estimate, of two rows a word, something else has taken the time.
+    monkeypatch.setattr(time, "left_s", lambda: 0.3 if time.now_s - begun_s < (2 * WORDS + 2.5) * ROW_S else 0.0)
+    parts, summary = explained_in(ExplanationRequest(LONG, methods=("shapley",), steps=2, evidence=False, estimates=True), 0.3)
 
     estimate, last = all_of(parts, Attribution)
     assert (estimate.steps, last.steps, last.left_s) == (0, 0, None)
     assert last.words.tolist() == estimate.words.tolist()
-    assert "sampled 0 of 20 orders" in _noted(summary.notes, "shapley")
+    assert "sampled 0 of 2 orders" in _noted(summary.notes, "shapley")
 
 
 @pytest.mark.parametrize(
