@@ -51,7 +51,7 @@ TEMPLATES: dict[str, str | dict[str, str]] = {
     "FLAT": "the words together move the probability by less than 0.05: too little to judge a ranking by",
     # The words that a search found, and what the answer is without them.
     "searched": {"one": "The word {words} was found by a search", "other": "The words {words} were found by a search"},
-    "replaced": {"one": "replaced by [MASK] it moves the answer", "other": "replaced by [MASK] they move the answer"},
+    "replaced": {"one": "erased in other ways it moves the answer", "other": "erased in other ways they move the answer"},
     "replaced_BETTER_THAN_RANDOM": "more than any of {sets} {chance}",
     "replaced_INCONCLUSIVE": "no more than {count} of {sets} {chance}",
     "replaced_NOT_FAITHFUL": "less than most of {sets} {chance}",

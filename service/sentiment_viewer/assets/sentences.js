@@ -54,8 +54,8 @@ export const TEMPLATES = {
     "other": "The words {words} were found by a search"
   },
   "replaced": {
-    "one": "replaced by [MASK] it moves the answer",
-    "other": "replaced by [MASK] they move the answer"
+    "one": "erased in other ways it moves the answer",
+    "other": "erased in other ways they move the answer"
   },
   "replaced_BETTER_THAN_RANDOM": "more than any of {sets} {chance}",
   "replaced_INCONCLUSIVE": "no more than {count} of {sets} {chance}",
