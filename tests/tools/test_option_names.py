@@ -14,7 +14,6 @@ from sentiment_tools.commands import batch
 RENAMED = [
     ("sentiment models list", "--token-file", "--tokens"),
     ("sentiment models load", "--token-file", "--tokens"),
-    ("sentiment explain", "--attention-encoding", "--encoding"),
     ("sentiment plan", "--texts", "--lengths"),
     ("sentiment plan", "--slo-percentile", "--percentile"),
     ("sentiment plan", "--queue-rows-max", "--queue-rows"),

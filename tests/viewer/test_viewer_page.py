@@ -185,7 +185,7 @@ def test_the_data_are_the_servers_lines_after_a_line_about_the_page() -> None:
 
     lines = Elements(page).of("script", type="application/x-ndjson", id="explanation").strip().split("\n")
 
-    assert json.loads(lines[0]) == {"page": {"text": TEXT, "text_pair": None, "model": model, "answer": None}}
+    assert json.loads(lines[0]) == {"page": {"text": TEXT, "text_pair": None, "model": model, "target": None, "answer": None}}
     sent = messages(pb.ExplainResponse(attribution=attribution()))
     assert [json.loads(line) for line in lines[1:]] == [json_dict(message) for message in sent]
 
@@ -204,7 +204,7 @@ def test_no_text_can_break_out_of_the_data(files: dict[str, Asset] | None) -> No
     assert "<" not in content
     assert content.isascii()
     first, header, *_, last = [json.loads(line) for line in content.strip().split("\n")]
-    assert first["page"] == {"text": EVIL, "text_pair": EVIL, "model": {"card": EVIL}, "answer": None}
+    assert first["page"] == {"text": EVIL, "text_pair": EVIL, "model": {"card": EVIL}, "target": None, "answer": None}
     assert header["header"]["label"] == header["header"]["tokens"][1]["piece"] == last["summary"]["notes"][-1] == EVIL
     assert policy_of(page)["script-src"] == digest(elements.of("script", type="module"))
 

@@ -156,7 +156,7 @@ def test_white_space_in_a_text_is_the_texts() -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ('{"txt": "a"}', "unknown field `txt`; fields are text, text_pair, model, truncation, label, options"),
+        ('{"txt": "a"}', "unknown field `txt`; fields are text, text_pair, model, truncation, label, options, target"),
         (
             '{"options": {"attention": {"topp": 1}}}',
             "options.attention: unknown field `topp`; fields are layers, heads, encoding, aggregation, top_p",

@@ -44,7 +44,7 @@ SIGNALS = {"label", "abstained", "score", "tokens", "unknown", "fragments"}
 SERIES = {"signal_texts_total": 2 + 2 + 4 * 3}
 EXPLAINED = {
     *ATTRIBUTION_METHODS,
-    *("header", "attention", "neuron", "geometry", "evidence", "counterfactuals", "heads"),
+    *("header", "attention", "neuron", "geometry", "evidence", "deciding", "counterfactuals", "heads"),
 }
 # Each metric with its type and, by label, the values that are there from the start.
 EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
