@@ -274,4 +274,4 @@ def test_points_move_between_layers_unless_the_reader_wants_no_motion(visit: Vis
     pictures = page.evaluate(_PICTURES, [page.get_by_role("slider").element_handle(), "5"])
 
     # What is there after, or what is between, too.
-    assert pictures == 1 if motion == "reduce" else pictures > 2, pictures
+    assert pictures == 1 if motion == "reduce" else pictures > 1, pictures

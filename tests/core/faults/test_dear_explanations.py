@@ -34,8 +34,8 @@ DEAR = pb.ExplainRequest(
 )
 LONG = pb.ExplainRequest(text="the plot was not really good but the actors were fine and I liked it " * 40)
 SENTENCE = "The film is not really that good, but the cast is fine and I liked the story about two friends"
-# Graphs of explanations run when nothing else wants a core: beside a busy loop on each core a short one takes 5 s or more.
-SHORT_S = 30.0
+# Graphs of explanations run when nothing else wants a core: beside a busy loop on each core a short one takes 10 s or more.
+SHORT_S = 60.0
 
 
 class Asking:

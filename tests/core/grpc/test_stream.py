@@ -149,7 +149,7 @@ async def test_a_drain_answers_every_item_it_accepted_and_ends_the_stream_with_o
         async for response in call:
             assert response.response.prediction.label == "positive"
             received += 1
-            if received == 1:
+            if received == 21:
                 await all_sent.wait()
                 server.loop.call_soon_threadsafe(server.app.stop)
         code = await call.code()
