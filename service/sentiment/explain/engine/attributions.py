@@ -305,7 +305,7 @@ class Attributions:
             errors = np.repeat(values.standard_errors, [*map(len, sentences)])
             sizes = np.repeat(np.abs(values.values), [*map(len, sentences)])
             parts = np.divide(np.abs(words), sizes, out=np.zeros(n), where=sizes > 0)
-            each = np.where(np.isfinite(errors), np.where(np.isfinite(errors), errors, 0.0) * parts, np.inf)
+            each = errors * parts if np.isfinite(errors).all() else np.full(n, np.inf)
             found = self._by_erasure(method, words, each, self._shapley_residual(words, answers), values.rows, asked)
             rows = zip(sentences, values.values.tolist(), values.standard_errors.tolist(), own, strict=True)
             return replace(found, sentences=tuple(SentenceValue(*row) for row in rows))
