@@ -283,7 +283,7 @@ def test_a_run_ends_before_its_rows_need_more_memory_than_it_may_have(modules: P
           async function* texts() {
             for (let row = 1; ; row += 1) yield {row, values: new Map(), chars: 2 ** 24, error: "UNREADABLE: row"};
           }
-          const run = new FileRun(texts(), null);
+          const run = new FileRun(texts(), null, 4);
           await run.run();
           return [run.rows.length, run.limited];
         }"""
@@ -355,7 +355,7 @@ def test_formulas_are_escaped_unless_it_is_switched_off(visit: Visit, server: Ru
 def test_no_escaped_cell_is_a_formula(modules: Page, sign: str) -> None:
     parts: list[str] = modules.evaluate(
         """async (sign) => (await import("/viewer/file_csv.js")).csvOf([{values: new Map(), text: `${sign}HYPERLINK("x",1)`}],
-          {columns: [], text: "text", labels: [], escapes: true}).parts""",
+          {columns: [], text: "text", labels: [], escapes: true, explanations: new Map()}).parts""",
         sign,
     )
 

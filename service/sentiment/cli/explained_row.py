@@ -80,12 +80,13 @@ def row_of(answer: Mapping[str, Any], by: str) -> Row:  # Any: as above
         words = answer["words"]
         words = json.loads(words) if isinstance(words, str) and words else words or {}
         texts, values, errors, sentences = (words.get(name, []) for name in ("text", "value", "standard_error", "sentence"))
-        others = [label for label in labels_of(answer) if label != answer["explained"]]
+        towards = answer["explained"] or None
+        others = [label for label in labels_of(answer) if label != towards] if towards else []
         return Explained(
             text=answer[TEXT],
             label=answer["label"],
             abstain=answer["abstain"] in (True, "true"),
-            towards=answer["explained"],
+            towards=towards,
             against=others[0] if len(others) == 1 else answer["against"] or None,
             verdict=answer["verdict"],
             words=texts,

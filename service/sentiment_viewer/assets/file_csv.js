@@ -1,4 +1,5 @@
 // Answers to the rows of a file as CSV, with the names of columns that `sentiment classify` gives them. Pure: does not use the page.
+import {EXPLAINED, explainedCells} from "./file_explained.js";
 import {visibleText} from "./wording.js";
 
 // Spreadsheets run cells that begin so as formulas (OWASP, CSV injection).
@@ -19,7 +20,7 @@ export function cellText(value) {
 
 /**
  * Under which names the columns of a file are kept beside the answer: a Map. `text`: the column of the texts, which the answer has;
- * `parts`: the columns of answers to parts.
+ * `parts`: the columns of answers to parts, and of explanations.
  */
 function keptNames(columns, text, labels, parts) {
   const taken = new Set([...TAKEN, ...parts, ...labels.map(scoreName)]);
@@ -37,9 +38,10 @@ function keptNames(columns, text, labels, parts) {
  *
  * @param {object[]} rows of a FileRun.
  * @param {object} how {columns: all of the file's, text: that of the texts, labels, escapes: whether a cell that a spreadsheet would run
- *   as a formula gets an apostrophe before it, sentences and targets: whether they were asked for}.
+ *   as a formula gets an apostrophe before it, sentences and targets: whether they were asked for, explanations: of rows, by their
+ *   numbers; where there is one, all rows get its columns}.
  */
-export function csvOf(rows, {columns, text, labels, escapes, sentences, targets}) {
+export function csvOf(rows, {columns, text, labels, escapes, sentences, targets, explanations}) {
   let escaped = 0;
   const cell = (value) => {
     const formula = escapes && typeof value === "string" && FORMULA.test(value);
@@ -49,13 +51,15 @@ export function csvOf(rows, {columns, text, labels, escapes, sentences, targets}
   };
   const line = (cells) => `${cells.map(cell).join(",")}\r\n`;
   const parts = [...(sentences ? SENTENCES : []), ...(targets ? ["targets"] : [])];
-  const kept = keptNames(columns, text, labels, parts);
-  const names = [...kept.values(), "text", ...ANSWER, ...labels.map(scoreName), ...READ_AS, ...parts, ...LAST];
+  const explained = explanations.size ? EXPLAINED : [];
+  const kept = keptNames(columns, text, labels, [...parts, ...explained]);
+  const names = [...kept.values(), "text", ...ANSWER, ...labels.map(scoreName), ...READ_AS, ...parts, ...explained, ...LAST];
   const answer = (row) => {
     const model = row.model ? [`${row.model.name}/${row.model.version}`, row.model.digest] : [null, null];
     const scores = labels.map((label) => row.scores?.get(label));
     const lists = row.answer ? partLists(row.answer, row.text) : {};
     const said = [...READ_AS.map((name) => row.answer?.[name]), ...parts.map((name) => lists[name])];
+    if (explanations.size) said.push(...explainedCells(explanations.get(row.row)));
     return [row.text, row.label, row.score, row.abstain, row.mixed, ...scores, ...said, ...model, row.error];
   };
   const input = ({values}) => [...kept.keys()].map((name) => values.get(name));

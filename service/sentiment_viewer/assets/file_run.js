@@ -1,43 +1,42 @@
-// Classifies the texts of a file: several at a time, sent again where the server refuses for a while. Does not use the page.
+// Asks the server about the texts of a file: some at a time, sent again where it refuses for a while. Does not use the page.
 
 // What a page keeps: each row with its columns, and what was answered.
 const ROWS_MAX = 20_000;
 const CHARS_MAX = 32 * 2 ** 20;
 // An answer to a sentence or a target takes about as much memory as this many characters.
 const PART_CHARS = 200;
-// Browsers open six connections to a server; two are left for the rest of the page.
-const IN_FLIGHT_MAX = 4;
 const TRIES_MAX = 8;
 const AGAIN_S = 0.5;
 const AGAIN_S_MAX = 8;
 const RETRY_AFTER_S_MAX = 60;
 // Another text would be refused in the same way. "": no answer came.
-const OF_ALL = ["", "NOT_FOUND", "UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED"];
+const OF_ALL = ["", "NOT_FOUND", "UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED", "ABORTED"];
 // Of a row that was read: without it, rows would be missing between others.
 const ENDED = {error: "CANCELLED: the run ended before there was an answer"};
 const FOR_A_WHILE = ["", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"];
 
 /**
  * A run over texts. Fires "change". `state`: running, done, stopped (by the user), failed; `message` says why it ended early.
- * `limited`: why not all of the file was read. `rows`, as they are answered: what `fileTexts` gives with {label, score, scores: Map,
- * abstain, mixed, answer: the rest of the ClassifyResponse, model} or {error: "CODE: message"}. `models`: those that answered, by digest;
- * more than one if the server's has changed.
+ * `limited`: why not all of the file was read. `rows`, as they are answered: what `texts` gives with what `ask` gives, or with {error:
+ * "CODE: message"}. `models`: those that answered, by digest; more than one if the server's has changed.
  */
 export class FileRun extends EventTarget {
   /**
-   * @param {AsyncIterator} texts see fileTexts.
-   * @param {function} classify ({text, targets}, signal) gives a ClassifyResponse; throws a ServerError.
+   * @param {AsyncIterator} texts objects with `text`; see fileTexts.
+   * @param {function} ask (one of texts, signal) gives {model, parts: how many sentences and targets are answered, and what the row gets};
+   *   throws a ServerError.
+   * @param {number} inFlight how many are asked at a time.
    */
-  constructor(texts, classify) {
+  constructor(texts, ask, inFlight) {
     super();
-    Object.assign(this, {texts, classify, rows: [], state: "running", message: "", limited: ""});
+    Object.assign(this, {texts, ask, inFlight, rows: [], state: "running", message: "", limited: ""});
     Object.assign(this, {models: new Map(), resent: 0, failures: 0, chars: 0, parts: 0, begun: 0, resumeAt: 0});
     this.stopping = new AbortController();
   }
 
-  /** Classify all texts. Never throws. */
+  /** Ask about all texts. Never throws. */
   async run() {
-    await Promise.all(Array.from({length: IN_FLIGHT_MAX}, () => this.#work()));
+    await Promise.all(Array.from({length: this.inFlight}, () => this.#work()));
     // Ends the reading of the file.
     await this.texts.return?.().catch(() => {});
     if (this.state === "running") this.state = this.message ? "failed" : "done";
@@ -78,7 +77,7 @@ export class FileRun extends EventTarget {
     }
   }
 
-  #full({chars}) {
+  #full({chars = 0}) {
     this.begun += 1;
     this.chars += chars;
     const full = this.begun > ROWS_MAX || this.chars > CHARS_MAX;
@@ -89,20 +88,18 @@ export class FileRun extends EventTarget {
   }
 
   /** The answer, or null if the run ended before there was one. */
-  async #answer({text, named}) {
+  async #answer(given) {
     const {signal} = this.stopping;
     for (let tries = 1; ; tries += 1) {
       // All wait where one was refused.
       await pause(this.resumeAt - performance.now(), signal);
       if (this.state !== "running") return null;
       try {
-        const {prediction, model, timing: _, ...answer} = await this.classify({text, targets: named}, signal);
-        const parts = (answer.sentences?.length ?? 0) + (answer.targets?.length ?? 0);
+        const {model, parts, ...answer} = await this.ask(given, signal);
         this.parts += parts;
         this.chars += PART_CHARS * parts;
         if (!this.models.has(model.digest)) this.models.set(model.digest, model);
-        const scores = new Map(prediction.scores.map((one) => [one.label, one.score]));
-        return {...prediction, scores, answer, model: this.models.get(model.digest)};
+        return {...answer, model: this.models.get(model.digest)};
       } catch (error) {
         if (this.state !== "running") return null;
         const {status = ""} = error;
@@ -124,6 +121,13 @@ export class FileRun extends EventTarget {
   #changed() {
     this.dispatchEvent(new Event("change"));
   }
+}
+
+/** What a row gets of a ClassifyResponse: {label, score, scores: Map, abstain, mixed, answer: the rest of it, model, parts}. */
+export function answeredRow({prediction, model, timing: _, ...answer}) {
+  const scores = new Map(prediction.scores.map((one) => [one.label, one.score]));
+  const parts = (answer.sentences?.length ?? 0) + (answer.targets?.length ?? 0);
+  return {...prediction, scores, answer, model, parts};
 }
 
 function pause(milliseconds, signal) {

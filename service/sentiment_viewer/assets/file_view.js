@@ -1,11 +1,12 @@
-// The view that classifies a file: progress, and the answers sorted, filtered and saved as CSV.
+// The view that classifies a file: progress, what the answers have in common, and the answers sorted, filtered and saved as CSV.
 import {namesIn, partsInShort} from "./answer_parts.js";
 import {element} from "./dom.js";
 import {saveBlob} from "./exporting.js";
 import {checkField, choiceField, labelled, quietButton} from "./fields.js";
 import {csvOf} from "./file_csv.js";
+import {explainButton, FileReasons} from "./file_reasons.js";
 import {fileHead, fileTexts, kindOf} from "./file_rows.js";
-import {FileRun} from "./file_run.js";
+import {answeredRow, FileRun} from "./file_run.js";
 import {labelBar, labelHues, labelName} from "./label_hues.js";
 import {redrawn} from "./redrawn.js";
 import {numberCell, scrolling, tableNode} from "./tables.js";
@@ -14,6 +15,8 @@ import {visibleText, wholeNumber} from "./wording.js";
 const ROWS_SHOWN = 25;
 const TEXT_SHOWN = 200;
 const REDRAW_MS = 250;
+// Browsers open six connections to a server; two are left for the rest of the page.
+const IN_FLIGHT_MAX = 4;
 const FILE_HINT = "Or drop a file anywhere on this page: .txt (a text a line), .csv, .tsv, .jsonl or .json, also with .gz. "
   + "The file stays here; its texts go to the server, a few at a time.";
 const ENDINGS = ".txt,.csv,.tsv,.jsonl,.ndjson,.json,.gz";
@@ -171,6 +174,7 @@ export class FileView {
 
   #take(file) {
     this.run?.stop();
+    this.reasons.end();
     Object.assign(this, {file, kind: kindOf(file), chosen: {}, head: null, run: null, error: "", page: 0});
     this.update();
     this.#choose({});
@@ -202,9 +206,11 @@ export class FileView {
     const same = session.model?.targets && own === undefined ? namesIn(this.names.value) : [];
     const texts = fileTexts(file, {...head, targets: own}, (read) => { this.read = read; });
     const classify = session.classifier(sentences);
-    const run = new FileRun(texts, ({text, targets = same}, signal) => classify({text, targets}, signal));
+    const ask = async ({text, named = same}, signal) => answeredRow(await classify({text, targets: named}, signal));
+    const run = new FileRun(texts, ask, IN_FLIGHT_MAX);
     const targets = own !== undefined || same.length > 0;
     Object.assign(this, {run, page: 0, asked: {head, labels: session.model?.labels ?? [], sentences, targets}});
+    this.reasons.take(run, head.columns.filter((_, place) => place !== head.column));
     let timer = 0;
     const redraw = () => {
       timer = 0;
@@ -239,6 +245,7 @@ export class FileView {
     this.escapes = checkField("Escape formulas", () => {});
     this.escapes.box.checked = true;
     this.counts = element("ul", {class: "scores file-counts", aria: {label: "Answers by label"}});
+    this.reasons = new FileReasons(this.context, (row) => this.#open(row));
     this.counted = element("p", {class: "note", role: "status"});
     this.table = element("div");
     const turn = (by) => () => {
@@ -249,6 +256,8 @@ export class FileView {
     const fields = [this.label.element, certainty.element, bound("Score from", "from"), bound("to", "to"), order.element];
     return [
       this.counts,
+      this.reasons.element,
+      element("h2", {text: "All answers"}),
       element("div", {class: "row fields"}, ...fields),
       element("div", {class: "row"}, this.counted, element("span", {class: "grow"}), this.escapes.element, save),
       this.table, element("div", {class: "row"}, this.before, this.next),
@@ -264,6 +273,7 @@ export class FileView {
     this.label.choose(this.filter.label);
     const counts = countsOf(rows, labels);
     this.drawCounts(counts.flat(), () => countNodes(counts, labelHues(labels)));
+    this.reasons.update(labels);
     const shown = this.#shown();
     const pages = Math.max(1, Math.ceil(shown.length / ROWS_SHOWN));
     this.page = Math.min(this.page, pages - 1);
@@ -288,14 +298,15 @@ export class FileView {
     return this.run.rows.filter(fits).sort((one, other) => compare(one, other) || one.row - other.row);
   }
 
-  #tableNode(part) {
-    const {state} = this.context;
+  /** Show a row in the text view. */
+  #open({text, answer}) {
     const none = {pair: null, label: null, against: null, view: null, without: null, lock: null, token: null};
+    const targets = (answer?.targets ?? []).map(({target}) => target).join(", ");
+    this.context.state.set({text, ...none, sentences: this.asked.sentences ? "1" : null, targets}, {remember: true});
+  }
+
+  #tableNode(part) {
     const hues = labelHues(this.#labels());
-    const open = ({text, answer}) => {
-      const targets = (answer?.targets ?? []).map(({target}) => target).join(", ");
-      state.set({text, ...none, sentences: this.asked.sentences ? "1" : null, targets}, {remember: true});
-    };
     const row = (found) => element(
       "tr",
       {},
@@ -306,7 +317,7 @@ export class FileView {
       element("td", {class: "file-text"}, element("bdi", {text: shortText(found.text ?? "")}),
         ...partsInShort(found.answer).map((said) => element("p", {class: "note", text: said})),
         found.error ? element("p", {class: "failed", text: visibleText(found.error)}) : null),
-      element("td", {}, found.text ? explainButton(found, open) : null),
+      element("td", {}, found.text ? explainButton(found, (one) => this.#open(one)) : null),
     );
     return tableNode({heads: ["row", "label", "score", "text", ""], numeric: [0, 2]}, part.map(row));
   }
@@ -316,7 +327,9 @@ export class FileView {
     const {head, sentences, targets} = this.asked;
     const columns = [...new Set([...head.columns, ...this.run.rows.flatMap(({values}) => [...values.keys()])])];
     const text = head.columns[head.column] ?? "text";
-    const {parts, escaped} = csvOf(rows, {columns, text, labels: this.#labels(), escapes: this.escapes.box.checked, sentences, targets});
+    const explanations = this.reasons.explanations();
+    const how = {columns, text, labels: this.#labels(), escapes: this.escapes.box.checked, sentences, targets, explanations};
+    const {parts, escaped} = csvOf(rows, how);
     saveBlob(new Blob(parts, {type: "text/csv"}), `${this.file.name.replace(/(\.[^.]*?)(\.gz)?$/i, "")}-answers.csv`);
     const apostrophes = escaped ? ` Cells that have an apostrophe now: ${wholeNumber(escaped)}.` : "";
     this.context.tell(`${wholeNumber(rows.length)} rows are saved.${apostrophes}`);
@@ -341,12 +354,6 @@ function countNodes(counts, hues) {
     const share = all ? count / all : 0;
     return labelBar(label, hues, share, `${wholeNumber(count)}, ${(100 * share).toFixed(1)} %`);
   });
-}
-
-function explainButton(found, open) {
-  const button = quietButton("Explain", () => open(found));
-  button.setAttribute("aria-label", `Explain row ${found.row}`);
-  return button;
 }
 
 function shortText(text) {

@@ -172,6 +172,16 @@ export class Session extends EventTarget {
     return ({text, targets}, signal) => askAnswer({...question, text, sentences, targets}, signal);
   }
 
+  /** What explains the rows of a file, {text}, by the model and truncation that are chosen now and a method: gives an Explanation. */
+  explainer(method) {
+    const question = this.#question({label: undefined, text_pair: undefined, options: {methods: method ? [method] : []}});
+    return async ({text}, signal) => {
+      const explanation = new Explanation(text, null);
+      for await (const message of askExplanation({...question, text}, signal)) explanation.take(message);
+      return explanation;
+    };
+  }
+
   /** Whether right labels can be told: the server, which says so in the page, keeps a journal. */
   get takesFeedback() {
     return this.live && document.documentElement.dataset.feedback === "yes";

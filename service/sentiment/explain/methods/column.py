@@ -46,16 +46,17 @@ NOT_COUNTED = ("NOT_FAITHFUL", "FLAT")
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A row with its answer and the values of its words.
+    """A row with its answer and, if it is explained, the values of its words.
 
-    ``towards``: the label that values above 0 speak for; ``against``: that of those below 0, None if they speak for several. ``words``,
-    ``values``, ``errors`` (standard errors, infinite where unknown) and ``sentences`` (numbers) are of one length.
+    ``towards``: the label that values above 0 speak for, None without an explanation; ``against``: that of those below 0, None if they
+    speak for several. ``words``, ``values``, ``errors`` (standard errors, infinite where unknown) and ``sentences`` (numbers) are of one
+    length.
     """
 
     text: str
     label: str
     abstain: bool
-    towards: str
+    towards: str | None
     against: str | None
     verdict: str
     words: Sequence[str]
