@@ -21,7 +21,7 @@ TEMPLATES: dict[str, str | dict[str, str]] = {
     "adaptive": "with effort adaptive: {answer}, from a part of the text; this explains the full reading",
     "towards": "towards {label}",
     "against": "against {label}",
-    "unmarked": "{sign}: within two standard errors of zero",
+    "unmarked": "{sign}: no clear effect, within two standard errors of zero",
     "sentences_coloured": "coloured by sentences; words of more than {least} logits stand out",
     "sentences_numbered": "sentences have their values at their ends, and words of more than {least} logits",
     "errors_unknown": "some standard errors are not known",

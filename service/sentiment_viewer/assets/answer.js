@@ -59,7 +59,8 @@ function answerTitle({label, score, scores, abstain}) {
     "p",
     {class: "answer"},
     element("strong", {class: "label"}, labelName(label, huesOf(scores))),
-    element("span", {class: "number", text: ` ${score.toFixed(4)}`, title: "calibrated probability"}),
+    element("span", {class: "number", text: ` ${score.toFixed(4)}`}),
+    element("span", {class: "note", text: " probability"}),
     abstain ? element("span", {class: "undecided", text: "undecided: below the model's threshold"}) : null,
   );
 }

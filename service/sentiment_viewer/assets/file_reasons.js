@@ -22,16 +22,17 @@ const NAME_SHOWN = 40;
 const IN_FLIGHT = 1;
 const WHAT = "Explains rows in an order of chance, so that those explained so far are a sample of all. Words and phrases show once "
   + `${ROWS_MIN} rows have them.`;
-const HOW = "A bar is the sum of a word's values over the rows that have it, in logits: of the label less the one that a row's explanation "
-  + "compares it with; 0 within two standard errors. The interval is that of the mean for rows like these, by Student's t, widened because "
-  + "the largest are chosen: 5 % of a list miss on average. A hatched bar: the interval holds 0, or the rows are all equal.";
+const HOW = "A bar is the sum of a word's values over the rows that have it, in logits: of the label less the one that a row's "
+  + "explanation compares it with; 0 within two standard errors. So a word speaks for a label in rows with another answer, too. The interval "
+  + "is that of the mean for rows like these, by Student's t, widened because the largest are chosen: 5 % of a list miss on average. What "
+  + "may be chance (a hatched bar) has an interval that holds 0, or equal values in all rows.";
 
 /** The part of the view "File" about what its answers have in common. */
 export class FileReasons {
   /** `open`: shows a row in the text view. */
   constructor(context, open) {
     Object.assign(this, {context, open, answered: null, run: null, found: new Map(), group: "", method: "", shown: ""});
-    Object.assign(this, {drawnAt: 0, timer: 0});
+    Object.assign(this, {drawnAt: 0, timer: 0, unfolded: new Set()});
     this.start = quietButton("Explain the rows", () => this.#begin());
     this.stop = quietButton("Cancel explaining", () => this.end());
     this.methods = choiceField("Method", (name) => { this.method = name; });
@@ -144,20 +145,34 @@ export class FileReasons {
   }
 
   /** What speaks for a label: bars on one scale for all labels. */
-  #reasons({label, rows, words, phrases}, {whole}, hues, byNumber) {
+  #reasons({label, words, phrases}, {whole}, hues, byNumber) {
     const full = Math.max(...whole.reasons.flatMap((one) => [...one.words, ...one.phrases].map(({total}) => total)));
     const list = (name, terms) => [
       element("h4", {text: name}),
-      terms.length
-        ? element("ul", {class: "scores file-terms"}, ...terms.map((term) => this.#term(term, label, full, hues, byNumber)))
-        : element("p", {class: "note", text: "none yet"}),
+      ...this.#lists(terms, `${label}\n${name}`, (term) => this.#term(term, label, full, hues, byNumber)),
     ];
     return element(
       "div",
       {},
-      element("h3", {}, "What makes answers ", labelName(label, hues), element("span", {class: "note", text: ` (${rowsSaid(rows)})`})),
+      element("h3", {}, "What makes answers ", labelName(label, hues)),
       ...list("Words", words), ...list("Phrases", phrases),
     );
+  }
+
+  /** The terms whose interval is above 0, and folded those that may be chance. `key`: by which it is known whether they are open. */
+  #lists(terms, key, make) {
+    const list = (some) => element("ul", {class: "scores file-terms"}, ...some.map(make));
+    const [sure, unsure] = [terms.filter(({low}) => low > 0), terms.filter(({low}) => !(low > 0))];
+    const more = `${unsure.length} ${sure.length ? "more " : ""}that may be chance`;
+    const keep = ({target}) => (target.open ? this.unfolded.add(key) : this.unfolded.delete(key));
+    const summary = element("summary", {class: "note", text: more});
+    return [
+      sure.length ? list(sure) : null,
+      !terms.length ? element("p", {class: "note", text: this.run?.state === "running" ? "none yet" : "none"}) : null,
+      unsure.length
+        ? element("details", {open: this.unfolded.has(key), on: {toggle: keep}}, summary, list(unsure))
+        : null,
+    ].filter(Boolean);
   }
 
   /** A word or phrase as a bar, which opens to its numbers and examples. */
@@ -177,7 +192,7 @@ export class FileReasons {
     const more = () => element(
       "div",
       {class: "file-term-more"},
-      element("p", {class: "note", text: `${signedNumber(mean)} logits a row on average${interval}.`}),
+      element("p", {class: "note", text: `${signedNumber(total, 1)} logits in all, ${signedNumber(mean)} a row on average${interval}.`}),
       element("ul", {}, ...examples.map(byNumber).map((row) => element(
         "li", {}, `row ${wholeNumber(row.row)}: `, element("bdi", {text: snippet(row.text, text)}), " ",
         explainButton(row, this.open),
@@ -185,7 +200,7 @@ export class FileReasons {
     );
     return element(
       "li", {class: "score"}, element("span", {class: "name"}, toggle), bar,
-      element("span", {class: "number", text: `${signedNumber(total, 1)}, ${rowsSaid(rows)}`}), open ? more() : null,
+      element("span", {class: "number", text: rowsSaid(rows)}), open ? more() : null,
     );
   }
 }

@@ -18,7 +18,7 @@ const REDRAW_MS = 250;
 // Browsers open six connections to a server; two are left for the rest of the page.
 const IN_FLIGHT_MAX = 4;
 const FILE_HINT = "Or drop a file anywhere on this page: .txt (a text a line), .csv, .tsv, .jsonl or .json, also with .gz. "
-  + "The file stays here; its texts go to the server, a few at a time.";
+  + "The page reads it and sends its texts to the server, a few at a time.";
 const ENDINGS = ".txt,.csv,.tsv,.jsonl,.ndjson,.json,.gz";
 const DELIMITER_NAMES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"};
 // A .csv or .tsv read as a text a line.

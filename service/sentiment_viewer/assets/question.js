@@ -36,7 +36,7 @@ const TRUNCATIONS = {"": "as the model does", head: "read its beginning", head_t
 
 /** The form over `session` and `state`: {element, update()}. */
 export function questionForm({session, state, tell}) {
-  const text = element("textarea", {id: "text", rows: 2, dir: "auto", spellcheck: false, placeholder: "A text, such as a review"});
+  const text = element("textarea", {id: "text", rows: 3, dir: "auto", spellcheck: false, placeholder: "A text, such as a review"});
   const pair = element("textarea", {id: "pair", rows: 2, dir: "auto", spellcheck: false});
   const model = element("select", {id: "model"});
   const truncation = element("select", {id: "truncation"});

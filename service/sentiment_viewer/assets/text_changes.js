@@ -8,8 +8,8 @@ import {counterfactualSentence, flipGoal, occlusionSentence, quotedWord, quotedW
 
 // Delay after a click, so that several clicked words make one request.
 const CLICKS_MS = 250;
-const CLICK_LIVE = "Click a word to ask for the answer without it. It is masked, so that nothing looks at it; the text with the word "
-  + "deleted is another text and may get another number.";
+const CLICK_LIVE = "Click a word for the answer without it: the model reads the text and ignores the word. The text with the word deleted "
+  + "is another one, which may get another number.";
 
 /** The words that the state leaves out, ascending, of those that the text has. */
 export function wordsLeftOut({session, state}) {

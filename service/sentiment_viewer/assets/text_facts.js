@@ -37,9 +37,9 @@ export function attributionSection(session, title, shownOf, make) {
 
 // Each verdict in plain words; those that warn are marked.
 const TRUST = {
-  BETTER_THAN_RANDOM: "Tested on this text: without these words the answer moves more than without as many random words.",
-  INCONCLUSIVE: "Not proved on this text: some random sets of as many words move the answer as much.",
-  NOT_FAITHFUL: "Do not rely on the colours: most random sets of as many words move the answer more.",
+  BETTER_THAN_RANDOM: "Tested on this text: the most coloured words move the answer more than random words do.",
+  INCONCLUSIVE: "The reason is not proved on this text: some random words move the answer as much.",
+  NOT_FAITHFUL: "Do not rely on the colours: most random words move the answer more.",
   FLAT: "The colours tell little: all words together hardly move the answer.",
 };
 const UNTESTED = "Not tested on this text: it is too short, or time was short.";
@@ -55,19 +55,21 @@ export function textTrust({session}) {
     const attribution = session.shownAttribution();
     const asking = session.status("attribution", session.method()).state === "asking";
     const evidence = attribution && session.explanation.evidence.get(session.shownMethod());
-    const text = trustSentence(attribution, evidence, asking);
+    // The verdict stands beside the reason that it is about.
+    const testing = asking && !session.explanation?.reasons.has(session.shownMethod());
+    const text = trustSentence(attribution, evidence, testing);
     line.hidden = !text;
     if (said.textContent !== text) said.textContent = text;
-    line.classList.toggle("failed", Boolean(evidence) && WARNINGS.includes(evidence.verdict));
+    line.classList.toggle("failed", !testing && Boolean(evidence) && WARNINGS.includes(evidence.verdict));
     bar.hidden = !asking || !attribution?.estimate;
     bar.value = attribution?.estimate ? attribution.steps / (attribution.stepsAsked || 1) : 0;
   };
   return {element: line, update};
 }
 
-function trustSentence(attribution, evidence, asking) {
-  if (attribution?.estimate) return asking ? `${estimateSentence(attribution)}.` : ONLY_ESTIMATED;
-  if (asking && !evidence) return attribution ? "Testing the colours against random words …" : "Estimating …";
+function trustSentence(attribution, evidence, testing) {
+  if (attribution?.estimate) return testing ? `${estimateSentence(attribution)}.` : ONLY_ESTIMATED;
+  if (testing) return attribution ? "Testing the colours against random words …" : "Estimating …";
   if (!evidence) return "";
   const {verdict, randomSets} = evidence;
   return verdict === "INCONCLUSIVE" && randomSets < RANDOM_SETS ? UNTESTED : TRUST[verdict] ?? "";
