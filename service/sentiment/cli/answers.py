@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sentiment.client import CallFailed, Classification, Result
+from sentiment.client.columns import Targeted, Unusable
 from sentiment.client.frames import SCORE
 from sentiment.files.rows import TEXT, Row, Unread, plain
 from sentiment.files.tables import Columns
@@ -96,6 +97,18 @@ def question_of(asked: Asked, *, targets: bool = False) -> dict[str, Any]:  # An
     text, pair = (None if isinstance(found, Unread) else found for found in (asked.text, asked.pair))
     named = {"targets": asked.targets} if targets and isinstance(asked.targets, tuple) and asked.targets else {}
     return {**asked.kept, TEXT: text, **({} if asked.pair is None else {PAIR: pair}), **named}
+
+
+def item_of(asked: Asked) -> Any:  # Any: what classify_all takes
+    """What is sent of a row. One that cannot be read takes its place among the results."""
+    if isinstance(asked.text, Unread):
+        return Unusable(asked.text.reason)
+    if isinstance(asked.pair, Unread):
+        return Unusable(asked.pair.reason, PAIR)
+    if isinstance(asked.targets, Unread):
+        return Unusable(asked.targets.reason, "targets")
+    text = asked.text if asked.pair is None else (asked.text, asked.pair)
+    return Targeted(text, asked.targets) if asked.targets else text
 
 
 def reason_of(asked: Asked, failed: CallFailed) -> tuple[str, str]:

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from sentiment.cli.answer_text import answer_lines
-from sentiment.cli.answers import PAIR, Asked, Names, answer_columns, answer_of
+from sentiment.cli.answers import Asked, Names, answer_columns, answer_of, item_of
 from sentiment.cli.calling import source_of
 from sentiment.cli.input_rows import InputRows
 from sentiment.cli.row_output import Tally, complete, skip_done
 from sentiment.client import CallFailed, Result
-from sentiment.client.columns import Targeted, Unusable
 from sentiment.errors import BadSettings
 from sentiment.files.line_output import LineOutput
 from sentiment.files.progress import TextProgress
-from sentiment.files.rows import Unread
 from sentiment.files.tables import json_text, writer_of
 from sentiment.files.visible import visible, visible_json
 from sentiment.v1 import sentiment_pb2 as pb
@@ -97,12 +95,12 @@ def _answers(
     begun: deque[Asked] = deque()
     more = True
 
-    def block() -> Iterator[Any]:  # Any: as _item
+    def block() -> Iterator[Any]:  # Any: as item_of
         """The rows until one has to be waited for."""
         nonlocal more
         for asked in rows:
             begun.append(asked)
-            yield _item(asked)
+            yield item_of(asked)
             if source.waits and job.input is None:
                 return
         more = False
@@ -127,15 +125,3 @@ def _check_able(model: pb.Model, job: argparse.Namespace) -> None:
         raise BadSettings(f"model {visible(model.id.name)}/{model.id.version} answers no targets; choose another with --model")
     if job.sentences and not model.limits.sentences:
         raise BadSettings("the server answers no sentences: it is of a version before 0.2")
-
-
-def _item(asked: Asked) -> Any:  # Any: what classify_all takes
-    """What is sent of a row. One that cannot be read takes its place among the results."""
-    if isinstance(asked.text, Unread):
-        return Unusable(asked.text.reason)
-    if isinstance(asked.pair, Unread):
-        return Unusable(asked.pair.reason, PAIR)
-    if isinstance(asked.targets, Unread):
-        return Unusable(asked.targets.reason, "targets")
-    text = asked.text if asked.pair is None else (asked.text, asked.pair)
-    return Targeted(text, asked.targets) if asked.targets else text

@@ -104,7 +104,9 @@ def _remarks(found: Column, width: int) -> Iterator[str]:
     said = ", ".join(f"{_rows(count)} with {why}" for why, count in left_out.items() if count)
     remarks = [f"Not in the sums: {said}."] if said else []
     if found.limited:
-        remarks.append("There are more words, phrases or texts than are kept: words that came last are left out, repeated texts may count.")
+        remarks.append(
+            "There are more words, texts or groups than are kept: words and groups that came last are left out, repeated texts may count."
+        )
     if part.answered:
         remarks += [
             "Shares have Wilson's 95 % intervals.",

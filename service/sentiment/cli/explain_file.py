@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from sentiment.cli.answers import PAIR, Asked, Names
+from sentiment.cli.answers import Names, item_of
 from sentiment.cli.calling import source_of
 from sentiment.cli.column_text import column_page
 from sentiment.cli.explain import coloured
@@ -22,7 +22,7 @@ from sentiment.cli.explained_row import KEYS, explained_columns, explained_of, l
 from sentiment.cli.input_rows import InputRows
 from sentiment.cli.row_output import Tally, complete, error_text, skip_done
 from sentiment.client import CallFailed, Explanation
-from sentiment.client.columns import Item, Unusable
+from sentiment.client.columns import Item
 from sentiment.client.results import of_every_text
 from sentiment.errors import BadSettings
 from sentiment.explain.methods.column import Column, Explained, Part, Row, column
@@ -31,7 +31,7 @@ from sentiment.files.line_output import LineOutput
 from sentiment.files.output import STANDARD_OUTPUT, beside
 from sentiment.files.progress import TextProgress
 from sentiment.files.reading import Table
-from sentiment.files.rows import TEXT, Unread
+from sentiment.files.rows import TEXT
 from sentiment.files.tables import json_text, writer_of
 from sentiment.files.visible import visible, visible_json
 
@@ -79,7 +79,7 @@ def explain_file(job: argparse.Namespace) -> int:
 
         progress = TextProgress(before, job.output != STANDARD_OUTPUT or not sys.stdout.isatty(), _count(job))
         for each in asked:
-            answer = explained_of(each, _explained(answerer, _item(each), job))
+            answer = explained_of(each, _explained(answerer, item_of(each), job))
             tally.add(answer)
             kept.write(json_text(answer), at_once=True)
             if job.output == STANDARD_OUTPUT:
@@ -169,15 +169,6 @@ def _count(job: argparse.Namespace) -> int | None:
     except BadFile:
         # Its rows up to there are explained before this is reported.
         return None
-
-
-def _item(asked: Asked) -> Item:
-    """What is sent of a row. One that cannot be read is refused without being sent."""
-    if isinstance(asked.text, Unread):
-        return Unusable(asked.text.reason)
-    if isinstance(asked.pair, Unread):
-        return Unusable(asked.pair.reason, PAIR)
-    return asked.text if asked.pair is None else (asked.text, asked.pair)
 
 
 def _explained(answerer: "Client | Local", item: Item, job: argparse.Namespace) -> Explanation | CallFailed:

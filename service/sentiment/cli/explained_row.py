@@ -64,7 +64,12 @@ def explained_columns(names: Names) -> dict[str, type]:
 def labels_of(answer: Mapping[str, Any]) -> list[str]:  # Any: as above
     """The model's labels, as a row or a table's columns name them."""
     scores = answer.get("scores")
-    return list(scores) if isinstance(scores, Mapping) else [name.removeprefix(SCORE) for name in answer if name.startswith(SCORE)]
+    if isinstance(scores, Mapping):
+        return list(scores)
+    # Columns of the input may be called so, too, and stand before the text.
+    names = list(answer)
+    own = names[names.index(TEXT) :] if TEXT in answer else names
+    return [name.removeprefix(SCORE) for name in own if name.startswith(SCORE)]
 
 
 def row_of(answer: Mapping[str, Any], by: str) -> Row:  # Any: as above
@@ -80,6 +85,8 @@ def row_of(answer: Mapping[str, Any], by: str) -> Row:  # Any: as above
         words = answer["words"]
         words = json.loads(words) if isinstance(words, str) and words else words or {}
         texts, values, errors, sentences = (words.get(name, []) for name in ("text", "value", "standard_error", "sentence"))
+        if not isinstance(answer[TEXT], str) or len({len(texts), len(values), len(errors), len(sentences)}) > 1:
+            raise TypeError
         towards = answer["explained"] or None
         others = [label for label in labels_of(answer) if label != towards] if towards else []
         return Explained(
@@ -90,8 +97,8 @@ def row_of(answer: Mapping[str, Any], by: str) -> Row:  # Any: as above
             against=others[0] if len(others) == 1 else answer["against"] or None,
             verdict=answer["verdict"],
             words=texts,
-            values=values,
-            errors=[math.inf if error is None else error for error in errors],
+            values=[float(value) for value in values],
+            errors=[math.inf if error is None else float(error) for error in errors],
             sentences=sentences,
             group=group,
         )

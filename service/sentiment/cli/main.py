@@ -169,7 +169,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"{', '.join(METHODS[:-1])} or {METHODS[-1]}; repeatable (default: the model's first)",
     )
-    named = {unit: [one.name for one in REGISTRY.values() if one.unit == unit] for unit in ("steps", "orders")}
+    named = {unit: [one.name for one in REGISTRY.values() if one.unit == unit] for unit in ("steps", "orders", "rows")}
     units = [f"{unit} of {' or '.join(names)}" for unit, names in named.items()]
     parser.add_argument(
         "--steps",

@@ -322,7 +322,7 @@ class Explanation:
     decide the answer; empty without an attribution, and from a server that knows none. ``explained``: the label that is explained.
     ``against``: the label whose logit is subtracted, None if none is. ``logit``: what is explained, the logit of the former less that of
     the latter. ``labels_agree``: whether the explain graph predicts the same label for this text. ``logit_error``: the largest difference
-    between the logits of both graphs; None without an explain graph. ``precision`` and ``provider``: of the graph that gave the answer and
+    between the logits of both graphs; None if none ran first. ``precision`` and ``provider``: of the graph that gave the answer and
     the evidence, on a GPU server the fp32 graph on the CPU. ``explain_provider``: what ran the explain graph, empty without one.
     ``attributions`` and ``evidence``: by method, in the requested order. ``deciding``: None for very short and long texts, and without
     evidence or time. ``geometry``: of the embeddings and of each layer, in this order;

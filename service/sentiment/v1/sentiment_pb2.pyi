@@ -1800,9 +1800,9 @@ class AttributionOptions(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     BY_EMBEDDING_FIELD_NUMBER: _builtins.int
     steps: _builtins.int
-    """Steps of integrated_gradients, or random orders of shapley or two_step_shapley; at most 256. 0: integrated_gradients
-    16 steps, doubled up to 64 while the residual exceeds 5 % of what the values should sum to; shapley 20 orders;
-    two_step_shapley 2 orders. Fewer if time is short.
+    """Steps of integrated_gradients, random orders of shapley, or rows of two_step_shapley (random halves of the sentences);
+    at most 256. 0: integrated_gradients 16 steps, doubled up to 64 while the residual exceeds 5 % of what the values
+    should sum to; shapley 20 orders; two_step_shapley 32 rows. Fewer if time is short; two_step_shapley 12 at least.
     """
     by_embedding: _builtins.bool
     """Also split each token's value into token, segment and position embedding, if the method can."""
@@ -2037,15 +2037,16 @@ class ExplanationHeader(_message.Message):
     """True if part of the text was not read."""
     labels_agree: _builtins.bool
     """False if the explanation graph and the served graph decide differently on this text. Then gradients, attention and
-    heads explain another answer than the served one. True if there is no explanation graph.
+    heads explain another answer than the served one. True if no explanation graph ran before this header: there is none,
+    or two_step_shapley alone is asked for, whose summary then has a note.
     """
     logit: _builtins.float
     """The explained logit on the served graph, not divided by the temperature: that of label, less that of against if it is
     set.
     """
     logit_error: _builtins.float
-    """Largest difference of a logit between the explanation graph and the served graph on this text; unset without the
-    former.
+    """Largest difference of a logit between the explanation graph and the served graph on this text; unset if the former
+    did not run before this header.
     """
     explain_provider: _builtins.str
     """The ONNX Runtime execution provider of the explanation graph; empty without one."""
@@ -2344,7 +2345,7 @@ class Attribution(_message.Message):
     unseen_total: _builtins.float
     """Total of unread text: always 0, since it has no effect. ExplanationHeader.unseen has its place."""
     steps: _builtins.int
-    """Steps or orders taken, and requested; fewer are taken if time is short."""
+    """Steps, orders or rows taken, and requested; fewer are taken if time is short."""
     steps_asked: _builtins.int
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
@@ -2408,7 +2409,7 @@ class Estimate(_message.Message):
 
     LEFT_S_FIELD_NUMBER: _builtins.int
     left_s: _builtins.float
-    """About how many seconds of work are left until the explanation is complete."""
+    """About how many seconds of work are left until the values and their evidence are complete."""
     def __init__(
         self,
         *,
@@ -2438,12 +2439,13 @@ class SentenceAttribution(_message.Message):
     """Unset if it cannot be estimated."""
     words_valued: _builtins.bool
     """Whether its words have values of their own: parts of the sentence's by what attention carries from each in favour of
-    the label. Otherwise, as in a sentence that speaks against it, each has an equal part.
+    the label, or without an explanation graph by what each adds to its sentence alone. Otherwise, as in a sentence that
+    speaks against it, each has an equal part.
     """
     @_builtins.property
     def span(self) -> Global___Span:
         """From its first word that the model reads to its last. A sentence of more than 40 words is cut into parts, and short ones
-        stand together, so that there are at most 16.
+        stand together, so that each text has at most 16.
         """
 
     def __init__(
@@ -2475,8 +2477,8 @@ class WordAttribution(_message.Message):
     PAIR_FIELD_NUMBER: _builtins.int
     value: _builtins.float
     standard_error: _builtins.float
-    """For sampling methods; 0 for exact ones. Unset if only one pair of orders was drawn, which cannot estimate it, and if
-    the word has an equal part of its sentence's value.
+    """For sampling methods; 0 for exact ones. Unset if only one pair of orders was drawn, which cannot estimate it. Of
+    two_step_shapley: the word's part of its sentence's error.
     """
     pair: _builtins.bool
     @_builtins.property
@@ -2619,13 +2621,15 @@ class DecidingWords(_message.Message):
     @_builtins.property
     def words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Indices in ExplanationHeader.words, ascending: of the sets of a fifth of the words that were tried, the one without
-        which the explained logit is lowest; if the explained label is not the answer, highest.
+        which the explained logit is lowest; if the explained label is not the answer (with against, not the likelier of the
+        two), highest.
         """
 
     @_builtins.property
     def changing_words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The fewest words found without which the answer changes: the search erases words until it does, at most half of them.
-        Empty if it does not. A smaller set may exist: ExplainOptions.counterfactuals looks for it.
+        """The fewest words found without which the answer changes, from the explained label to another or from another to it:
+        the search erases words until it does, at most half of them. Empty if it does not. A smaller set may exist:
+        ExplainOptions.counterfactuals looks for it.
         """
 
     def __init__(

@@ -15,7 +15,7 @@ const NORMAL = 1.959964;
 const PUNCTUATION = /^\p{P}*$/u;
 
 /** Wilson's interval of a share, 95 %: [low, high]. `whole` is at least 1. */
-export function wilson(part, whole) {
+function wilson(part, whole) {
   const [share, square] = [part / whole, NORMAL ** 2 / whole];
   const [middle, half] = [share + square / 2, Math.sqrt(square * (share * (1 - share) + square / 4))];
   return [Math.max(0, (middle - half) / (1 + square)), Math.min(1, (middle + half) / (1 + square))];
@@ -45,7 +45,7 @@ export function columnOf(rows, labels, grouped) {
   const groups = new Map(names.map((name) => [name, new Sums()]));
   rows.forEach((row, place) => {
     const terms = counts[place] ? termsOf(row, counts[place], candidates) : new Map();
-    for (const sums of [whole, groups.get(row.group) ?? others]) sums.add(place + 1, row, standings[place], terms);
+    for (const sums of grouped ? [whole, groups.get(row.group) ?? others] : [whole]) sums.add(place + 1, row, standings[place], terms);
   });
   const lumped = grouped ? sizes.size - names.length : 0;
   const parts = [...groups].map(([name, sums]) => sums.part(name, labels));

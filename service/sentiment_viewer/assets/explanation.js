@@ -20,8 +20,10 @@ export class Explanation {
     this.evidence = new Map();
     // The sentence that says an attribution, by its method.
     this.reasons = new Map();
-    // The words that a search found to decide the answer.
-    this.deciding = null;
+    // The words that a search found to decide the answer, by the method that it began with.
+    this.deciding = new Map();
+    // The method of the latest evidence, by stream.
+    this.testedLast = new Map();
     this.counterfactuals = null;
     this.without = new Map();
     this.heads = null;
@@ -54,9 +56,9 @@ export class Explanation {
     else if (!this.header) throw new Error("an explanation came without its header");
     else if (message.tile) this.#takeTile(message.tile, source);
     else if (message.attribution) this.#takeAttribution(message.attribution, source);
-    else if (message.evidence) this.#takeEvidence(message.evidence);
+    else if (message.evidence) this.#takeEvidence(message.evidence, source);
     else if (message.reason) this.reasons.set(message.reason.method, message.reason.text);
-    else if (message.deciding) this.deciding = this.#tested(message.deciding);
+    else if (message.deciding) this.deciding.set(this.testedLast.get(source), this.#tested(message.deciding));
     else if (message.counterfactual) this.#takeCounterfactual(message.counterfactual);
     else if (message.heads) this.heads = {allUniform: null, ...readFields(message.heads), gated: Float32Array.from(message.heads.gated)};
     else if (message.neuron) this.#takeNeuron(message.neuron);
@@ -142,7 +144,8 @@ export class Explanation {
     return {text: this.texts[pair ? 1 : 0].slice(first, end), value, error, told: told(value, error), wordsValued, words};
   }
 
-  #takeEvidence(part) {
+  #takeEvidence(part, source) {
+    this.testedLast.set(source, part.method);
     this.evidence.set(part.method, {agreement: null, ...this.#tested(part)});
   }
 

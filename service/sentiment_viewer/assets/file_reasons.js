@@ -7,7 +7,7 @@ import {explainedRow, rowsToExplain} from "./file_explained.js";
 import {FileRun} from "./file_run.js";
 import {labelBar, labelHues, labelName} from "./label_hues.js";
 import {METHODS} from "./methods.js";
-import {redrawn} from "./redrawn.js";
+import {differing, redrawn} from "./redrawn.js";
 import {scrolling, tableNode, tableRow} from "./tables.js";
 import {plainNumber, signedNumber, visibleText, wholeNumber} from "./wording.js";
 
@@ -32,7 +32,8 @@ export class FileReasons {
   /** `open`: shows a row in the text view. */
   constructor(context, open) {
     Object.assign(this, {context, open, answered: null, run: null, found: new Map(), group: "", method: "", shown: ""});
-    Object.assign(this, {drawnAt: 0, timer: 0, unfolded: new Set()});
+    Object.assign(this, {drawnAt: 0, timer: 0, unfolded: new Set(), left: 0, leftDiffers: differing()});
+    Object.assign(this, {summed: null, columnDiffers: differing()});
     this.start = quietButton("Explain the rows", () => this.#begin());
     this.stop = quietButton("Cancel explaining", () => this.end());
     this.methods = choiceField("Method", (name) => { this.method = name; });
@@ -78,8 +79,8 @@ export class FileReasons {
     const methods = context.session.model?.explanation_methods ?? [];
     const found = this.explanations();
     const running = run?.state === "running";
-    const left = running || answered.state === "running" ? [] : rowsToExplain(answered.rows, found);
-    this.start.hidden = running || !methods.length || answered.state === "running" || !left.length;
+    const waits = running || answered.state === "running";
+    this.start.hidden = waits || !methods.length || !this.#left(found);
     this.start.textContent = found.size ? "Explain the others" : "Explain the rows";
     this.stop.hidden = !running;
     this.methods.element.hidden = !methods.length;
@@ -87,7 +88,7 @@ export class FileReasons {
       ["", "the model's default"], ...methods.map((name) => [name, METHODS[name]?.term ?? visibleText(name)]),
     ]);
     this.methods.choose(this.method);
-    // Sums are of one method.
+    // Sums are of one choice. By default a long text has another method than a short one.
     this.methods.select.disabled = running || found.size > 0;
     this.groups.element.hidden = !this.columns.length;
     this.groups.offer([...this.columns], () => [[NO_GROUP, NO_GROUP], ...this.columns.map((name) => [name, visibleText(name)])]);
@@ -97,9 +98,16 @@ export class FileReasons {
     this.told.textContent = run ? explainedSentence(run, found.size, this.asked, this.secondsEach()) : this.start.hidden ? "" : WHAT;
     const now = performance.now();
     // Each picture reads all rows.
-    if (running && now - this.drawnAt < REDRAW_MS) return;
+    if (waits && now - this.drawnAt < REDRAW_MS) return;
     this.drawnAt = now;
     this.draw([answered, answered.rows.length, found.size, this.group, String(labels), this.shown], () => this.#nodes(found));
+  }
+
+  /** How many rows are left to be explained. */
+  #left(found) {
+    const key = [this.answered, this.answered.rows.length, found.size];
+    if (this.leftDiffers(key)) this.left = rowsToExplain(this.answered.rows, found).length;
+    return this.left;
   }
 
   /** About how many seconds a row takes. */
@@ -128,10 +136,20 @@ export class FileReasons {
     this.stop.focus();
   }
 
-  #nodes(found) {
+  /** {rows, column}: the rows in order, and what they say together. */
+  #column(found) {
     const {answered, group, labels} = this;
-    const rows = [...answered.rows].sort((one, other) => one.row - other.row);
-    const column = columnOf(rows.map((row) => columnRow(row, found.get(row.row), group)), labels, Boolean(group));
+    if (this.columnDiffers([answered, answered.rows.length, found.size, group, String(labels)])) {
+      const rows = [...answered.rows].sort((one, other) => one.row - other.row);
+      this.summed = {rows, column: columnOf(rows.map((row) => columnRow(row, found.get(row.row), group)), labels, Boolean(group))};
+    }
+    return this.summed;
+  }
+
+  #nodes(found) {
+    const {group} = this;
+    if (!found.size && !group) return [];
+    const {rows, column} = this.#column(found);
     const hues = labelHues(column.whole.shares.map(({label}) => label));
     const byNumber = (number) => rows[number - 1];
     const valued = found.size ? column.whole.reasons.filter(({rows: own}) => own) : [];

@@ -79,7 +79,8 @@ function trustSentence(attribution, evidence, testing) {
 export function textChanging({session}) {
   const line = element("p", {class: "text-changing"});
   const update = () => {
-    const {header, deciding} = session.explanation ?? {};
+    const {header} = session.explanation ?? {};
+    const deciding = session.explanation?.deciding.get(session.shownMethod());
     const text = deciding ? changingSentence(header, deciding) : "";
     line.hidden = !text;
     if (line.textContent !== text) line.textContent = text;
@@ -90,14 +91,16 @@ export function textChanging({session}) {
 /** The verdict of the method that is shown, in words and numbers: {element, update()}. */
 export function textEvidence({session}) {
   const found = () => session.explanation.evidence.get(session.shownMethod()) ?? null;
-  const shown = (header) => [header, found(), session.explanation.deciding, ...Object.values(session.status("attribution", session.method()))];
+  const status = () => Object.values(session.status("attribution", session.method()));
+  const shown = (header) => [header, found(), session.explanation.deciding.get(session.shownMethod()), ...status()];
   const make = (_, attribution) => evidenceNodes(session, attribution, found());
   return attributionSection(session, "Can these values be trusted?", shown, make);
 }
 
 function evidenceNodes(session, attribution, evidence) {
   if (!evidence) return [absentNote(session, "attribution", session.method(), "Evidence")];
-  const {header, deciding} = session.explanation;
+  const {header} = session.explanation;
+  const deciding = session.explanation.deciding.get(evidence.method);
   const ranked = evidenceWords(header, attribution, evidence);
   const rows = evidenceNumbers(header, evidence).map(({title, value, remark}) => (
     tableRow(title, [value, element("td", {class: "note", text: remark})])

@@ -83,7 +83,7 @@ function drawnOf(context) {
     attribution: session.shownAttribution(),
     evidence: session.explanation.evidence.get(method) ?? null,
     reason: visibleText(session.explanation.reasons.get(method) ?? ""),
-    deciding: session.explanation.deciding,
+    deciding: session.explanation.deciding.get(method) ?? null,
     struck: new Set(leavesOut(context) ? wordsLeftOut(context) : []),
     without: answerWithout(session.explanation, wordsLeftOut(context)),
     numbers: state.get("numbers") === "1",

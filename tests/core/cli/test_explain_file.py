@@ -103,6 +103,10 @@ def write_as(kind: str, folder: Path) -> Path:
         import pyarrow
 
         parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif kind == ".tsv":
+        with path.open("w", newline="", encoding="utf-8") as file:
+            rated = zip(TEXTS, SHOPS, "1234567", strict=True)
+            csv.writer(file, delimiter="\t").writerows([("text", "shop", "score_critic"), *rated])
     else:
         import openpyxl
 
@@ -114,7 +118,8 @@ def write_as(kind: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "output"), [(".txt", "out.jsonl"), (".jsonl.gz", "out.json"), (".parquet", "out.parquet"), (".xlsx", "out.xlsx")]
+    ("kind", "output"),
+    [(".txt", "out.jsonl"), (".jsonl.gz", "out.json"), (".tsv", "out.csv"), (".parquet", "out.parquet"), (".xlsx", "out.xlsx")],
 )
 def test_every_kind_of_table_is_read_and_written_and_summed_up_again(
     kind: str, output: str, capsys: Captured, target: list[str], tmp_path: Path
@@ -128,6 +133,25 @@ def test_every_kind_of_table_is_read_and_written_and_summed_up_again(
 
     assert json.loads(capsys.readouterr().out) == first
     assert [share["rows"] for share in first["whole"]["shares"]] == [4, 3]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"text": 5},
+        {"words": {"text": ["a"], "value": [], "standard_error": [], "sentence": []}},
+        {"words": {"text": ["a"], "value": ["b"], "standard_error": [0], "sentence": [0]}},
+    ],
+)
+def test_a_summary_of_other_rows_is_refused(changed: dict[str, Any], capsys: Captured, target: list[str], source: Path) -> None:
+    output = source.with_name("out.jsonl")
+    assert run(*target, "--input", source, "--output", output) == 0
+    first, *others = lines_of(output)
+    output.write_text("\n".join(json.dumps(row) for row in ({**first, **changed}, *others)), encoding="utf-8")
+
+    assert run("--summary", "--input", output) == 2
+
+    assert "is not a row that sentiment explain --input has written" in capsys.readouterr().err
 
 
 def test_the_summary_says_what_makes_answers_negative_in_the_file_and_its_groups(capsys: Captured, target: list[str], source: Path) -> None:

@@ -194,6 +194,13 @@ def test_what_is_beyond_a_limit_is_said(limit: str, monkeypatch: pytest.MonkeyPa
     assert sums(of(found, "negative").words)["late"][0] == 6
 
 
+def test_groups_beyond_the_limit_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GROUPS_SEEN_MAX", 1)
+    rows = [explained(f"late {number}", [1.0, 0.0], group=group) for number, group in enumerate("abb")]
+
+    assert column(lambda: rows, LABELS, grouped=True).limited
+
+
 def test_a_file_without_an_answer_has_no_share() -> None:
     found = summed(Unexplained())
 

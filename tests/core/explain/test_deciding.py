@@ -57,6 +57,17 @@ def test_of_a_label_that_is_not_the_answer_the_words_against_it_are_searched() -
     assert found.logits.argmax() == 1
 
 
+def test_against_a_label_that_is_not_the_runner_up_no_change_of_the_answer_is_searched() -> None:
+    # The answer is the third label; the second is above the first, and words 4 and 5 hold it there.
+    model = Model(lambda kept: [0.0, 2.0 * kept[4] + 2.0 * kept[5] - 1.0, 9.0 * kept[0] + 9.0 * kept[1]])
+    scores = np.array([0.0, 0.0, 0.0, 0.0, 2.0, 2.0, 0.0, 0.0])
+
+    found = searched(model, scores, Target(1, against=0))
+
+    assert found.words == (4, 5)
+    assert found.changing == ()
+
+
 @pytest.mark.parametrize("n", [7, 13, 20, 41, 62])
 def test_a_search_runs_a_bounded_number_of_rows(n: int) -> None:
     for seed in range(20):

@@ -29,6 +29,12 @@ def test_the_fewest_phrases_that_hold_most_of_what_speaks_for_the_label_are_name
     assert found([1.0] * 5, sentences=apart).towards == ()
 
 
+def test_a_text_of_many_phrases_is_read() -> None:
+    values = [(-1) ** place * (5000 - place) / 5000 for place in range(5000)]
+
+    assert found(values).against == (range(1, 2),)
+
+
 def test_a_phrase_has_few_words() -> None:
     assert found([1.0] * WORDS_MAX).towards == (range(WORDS_MAX),)
     assert found([1.0] * (WORDS_MAX + 1)) == Phrases()

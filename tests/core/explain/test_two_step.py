@@ -85,7 +85,8 @@ def test_values_of_few_sentences_are_those_of_the_definition(seed: int) -> None:
     assert (values.standard_errors.tolist(), values.rows) == ([0.0] * 3, 0)
 
 
-@pytest.mark.parametrize("rows", [12, 24, 60])
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("rows", [1, 2, 12, 24, 60])
 @pytest.mark.parametrize("seed", range(3))
 def test_values_sum_to_the_whole_text_minus_the_empty_text(rows: int, seed: int) -> None:
     value = arbitrary(seed)
@@ -93,7 +94,7 @@ def test_values_sum_to_the_whole_text_minus_the_empty_text(rows: int, seed: int)
     values = found(LARGE, value, rows)
 
     assert values.values.sum() == pytest.approx(value(np.ones(70, np.bool_)) - value(np.zeros(70, np.bool_)), abs=1e-9)
-    assert values.rows == rows
+    assert values.rows == max(12, rows)
     assert len(set(values.standard_errors)) == 1
     assert values.standard_errors[0] > 0
 

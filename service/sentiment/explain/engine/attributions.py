@@ -257,7 +257,7 @@ class Attributions:
             return pace.seconds(rows * (pairs - count)) + self._evidence_s()
 
         # It takes the time of a pair.
-        if self._request.estimates and fit > pairs and not exact:
+        if self._request.estimates and self.first is None and fit > pairs and not exact:
             first = runs.drive(first_estimate(n, self._target, runs.answers))
             if first is not None:
                 found = of(first, np.full(n, np.inf), 0)
@@ -299,6 +299,7 @@ class Attributions:
         answers, whole = Answers(), np.ones((1, n), np.bool_)
         answers.tell(whole, runs.answers.known(whole))
         asked = rows_run(len(sentences), steps_wanted)
+        wanted = asked or 2 ** len(sentences)
 
         def of(values: SentenceValues, weights: Floats) -> Attribution:
             words, own = shared(sentences, values.values, weights)
@@ -321,8 +322,8 @@ class Attributions:
         better = runs.drive_shortened(sentence_shapley(sentences, self._target, steps_wanted, rng, answers), sentences, kept_s)
         found = better or found
         if found.rows < asked or better is None:
-            reason = self._time_reason(f"{asked} rows", runs.shortened_seconds(tokens_run(lengths, asked)), left_s)
-            self._notes.append(f"{method} ran {found.rows} of {asked} rows: {reason}")
+            reason = self._time_reason(f"{wanted} rows", runs.shortened_seconds(tokens_run(lengths, asked)), left_s)
+            self._notes.append(f"{method} ran {found.rows} of {wanted} rows: {reason}")
         elif self._request.estimates:
             yield replace(of(found, alike), left_s=kept_s)
         weights = self._weights(sentences, rng, answers)

@@ -316,8 +316,10 @@ class GraphRuns:
         ids = None if baseline is None else np.repeat(baseline[None], rows, axis=0)
         feeds = self._feeds([self.row] * rows, session.inputs)
 
+        # Once, so that no maps of the first run wait for a turn.
+        self._turn()
+
         def run_for(label: int, names: Sequence[str]) -> Arrays:
-            self._turn()
             begun = self.clock()
             found = session.run(feeds, names, np.full(rows, label), alpha, ids, gate, uniform, self._stop, self._execute)
             self.explained_pace.record(rows, self.clock() - begun)

@@ -38,7 +38,8 @@ LISTED_MAX, LISTED_SHARE = 8, 0.1
 EXAMPLES_MAX = 3
 # The largest groups; the rows of all others are one.
 GROUPS_MAX = 20
-# Further words and phrases, texts and groups are not kept, so that memory is bounded: some 100 bytes for each.
+# Further words and phrases, texts and groups are not kept, so that memory is bounded: some 100 bytes for each, and some 600 for each word
+# and phrase that enough rows have, by label and group.
 TERMS_MAX, TEXTS_MAX, GROUPS_SEEN_MAX = 2**20, 2**20, 2**16
 # As the explanation's verdicts. Such values are not to be relied on.
 NOT_COUNTED = ("NOT_FAITHFUL", "FLAT")
@@ -105,7 +106,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """What speaks for a label. ``rows``: that have values for it. ``words_of``, ``phrases_of``: how many the lists are chosen from."""
+    """What speaks for a label. ``rows``: explained for or against it. ``words_of``, ``phrases_of``: how many the lists are chosen from."""
 
     label: str
     rows: int
@@ -138,7 +139,8 @@ class Part:
 class Column:
     """The whole file and the groups of its rows, the largest first. ``lumped``: how many further groups are one, which has no name.
 
-    ``limited``: there were more words, phrases or texts than are kept; further ones are left out, and further repeated texts count.
+    ``limited``: there were more words, phrases, texts or groups than are kept. Further words and groups are left out, and further
+    repeated texts count.
     """
 
     whole: Part
@@ -161,7 +163,7 @@ def column(rows: Callable[[], Iterable[Row]], labels: Sequence[str], *, grouped:
     for number, row in enumerate(rows(), 1):
         standing = texts.standing(row)
         terms = _terms(row, candidates) if isinstance(row, Explained) and standing is _COUNTED else {}
-        for sums in (whole, groups.get(row.group, others)):
+        for sums in (whole, groups.get(row.group, others)) if grouped else (whole,):
             sums.add(number, row, standing, terms)
     found = [sums.part(name, labels) for name, sums in groups.items()]
     lumped = len(sizes) - len(groups) if grouped else 0
@@ -202,6 +204,8 @@ def _candidates(rows: Iterable[Row]) -> tuple[frozenset[str], Counter[str], bool
     for row in rows:
         if row.group in sizes or len(sizes) < GROUPS_SEEN_MAX:
             sizes[row.group] += 1
+        else:
+            full = True
         if texts.standing(row) is _COUNTED and isinstance(row, Explained):
             values = _clear(row)
             terms = {term for term, first, last in _spans(row) if first == last or values[first] * values[last] > 0}

@@ -75,7 +75,9 @@ def search(n: int, scores: Floats, target: Target, answers: Answers) -> Steps[Fo
     """
     before, whole = answers.rows, answers.known(np.ones((1, n), np.bool_))[0]
     sign = 1 if target.wins(whole) else -1
-    wanted = int(whole.argmax()) != target.label
+    answers_label = int(whole.argmax()) == target.label
+    # Against another label than the runner-up, what moves the explained logit need not change the answer.
+    changes = target.wins(whole) == answers_label
     order, fifth = ranked(sign * scores), -(-n // 5)
     beam: list[Words] = [()]
     words: Words = ()
@@ -88,13 +90,13 @@ def search(n: int, scores: Floats, target: Target, answers: Answers) -> Steps[Fo
             sets = list(dict.fromkeys(sets))
             logits = yield from answers.ask(without(n, sets))
             places = np.argsort(sign * target.logit(logits), kind="stable").tolist()
-            if changing is None:
-                changed = [place for place in places if (int(logits[place].argmax()) == target.label) is wanted]
+            if changing is None and changes:
+                changed = [place for place in places if (int(logits[place].argmax()) == target.label) is not answers_label]
                 changing = (sets[changed[0]], logits[changed[0]]) if changed else None
             beam = [sets[place] for place in places[: WIDTH if wider and size < fifth else 1]]
             if size == fifth:
                 words = beam[0]
-            if size >= fifth and changing is not None:
+            if size >= fifth and (changing is not None or not changes):
                 break
     except Enough:
         if not words:

@@ -149,13 +149,12 @@ def occlusion(n: int, target: Target, answers: Answers) -> Steps[Floats]:
 class ShapleyValues:
     """Shapley values [n] in logits. Up to rounding, they sum to the explained logit for the whole text minus that for the empty text.
 
-    ``standard_errors`` [n]: of sampling; 0 if ``exact``, infinite after a single pair of ``permutations``.
+    ``standard_errors`` [n]: of sampling; 0 of exact values, infinite after a single pair of ``permutations``.
     """
 
     values: Floats
     standard_errors: Floats
     permutations: int
-    exact: bool
 
 
 def shapley(n: int, target: Target, samples: int, rng: np.random.Generator, ask: Ask) -> Steps[ShapleyValues]:
@@ -177,7 +176,7 @@ def shapley(n: int, target: Target, samples: int, rng: np.random.Generator, ask:
     """
     if n <= EXACT_WORDS_MAX:
         values = yield from _exact(n, target, ask)
-        return ShapleyValues(values, np.zeros(n), permutations=0, exact=True)
+        return ShapleyValues(values, np.zeros(n), permutations=0)
     pairs: list[Floats] = []
     try:
         for _ in range(max(1, (samples + 1) // 2)):
@@ -188,7 +187,7 @@ def shapley(n: int, target: Target, samples: int, rng: np.random.Generator, ask:
             raise
     found = np.stack(pairs)
     errors = found.std(axis=0, ddof=1) / math.sqrt(len(pairs)) if len(pairs) > 1 else np.full(n, math.inf)
-    return ShapleyValues(found.mean(axis=0), errors, permutations=2 * len(pairs), exact=False)
+    return ShapleyValues(found.mean(axis=0), errors, permutations=2 * len(pairs))
 
 
 def first_estimate(n: int, target: Target, answers: Answers) -> Steps[Floats]:

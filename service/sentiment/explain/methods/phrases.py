@@ -89,11 +89,17 @@ def _phrases(values: Sequence[float], sentences: Sequence[range], blank: frozens
 
 def _runs(gains: Sequence[float], words: range) -> list[range]:
     """The run of words that gains most, and those of what is left on both sides of it. ``gains``: of each of the ``words``."""
-    gained, start, best = 0.0, 0, (0.0, 0, 0)
-    for place, gain in enumerate(gains):
-        if gained <= 0:
-            gained, start = 0.0, place
-        gained += gain
-        best = max(best, (gained, start, place + 1), key=lambda one: one[0])
-    most, start, end = best
-    return [*_runs(gains[:start], words[:start]), words[start:end], *_runs(gains[end:], words[end:])] if most else []
+    found, left = [], [(0, len(gains))]
+    while left:
+        first, last = left.pop()
+        gained, start, best = 0.0, first, (0.0, 0, 0)
+        for place in range(first, last):
+            if gained <= 0:
+                gained, start = 0.0, place
+            gained += gains[place]
+            best = max(best, (gained, start, place + 1), key=lambda one: one[0])
+        most, start, end = best
+        if most:
+            found.append(words[start:end])
+            left += [(first, start), (end, last)]
+    return sorted(found, key=lambda run: run.start)

@@ -123,9 +123,12 @@ def sentence_shapley(
 
 
 def rows_run(count: int, rows: int) -> int:
-    """How many rows of random halves of ``count`` sentences are run if ``rows`` are wanted: an even number; 0 if the values are exact."""
+    """How many rows of random halves of ``count`` sentences are run if ``rows`` are wanted: those of PAIRS_MIN pairs at least; an even
+    number; 0 if the values are exact.
+    """
     halves = math.comb(count, count // 2)
-    return 0 if count <= EXACT_WORDS_MAX else min(2 * ((rows + 1) // 2), halves if count % 2 == 0 else 2 * halves)
+    wanted = 2 * max(PAIRS_MIN, (rows + 1) // 2)
+    return 0 if count <= EXACT_WORDS_MAX else min(wanted, halves if count % 2 == 0 else 2 * halves)
 
 
 def shared(sentences: Sequence[range], values: Floats, weights: Floats) -> tuple[Floats, list[bool]]:
