@@ -22,7 +22,7 @@ const NAME_SHOWN = 40;
 const IN_FLIGHT = 1;
 const WHAT = "Explains rows in an order of chance, so that those explained so far are a sample of all. Words and phrases show once "
   + `${ROWS_MIN} rows have them.`;
-const HOW = "A bar is the sum of a word's values over the rows that have it, in logits: of the label less the one that a row's "
+const HOW = "A bar is the sum of a word's values over the rows that have it, in logits: of the label less the one that its row's "
   + "explanation compares it with; 0 within two standard errors. So a word speaks for a label in rows with another answer, too. The interval "
   + "is that of the mean for rows like these, by Student's t, widened because the largest are chosen: 5 % of a list miss on average. What "
   + "may be chance (a hatched bar) has an interval that holds 0, or equal values in all rows.";
