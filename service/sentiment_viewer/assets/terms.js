@@ -59,7 +59,7 @@ const TERMS_OF = {
   neuron: ["layer", "head", "query, key", "q \u00b7 k", "scaled", "softmax", "attention", "embedding", "logit"],
   geometry: ["embedding", "layer", "principal component", "cosine", "golden word", "attribution", "logit"],
   compare: [...READ, "added, removed", "difference", "logit", "attribution", ...METHOD_TERMS, "evidence"],
-  file: [...READ, ...PARTS, "sent again"],
+  file: [...READ, ...PARTS, "sent again", "logit", "attribution", "evidence"],
   card: [
     "accuracy", "macro F1", "calibration error", "temperature", "undecided", "logit", ...METHOD_TERMS, "over random", "evidence", "rollout",
     "baseline", "digest",
