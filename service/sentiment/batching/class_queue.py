@@ -125,7 +125,7 @@ class ClassQueue(Generic[P]):
         # Run time given to this class, divided by its share.
         self.charged_s = 0.0
         self.demand = Demand()
-        # Table seconds of all rows if each ran alone, and of the most expensive row. The latter falls only when the queue is empty.
+        # Table seconds of all rows if each ran alone, and of the most expensive row. The latter falls only when nothing waits or may follow.
         self.alone_s = 0.0
         self.dearest_s = 0.0
         # Of what may run after rows that wait, and after those that have begun: see Ticket.
@@ -168,22 +168,32 @@ class ClassQueue(Generic[P]):
         self.reserved_s -= ticket.reserved_s
         self.demand.remove(ticket.due_at, ticket.batched_s)
         self._work_s = None
-        if not self.rows:
-            # Exactly 0, without rounding errors.
-            self.alone_s = self.dearest_s = self.reserved_s = 0.0
+        self._emptied()
 
     def begin(self, ticket: Ticket[P]) -> None:
-        """A row that was taken runs; what may run after it stays reserved."""
+        """A row that was taken runs; what may run after it stays reserved, and due by its deadline."""
         if ticket.then:
             self._begun += 1
             self.begun_s += ticket.reserved_s
+            self.dearest_s = max(self.dearest_s, ticket.reserved_s)
+            self.demand.add(ticket.due_at, ticket.reserved_s, ticket.reserved_s)
 
     def settle(self, ticket: Ticket[P]) -> None:
         """A row that has begun gets its fate, or waits for what runs after it."""
         if ticket.then:
             self._begun -= 1
-            # Exactly 0, without rounding errors.
-            self.begun_s = self.begun_s - ticket.reserved_s if self._begun else 0.0
+            self.begun_s -= ticket.reserved_s
+            self.demand.remove(ticket.due_at, ticket.reserved_s)
+            self._emptied()
+
+    def _emptied(self) -> None:
+        """Sums of nothing are exactly 0, without rounding errors."""
+        if not self.rows:
+            self.alone_s = self.reserved_s = 0.0
+        if not self._begun:
+            self.begun_s = 0.0
+        if not self.rows and not self._begun:
+            self.dearest_s = 0.0
 
     def earliest(self) -> Ticket[P]:
         """The row with the earliest deadline. At least one row must wait."""
@@ -302,7 +312,7 @@ class ClassQueue(Generic[P]):
     def take(self, group: Group[P], rows: int) -> list[Ticket[P]]:
         """Remove and return the ``front`` of a group."""
         taken = self.front(group, rows)
-        if rows == self.rows:
+        if rows == self.rows and not self._begun:
             self._clear()
         else:
             for ticket in taken:
@@ -313,8 +323,8 @@ class ClassQueue(Generic[P]):
         self._buckets.clear()
         self.demand = Demand()
         self.rows = 0
-        self.alone_s = self.dearest_s = self.reserved_s = 0.0
         self._work_s = None
+        self._emptied()
 
     def _in_order(self, group: Group[P]) -> Iterable[Ticket[P]]:
         yield group.first

@@ -88,16 +88,15 @@ class Forecast(Generic[P]):
         """
         speed = self._cost.speed
         own_s, left_s = speed * alone_s, deadline_at - now
-        first_at = min(deadline_at, queue.demand.first_at) if queue.rows else deadline_at
+        first_at = min(deadline_at, queue.demand.first_at) if len(queue.demand) else deadline_at
         last_s = max(own_s, speed * queue.dearest_s)
         if now + self.caution * self._alone_s(now) + own_s / self.runners + last_s + ROUNDING_S <= first_at:
             # Everything that waits could run before the earliest deadline, even row by row.
             return None
         room, due_s, dearest_s = self._due(queue, now)
-        begun_s = speed * queue.begun_s
         place = int(np.searchsorted(room, left_s, "right"))
         # An array of one sum; empty sums to 0 where nothing is due before.
-        wait_s = float(self._wait_s(queue, due_s[place - 1 : place].sum(keepdims=True) + (0.0 if place else begun_s), now).max())
+        wait_s = float(self._wait_s(queue, due_s[place - 1 : place].sum(keepdims=True), now).max())
         ahead_s = self.caution * wait_s
         if ahead_s + own_s + ROUNDING_S > left_s:
             message = f"{ahead_s:.3f} s of work are queued and this text needs {own_s:.3f} s; the deadline leaves {left_s:.3f} s"
@@ -125,11 +124,11 @@ class Forecast(Generic[P]):
     def _due(self, queue: ClassQueue[P], now: float) -> tuple[Times, Times, Times]:
         """For each deadline of a class, in order: seconds left, the work due by it, and the seconds of its most expensive row.
 
-        What may run after rows that run counts as due before all others.
+        What may run after rows that run is due by their deadlines.
         """
         deadlines, due_s, dearest_s = queue.demand.curve()
         speed = self._cost.speed
-        return deadlines - now, speed * (queue.begun_s + queue.overhead() * due_s), speed * dearest_s
+        return deadlines - now, speed * queue.overhead() * due_s, speed * dearest_s
 
     def _wait_s(self, queue: ClassQueue[P], ahead_s: Times, now: float) -> Times:
         """Seconds until ``ahead_s`` seconds of a class's work have started, with the run time that other classes get meanwhile."""

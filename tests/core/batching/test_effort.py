@@ -6,7 +6,7 @@ from sentiment.batching.plan import BatchLimits
 from sentiment.batching.row_queue import RowsResult, TextOutcome
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import Priority
-from sentiment.errors import DeviceLost, Expired, ModelFailed, Unavailable
+from sentiment.errors import DeviceLost, Expired, ModelFailed, Refused, Unavailable
 from sentiment.model.tokenizer import Row
 from tests.core.batching.test_batcher import Bench
 from tests.core.batching.test_class_queue import proportional
@@ -147,6 +147,26 @@ def test_what_is_reserved_for_bulk_texts_refuses_no_interactive_one() -> None:
     scheduler.finish(batch, 0.0288, 0.0288, batch.tickets)
 
     assert [ticket.payload for ticket in scheduler.step(0.0288, 1).batches[0].tickets] == ["interactive"]
+
+
+def test_the_whole_of_a_part_that_runs_is_due_by_its_own_deadline() -> None:
+    # 0.1 ms a token: the part takes 5 ms, the whole 40 ms.
+    scheduler: Scheduler[str] = Scheduler(proportional(1e-4), BatchLimits(3, 1024, 2**30, 2), 1, 100, 512)
+    scheduler.add(50, 0.0, 0.05, "read in parts", then=400)
+    (batch,) = scheduler.step(0.0, 1).batches
+
+    # There are 5 ms to spare.
+    with pytest.raises(Refused, match="would make 1 queued deadlines late"):
+        scheduler.add(100, 0.0, 0.045, "too long")
+    scheduler.add(10, 0.0, 0.03, "urgent")
+    scheduler.finish(batch, 0.005, 0.005, batch.tickets)
+    order = []
+    for now in (0.005, 0.006):
+        (batch,) = scheduler.step(now, 1).batches
+        order += [ticket.payload for ticket in batch.tickets]
+        scheduler.finish(batch, now + 0.001, 0.001)
+
+    assert order == ["urgent", "read in parts"]
 
 
 def outcomes(bench: Bench) -> list[type[TextOutcome]]:

@@ -48,6 +48,11 @@ def test_every_promise_holds_at_every_event_of_every_day(packed: bool) -> None:
     assert min(fates.values()) > rows / 500, fates
 
 
+@pytest.mark.parametrize(("seed", "packed"), [(122882, False), (122882, True), (342590, True)])
+def test_days_that_once_broke_a_promise_keep_it(seed: int, packed: bool) -> None:
+    simulate(seed, packed)
+
+
 def _fail_all(self: Scheduler[Any], batch: Any, out_of_memory: bool = False) -> list[Ticket[Any]]:
     return [ticket for ticket in batch.tickets if self._end(ticket, State.FAILED)]
 
