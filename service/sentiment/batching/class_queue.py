@@ -125,7 +125,7 @@ class ClassQueue(Generic[P]):
         # Run time given to this class, divided by its share.
         self.charged_s = 0.0
         self.demand = Demand()
-        # Table seconds of all rows if each ran alone, and of the most expensive row. The latter falls only when nothing waits or may follow.
+        # Table seconds of all rows if each ran alone, and of the most expensive row. The latter falls only when nothing waits or may run.
         self.alone_s = 0.0
         self.dearest_s = 0.0
         # Of what may run after rows that wait, and after those that have begun: see Ticket.

@@ -13,7 +13,7 @@ import {plainNumber, signedNumber, visibleText, wholeNumber} from "./wording.js"
 
 const NO_GROUP = "none";
 // Between two pictures while rows are explained.
-const REDRAW_MS = 1500;
+const REASONS_MS = 1500;
 const GROUP_TERMS_SHOWN = 5;
 // Characters of a text beside its word, and of a group's name.
 const AROUND = 60;
@@ -95,10 +95,10 @@ export class FileReasons {
     this.groups.choose(this.group || NO_GROUP);
     this.bar.hidden = !run;
     if (run) this.bar.value = found.size / Math.max(1, this.asked);
-    this.told.textContent = run ? explainedSentence(run, found.size, this.asked, this.secondsEach()) : this.start.hidden ? "" : WHAT;
+    this.told.textContent = run ? explainingSaid(run, found.size, this.asked, this.secondsEach()) : this.start.hidden ? "" : WHAT;
     const now = performance.now();
     // Each picture reads all rows.
-    if (waits && now - this.drawnAt < REDRAW_MS) return;
+    if (waits && now - this.drawnAt < REASONS_MS) return;
     this.drawnAt = now;
     this.draw([answered, answered.rows.length, found.size, this.group, String(labels), this.shown], () => this.#nodes(found));
   }
@@ -128,9 +128,9 @@ export class FileReasons {
       this.timer = 0;
       if (this.run === run) this.update();
     };
-    run.addEventListener("change", () => { this.timer ||= setTimeout(redraw, run.state === "running" ? REDRAW_MS / 3 : 0); });
+    run.addEventListener("change", () => { this.timer ||= setTimeout(redraw, run.state === "running" ? REASONS_MS / 3 : 0); });
     run.run().then(() => {
-      if (this.run === run) announce(explainedSentence(run, this.found.size, this.asked, 0));
+      if (this.run === run) announce(explainingSaid(run, this.found.size, this.asked, 0));
     });
     this.update();
     this.stop.focus();
@@ -269,7 +269,7 @@ function remarks({notFaithful, flat, repeated}) {
   return counts.length ? [`Not in the sums: ${counts.map(([count, why]) => `${rowsSaid(count)} with ${why}`).join(", ")}.`] : [];
 }
 
-function explainedSentence({state, resent, failures, message}, done, all, secondsEach) {
+function explainingSaid({state, resent, failures, message}, done, all, secondsEach) {
   const said = {running: "Explaining: ", done: "Explained: ", stopped: "Cancelled: ", failed: "Ended early: "}[state];
   const parts = [
     `${wholeNumber(done)} of ${wholeNumber(all)} texts`,
