@@ -94,12 +94,12 @@ class App:
         self._secured = Secured(settings, self._metrics)
         self._requests = requests = RequestBytes(settings.request_bytes_max)
         self._metrics.request_bytes.set_function(lambda: requests.used)
-        # The main port is held, and opened when the models answer.
-        self._held = contextlib.ExitStack()
+        # The main port is held, and opened when the models answer. Until it is open this process says that it starts.
+        self._held, self._starting = contextlib.ExitStack(), contextlib.ExitStack()
         listen = settings.grpc_listen
         if counts_grpc:
             listen = self._held.enter_context(reserved("grpc_listen", listen))
-            self._held.enter_context(shown(Sign.STARTING, split(listen)[1]))
+            self._starting.enter_context(shown(Sign.STARTING, split(listen)[1]))
         self._grpc = GrpcSide(
             settings.model_copy(update={"grpc_listen": listen}),
             self._metrics,
@@ -185,6 +185,7 @@ class App:
         self._held.close()
         self.grpc_port = self._grpc.port.bind()
         await self._grpc.port.start()
+        self._starting.close()
 
     def reload(self) -> None:
         """Reload certificates and tokens soon, and return at once."""
@@ -289,6 +290,7 @@ class App:
     async def _shut_down(self) -> None:
         self._set_ready(False)
         self._held.close()
+        self._starting.close()
         await self._grpc.stop()
         await self._web.stop()
         await self._exchange.stop()

@@ -278,7 +278,7 @@ def test_a_word_that_cannot_be_told_from_zero_is_unmarked() -> None:
     for found, marked in ((told, True), (untold, False)):
         plain, drawn = (shown(pb.ExplainResponse(attribution=found), colour=colour) for colour in (False, True))
         assert ("good[+3.00]" in plain, ";1mgood" in drawn) == (marked, marked)
-        assert ("no number: within two" in plain, "uncoloured: within two" in drawn) == (not marked, not marked)
+        assert ("no number: no clear effect" in plain, "uncoloured: no clear effect" in drawn) == (not marked, not marked)
         assert "+3.000 +-1." in plain
 
 
