@@ -46,7 +46,7 @@ def opened(visit: Visit, english: RunningServer, folder: Path, rows: Sequence[tu
     """The page with the answers to a file of texts with a column that groups them."""
     path = folder / "reviews.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("text", "kind"), *rows])
+        csv.writer(file).writerows([("text", "none"), *rows])
     page = visit(address(english.url, "file"))
     classify(page, path)
     says(page, f"Done: {len(rows)} texts answered")
@@ -77,14 +77,14 @@ def test_the_page_and_the_command_line_say_the_same_of_a_file(
     visit: Visit, english: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = opened(visit, english, tmp_path)
-    page.get_by_label("By group").select_option("kind")
+    page.get_by_label("By group").select_option("=none")
     explained(page, 6)
     shown = {label: terms(page, label) for label in ("negative", "positive")}
     rows = saved(page, tmp_path)
 
-    main(["explain", "--input", str(tmp_path / "reviews.csv"), "--by", "kind", "--json", "--target", english.target])
+    main(["explain", "--input", str(tmp_path / "reviews.csv"), "--by", "none", "--json", "--target", english.target])
     found = json.loads(capsys.readouterr().out)
-    main(["explain", "--input", str(tmp_path / "reviews-answers.csv"), "--by", "kind", "--json", "--summary"])
+    main(["explain", "--input", str(tmp_path / "reviews-answers.csv"), "--by", "none", "--json", "--summary"])
     again = json.loads(capsys.readouterr().out)
 
     for reasons in found["whole"]["reasons"][:2]:

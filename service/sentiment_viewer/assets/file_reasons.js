@@ -11,7 +11,6 @@ import {differing, redrawn} from "./redrawn.js";
 import {scrolling, tableNode, tableRow} from "./tables.js";
 import {plainNumber, signedNumber, visibleText, wholeNumber} from "./wording.js";
 
-const NO_GROUP = "none";
 // Between two pictures while rows are explained.
 const REASONS_MS = 1500;
 const GROUP_TERMS_SHOWN = 5;
@@ -31,14 +30,15 @@ const HOW = "A bar is the sum of a word's values over the rows that have it, in 
 export class FileReasons {
   /** `open`: shows a row in the text view. */
   constructor(context, open) {
-    Object.assign(this, {context, open, answered: null, run: null, found: new Map(), group: "", method: "", shown: ""});
+    Object.assign(this, {context, open, answered: null, run: null, found: new Map(), group: null, method: "", shown: ""});
     Object.assign(this, {drawnAt: 0, timer: 0, unfolded: new Set(), left: 0, leftDiffers: differing()});
     Object.assign(this, {summed: null, columnDiffers: differing()});
     this.start = quietButton("Explain the rows", () => this.#begin());
     this.stop = quietButton("Cancel explaining", () => this.end());
     this.methods = choiceField("Method", (name) => { this.method = name; });
-    this.groups = choiceField("By group", (name) => {
-      this.group = name === NO_GROUP ? "" : name;
+    // A column may have any name, so that each stands behind a sign.
+    this.groups = choiceField("By group", (chosen) => {
+      Object.assign(this, {group: chosen ? chosen.slice(1) : null, drawnAt: 0});
       this.update();
     });
     this.told = element("p", {class: "note"});
@@ -58,7 +58,7 @@ export class FileReasons {
   /** Take the answers of another run over a file. `columns` of the file, but for that of the texts. */
   take(answered, columns) {
     this.end();
-    Object.assign(this, {answered, columns, run: null, found: new Map(), group: "", shown: ""});
+    Object.assign(this, {answered, columns, run: null, found: new Map(), group: null, shown: ""});
   }
 
   /** Explain no further rows. */
@@ -91,8 +91,8 @@ export class FileReasons {
     // Sums are of one choice. By default a long text has another method than a short one.
     this.methods.select.disabled = running || found.size > 0;
     this.groups.element.hidden = !this.columns.length;
-    this.groups.offer([...this.columns], () => [[NO_GROUP, NO_GROUP], ...this.columns.map((name) => [name, visibleText(name)])]);
-    this.groups.choose(this.group || NO_GROUP);
+    this.groups.offer([...this.columns], () => [["", "none"], ...this.columns.map((name) => [`=${name}`, visibleText(name)])]);
+    this.groups.choose(this.group === null ? "" : `=${this.group}`);
     this.bar.hidden = !run;
     if (run) this.bar.value = found.size / Math.max(1, this.asked);
     this.told.textContent = run ? explainingSaid(run, found.size, this.asked, this.secondsEach()) : this.start.hidden ? "" : WHAT;
@@ -141,14 +141,14 @@ export class FileReasons {
     const {answered, group, labels} = this;
     if (this.columnDiffers([answered, answered.rows.length, found.size, group, String(labels)])) {
       const rows = [...answered.rows].sort((one, other) => one.row - other.row);
-      this.summed = {rows, column: columnOf(rows.map((row) => columnRow(row, found.get(row.row), group)), labels, Boolean(group))};
+      this.summed = {rows, column: columnOf(rows.map((row) => columnRow(row, found.get(row.row), group)), labels, group !== null)};
     }
     return this.summed;
   }
 
   #nodes(found) {
     const {group} = this;
-    if (!found.size && !group) return [];
+    if (!found.size && group === null) return [];
     const {rows, column} = this.#column(found);
     const hues = labelHues(column.whole.shares.map(({label}) => label));
     const byNumber = (number) => rows[number - 1];
@@ -157,7 +157,7 @@ export class FileReasons {
     const how = () => element("details", {class: "note"}, element("summary", {text: "What do the bars say?"}), element("p", {text: HOW}));
     return [
       ...(parts.length ? [element("div", {class: "file-labels"}, ...parts), how()] : []),
-      group ? scrolling("answers by group", groupTable(column, group, hues)) : null,
+      group !== null ? scrolling("answers by group", groupTable(column, group, hues)) : null,
       ...remarks(column.whole).map((text) => element("p", {class: "note", text})),
     ].filter(Boolean);
   }
@@ -232,7 +232,7 @@ export function explainButton(row, open) {
 
 /** A row as column.js takes it. `found`: its explanation, if there is one. */
 function columnRow({text, label, abstain, error, values}, found, group) {
-  const name = group ? cellText(values.get(group) ?? "") : "";
+  const name = group === null ? "" : cellText(values.get(group) ?? "");
   if (error) return {group: name};
   const none = {towards: null, against: null, verdict: "", words: [], values: [], errors: [], sentences: []};
   return {...(found ?? none), text, label, abstain, group: name};
