@@ -19,10 +19,12 @@ WORDS = ["The", "film", "was", "good", ".", "It", "was", "great", "fun", ".", "T
 HELD = """() => {
   const fetched = window.fetch;
   let stream = null;
+  window.asking = Promise.withResolvers();
   window.tell = (message) => (message ? stream.enqueue(new TextEncoder().encode(JSON.stringify(message) + "\\n")) : stream.close());
   window.fetch = (url, options) => {
     if (!String(url).endsWith("v1/explain")) return fetched(url, options);
     window.asked = JSON.parse(options.body);
+    window.asking.resolve();
     return Promise.resolve(new Response(new ReadableStream({start: (given) => { stream = given; }})));
   };
 }"""
@@ -87,7 +89,7 @@ def held(visit: Visit, server: RunningServer, **options: Any) -> Page:
     page = visit.blank(server.url, **options)
     page.add_init_script(f"({HELD})()")
     page.goto(address(server.url, text=TEXT, method="shapley", how=1))
-    page.wait_for_function("window.asked")
+    page.evaluate("() => window.asking.promise")
     return page
 
 

@@ -173,9 +173,12 @@ def test_node(server: RunningServer) -> None:
 
 @pytest.mark.needs_tool("curl")
 def test_curl(targeted: RunningServer) -> None:
-    for command in commands("curl -s -d", targeted):
-        said = run([word.replace("/models/english/", "/models/tiny/") for word in command]).replace(" ", "")
-        assert '"label":"positive"' in said or '"data":["positive",' in said
+    found = [at(targeted, line).replace("/models/english/", "/models/tiny/") for line in lines() if line.startswith("curl -s -d")]
+
+    assert found
+    for line in found:
+        said = run(["bash", "-c", line]).replace(" ", "")
+        assert '"label":"positive"' in said or '"data":["positive",' in said or '"reason":{"text":"' in said
 
 
 @pytest.mark.needs_tool("buf")
