@@ -9,7 +9,7 @@ from sentiment_models.errors import ModelsError
 
 TEXTS, DOCUMENTS = 500, 50
 # Flags that only one kind of evaluation reads. All are None or empty unless given.
-ONLY_EXPLANATIONS = ("texts", "train", "rationales", "documents", "resume", "attention_tests", "default")
+ONLY_EXPLANATIONS = ("texts", "train", "rationales", "documents", "resume", "attention_tests", "methods", "default")
 ONLY_ANSWERS = ("undecided", "truncation")
 
 
@@ -36,6 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume", type=Path, metavar="FILE", help="save progress here and continue from it; FILE.rationales holds that of --rationales"
     )
     group.add_argument("--attention-tests", type=Path, metavar="FILE", help="results.json from attention-tests to include in the report")
+    group.add_argument(
+        "--methods",
+        type=lambda given: given.split(","),
+        default=[],
+        metavar="METHOD,...",
+        help="study only these attributions, and compare the first with the others (default: all, the bundle's default first); "
+        "on long texts occlusion and shapley take minutes a text",
+    )
     group.add_argument(
         "--default",
         metavar="METHOD",

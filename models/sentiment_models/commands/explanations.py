@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace, datasets: Sequence[Dataset]) -> None:
         open_journal(Subject(bundle, precision), *_rationales(arguments))
     training = stored(arguments.attention_tests, TrainingFindings, "attention-tests") if arguments.attention_tests else None
     texts, seed, train, default = arguments.texts or TEXTS, arguments.seed, arguments.train, arguments.default
-    findings = study(bundle, datasets, texts, seed, train, resume, threads, precision, default)
+    findings = study(bundle, datasets, texts, seed, train, resume, threads, precision, default, arguments.methods)
     if arguments.rationales:
         found = plausibility_found(Subject(bundle, precision), *_rationales(arguments), threads)
         findings = findings.model_copy(update={"plausibility": found})
@@ -39,9 +39,9 @@ def run(arguments: argparse.Namespace, datasets: Sequence[Dataset]) -> None:
         record_findings(bundle, findings)
 
 
-def _rationales(arguments: argparse.Namespace) -> tuple[Path, int, int, list[Path], Path | None]:
+def _rationales(arguments: argparse.Namespace) -> tuple[Path, int, int, list[Path], Path | None, list[str]]:
     resume = arguments.resume.with_name(f"{arguments.resume.name}.rationales") if arguments.resume else None
-    return arguments.rationales, arguments.documents or DOCUMENTS, arguments.seed, arguments.train, resume
+    return arguments.rationales, arguments.documents or DOCUMENTS, arguments.seed, arguments.train, resume, arguments.methods
 
 
 def _check(arguments: argparse.Namespace, manifest: Manifest) -> None:

@@ -182,7 +182,7 @@ def _method(texts: Sequence[TextFound], name: str, operators: dict[str, Faithful
         operators=operators,
         rows=round(float(np.mean([one.rows for one in found])), 1) if found else 0.0,
         ms=round(float(np.median([one.ms for one in found])), 2) if found else 0.0,
-        evidence=_evidence([(one.verdict, one.random_sets) for one in found], seed) if found else None,
+        evidence=evidence_found([(one.verdict, one.random_sets) for one in found], seed),
         stability={change: round(float(np.mean([shift[change] for shift in shifts if change in shift])), DIGITS) for change in changes}
         or None,
         residual=(_quantile(residuals, 0.5), _quantile(residuals, 0.95)) if residuals else None,
@@ -193,8 +193,15 @@ def _quantile(values: Sequence[float], share: float) -> float:
     return round(float(np.quantile(values, share)), DIGITS)
 
 
-def _evidence(verdicts: Sequence[tuple[int, int]], seed: int) -> EvidenceFound:
-    """Count the verdicts of all texts, and the share better than random among those with enough random sets that are not flat."""
+def evidence_found(verdicts: Sequence[tuple[int, int]], seed: int) -> EvidenceFound | None:
+    """Count the verdicts of all texts, and the share better than random among those with enough random sets that are not flat.
+
+    Args:
+        verdicts: of each text, with its number of random sets; without any the result is None.
+        seed: of the interval.
+    """
+    if not verdicts:
+        return None
     counts = {verdict: sum(one == verdict for one, _ in verdicts) for verdict in Verdict}
     tested = [one for one, sets in verdicts if one != Verdict.FLAT and sets == RANDOM_SETS_MAX]
     better = np.array([one == Verdict.BETTER_THAN_RANDOM for one in tested], np.float64)

@@ -46,7 +46,8 @@ def not_measured(found: AttentionFound) -> str:
         left = "" if found.randomisation else "Model randomisation was not measured: none of its texts has two words."
     if found.tau_gradient or found.tau_loo:
         return left
-    return f"{left} The correlation of attention with gradients and erasure was not measured: no text has at least two words.".strip()
+    missing = "The correlation of attention with gradients and erasure was not measured: no text has two words, or no such method ran."
+    return f"{left} {missing}".strip()
 
 
 def _correlation(found: AttentionFound) -> Table:

@@ -24,6 +24,7 @@ SIGN = (
     "default."
 )
 VERDICT_ERASES = "The verdict erases words by attention_mask, as occlusion and shapley do."
+DECIDING_ERASES = "Deciding words are searched by attention_mask, and their verdict erases them by mask_token and by deletion."
 
 
 def in_words(found: DatasetFound, default: str, operators: Sequence[str]) -> list[str]:
@@ -165,10 +166,17 @@ def _evidence(found: DatasetFound, default: str) -> list[str]:
     if evidence is None or evidence.better_of_tested is None:
         return ["The service's own evidence could not test any text: all were flat or too short."]
     whether = {"reached": "is reached", "missed": "is missed", "open": "is neither shown to be reached nor to be missed"}[aim(evidence)]
-    return [
+    said = [
         f"The service's own evidence rates {default} better than random on {share_of_tested(evidence)} of the {evidence.tested:,} texts "
         f"that are not flat and have 19 random sets. The target of {percent(BETTER_AIM, 0)} {whether}. {VERDICT_ERASES}"
     ]
+    searched = found.deciding
+    if searched is not None and searched.better_of_tested is not None:
+        said.append(
+            f"The deciding words are better than random on {share_of_tested(searched)} of the {searched.tested:,} texts where they can be "
+            f"tested. {DECIDING_ERASES}"
+        )
+    return said
 
 
 def share_of_tested(evidence: EvidenceFound) -> str:

@@ -11,7 +11,7 @@ from sentiment_models.stored import Stored
 
 # Shares of the words that are erased or kept, at least one word each (DeYoung et al. 2020, "ERASER").
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
-# Operators: ways of erasing words. A method is called better only if it is better with two of them.
+# Operators: ways of erasing words. A method is called better only if it is better with all of them.
 OPERATORS = ("attention_mask", "mask_token", "deletion")
 ATTRIBUTION, ATTENTION, BASELINE, BOUND, CONTROL = "attribution", "attention", "baseline", "bound", "control"
 # The default attribution ranked by absolute value: its worth without the sign, which most attention rankings lack too.
@@ -204,9 +204,10 @@ class PlausibilityFound(Stored):
 class DatasetFound(Stored):
     """The study of one file: ``texts`` texts drawn from its ``rows``.
 
-    ``agreement``: mean tau-b of word scores for each pair of methods. ``comparisons``: the default with attention, attributions and
-    baselines, and ``default_unsigned`` with attention. ``unseen``: by change without meaning, the number of texts whose tokens it does
-    not change. ``words``: mean number of words; ``words_max``: words of the longest text, after truncation.
+    ``agreement``: mean tau-b of word scores for each pair of methods. ``deciding``: the verdicts of the words that the service searches
+    as deciding, of the texts where it does; they erase by the mask token and by deletion. ``comparisons``: the default with attention,
+    attributions and baselines, and ``default_unsigned`` with attention. ``unseen``: by change without meaning, the number of texts whose
+    tokens it does not change. ``words``: mean number of words; ``words_max``: words of the longest text, after truncation.
     """
 
     texts: int = Field(gt=0)
@@ -221,6 +222,7 @@ class DatasetFound(Stored):
     heads: HeadsFound | None = None
     agreement: dict[str, dict[str, float]] | None = None
     unseen: dict[str, int] = Field({})
+    deciding: EvidenceFound | None = None
     seconds: float = 0.0
 
 

@@ -5,8 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sentiment.explain.engine.attributions import DECIDING_TOKENS_MAX
+from sentiment.explain.methods import deciding
 from sentiment.explain.methods.erasure import Floats
-from sentiment.explain.methods.evidence import OPERATOR, evidence
+from sentiment.explain.methods.evidence import OPERATOR, Verdict, evidence
+from sentiment.explain.wording import EVIDENCE_WORDS_MIN
 from sentiment_models.explanations.findings import ATTRIBUTION, KINDS, UNSIGNED
 from sentiment_models.explanations.measures import (
     BEAM,
@@ -78,6 +81,8 @@ class TextFound(Stored):
     methods: dict[str, MethodText]
     # Changes without meaning that do not change the tokens of this text.
     unseen: tuple[str, ...] = ()
+    # The verdict of the service's deciding words, and its number of random sets; None if it would not search for them.
+    deciding: tuple[int, int] | None = None
 
     def scores(self) -> dict[str, Scores]:
         """Return the word scores, as from ``rankings.scores``."""
@@ -120,6 +125,7 @@ def study_text(
     own: bool,
     seed: tuple[int, int],
     closely: bool,
+    methods: Sequence[str] | None = None,
 ) -> TextFound:
     """Measure one text.
 
@@ -132,22 +138,24 @@ def study_text(
         own: whether ``lexicon`` includes this text.
         seed: the study's seed and the index of the text.
         closely: also measure stability and the bounds of orders, which takes as long as everything else.
+        methods: the attributions, that of the deciding words first; None: all that the bundle offers.
     """
     begun = time.thread_time()
     target = reading.target()
-    found = scores(subject, reading, target, frequencies, lexicon, right if own else None, seed[0])
+    methods = methods or subject.explainer.methods
+    found = scores(subject, reading, target, frequencies, lexicon, right if own else None, seed[0], methods)
     operators = {}
     model = Model(target, subject.temperature)
     for number, name in enumerate(subject.operators):
         operators[name] = _operator(reading.answers(name), reading, found, model, np.random.default_rng((*seed, number)), closely)
     shifts, unseen = stability(subject, reading, found, seed[0]) if closely else ({}, ())
     drawn = np.random.default_rng((*seed, len(operators)))
-    methods = {}
+    measured = {}
     for name, one in found.items():
         # The service breaks ties by position, so baselines with many ties would rank the first words first.
         ranks = one.values if KINDS[name] == ATTRIBUTION else _places(order(one.values, drawn))
         verdict, random_sets = _evidence(subject, reading, name, ranks, seed[0])
-        methods[name] = MethodText(
+        measured[name] = MethodText(
             values=_rounded(one.values),
             rows=one.rows,
             ms=1e3 * one.seconds,
@@ -156,6 +164,7 @@ def study_text(
             random_sets=random_sets,
             stability=shifts.get(name, {}),
         )
+    searched = _deciding(subject, reading, found[methods[0]].values, measured[methods[0]].verdict, seed[0])
     seconds = time.thread_time() - begun
     return TextFound(
         words=reading.count,
@@ -164,8 +173,9 @@ def study_text(
         right=right,
         seconds=seconds,
         operators=operators,
-        methods=methods,
+        methods=measured,
         unseen=unseen,
+        deciding=searched,
     )
 
 
@@ -173,6 +183,16 @@ def _evidence(subject: Subject, reading: Reading, method: str, values: Floats, s
     """Return the verdict that the service would give, and its number of random sets."""
     erased = reading.answers(OPERATOR)
     found = erased.drive(evidence(reading.count, values, reading.target(), subject.temperature, erased.answers, method=method, seed=seed))
+    return int(found.verdict), found.random_sets
+
+
+def _deciding(subject: Subject, reading: Reading, values: Floats, verdict: int, seed: int) -> tuple[int, int] | None:
+    """As ``_evidence``, of the words that the service would search for as deciding."""
+    if subject.mask_id is None or reading.count < EVIDENCE_WORDS_MIN or reading.tokens > DECIDING_TOKENS_MAX or verdict == Verdict.FLAT:
+        return None
+    target, erased, others = reading.target(), reading.answers(OPERATOR), reading.answers(deciding.OPERATOR)
+    words = erased.drive(deciding.search(reading.count, values, target, erased.answers))
+    found = others.drive(deciding.compare(reading.count, words, target, subject.temperature, erased.answers, others.answers, seed))
     return int(found.verdict), found.random_sets
 
 
@@ -205,7 +225,7 @@ def _leave_one_out(erased: Erased, reading: Reading, found: dict[str, Scores], m
     """Return leave-one-out values. Long texts, where a row per word is too costly, reuse occlusion (in logits), or have none."""
     if reading.tokens <= LONG_TOKENS:
         return erased.drive(leave_one_out(reading.count, model, erased.answers))
-    return found["occlusion"].values if erased.operator == OPERATOR else None
+    return found["occlusion"].values if erased.operator == OPERATOR and "occlusion" in found else None
 
 
 def _tau(values: Floats, loo: Floats | None) -> float | None:

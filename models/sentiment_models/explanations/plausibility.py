@@ -102,7 +102,9 @@ def read_documents(path: Path, labels: Sequence[str]) -> list[tuple[Document, in
     return found
 
 
-def open_journal(subject: Subject, file: Path, documents: int, seed: int, train: Sequence[Path], resume: Path | None) -> Journal:
+def open_journal(
+    subject: Subject, file: Path, documents: int, seed: int, train: Sequence[Path], resume: Path | None, methods: Sequence[str] = ()
+) -> Journal:
     """Open the journal of ``plausibility_found`` with these arguments, without writing to it.
 
     Raises:
@@ -114,6 +116,7 @@ def open_journal(subject: Subject, file: Path, documents: int, seed: int, train:
         "rationales": sha256(file),
         "documents": documents,
         "seed": seed,
+        "methods": list(methods),
         "train": [sha256(path) for path in train],
     }
     return Journal(resume, settings)
@@ -126,6 +129,7 @@ def plausibility_found(
     seed: int = SEED,
     train: Sequence[Path] = (),
     resume: Path | None = None,
+    methods: Sequence[str] = (),
     threads: int = 0,
 ) -> PlausibilityFound:
     """Compare word scores for the correct label with rationales, with a progress bar.
@@ -141,6 +145,7 @@ def plausibility_found(
         seed: of the draw, of the order of words with equal scores, and of the intervals.
         train: labelled files for the lexicon, from which the drawn documents are excluded; empty: no lexicon.
         resume: journal file of this run.
+        methods: the attributions; empty: all that the bundle offers. Shapley values of the whole text are left out.
         threads: threads of the session; 0: the available cores.
 
     Raises:
@@ -148,12 +153,13 @@ def plausibility_found(
         ModelsError: ``resume`` belongs to another run.
     """
     everything = read_documents(file, subject.labels)
-    journal = open_journal(subject, file, documents, seed, train, resume)
+    journal = open_journal(subject, file, documents, seed, train, resume, methods)
     chosen = _chosen(subject, everything, documents, seed, file)
     lexicon = lexicon_of(train, subject.labels, [Example(one.reading.texts[0], one.label) for one in chosen]) if train else None
 
     def one(index: int) -> None:
-        agreement = _agreement(_scores(subject, chosen[index], lexicon), chosen[index].marks, np.random.default_rng((seed, index)))
+        values = _scores(subject, chosen[index], lexicon, methods or subject.explainer.methods)
+        agreement = _agreement(values, chosen[index].marks, np.random.default_rng((seed, index)))
         journal.add(str(index), agreement)
 
     left = [index for index in range(len(chosen)) if journal.get(str(index)) is None]
@@ -191,9 +197,9 @@ def _chosen(subject: Subject, everything: Sequence[tuple[Document, int]], docume
     return found
 
 
-def _scores(subject: Subject, one: _Marked, lexicon: WordCounts | None) -> dict[str, Floats]:
+def _scores(subject: Subject, one: _Marked, lexicon: WordCounts | None, methods: Sequence[str]) -> dict[str, Floats]:
     """Return the scores for the correct label by method. Without ``uniform``, whose order is random."""
-    methods = [name for name in METHODS if name in subject.explainer.methods]
+    methods = [name for name in methods if name in METHODS]
     scored = scores(subject, one.reading, one.reading.target(one.label), lexicon=lexicon, methods=methods)
     return {name: found.values for name, found in scored.items() if name != "uniform"}
 

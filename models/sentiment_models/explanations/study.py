@@ -18,7 +18,7 @@ from sentiment.model.cores import cores_granted
 from sentiment_models.data.labelled import Example, read_examples
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.evaluate import Dataset, refuse_equal_names
-from sentiment_models.explanations.aggregate import agreement, methods_found
+from sentiment_models.explanations.aggregate import agreement, evidence_found, methods_found
 from sentiment_models.explanations.corpus_heads import heads_found
 from sentiment_models.explanations.findings import AttentionFound, DatasetFound, Findings, HeadsFound
 from sentiment_models.explanations.journal import Journal
@@ -54,6 +54,7 @@ class _Run:
     subject: Subject
     lexicon: WordCounts | None
     journal: Journal
+    methods: Sequence[str]
     default: str
     seed: int
     threads: int
@@ -69,6 +70,7 @@ def study(
     threads: int = 0,
     precision: str | None = None,
     default: str | None = None,
+    methods: Sequence[str] = (),
 ) -> Findings:
     """Study a bundle, with progress bars.
 
@@ -84,32 +86,35 @@ def study(
         resume: journal file, with which an interrupted study continues.
         threads: threads of the session; 0: the available cores.
         precision: the graph to study; None: the graph that would be served on this machine.
-        default: the attribution that others are compared with; None: the bundle's default. With another default, records of an
+        default: the attribution that others are compared with; None: the first of the methods. With another default, records of an
             earlier run remain valid.
+        methods: the attributions to study, the first also for the deciding words; empty: all that the bundle offers, its default first.
 
     Raises:
         BadData: a file cannot be used, or two data sets have the same name.
-        ModelsError: ``resume`` belongs to another study or code version, the explain graph is damaged, or the bundle lacks ``default``.
+        ModelsError: ``resume`` belongs to another study or code version, the explain graph is damaged, the bundle lacks a method, or
+            ``default`` is not studied.
         sentiment.errors.BadBundle: the bundle cannot be served on this machine.
     """
     refuse_equal_names(datasets)
     subject = Subject(bundle, precision)
-    given = subject.explainer.methods
-    default = default or given[0]
-    if default not in given:
-        raise ModelsError(f"the default method is {default!r}; the bundle has {', '.join(given)}")
+    studied = methods_of(subject, methods)
+    default = default or studied[0]
+    if default not in studied:
+        raise ModelsError(f"the default method {default!r} is not among the studied ones: {', '.join(studied)}")
     settings: dict[str, Json] = {
         "code": code_of(OF_STUDY),
         **subject.identity(),
         "texts": texts,
         "seed": seed,
+        "methods": list(methods),
         "train": [sha256(path) for path in train],
         "datasets": {dataset.name: sha256(dataset.path) for dataset in datasets},
     }
     journal = Journal(resume, settings)
     samples = [_drawn(subject, dataset, texts, seed) for dataset in datasets]
     lexicon = lexicon_of(train, subject.labels, [example for one in samples for example in one.examples]) if train else None
-    run = _Run(subject, lexicon, journal, default, seed, threads or cores_granted())
+    run = _Run(subject, lexicon, journal, studied, default, seed, threads or cores_granted())
     graph = subject.classifier.graph.file
     return Findings(
         bundle=subject.classifier.bundle.id,
@@ -122,6 +127,19 @@ def study(
         datasets={one.dataset.name: _dataset(run, one) for one in samples},
         against_runner_up=compares(len(subject.labels), None, alone=False),
     )
+
+
+def methods_of(subject: Subject, methods: Sequence[str]) -> Sequence[str]:
+    """Return the attributions to study: those named, or all that the bundle offers, its default first.
+
+    Raises:
+        ModelsError: the bundle lacks one.
+    """
+    given = subject.explainer.methods
+    for method in methods:
+        if method not in given:
+            raise ModelsError(f"no method {method!r}; the bundle has {', '.join(given)}")
+    return methods or given
 
 
 def balanced(examples: Sequence[Example], texts: int, labels: int, seed: int) -> list[Example]:
@@ -160,6 +178,7 @@ def _dataset(run: _Run, sample: _Sample) -> DatasetFound:
         attention=attention,
         heads=heads,
         unseen=dict(Counter(change for text in texts for change in text.unseen)),
+        deciding=evidence_found([text.deciding for text in texts if text.deciding is not None], run.seed),
         seconds=round(sum(text.seconds for text in texts), 1),
     )
 
@@ -180,7 +199,7 @@ def _texts(run: _Run, sample: _Sample) -> list[TextFound]:
         closely = index * CLOSE_TEXTS % len(examples) < CLOSE_TEXTS
         reading = run.subject.read(example.whole)
         if journal.get(key) is None:
-            found = study_text(run.subject, reading, example.label, own, lexicon or own, lexicon is None, seed, closely)
+            found = study_text(run.subject, reading, example.label, own, lexicon or own, lexicon is None, seed, closely, run.methods)
             journal.add(key, found.model_dump(mode="json"))
         if journal.get(of_default) is None:
             values = TextFound.model_validate(journal.get(key)).methods[run.default].values

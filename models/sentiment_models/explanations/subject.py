@@ -47,7 +47,7 @@ class Erased:
     """
 
     def __init__(self, subject: "Subject", encoded: Encoded, operator: str) -> None:
-        """``operator``: one of OPERATORS that the tokenizer supports."""
+        """``operator``: one of OPERATORS that the tokenizer supports, or several joined by +, whose logits are averaged."""
         self._subject, self._encoded, self.operator = subject, encoded, operator
         self.answers = Answers(rows_of(len(encoded.ids)))
 
@@ -60,8 +60,9 @@ class Erased:
         return self.drive(self.answers.ask(masks))
 
     def _run(self, masks: Masks) -> Floats:
-        logits = self._subject.classifier.session.run(self._subject.erase(self._encoded, masks, self.operator))
-        return logits[:, : len(self._subject.labels)].astype(np.float64)
+        session, ways = self._subject.classifier.session, self.operator.split("+")
+        logits: Floats = np.mean([session.run(self._subject.erase(self._encoded, masks, way)) for way in ways], axis=0, dtype=np.float64)
+        return logits[:, : len(self._subject.labels)]
 
 
 class Reading:
@@ -98,7 +99,7 @@ class Reading:
         return Row(self.encoded.ids, self.encoded.type_ids, self.encoded.truncated)
 
     def answers(self, operator: str) -> Erased:
-        """Return the answers with one of the subject's operators; every call returns the same object."""
+        """Return the answers with an operator, as ``Erased`` takes it; every call returns the same object."""
         if operator not in self._erased:
             found = self._erased[operator] = Erased(self.subject, self.encoded, operator)
             if len(self._erased) > 1:
@@ -114,7 +115,7 @@ class Reading:
 class Subject:
     """A bundle under study. Threads may share it, each with its own readings.
 
-    ``operators``: the two operators with which methods are measured. ``session``: of the explain graph, None without one.
+    ``operators``: those with which methods are measured. ``session``: of the explain graph, None without one.
     """
 
     def __init__(self, bundle: Path, precision: str | None = None) -> None:
@@ -138,7 +139,7 @@ class Subject:
         self.mask_id: int | None = next(
             (found for name in ("[MASK]", "<mask>") if (found := vocabulary.token_to_id(name)) is not None), None
         )
-        self.operators = (OPERATORS[0], OPERATORS[2] if self.mask_id is None else OPERATORS[1])
+        self.operators = tuple(name for name in OPERATORS if name != "mask_token" or self.mask_id is not None)
 
     def read(self, text: TextOrPair) -> Reading:
         """Read and classify a text or pair as the service does. If the bundle refuses long texts, they are cut to their beginning.

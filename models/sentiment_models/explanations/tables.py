@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sentiment_models.explanations.conclusions import SIGN, VERDICT_ERASES, percent, share_of_tested, status
+from sentiment_models.explanations.conclusions import DECIDING_ERASES, SIGN, VERDICT_ERASES, percent, share_of_tested, status
 from sentiment_models.explanations.findings import (
     BOUND,
     CONTROL,
@@ -18,6 +18,7 @@ from sentiment_models.explanations.findings import (
 )
 from sentiment_models.reports.report import Table
 
+DECIDING = "deciding words"
 # Heads shown in a table, those with the largest effect.
 HEADS_SHOWN = 12
 
@@ -86,10 +87,16 @@ def verdicts(found: DatasetFound, operators: Sequence[str]) -> Table:
             continue
         share = share_of_tested(evidence) or None
         rows.append((name, against, share, evidence.better_than_random, evidence.inconclusive, evidence.not_faithful, evidence.flat))
+    if found.deciding is not None:
+        one = found.deciding
+        share = share_of_tested(one) or None
+        rows.append((DECIDING, None, share, one.better_than_random, one.inconclusive, one.not_faithful, one.flat))
     note = (
         f"Than random: better if the comprehensiveness is higher, with an interval above 0, for each of {', '.join(operators)}. The other "
         f"columns count verdicts of the service's own evidence. Tested: texts that are not flat and have 19 random sets. {VERDICT_ERASES}"
     )
+    if found.deciding is not None:
+        note += f" {DECIDING_ERASES}"
     return Table("Verdicts", header, tuple(rows), note)
 
 

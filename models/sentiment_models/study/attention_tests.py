@@ -107,11 +107,12 @@ def _accuracies(subject: Subject, readings: Sequence[Reading], right: Sequence[i
 def _taus(scores: Sequence[Mapping[str, Scores]], method: str) -> dict[str, float]:
     """Return the mean tau-b with an absolute importance, by attention method: Jain and Wallace 2019, section 4.1 and algorithm 1.
 
-    The paper uses absolute values too: attention does not distinguish words for the answer from words against it.
+    The paper uses absolute values too: attention does not distinguish words for the answer from words against it. Empty if the method
+    was not studied.
     """
     found = {}
     for name in CORRELATED:
-        taus = [tau(text[name].values, np.abs(text[method].values)) for text in scores]
+        taus = [tau(text[name].values, np.abs(text[method].values)) for text in scores if method in text]
         there = [one for one in taus if one is not None]
         # Texts of one word have no order.
         if there:

@@ -85,6 +85,9 @@ def dataset(comparisons: tuple[Comparison, ...] | None = None, default: str = DE
         heads=heads(),
         agreement={"occlusion": {"occlusion": 1.0, "rollout": -0.2}, "rollout": {"occlusion": -0.2, "rollout": 1.0}},
         unseen={"case": 40, "space": 39},
+        deciding=EvidenceFound(
+            better_than_random=27, inconclusive=3, not_faithful=0, flat=0, tested=30, better_of_tested=0.9, better_interval=(0.8, 0.97)
+        ),
         seconds=100.0,
     )
 

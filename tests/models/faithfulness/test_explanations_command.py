@@ -138,9 +138,10 @@ def test_options_reach_the_study(
     bundle = make_bundle("bert")
 
     assert main(["evaluate", "--explanations", str(bundle), f"x={data}", "--train", str(data), "--train", str(data), "--seed", "3"]) == 0
-    assert main(["evaluate", "--explanations", str(bundle), f"x={data}", "--texts", "9", "--precision", "fp32", "--threads", "2"]) == 0
+    few = ["--texts", "9", "--precision", "fp32", "--threads", "2", "--methods", "occlusion,shapley"]
+    assert main(["evaluate", "--explanations", str(bundle), f"x={data}", *few]) == 0
 
     assert given[0][0] == bundle
-    assert given[0][2:] == (500, 3, [data, data], None, 0, None, None)
-    assert given[1][2:] == (9, 20, [], None, 2, "fp32", None)
+    assert given[0][2:] == (500, 3, [data, data], None, 0, None, None, [])
+    assert given[1][2:] == (9, 20, [], None, 2, "fp32", None, ["occlusion", "shapley"])
     assert "made/dev: 40 of 120 texts" in capsys.readouterr().out

@@ -39,7 +39,7 @@ def aim(share: float | None, tested: int = 20) -> str:
     counts = {"better_than_random": 18, "inconclusive": 2, "not_faithful": 0, "flat": 0}
     told = EvidenceFound(**counts, tested=tested, better_of_tested=share, better_interval=interval)
     methods = {**one.methods, DEFAULT: one.methods[DEFAULT].model_copy(update={"evidence": told})}
-    return in_words(one.model_copy(update={"methods": methods}), DEFAULT, OPERATORS)[-1]
+    return in_words(one.model_copy(update={"methods": methods, "deciding": None}), DEFAULT, OPERATORS)[-1]
 
 
 def of_attention(**changes: object) -> str:

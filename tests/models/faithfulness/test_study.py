@@ -7,7 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sentiment.explain.methods import evidence as judging
+from sentiment.explain.methods.deciding import DecidingWords
 from sentiment.explain.methods.erasure import ranked
+from sentiment.explain.parts import ExplanationRequest
 from sentiment_models.data.labelled import Example
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.evaluate import Dataset
@@ -91,7 +94,7 @@ def test_a_study_finds_every_method_and_goes_on_after_a_kill(
     dataset = found.datasets["tiny/dev"]
     assert (dataset.texts, dataset.rows) == (COUNT, 12)
     assert list(dataset.methods) == list(KINDS)
-    assert found.operators == ("attention_mask", "mask_token")
+    assert found.operators == ("attention_mask", "mask_token", "deletion")
     assert all(list(method.operators) == list(found.operators) for method in dataset.methods.values())
     assert dataset.attention is not None
     assert dataset.heads is not None
@@ -120,7 +123,7 @@ def test_a_study_finds_every_method_and_goes_on_after_a_kill(
     assert {one.better for one in shapley.datasets["tiny/dev"].comparisons} == {"shapley", "default_unsigned"}
     control = [one.datasets["tiny/dev"].methods["default_unsigned"] for one in (found, shapley)]
     assert control[0] != control[1]
-    with pytest.raises(ModelsError, match="the default method is 'rollout'; the bundle has integrated_gradients, "):
+    with pytest.raises(ModelsError, match="the default method 'rollout' is not among the studied ones: integrated_gradients, "):
         study(bundle, [data], texts=COUNT, seed=3, default="rollout")
     with monkeypatch.context() as patched, pytest.raises(ModelsError, match=r"other settings \(code\);"):
         patched.setattr(studying, "code_of", lambda modules: "other")
@@ -251,10 +254,37 @@ def test_of_a_long_text_what_takes_a_row_a_word_is_shortened(subject: Subject, m
     long = study_text(subject, subject.read(reading.texts[0]), 0, counts, counts, False, (5, 0), False)
 
     assert long.methods["shapley"].rows < 2 + 2 * reading.count < short.methods["shapley"].rows
-    first, second = (long.operators[name].orders["rollout"].tau for name in subject.operators)
+    first, *others = (long.operators[name].orders["rollout"].tau for name in subject.operators)
     assert first is not None
-    assert second is None
+    assert others == [None, None]
     assert long.operators["attention_mask"].orders["occlusion"].tau == pytest.approx(1)
     assert long.methods["integrated_gradients"] == short.methods["integrated_gradients"].model_copy(
         update={"ms": long.methods["integrated_gradients"].ms}
     )
+
+
+def test_only_the_methods_asked_for_are_studied_and_the_first_is_compared(make_bundle: Callable[[str], Path], data: Dataset) -> None:
+    found = study(make_bundle("bert"), [data], texts=COUNT, seed=3, methods=("two_step_shapley", "gradient_x_input"))
+
+    dataset = found.datasets["tiny/dev"]
+    assert found.default_method == "two_step_shapley"
+    assert [name for name, one in dataset.methods.items() if one.kind == ATTRIBUTION] == ["gradient_x_input", "two_step_shapley"]
+    assert {one.better for one in dataset.comparisons} == {"two_step_shapley", "default_unsigned"}
+    with pytest.raises(ModelsError, match="no method 'lime'; the bundle has integrated_gradients, "):
+        study(make_bundle("bert"), [data], methods=("lime",))
+
+
+@pytest.mark.parametrize(("text", "searched"), [("the film was not good at all , but i liked the end", True), ("the film was good", False)])
+def test_deciding_words_are_judged_as_the_service_does(
+    subject: Subject, text: str, searched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The tiny model's answers hardly hang on their words.
+    monkeypatch.setattr(judging, "EFFECT_MIN", -1.0)
+    counts = WordCounts.of([], len(subject.labels))
+    parts = subject.explainer.explain(ExplanationRequest(text, methods=("shapley",), seed=5))
+    served = [part for part in parts if isinstance(part, DecidingWords)]
+
+    found = study_text(subject, subject.read(text), 0, counts, counts, False, (5, 0), False, ("shapley",)).deciding
+
+    assert found == (next(((one.verdict, one.random_sets) for one in served), None))
+    assert (found is not None) == searched

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from sentiment.explain.methods.erasure import without
 from sentiment.explain.methods.target import Target
@@ -46,12 +47,21 @@ def test_each_way_of_erasing_is_the_row_that_it_says(make_subject: MakeSubject, 
     assert len({tuple(np.round(one, 3)) for one in wanted.values()}) == len(wanted)
 
 
-def test_methods_are_measured_by_the_mask_token_where_there_is_one_and_else_by_deletion(make_subject: MakeSubject) -> None:
-    found = {family: make_subject(family).operators for family in ("bert", "xlnet", "roberta")}
+def test_words_are_erased_in_every_way_that_the_tokenizer_has(make_subject: MakeSubject, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert make_subject("bert").operators == ("attention_mask", "mask_token", "deletion")
 
-    for family, operators in found.items():
-        assert operators == ("attention_mask", "deletion" if make_subject(family).mask_id is None else "mask_token")
-    assert found["bert"] == ("attention_mask", "mask_token")
+    monkeypatch.setattr(Tokenizer, "token_to_id", lambda *given: None)
+    assert Subject(make_subject("bert").bundle, "fp32").operators == ("attention_mask", "deletion")
+
+
+def test_two_ways_joined_are_their_mean(subject: Subject) -> None:
+    reading = subject.read(TEXT)
+    masks = without(reading.count, [(1,), (2, 3)])
+
+    found, masked, deleted = (reading.answers(name).logits(masks) for name in ("mask_token+deletion", "mask_token", "deletion"))
+
+    assert found == pytest.approx((masked + deleted) / 2, abs=1e-6)
+    assert np.abs(masked - deleted).max() > 1e-3
 
 
 def test_nothing_is_run_twice(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
