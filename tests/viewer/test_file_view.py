@@ -18,6 +18,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from sentiment.client import Client
+from sentiment.files.formats import json_row
 from tests.conftest import RunningServer
 from tests.core.files.odd_files import ODD_FILES, OddFile
 from tests.core.grpc.gate import FixedCost, Gate, Start, set_cost
@@ -214,6 +215,25 @@ def test_a_long_number_of_json_keeps_its_digits(modules: Page) -> None:
     )
 
     assert cells == ["good", "12345678901234567890", "1.0", '{"k":2.50}']
+
+
+def test_numbers_that_json_lacks_are_read_as_the_command_line_does(modules: Page) -> None:
+    line = '{"text": "NaN \\" -Infinity", "a": NaN, "b": -Infinity, "c": [Infinity], "d": nan}'
+    cells = modules.evaluate(
+        """async (lines) => {
+          const {fileHead, fileTexts} = await import("/viewer/file_rows.js");
+          const {cellText} = await import("/viewer/file_csv.js");
+          const file = new File([lines], "x.jsonl");
+          const rows = await Array.fromAsync(fileTexts(file, await fileHead(file), () => {}));
+          return rows.map(({values, error}) => error ?? [...values.values()].map(cellText));
+        }""",
+        line.replace("nan", "1") + "\n" + line,
+    )
+
+    read = json_row("line 1", line.replace("nan", "1")).values
+    assert read == {"text": 'NaN " -Infinity', "a": None, "b": "-inf", "c": ["inf"], "d": 1}
+    assert cells[0] == ['NaN " -Infinity', "", "-inf", '["inf"]', "1"]
+    assert cells[1] == "UNREADABLE: line 2: is no JSON"
 
 
 def test_a_file_of_another_kind_is_refused_in_words(visit: Visit, server: RunningServer) -> None:

@@ -43,7 +43,7 @@ class Names:
     sentences: bool = False
     targets: tuple[str, ...] | str = ()
     answer: tuple[str, ...] = RESULT
-    _names: dict[str, str] = field(default_factory=dict)
+    _names: dict[str, str | None] = field(default_factory=dict)
 
     @property
     def result(self) -> tuple[str, ...]:
@@ -66,12 +66,12 @@ class Names:
         for name in columns:
             if name not in self._names:
                 self._names[name] = self._name(name, columns)
-        return {name: new for name in columns if (new := self._names[name])}
+        return {name: new for name in columns if (new := self._names[name]) is not None}
 
-    def _name(self, name: str, columns: Collection[str]) -> str:
-        """Empty if the answer has the column itself."""
+    def _name(self, name: str, columns: Collection[str]) -> str | None:
+        """None if the answer has the column itself."""
         if not self.keeps or name == self.text == TEXT or name == self.pair == PAIR:
-            return ""
+            return None
         taken = {*self.of_answer, *self._names.values(), *(other for other in columns if other != name)}
         while name in taken:
             name = f"input_{name}"

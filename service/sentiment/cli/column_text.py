@@ -18,15 +18,15 @@ Hues = Mapping[str, Hue]
 Examples = Mapping[int, str]
 
 
-def column_page(found: Column, by: str, examples: Examples, *, colour: bool, width: int) -> str:
-    """The page, in lines of at most ``width`` columns (from 64 to 120). ``by``: the column of the groups; empty for none."""
+def column_page(found: Column, by: str | None, examples: Examples, *, colour: bool, width: int) -> str:
+    """The page, in lines of at most ``width`` columns (from 64 to 120). ``by``: the column of the groups."""
     width = min(max(WIDTH_MIN, width), WIDTH_MAX)
     hues = label_hues([share.label for share in found.whole.shares])
     blocks = [[*_counts(found.whole, hues, width, colour)], *_reasons(found.whole, hues, examples, width, colour)]
     for place, part in enumerate(found.groups):
         last = found.lumped and place == len(found.groups) - 1
         name = f"{found.lumped:,} other groups" if last else visible(part.name) or "(empty)"
-        blocks.append([_bold(fitted(f"{visible(by)}: {name}", width).rstrip(), colour), *_counts(part, hues, width, colour)])
+        blocks.append([_bold(fitted(f"{visible(by or '')}: {name}", width).rstrip(), colour), *_counts(part, hues, width, colour)])
         blocks[-1] += [line for reasons in part.reasons for line in _short(reasons, hues[reasons.label], width, colour)]
     blocks.append([*_remarks(found, width)])
     return "\n\n".join("\n".join(block) for block in blocks if block)
@@ -43,7 +43,7 @@ def snippet(text: str, term: str, width: int) -> str:
 
 def _counts(part: Part, hues: Hues, width: int, colour: bool) -> Iterator[str]:
     rows = part.answered + part.failed
-    yield f"{rows:,} rows" + (f", {part.failed:,} of them without an explanation" if part.failed else "")
+    yield f"{rows:,} row{'' if rows == 1 else 's'}" + (f", {part.failed:,} of them without an explanation" if part.failed else "")
     if not part.answered:
         return
     name = min(_NAME_MAX, max(columns(visible(share.label)) for share in part.shares))

@@ -62,7 +62,7 @@ def explain_file(job: argparse.Namespace) -> int:
             raise BadSettings(f"--output {path}: is the input; choose another output")
         write = writer_of(path, escape_formulas=job.escape_formulas) if path else None
         source = stack.enter_context(InputRows(job))
-        by = source.key(job.by, "--by") if job.by else ""
+        by = source.key(job.by, "--by") if job.by else None
         output = stack.enter_context(LineOutput(path, overwrite=job.overwrite)) if path else None
         answerer = stack.enter_context(source_of(job))
         model = answerer.get_model(job.model)
@@ -92,7 +92,7 @@ def explain_file(job: argparse.Namespace) -> int:
                     print(visible(f"row {number} has no explanation: {error_text(row)}"), file=sys.stderr)
         tally.report(before + progress.texts, "explanation")
         source.check()
-        group = names.kept([by])[by] if by else ""
+        group = None if by is None else names.kept([by])[by]
         summary = _summary(objects, group, list(model.labels), job)
         if output:
             complete(output, write, source, names, explained_columns(names))
@@ -116,7 +116,7 @@ def summarize_file(job: argparse.Namespace) -> None:
                 yield row.values
 
     with Table(job.input, job.reading) as table:
-        by = table.key(job.by, "--by") if job.by else ""
+        by = table.key(job.by, "--by") if job.by else None
         labels = labels_of(dict.fromkeys(table.columns)) if table.columns is not None else None
     labels = next((found for one in objects() if (found := labels_of(one))), []) if labels is None else labels
     try:
@@ -194,16 +194,16 @@ def _explained(answerer: "Client | Local", item: Item, job: argparse.Namespace) 
             return found
 
 
-def _summary(objects: Objects, by: str, labels: list[str], job: argparse.Namespace) -> str:
-    """What the rows say together, to be printed. ``by``: the column of the groups; empty for none."""
+def _summary(objects: Objects, by: str | None, labels: list[str], job: argparse.Namespace) -> str:
+    """What the rows say together, to be printed. ``by``: the column of the groups."""
 
     def rows() -> Iterator[Row]:
         return (row_of(one, by) for one in objects())
 
-    found = column(rows, labels, grouped=bool(by))
+    found = column(rows, labels, grouped=by is not None)
     examples = _examples(found, rows())
     if job.json:
-        shown = {"by": by or None, **asdict(found), "examples": {str(number): text for number, text in examples.items()}}
+        shown = {"by": by, **asdict(found), "examples": {str(number): text for number, text in examples.items()}}
         return visible_json(json.dumps(shown, ensure_ascii=False, allow_nan=False))
     return column_page(found, by, examples, colour=coloured(job.color), width=shutil.get_terminal_size().columns)
 

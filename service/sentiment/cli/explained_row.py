@@ -10,6 +10,7 @@ from sentiment.client import CallFailed, Explanation
 from sentiment.client.frames import SCORE
 from sentiment.errors import BadSettings
 from sentiment.explain.methods.column import Explained, Row, Unexplained
+from sentiment.explain.methods.evidence import Verdict
 from sentiment.files.rows import TEXT, is_missing
 
 # Keys of the object that are the answer's.
@@ -19,6 +20,10 @@ KEYS = (
 )  # fmt: skip
 # Of values, which are logits.
 DIGITS = 4
+# No model has larger ones.
+LOGIT_MAX = 1e6
+# As this program, other programs and pandas write it.
+_ABSTAIN = {"false": False, "true": True, "0": False, "1": True}
 
 
 def explained_of(asked: Asked, found: Explanation | CallFailed) -> dict[str, Any]:  # Any: JSON
@@ -72,38 +77,46 @@ def labels_of(answer: Mapping[str, Any]) -> list[str]:  # Any: as above
     return [name.removeprefix(SCORE) for name in own if name.startswith(SCORE)]
 
 
-def row_of(answer: Mapping[str, Any], by: str) -> Row:  # Any: as above
-    """A row of the output, an object or the row of a table. ``by``: the column of its group; empty for none.
+def row_of(answer: Mapping[str, Any], by: str | None) -> Row:  # Any: as above
+    """A row of the output, an object or the row of a table. ``by``: the column of its group.
 
     Raises:
         BadSettings: it is not of this command.
     """
-    group = _name(answer.get(by)) if by else ""
+    group = "" if by is None else _name(answer.get(by))
     if not is_missing(answer.get("error")) and answer["error"]:
         return Unexplained(group)
     try:
         words = answer["words"]
         words = json.loads(words) if isinstance(words, str) and words else words or {}
         texts, values, errors, sentences = (words.get(name, []) for name in ("text", "value", "standard_error", "sentence"))
+        values = [float(value) for value in values]
         if not isinstance(answer[TEXT], str) or len({len(texts), len(values), len(errors), len(sentences)}) > 1:
             raise TypeError
+        labels, verdict = labels_of(answer), answer["verdict"]
+        if answer["label"] not in labels or (verdict or Verdict(1).name) not in Verdict.__members__ or not all(map(_is_logit, values)):
+            raise ValueError
         towards = answer["explained"] or None
-        others = [label for label in labels_of(answer) if label != towards] if towards else []
+        others = [label for label in labels if label != towards] if towards else []
         return Explained(
             text=answer[TEXT],
             label=answer["label"],
-            abstain=answer["abstain"] in (True, "true"),
+            abstain=_ABSTAIN[str(answer["abstain"]).lower()],
             towards=towards,
             against=others[0] if len(others) == 1 else answer["against"] or None,
-            verdict=answer["verdict"],
+            verdict=verdict,
             words=texts,
-            values=[float(value) for value in values],
+            values=values,
             errors=[math.inf if error is None else float(error) for error in errors],
             sentences=sentences,
             group=group,
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise BadSettings("is not a row that sentiment explain --input has written") from error
+
+
+def _is_logit(value: float) -> bool:
+    return abs(value) < LOGIT_MAX
 
 
 def _name(value: object) -> str:

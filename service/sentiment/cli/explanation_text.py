@@ -216,8 +216,8 @@ def _hues(explanation: Explanation) -> Hues:
 
 def _attribution(explanation: Explanation, found: Attribution, width: int, colour: bool) -> Iterator[str]:
     unit = REGISTRY[found.method].unit if found.method in REGISTRY else ""
-    key = ("method_fewer_steps" if found.steps < found.steps_asked else "method_steps") if unit else "method"
-    yield say(key, method=found.method, steps=found.steps, asked=found.steps_asked, unit=unit)
+    took = "method_exact" if not found.steps_asked else "method_fewer_steps" if found.steps < found.steps_asked else "method_steps"
+    yield say(took if unit else "method", method=found.method, steps=found.steps, asked=found.steps_asked, unit=unit)
     order = _by_size(found.words)
     sentences = _sentences(explanation, found)
     if sentences:

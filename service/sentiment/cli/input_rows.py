@@ -67,7 +67,7 @@ class InputRows(Iterator[Row]):
         """
         assert self._table, "the texts of the command line have no columns"
         found = self._table.key(column, option)
-        if found in (self.text, self.pair):
+        if found == self.text or (self.pair and found == self.pair):
             raise BadSettings(f"{option} {column}: is the column of the texts; choose another one")
         return found
 

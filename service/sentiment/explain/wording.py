@@ -28,6 +28,7 @@ TEMPLATES: dict[str, str | dict[str, str]] = {
     "second_text": " (2nd text)",
     "method": "{method}, in logits",
     "method_steps": "{method}, {steps} {unit}, in logits",
+    "method_exact": "{method}, exact, in logits",
     "method_fewer_steps": "{method}, {steps} of {asked} {unit}, in logits",
     "other_words": "{count} other words",
     "other_sentences": {"one": "another sentence", "other": "{count} other sentences"},
@@ -57,7 +58,7 @@ TEMPLATES: dict[str, str | dict[str, str]] = {
     "replaced_NOT_FAITHFUL": "less than most of {sets} {chance}",
     "changing": {
         "one": "Without {words} it would be {answer}.",
-        "other": "It takes {count} of {total} words to change it: without {words} it would be {answer}.",
+        "other": "Without {words} it would be {answer} ({count} of {total} words).",
     },
     "lost": " lost",
     "gained": " gained",

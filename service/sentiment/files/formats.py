@@ -381,6 +381,8 @@ def of_xlsx(source: Path | BinaryIO, name: str, sheet: str, *, header: bool, sta
     if sheet and sheet not in names:
         raise BadFile(f"{name}: has no sheet {sheet!r}; it has {', '.join(names)}")
     found = book[sheet] if sheet else book.worksheets[0]
+    # The size that a sheet states may be smaller than it is; what lies outside it would be left out.
+    found.reset_dimensions()
     rows = _filled(found.iter_rows(values_only=True))
     number, first = next(rows, (0, ()))
     width = max((place for place, value in enumerate(first, 1) if value is not None), default=0)

@@ -57,10 +57,10 @@ function standingsOf(rows) {
   const seen = new Set();
   return rows.map(({label, verdict, text}) => {
     if (label === undefined) return "failed";
-    if (NOT_COUNTED.includes(verdict)) return verdict === "FLAT" ? "flat" : "notFaithful";
     const folded = foldedText(text);
     if (seen.has(folded)) return "repeated";
     seen.add(folded);
+    if (NOT_COUNTED.includes(verdict)) return verdict === "FLAT" ? "flat" : "notFaithful";
     return "";
   });
 }

@@ -11,6 +11,9 @@ const KINDS = new Map([["txt", "txt"], ["csv", "csv"], ["tsv", "csv"], ["jsonl",
 const SAMPLE_ROWS = 20;
 const UNREADABLE = "UNREADABLE";
 const BAD_BYTES = "has bytes that are not of the file's encoding; choose it";
+// Strings of JSON, and what Python writes for a number that JSON lacks; and the latter as `sentiment classify --input` reads them.
+const NO_NUMBER = /"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity)\b/g;
+const NO_NUMBERS = {"NaN": "null", "Infinity": '"inf"', "-Infinity": '"-inf"'};
 const NUMBER = /^(?=.*\d)[\d\s.,:/+\-%$€£]+$/;
 
 /** What a file's name says it is: "txt", "csv" (of any delimiter), "jsonl" or "json"; "" for none that a page reads. */
@@ -157,9 +160,14 @@ async function* arrayRows(elements) {
 
 /** The value of JSON. A number that would be another one here, such as a long identifier, keeps its digits. */
 function parsedJson(text) {
-  return JSON.parse(text, (_, value, context) => (
+  const kept = (_, value, context) => (
     typeof value === "number" && context && String(value) !== context.source ? JSON.rawJSON(context.source) : value
-  ));
+  );
+  try {
+    return JSON.parse(text, kept);
+  } catch {
+    return JSON.parse(text.replace(NO_NUMBER, (found) => NO_NUMBERS[found] ?? found), kept);
+  }
 }
 
 function typeOf(value) {

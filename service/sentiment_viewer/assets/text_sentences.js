@@ -43,7 +43,7 @@ function sentenceTable(header, attribution, sentences) {
   const order = largestFirst(sentences.map(({value}) => value)).map((place) => sentences[place]);
   const rest = order.slice(SENTENCES_FIRST);
   const [hues, dark] = [directionHues(header), isDark()];
-  const known = attribution.sentences.length > 0;
+  const [own, known] = [attribution.sentences.length > 0, attribution.sentences.some(({error}) => error !== 0)];
   const row = (title, value, error, bar) => (
     tableRow(title, [signedNumber(value), ...(known ? [error] : []), element("td", {}, bar)])
   );
@@ -55,7 +55,7 @@ function sentenceTable(header, attribution, sentences) {
   const others = rest.length ? [row(otherSentences(rest.length), sum, "", "")] : [];
   const form = {
     class: "text-sentences",
-    caption: `${methodSentence(attribution)}${known ? "" : ", summed"}; bars end at ${SENTENCE_FULL}, for every text alike`,
+    caption: `${methodSentence(attribution)}${own ? "" : ", summed"}; bars end at ${SENTENCE_FULL}, for every text alike`,
     heads: ["sentence", "logits", ...(known ? ["standard error"] : []), `${against} | ${towards}`],
     numeric: known ? [1, 2] : [1],
   };

@@ -167,11 +167,12 @@ export function wordName(header, index, attribution) {
   return `${text}, ${number}${Number(value.toFixed(2)) === 0 ? "" : ` ${value > 0 ? towards : against}`}`;
 }
 
-/** A method's name and what it took: "integrated_gradients, 8 of 16 steps, in logits". */
+/** A method's name and what it took: "integrated_gradients, 8 of 16 steps, in logits". Of exact values no steps were asked. */
 export function methodSentence(attribution) {
   const {method, steps, stepsAsked: asked} = attribution;
   const unit = METHODS[method]?.unit;
-  return say(unit ? steps < asked ? "method_fewer_steps" : "method_steps" : "method", {method, steps, asked, unit});
+  const took = asked ? steps < asked ? "method_fewer_steps" : "method_steps" : "method_exact";
+  return say(unit ? took : "method", {method, steps, asked, unit});
 }
 
 /** The places of all values, the largest sizes first; equal ones in their order. */

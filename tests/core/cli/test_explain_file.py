@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pandas
 import pytest
 from pyarrow import parquet
 
@@ -135,12 +136,47 @@ def test_every_kind_of_table_is_read_and_written_and_summed_up_again(
     assert [share["rows"] for share in first["whole"]["shares"]] == [4, 3]
 
 
+@pytest.mark.parametrize("written", ["TRUE", "True", "true", "1"])
+def test_a_summary_counts_undecided_answers_however_a_program_writes_them(
+    written: str, capsys: Captured, target: list[str], source: Path
+) -> None:
+    output = source.with_name("out.csv")
+    assert run(*target, "--input", source, "--output", output) == 0
+    output.write_text(output.read_text(encoding="utf-8").replace(",false,", f",{written},"), encoding="utf-8")
+    capsys.readouterr()
+
+    assert run("--summary", "--input", output) == 0
+
+    assert "undecided: 7 of them" in capsys.readouterr().out
+
+
+def test_a_column_without_a_name_is_kept_and_may_be_the_groups(capsys: Captured, target: list[str], tmp_path: Path) -> None:
+    source, output = tmp_path / "in.csv", tmp_path / "out.csv"
+    pandas.DataFrame({"text": TEXTS}, index=SHOPS).to_csv(source)
+
+    assert run(*target, "--input", source, "--output", output, "--by", "1") == 0
+    first = capsys.readouterr().out
+    assert run("--summary", "--input", output, "--by", "1") == 0
+
+    with output.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row[""] for row in rows] == SHOPS
+    assert ": north\n" in first
+    assert capsys.readouterr().out == first
+
+
 @pytest.mark.parametrize(
     "changed",
     [
         {"text": 5},
         {"words": {"text": ["a"], "value": [], "standard_error": [], "sentence": []}},
         {"words": {"text": ["a"], "value": ["b"], "standard_error": [0], "sentence": [0]}},
+        {"words": {"text": ["a"], "value": [math.inf], "standard_error": [0], "sentence": [0]}},
+        {"words": {"text": ["a"], "value": [math.nan], "standard_error": [0], "sentence": [0]}},
+        {"words": "[" * 100_000},
+        {"verdict": "GOOD"},
+        {"label": "bogus"},
+        {"abstain": "maybe"},
     ],
 )
 def test_a_summary_of_other_rows_is_refused(changed: dict[str, Any], capsys: Captured, target: list[str], source: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_value_within_two_standard_errors_counts_as_zero() -> None:
 
 def test_rows_that_cannot_be_relied_on_count_as_answers_only() -> None:
     kept = [explained(f"late {number}", [1.0, 0.0]) for number in range(3)]
-    others = [explained("late x", [9.0, 0.0], verdict=verdict) for verdict in ("NOT_FAITHFUL", "FLAT")]
+    others = [explained(f"late {verdict}", [9.0, 0.0], verdict=verdict) for verdict in ("NOT_FAITHFUL", "FLAT")]
     repeated = explained(" LATE  0", [9.0, 0.0])
 
     found = summed(*kept, *others, repeated, Unexplained())

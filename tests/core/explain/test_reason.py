@@ -36,13 +36,15 @@ def said(
     label: int = 1,
     verdict: Verdict = Verdict.INCONCLUSIVE,
     residual: float = 0.0,
+    changing: Sequence[int] = (),
     about: str | None = None,
 ) -> str:
     request = ExplanationRequest(text, pair)
     encoded = read(classifier, request)
     numbers = np.array(values, np.float64)
     found = Attribution("shapley", numbers, None, None, np.zeros(len(numbers)), residual, 0.0, 0.0, 8, 8)
-    return reason(request.texts, encoded, scored, LABELS, Target(label, 0), found, verdict, about=about)
+    changed = "neutral" if changing else None
+    return reason(request.texts, encoded, scored, LABELS, Target(label, 0), found, verdict, changing, changed, about)
 
 
 def test_it_says_the_answer_and_what_speaks_for_and_against_it(classifier: Classifier) -> None:
@@ -58,6 +60,17 @@ def test_it_says_if_no_phrase_decides(classifier: Classifier) -> None:
 def test_values_that_are_not_to_be_relied_on_are_not_named(classifier: Classifier) -> None:
     assert said(classifier, verdict=Verdict.FLAT) == "Positive; its words together hardly move that."
     assert said(classifier, verdict=Verdict.NOT_FAITHFUL) == "Positive; which words decide that cannot be told."
+
+
+def test_where_no_phrase_holds_half_it_says_without_which_words_the_answer_changes(classifier: Classifier) -> None:
+    even = [0.5] * 11
+
+    assert said(classifier, even, changing=(9,)) == "Positive, and without “good” it would be neutral."
+    assert said(classifier, even, changing=(7, 9)) == "Positive, and without “great” and “good” it would be neutral."
+    many = "Positive, but no single phrase decides that; without 4 of its 11 words it would be neutral."
+    assert said(classifier, even, changing=(1, 3, 7, 9)) == many
+    # A phrase that holds half is said as before.
+    assert said(classifier, changing=(9,)) == said(classifier)
 
 
 def test_an_undecided_answer_is_said_to_be_so(classifier: Classifier) -> None:
@@ -88,6 +101,22 @@ def test_quotations_are_as_in_the_text_but_for_white_space_and_length(classifier
     assert said(classifier, [0.0, 1.0, 1.0], "a  GREAT \t Film") == "Positive, mostly because of “GREAT Film”."
     long = said(classifier, [1.0], "g" * 100)
     assert long == f"Positive, mostly because of “{'g' * (QUOTED_MAX - 1)}…”."
+
+
+def test_of_a_sentence_too_long_to_quote_the_words_in_a_row_that_say_most_are_quoted(
+    classifier: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(methods, "SHORT_WORDS_MAX", 7)
+    sentence = "in the first week of march the film was good and great and the end of it was a bad idea."
+    count = len(sentence.replace(".", " .").split())
+
+    def quoted(*largest: int, text: str = sentence) -> str:
+        values = [3.0 if place in largest else 0.01 for place in range(count)]
+        return said(classifier, [*values, *[0.0] * 3], f"{text} A film.")
+
+    assert quoted(9, 11) == "Positive, mostly because of “…of march the film was good and great and the end of it was…”."
+    assert quoted(0) == "Positive, mostly because of “in the first week of march the film was good and great and…”."
+    assert quoted(19, 20) == "Positive, mostly because of “…film was good and great and the end of it was a bad idea.”."
 
 
 def test_a_phrase_lies_in_one_text_of_a_pair(classifier: Classifier) -> None:

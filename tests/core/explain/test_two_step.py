@@ -190,16 +190,18 @@ def test_without_gradients_words_weigh_what_they_add_to_their_sentence_alone() -
     assert found_weights == pytest.approx(np.maximum(weights, 0), abs=1e-9)
 
 
-def test_long_sentences_are_cut_and_short_ones_stand_together() -> None:
+def test_long_sentences_are_cut_and_of_many_the_short_ones_stand_together() -> None:
     longest, shortest = SENTENCE_WORDS_MAX, SENTENCE_WORDS_MIN
 
     cut = parted([range(shortest), range(shortest, shortest + longest), range(shortest + longest, shortest + 3 * longest + 1)])
-    joined = parted([range(2), range(2, 4), range(4, 4 + shortest), range(4 + shortest, 5 + shortest)])
+    starts = [0, 2, 4, *(4 + number * shortest for number in range(1, 5)), 5 + 4 * shortest]
+    joined = parted([*itertools.starmap(range, itertools.pairwise(starts))])
+    few = [range(2), range(2, 4), range(4, 4 + shortest), range(4 + shortest, 5 + shortest), range(5 + shortest, 60)]
     many = parted([range(place * 20, place * 20 + 20) for place in range(40)])
 
     assert [len(part) for part in cut] == [shortest, longest, 27, 27, 27]
-    assert [len(part) for part in joined] == [shortest + 5]
+    assert [len(part) for part in joined] == [4, *[shortest] * 3, shortest + 1]
     assert len(many) == SENTENCES_MAX
     for parts in (cut, joined, many):
         assert [*itertools.chain(*parts)] == [*range(parts[-1].stop)]
-    assert parted([range(3)]) == [range(3)]
+    assert parted(few) == few

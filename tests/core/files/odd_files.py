@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -52,6 +54,19 @@ def _xlsx(rows: Sequence[Sequence[object]], *more_sheets: str) -> bytes:
         book.create_sheet(title).append(["text"])
     stream = io.BytesIO()
     book.save(stream)
+    return stream.getvalue()
+
+
+def _smaller_than_it_is(content: bytes, stated: str) -> bytes:
+    """A workbook whose sheet states another size."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as given, zipfile.ZipFile(stream, "w") as made:
+        for name in given.namelist():
+            part = given.read(name)
+            if name.endswith("sheet1.xml"):
+                part = re.sub(rb"<sheetPr|<sheetViews", rb'<dimension ref="%s"/>\g<0>' % stated.encode(), part, count=1)
+                assert b"<dimension" in part
+            made.writestr(name, part)
     return stream.getvalue()
 
 
@@ -270,6 +285,15 @@ ODD_FILES = [
         ".xlsx",
         _xlsx([["id", "text"], [1, "good"], [None, None], [2, 10], [3, "=1+1 is a formula"], [None, None]]),
         ["good", "", "10", ""],
+    ),
+    *(
+        OddFile(
+            f"a sheet that states {stated} and is larger",
+            ".xlsx",
+            _smaller_than_it_is(_xlsx([["id", "text"], [1, "good"], [2, "bad"], [3, "dull"]]), stated),
+            ["good", "bad", "dull"],
+        )
+        for stated in ("A1", "A1:A4", "A1:B2", "A1:B1048576")
     ),
     OddFile("two sheets", ".xlsx", _xlsx([["text"], ["good"]], "notes"), [], stops="has the sheets Sheet, notes: choose one with --sheet"),
     OddFile("a sheet chosen by an option", ".xlsx", _xlsx([["text"], ["good"]], "notes"), ["good"], options={"sheet": "Sheet"}),

@@ -6,8 +6,11 @@ import zlib
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from sentiment.doors.http import json_answers as web_lines
+from sentiment.doors.http.receiving import Receiving
+from sentiment.errors import Expired
 from tests.conftest import RunningServer
 from tests.core.grpc.gate import MODEL, Start, assert_nothing_left, fail_after, http_socket, total, until
 from tests.core.http.http import call, post
@@ -111,6 +114,25 @@ def test_a_later_error_is_the_last_line_and_ends_the_connection(start: Start, mo
     assert lines[-1]["error"]["status"] == "INTERNAL"
     assert "kernel" not in lines[-1]["error"]["message"]
     assert total(server, "requests", method="Explain", code="INTERNAL") == total(server, "requests", method="Explain") == 1
+    assert_answers(server)
+
+
+def test_an_answer_that_was_sent_whole_an_instant_late_stays_as_it_is(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start()
+    settle = Receiving.settle
+
+    async def late(self: Receiving, request: web.Request, call: Any, work: Any) -> Any:
+        await settle(self, request, call, work)
+        raise Expired("the answer was ready 0.001 s after the deadline")
+
+    monkeypatch.setattr(Receiving, "settle", late)
+    answer = call(server, EXPLAIN, {"text": TEXT})
+    monkeypatch.undo()
+
+    assert [*answer.lines[-1]] == ["summary"]
+    assert not caplog.records
     assert_answers(server)
 
 

@@ -39,6 +39,7 @@ class Lines(web.StreamResponse):
         self._to = request
         self._call = call
         self._gzip = None
+        self._ended = False
         if accepts_gzip(request):
             self.headers.update(ENCODED)
             # 16: with gzip's header and check sum.
@@ -57,10 +58,13 @@ class Lines(web.StreamResponse):
     async def finish(self) -> None:
         """End the response. Raises as ``add`` does."""
         await self._in_time(self._write_end())
+        self._ended = True
 
     async def end(self, error: RequestError) -> "Lines":
-        """Write the error as the last line, and close the connection."""
+        """Write the error as the last line, and close the connection. An answer that was sent whole stays as it is."""
         self.force_close()
+        if self._ended:
+            return self
         try:
             async with asyncio.timeout(LAST_LINE_S):
                 await self._write(json.dumps(error_body(error)))

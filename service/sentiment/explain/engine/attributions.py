@@ -273,6 +273,8 @@ class Attributions:
                 break
             if count < pairs:
                 yield replace(found, left_s=after_s(count))
+        # Runs that take longer than those before them end early with less left than there was.
+        left_s = runs.left_s() if runs.short else left_s
         reason = self._time_reason(f"{rows} rows{'' if exact else ' for a pair of orders'}", pace.seconds(rows), left_s)
         if found is None:
             self._notes.append(f"shapley was left out: {reason}")

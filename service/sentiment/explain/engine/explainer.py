@@ -109,7 +109,8 @@ class Explainer:
         if chosen or measured is None or words <= measured.words_max or first == self.methods[0]:
             return []
         return [
-            f"the method is {first}: {self.methods[0]} was studied on texts of up to {measured.words_max} words, and this text has {words}"
+            f"the method is {first}: {self.methods[0]} was studied on texts of up to {measured.words_max} words, "
+            f"and of this text {words} are read"
         ]
 
     def load(self, execute: Execute = here) -> ExplainGraph | None:
@@ -275,9 +276,10 @@ class _Work:
         temperature, pad_id = self.classifier.manifest.calibration.temperature, self.classifier.tokenizer.pad_id
 
         def say(found: Attribution, result: Evidence, deciding: DecidingWords | None) -> Reason:
-            takes = 0 if deciding is None else len(deciding.changing_words)
-            about = self.request.target
-            return Reason(reason(texts, self.encoded, scored, labels, target, found, result.verdict, takes, about), found.method)
+            changed = None if deciding is None or deciding.label is None else labels[deciding.label]
+            changing, about = () if deciding is None else deciding.changing_words, self.request.target
+            said = reason(texts, self.encoded, scored, labels, target, found, result.verdict, changing, changed, about)
+            return Reason(said, found.method)
 
         attributions = Attributions(self.request, self.runs, target, temperature, pad_id, at_text, say, self.notes, self.remarks)
         if self.request.attributions or self.request.counterfactuals:

@@ -185,15 +185,13 @@ class _Texts:
         """How a row stands to the words. Each row once, in order."""
         if isinstance(row, Unexplained):
             return _FAILED
-        if row.verdict in NOT_COUNTED:
-            return row.verdict.lower()
         found = hash(" ".join(row.text.split()).lower())
         if found in self._seen:
             return _REPEATED
         self.full = self.full or len(self._seen) >= TEXTS_MAX
         if not self.full:
             self._seen.add(found)
-        return _COUNTED
+        return row.verdict.lower() if row.verdict in NOT_COUNTED else _COUNTED
 
 
 def _candidates(rows: Iterable[Row]) -> tuple[frozenset[str], Counter[str], bool]:

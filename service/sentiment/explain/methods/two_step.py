@@ -16,7 +16,7 @@ from sentiment.explain.methods.target import Target
 
 # Longer sentences are cut: their values would tell little. The longest studied sentence has 41 words.
 SENTENCE_WORDS_MAX = 40
-# Shorter ones stand together with their neighbours, and so do the shortest of more: values of fewer parts have smaller errors.
+# Of many, shorter ones stand together with their neighbours, and so do the shortest of more: values of fewer parts have smaller errors.
 SENTENCE_WORDS_MIN, SENTENCES_MAX = 10, 16
 # What a sentence does beside others, of what it does alone: about as much in reviews of 512 tokens.
 BESIDE = 0.25
@@ -46,7 +46,8 @@ def parted(sentences: Sequence[range]) -> list[range]:
         count = -(-len(words) // SENTENCE_WORDS_MAX)
         ends = [words.start + len(words) * part // count for part in range(count + 1)]
         parts += [range(start, stop) for start, stop in pairwise(ends)]
-    while len(parts) > 1:
+    # Few parts have exact values, however short they are.
+    while len(parts) > EXACT_WORDS_MAX:
         sizes = [len(one) + len(other) for one, other in pairwise(parts)]
         short = [place for place in range(len(sizes)) if min(len(parts[place]), len(parts[place + 1])) < SENTENCE_WORDS_MIN]
         if not short and len(parts) <= SENTENCES_MAX:

@@ -51,7 +51,7 @@ def test_a_text_longer_than_any_studied_gets_another_method_and_a_note(bundle: P
     _, other, still = explained(explainer, ExplanationRequest(longer, attributions=False, heads=True))
 
     assert [one_of(found, Attribution).method for found in (studied, parts, chosen)] == ["shapley", "two_step_shapley", "shapley"]
-    remark = "the method is two_step_shapley: shapley was studied on texts of up to 11 words, and this text has 15"
+    remark = "the method is two_step_shapley: shapley was studied on texts of up to 11 words, and of this text 15 are read"
     assert remark in summary.notes
     assert summary.complete
     assert not any("was studied" in note for note in (*whole.notes, *silent.notes, *still.notes))
