@@ -242,7 +242,10 @@ class Settings(BaseModel):
         True, description="explain answers on request; off: no explain graph is loaded and Explain fails (FAILED_PRECONDITION)"
     )
     explain_share: float = Field(
-        0.25, description="share of one core for explanations while texts are classified; otherwise all of it", gt=0, le=1
+        0.25,
+        description="share of one core for explanations while texts are classified (one within the last second); otherwise all of it",
+        gt=0,
+        le=1,
     )
     explain_on: Literal["cpu", "device"] = Field(
         "cpu", description="where a GPU server runs attention and gradients of explanations: cpu, or its first GPU; not proved on a GPU"

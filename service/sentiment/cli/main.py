@@ -127,7 +127,7 @@ def _add_call(parser: argparse.ArgumentParser, truncations: Sequence[str]) -> No
         type=seconds_or_none,
         default=None,
         metavar="SECONDS",
-        help="seconds to wait for a server that is absent or not ready; 0: none. Default: 30 for a starting server, else 0",
+        help="seconds to wait at the start for a server that is absent or not ready; 0: none. Default: 30 for a starting server, else 0",
     )
     add_credentials(parser)
     parser.add_argument("--local", action="store_true", help="run the bundle in this process, without a server")

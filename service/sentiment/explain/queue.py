@@ -124,7 +124,10 @@ class Explaining:
                 self._withdraw(task)
 
     def watch(self, stall_s: float) -> None:
-        """Detect a hung thread: a run that was asked to stop more than ``stall_s`` seconds ago. All waiting callers then fail."""
+        """Detect a hung thread: a run that was asked to stop more than ``stall_s`` seconds ago. All waiting callers then fail.
+
+        A thread that gets no core, since all are busy, does not hang.
+        """
         if self._hung is not None:
             if self._hung in self.threads.running:
                 return
@@ -132,7 +135,7 @@ class Explaining:
             logger().info("explain_thread_recovered", model=self._metrics.model)
         now = self._clock()
         for task in self.threads.running:
-            if task.stopped_at is not None and now - task.stopped_at > stall_s:
+            if task.stopped_at is not None and self.threads.hangs(task, stall_s):
                 self._hung = task
                 logger().error("explain_thread_hung", model=self._metrics.model, seconds=round(now - task.stopped_at, 1))
                 self._fail_all(HUNG)
@@ -175,7 +178,7 @@ class Explaining:
         waiting = sum(task.caller == caller and not task.short and task.started_at is None for task in self._tasks) + self._longer[caller]
         if waiting >= self.limits.calls_max:
             message = f"{waiting} explanations of this caller are waiting; the limit is {self.limits.calls_max}"
-            raise self._refused(message, self.threads.room_s(False), 0.0)
+            raise self._refused(message, self.threads.room_s(False))
         self._longer[caller] += 1
         try:
             async with asyncio.timeout_at(deadline_at):
@@ -205,16 +208,18 @@ class Explaining:
         try:
             displaced = self.threads.submit(task)
         except NoRoom as error:
-            raise self._refused(str(error), error.retry_after_s, task.least_s) from error
+            raise self._refused(str(error), error.retry_after_s, task) from error
         self._tasks[task] = None
         for other in displaced:
             message = "its place or its time is needed for the explanations of other callers, which have fewer of them"
-            self._fail(other, self._refused(message, self.threads.room_s(other.short), other.least_s))
+            self._fail(other, self._refused(message, self.threads.room_s(other.short), other))
         self._check_readers()
         return task
 
-    def _refused(self, message: str, retry_after_s: float, needs_s: float) -> Refused:
+    def _refused(self, message: str, retry_after_s: float, task: ExplanationTask | None = None) -> Refused:
         self._metrics.refused["explanations"]()
+        # As ``Entry.needs_s``: no explanation is refused for needing more than half of what its deadline leaves.
+        needs_s = 0.0 if task is None else min(task.least_s, (task.deadline_at - self._clock()) / 2)
         return Refused(message, max(RETRY_S_MIN, retry_after_s), "explanations", needs_s)
 
     async def _next(self, task: ExplanationTask) -> Part | None:
@@ -257,7 +262,7 @@ class Explaining:
             return
         if _read_bytes_per_s(slowest, now) < READ_BYTES_PER_S:
             message = f"the caller read less than {READ_BYTES_PER_S} bytes/s for {READ_S:.0f} s while other explanations were waiting"
-            self._fail(slowest, self._refused(message, READ_S, slowest.least_s))
+            self._fail(slowest, self._refused(message, READ_S, slowest))
         if self._retry_timer is None:
             self._retry_timer = self._loop.call_later(READ_S / 2, self._retry)
 

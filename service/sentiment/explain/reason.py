@@ -15,7 +15,7 @@ from sentiment.model.scores import Scored
 from sentiment.model.words import Encoded
 
 # Characters of a phrase that is quoted, and what may stand around it.
-QUOTED_MAX, AROUND_BYTES_MAX = 60, 20
+QUOTED_MAX, AROUND_BYTES_MAX = 80, 20
 # A reason takes at most these bytes, besides the labels that it names.
 BYTES_MAX = (SENTENCES_MAX + 2) * (4 * QUOTED_MAX + AROUND_BYTES_MAX) + 100
 LABELS_MAX = 2

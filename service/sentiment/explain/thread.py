@@ -88,8 +88,8 @@ class Slices:
 class ExplanationTask(Entry):
     """One explanation, and its caller.
 
-    The lock of ``ExplainThreads`` guards what it inherits, ``given``, ``taken``, ``withdrawn`` and ``stopped_at``. ``ready`` and what
-    follows belong to the event loop.
+    The lock of ``ExplainThreads`` guards what it inherits, ``given``, ``taken``, ``withdrawn``, ``stopped_at`` and ``stopped_cpu_s``.
+    ``ready`` and what follows belong to the event loop.
     """
 
     request: ExplanationRequest
@@ -100,8 +100,9 @@ class ExplanationTask(Entry):
     given: int = 0
     taken: int = 0
     withdrawn: bool = False
-    # When its run was asked to stop.
+    # When its run was asked to stop, and the CPU time of its thread then, if it was ready to go on.
     stopped_at: float | None = None
+    stopped_cpu_s: float | None = None
     # What the caller has not read yet; None at its end.
     ready: "asyncio.Queue[Part | BaseException | None]" = field(default_factory=asyncio.Queue)
     # Whether the caller received a part, and whether the deadline ended the stream with a summary in place of missing parts.
@@ -141,10 +142,8 @@ class ExplainThreads:
         # Guards the turns and the tasks; notified when another may be able to go on.
         self._changed = threading.Condition()
         self._closed = False
-        self.threads = [
-            threading.Thread(target=self._work, args=(short, LowestPriority("explain-run")), name="explain", daemon=True)
-            for short in (True, False)
-        ]
+        self._runs = {short: LowestPriority("explain-run") for short in (True, False)}
+        self.threads = [threading.Thread(target=self._work, args=one, name="explain", daemon=True) for one in self._runs.items()]
         for thread in self.threads:
             thread.start()
 
@@ -170,11 +169,18 @@ class ExplainThreads:
                 return
             task.withdrawn = True
             if task in self.running:
-                task.stopped_at = self._clock()
+                task.stopped_at, task.stopped_cpu_s = self._clock(), self._runs[task.short].cpu_s()
                 task.stop.ask()
             else:
                 self._end(task)
                 self._changed.notify_all()
+
+    def hangs(self, task: ExplanationTask, stall_s: float) -> bool:
+        """Whether its run was asked to stop more than ``stall_s`` seconds ago and goes on, although its thread had a core meanwhile."""
+        if task.stopped_at is None or (waited_s := self._clock() - task.stopped_at) <= stall_s:
+            return False
+        now_s = self._runs[task.short].cpu_s()
+        return task.stopped_cpu_s is None or now_s is None or now_s - task.stopped_cpu_s > waited_s / 2
 
     def took(self, task: ExplanationTask, part: Part) -> None:
         """The reader has taken a part."""

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 # Of a model load while requests are served. Far below the runners', but not starved by them, as SCHED_IDLE is on a busy machine.
 LOAD_NICENESS = 19
@@ -42,6 +43,18 @@ class LowestPriority:
                     check()
         if error is not None:
             raise error
+
+    def cpu_s(self) -> float | None:
+        """The CPU time of the thread while it has work and is ready to go on; None if it waits for something, or that is not known.
+
+        So of a thread that gets no core it does not rise, and of one that hangs it rises or there is none.
+        """
+        try:
+            found = Path(f"/proc/self/task/{self.thread.native_id}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        # man 5 proc: fields 3, 14 and 15.
+        return sum(map(int, found[11:13])) / os.sysconf("SC_CLK_TCK") if found[0] == "R" else None
 
     def close(self) -> None:
         """End the thread after its current work. Returns at once."""

@@ -97,7 +97,11 @@ export function questionForm({session, state, tell}) {
     ask(text.value);
   };
   const fields = [models, labelled("Long text", truncation)];
-  const choices = element("div", {class: "row choices"}, ...fields, element("span", {class: "grow"}), send);
+  // On a phone the answer would be below the options.
+  const more = quietButton("Options", () => showOptions(!form.classList.contains("with-options")));
+  more.classList.add("question-more");
+  const showOptions = (all) => more.setAttribute("aria-expanded", String(form.classList.toggle("with-options", all)));
+  const choices = element("div", {class: "row choices"}, ...fields, element("span", {class: "grow"}), more, send);
   const form = element("form", {on: {submit: submitted}}, labelled("Text", text), second, isExample, examples, partFields, partsNotice, notice, choices);
   // The answer below is then that of another text.
   const edited = element("p", {class: "failed", hidden: true, role: "status"});
@@ -145,6 +149,7 @@ export function questionForm({session, state, tell}) {
       truncation.value = state.get("truncation");
       sentences.box.checked = state.get("sentences") === "1";
       targets.value = state.get("targets");
+      showOptions(["model", "truncation", "sentences", "targets"].some((key) => state.get(key)));
     }
     const reads = listed.find(({id}) => model.value === `${id.name}/${id.version}`) ?? listed[0];
     models.hidden = listed.length < 2;

@@ -38,7 +38,7 @@ export function attributionSection(session, title, shownOf, make) {
 // Each verdict in plain words; those that warn are marked.
 const TRUST = {
   BETTER_THAN_RANDOM: "Tested on this text: the most coloured words move the answer more than random words do.",
-  INCONCLUSIVE: "The reason is not proved on this text: some random words move the answer as much.",
+  INCONCLUSIVE: "Take this with care: leaving out some other words of the text, drawn at random, moves the answer as much.",
   NOT_FAITHFUL: "Do not rely on the colours: most random words move the answer more.",
   FLAT: "The colours tell little: all words together hardly move the answer.",
 };
@@ -60,6 +60,7 @@ export function textTrust({session}) {
     const text = trustSentence(attribution, evidence, testing);
     line.hidden = !text;
     if (said.textContent !== text) said.textContent = text;
+    line.classList.toggle("doubtful", !testing && evidence?.verdict === "INCONCLUSIVE");
     line.classList.toggle("failed", !testing && Boolean(evidence) && WARNINGS.includes(evidence.verdict));
     bar.hidden = !asking || !attribution?.estimate;
     bar.value = attribution?.estimate ? attribution.steps / (attribution.stepsAsked || 1) : 0;

@@ -19,6 +19,7 @@ from sentiment.explain.parts import Aggregation, AttentionTile, ExplanationReque
 from sentiment.explain.queue import CUT, Explaining, ExplainLimits
 from sentiment.explain.thread import AHEAD_BYTES, RESERVE_S, TIMED
 from sentiment.model.execute import Execute
+from sentiment.model.lowest_priority import LowestPriority
 from sentiment.model.session import Stop
 from sentiment.model.tokenizer import INLINE_CHARACTERS_MAX
 from sentiment.observability.metrics import Metrics
@@ -405,6 +406,32 @@ async def test_a_hung_run_fails_all_callers_until_it_ends(scripted: Scripted) ->
     free.set()
     await _until(lambda: not queue.threads.running)
     assert len(await _all(queue, "afterwards")) == 2
+    queue.close(5)
+
+
+async def test_a_run_that_gets_no_core_does_not_hang(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    free, cpu_s = threading.Event(), [1.0]
+
+    def starved(left_s: Callable[[], float], stop: Stop) -> Iterator[Part]:
+        free.wait(LONG_S)
+        yield SUMMARY
+
+    monkeypatch.setattr(LowestPriority, "cpu_s", lambda self: cpu_s[0])
+    scripted.scripts["starved"] = starved
+    queue = _queue(scripted)
+    with pytest.raises(Expired):
+        await _all(queue, "starved", 0.1)
+    (waits,) = await _waiting(queue, "waits")
+
+    queue.watch(stall_s=0)
+    assert not waits.done()
+    # With a core of its own it would have ended.
+    cpu_s[0] = 1e9
+    queue.watch(stall_s=0)
+
+    with pytest.raises(Unavailable, match="does not stop"):
+        await waits
+    free.set()
     queue.close(5)
 
 

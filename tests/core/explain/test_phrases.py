@@ -25,6 +25,10 @@ def test_neighbouring_words_with_large_values_of_one_sign_are_a_phrase() -> None
 def test_the_fewest_phrases_that_hold_most_of_what_speaks_for_the_label_are_named() -> None:
     apart = [range(word, word + 1) for word in range(5)]
     assert found([0.8, 1.0, 0.0, 0.9, 0.0], sentences=apart).towards == (range(1, 2), range(3, 4))
+    # One that holds most is not alone if another says nearly as much.
+    assert found([1.0, 0.0, 0.9, 0.0, 0.0], sentences=apart).towards == (range(1), range(2, 3))
+    assert found([1.0, 0.0, 0.7, 0.0, 0.0], sentences=apart).towards == (range(1),)
+    assert found([1.0] * WORDS_MAX + [-2.0, 0.9]).towards == (range(WORDS_MAX),)
     # Half of it takes more than two.
     assert found([1.0] * 5, sentences=apart).towards == ()
 

@@ -107,6 +107,7 @@ def test_of_a_sentence_too_long_to_quote_the_words_in_a_row_that_say_most_are_qu
     classifier: Classifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(methods, "SHORT_WORDS_MAX", 7)
+    monkeypatch.setattr("sentiment.explain.reason.QUOTED_MAX", 60)
     sentence = "in the first week of march the film was good and great and the end of it was a bad idea."
     count = len(sentence.replace(".", " .").split())
 
@@ -120,7 +121,7 @@ def test_of_a_sentence_too_long_to_quote_the_words_in_a_row_that_say_most_are_qu
 
 
 def test_a_phrase_lies_in_one_text_of_a_pair(classifier: Classifier) -> None:
-    assert said(classifier, [0.0, 1.0, 1.0, 0.0], "a good", "great film") == "Positive, mostly because of “good”."
+    assert said(classifier, [0.0, 1.0, 1.0, 0.0], "a good", "great film") == "Positive, mostly because of “good” and “great”."
 
 
 def test_marks_that_stand_alone_neither_begin_nor_end_a_phrase_but_emoji_and_emoticons_may(classifier: Classifier) -> None:

@@ -1,7 +1,10 @@
 """The thread of lowest priority."""
 
 import os
+import sys
 import threading
+import time
+from collections.abc import Callable
 
 import pytest
 
@@ -47,3 +50,32 @@ def test_work_runs_even_if_the_priority_cannot_be_lowered(monkeypatch: pytest.Mo
 
     assert ran.is_set()
     lowest.close()
+
+
+def soon(holds: Callable[[], bool]) -> None:
+    ends_at = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < ends_at
+        time.sleep(0.01)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's files")
+def test_a_thread_that_computes_has_cpu_time_and_one_that_waits_has_none() -> None:
+    # The usual priority: a busy machine gives it a core.
+    thread, computed, free = LowestPriority("test", niceness=0), threading.Event(), threading.Event()
+
+    def works() -> None:
+        while not computed.is_set():
+            sum(range(1000))
+        free.wait(60)
+
+    caller = threading.Thread(target=thread.run, args=(works,))
+    caller.start()
+    soon(lambda: (thread.cpu_s() or 0.0) > 0)
+    first = thread.cpu_s() or 0.0
+    soon(lambda: (thread.cpu_s() or 0.0) > first)
+    computed.set()
+    soon(lambda: thread.cpu_s() is None)
+    free.set()
+    caller.join()
+    thread.close()

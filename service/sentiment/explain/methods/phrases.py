@@ -14,6 +14,8 @@ SHORT_WORDS_MAX = 41
 PLACE = 0.15
 # Share of all that speaks for a label that its phrases must hold, and of the largest value that the other side must reach to be named.
 MOSTLY, NAMED = 0.5, 0.2
+# What says as large a share of what the first says is named beside it.
+NEAR = 0.8
 # More phrases, or more words, are not few.
 PHRASES_MAX, SENTENCES_MAX, WORDS_MAX = 2, 3, 8
 
@@ -24,8 +26,8 @@ Valued = tuple[float, range]
 class Phrases:
     """Phrases as ranges of word indices, those that say most first.
 
-    ``towards``: those that say most for the explained label, if they hold half of what speaks for it and have few words; otherwise
-    empty. ``against``: the one that most speaks against it, if anything does.
+    ``towards``: those that say most for the explained label, if they hold half of what speaks for it and have few words, and those that
+    say nearly as much; otherwise empty. ``against``: the one that most speaks against it, if anything does.
     """
 
     towards: tuple[range, ...] = ()
@@ -59,13 +61,14 @@ def _clear(value: float, error: float) -> float:
 
 
 def _towards(found: Sequence[Valued], whole: float, words_max: int) -> tuple[range, ...]:
-    held, chosen = 0.0, []
+    held, chosen = 0.0, list[range]()
     for value, one in found:
+        longer = sum(len(each) for each in [*chosen, one]) > words_max
+        if held >= MOSTLY * whole > 0 and (value < NEAR * found[0][0] or longer):
+            break
         held += value
         chosen.append(one)
-        if held >= MOSTLY * whole > 0 and sum(map(len, chosen)) <= words_max:
-            return tuple(chosen)
-    return ()
+    return tuple(chosen) if held >= MOSTLY * whole > 0 and sum(map(len, chosen)) <= words_max else ()
 
 
 def _against(found: Sequence[Valued], words_max: int) -> tuple[range, ...]:
