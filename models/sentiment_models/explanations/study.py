@@ -74,8 +74,8 @@ def study(
 ) -> Findings:
     """Study a bundle, with progress bars.
 
-    500 sentences of 20 words took 24 minutes on two cores, including the tests of attention. A text of 300 words takes a minute of
-    one core.
+    On a busy machine with AVX2 a sentence of 19 words takes 16 s of a core, a text of 240 words 65 s without occlusion and Shapley values
+    of words.
 
     Args:
         bundle: the bundle's directory.
