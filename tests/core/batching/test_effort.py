@@ -64,7 +64,7 @@ async def test_the_whole_is_read_after_a_part_that_does_not_suffice(bench: Bench
     assert isinstance(outcome, RowsResult)
     assert (outcome.logits, outcome.early) == ([[float(UNCLEAR)]], False)
     # The times of both runs, of which none is waiting.
-    assert (outcome.queue_s, outcome.run_s) == (pytest.approx(0.0), pytest.approx(0.002))
+    assert (outcome.queue_s, outcome.run_s) == (pytest.approx(0.0, abs=1e-9), pytest.approx(0.002))
     assert (bench.batcher.idle, bench.notes.ran, bench.notes.wasted) == (True, 2, 0)
 
 

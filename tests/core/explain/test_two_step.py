@@ -196,7 +196,7 @@ def test_long_sentences_are_cut_and_of_many_the_short_ones_stand_together() -> N
     cut = parted([range(shortest), range(shortest, shortest + longest), range(shortest + longest, shortest + 3 * longest + 1)])
     starts = [0, 2, 4, *(4 + number * shortest for number in range(1, 5)), 5 + 4 * shortest]
     joined = parted([*itertools.starmap(range, itertools.pairwise(starts))])
-    few = [range(2), range(2, 4), range(4, 4 + shortest), range(4 + shortest, 5 + shortest), range(5 + shortest, 60)]
+    few = [range(2), range(2, 4), range(4, 4 + shortest), range(4 + shortest, 5 + shortest), range(5 + shortest, 40)]
     many = parted([range(place * 20, place * 20 + 20) for place in range(40)])
 
     assert [len(part) for part in cut] == [shortest, longest, 27, 27, 27]
