@@ -94,7 +94,9 @@ def row_of(answer: Mapping[str, Any], by: str | None) -> Row:  # Any: as above
         if not isinstance(answer[TEXT], str) or len({len(texts), len(values), len(errors), len(sentences)}) > 1:
             raise TypeError
         labels, verdict = labels_of(answer), answer["verdict"]
-        if answer["label"] not in labels or (verdict or Verdict(1).name) not in Verdict.__members__ or not all(map(_is_logit, values)):
+        if answer["label"] not in labels or (verdict and verdict not in Verdict.__members__):
+            raise ValueError
+        if not all(abs(value) < LOGIT_MAX for value in values):
             raise ValueError
         towards = answer["explained"] or None
         others = [label for label in labels if label != towards] if towards else []
@@ -113,10 +115,6 @@ def row_of(answer: Mapping[str, Any], by: str | None) -> Row:  # Any: as above
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise BadSettings("is not a row that sentiment explain --input has written") from error
-
-
-def _is_logit(value: float) -> bool:
-    return abs(value) < LOGIT_MAX
 
 
 def _name(value: object) -> str:

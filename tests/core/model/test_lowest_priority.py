@@ -59,7 +59,7 @@ def soon(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's files")
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel does not tell a thread's state in /proc")
 def test_a_thread_that_computes_has_cpu_time_and_one_that_waits_has_none() -> None:
     # The usual priority: a busy machine gives it a core.
     thread, computed, free = LowestPriority("test", niceness=0), threading.Event(), threading.Event()
