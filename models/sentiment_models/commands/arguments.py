@@ -87,7 +87,10 @@ def add_run(parser: argparse.ArgumentParser, recipe: type[Any], help_texts: Mapp
 
 
 def add_fields(parser: argparse.ArgumentParser, settings: type[Any], help_texts: Mapping[str, str], **kinds: Callable[[str], Any]) -> None:
-    """Declare a flag for each field of a dataclass that has a help text. ``kinds``: how to parse a field that its default's type cannot."""
+    """Declare a flag for each field of a dataclass that has a help text. ``kinds``: how to parse a field that its default's type cannot.
+
+    A help text that says a default of its own is of a field whose value the command finds.
+    """
     known = {field.name: field for field in fields(settings)}
     for name, help_ in help_texts.items():
         field, flag = known[name], "--" + name.replace("_", "-")
@@ -97,7 +100,9 @@ def add_fields(parser: argparse.ArgumentParser, settings: type[Any], help_texts:
             names = isinstance(field.default, tuple)
             shown = as_argument(list(map(str, field.default))) if isinstance(field.default, tuple) else field.default
             kind = kinds.get(name, label_names if names else type(field.default))
-            parser.add_argument(flag, type=kind, default=field.default, metavar="X", help=f"{help_} (default: {shown})")
+            own = "(default: " in help_
+            said = help_ if own else f"{help_} (default: {shown})"
+            parser.add_argument(flag, type=kind, default=None if own else field.default, metavar="X", help=said)
 
 
 def add_torch(parser: argparse.ArgumentParser) -> None:

@@ -3,10 +3,13 @@
 import argparse
 import json
 import shlex
+import sys
+from collections.abc import Mapping
 
 from sentiment_models.commands.arguments import DATA_HELP, add_reading, add_run, options_as, reading_of, with_threads
-from sentiment_models.export.labels import named_labels
-from sentiment_models.training.recipe import Recipe
+from sentiment_models.errors import BadData
+from sentiment_models.export.labels import as_argument, named_labels
+from sentiment_models.training.recipe import Recipe, defaults_for
 
 DESCRIPTION = (
     "Fine-tune a classifier into OUT/best. Repeat the command to continue after an interruption. OUT/dev.jsonl is the "
@@ -16,17 +19,18 @@ DESCRIPTION = (
 
 # Help text of each field of Recipe. A test checks that none is missing. The fields for files are declared below.
 RECIPE_HELP = {
-    "labels": "label names in the order of their indices, separated by commas, a name with a comma in double quotes; those that the base "
-    "names, or else the default",
+    "labels": "label names in the order of their indices, separated by commas, a name with a comma in double quotes (default: those that "
+    "the base names without --new-head, else those of the data in alphabetical order, or negative,positive if the data have numbers)",
     "new_head": "keep the base's encoder and learn a fresh classification head, for labels other than the base's",
-    "epochs": "passes over the training files",
+    "epochs": "passes over the training files (default: 10 of 500 texts or fewer, 5 of 1,000, 3 of 1,667 to 10,000, 1 of more)",
     "learning_rate": "peak learning rate; it rises linearly, then falls linearly to 0",
     "warmup_fraction": "share of the steps in which the learning rate rises",
     "weight_decay": "weight decay; none for biases and normalisation",
     "dropout": "dropout on hidden layers",
     "ema": "decay of a moving average of the weights, such as 0.999, that is evaluated and saved instead of them; 0: none",
     "head_only": "train only the classification head; the encoder, and tokens that --emoji adds, stay unchanged",
-    "batch_rows": "max texts per batch",
+    "class_weights": "weigh texts by how rare their labels are, so that rare labels are found more often, and falsely, too",
+    "batch_rows": "max texts per batch (default: 16 with up to 10,000 texts, 64 with more)",
     "batch_tokens": "max tokens per batch, padding included",
     "max_tokens": "max tokens of a training text; longer ones are cut; serving reads up to the model's limit",
     "teacher_weight": "teacher's share of the target, 0 to 1, for texts with both a label and probabilities",
@@ -34,9 +38,9 @@ RECIPE_HELP = {
     "recase": "chance, 0 to 1, of changing a text to lower, upper or sentence case",
     "typos": "chance, 0 to 1, of adding one typo per ten words to a text",
     "emoji": "add a token for each emoji that the tokenizer cannot read",
-    "dev_fraction": "share of the texts of each label in the development set; at least 50 texts, or a fifth if that is fewer",
-    "evaluations_per_epoch": "evaluations per epoch on the development set",
-    "patience": "stop after this many evaluations in a row without a better accuracy",
+    "dev_fraction": "share of the texts of each label in the development set; at least 200 texts, or a fifth if that is fewer",
+    "evaluations_per_epoch": "evaluations per epoch on the development set (default: 1 with up to 10,000 texts, 4 with more)",
+    "patience": "stop after this many evaluations in a row without a better macro F1",
     "layers": "layers of an untrained model",
     "heads": "attention heads of an untrained model",
     "width": "dimensions of an untrained model, shared by its heads",
@@ -50,6 +54,12 @@ FILES_HELP = {
     "erased": "files whose texts are also shown with words erased, the less certain the more is erased",
     "undecided": "texts without sentiment or in other languages, trained to equal label probabilities: a .tsv of kind<TAB>text",
 }
+
+APART_HELP = {
+    "dev": "files that are the development set, instead of a part of the others",
+    "test": "files of texts that must not be trained on, such as those of evaluate",
+}
+LABELS_MAX = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,29 +78,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for name, help_text in FILES_HELP.items():
         parser.add_argument(f"--{name}", default=[], action="append", metavar="PATH[:TIMES]", help=f"{help_text}; repeatable")
+    for name, help_text in APART_HELP.items():
+        parser.add_argument(
+            f"--{name}",
+            default=[],
+            action="append",
+            metavar="PATH",
+            help=f"{help_text}; training texts that are copies or parts of theirs are named and left out; repeatable",
+        )
     add_run(parser, Recipe, RECIPE_HELP)
-    # Which depends on the base.
-    parser.set_defaults(labels=None)
     add_reading(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    from sentiment_models.data.labelled import PAIR, Source
+    from sentiment_models.data.labelled import PAIR, Source, count_labels
     from sentiment_models.training.distributed import is_first_process
     from sentiment_models.training.train import train
 
     with_threads(arguments)
-    labels = arguments.labels or named_labels(arguments.base) or Recipe("", ()).labels
-    files = {name: tuple(getattr(arguments, name)) for name in FILES_HELP}
-    recipe = options_as(Recipe, arguments, sources=tuple(arguments.data), labels=labels, reading=reading_of(arguments), **files)
+    sources = [Source.parse(spec).path for spec in arguments.data]
+    counts = count_labels(sources, reading_of(arguments))
+    labels = arguments.labels or (None if arguments.new_head else named_labels(arguments.base)) or _labels_of(counts)
+    if is_first_process():
+        said = (f"{name or 'none'} {count:,}" for name, count in sorted(counts.items()))
+        sys.stderr.write(f"texts by label: {', '.join(said)}\n")
+    files = {name: tuple(getattr(arguments, name)) for name in (*FILES_HELP, *APART_HELP)}
+    found = {name: value for name, value in defaults_for(counts.total()).items() if getattr(arguments, name) is None}
+    recipe = options_as(Recipe, arguments, sources=tuple(arguments.data), labels=labels, reading=reading_of(arguments), **files, **found)
     best = train(recipe, arguments.out, arguments.device, arguments.checkpoint_steps, resume=not arguments.restart)
     if is_first_process():
         dev = arguments.out / "dev.jsonl"
-        texts = [str(Source.parse(spec).path) for spec in arguments.data]
         with dev.open(encoding="utf-8") as stream:
             pairs = ["--pairs"] * any(PAIR in json.loads(line) for line in stream)
         options = [("--pair", arguments.pair), ("--journal-model", arguments.journal_model)]
         further = [*pairs, *(part for option, value in options if value for part in (option, value))]
         print(f"{best}: the best checkpoint; next:")
-        print(shlex.join(["sentiment-models", "export", str(best), "--dev", str(dev), "--texts", *texts, *further]), "--output ...")
+        export = ["sentiment-models", "export", str(best), "--dev", str(dev), "--texts", *map(str, sources), *further]
+        print(shlex.join(export), "--output ...")
+
+
+def _labels_of(counts: Mapping[str, int]) -> tuple[str, ...]:
+    """The labels of a classifier that nothing names: those that its data name, or the default if these are numbers."""
+    names = sorted(name for name in counts if name)
+    if not names or all(map(str.isdecimal, names)):
+        return Recipe("", ()).labels
+    if len(names) > LABELS_MAX:
+        raise BadData(f"the data have {len(names):,} different labels; at most {LABELS_MAX} are taken from data: name them with --labels")
+    if len({name.casefold() for name in names}) < len(names):
+        raise BadData(f"the labels {as_argument(names)} of the data differ in case alone; write them alike, or name them with --labels")
+    return tuple(names)

@@ -7,14 +7,14 @@ import multiprocessing
 import os
 import random
 import sys
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from sentiment.model.cores import cores_granted
-from sentiment_models.data.carving import Split, carve, repeat, without_overlap
+from sentiment_models.data.carving import Split, carve, copies, repeat, without_overlap
 from sentiment_models.data.erased import erase, unmarked
 from sentiment_models.data.labelled import Example, Source, TextOrPair, UnknownLabel, read_examples, read_undecided
 from sentiment_models.data.perturb import detokenize, recase, typos
@@ -31,17 +31,22 @@ TAIL_WORDS_MAX = 40
 HEAD_WORDS, ENDS_WORDS = 24, 72
 # Texts that one process varies; more are spread over all cores, because a GPU would wait for them.
 VARIED_AT_A_TIME = 10_000
+# Files that nothing is learned from.
+APART = ("dev", "test")
+# Lines that a message names.
+NAMED_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Training and development examples, a record of each file, and the SHA-256 of each file by name.
+    """Training and development examples, a record of each training file and of each that is kept apart, and the SHA-256 of all by name.
 
     ``dev_of_base``: how many development texts are in files that the base was trained on.
     """
 
     split: Split
     files: list[dict[str, Json]]
+    apart: list[dict[str, Json]]
     hashes: dict[str, str]
     dev_of_base: int
 
@@ -49,18 +54,26 @@ class Corpus:
 def read_corpus(recipe: Recipe, of_base: Set[str] = frozenset()) -> Corpus:
     """Read all files of a recipe. ``of_base``: the SHA-256 of the files that the base was trained on.
 
+    Copies, copies with other labels, and training texts that are in a file that is kept apart are counted on standard error, by line.
+
     Raises:
         BadData: a file cannot be used.
     """
-    kinds = {"whole": recipe.sources, **{kind: getattr(recipe, kind) for kind in (*PARTS, "undecided")}}
+    kinds = {"whole": recipe.sources, **{kind: getattr(recipe, kind) for kind in (*PARTS, "undecided", *APART)}}
     sources = [(kind, Source.parse(spec)) for kind, specs in kinds.items() for spec in specs]
     examples = [_read(kind, source.path, recipe) for kind, source in sources]
     shown = {kind: [(rows, one.times) for rows, (its, one) in zip(examples, sources, strict=True) if its == kind] for kind in kinds}
-    split = carve(shown["whole"], recipe.dev_fraction, recipe.seed)
+    dev, test = ([example for rows, _ in shown[kind] for example in rows if example.judged] for kind in APART)
+    _name_copies([example for rows, _ in shown["whole"] for example in rows])
+    wholes = [(_left_in(rows, (*dev, *test), APART), times) for rows, times in shown["whole"]]
+    if recipe.dev:
+        split = Split([example for rows, times in wholes for example in repeat(rows, times, recipe.seed)], _left_in(dev, test, APART[1:]))
+    else:
+        split = carve(wholes, recipe.dev_fraction, recipe.seed)
     for kind, part in PARTS.items():
         for rows, times in shown[kind]:
             # Texts of the development set are left out here, too.
-            shown_here = repeat(without_overlap(rows, split.dev), times, recipe.seed)
+            shown_here = repeat(without_overlap(rows, (*split.dev, *test)), times, recipe.seed)
             split.train.extend(part(example, recipe, place) for place, example in enumerate(shown_here))
     _check_classes(split.train, recipe.labels, [source.path for _, source in sources])
     for rows, times in shown["undecided"]:
@@ -68,21 +81,46 @@ def read_corpus(recipe: Recipe, of_base: Set[str] = frozenset()) -> Corpus:
         split.train.extend(repeat(rows, times, recipe.seed))
     hashes = [sha256(source.path) for _, source in sources]
     names = distinct_names([source.path for _, source in sources])
-    files: list[dict[str, Json]] = [
-        {
-            "file": name,
-            "rows": len(rows),
-            "times": source.times,
-            **{one: kind == one for one in (*PARTS, "undecided")},
+    files: list[dict[str, Json]] = []
+    apart: list[dict[str, Json]] = []
+    for name, rows, (kind, source), digest in zip(names, examples, sources, hashes, strict=True):
+        if kind in APART:
+            apart.append({"file": name, "rows": len(rows), "use": kind, "sha256": digest})
+        else:
+            uses = {one: kind == one for one in (*PARTS, "undecided")}
             # The models whose probabilities the file holds.
-            "teachers": sorted({row.teacher for row in rows} - {""}),
-            "sha256": digest,
-        }
-        for name, rows, (kind, source), digest in zip(names, examples, sources, hashes, strict=True)
-    ]
+            teachers = sorted({row.teacher for row in rows} - {""})
+            files.append({"file": name, "rows": len(rows), "times": source.times, **uses, "teachers": teachers, "sha256": digest})
     known = [example for rows, digest in zip(examples, hashes, strict=True) if digest in of_base for example in rows]
     dev_of_base = len(split.dev) - len(without_overlap(split.dev, known)) if known else 0
-    return Corpus(split, files, dict(zip(names, hashes, strict=True)), dev_of_base)
+    return Corpus(split, files, apart, dict(zip(names, hashes, strict=True)), dev_of_base)
+
+
+def _name_copies(examples: Sequence[Example]) -> None:
+    groups = copies(example for example in examples if example.judged)
+    differing = [group for group in groups if len({example.label for example in group}) > 1]
+    if groups:
+        more = sum(len(group) - 1 for group in groups)
+        _name(f"{more:,} texts are copies of others, but for case, spacing or punctuation; none is on both sides of the split", groups)
+    if differing:
+        _name(f"{len(differing):,} texts have copies with another label: correct one or delete both", differing)
+
+
+def _left_in(examples: Sequence[Example], others: Sequence[Example], options: Sequence[str]) -> list[Example]:
+    """The examples that share no sentence with ``others``, which these options name."""
+    left = without_overlap(examples, others) if others else list(examples)
+    known = set(map(id, left))
+    out = [[example] for example in examples if id(example) not in known]
+    if out:
+        files = " or ".join(f"--{option}" for option in options)
+        _name(f"{len(out):,} texts are copies or parts of texts of {files}, or have them as parts; they are left out", out)
+    return left
+
+
+def _name(found: str, groups: Sequence[Iterable[Example]]) -> None:
+    """Say what was found, and in which lines: never a text."""
+    named = "; ".join(" and ".join(example.where for example in group) for group in groups[:NAMED_MAX])
+    sys.stderr.write(f"{found} ({named}{'; ...' if len(groups) > NAMED_MAX else ''})\n")
 
 
 def _tail(example: Example, *_: object) -> Example:
@@ -125,7 +163,7 @@ def _read_marked(kind: str, path: Path, recipe: Recipe) -> list[Example]:
         rows = list(read_examples(path, recipe.labels, reading=recipe.reading))
         return [row for row in rows if len(row.text.split()) > HEAD_WORDS + ENDS_WORDS] if kind == "ends" else rows
     except UnknownLabel as error:
-        raise UnknownLabel(f"{error}; name the labels of the data with --labels (and add --new-head if the base has others)") from error
+        raise UnknownLabel(f"{error}; name the labels of the data with --labels, or add --new-head if the base has others") from error
 
 
 def _check_classes(train: Sequence[Example], labels: Sequence[str], paths: Sequence[Path]) -> None:

@@ -9,7 +9,9 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import redirect_stderr
+from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,7 +77,7 @@ class Example:
     ``target``: probability of each label, from a teacher or equal for a text without an answer; None: only the label counts.
     ``judged``: the label comes from people, not from ``target``. ``text_pair``: the second text of a pair. ``domain``: the kind of text,
     if the file names it. ``teacher``: the model that gave ``target``, if the file names it. ``made``: None unless a generator made the
-    text.
+    text. ``where``: file and line, if it was read.
     """
 
     text: str
@@ -86,6 +88,7 @@ class Example:
     domain: str = ""
     teacher: str = ""
     made: Made | None = None
+    where: str = field(default="", compare=False)
 
     @property
     def whole(self) -> TextOrPair:
@@ -191,7 +194,18 @@ def read_examples(
                 place = places.place(line.label, line.place)
             except WrongLabel as error:
                 raise UnknownLabel(f"{where}: label {error}, got {line.label[:40]!r}{_hint(path, line)}") from error
-        yield Example(line.text, place, line.target, bool(line.label), line.text_pair, line.domain, line.teacher, line.made)
+        yield Example(line.text, place, line.target, bool(line.label), line.text_pair, line.domain, line.teacher, line.made, where)
+
+
+def count_labels(paths: Iterable[Path], reading: LabelledReading = PLAIN) -> Counter[str]:
+    """Count the texts of files by label, as they name it; "" for texts without one.
+
+    Raises:
+        BadData: a file cannot be used. Names file and line.
+    """
+    # What is left out of a journal is said when its texts are read.
+    with redirect_stderr(StringIO()):
+        return Counter(line.label for path in paths for line in _checked(path, True, reading, labelled=True))
 
 
 def wholes(examples: Iterable[Example], *, targets: bool) -> list[Example]:
@@ -240,7 +254,7 @@ def read_undecided(path: Path, labels: Sequence[str], reading: LabelledReading =
         raise BadData(f"{path}: undecided texts must be in a .tsv of kind<TAB>text, optionally {' or '.join(COMPRESSED)}")
     for place, _, text in tabbed(path, "kind", reading):
         check_text(text, f"{path}: {place}")
-        yield Example(text, 0, even, judged=False)
+        yield Example(text, 0, even, judged=False, where=f"{path}: {place}")
 
 
 def _hint(path: Path, line: Line) -> str:

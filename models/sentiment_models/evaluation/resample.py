@@ -97,6 +97,19 @@ def difference_interval(only_first: int, only_second: int, rows: int, seed: int 
     return _interval((drawn[:, 1] - drawn[:, 0]) / rows)
 
 
+def f1_difference_interval(first: Labels, second: Labels, labels: Labels, classes: int, seed: int = SEED) -> Interval:
+    """Return the paired bootstrap interval of the difference in macro F1, second minus first; all arguments are of the same rows."""
+    rng = np.random.default_rng(seed)
+    cells = labels * classes + np.stack((first, second))
+    drawn = np.empty((RESAMPLES, 2, classes, classes), np.int64)
+    for counts in drawn:
+        rows = rng.integers(len(labels), size=len(labels))
+        for one, its in zip(counts, cells, strict=True):
+            one[:] = np.bincount(its[rows], minlength=classes**2).reshape(classes, classes)
+    low, high = _interval(np.diff(macro_f1(drawn), axis=1)[:, 0])
+    return low, high
+
+
 def _uniform(rows: int, seed: int) -> Iterator[NDArray[np.float64]]:
     """Yield uniform numbers from 0 to 1, [some resamples, rows], until RESAMPLES are drawn."""
     rng = np.random.default_rng(seed)

@@ -13,11 +13,11 @@ from sentiment_models.export.labels import UNNAMED, as_argument, check_task
 
 def load_with_head(
     base: str, config: PretrainedConfig, labels: Sequence[str], new_head: bool, dither: int | None, say: Callable[[str], object]
-) -> PreTrainedModel:
-    """Load a classifier for ``labels``.
+) -> tuple[PreTrainedModel, bool]:
+    """Load a classifier for ``labels``, and say whether its head is fresh and has to be fitted first.
 
     The base's head is kept if its labels have the same names, whatever their order and case: the rows of its last layer are put into the
-    order of ``labels``. A base without a head, such as an encoder, gets a fresh one.
+    order of ``labels``. A base without a head, such as an encoder, gets a fresh one, whose labels begin equally likely.
 
     Args:
         base: a folder, or a name known to transformers.
@@ -43,19 +43,18 @@ def load_with_head(
     if new_head or any(not name.startswith(encoder) for name in report["missing_keys"]):
         state = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(encoder)}
         fresh: PreTrainedModel = type(model).from_pretrained(None, config=wanted, state_dict=state)
-        if new_head:
-            shared = _shared(own, labels)
-            if shared:
-                say(f"{base}: the labels {as_argument([labels[place] for place in shared])} begin as they are there")
-            _begin(fresh, model, shared)
-        return fresh
+        shared = _shared(own, labels) if new_head else {}
+        if shared:
+            say(f"{base}: the labels {as_argument([labels[place] for place in shared])} begin as they are there")
+        _begin(fresh, model, shared)
+        return fresh, True
     check_task({"problem_type": config.problem_type, "id2label": config.id2label}, base)
     kept: PreTrainedModel = model
     order = _order(base, own, labels, say)
     kept.config = wanted
     for parameter in last_layer(kept).parameters():
         parameter.data = parameter.data[order]
-    return kept
+    return kept, False
 
 
 def _shared(own: Sequence[str], labels: Sequence[str]) -> dict[int, int]:
@@ -66,10 +65,7 @@ def _shared(own: Sequence[str], labels: Sequence[str]) -> dict[int, int]:
 
 
 def _begin(fresh: PreTrainedModel, base: PreTrainedModel, shared: Mapping[int, int]) -> None:
-    """Let the labels that the base has answer as in the base, and the others as if nothing spoke for them.
-
-    Random weights would answer by chance until enough steps outweigh them, and few texts may follow.
-    """
+    """Let the labels that the base has answer as in the base, and the others as if nothing spoke for them, before the head is fitted."""
     with torch.no_grad():
         for parameter, before in zip(last_layer(fresh).parameters(), last_layer(base).parameters(), strict=True):
             parameter.zero_()
@@ -91,12 +87,6 @@ def _order(base: str, own: Sequence[str], labels: Sequence[str], say: Callable[[
     if before != after:
         say(f"{base}: its labels {as_argument(own)} are put in the order {as_argument(labels)}")
     return [before.index(name) for name in after]
-
-
-def head_of(model: PreTrainedModel) -> list[torch.nn.Parameter]:
-    """The weights that are not the encoder's."""
-    encoder = {id(parameter) for parameter in model.base_model.parameters()}
-    return [parameter for parameter in model.parameters() if id(parameter) not in encoder]
 
 
 def last_layer(model: PreTrainedModel) -> torch.nn.Linear:

@@ -9,6 +9,19 @@ from sentiment_models.export.labels import check_names
 from sentiment_models.export.provenance import Json
 from sentiment_models.training.limits import check_limits
 
+# Up to this many texts are few: they are shown as often as a classifier needs to learn them, and looked over for what is wrong with them.
+FEW = 10_000
+# 10 epochs of 500 texts or fewer, 5 of 1,000, 3 from 1,667 on.
+SHOWN, EPOCHS_MIN, EPOCHS_MAX = 5000, 3, 10
+
+
+def defaults_for(texts: int) -> dict[str, int]:
+    """The defaults of a run that depend on how many texts it has."""
+    if texts > FEW:
+        return {"epochs": 1, "batch_rows": 64, "evaluations_per_epoch": 4}
+    epochs = min(EPOCHS_MAX, max(EPOCHS_MIN, SHOWN // max(1, texts)))
+    return {"epochs": epochs, "batch_rows": 16, "evaluations_per_epoch": 1}
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -67,6 +80,9 @@ class Recipe(Course):
     erased: tuple[str, ...] = ()
     # Files of texts without sentiment or in other languages, trained to equal probabilities of all labels.
     undecided: tuple[str, ...] = ()
+    # The development set. Empty: a part of the sources. Their texts, and those of ``test``, are never trained on.
+    dev: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
     labels: tuple[str, ...] = ("negative", "positive")
     # Keep the base's encoder, and learn a fresh head.
     new_head: bool = False
@@ -74,6 +90,8 @@ class Recipe(Course):
     reading: LabelledReading = PLAIN
     ema: float = 0.0
     head_only: bool = False
+    # Weigh each text by how rare its label is, so that all labels count alike.
+    class_weights: bool = False
     teacher_weight: float = 0.7
     detokenize: float = 0.0
     recase: float = 0.0
