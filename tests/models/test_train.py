@@ -247,13 +247,13 @@ def test_the_log_has_loss_rate_and_speed_of_each_step_and_each_evaluation(recipe
 
     scalars = read_scalars(whole)
 
-    assert scalars.keys() == {"train/loss", "train/learning_rate", SPEED, "dev/accuracy", "dev/loss"}
+    assert scalars.keys() == {"train/loss", "train/learning_rate", SPEED, "dev/accuracy", "dev/macro_f1", "dev/loss"}
     for name in ("train/loss", "train/learning_rate", SPEED):
         assert [step for step, _ in scalars[name]] == list(range(1, record["steps"] + 1))
         assert all(value >= 0 for _, value in scalars[name])
     assert max(rate for _, rate in scalars["train/learning_rate"]) == pytest.approx(recipe.learning_rate)
     assert min(speed for _, speed in scalars[SPEED]) > 0
-    for name in ("accuracy", "loss"):
+    for name in ("accuracy", "macro_f1", "loss"):
         assert scalars[f"dev/{name}"] == [(entry["step"], pytest.approx(entry[f"dev_{name}"])) for entry in record["history"]]
 
 
