@@ -65,7 +65,7 @@ def read_corpus(recipe: Recipe, of_base: Set[str] = frozenset()) -> Corpus:
     shown = {kind: [(rows, one.times) for rows, (its, one) in zip(examples, sources, strict=True) if its == kind] for kind in kinds}
     dev, test = ([example for rows, _ in shown[kind] for example in rows if example.judged] for kind in APART)
     _name_copies([example for rows, _ in shown["whole"] for example in rows])
-    wholes = [(_left_in(rows, (*dev, *test), APART), times) for rows, times in shown["whole"]]
+    wholes = [(_left_in(rows, (*dev, *test), [kind for kind in APART if shown[kind]]), times) for rows, times in shown["whole"]]
     if recipe.dev:
         split = Split([example for rows, times in wholes for example in repeat(rows, times, recipe.seed)], _left_in(dev, test, APART[1:]))
     else:

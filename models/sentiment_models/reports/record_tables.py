@@ -108,7 +108,8 @@ def _chosen(training: Facts) -> str:
     accuracy = f"{_share(training.get('dev_accuracy'))} in training precision"
     if len(looks) == 1:
         return f"It was looked at once, after {_number(looks[0].get('step'))} steps, and chose nothing: accuracy {accuracy}."
-    best = next((look for look in looks if look.get("dev_accuracy") == training.get("dev_accuracy")), None)
+    figures = ("dev_accuracy", "dev_macro_f1")
+    best = next((look for look in looks if all(look.get(name) == training.get(name) for name in figures)), None)
     if best is None:
         return f"Accuracy on it: {accuracy}."
     return f"The best of {len(looks)} looks at it was kept, after {_number(best.get('step'))} steps: accuracy {accuracy}."
