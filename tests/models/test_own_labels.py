@@ -141,9 +141,10 @@ def test_copies_and_training_texts_in_files_that_are_kept_apart_are_named_by_lin
     corpus = read_corpus(Recipe("base", (str(data),), labels=LABELS, dev=(str(dev),), test=(str(test),)))
 
     said = capsys.readouterr().err
-    assert "3 texts are copies of others, but for case, spacing or punctuation; none is on both sides of the split" in said
-    assert f"1 texts have copies with another label: correct one or delete both ({data}: line 1 and {data}: line 61)" in said
-    assert "texts are copies or parts of texts of --dev or --test, or have them as parts; they are left out" in said
+    assert "copies but for case, spacing or punctuation, none of them on the other side of the split: 3 (" in said
+    assert f"copies with another label, to be corrected or deleted: 1 ({data}: line 1 and {data}: line 61)" in said
+    assert "left out as copies, parts or wholes of texts of --dev or --test: " in said
+    assert "left out as copies, parts or wholes of texts of --test: " in said
     assert f"{data}: line 11" in said
     assert f"({dev}: line 1)" in said
     assert not any(text in said for _, text in rows if len(text.split()) > 2)
@@ -230,8 +231,9 @@ def test_class_weights_let_a_rare_label_be_found_more_often(own: tuple[Path, Pat
     found = {}
     for weighted in (False, True):
         best = train(replace(recipe, class_weights=weighted), tmp_path / str(weighted))
-        assert main(["label", str(best), str(own[1]), "--output", str(tmp_path / "told.jsonl"), "--overwrite"]) == 0
-        told = [json.loads(line)["probabilities"] for line in (tmp_path / "told.jsonl").open(encoding="utf-8")]
+        path = tmp_path / f"{weighted}.jsonl"
+        assert main(["label", str(best), str(own[1]), "--output", str(path)]) == 0
+        told = [json.loads(line)["probabilities"] for line in path.read_text(encoding="utf-8").splitlines()]
         found[weighted] = sum(praise > complaint for complaint, praise in told)
 
     assert found[True] > found[False]

