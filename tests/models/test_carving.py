@@ -142,9 +142,9 @@ def test_the_development_set_has_the_labels_in_their_shares() -> None:
     rare = [Example(f"rare {n}", 0) for n in range(20)]
     frequent = [Example(f"frequent {n}", 1) for n in range(980)]
 
-    split = carve([(rare, 1), (frequent, 1)], 0.1, seed=1)
+    split = carve([(rare, 1), (frequent, 1)], 0.3, seed=1)
 
-    assert Counter(example.label for example in split.dev) == {0: 2, 1: 98}
+    assert Counter(example.label for example in split.dev) == {0: 6, 1: 294}
 
 
 @pytest.mark.parametrize(("texts", "held_out"), [(20, 4), (156, 31), (1000, 200), (4000, 200), (10000, 300)])
