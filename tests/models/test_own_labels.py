@@ -93,7 +93,7 @@ def test_labels_that_were_changed_are_doubtful_and_the_surest_come_first() -> No
     assert (np.diff(own - best) >= 0).all()
 
 
-def test_a_label_is_not_doubtful_where_the_other_is_no_likelier_than_usual() -> None:
+def test_a_label_is_doubtful_only_where_the_other_is_likelier_than_usual() -> None:
     told = np.array([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6], [0.1, 0.9], [0.1, 0.9], [0.05, 0.95]])
     labels = np.array([0, 0, 0, 1, 1, 0])
 
