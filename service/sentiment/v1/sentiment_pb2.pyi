@@ -1991,7 +1991,7 @@ class Reason(_message.Message):
     text: _builtins.str
     """Such as: Positive, mostly because of “loved the soundtrack”; “not good at all” speaks against it. It names the phrases
     that say most for the explained label, at most two of at most eight words together, if they hold at least half of all
-    that speaks for it, and what most speaks against it. Of a text of more than 41 words and several sentences it names at
+    that speaks for it, and what most speaks against it. Of a text of more than 47 words and several sentences it names at
     most three whole sentences, where the values of the words sum to what they do together. Values within two standard
     errors of zero count as zero. It names nothing where the evidence is FLAT or NOT_FAITHFUL. Quotations are cut to 60
     characters, and may hold any character of the text.
