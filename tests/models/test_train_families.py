@@ -55,7 +55,13 @@ def test_a_family_is_trained_on_single_texts_and_pairs(name: str, tmp_path: Path
         ("albert", {"albert.pooler", "classifier"}),
         ("distilbert", {"pre_classifier", "classifier"}),
         ("xlnet", {"sequence_summary.summary", "logits_proj"}),
-        *((name, {"classifier.dense", "classifier.out_proj"}) for name in ("roberta", "electra", "mpnet")),
+        ("modernbert", {"head.dense", "head.norm", "classifier"}),
+        ("rembert", {"rembert.pooler.dense", "classifier"}),
+        *((name, {"pooler.dense", "classifier"}) for name in ("deberta", "deberta-v2")),
+        *(
+            (name, {"classifier.dense", "classifier.out_proj"})
+            for name in ("roberta", "electra", "mpnet", "xlm-roberta", "camembert", "data2vec-text", "roformer")
+        ),
     ],
 )
 def test_only_the_head_of_a_frozen_encoder_learns(name: str, head: set[str], tmp_path: Path) -> None:
