@@ -34,7 +34,7 @@ from tests.tiny import make_bundle, read_manifest, write_manifest
 ROOT = Path(__file__).parents[3]
 # Those whose every layer ONNX Runtime fuses, with their layers; english is the bundle that is served by default.
 PACKED = {"bert": 2, "bert-deep": 4, "electra": 2, "english": 6}
-LAYERS = {**PACKED, "roberta": 2, "xlm-roberta": 2, "camembert": 2, "data2vec-text": 2}
+LAYERS = {**PACKED, "roberta": 2, "xlm-roberta": 2, "camembert": 2, "data2vec-text": 2, "rembert": 2}
 # Those whose layers it does not fuse, and the side on which they are padded.
 UNFUSED = {
     **dict.fromkeys(("distilbert", "albert", "mpnet", "deberta", "deberta-v2", "modernbert", "roformer"), "right"),
