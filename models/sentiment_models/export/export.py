@@ -80,7 +80,7 @@ NOT_FLATTENED = (
     "(flattening works for encoders built as BERT's, such as RoBERTa's and ELECTRA's, and saves a seventh of the work of six layers)"
 )
 
-# A row whose attention takes more is told: scores, masked scores and weights of one layer.
+# The export names the memory of a longer row: scores, masked scores and weights of one layer.
 ATTENTION_GIB_TOLD = 1.0
 LONG_ROWS = (
     "a text may have {tokens:,} tokens. A server runs one of that length when it starts, in about {gib:.0f} GiB; with --max-tokens 1024 it "
