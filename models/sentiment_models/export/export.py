@@ -351,7 +351,8 @@ def _proved(
         explain, no_explain = None, str(error)
     if no_explain:
         say(NO_EXPLAIN.format(reason=no_explain))
-    parities, movements = ({p: both[place] for p, both in found.items()} for place in (0, 1))
+    parities = {p: same for p, (same, _) in found.items()}
+    movements = {p: moved for p, (_, moved) in found.items()}
     return _Proved(graphs, parities, movements, golden, explain, {"explain": no_explain} if no_explain else {})
 
 
