@@ -25,6 +25,7 @@ from sentiment.model.classifier import load_classifier
 from sentiment_models.data.labelled import Example
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError, ParityFailed
 from sentiment_models.export.checkpoint import from_pretrained
+from sentiment_models.export.examine import examine
 from sentiment_models.export.export import Exported, export
 from sentiment_models.export.graphs.quantize import Embeddings, quantize
 from sentiment_models.export.verify import check_parity, parity
@@ -232,6 +233,20 @@ def test_a_failed_export_leaves_nothing_and_keeps_what_was_there(checkpoint: Pat
     (tmp_path / "1.part").mkdir()
     (tmp_path / "1.part" / "left by a killed export").write_text("")
 
+    def fail(*_: object) -> None:
+        raise ParityFailed("only 3 of 26 golden texts keep their label")
+
+    monkeypatch.setattr("sentiment_models.export.export.golden_set", fail)
+    with pytest.raises(ParityFailed, match="only 3 of 26 golden texts"):
+        export(checkpoint, tmp_path / "1", name="tiny", version=1, force=True)
+
+    assert {path.name for path in tmp_path.iterdir()} == {"1"}
+    assert {path.name for path in (tmp_path / "1").iterdir()} == {"mine.txt"}
+
+
+def test_a_model_that_int8_changes_is_served_in_fp32_from_unrounded_weights_and_the_export_says_so(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(model: ModelProto, embeddings: Embeddings) -> ModelProto:
         graph = quantize(model, embeddings)
         scale = next(tensor for tensor in graph.graph.initializer if tensor.name.endswith("value.weight.transposed.scale"))
@@ -239,11 +254,20 @@ def test_a_failed_export_leaves_nothing_and_keeps_what_was_there(checkpoint: Pat
         return graph
 
     monkeypatch.setattr("sentiment_models.export.export.quantize", broken)
-    with pytest.raises(ParityFailed, match=r"probabilities of the int8 graph differ from torch by .*; the limit is 0.02"):
-        export(checkpoint, tmp_path / "1", name="tiny", version=1, force=True)
+    said: list[str] = []
+    bundle = tmp_path / "tiny" / "1"
+    exported = export(checkpoint, bundle, name="tiny", version=1, say=said.append)
 
-    assert {path.name for path in tmp_path.iterdir()} == {"1"}
-    assert {path.name for path in (tmp_path / "1").iterdir()} == {"mine.txt"}
+    reason = "probabilities of the int8 graph differ from torch by"
+    assert any(line.startswith(f"no int8 graph: {reason}") and "served in fp32" in line for line in said)
+    manifest = load_classifier(bundle).manifest
+    assert [graph.precision for graph in manifest.graphs.classify] == ["fp32"] == list(exported.parity)
+    assert manifest.graphs.explain is not None
+    provenance = json.loads((bundle / "manifest.json").read_bytes())["provenance"]
+    assert provenance["left_out"]["int8"].startswith(reason)
+    assert not (bundle / "int8.onnx").exists()
+    assert not any(name.endswith(".int8") for name in load_file(bundle / "model.safetensors"))
+    assert not [check.line for check in examine(bundle) if check.good is False]
 
 
 @pytest.mark.parametrize(("wrong", "texts", "sure"), [(10, 66, 0.97), (3, 19, 0.97), (1, 60, 0.97), (1, 29, 0.74)])

@@ -102,6 +102,11 @@ class Checkpoint:
         )
 
     @property
+    def heads(self) -> int:
+        """The number of heads of a layer."""
+        return int(self._model.config.num_attention_heads)
+
+    @property
     def weights(self) -> Weights:
         """The weights in fp16."""
         return {name: tensor.half().contiguous().numpy() for name, tensor in self._model.state_dict().items()}

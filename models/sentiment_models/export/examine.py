@@ -33,7 +33,15 @@ from sentiment_models.export.manifest import (
     read_object,
 )
 from sentiment_models.export.spellings import vocabulary_of
-from sentiment_models.export.verify import check_explain_parity, check_parity, explain_parity, interleave, movement, parity
+from sentiment_models.export.verify import (
+    COMPARED_TOKENS_MAX,
+    check_explain_parity,
+    check_parity,
+    explain_parity,
+    interleave,
+    movement,
+    parity,
+)
 from sentiment_models.export.weights import Stored, stored_tensors
 
 if TYPE_CHECKING:
@@ -138,8 +146,9 @@ class _Subject:
 
     @cached_property
     def longest(self) -> Row:
-        """A row of the maximum length."""
-        return self.tokenizer.encode(" ".join([PARAGRAPH] * (1 + self.manifest.max_tokens // 40)))
+        """A row of the maximum length, of at most COMPARED_TOKENS_MAX tokens."""
+        tokenizer = Tokenizer(self.path / TOKENIZER_FILE, min(self.manifest.max_tokens, COMPARED_TOKENS_MAX))
+        return tokenizer.encode(" ".join([PARAGRAPH] * (1 + self.manifest.max_tokens // 40)))
 
     def graph(self, spec: GraphSpec) -> Graph:
         if spec.file not in self._graphs:

@@ -64,6 +64,12 @@ SHUFFLED_ROWS = (4, 16)
 # Attention weights in a batch of the explain graph: half a GiB. Intermediate results take several times that, in torch too. For a large
 # BERT the limit is one row of 512 tokens.
 EXPLAIN_NUMBERS_MAX = 2**27
+# Squared tokens in a batch: with 12 heads 0.4 GB of attention scores in each copy of them. More than 16 rows of 512 tokens have.
+SQUARES_MAX = 2**23
+# A longer row is not compared: one of 8,192 tokens takes ten GiB.
+COMPARED_TOKENS_MAX = 2048
+# Of an explain graph fewer: it gives all attention weights, with their gradients. As many as EXPLAIN_NUMBERS_MAX allows ModernBERT-base.
+EXPLAINED_TOKENS_MAX = 712
 # A shuffled batch is padded by up to this many tokens beyond its longest row.
 EXTRA_TOKENS_MAX = 32
 
@@ -96,13 +102,13 @@ class Movement:
 
 
 def parity(graph: Graph, reference: Reference, rows: Sequence[Row], labels: int) -> Parity:
-    """Compare a graph with torch on the same feeds: batches of 1, 3 and 8 rows of mixed length, most of them padded.
+    """Compare a graph with torch on the same feeds: batches of 1, 3 and 8 rows of mixed length, most of them padded, fewer of long rows.
 
     ``labels``: how many of the logits are of labels, the first ones.
     """
     found: list[Logits] = []
     wanted: list[Logits] = []
-    for batch in _mixed(rows):
+    for batch in _mixed(rows, SQUARES_MAX):
         found.append(graph.logits(batch))
         wanted.append(reference(graph.feeds(batch)))
     ours, theirs = np.concatenate(found), np.concatenate(wanted)
@@ -153,8 +159,7 @@ def movement(graph: Graph, rows: Sequence[Row], labels: int, seed: int = 1) -> M
     moved, changed = 0.0, 0
     for size in SHUFFLED_ROWS:
         order = rng.sample(range(len(rows)), len(rows))
-        for start in range(0, len(order), size):
-            group = order[start : start + size]
+        for group in _groups([rows[index].tokens for index in order], order, size):
             length = max(rows[index].tokens for index in group) + rng.randint(0, EXTRA_TOKENS_MAX)
             logits = graph.logits([rows[index] for index in group], min(length, graph.tokenizer.max_tokens))
             together = stated(logits, labels)
@@ -162,6 +167,20 @@ def movement(graph: Graph, rows: Sequence[Row], labels: int, seed: int = 1) -> M
             moved = float(np.max([moved, np.abs(together - alone[group]).max()]))
             changed += int((together[:, :labels].argmax(1) != alone[group][:, :labels].argmax(1)).sum())
     return Movement(len(rows), moved, changed)
+
+
+def _groups(tokens: Sequence[int], order: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Divide ``order`` into groups of ``size``, or of fewer where the squared tokens of a batch would be over SQUARES_MAX."""
+    group: list[int] = []
+    longest = 0
+    for count, index in zip(tokens, order, strict=True):
+        if len(group) == size or (group and (len(group) + 1) * (max(longest, count) + EXTRA_TOKENS_MAX) ** 2 > SQUARES_MAX):
+            yield group
+            group, longest = [], 0
+        group.append(index)
+        longest = max(longest, count)
+    if group:
+        yield group
 
 
 def check_movement(precision: str, measured: Movement) -> None:
@@ -193,15 +212,16 @@ class ExplainParity:
 def explain_parity(
     session: ExplainSession, tokenizer: Tokenizer, reference: ExplainReference, rows: Sequence[Row], seed: int = 1
 ) -> ExplainParity:
-    """Compare an explain graph with torch, in batches of up to 8 rows.
+    """Compare an explain graph with torch, in batches of up to 8 rows of at most EXPLAINED_TOKENS_MAX tokens.
 
     Each row is at a point of its own: a random label and alpha, and a baseline of mostly [PAD]. The error of a point is the largest of any
     output, but for logits relative to the output's largest absolute value in this row.
     """
     rng = np.random.default_rng(seed)
+    cut = [row if row.tokens <= EXPLAINED_TOKENS_MAX else row.part(EXPLAINED_TOKENS_MAX - 1, 1) for row in rows]
     errors = [
         _explain_errors(session, tokenizer, reference, batch, rng)
-        for batch in _mixed(rows, EXPLAIN_NUMBERS_MAX / (session.layers * session.heads))
+        for batch in _mixed(cut, EXPLAIN_NUMBERS_MAX / (session.layers * session.heads))
     ]
     forward, gradients = np.concatenate(errors, axis=1)
     # Unlike Python's max, numpy's keeps NaN.
