@@ -112,26 +112,26 @@ TRAIN = "sentiment-models train --base {} --labels NAME,NAME --data FILE --outpu
         (
             _config(problem_type="multi_label_classification"),
             [],
-            "/own/config.json: problem_type is multi_label_classification, in which a text may have several labels; the service answers one "
-            "label of several; train --new-head makes such a classifier of its encoder",
+            "/own/config.json: problem_type is multi_label_classification, in which a text may have several labels; the service answers "
+            "one label of several; train --new-head makes such a classifier of its encoder",
         ),
         (
             _config(id2label={"0": "score"}),
             ["--labels", "bad,good"],
-            "/own/config.json: id2label has one label ({'0': 'score'}), so this is a regression, which answers a number; the service answers "
-            "one label of several; train --new-head makes such a classifier of its encoder",
+            "/own/config.json: id2label has one label ({'0': 'score'}), so this is a regression, which answers a number; the service "
+            "answers one label of several; train --new-head makes such a classifier of its encoder",
         ),
         (
             _config(architectures=["BertForMaskedLM"]),
             [],
-            "/own/config.json: architectures is BertForMaskedLM, which is not a classifier of texts (...ForSequenceClassification); train "
-            f"one from it on labelled texts: {TRAIN.format('/own')}",
+            "/own/config.json: architectures is BertForMaskedLM, which is not a classifier of texts (...ForSequenceClassification); "
+            f"train one from it on labelled texts: {TRAIN.format('/own')}",
         ),
         (
             _with("model_head.pkl", "config_setfit.json", "modules.json"),
             [],
-            "/own: a SetFit model (it has config_setfit.json, model_head.pkl): sentence embeddings with a head of scikit-learn, which is "
-            f"not served; train a classifier of its encoder on the same labelled texts: {TRAIN.format('/own')}",
+            "/own: a SetFit model (it has config_setfit.json, model_head.pkl): sentence embeddings with a head of scikit-learn, which "
+            f"is not served; train a classifier of its encoder on the same labelled texts: {TRAIN.format('/own')}",
         ),
         (
             _with("modules.json", architectures=["BertModel"]),
@@ -214,8 +214,8 @@ def test_what_is_no_classifier_is_called_what_it_is_with_the_way_on(
         ("org/model", "org/model: no such folder; a model of this name on the Hugging Face hub is written hub:org/model"),
         (
             "hub:org/model",
-            "hub:org/model: not in the hub's cache and cannot be downloaded: the hub cannot be reached; where the hub can be reached, run hf "
-            "download org/model --local-dir DIR, and give DIR",
+            "hub:org/model: not in the hub's cache and cannot be downloaded: the hub cannot be reached; where the hub can be reached, run "
+            "hf download org/model --local-dir DIR, and give DIR",
         ),
         (
             "hub:org/unknown",
@@ -224,8 +224,8 @@ def test_what_is_no_classifier_is_called_what_it_is_with_the_way_on(
         ),
         (
             "hub:org/silent",
-            "hub:org/silent: not in the hub's cache and cannot be downloaded: huggingface.co did not answer within 0.05 s; where the hub can "
-            "be reached, run hf download org/silent --local-dir DIR, and give DIR",
+            "hub:org/silent: not in the hub's cache and cannot be downloaded: huggingface.co did not answer within 0.05 s; where the hub "
+            "can be reached, run hf download org/silent --local-dir DIR, and give DIR",
         ),
     ],
 )
@@ -461,6 +461,15 @@ def test_an_adapter_without_its_base_or_a_head_is_refused(base: str, head: int, 
         pass
 
     assert str(caught.value).replace(str(tmp_path), "") == answer
+
+
+def test_a_tokenizer_that_transformers_reads_otherwise_than_its_file_says_is_refused(tmp_path: Path) -> None:
+    own = save_tiny_bert(tmp_path / "own")
+    config = json.loads((own / "tokenizer_config.json").read_bytes())
+    (own / "tokenizer_config.json").write_text(json.dumps({**config, "do_lower_case": False}))
+
+    with pytest.raises(BadCheckpoint, match=r"tokenizer\.json: gives 'Wonderful\.' other tokens than transformers does"):
+        Checkpoint(own)
 
 
 def test_a_tokenizer_that_only_transformers_can_convert_fails_with_what_it_may_lack(tmp_path: Path) -> None:

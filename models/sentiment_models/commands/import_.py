@@ -21,8 +21,8 @@ TARGET_TOKENS = 128
 
 DESCRIPTION = (
     "Make a bundle from a checkpoint, of train or from elsewhere: weights in int8, an int8 and an fp32 graph, a manifest. Says what it "
-    "found, compares both graphs with torch, and single rows with batches; writes no bundle if a check fails. The same checkpoint gives the "
-    "same bytes. export is another name of the command."
+    "found, compares both graphs with torch, and single rows with batches; writes no bundle if a check fails. The same checkpoint gives "
+    "the same bytes. export is another name of the command."
 )
 
 
@@ -194,8 +194,8 @@ def _print_measured(exported: "Exported", labels: Sequence[str]) -> None:
     wrong = misread([(str(one["text"]), str(one["label"])) for one in golden if "text_pair" not in one], labels)
     if 2 * len(wrong) > len(golden):
         print(
-            f"{len(wrong)} of {len(golden)} golden texts are answered against their meaning, such as {wrong[0][0]!r} with {wrong[0][1]}: if "
-            "the model reads English, look whether its labels are in the right order (--labels)"
+            f"{len(wrong)} of {len(golden)} golden texts are answered against their meaning, such as {wrong[0][0]!r} with {wrong[0][1]}: "
+            "if the model reads English, look whether its labels are in the right order (--labels)"
         )
     if found.mixed:
         print(

@@ -33,6 +33,7 @@ from sentiment.model.tensors import Feeds
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.evaluation.metrics import Logits
 from sentiment_models.export.families import FAMILIES, Family
+from sentiment_models.export.golden import GOLDEN_TEXTS
 from sentiment_models.export.graphs.graph import resolve_aliases, strip_varying
 from sentiment_models.export.graphs.quantize import INT8, OPSET_MIN
 from sentiment_models.export.kinds import tokenizer_files
@@ -82,6 +83,10 @@ class Checkpoint:
         self.family = _family(self.architecture, path / CONFIG_FILE)
         self._tokenizer_file = (tokenizer or path) / TOKENIZER_FILE
         self.tokenizer = _tokenizer(tokenizer or path)
+        # The bundle's max_tokens applies, not the truncation and padding of training.
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self._check_reading()
         self._model = _load(path)
         self._model.config.id2label = dict(enumerate(self.labels))
         self._model.config.label2id = {label: index for index, label in enumerate(self.labels)}
@@ -135,9 +140,6 @@ class Checkpoint:
         config = self._model.config.to_diff_dict()
         config.pop("_name_or_path", None)
         write_object(folder / CONFIG_FILE, {**config, "dtype": "float16"})
-        # The bundle's max_tokens applies, not the truncation and padding of training.
-        self.tokenizer.no_truncation()
-        self.tokenizer.no_padding()
         self.tokenizer.save(str(folder / TOKENIZER_FILE))
 
     def to_onnx(self, weights: Weights) -> ModelProto:
@@ -169,6 +171,24 @@ class Checkpoint:
             raise BadCheckpoint(
                 f"{self._tokenizer_file}: the second text of a pair has no segment id 1; use $B:1 for pairs in its post_processor"
             )
+
+    def _check_reading(self) -> None:
+        """Check that tokenizer.json gives the tokens that the model was trained on: transformers may change it by its own configuration."""
+        folder = self._tokenizer_file.parent
+        if not (self._tokenizer_file.is_file() and (folder / TOKENIZER_CONFIG).is_file()):
+            return
+        try:
+            theirs = _fast_tokenizer(folder).backend_tokenizer
+        except Exception:  # of another library: what it cannot read it does not change
+            return
+        theirs.no_truncation()
+        theirs.no_padding()
+        for text in GOLDEN_TEXTS:
+            if theirs.encode(text).ids != self.tokenizer.encode(text).ids:
+                raise BadCheckpoint(
+                    f"{self._tokenizer_file}: gives {text!r} other tokens than transformers does with {TOKENIZER_CONFIG} (do_lower_case?); "
+                    f'make it again: AutoTokenizer.from_pretrained("{folder}").save_pretrained("{folder}")'
+                )
 
     def _check_vocabulary(self) -> None:
         last, rows = max(self.tokenizer.get_vocab().values(), default=0), int(self._model.config.vocab_size)
