@@ -82,7 +82,7 @@ def _merge(folder: Path, base: Path, out: Path) -> None:
     rows = {name: tensor.dims[0] for name, tensor in stored_tensors(folder / ADAPTER_WEIGHTS).items() if name.endswith(LAST_LAYERS)}
     verbosity = logging.get_verbosity()
     # It would say that the head of the base is to be trained, which the adapter replaces.
-    logging.set_verbosity_error()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
     try:
         config = AutoConfig.from_pretrained(base, local_files_only=True)
         if rows and config.num_labels not in rows.values():
