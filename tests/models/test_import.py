@@ -191,7 +191,7 @@ TRAIN = "sentiment-models train --base {} --labels NAME,NAME --data FILE --outpu
         ),
     ],
 )
-def test_what_is_no_classifier_is_called_what_it_is_with_the_way_on(
+def test_what_is_not_served_is_called_what_it_is_with_the_way_on(
     change: Callable[[Path], object],
     options: list[str],
     answer: str,

@@ -15,12 +15,12 @@ from sentiment_models.export.labels import as_argument, chosen_labels, label_out
 from sentiment_models.export.manifest import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object
 from sentiment_models.export.provenance import Json, facts, items
 from sentiment_models.export.weights import stored_tensors
+from sentiment_models.training.bases import CARD
 
 CLASSIFIER = "ForSequenceClassification"
 """How transformers names the classes of classifiers, at their end."""
 SETFIT_FILES = ("config_setfit.json", "model_head.pkl")
 SENTENCE_TRANSFORMERS_FILE = "modules.json"
-CARD = "README.md"
 FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)\n---", re.DOTALL)
 # One line of YAML, or the first of a list.
 LICENCE = re.compile(r"""^(license(?:_name)?):[ \t]*(?:\n[ \t]*-[ \t]*)?["']?([\w.+ -]+)""", re.MULTILINE)
@@ -122,6 +122,8 @@ def _classes(config: Mapping[str, Json]) -> list[str]:
 
 
 def _check_head(config: Mapping[str, Json], folder: Path) -> None:
+    if not config.get("model_type"):
+        raise BadCheckpoint(f"{folder / CONFIG_FILE}: model_type must name the model's family, got {config.get('model_type')}")
     names = ", ".join(map(str, items(config.get("architectures"))))
     if names and not _classes(config):
         raise BadCheckpoint(

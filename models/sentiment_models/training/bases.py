@@ -11,13 +11,14 @@ from urllib.parse import urlsplit
 
 from sentiment.model.bundle import Bundle, load_bundle
 from sentiment_models.errors import BadCheckpoint
-from sentiment_models.export.kinds import CARD
 from sentiment_models.export.manifest import MANIFEST_FILE, WEIGHTS_FILE, read_object, sha256
 from sentiment_models.export.provenance import Json, facts
 
 TRAINING_FILE = "training.json"
 # The files of a checkpoint that transformers reads: configuration, weights and tokenizer.
 READ = ("*.json", "*.safetensors", "*.bin", "*.txt", "*.model")
+# A model's card on the hub, which names its licence.
+CARD = "README.md"
 HUB = "hub:"
 """Stands before the name of a model of the Hugging Face hub. Everything else is a folder: a mistyped one must not ask a network."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
