@@ -44,7 +44,7 @@ WORK = {
     "edit": ["x", "x.tsv", "--out", "OUT"],
     "resize": ["x", "--out", "OUT"],
     "average": ["x", "y", "--out", "OUT"],
-    "export": ["x", "--out", "OUT"],
+    "import": ["x", "--out", "OUT"],
     "attention-tests": ["--data", "x.tsv", "--out", "OUT"],
     "evaluate": ["BUNDLE", "x.tsv", "--explanations"],
 }

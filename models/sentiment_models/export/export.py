@@ -36,7 +36,7 @@ from sentiment_models.export.manifest import (
     sha256,
     write_manifest,
 )
-from sentiment_models.export.provenance import Json, distinct_names, facts, library_versions, three_digits, without_folders
+from sentiment_models.export.provenance import Facts, Json, distinct_names, facts, library_versions, three_digits, without_folders
 from sentiment_models.export.spellings import add_spellings, learn_spellings
 from sentiment_models.export.verify import (
     EXPLAIN_TOLERANCE,
@@ -65,6 +65,8 @@ PRECISIONS = ("int8", "fp32")
 PARITY_DEV_ROWS = 48
 INVARIANCE_DEV_ROWS = 48
 EXPLAIN_DEV_ROWS = 16
+
+NO_ORIGIN: Facts = {}
 
 # The name of the reference that an export counts. A window of the server has as many texts.
 REFERENCE = "training"
@@ -153,6 +155,9 @@ def export(
     spellings: Sequence[Path] = (),
     texts: Sequence[Path] = (),
     reading: LabelledReading = PLAIN,
+    labels: Sequence[str] = (),
+    tokenizer: Path | None = None,
+    origin: Facts = NO_ORIGIN,
     force: bool = False,
     say: Say = lambda _: None,
 ) -> Exported:
@@ -185,6 +190,9 @@ def export(
             reference of the server. None: there is no reference, because those of a base count the base's answers. A model is surer of
             texts that it was trained on than of new ones, so texts that were held out make the better reference.
         reading: how ``spellings`` and ``texts`` are read.
+        labels: names for the checkpoint's outputs, in their order; empty: those of its config.json.
+        tokenizer: the folder of the tokenizer; None: ``checkpoint``.
+        origin: where the checkpoint comes from, for the manifest and the card: ``checkpoint``, ``licence`` and ``note``.
         force: replace ``bundle`` if it exists.
         say: called with a line of progress at each step.
 
@@ -200,7 +208,7 @@ def export(
     refuse_existing(bundle, force=force)
     part = bundle.with_name(bundle.name + ".part")
     inherited = inherited_of(checkpoint)
-    loaded = Checkpoint(checkpoint, max_tokens or (inherited.max_tokens if inherited else None))
+    loaded = Checkpoint(checkpoint, max_tokens or (inherited.max_tokens if inherited else None), labels, tokenizer)
     identity = _identity(loaded, inherited, Identity(name, version, (), base, pairs, targets, MIXED_AT if mixed else None))
     if identity.second_texts:
         loaded.check_pairs()
@@ -211,7 +219,7 @@ def export(
             # Another process may have made it since.
             refuse_existing(bundle, force=force)
             with one_thread():
-                exported = _build(loaded, part, identity, inherited, dev or (), embeddings, spellings, reading, say)
+                exported = _build(loaded, part, identity, inherited, dev or (), embeddings, spellings, reading, origin, say)
             say("loading the bundle with the service's code")
             served, *_ = [load_classifier(part, precision) for precision in exported.parity]
             if served.manifest.graphs.explain:
@@ -262,6 +270,7 @@ def _build(
     embeddings: Embeddings,
     spellings: Sequence[Path],
     reading: LabelledReading,
+    origin: Facts,
     say: Say,
 ) -> Exported:
     # Temperature and explanations are of one head, which a new one has not of the base. Neither depends on the order of labels.
@@ -294,6 +303,7 @@ def _build(
         **_provenance(checkpoint.path, identity.base, embeddings, exported),
         "spellings": _spelled(learned, spellings, inherited),
         "kept_of": inherited.bundle if inherited else None,
+        **({"origin": origin} if origin else {}),
     }
     manifest = _manifest(checkpoint, identity, graphs, exported, provenance, file_entries(part))
     kept = {**(inherited.truncation(checkpoint.max_tokens) if inherited else {}), **(same.study() if same else {})}

@@ -1,6 +1,6 @@
 """The golden set: texts whose answers a bundle carries, so that a server can check its graph on its own machine before it serves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,6 +101,12 @@ def golden_set(graphs: Mapping[str, Graph], labels: Sequence[str], pairs: Sequen
         for i in kept
     ]
     return GoldenSet(entries, {p: _tolerance(float(error[kept].max())) for p, error in errors.items()})
+
+
+def misread(answers: Iterable[tuple[str, str]], labels: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the golden texts that a reader would give another one of ``labels``. ``answers``: texts and their labels."""
+    names = {label.casefold() for label in labels}
+    return [(text, label) for text, label in answers if MEANT.get(text, label) in names - {label.casefold()}]
 
 
 def _tolerance(error: float) -> float:

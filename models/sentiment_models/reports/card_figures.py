@@ -6,7 +6,7 @@ from sentiment.model.bundle import Manifest
 from sentiment_models.evaluation import tables
 from sentiment_models.evaluation.baselines import COMMONEST
 from sentiment_models.evaluation.findings import Evaluation, Measurement
-from sentiment_models.export.golden import MEANT
+from sentiment_models.export.golden import misread
 from sentiment_tools.reports.html_report import markdown
 
 # Characters of a quoted text, and behaviours whose failures are quoted.
@@ -20,6 +20,8 @@ def summary(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
     """Compose the card's table: the served graph beside other answers to the same texts."""
     served, calibration = served_evaluation(manifest, evaluations), manifest.calibration
     said = f"Probability is softmax(logits / {calibration.temperature}); below {calibration.abstain_below} an answer is marked `abstain`. "
+    if calibration.uncalibrated:
+        said = "**Not calibrated**: a probability is softmax(logits), which is often too sure, and no answer is marked `abstain`. "
     if manifest.mixed:
         said += f"A text is said to be mixed from a probability of {manifest.mixed.at} on. "
     if served is None:
@@ -129,10 +131,10 @@ def _lowest(manifest: Manifest, figures: Sequence[tuple[str, Measurement]]) -> I
 
 
 def _golden(manifest: Manifest) -> Iterator[str]:
-    whole = [golden for golden in manifest.golden if golden.text_pair is None]
-    wrong = [golden for golden in whole if MEANT.get(golden.text, golden.label) in set(manifest.labels) - {golden.label}]
+    whole = [(golden.text, golden.label) for golden in manifest.golden if golden.text_pair is None]
+    wrong = misread(whole, manifest.labels)
     if wrong:
-        quoted = "; ".join(f'"{tables.shortened(golden.text, QUOTED_MAX)}" ({golden.label})' for golden in wrong)
+        quoted = "; ".join(f'"{tables.shortened(text, QUOTED_MAX)}" ({label})' for text, label in wrong)
         yield f"The fp32 graph answers {len(wrong)} of the {len(whole)} hand-written golden texts wrongly: {quoted}."
 
 

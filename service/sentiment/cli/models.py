@@ -139,6 +139,7 @@ def _print_loaded(target: str, options: argparse.Namespace) -> None:
             f"{model.max_tokens} tokens",
             model.classify_graph.precision,
             *["answers targets"] * model.targets,
+            *["not calibrated, never undecided"] * model.calibration.uncalibrated,
         ]
         _print(f"{model.id.name}/{model.id.version}", "READY", "; ".join(about))
 

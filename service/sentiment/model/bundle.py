@@ -79,6 +79,11 @@ class Calibration(Section):
     temperature: float = Field(gt=0)
     abstain_below: float = Field(ge=0, le=1)
 
+    @property
+    def uncalibrated(self) -> bool:
+        """Whether it is as it is without a development set, which hardly ever gives just these two."""
+        return self.temperature == 1 and self.abstain_below == 0
+
 
 class HeadTail(Section):
     """Truncation head_tail of a text longer than a row: its first ``head`` tokens, and as many of its last tokens as still fit."""

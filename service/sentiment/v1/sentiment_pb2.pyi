@@ -1461,19 +1461,25 @@ class Calibration(_message.Message):
 
     TEMPERATURE_FIELD_NUMBER: _builtins.int
     ABSTAIN_BELOW_FIELD_NUMBER: _builtins.int
+    UNCALIBRATED_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """Divides the logits before the softmax."""
     abstain_below: _builtins.float
     """Prediction.abstain is true below this score."""
+    uncalibrated: _builtins.bool
+    """True if the bundle's maker had no labelled texts to calibrate on: temperature is 1, scores are often too sure, and no
+    answer abstains.
+    """
     def __init__(
         self,
         *,
         temperature: _builtins.float = ...,
         abstain_below: _builtins.float = ...,
+        uncalibrated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstain_below", b"abstain_below", "temperature", b"temperature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstain_below", b"abstain_below", "temperature", b"temperature", "uncalibrated", b"uncalibrated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -15,7 +15,15 @@ import pytest
 from onnx import numpy_helper
 
 from sentiment.errors import BadBundle
-from sentiment.model.bundle import CARD_BYTES_MAX, CONFIG_BYTES_MAX, MANIFEST_BYTES_MAX, bundle_roots, find_bundle, load_bundle
+from sentiment.model.bundle import (
+    CARD_BYTES_MAX,
+    CONFIG_BYTES_MAX,
+    MANIFEST_BYTES_MAX,
+    Calibration,
+    bundle_roots,
+    find_bundle,
+    load_bundle,
+)
 from sentiment.model.check import check_bundle
 from sentiment.model.classifier import load_classifier
 from tests.tiny import make_bundle, make_graph, read_manifest, write_manifest
@@ -614,3 +622,8 @@ def test_every_truncation_may_be_a_bundles_default(bundle: Path, truncation: str
     rewrite(bundle, lambda manifest: manifest.update(default_truncation=truncation))
 
     assert load_classifier(bundle).manifest.default_truncation == truncation
+
+
+@pytest.mark.parametrize(("temperature", "abstain_below", "uncalibrated"), [(1.0, 0.0, True), (1.0, 0.6, False), (1.041, 0.0, False)])
+def test_a_bundle_without_temperature_and_threshold_is_not_calibrated(temperature: float, abstain_below: float, uncalibrated: bool) -> None:
+    assert Calibration(temperature=temperature, abstain_below=abstain_below).uncalibrated is uncalibrated
