@@ -13,6 +13,7 @@ import numpy as np
 
 from sentiment.errors import BadBundle
 from sentiment.extras import to_install
+from sentiment.model.batch_mates import interleave
 from sentiment.model.bundle import Bundle, GraphSpec, load_bundle
 from sentiment.model.classifier import Classifier, golden_error
 from sentiment.model.session import RUNTIME_VERSION, ExplainSession, Session
@@ -33,7 +34,7 @@ from sentiment_models.export.manifest import (
     read_object,
 )
 from sentiment_models.export.spellings import vocabulary_of
-from sentiment_models.export.verify import check_explain_parity, check_parity, explain_parity, interleave, movement, parity
+from sentiment_models.export.verify import check_explain_parity, check_parity, explain_parity, movement, parity
 from sentiment_models.export.weights import Stored, stored_tensors
 
 if TYPE_CHECKING:
