@@ -21,6 +21,7 @@ from sentiment_models.cli import BAD_BUNDLE, DONE, main
 from sentiment_models.export.checkpoint import from_pretrained
 from tests.conftest import RunningServer
 from tests.models.conftest import once
+from tests.models.test_extras import without
 from tests.models.tiny_families import THREE, TINY, save_tiny
 from tests.tiny import read_manifest, write_manifest
 
@@ -87,6 +88,24 @@ def test_a_bundle_has_the_file_itself_and_its_own_answers(own: Path, imported: P
         with torch.no_grad():
             wanted = model(torch.tensor([list(classifier.tokenizer.encode(golden.text, golden.text_pair).ids)])).logits[0].numpy()
         assert np.abs(wanted - golden.logits).max() < 1e-4
+
+
+def test_an_import_needs_no_torch_and_the_bundle_is_measured_and_described_like_others(own: Path, tmp_path: Path) -> None:
+    bundle, data = str(tmp_path / "mine/1"), tmp_path / "data.tsv"
+    data.write_text("".join(f"{label}\ta good film {label}\n" for label in THREE * 10))
+
+    found = without(
+        ["optimum", "torch", "transformers"],
+        ["import-onnx", str(own / "quantized.onnx"), "--output", bundle],
+        ["evaluate", bundle, str(data)],
+        ["card", bundle],
+        ["verify", bundle],
+    )
+
+    assert [code for code, _, _ in found] == [0, 0, 0, 0], found
+    card = (tmp_path / "mine/1/MODEL_CARD.md").read_text()
+    assert "Answers of int8.onnx depend on the other texts of a batch, by up to 0." in card
+    assert "Made of the file quantized.onnx (SHA-256 `" in card
 
 
 def test_how_far_batch_mates_move_answers_is_measured_and_in_the_manifest(imported: Path) -> None:
@@ -248,7 +267,9 @@ def _and_states(model: onnx.ModelProto) -> None:
     model.graph.node.append(helper.make_node("Identity", ["logits"], ["hidden"]))
 
 
-@pytest.mark.parametrize(("change", "says"), [(_as_int32, "input_ids, attention_mask in int64"), (_and_states, "without the outputs hidden")])
+@pytest.mark.parametrize(
+    ("change", "says"), [(_as_int32, "input_ids, attention_mask in int64"), (_and_states, "without the outputs hidden")]
+)
 def test_simple_oddities_are_mended_and_the_answers_stay(
     own: Path, imported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[onnx.ModelProto], object], says: str
 ) -> None:
