@@ -571,7 +571,7 @@ def test_a_manifest_that_claims_less_than_batch_mates_change_is_refused_with_bot
     assert "; the manifest says by 0.0001 at most; sentiment-models import-onnx makes" in why
 
 
-def test_rounding_is_no_lie(bundle: Path) -> None:
+def test_a_manifest_may_claim_less_than_rounding(bundle: Path) -> None:
     rewrite(bundle, lambda manifest: graphs(manifest)[0].update(invariance=0))
 
     assert load_classifier(bundle).graph.invariance == 0
