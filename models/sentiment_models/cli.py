@@ -30,6 +30,7 @@ COMMANDS = {
     "resize": "make a classifier deeper, shallower or wider, to train it on",
     "average": "average the weights of fine-tuned checkpoints",
     "import": "make a bundle from a checkpoint, of train or of the Hugging Face hub",
+    "import-onnx": "make a bundle of your own ONNX file",
     "evaluate": "measure a bundle on labelled texts",
     "attention-tests": "train small encoders to test what attention contributes",
     "long-texts": "choose how a bundle reads texts that are too long for it",
@@ -50,7 +51,7 @@ OF_THE_STUDY = {"pretrain", "import-tf", "scratch", "resize", "attention-tests"}
 """The commands whose modules stand in ``sentiment_models.study.commands``."""
 EXTRAS = {
     **dict.fromkeys((*OF_THE_STUDY, "train", "label", "edit", "average", "import"), "models"),
-    **dict.fromkeys(("verify", "diff"), "cpu,bundles"),
+    **dict.fromkeys(("import-onnx", "verify", "diff"), "cpu,bundles"),
     **dict.fromkeys(("sign", "pack"), "bundles"),
 }
 """The extras that a command needs, whichever of their packages is missed first."""

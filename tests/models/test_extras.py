@@ -49,6 +49,7 @@ WORK = {
     "evaluate": ["BUNDLE", "x.tsv", "--explanations"],
 }
 SMALL = {
+    "import-onnx": ["x.onnx", "--labels", "a,b", "--out", "OUT"],
     "diff": ["BUNDLE", "BUNDLE"],
     "pack": ["BUNDLE", "--out", "OUT"],
     "sign": ["BUNDLE", "--key", "key.pem"],

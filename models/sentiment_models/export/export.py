@@ -1,13 +1,14 @@
 """Export a checkpoint to a bundle: its weights once, an int8 and an fp32 graph, and a manifest with golden answers for both."""
 
 import random
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from sentiment.batch_limits import EXACT
 from sentiment.explain.engine.graph_check import load_graph
+from sentiment.model.batch_mates import interleave
 from sentiment.model.bundle import Mixed, TargetsSpec
 from sentiment.model.classifier import load_classifier
 from sentiment.model.scores import NEUTRAL
@@ -18,6 +19,7 @@ from sentiment_models.errors import BadCheckpoint, ModelsError, NotExplainable, 
 from sentiment_models.evaluation.calibration import MIXED_AT, Calibration, calibrate, calibrated_on
 from sentiment_models.evaluation.reference import measure_reference, record_reference
 from sentiment_models.export.checkpoint import Checkpoint, one_thread, save_weights
+from sentiment_models.export.copying import put_in_place
 from sentiment_models.export.golden import GOLDEN_PAIRS, GOLDEN_TARGETS, GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
 from sentiment_models.export.graphs.explain_graph import explain_graph
 from sentiment_models.export.graphs.flatten import flatten
@@ -40,7 +42,6 @@ from sentiment_models.export.provenance import Facts, Json, distinct_names, fact
 from sentiment_models.export.spellings import add_spellings, learn_spellings
 from sentiment_models.export.verify import (
     EXPLAIN_TOLERANCE,
-    INVARIANCE,
     ExplainParity,
     Movement,
     Parity,
@@ -48,7 +49,6 @@ from sentiment_models.export.verify import (
     check_movement,
     check_parity,
     explain_parity,
-    interleave,
     movement,
     parity,
     spread,
@@ -229,7 +229,7 @@ def export(
                 record_reference(part, REFERENCE, measure_reference(served, _sample(texts, served.manifest.pairs, reading), texts))
             elif inherited and inherited.references:
                 say(NO_REFERENCE.format(base=inherited.bundle, names=", ".join(inherited.references)))
-            _put_in_place(part, bundle)
+            put_in_place(part, bundle)
     except Exception as error:  # each library that writes has its own exceptions
         if message := disk_full(error, f"{part} or {tempfile.gettempdir()}"):
             raise ModelsError(message) from error
@@ -507,7 +507,7 @@ def _entry(file: str, precision: str, inputs: Sequence[str], outputs: Sequence[s
         "providers": ["CPUExecutionProvider"],
         "inputs": list(inputs),
         "outputs": list(outputs),
-        "invariance": INVARIANCE,
+        "invariance": EXACT,
         "tolerance": tolerance,
     }
 
@@ -531,12 +531,3 @@ def _provenance(checkpoint: Path, base: str | None, embeddings: Embeddings, expo
         "batch_mates": {p: three_digits(asdict(measured)) for p, measured in exported.movement.items()},
         "libraries": library_versions(),
     }
-
-
-def _put_in_place(part: Path, bundle: Path) -> None:
-    old = bundle.with_name(bundle.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
-    if bundle.exists():
-        bundle.rename(old)
-    part.rename(bundle)
-    shutil.rmtree(old, ignore_errors=True)

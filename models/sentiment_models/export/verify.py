@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sentiment.batch_limits import EXACT
 from sentiment.model.session import ExplainSession
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Row, Tokenizer
@@ -57,8 +58,6 @@ INT8_PROBABILITY_ERROR_MEAN_MAX = 0.02
 INT8_PROBABILITY_ERROR_COUNTED_MAX = 0.1
 # A text whose label has more than this probability in torch is not between two labels.
 SURE = 0.9
-# Maximum change of a probability by the row's batch mates, in fp32 and int8 on a CPU.
-INVARIANCE = 1e-4
 MIXED_ROWS = (1, 3, 8)
 SHUFFLED_ROWS = (4, 16)
 # Attention weights in a batch of the explain graph: half a GiB. Intermediate results take several times that, in torch too. For a large
@@ -149,20 +148,20 @@ def check_parity(precision: str, measured: Parity) -> None:
         )
 
 
-def movement(graph: Graph, rows: Sequence[Row], labels: int, seed: int = 1) -> Movement:
+def movement(graph: Graph, rows: Sequence[Row], labels: int, seed: int = 1, temperature: float = 1.0) -> Movement:
     """Run each row alone, then all rows shuffled into batches of 4 and of 16, padded by up to 32 tokens more than needed.
 
-    ``labels``: as for ``parity``.
+    ``labels``: as for ``parity``. ``temperature``: of the probabilities.
     """
     rng = random.Random(seed)  # noqa: S311 - it shuffles rows
-    alone = stated(np.concatenate([graph.logits([row]) for row in rows]), labels)
+    alone = stated(np.concatenate([graph.logits([row]) for row in rows]), labels, temperature)
     moved, changed = 0.0, 0
     for size in SHUFFLED_ROWS:
         order = rng.sample(range(len(rows)), len(rows))
         for group in _groups([rows[index].tokens for index in order], order, size):
             length = max(rows[index].tokens for index in group) + rng.randint(0, EXTRA_TOKENS_MAX)
             logits = graph.logits([rows[index] for index in group], min(length, graph.tokenizer.max_tokens))
-            together = stated(logits, labels)
+            together = stated(logits, labels, temperature)
             # Unlike Python's max, numpy's keeps NaN.
             moved = float(np.max([moved, np.abs(together - alone[group]).max()]))
             changed += int((together[:, :labels].argmax(1) != alone[group][:, :labels].argmax(1)).sum())
@@ -189,9 +188,9 @@ def check_movement(precision: str, measured: Movement) -> None:
     Raises:
         ParityFailed: they do. Names the measured change and the limit.
     """
-    if not measured.probability_max <= INVARIANCE:
+    if not measured.probability_max <= EXACT:
         raise ParityFailed(
-            f"batch mates change a probability of the {precision} graph by {measured.probability_max:.1e}; the limit is {INVARIANCE:.0e}"
+            f"batch mates change a probability of the {precision} graph by {measured.probability_max:.1e}; the limit is {EXACT:.0e}"
         )
 
 
@@ -273,12 +272,6 @@ def check_explain_parity(measured: ExplainParity) -> None:
                 f"the explain graph differs from torch by {error:.2e} of the size of the output {where} of {measured.points}; "
                 f"the limit is {limit:.0e}"
             )
-
-
-def interleave(rows: Sequence[Row]) -> list[Row]:
-    """Alternate short and long rows, so that batches are padded."""
-    ordered = sorted(rows, key=lambda row: row.tokens)
-    return [row for pair in zip(ordered, reversed(ordered), strict=True) for row in pair][: len(ordered)]
 
 
 def spread(rows: Sequence[Row], count: int) -> list[Row]:

@@ -162,7 +162,9 @@ def _explanations(manifest: Manifest, findings: Findings | None, author: AuthorF
 
 def _data(provenance: Facts, author: AuthorFacts) -> str:
     lines = [f"- **{source.name}**: {source.use}" for source in author.sources] or _files(provenance.get("training"))
-    lines = lines or ["The checkpoint has no record of its training."]
+    own = facts(provenance.get("imported"))
+    of_file = f"Made of the file {own.get('file')} (SHA-256 `{own.get('sha256')}`), which has no record of its training."
+    lines = lines or [of_file if own else "The checkpoint has no record of its training."]
     licence = facts(provenance.get("origin")).get("licence")
     of_model = f"The licence of the imported model, by its own card: {licence}. " if licence else ""
     licences = f"{of_model}Licences: {author.licences.strip()} " if author.licences else of_model

@@ -81,7 +81,13 @@ def weaknesses(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
     lines = [*(_worst(manifest, served) if served else ()), *_golden(manifest)]
     lines += [
         "Other kinds of text than those in the tables above were not measured, nor was fairness towards groups of people.",
-        "int8 rounds: a text near the decision border may get another label from the fp32 graph.",
+        *["int8 rounds: a text near the decision border may get another label from the fp32 graph."] * (len(manifest.graphs.classify) > 1),
+        *(
+            f"Answers of {graph.file} depend on the other texts of a batch, by up to {graph.invariance:.2g} of a probability. Servers run "
+            "each text by itself unless inexact_models is batch."
+            for graph in manifest.graphs.classify
+            if not graph.exact
+        ),
     ]
     return "\n".join(["## Weaknesses", "", *(f"- {line}" for line in lines), *(_failing(served) if served else ())])
 
@@ -135,7 +141,9 @@ def _golden(manifest: Manifest) -> Iterator[str]:
     wrong = misread(whole, manifest.labels)
     if wrong:
         quoted = "; ".join(f'"{tables.shortened(text, QUOTED_MAX)}" ({label})' for text, label in wrong)
-        yield f"The fp32 graph answers {len(wrong)} of the {len(whole)} hand-written golden texts wrongly: {quoted}."
+        # Golden answers are those of fp32, or of an own ONNX file, which is alone.
+        reference = manifest.graphs.classify[-1].precision
+        yield f"The {reference} graph answers {len(wrong)} of the {len(whole)} hand-written golden texts wrongly: {quoted}."
 
 
 def _failing(served: Evaluation) -> Iterator[str]:

@@ -199,6 +199,8 @@ class Kept:
             "device": f"{classifier.session.provider} {classifier.session.hardware or f'{_processor()}, {cores_granted()} cores'}",
             "runtime": RUNTIME_VERSION,
         }
+        if classifier.session.rows_alone:
+            key["rows"] = "alone"
         if classifier.session.width > 1:
             key["width"] = str(classifier.session.width)
         name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]

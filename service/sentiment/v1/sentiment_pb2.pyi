@@ -1438,7 +1438,9 @@ class Graph(_message.Message):
     provider: _builtins.str
     """The ONNX Runtime execution provider that runs it, such as "CPUExecutionProvider"."""
     invariance: _builtins.float
-    """Largest change of a text's probability with its batch mates."""
+    """Largest change of a text's probability with the other texts of its batch, measured on some texts. Up to 1e-4 (2e-3
+    in fp16) is rounding. Above, the model's answers depend on batch mates: a text may get another answer next time.
+    """
     def __init__(
         self,
         *,
