@@ -191,9 +191,7 @@ def add_model(parser: Any, said: str) -> None:  # Any: as above
 
 def add_truncation(parser: Any, choices: Sequence[str]) -> None:  # Any: as above
     """Add ``--truncation``."""
-    parser.add_argument(
-        "--truncation", default="", choices=choices, help="what to read of texts that are too long (default: the model's)"
-    )
+    parser.add_argument("--truncation", default="", choices=choices, help="what to read of texts that are too long (default: the model's)")
 
 
 def reading_of(options: argparse.Namespace) -> Reading:

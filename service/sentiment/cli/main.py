@@ -119,6 +119,12 @@ def _add_tool(commands: Any, name: str) -> None:  # Any: argparse names the type
 
 
 def _add_call(parser: argparse.ArgumentParser, truncations: Sequence[str]) -> None:
+    parser.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="auto: colour on a terminal unless NO_COLOR is set (default: auto)",
+    )
     where = parser.add_mutually_exclusive_group()
     add_target(where)
     where.add_argument("--local", action="store_true", help="run the bundle in this process, without a server")
@@ -210,12 +216,6 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         default=(),
         metavar="NAME,NAME",
         help="answer the sentiment towards each of these too, in the page of --html: battery,service",
-    )
-    parser.add_argument(
-        "--color",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help="auto: colour on a terminal unless NO_COLOR is set (default: auto)",
     )
     _add_call(parser, TRUNCATIONS[:-1])
 
