@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import importlib.metadata
+import keyword
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,7 +29,8 @@ COMMANDS = {
     "edit": "turn the label of texts by small edits, for training and for judging",
     "resize": "make a classifier deeper, shallower or wider, to train it on",
     "average": "average the weights of fine-tuned checkpoints",
-    "export": "make a bundle from a checkpoint",
+    "import": "make a bundle from a checkpoint, of train or of the Hugging Face hub",
+    "import-onnx": "make a bundle of your own ONNX file",
     "evaluate": "measure a bundle on labelled texts",
     "attention-tests": "train small encoders to test what attention contributes",
     "long-texts": "choose how a bundle reads texts that are too long for it",
@@ -42,12 +44,14 @@ COMMANDS = {
     "sign": "sign a bundle in cosign's format",
     "pack": "make a wheel of a bundle, for pip",
 }
-"""Name and help text of each command. Its module has the same name, with _ for -."""
+"""Name and help text of each command. Its module has the same name, with _ for - and behind a word of Python."""
+OTHER_NAMES = {"export": "import"}
+"""Further names of commands."""
 OF_THE_STUDY = {"pretrain", "import-tf", "scratch", "resize", "attention-tests"}
 """The commands whose modules stand in ``sentiment_models.study.commands``."""
 EXTRAS = {
-    **dict.fromkeys((*OF_THE_STUDY, "train", "label", "edit", "average", "export"), "models"),
-    **dict.fromkeys(("verify", "diff"), "cpu,bundles"),
+    **dict.fromkeys((*OF_THE_STUDY, "train", "label", "edit", "average", "import"), "models"),
+    **dict.fromkeys(("import-onnx", "verify", "diff"), "cpu,bundles"),
     **dict.fromkeys(("sign", "pack"), "bundles"),
 }
 """The extras that a command needs, whichever of their packages is missed first."""
@@ -70,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {visible(str(error))}", file=sys.stderr)
         return BAD_BUNDLE if isinstance(error, BadBundle) else WRONG_USAGE if isinstance(error, (OtherRun, BadSettings)) else FAILED
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get(command, "")
+        extra = EXTRAS.get(OTHER_NAMES.get(command, command), "")
         if any(importlib.metadata.distributions(name="onnxruntime-gpu")):
             # The two runtimes must not share an environment.
             extra = extra.removeprefix("cpu,")
@@ -97,16 +101,16 @@ def _run(command: str, argv: Sequence[str]) -> int:
 def module_of(command: str) -> Any:  # Any: a module with DESCRIPTION, add_arguments and run
     """The module of a command, imported."""
     package = "sentiment_models.study" if command in OF_THE_STUDY else "sentiment_models"
-    return importlib.import_module(f"{package}.commands.{command.replace('-', '_')}")
+    return importlib.import_module(f"{package}.commands.{command.replace('-', '_')}{'_' * keyword.iskeyword(command)}")
 
 
 def _parser(used: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sentiment-models", description="Make the bundles that the sentiment service loads.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, help_text in COMMANDS.items():
-        command = commands.add_parser(name, help=help_text)
+        command = commands.add_parser(name, help=help_text, aliases=[other for other, meant in OTHER_NAMES.items() if meant == name])
         # Import only the command in use. Its work, such as torch, is imported when it runs.
-        if name == used:
+        if name == OTHER_NAMES.get(used, used):
             module = module_of(name)
             command.description = module.DESCRIPTION
             module.add_arguments(command)

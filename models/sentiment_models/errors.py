@@ -25,6 +25,10 @@ class ParityFailed(ModelsError):
     """An exported graph does not compute what the checkpoint computes. The message gives the measured error and the limit."""
 
 
+class NotInInt8(ModelsError):
+    """The graph cannot be served in int8: a weight cannot be rounded, or the int8 graph fails its proof. fp32 may do."""
+
+
 class BadSignature(ModelsError):
     """A key or a signature cannot be used, or the signature does not match the bundle and the key."""
 

@@ -1,4 +1,4 @@
-"""The default limits of a batch by where it runs, with their reasons. The settings' help names them."""
+"""The default limits of a batch by where it runs, with their reasons, and what batch mates may change. The settings' help names them."""
 
 from typing import TypedDict
 
@@ -19,3 +19,6 @@ ON_CPU_OFFLINE: DefaultLimits = {**ON_CPU, "tokens": 256}
 # An H200 takes 7.0 ms for 16,384 tokens of BERT-base (measured). Fewer leave it idle between batches; more make all rows wait. Short
 # texts (some 25 tokens) need 650 rows for as many. Fused attention keeps no scores.
 ON_GPU: DefaultLimits = {"rows": 1024, "tokens": 16_384, "scores_bytes": 2**32}
+
+# Of a probability, by the other rows of the batch: on a CPU this much is rounding, because padding changes the order of sums.
+EXACT = 1e-4

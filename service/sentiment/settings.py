@@ -93,6 +93,11 @@ class Settings(BaseModel):
     precision: Literal["auto", "int8", "fp16", "fp32"] = Field(
         "auto", description="graph to serve (fp16: GPU only, int8: CPU only); auto: the first that passes its golden set on the device"
     )
+    inexact_models: Literal["alone", "batch", "refuse"] = Field(
+        "alone",
+        description="a model whose answers depend on the other texts of their batch, such as one that quantize_dynamic made (over 1e-4 "
+        "of a probability): run each of its texts by itself (alone), batch them like others (batch), or do not serve it (refuse)",
+    )
     device: str = Field(
         "auto",
         description="where to run: cpu, cuda (every GPU), or GPUs such as cuda:0,cuda:1; auto: working GPUs of one type, otherwise cpu",

@@ -49,6 +49,13 @@ def _node(kind: str, *inputs: str, **attributes: object) -> list[onnx.NodeProto]
     return [helper.make_node(kind, list(inputs), ["y"], name="n", **attributes)]
 
 
+SLICE = _node("Slice", "x", "start", "end", "axis")
+
+
+def _limits(start: int, end: int, axis: int) -> dict[str, NDArray[np.generic]]:
+    return {"start": np.array([start]), "end": np.array([end]), "axis": np.array([axis])}
+
+
 def _t(array: Floats) -> torch.Tensor:
     return torch.from_numpy(array)
 
@@ -87,6 +94,20 @@ CASES: dict[str, tuple[Floats, list[onnx.NodeProto], dict[str, NDArray[np.generi
     ),
     "gemm, turned": (X[0], _node("Gemm", "x", "m", transB=1), {"m": MATRIX.T.copy()}, lambda x: x @ _t(MATRIX)),
     "reshape": (X, _node("Reshape", "x", "s"), {"s": np.array([2, 12])}, lambda x: x.reshape(2, 12)),
+    "squeeze": (X[:, :1], _node("Squeeze", "x", "s"), {"s": np.array([1])}, lambda x: x[:, 0]),
+    "unsqueeze": (X, _node("Unsqueeze", "x", "s"), {"s": np.array([1])}, lambda x: x[:, None]),
+    "negated": (X, _node("Neg", "x"), {}, lambda x: -x),
+    "second half": (X, SLICE, _limits(2, 2**62, -1), lambda x: x[..., 2:]),
+    "middle": (X, SLICE, _limits(1, -1, 1), lambda x: x[:, 1:-1]),
+    "every second": (
+        HEADS,
+        _node("Slice", "x", "start", "end", "axis", "step"),
+        {**_limits(1, 2**62, 3), "step": np.array([2])},
+        lambda x: x[..., 1::2],
+    ),
+    "joined": (X, _node("Concat", "o", "x", "x", axis=2), {"o": OTHER}, lambda x: torch.cat([_t(OTHER), x, x], 2)),
+    "sum": (X, _node("ReduceSum", "x", "s", keepdims=0), {"s": np.array([1])}, lambda x: x.sum(1)),
+    "sum, kept": (X, _node("ReduceSum", "x", "s", keepdims=1), {"s": np.array([-1])}, lambda x: x.sum(-1, keepdim=True)),
     "transpose": (HEADS, _node("Transpose", "x", perm=[1, 3, 0, 2]), {}, lambda x: x.permute(1, 3, 0, 2)),
     "where": (X, _node("Where", "w", "x", "o"), {"w": OTHER > 0, "o": OTHER}, lambda x: torch.where(_t(OTHER) > 0, x, _t(OTHER))),
     "else": (X, _node("Where", "w", "o", "x"), {"w": OTHER > 0, "o": OTHER}, lambda x: torch.where(_t(OTHER) > 0, _t(OTHER), x)),
@@ -116,6 +137,11 @@ def test_the_gradient_equals_torchs(name: str) -> None:
         (_node("Sin", "x"), {}, "operator Sin has no gradient rule"),
         (_node("Pow", "o", "x"), {"o": np.array(2, np.float32)}, "by input 1 of Pow"),
         (_node("Gather", "x", "i", axis=1), {"i": np.array([0, 1])}, "supported only for one token"),
+        (
+            _node("Slice", "x", "i", "i", "i", "i"),
+            {"i": np.array([2])},
+            "only along one axis, and in steps only along the last one of heads",
+        ),
         (_node("Gemm", "x", "m", alpha=2.0), {"m": MATRIX}, "alpha, beta or transA"),
         (_node("Identity", "o"), {"o": OTHER}, "y does not depend on x"),
     ],

@@ -18,7 +18,7 @@ from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
 from tests.models.tiny_families import TINY, save_tiny
 
 # Their bases may be models of the hub; the other commands read folders.
-HUBS = ("train", "pretrain", "scratch")
+HUBS = ("train", "pretrain", "scratch", "import")
 
 
 @pytest.fixture

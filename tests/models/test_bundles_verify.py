@@ -69,7 +69,7 @@ def test_a_bundle_of_0_1_0_which_has_its_weights_in_fp16_and_in_int8_onnx_is_ser
     loaded = Checkpoint(checkpoint)
     whole = loaded.to_onnx(loaded.weights)
     save_weights(loaded.weights, bundle / "model.safetensors")
-    for name, graph in (("fp32", whole), ("explain", explain_graph(whole))):
+    for name, graph in (("fp32", whole), ("explain", explain_graph(whole, 4))):
         (bundle / f"{name}.onnx").write_bytes(serialize(refer(graph, bundle / "model.safetensors")))
     (bundle / "int8.onnx").write_bytes(serialize(quantize(flatten(whole))))
     tokenizer, session = Tokenizer(bundle / "tokenizer.json", loaded.max_tokens), Session(bundle / "fp32.onnx")

@@ -10,7 +10,7 @@ import pytest
 from sentiment.model.classifier import load_classifier
 from sentiment_models.cli import main
 from sentiment_models.errors import BadData, ModelsError
-from sentiment_models.evaluation.compare import Comparison, as_page, as_text, compare
+from sentiment_models.evaluation.compare import Comparison, as_page, as_text, compare, in_words
 from sentiment_models.evaluation.evaluate import Dataset
 from sentiment_models.evaluation.metrics import figures_of, probabilities
 from sentiment_models.evaluation.resample import mcnemar
@@ -97,6 +97,32 @@ def test_a_bundle_is_called_better_only_where_mcnemars_test_says_so(comparison: 
         assert one.model_copy(update={"p_value": p_value, "lost": lost, "gained": gained}).verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "advice"),
+    [
+        (("B", "B"), "Take B"),
+        (("B", "not shown"), "Take B"),
+        (("not shown", "A"), "Keep A"),
+        (("A", "B"), "Each is better somewhere"),
+        (("not shown", "not shown"), "Neither is shown to be better"),
+    ],
+)
+def test_the_comparison_begins_with_what_to_do(comparison: Comparison, verdicts: tuple[str, str], advice: str) -> None:
+    counts = {"A": {"p_value": 0.01, "lost": 9, "gained": 1}, "B": {"p_value": 0.01, "lost": 1, "gained": 9}, "not shown": {"p_value": 1.0}}
+    one = comparison.datasets["one"]
+    found = {name: one.model_copy(update=counts[verdict]) for name, verdict in zip(("one", "two"), verdicts, strict=True)}
+
+    first, *sentences, cost = in_words(comparison.model_copy(update={"datasets": found}))
+
+    assert first.startswith(advice)
+    assert [sentence.split(";")[0] for sentence in sentences] == [
+        f"{name}: {'no difference is shown' if verdict == 'not shown' else f'{verdict} is better'}"
+        for name, verdict in zip(found, verdicts, strict=True)
+    ]
+    assert f"of 60 texts A answers {100 * one.accuracy[0]:.1f} % correctly and B {100 * one.accuracy[1]:.1f} %" in sentences[0]
+    assert cost.startswith("A text costs B ")
+
+
 def test_the_probabilities_that_each_bundle_states_are_held_against_the_truth(
     exported: tuple[Path, Exported], datasets: list[Dataset], comparison: Comparison
 ) -> None:
@@ -136,6 +162,7 @@ def test_the_comparison_is_shown_on_a_terminal_and_as_a_page(comparison: Compari
     text, html = as_text(comparison), as_page(comparison)
 
     assert "A is tiny/1 (int8), B is other/2 (int8); 1 threads." in text
+    assert all(sentence in text and sentence in html for sentence in in_words(comparison))
     assert all(shown in html for shown in ("McNemar", "one: ", "two: ", "bundle, MB"))
     assert "<script" not in html
 

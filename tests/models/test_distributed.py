@@ -52,7 +52,7 @@ def _recipe(folder: Path) -> Recipe:
 
 
 def _arguments(recipe: Recipe, out: Path) -> list[str]:
-    given = ["learning_rate", "batch_rows", "max_tokens", "dev_fraction", "dropout", "patience", "ema"]
+    given = ["epochs", "evaluations_per_epoch", "learning_rate", "batch_rows", "max_tokens", "dev_fraction", "dropout", "patience", "ema"]
     flags = [part for name in given for part in (f"--{name.replace('_', '-')}", str(getattr(recipe, name)))]
     return ["train", "--base", recipe.base, "--data", recipe.sources[0], "--out", str(out), *flags]
 

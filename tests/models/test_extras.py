@@ -44,11 +44,12 @@ WORK = {
     "edit": ["x", "x.tsv", "--out", "OUT"],
     "resize": ["x", "--out", "OUT"],
     "average": ["x", "y", "--out", "OUT"],
-    "export": ["x", "--out", "OUT"],
+    "import": ["x", "--out", "OUT"],
     "attention-tests": ["--data", "x.tsv", "--out", "OUT"],
     "evaluate": ["BUNDLE", "x.tsv", "--explanations"],
 }
 SMALL = {
+    "import-onnx": ["x.onnx", "--labels", "a,b", "--out", "OUT"],
     "diff": ["BUNDLE", "BUNDLE"],
     "pack": ["BUNDLE", "--out", "OUT"],
     "sign": ["BUNDLE", "--key", "key.pem"],

@@ -108,7 +108,7 @@ def test_an_interruption_is_exit_code_130_and_says_what_continues(
 
 
 def test_every_field_of_a_recipe_is_a_flag() -> None:
-    others = {"base", "sources", "tails", "ends", "erased", "undecided", "reading"}
+    others = {"base", "sources", "tails", "ends", "erased", "undecided", "dev", "test", "reading"}
 
     assert {field.name for field in fields(Recipe)} == others | RECIPE_HELP.keys()
 

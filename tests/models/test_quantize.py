@@ -12,7 +12,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from sentiment.model.session import PAIRS_FIT, Session, load_graph
 from sentiment.model.tokenizer import Row, Tokenizer
-from sentiment_models.errors import BadCheckpoint, ParityFailed
+from sentiment_models.errors import BadCheckpoint, NotInInt8, ParityFailed
 from sentiment_models.evaluation.metrics import probabilities
 from sentiment_models.export.graphs.flatten import flatten
 from sentiment_models.export.graphs.graph import initializers
@@ -202,7 +202,7 @@ def test_a_weight_shared_through_identity_is_stored_once() -> None:
 def test_a_weight_that_cannot_be_quantised_is_refused() -> None:
     left = [helper.make_node("MatMul", ["w", "x"], ["y"], name="odd")]
 
-    with pytest.raises(BadCheckpoint, match="1 MatMul nodes with a weight cannot be quantised, such as odd"):
+    with pytest.raises(NotInInt8, match="1 MatMul nodes with a weight cannot be quantised, such as odd"):
         quantize(_model(left, np.eye(4, dtype=np.float32), width=4))
 
 

@@ -18,7 +18,7 @@ READERS = {
     "label": (["label"], ["DATA", "--out", "OUT"]),
     "average": (["average"], ["WHOLE", "--out", "OUT"]),
     "resize": (["resize"], ["--layers", "3", "--out", "OUT"]),
-    "export": (["export"], ["--out", "OUT/1", "--name", "tiny"]),
+    "import": (["import"], ["--out", "OUT/1", "--name", "tiny"]),
 }
 
 
@@ -33,7 +33,7 @@ def test_a_truncated_checkpoint_is_named_with_what_to_do(
     assert message in refused(*before, tmp_path / "cut", *behind)
 
 
-@pytest.mark.parametrize("command", ["label", "average", "resize", "export"])
+@pytest.mark.parametrize("command", ["label", "average", "resize", "import"])
 def test_a_checkpoint_of_another_family_or_without_its_head_answers_nothing(
     command: str, refused: Callable[..., str], tmp_path: Path
 ) -> None:

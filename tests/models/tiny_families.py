@@ -95,19 +95,33 @@ def _unigram(special: Sequence[str], single: str, pair: str, used: Sequence[str]
     return make
 
 
-def _byte_level() -> tokenizers.Tokenizer:
+def _byte_level(special: Sequence[str], normalizer: normalizers.Normalizer | None = None) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer(models.BPE())
+    if normalizer:
+        tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=340,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        special_tokens=list(special),
         show_progress=False,
     )
     tokenizer.train_from_iterator(TEXTS, trainer)
+    return tokenizer
+
+
+def _roberta_tokens() -> tokenizers.Tokenizer:
+    tokenizer = _byte_level(("<s>", "<pad>", "</s>", "<unk>", "<mask>"))
     tokenizer.post_processor = processors.RobertaProcessing(sep=("</s>", 2), cls=("<s>", 0), add_prefix_space=False)
     return tokenizer
+
+
+def _modern_tokens() -> tokenizers.Tokenizer:
+    """ModernBERT's, with added tokens of blanks and of signs, such as the published tokenizer has by the dozen."""
+    tokenizer = _byte_level(("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"), normalizers.NFC())
+    tokenizer.add_tokens([tokenizers.AddedToken("   "), tokenizers.AddedToken("  "), tokenizers.AddedToken("|||EMAIL_ADDRESS|||")])
+    return _templates(tokenizer, "[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:0 [SEP]:0", ("[CLS]", "[SEP]"))
 
 
 BERT_TOKENS = _word_piece(
@@ -129,17 +143,36 @@ XLNET_TOKENS = _unigram(
     ("<sep>", "<cls>"),
 )
 
+XLMR_TOKENS = _unigram(
+    ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), "<s>:0 $A:0 </s>:0", "<s>:0 $A:0 </s>:0 </s>:0 $B:0 </s>:0", ("<s>", "</s>")
+)
+DEBERTA_TOKENS = _unigram(
+    ("[PAD]", "[CLS]", "[SEP]", "<unk>", "[MASK]"), "[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", ("[CLS]", "[SEP]")
+)
+
 TWO, THREE = ("negative", "positive"), ("negative", "neutral", "positive")
 STARS = ("1 star", "2 stars", "3 stars", "4 stars", "5 stars")
 VALUES = r"\.(query|value|q|v|q_lin|v_lin)(\.weight)?$"
 PLAIN = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+DISENTANGLED = {"type_vocab_size": 0, "relative_attention": True, "max_relative_positions": -1, "position_biased_input": False}
+MODERN = {
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "global_attn_every_n_layers": 3,
+    "local_attention": 8,
+    "initializer_cutoff_factor": 2.0,
+}
 DEEP = {**PLAIN, "hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 4, "initializer_range": 0.1}
 
 
 @dataclass(frozen=True, slots=True)
 class Tiny:
-    """A checkpoint to make. ``products``: the number of weight matrices in its encoder, all int8 after quantisation. ``flattened``: whether
-    the export flattens its int8 graph.
+    """A checkpoint to make; in TINY under its family's name, or another if the family has several.
+
+    ``products``: the number of products with a weight in its graph, all int8 after quantisation; ``shared``: how many of them are with a
+    weight of another one. ``flattened``: whether the export flattens its int8 graph; ``explained``: whether it makes an explain graph.
     """
 
     family: str
@@ -148,24 +181,70 @@ class Tiny:
     products: int
     sizes: dict[str, Any]  # as the family's config calls them
     labels: tuple[str, ...] = TWO
-    pairs: bool = False
+    pairs: bool = True
     flattened: bool = True
+    explained: bool = True
     positions: int = MAX_TOKENS
+    shared: int = 0
 
 
 TINY = {
-    "bert": Tiny("bert", BERT_TOKENS, "[PAD]", 12, PLAIN, pairs=True),
+    "bert": Tiny("bert", BERT_TOKENS, "[PAD]", 12, PLAIN),
     # Heads of 64 dimensions, as in the base and large shapes, and more layers.
-    "bert-deep": Tiny("bert", BERT_TOKENS, "[PAD]", 24, DEEP),
-    "roberta": Tiny("roberta", _byte_level, "<pad>", 12, {**PLAIN, "type_vocab_size": 1}, THREE, pairs=True, positions=MAX_TOKENS + 2),
+    "bert-deep": Tiny("bert", BERT_TOKENS, "[PAD]", 24, DEEP, pairs=False),
+    "roberta": Tiny("roberta", _roberta_tokens, "<pad>", 12, {**PLAIN, "type_vocab_size": 1}, THREE, positions=MAX_TOKENS + 2),
     "distilbert": Tiny("distilbert", BERT_TOKENS, "[PAD]", 12, {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}, flattened=False),
     # Two layers share weights; one more product maps the embeddings.
-    "albert": Tiny("albert", ALBERT_TOKENS, "<pad>", 13, {**PLAIN, "embedding_size": 16}, ("a", "b", "c", "d"), flattened=False),
+    "albert": Tiny("albert", ALBERT_TOKENS, "<pad>", 13, {**PLAIN, "embedding_size": 16}, ("a", "b", "c", "d"), flattened=False, shared=6),
     "xlnet": Tiny(
-        "xlnet", XLNET_TOKENS, "<pad>", 14, {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64}, THREE, pairs=True, flattened=False
+        "xlnet",
+        XLNET_TOKENS,
+        "<pad>",
+        14,
+        {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64},
+        THREE,
+        flattened=False,
+        explained=False,
     ),
     "electra": Tiny("electra", BERT_TOKENS, "[PAD]", 13, {**PLAIN, "embedding_size": 16}, STARS),
     "mpnet": Tiny("mpnet", MPNET_TOKENS, "<pad>", 12, PLAIN, THREE, flattened=False, positions=MAX_TOKENS + 2),
+    "xlm-roberta": Tiny("xlm-roberta", XLMR_TOKENS, "<pad>", 12, {**PLAIN, "type_vocab_size": 1}, THREE, positions=MAX_TOKENS + 2),
+    "camembert": Tiny("camembert", XLMR_TOKENS, "<pad>", 12, {**PLAIN, "type_vocab_size": 1}, THREE, positions=MAX_TOKENS + 2),
+    "data2vec-text": Tiny("data2vec-text", _roberta_tokens, "<pad>", 12, {**PLAIN, "type_vocab_size": 1}, THREE, positions=MAX_TOKENS + 2),
+    "deberta": Tiny(
+        "deberta",
+        BERT_TOKENS,
+        "[PAD]",
+        12,
+        {**PLAIN, **DISENTANGLED, "pos_att_type": ["c2p", "p2c"]},
+        THREE,
+        flattened=False,
+        explained=False,
+    ),
+    "deberta-v2": Tiny(
+        "deberta-v2",
+        DEBERTA_TOKENS,
+        "[PAD]",
+        # Queries and keys multiply the positions, too.
+        16,
+        {
+            **PLAIN,
+            **DISENTANGLED,
+            "pos_att_type": ["p2c", "c2p"],
+            "position_buckets": 16,
+            "norm_rel_ebd": "layer_norm",
+            "share_att_key": True,
+        },
+        THREE,
+        flattened=False,
+        explained=False,
+        shared=4,
+    ),
+    # Layers 0 and 3 attend to all tokens, the others to four on each side.
+    "modernbert": Tiny("modernbert", _modern_tokens, "[PAD]", 17, {**MODERN, "classifier_pooling": "mean"}, THREE, flattened=False),
+    "modernbert-cls": Tiny("modernbert", _modern_tokens, "[PAD]", 17, MODERN, THREE, flattened=False),
+    "rembert": Tiny("rembert", ALBERT_TOKENS, "<pad>", 13, {**PLAIN, "input_embedding_size": 16, "output_embedding_size": 16}, THREE),
+    "roformer": Tiny("roformer", BERT_TOKENS, "[PAD]", 12, PLAIN, THREE, flattened=False),
 }
 
 

@@ -20,7 +20,7 @@ RENAMED = [
     ("sentiment-batch", "--processes", "--workers"),
     ("sentiment-models train", "--output", "--out"),
     ("sentiment-models import-tf", "--overwrite", "--force"),
-    ("sentiment-models export", "--overwrite", "--force"),
+    ("sentiment-models import", "--overwrite", "--force"),
 ]
 # What no command may call otherwise.
 ELSEWHERE = {"--tokens", "--lengths", "--percentile", "--queue-rows", "--workers", "--out", "--force", "--server", "--address", "--url"}

@@ -53,6 +53,8 @@ def a_file_with_parts(page: Page) -> None:
 
 
 def a_study(page: Page) -> None:
+    # Before the study is there, there is nothing to unfold.
+    page.locator(".card-view canvas").wait_for(state="attached")
     for summary in page.locator(".card-view > details > summary").all():
         summary.click()
     expect(page.locator(".card-view canvas")).to_be_visible()

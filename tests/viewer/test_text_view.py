@@ -17,7 +17,7 @@ pytestmark = pytest.mark.needs_tool("chromium")
 
 LEAST = "What is the least that changes the answer?"
 ENOUGH = "What alone is enough?"
-# Longer than any text of the default bundle's study, which has 41 words at most.
+# Longer than any text of the default bundle's study, which has 47 words at most.
 LONGER = review(60)
 
 

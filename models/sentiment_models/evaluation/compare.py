@@ -235,12 +235,37 @@ def tables(comparison: Comparison) -> tuple[Table, Table, Table]:
     return accuracy, stated, Table("Cost", ("", "A", "B", "B / A"), tuple(cost), "Times depend on the machine.")
 
 
+def in_words(comparison: Comparison) -> list[str]:
+    """Say what the comparison shows: what to do, a sentence for each data set, and what the second bundle costs."""
+    better = {one.verdict for one in comparison.datasets.values()}
+    if better >= {"A", "B"}:
+        advice = "Each is better somewhere. Look at the texts that only one answers correctly before you decide."
+    elif "B" in better:
+        advice = "Take B: it is better, and nowhere shown to be worse."
+    elif "A" in better:
+        advice = "Keep A: B is worse, and nowhere shown to be better."
+    else:
+        advice = "Neither is shown to be better: decide by cost, or compare on more texts."
+    whole = list(comparison.datasets.values())[-1]
+    costs = f"A text costs B {_ratio(*whole.core_ms_per_text) or '?'} times as much CPU time as A."
+    return [advice, *(f"{name}: {_sentence(one)}" for name, one in comparison.datasets.items()), costs]
+
+
+def _sentence(one: Difference) -> str:
+    first, second = (f"{100 * share:.1f} %" for share in one.accuracy)
+    low, high = (f"{100 * bound:+.1f}" for bound in one.interval)
+    correct = f"of {one.rows:,} texts A answers {first} correctly and B {second} ({low} to {high} points)"
+    said = f"{one.verdict} is better" if one.verdict in "AB" else "no difference is shown"
+    return f"{said}; {correct}; {one.changed:,} get another label."
+
+
 def as_text(comparison: Comparison) -> str:
     """Format the comparison for a terminal, with the first few flips."""
     narrow = (
         replace(one, rows=tuple((shortened(str(text), TERMINAL_MAX), *rest) for text, *rest in one.rows[:5])) for one in _flips(comparison)
     )
-    return "\n\n".join([_names(comparison), *(one.text() for one in (*tables(comparison), *narrow))])
+    words = "\n".join(in_words(comparison))
+    return "\n\n".join([_names(comparison), words, *(one.text() for one in (*tables(comparison), *narrow))])
 
 
 def as_page(comparison: Comparison) -> str:
@@ -248,7 +273,7 @@ def as_page(comparison: Comparison) -> str:
     sections = [one.section() for one in (*tables(comparison), *_flips(comparison))]
     return page(
         f"{comparison.first.bundle} compared with {comparison.second.bundle}",
-        [Section("Bundles", paragraph(_names(comparison))), *sections],
+        [Section("Bundles", "".join(map(paragraph, [_names(comparison), *in_words(comparison)]))), *sections],
     )
 
 

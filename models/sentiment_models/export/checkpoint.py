@@ -7,7 +7,7 @@ import copy
 import logging
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,17 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from sentiment.model.bundle import parse_manifest
 from sentiment.model.tensors import Feeds
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.evaluation.metrics import Logits
 from sentiment_models.export.families import FAMILIES, Family
+from sentiment_models.export.golden import GOLDEN_TEXTS
 from sentiment_models.export.graphs.graph import resolve_aliases, strip_varying
 from sentiment_models.export.graphs.quantize import INT8, OPSET_MIN
-from sentiment_models.export.labels import check_folder, labels_of, read_config
-from sentiment_models.export.manifest import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object, write_object
+from sentiment_models.export.kinds import tokenizer_files
+from sentiment_models.export.labels import check_folder, labels_of, outputs_of, read_config
+from sentiment_models.export.manifest import CONFIG_FILE, MANIFEST_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object, write_object
 from sentiment_models.export.spellings import without_spellings
 from sentiment_models.export.verify import Explained
 from sentiment_models.export.weights import Weights, check_weights, dithered, name_after, real, stored_tensors
@@ -60,8 +63,14 @@ class Checkpoint:
     ``tokenizer`` is the checkpoint's own, without the spellings of a bundle.
     """
 
-    def __init__(self, path: Path, max_tokens: int | None = None) -> None:
-        """Load a checkpoint directory and round its weights. ``max_tokens`` sets a lower limit than the model's own.
+    def __init__(self, path: Path, max_tokens: int | None = None, labels: Sequence[str] = (), tokenizer: Path | None = None) -> None:
+        """Load a checkpoint directory and round its weights.
+
+        Args:
+            path: the directory.
+            max_tokens: a lower limit than the model's own; None: the model's.
+            labels: names for the outputs, in their order; empty: those of its config.json.
+            tokenizer: the folder of the tokenizer; None: ``path``.
 
         Raises:
             BadCheckpoint: the checkpoint cannot be loaded, is of an unsupported family, lacks its head, the names of its labels or its
@@ -69,11 +78,18 @@ class Checkpoint:
         """
         self.path = path
         config = read_config(path)
-        self.labels = labels_of(config, path / CONFIG_FILE)
+        self.labels = list(labels) or labels_of(config, path / CONFIG_FILE)
         self.architecture = str(config.get("model_type"))
         self.family = _family(self.architecture, path / CONFIG_FILE)
-        self.tokenizer = _tokenizer(path / TOKENIZER_FILE)
+        self._tokenizer_file = (tokenizer or path) / TOKENIZER_FILE
+        self.tokenizer = _tokenizer(tokenizer or path)
+        # The bundle's max_tokens applies, not the truncation and padding of training.
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self._check_reading()
         self._model = _load(path)
+        self._model.config.id2label = dict(enumerate(self.labels))
+        self._model.config.label2id = {label: index for index, label in enumerate(self.labels)}
         limit = self.family.max_tokens(self._model.config)
         if max_tokens is not None and not TOKENS_MIN <= max_tokens <= limit:
             raise BadCheckpoint(f"{path}: max_tokens must be from {TOKENS_MIN} to {limit}, got {max_tokens}")
@@ -102,6 +118,11 @@ class Checkpoint:
         )
 
     @property
+    def heads(self) -> int:
+        """The number of heads of a layer."""
+        return int(self._model.config.num_attention_heads)
+
+    @property
     def weights(self) -> Weights:
         """The weights in fp16."""
         return {name: tensor.half().contiguous().numpy() for name, tensor in self._model.state_dict().items()}
@@ -109,7 +130,8 @@ class Checkpoint:
     @classmethod
     def of_bundle(cls, bundle: Path) -> "Checkpoint":
         """Load a bundle's weights as they are stored, some of them in int8. Raises as the constructor does."""
-        return cls(bundle).with_weights(load_file(bundle / WEIGHTS_FILE))
+        manifest = parse_manifest((bundle / MANIFEST_FILE).read_bytes(), bundle / MANIFEST_FILE)
+        return cls(bundle, labels=outputs_of(manifest.labels, manifest.mixed)).with_weights(load_file(bundle / WEIGHTS_FILE))
 
     def with_weights(self, stored: Weights) -> "Checkpoint":
         """Return a copy that computes with the weights that a bundle stores."""
@@ -123,9 +145,6 @@ class Checkpoint:
         config = self._model.config.to_diff_dict()
         config.pop("_name_or_path", None)
         write_object(folder / CONFIG_FILE, {**config, "dtype": "float16"})
-        # The bundle's max_tokens applies, not the truncation and padding of training.
-        self.tokenizer.no_truncation()
-        self.tokenizer.no_padding()
         self.tokenizer.save(str(folder / TOKENIZER_FILE))
 
     def to_onnx(self, weights: Weights) -> ModelProto:
@@ -155,14 +174,32 @@ class Checkpoint:
         """
         if self.family.segments and 1 not in self.tokenizer.encode("a", "b").type_ids:
             raise BadCheckpoint(
-                f"{self.path / TOKENIZER_FILE}: the second text of a pair has no segment id 1; use $B:1 for pairs in its post_processor"
+                f"{self._tokenizer_file}: the second text of a pair has no segment id 1; use $B:1 for pairs in its post_processor"
             )
+
+    def _check_reading(self) -> None:
+        """Check that tokenizer.json gives the tokens that the model was trained on: transformers may change it by its own configuration."""
+        folder = self._tokenizer_file.parent
+        if not (self._tokenizer_file.is_file() and (folder / TOKENIZER_CONFIG).is_file()):
+            return
+        try:
+            theirs = _fast_tokenizer(folder).backend_tokenizer
+        except Exception:  # of another library: what it cannot read it does not change
+            return
+        theirs.no_truncation()
+        theirs.no_padding()
+        for text in GOLDEN_TEXTS:
+            if theirs.encode(text).ids != self.tokenizer.encode(text).ids:
+                raise BadCheckpoint(
+                    f"{self._tokenizer_file}: gives {text!r} other tokens than transformers does with {TOKENIZER_CONFIG} (do_lower_case?); "
+                    f'make it again: AutoTokenizer.from_pretrained("{folder}").save_pretrained("{folder}")'
+                )
 
     def _check_vocabulary(self) -> None:
         last, rows = max(self.tokenizer.get_vocab().values(), default=0), int(self._model.config.vocab_size)
         if last >= rows:
             raise BadCheckpoint(
-                f"{self.path / TOKENIZER_FILE}: has token ids up to {last}, but the model has only {rows}; use the model's own tokenizer"
+                f"{self._tokenizer_file}: has token ids up to {last}, but the model has only {rows}; use the model's own tokenizer"
             )
 
 
@@ -186,7 +223,12 @@ def _classifier(path: Path, **settings: Any) -> PreTrainedModel:
     try:
         model, report = from_pretrained(path, dtype=torch.float32, local_files_only=True, output_loading_info=True, **settings)
     except Exception as error:  # transformers and safetensors raise a dozen kinds for a damaged checkpoint
-        raise BadCheckpoint(f"{path}: cannot be loaded as a classifier: {error}") from error
+        if any("Weights only load failed" in str(one) for one in _causes(error)):
+            raise BadCheckpoint(
+                f"{path}: {', '.join(file.name for file in sorted(path.glob('*.bin')))} holds more than tensors, and reading it would run "
+                "code; if you trust it, load the model where it was trained and save it again, as .safetensors: model.save_pretrained(DIR)"
+            ) from error
+        raise BadCheckpoint(f"{path}: cannot be loaded as a classifier: {one_line(error)}") from error
     if report["missing_keys"]:
         missing = ", ".join(sorted(report["missing_keys"]))
         raise BadCheckpoint(f"{path}: not a fine-tuned classifier: the weights lack {missing}")
@@ -212,6 +254,17 @@ def between(
         yield point, (words, base)
     finally:
         handle.remove()
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def one_line(error: Exception) -> str:
+    """The message of another library in one line."""
+    return " ".join(str(error).split())
 
 
 def save_weights(stored: Weights, path: Path) -> None:
@@ -300,11 +353,26 @@ def _fast_tokenizer(folder: Path, **settings: Any) -> Any:  # transformers has n
     return kind.from_pretrained(folder, local_files_only=True, **settings)
 
 
-def _tokenizer(path: Path) -> tokenizers.Tokenizer:
-    if not path.is_file():
-        make = f'AutoTokenizer.from_pretrained("{path.parent}").save_pretrained("{path.parent}")'
-        raise BadCheckpoint(f"{path}: no such file; make it from the older files with transformers and sentencepiece: {make}")
-    return without_spellings(path)
+def _tokenizer(folder: Path) -> tokenizers.Tokenizer:
+    """Read tokenizer.json, or let transformers make it from the older files of a tokenizer."""
+    if (folder / TOKENIZER_FILE).is_file():
+        return without_spellings(folder / TOKENIZER_FILE)
+    if not tokenizer_files(folder):
+        raise BadCheckpoint(f"{folder / TOKENIZER_FILE}: no such file, nor an older one of a tokenizer")
+    try:
+        found = _fast_tokenizer(folder)
+        if not found.is_fast:
+            raise BadCheckpoint(
+                f"{folder}: transformers has no fast tokenizer for it, {type(found).__name__} is slow; save one with its model"
+            )
+        return tokenizers.Tokenizer.from_str(found.backend_tokenizer.to_str())
+    except BadCheckpoint:
+        raise
+    except Exception as error:  # the Rust side raises bare Exception
+        raise BadCheckpoint(
+            f"{folder}: {TOKENIZER_FILE} cannot be made from {', '.join(tokenizer_files(folder))}, for which transformers may need the "
+            f"packages sentencepiece and protobuf: {one_line(error)}"
+        ) from error
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A bundle under another version: the same files, and a manifest that differs in the version."""
+"""A bundle's folder: under another version, and put in the place of an older one."""
 
 import shutil
 import tempfile
@@ -47,3 +47,13 @@ def copy_files(bundle: Bundle, folder: Path) -> None:
     for name in dict.fromkeys((MANIFEST, CARD, *bundle.manifest.files)):
         if (bundle.path / name).is_file():
             shutil.copyfile(bundle.path / name, folder / name)
+
+
+def put_in_place(part: Path, bundle: Path) -> None:
+    """Rename a folder that is complete to ``bundle``, and remove what was there."""
+    old = bundle.with_name(bundle.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if bundle.exists():
+        bundle.rename(old)
+    part.rename(bundle)
+    shutil.rmtree(old, ignore_errors=True)

@@ -13,6 +13,7 @@ import numpy as np
 
 from sentiment.errors import BadBundle
 from sentiment.extras import to_install
+from sentiment.model.batch_mates import interleave
 from sentiment.model.bundle import Bundle, GraphSpec, load_bundle
 from sentiment.model.classifier import Classifier, golden_error
 from sentiment.model.session import RUNTIME_VERSION, ExplainSession, Session
@@ -33,7 +34,14 @@ from sentiment_models.export.manifest import (
     read_object,
 )
 from sentiment_models.export.spellings import vocabulary_of
-from sentiment_models.export.verify import check_explain_parity, check_parity, explain_parity, interleave, movement, parity
+from sentiment_models.export.verify import (
+    COMPARED_TOKENS_MAX,
+    check_explain_parity,
+    check_parity,
+    explain_parity,
+    movement,
+    parity,
+)
 from sentiment_models.export.weights import Stored, stored_tensors
 
 if TYPE_CHECKING:
@@ -87,7 +95,9 @@ def examine(path: Path, signature: Path | None = None, key: Path | None = None) 
         safe[file] = check.good
         yield check
     try:
-        weights = _check("weights", partial(_weights, subject))
+        # Without weights nothing can be compared with torch.
+        alone = Check("weights", None, f"none to compare with: the bundle has no {WEIGHTS_FILE}, as one of an own ONNX file")
+        weights = _check("weights", partial(_weights, subject)) if WEIGHTS_FILE in manifest.files else alone
     except ModuleNotFoundError as error:
         weights = Check("weights", None, f"not compared with torch, nor are the graphs: {to_install(error, 'models') or error}")
     yield weights
@@ -138,8 +148,9 @@ class _Subject:
 
     @cached_property
     def longest(self) -> Row:
-        """A row of the maximum length."""
-        return self.tokenizer.encode(" ".join([PARAGRAPH] * (1 + self.manifest.max_tokens // 40)))
+        """A row of the maximum length, of at most COMPARED_TOKENS_MAX tokens."""
+        tokenizer = Tokenizer(self.path / TOKENIZER_FILE, min(self.manifest.max_tokens, COMPARED_TOKENS_MAX))
+        return tokenizer.encode(" ".join([PARAGRAPH] * (1 + self.manifest.max_tokens // 40)))
 
     def graph(self, spec: GraphSpec) -> Graph:
         if spec.file not in self._graphs:
@@ -156,7 +167,8 @@ class _Subject:
 
     @cached_property
     def stored(self) -> dict[str, Stored]:
-        return stored_tensors(self.path / WEIGHTS_FILE)
+        """The tensors of the weights; none in a bundle of an own ONNX file."""
+        return stored_tensors(self.path / WEIGHTS_FILE) if WEIGHTS_FILE in self.manifest.files else {}
 
     @cached_property
     def config(self) -> dict[str, object]:
@@ -172,11 +184,11 @@ def _signed(path: Path, signature: Path, key: Path) -> str:
 
 def _folder(subject: _Subject) -> str:
     """Check that the folder has all files of the format, no other file, and no links or folders."""
-    wanted = {*subject.manifest.files, CONFIG_FILE, WEIGHTS_FILE, MANIFEST_FILE, CARD_FILE}
+    wanted = {*subject.manifest.files, CONFIG_FILE, MANIFEST_FILE, CARD_FILE}
     found = {path.name: path for path in subject.path.iterdir()}
     faults = [f"lacks {name}" for name in sorted(wanted - found.keys() - {CARD_FILE})]
     faults += [f"has {name}, which the manifest does not list" for name in sorted(found.keys() - wanted)]
-    faults += [f"{name} is not listed in the manifest" for name in (CONFIG_FILE, WEIGHTS_FILE) if name not in subject.manifest.files]
+    faults += [f"{CONFIG_FILE} is not listed in the manifest"] * (CONFIG_FILE not in subject.manifest.files)
     odd = sorted(name for name, path in found.items() if path.is_symlink() or not path.is_file())
     faults += [f"{name} is not a regular file" for name in odd if name in wanted]
     _raise(faults)
@@ -191,7 +203,11 @@ def _tokenizer(subject: _Subject) -> str:
     faults = [] if isinstance(rows, int) else [f"{CONFIG_FILE} has no vocab_size"]
     if isinstance(rows, int) and largest >= rows:
         faults.append(f"has token ids up to {largest}, but the vocabulary of {CONFIG_FILE} ends at {rows - 1}")
-    if isinstance(rows, int) and not any(len(place.dims) == 2 and place.dims[0] == rows for place in subject.stored.values()):
+    if (
+        isinstance(rows, int)
+        and subject.stored
+        and not any(len(place.dims) == 2 and place.dims[0] == rows for place in subject.stored.values())
+    ):
         faults.append(f"{WEIGHTS_FILE} has no embedding table of {rows} rows, the vocab_size of {CONFIG_FILE}")
     pad = subject.config.get("pad_token_id")
     if isinstance(pad, int) and pad != subject.tokenizer.pad_id:
@@ -301,7 +317,7 @@ def _explain(subject: _Subject, spec: GraphSpec) -> str:
 
 
 def _movement(subject: _Subject, spec: GraphSpec) -> str:
-    moved = movement(subject.graph(spec), subject.rows, len(subject.manifest.labels))
+    moved = movement(subject.graph(spec), subject.rows, len(subject.manifest.labels), temperature=subject.manifest.calibration.temperature)
     if not moved.probability_max <= spec.invariance:
         raise BadBundle(
             f"batch mates change a probability by {moved.probability_max:.1e}; the limit in the manifest is {spec.invariance:.0e}"

@@ -1,23 +1,25 @@
 """Export a checkpoint to a bundle: its weights once, an int8 and an fp32 graph, and a manifest with golden answers for both."""
 
 import random
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from sentiment.batch_limits import EXACT
 from sentiment.explain.engine.graph_check import load_graph
+from sentiment.model.batch_mates import interleave
 from sentiment.model.bundle import Mixed, TargetsSpec
 from sentiment.model.classifier import load_classifier
 from sentiment.model.scores import NEUTRAL
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, Source, TextOrPair, read_texts, wholes
-from sentiment_models.errors import BadCheckpoint, ModelsError, NotExplainable, disk_full
+from sentiment_models.errors import BadCheckpoint, ModelsError, NotExplainable, NotInInt8, ParityFailed, disk_full
 from sentiment_models.evaluation.calibration import MIXED_AT, Calibration, calibrate, calibrated_on
 from sentiment_models.evaluation.reference import measure_reference, record_reference
 from sentiment_models.export.checkpoint import Checkpoint, one_thread, save_weights
+from sentiment_models.export.copying import put_in_place
 from sentiment_models.export.golden import GOLDEN_PAIRS, GOLDEN_TARGETS, GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
 from sentiment_models.export.graphs.explain_graph import explain_graph
 from sentiment_models.export.graphs.flatten import flatten
@@ -36,11 +38,10 @@ from sentiment_models.export.manifest import (
     sha256,
     write_manifest,
 )
-from sentiment_models.export.provenance import Json, distinct_names, facts, library_versions, three_digits, without_folders
+from sentiment_models.export.provenance import Facts, Json, distinct_names, facts, library_versions, three_digits, without_folders
 from sentiment_models.export.spellings import add_spellings, learn_spellings
 from sentiment_models.export.verify import (
     EXPLAIN_TOLERANCE,
-    INVARIANCE,
     ExplainParity,
     Movement,
     Parity,
@@ -48,7 +49,6 @@ from sentiment_models.export.verify import (
     check_movement,
     check_parity,
     explain_parity,
-    interleave,
     movement,
     parity,
     spread,
@@ -66,6 +66,8 @@ PARITY_DEV_ROWS = 48
 INVARIANCE_DEV_ROWS = 48
 EXPLAIN_DEV_ROWS = 16
 
+NO_ORIGIN: Facts = {}
+
 # The name of the reference that an export counts. A window of the server has as many texts.
 REFERENCE = "training"
 REFERENCE_TEXTS_MAX = 2000
@@ -77,7 +79,19 @@ NO_REFERENCE = (
 FLATTENED = "int8.onnx is flattened: its last layer is computed only for the first token"
 NOT_FLATTENED = (
     "int8.onnx is not flattened, because the encoder of this {family} was not recognized: its last layer is computed for every token "
-    "(flattening works for BERT, RoBERTa and ELECTRA and saves a seventh of the work of six layers)"
+    "(flattening works for encoders built as BERT's, such as RoBERTa's and ELECTRA's, and saves a seventh of the work of six layers)"
+)
+
+# The export names the memory of a longer row: scores, masked scores and weights of one layer.
+ATTENTION_GIB_TOLD = 1.0
+LONG_ROWS = (
+    "a text may have {tokens:,} tokens. A server runs one of that length when it starts, in about {gib:.0f} GiB; with --max-tokens 1024 it "
+    "needs {less:.1f} and cuts longer texts, or reads them in windows"
+)
+ONLY_FP32 = "no int8 graph: {reason}; the bundle is served in fp32, which takes about twice the time"
+NO_EXPLAIN = (
+    "no explain graph: {reason}; the bundle has no attention maps, head views and gradient methods, and explains by erasing words, with "
+    "evidence and counterfactuals"
 )
 
 Say = Callable[[str], object]
@@ -108,10 +122,11 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Measurements of an export by precision.
+    """Measurements of an export by precision; without int8 if the model can be served only in fp32.
 
     ``base_temperature`` is the one that the calibration started from, None without a base whose head it has; ``explain`` the parity of the
-    explain graph, None without one; ``weights_in_int8`` how many weights are stored in int8.
+    explain graph, None without one; ``weights_in_int8`` how many weights are stored in int8. ``left_out``: why there is no ``int8`` or
+    ``explain`` graph.
     """
 
     parity: dict[str, Parity]
@@ -121,6 +136,7 @@ class Exported:
     base_temperature: float | None
     explain: ExplainParity | None
     weights_in_int8: int
+    left_out: Mapping[str, str]
 
 
 def export(
@@ -139,6 +155,9 @@ def export(
     spellings: Sequence[Path] = (),
     texts: Sequence[Path] = (),
     reading: LabelledReading = PLAIN,
+    labels: Sequence[str] = (),
+    tokenizer: Path | None = None,
+    origin: Facts = NO_ORIGIN,
     force: bool = False,
     say: Say = lambda _: None,
 ) -> Exported:
@@ -171,13 +190,17 @@ def export(
             reference of the server. None: there is no reference, because those of a base count the base's answers. A model is surer of
             texts that it was trained on than of new ones, so texts that were held out make the better reference.
         reading: how ``spellings`` and ``texts`` are read.
+        labels: names for the checkpoint's outputs, in their order; empty: those of its config.json.
+        tokenizer: the folder of the tokenizer; None: ``checkpoint``.
+        origin: where the checkpoint comes from, for the manifest and the card: ``checkpoint``, ``licence`` and ``note``.
         force: replace ``bundle`` if it exists.
         say: called with a line of progress at each step.
 
     Raises:
         BadCheckpoint: the checkpoint cannot be used, its family is not supported, its last label is not ``mixed`` though it should, or it
             has no label ``neutral``, the answer for targets that are not named.
-        ParityFailed: a graph does not compute what torch computes, or its answers depend on batch mates.
+        ParityFailed: the fp32 graph does not compute what torch computes, or its answers depend on batch mates. If the int8 or the explain
+            graph fails its proof, the bundle has none.
         BadData: ``dev`` has labels that the model lacks, or ``spellings`` has too few words. Raised before the graphs are made.
         ModelsError: ``bundle`` exists, another process makes it, or the disk is full.
         sentiment.errors.BadBundle: the service would not load the result, for example because of its name.
@@ -185,18 +208,20 @@ def export(
     refuse_existing(bundle, force=force)
     part = bundle.with_name(bundle.name + ".part")
     inherited = inherited_of(checkpoint)
-    loaded = Checkpoint(checkpoint, max_tokens or (inherited.max_tokens if inherited else None))
+    loaded = Checkpoint(checkpoint, max_tokens or (inherited.max_tokens if inherited else None), labels, tokenizer)
     identity = _identity(loaded, inherited, Identity(name, version, (), base, pairs, targets, MIXED_AT if mixed else None))
     if identity.second_texts:
         loaded.check_pairs()
+    if (gib := _attention_gib(loaded, loaded.max_tokens)) > ATTENTION_GIB_TOLD:
+        say(LONG_ROWS.format(tokens=loaded.max_tokens, gib=gib, less=_attention_gib(loaded, 1024)))
     try:
         with temporary_folder(part):
             # Another process may have made it since.
             refuse_existing(bundle, force=force)
             with one_thread():
-                exported = _build(loaded, part, identity, inherited, dev or (), embeddings, spellings, reading, say)
+                exported = _build(loaded, part, identity, inherited, dev or (), embeddings, spellings, reading, origin, say)
             say("loading the bundle with the service's code")
-            served, *_ = [load_classifier(part, precision) for precision in PRECISIONS]
+            served, *_ = [load_classifier(part, precision) for precision in exported.parity]
             if served.manifest.graphs.explain:
                 load_graph(served, served.manifest.graphs.explain)
             if texts:
@@ -204,12 +229,16 @@ def export(
                 record_reference(part, REFERENCE, measure_reference(served, _sample(texts, served.manifest.pairs, reading), texts))
             elif inherited and inherited.references:
                 say(NO_REFERENCE.format(base=inherited.bundle, names=", ".join(inherited.references)))
-            _put_in_place(part, bundle)
+            put_in_place(part, bundle)
     except Exception as error:  # each library that writes has its own exceptions
         if message := disk_full(error, f"{part} or {tempfile.gettempdir()}"):
             raise ModelsError(message) from error
         raise
     return exported
+
+
+def _attention_gib(checkpoint: Checkpoint, tokens: int) -> float:
+    return 3 * 4 * checkpoint.heads * tokens**2 / 2**30
 
 
 def _identity(checkpoint: Checkpoint, inherited: Inherited | None, given: Identity) -> Identity:
@@ -241,33 +270,40 @@ def _build(
     embeddings: Embeddings,
     spellings: Sequence[Path],
     reading: LabelledReading,
+    origin: Facts,
     say: Say,
 ) -> Exported:
     # Temperature and explanations are of one head, which a new one has not of the base. Neither depends on the order of labels.
     same = inherited if inherited and _names(inherited.labels) == _names(identity.labels) else None
     learned = _learned(checkpoint, spellings, reading, say) if spellings else inherited.spellings if inherited else {}
-    stored = _write_graphs(checkpoint, part, embeddings, say)
-    if learned:
-        add_spellings(part / TOKENIZER_FILE, learned)
-    tokenizer = Tokenizer(part / TOKENIZER_FILE, checkpoint.max_tokens)
-    pads_left = checkpoint.family.padding_side == "left"
-    graphs = {p: Graph(tokenizer, Session(part / graph_file(p), logits=len(checkpoint.labels)), pads_left) for p in PRECISIONS}
-    say("comparing the graphs with torch, and single rows with batches")
-    rows = _rows(tokenizer, dev, identity)
-    parities, movements = _prove(graphs, {"int8": checkpoint, "fp32": stored}, rows, len(identity.labels))
-    explain = _prove_explain(part, tokenizer, stored, rows)
-    golden = golden_set(graphs, identity.labels, identity.second_texts)
+    try:
+        proved = _proved(checkpoint, part, identity, dev, PRECISIONS, embeddings, learned, say)
+    except NotInInt8 as error:
+        say(ONLY_FP32.format(reason=error))
+        proved = _proved(checkpoint, part, identity, dev, ("fp32",), embeddings, learned, say)
+        proved.left_out["int8"] = str(error)
+    graphs = proved.graphs
     known = Calibration(same.calibration.temperature, same.calibration.abstain_below) if same else None
     # Targets are calibrated as whole texts are: there is one temperature, and most answers are of whole texts.
     judging = wholes(dev, targets=identity.targets is not None)
     say(calibrated_on(judging, known, pairs=identity.pairs))
-    calibration = calibrate(graphs[PRECISIONS[0]], judging, identity.labels, known, identity.mixed_at)
+    calibration = calibrate(next(iter(graphs.values())), judging, identity.labels, known, identity.mixed_at)
     in_int8 = sum(name.endswith(INT8) for name in stored_tensors(part / WEIGHTS_FILE))
-    exported = Exported(parities, movements, golden, calibration, known.temperature if known else None, explain, in_int8)
+    exported = Exported(
+        proved.parity,
+        proved.movement,
+        proved.golden,
+        calibration,
+        known.temperature if known else None,
+        proved.explain,
+        in_int8,
+        proved.left_out,
+    )
     provenance = {
         **_provenance(checkpoint.path, identity.base, embeddings, exported),
         "spellings": _spelled(learned, spellings, inherited),
         "kept_of": inherited.bundle if inherited else None,
+        **({"origin": origin} if origin else {}),
     }
     manifest = _manifest(checkpoint, identity, graphs, exported, provenance, file_entries(part))
     kept = {**(inherited.truncation(checkpoint.max_tokens) if inherited else {}), **(same.study() if same else {})}
@@ -275,25 +311,85 @@ def _build(
     return exported
 
 
-def _write_graphs(checkpoint: Checkpoint, part: Path, embeddings: Embeddings, say: Say) -> Checkpoint:
-    """Write the weights and the graphs. Returns the checkpoint with the weights as they are stored."""
-    say("writing the fp32 and int8 graphs")
+@dataclass(frozen=True, slots=True)
+class _Proved:
+    """The graphs of ``precisions`` in a bundle's folder, and what their proof measured. As in ``Exported``."""
+
+    graphs: Mapping[str, Graph]
+    parity: dict[str, Parity]
+    movement: dict[str, Movement]
+    golden: GoldenSet
+    explain: ExplainParity | None
+    left_out: dict[str, str]
+
+
+def _proved(
+    checkpoint: Checkpoint,
+    part: Path,
+    identity: Identity,
+    dev: Sequence[Example],
+    precisions: Sequence[str],
+    embeddings: Embeddings,
+    spellings: Mapping[str, str],
+    say: Say,
+) -> _Proved:
+    """Write the weights, the tokenizer and the graphs, and prove the graphs.
+
+    Raises:
+        NotInInt8: only the int8 graph failed.
+        ParityFailed: another one did.
+    """
+    stored, no_explain = _write_graphs(checkpoint, part, precisions, embeddings, say)
+    if spellings:
+        add_spellings(part / TOKENIZER_FILE, spellings)
+    tokenizer = Tokenizer(part / TOKENIZER_FILE, checkpoint.max_tokens)
+    pads_left = checkpoint.family.padding_side == "left"
+    graphs = {p: Graph(tokenizer, Session(part / graph_file(p), logits=len(checkpoint.labels)), pads_left) for p in precisions}
+    say("comparing the graphs with torch, and single rows with batches")
+    rows = _rows(tokenizer, dev, identity)
+    found = {"fp32": _prove("fp32", graphs["fp32"], stored, rows, len(identity.labels))}
+    try:
+        if "int8" in graphs:
+            found = {"int8": _prove("int8", graphs["int8"], checkpoint, rows, len(identity.labels)), **found}
+        golden = golden_set(graphs, identity.labels, identity.second_texts)
+    except ParityFailed as error:
+        raise (NotInInt8 if "int8" in graphs else ParityFailed)(str(error)) from error
+    try:
+        explain = _prove_explain(part, tokenizer, stored, rows)
+    except ParityFailed as error:
+        (part / EXPLAIN_FILE).unlink()
+        explain, no_explain = None, str(error)
+    if no_explain:
+        say(NO_EXPLAIN.format(reason=no_explain))
+    parities = {p: same for p, (same, _) in found.items()}
+    movements = {p: moved for p, (_, moved) in found.items()}
+    return _Proved(graphs, parities, movements, golden, explain, {"explain": no_explain} if no_explain else {})
+
+
+def _write_graphs(
+    checkpoint: Checkpoint, part: Path, precisions: Sequence[str], embeddings: Embeddings, say: Say
+) -> tuple[Checkpoint, str]:
+    """Write the weights and the graphs. Returns the checkpoint with the weights as they are stored, and why there is no explain graph."""
+    say(f"writing the {' and '.join(reversed(precisions))} graphs")
     checkpoint.save(part)
-    weights = checkpoint.weights
-    whole = checkpoint.to_onnx(weights)
-    flat = flatten(whole) if checkpoint.family.reads == "first" else whole
-    say(NOT_FLATTENED.format(family=checkpoint.architecture) if flat is whole else FLATTENED)
-    int8 = quantize(flat, embeddings)
-    stored = rounded(weights, int8)
-    put_real(whole, stored)
+    stored = checkpoint.weights
+    whole = checkpoint.to_onnx(stored)
+    graphs = {"fp32": whole}
+    (part / graph_file("int8")).unlink(missing_ok=True)
+    if "int8" in precisions:
+        flat = flatten(whole) if checkpoint.family.reads == "first" else whole
+        say(NOT_FLATTENED.format(family=checkpoint.architecture) if flat is whole else FLATTENED)
+        graphs["int8"] = quantize(flat, embeddings)
+        stored = rounded(stored, graphs["int8"])
+        put_real(whole, stored)
     save_weights(stored, part / WEIGHTS_FILE)
-    for precision, graph in (("int8", int8), ("fp32", whole)):
+    for precision, graph in graphs.items():
         (part / graph_file(precision)).write_bytes(serialize(refer(graph, part / WEIGHTS_FILE)))
     try:
-        (part / EXPLAIN_FILE).write_bytes(serialize(refer(explain_graph(whole), part / WEIGHTS_FILE)))
+        (part / EXPLAIN_FILE).write_bytes(serialize(refer(explain_graph(whole, checkpoint.heads), part / WEIGHTS_FILE)))
     except NotExplainable as error:
-        say(f"no explain graph: {error}")
-    return checkpoint.with_weights(stored)
+        return checkpoint.with_weights(stored), str(error)
+    return checkpoint.with_weights(stored), ""
 
 
 def _names(labels: Sequence[str]) -> list[str]:
@@ -341,18 +437,12 @@ def _rows(tokenizer: Tokenizer, dev: Sequence[Example], identity: Identity) -> _
     return _Rows(always, read)
 
 
-def _prove(
-    graphs: Mapping[str, Graph], torch: Mapping[str, Checkpoint], rows: _Rows, labels: int
-) -> tuple[dict[str, Parity], dict[str, Movement]]:
-    parities: dict[str, Parity] = {}
-    movements: dict[str, Movement] = {}
-    for precision, graph in graphs.items():
-        compared = interleave([*rows.always, *spread(rows.read, PARITY_DEV_ROWS)])
-        parities[precision] = parity(graph, torch[precision].logits, compared, labels)
-        check_parity(precision, parities[precision])
-        movements[precision] = movement(graph, [*rows.always, *spread(rows.read, INVARIANCE_DEV_ROWS)], labels)
-        check_movement(precision, movements[precision])
-    return parities, movements
+def _prove(precision: str, graph: Graph, torch: Checkpoint, rows: _Rows, labels: int) -> tuple[Parity, Movement]:
+    same = parity(graph, torch.logits, interleave([*rows.always, *spread(rows.read, PARITY_DEV_ROWS)]), labels)
+    check_parity(precision, same)
+    moved = movement(graph, [*rows.always, *spread(rows.read, INVARIANCE_DEV_ROWS)], labels)
+    check_movement(precision, moved)
+    return same, moved
 
 
 def _prove_explain(part: Path, tokenizer: Tokenizer, checkpoint: Checkpoint, rows: _Rows) -> ExplainParity | None:
@@ -395,7 +485,7 @@ def _manifest(
                     **_entry(graph_file(p), p, graphs[p].session.inputs, [graphs[p].session.output], exported.golden.tolerance[p]),
                     "pairs_fit": graphs[p].session.pairs_fit,
                 }
-                for p in PRECISIONS
+                for p in graphs
             ],
             **({} if exported.explain is None else {"explain": explain}),
         },
@@ -417,7 +507,7 @@ def _entry(file: str, precision: str, inputs: Sequence[str], outputs: Sequence[s
         "providers": ["CPUExecutionProvider"],
         "inputs": list(inputs),
         "outputs": list(outputs),
-        "invariance": INVARIANCE,
+        "invariance": EXACT,
         "tolerance": tolerance,
     }
 
@@ -429,6 +519,7 @@ def _provenance(checkpoint: Path, base: str | None, embeddings: Embeddings, expo
         "training": training,
         "embeddings": embeddings,
         "weights_in_int8": exported.weights_in_int8,
+        "left_out": dict(exported.left_out),
         "parity": {p: three_digits(asdict(measured)) for p, measured in exported.parity.items()},
         "explain_parity": None if exported.explain is None else three_digits(asdict(exported.explain)),
         "calibration": {
@@ -440,12 +531,3 @@ def _provenance(checkpoint: Path, base: str | None, embeddings: Embeddings, expo
         "batch_mates": {p: three_digits(asdict(measured)) for p, measured in exported.movement.items()},
         "libraries": library_versions(),
     }
-
-
-def _put_in_place(part: Path, bundle: Path) -> None:
-    old = bundle.with_name(bundle.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
-    if bundle.exists():
-        bundle.rename(old)
-    part.rename(bundle)
-    shutil.rmtree(old, ignore_errors=True)

@@ -10,10 +10,18 @@ from optimum.exporters.onnx.convert import export_pytorch
 from optimum.exporters.onnx.model_configs import (
     AlbertOnnxConfig,
     BertOnnxConfig,
+    CamembertOnnxConfig,
+    Data2VecTextOnnxConfig,
+    DebertaOnnxConfig,
+    DebertaV2OnnxConfig,
     DistilBertOnnxConfig,
     ElectraOnnxConfig,
+    ModernBertOnnxConfig,
     MPNetOnnxConfig,
+    RemBertOnnxConfig,
     RobertaOnnxConfig,
+    RoFormerOnnxConfig,
+    XLMRobertaOnnxConfig,
 )
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -94,6 +102,14 @@ FAMILIES = {
     "xlnet": Family(write_xlnet, _no_positions, padding_side="left", reads="last", dropouts=("dropout",)),
     "electra": Family(_optimum(ElectraOnnxConfig), _positions),
     "mpnet": Family(_optimum(MPNetOnnxConfig), _positions_behind_one, _WITHOUT_SEGMENTS),
+    "xlm-roberta": Family(_optimum(XLMRobertaOnnxConfig), _positions_behind_padding, _WITHOUT_SEGMENTS),
+    "camembert": Family(_optimum(CamembertOnnxConfig), _positions_behind_padding, _WITHOUT_SEGMENTS),
+    "data2vec-text": Family(_optimum(Data2VecTextOnnxConfig), _positions_behind_padding, _WITHOUT_SEGMENTS),
+    "deberta": Family(_optimum(DebertaOnnxConfig), _positions, _WITHOUT_SEGMENTS),
+    "deberta-v2": Family(_optimum(DebertaV2OnnxConfig), _positions, _WITHOUT_SEGMENTS),
+    "modernbert": Family(_optimum(ModernBertOnnxConfig), _positions, _WITHOUT_SEGMENTS, dropouts=("mlp_dropout", "attention_dropout")),
+    "rembert": Family(_optimum(RemBertOnnxConfig), _positions),
+    "roformer": Family(_optimum(RoFormerOnnxConfig), _positions),
 }
 """By the model_type of a checkpoint's config.json."""
 

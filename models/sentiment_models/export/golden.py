@@ -1,6 +1,6 @@
 """The golden set: texts whose answers a bundle carries, so that a server can check its graph on its own machine before it serves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,10 +66,12 @@ class GoldenSet:
     tolerance: dict[str, float]
 
 
-def golden_set(graphs: Mapping[str, Graph], labels: Sequence[str], pairs: Sequence[tuple[str, str]] = ()) -> GoldenSet:
+def golden_set(
+    graphs: Mapping[str, Graph], labels: Sequence[str], pairs: Sequence[tuple[str, str]] = (), tolerance_min: float = TOLERANCE_MIN
+) -> GoldenSet:
     """Record the fp32 graph's raw logits of the golden texts, and of ``pairs``, and measure every graph.
 
-    The graphs may have further outputs after the ``labels``.
+    The graphs may have further outputs after the ``labels``. ``tolerance_min``: of a logit, at least.
 
     A text whose label could change within the tolerance is left out, because it could fail on a healthy machine.
 
@@ -85,7 +87,7 @@ def golden_set(graphs: Mapping[str, Graph], labels: Sequence[str], pairs: Sequen
     largest = np.max(list(errors.values()), axis=0)
     # First those that could change by their own error: one text between two labels would set the tolerance of all.
     sure = margin > 2 * TOLERANCE_FACTOR * largest
-    allowed = _tolerance(float(largest[sure].max(initial=0)))
+    allowed = _tolerance(float(largest[sure].max(initial=0)), tolerance_min)
     kept = np.flatnonzero(sure & (margin > 2 * allowed))
     if len(kept) < GOLDEN_MIN:
         raise ParityFailed(
@@ -100,8 +102,14 @@ def golden_set(graphs: Mapping[str, Graph], labels: Sequence[str], pairs: Sequen
         }
         for i in kept
     ]
-    return GoldenSet(entries, {p: _tolerance(float(error[kept].max())) for p, error in errors.items()})
+    return GoldenSet(entries, {p: _tolerance(float(error[kept].max()), tolerance_min) for p, error in errors.items()})
 
 
-def _tolerance(error: float) -> float:
-    return round(max(TOLERANCE_FACTOR * error, TOLERANCE_MIN), 4)
+def misread(answers: Iterable[tuple[str, str]], labels: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the golden texts that a reader would give another one of ``labels``. ``answers``: texts and their labels."""
+    names = {label.casefold() for label in labels}
+    return [(text, label) for text, label in answers if MEANT.get(text, label) in names - {label.casefold()}]
+
+
+def _tolerance(error: float, least: float) -> float:
+    return round(max(TOLERANCE_FACTOR * error, least), 4)

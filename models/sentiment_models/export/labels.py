@@ -15,6 +15,8 @@ from sentiment_models.export.provenance import Json
 UNNAMED = re.compile(r"LABEL_\d+")
 # The output beside the labels that says that a text praises and blames: its name in checkpoints and in files of labelled texts.
 MIXED = "mixed"
+# What the outputs of sentiment classifiers mostly mean, by their number.
+EXAMPLES = {2: "negative,positive", 3: "negative,neutral,positive", 5: '"1 star,2 stars,3 stars,4 stars,5 stars"'}
 # Folders that a message about a wrong folder names.
 MEANT_MAX = 3
 
@@ -59,6 +61,36 @@ def label_names(path: Path) -> list[str]:
         BadCheckpoint: there is no checkpoint, it does not name its labels, or it is not a classifier with one label a text.
     """
     return labels_of(read_config(path), path / CONFIG_FILE)
+
+
+def label_outputs(config: Mapping[str, Json]) -> list[str]:
+    """Return the names of a classifier's outputs by its config; LABEL_0 and so on, as transformers calls them, where it has none."""
+    found = config.get("id2label")
+    if isinstance(found, dict) and found:
+        names = {str(key): str(name) for key, name in found.items()}
+        return [names.get(str(index), "") for index in range(len(names))]
+    count = config.get("num_labels")
+    return [f"LABEL_{index}" for index in range(count if isinstance(count, int) else 2)]
+
+
+def chosen_labels(config: Mapping[str, Json], path: Path, given: Sequence[str]) -> list[str]:
+    """Return the labels to serve, in the order of the outputs: those that are given, or else the names in a config.
+
+    Raises:
+        BadCheckpoint: others are given than the model has outputs, or none, and the outputs have no names.
+    """
+    known = label_outputs(config)
+    if given:
+        if len(given) != len(known):
+            raise BadCheckpoint(f"{path}: the model has {len(known)} outputs ({as_argument(known)}), --labels has {len(given)} names")
+        return list(given)
+    if any(map(UNNAMED.fullmatch, known)):
+        raise BadCheckpoint(
+            f"{path}: does not say what the model's {len(known)} outputs mean ({as_argument(known)}); name them in this order with "
+            f"--labels, such as --labels {EXAMPLES.get(len(known), ','.join(f'NAME{index}' for index in range(len(known))))} "
+            f"(--labels {as_argument(known)} serves them under these names)"
+        )
+    return labels_of(config, path)
 
 
 def without_mixed(names: Sequence[str], where: Path) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sentiment.batch_limits import EXACT
 from sentiment.model.session import ExplainSession
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Row, Tokenizer
@@ -57,13 +58,17 @@ INT8_PROBABILITY_ERROR_MEAN_MAX = 0.02
 INT8_PROBABILITY_ERROR_COUNTED_MAX = 0.1
 # A text whose label has more than this probability in torch is not between two labels.
 SURE = 0.9
-# Maximum change of a probability by the row's batch mates, in fp32 and int8 on a CPU.
-INVARIANCE = 1e-4
 MIXED_ROWS = (1, 3, 8)
 SHUFFLED_ROWS = (4, 16)
 # Attention weights in a batch of the explain graph: half a GiB. Intermediate results take several times that, in torch too. For a large
 # BERT the limit is one row of 512 tokens.
 EXPLAIN_NUMBERS_MAX = 2**27
+# Squared tokens in a batch: with 12 heads 0.4 GB of attention scores in each copy of them. More than 16 rows of 512 tokens have.
+SQUARES_MAX = 2**23
+# A longer row is not compared: one of 8,192 tokens takes ten GiB.
+COMPARED_TOKENS_MAX = 2048
+# Of an explain graph fewer: it gives all attention weights, with their gradients. As many as EXPLAIN_NUMBERS_MAX allows ModernBERT-base.
+EXPLAINED_TOKENS_MAX = 712
 # A shuffled batch is padded by up to this many tokens beyond its longest row.
 EXTRA_TOKENS_MAX = 32
 
@@ -96,13 +101,13 @@ class Movement:
 
 
 def parity(graph: Graph, reference: Reference, rows: Sequence[Row], labels: int) -> Parity:
-    """Compare a graph with torch on the same feeds: batches of 1, 3 and 8 rows of mixed length, most of them padded.
+    """Compare a graph with torch on the same feeds: batches of 1, 3 and 8 rows of mixed length, most of them padded, fewer of long rows.
 
     ``labels``: how many of the logits are of labels, the first ones.
     """
     found: list[Logits] = []
     wanted: list[Logits] = []
-    for batch in _mixed(rows):
+    for batch in _mixed(rows, SQUARES_MAX):
         found.append(graph.logits(batch))
         wanted.append(reference(graph.feeds(batch)))
     ours, theirs = np.concatenate(found), np.concatenate(wanted)
@@ -143,25 +148,38 @@ def check_parity(precision: str, measured: Parity) -> None:
         )
 
 
-def movement(graph: Graph, rows: Sequence[Row], labels: int, seed: int = 1) -> Movement:
+def movement(graph: Graph, rows: Sequence[Row], labels: int, seed: int = 1, temperature: float = 1.0) -> Movement:
     """Run each row alone, then all rows shuffled into batches of 4 and of 16, padded by up to 32 tokens more than needed.
 
-    ``labels``: as for ``parity``.
+    ``labels``: as for ``parity``. ``temperature``: of the probabilities.
     """
     rng = random.Random(seed)  # noqa: S311 - it shuffles rows
-    alone = stated(np.concatenate([graph.logits([row]) for row in rows]), labels)
+    alone = stated(np.concatenate([graph.logits([row]) for row in rows]), labels, temperature)
     moved, changed = 0.0, 0
     for size in SHUFFLED_ROWS:
         order = rng.sample(range(len(rows)), len(rows))
-        for start in range(0, len(order), size):
-            group = order[start : start + size]
+        for group in _groups([rows[index].tokens for index in order], order, size):
             length = max(rows[index].tokens for index in group) + rng.randint(0, EXTRA_TOKENS_MAX)
             logits = graph.logits([rows[index] for index in group], min(length, graph.tokenizer.max_tokens))
-            together = stated(logits, labels)
+            together = stated(logits, labels, temperature)
             # Unlike Python's max, numpy's keeps NaN.
             moved = float(np.max([moved, np.abs(together - alone[group]).max()]))
             changed += int((together[:, :labels].argmax(1) != alone[group][:, :labels].argmax(1)).sum())
     return Movement(len(rows), moved, changed)
+
+
+def _groups(tokens: Sequence[int], order: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Divide ``order`` into groups of ``size``, or of fewer where the squared tokens of a batch would be over SQUARES_MAX."""
+    group: list[int] = []
+    longest = 0
+    for count, index in zip(tokens, order, strict=True):
+        if len(group) == size or (group and (len(group) + 1) * (max(longest, count) + EXTRA_TOKENS_MAX) ** 2 > SQUARES_MAX):
+            yield group
+            group, longest = [], 0
+        group.append(index)
+        longest = max(longest, count)
+    if group:
+        yield group
 
 
 def check_movement(precision: str, measured: Movement) -> None:
@@ -170,9 +188,9 @@ def check_movement(precision: str, measured: Movement) -> None:
     Raises:
         ParityFailed: they do. Names the measured change and the limit.
     """
-    if not measured.probability_max <= INVARIANCE:
+    if not measured.probability_max <= EXACT:
         raise ParityFailed(
-            f"batch mates change a probability of the {precision} graph by {measured.probability_max:.1e}; the limit is {INVARIANCE:.0e}"
+            f"batch mates change a probability of the {precision} graph by {measured.probability_max:.1e}; the limit is {EXACT:.0e}"
         )
 
 
@@ -193,15 +211,16 @@ class ExplainParity:
 def explain_parity(
     session: ExplainSession, tokenizer: Tokenizer, reference: ExplainReference, rows: Sequence[Row], seed: int = 1
 ) -> ExplainParity:
-    """Compare an explain graph with torch, in batches of up to 8 rows.
+    """Compare an explain graph with torch, in batches of up to 8 rows of at most EXPLAINED_TOKENS_MAX tokens.
 
     Each row is at a point of its own: a random label and alpha, and a baseline of mostly [PAD]. The error of a point is the largest of any
     output, but for logits relative to the output's largest absolute value in this row.
     """
     rng = np.random.default_rng(seed)
+    cut = [row if row.tokens <= EXPLAINED_TOKENS_MAX else row.part(EXPLAINED_TOKENS_MAX - 1, 1) for row in rows]
     errors = [
         _explain_errors(session, tokenizer, reference, batch, rng)
-        for batch in _mixed(rows, EXPLAIN_NUMBERS_MAX / (session.layers * session.heads))
+        for batch in _mixed(cut, EXPLAIN_NUMBERS_MAX / (session.layers * session.heads))
     ]
     forward, gradients = np.concatenate(errors, axis=1)
     # Unlike Python's max, numpy's keeps NaN.
@@ -253,12 +272,6 @@ def check_explain_parity(measured: ExplainParity) -> None:
                 f"the explain graph differs from torch by {error:.2e} of the size of the output {where} of {measured.points}; "
                 f"the limit is {limit:.0e}"
             )
-
-
-def interleave(rows: Sequence[Row]) -> list[Row]:
-    """Alternate short and long rows, so that batches are padded."""
-    ordered = sorted(rows, key=lambda row: row.tokens)
-    return [row for pair in zip(ordered, reversed(ordered), strict=True) for row in pair][: len(ordered)]
 
 
 def spread(rows: Sequence[Row], count: int) -> list[Row]:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from sentiment_models.export.torch_onnx import write_graph
+
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -37,17 +39,4 @@ class _Turned(torch.nn.Module):
 
 def write_xlnet(model: PreTrainedModel, opset: int, path: Path) -> None:
     """Write an fp32 ONNX graph for rows that are padded on the left."""
-    ids = torch.ones((2, 4), dtype=torch.int64)
-    mask = torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])
-    axes = {0: "batch_size", 1: "sequence_length"}
-    with torch.no_grad():
-        torch.onnx.export(
-            _Turned(model).eval(),
-            (ids, mask, torch.zeros_like(ids)),
-            path,
-            input_names=list(INPUTS),
-            output_names=["logits"],
-            dynamic_axes={**dict.fromkeys(INPUTS, axes), "logits": {0: "batch_size"}},
-            opset_version=opset,
-            dynamo=False,
-        )
+    write_graph(_Turned(model), INPUTS, opset, path)

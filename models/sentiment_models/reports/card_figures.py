@@ -6,7 +6,7 @@ from sentiment.model.bundle import Manifest
 from sentiment_models.evaluation import tables
 from sentiment_models.evaluation.baselines import COMMONEST
 from sentiment_models.evaluation.findings import Evaluation, Measurement
-from sentiment_models.export.golden import MEANT
+from sentiment_models.export.golden import misread
 from sentiment_tools.reports.html_report import markdown
 
 # Characters of a quoted text, and behaviours whose failures are quoted.
@@ -20,6 +20,8 @@ def summary(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
     """Compose the card's table: the served graph beside other answers to the same texts."""
     served, calibration = served_evaluation(manifest, evaluations), manifest.calibration
     said = f"Probability is softmax(logits / {calibration.temperature}); below {calibration.abstain_below} an answer is marked `abstain`. "
+    if calibration.uncalibrated:
+        said = "**Not calibrated**: a probability is softmax(logits), which is often too sure, and no answer is marked `abstain`. "
     if manifest.mixed:
         said += f"A text is said to be mixed from a probability of {manifest.mixed.at} on. "
     if served is None:
@@ -79,7 +81,13 @@ def weaknesses(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
     lines = [*(_worst(manifest, served) if served else ()), *_golden(manifest)]
     lines += [
         "Other kinds of text than those in the tables above were not measured, nor was fairness towards groups of people.",
-        "int8 rounds: a text near the decision border may get another label from the fp32 graph.",
+        *["int8 rounds: a text near the decision border may get another label from the fp32 graph."] * (len(manifest.graphs.classify) > 1),
+        *(
+            f"Answers of {graph.file} depend on the other texts of a batch, by up to {graph.invariance:.2g} of a probability. Servers run "
+            "each text by itself unless inexact_models is batch."
+            for graph in manifest.graphs.classify
+            if not graph.exact
+        ),
     ]
     return "\n".join(["## Weaknesses", "", *(f"- {line}" for line in lines), *(_failing(served) if served else ())])
 
@@ -129,11 +137,13 @@ def _lowest(manifest: Manifest, figures: Sequence[tuple[str, Measurement]]) -> I
 
 
 def _golden(manifest: Manifest) -> Iterator[str]:
-    whole = [golden for golden in manifest.golden if golden.text_pair is None]
-    wrong = [golden for golden in whole if MEANT.get(golden.text, golden.label) in set(manifest.labels) - {golden.label}]
+    whole = [(golden.text, golden.label) for golden in manifest.golden if golden.text_pair is None]
+    wrong = misread(whole, manifest.labels)
     if wrong:
-        quoted = "; ".join(f'"{tables.shortened(golden.text, QUOTED_MAX)}" ({golden.label})' for golden in wrong)
-        yield f"The fp32 graph answers {len(wrong)} of the {len(whole)} hand-written golden texts wrongly: {quoted}."
+        quoted = "; ".join(f'"{tables.shortened(text, QUOTED_MAX)}" ({label})' for text, label in wrong)
+        # Golden answers are those of fp32, or of an own ONNX file, which is alone.
+        reference = manifest.graphs.classify[-1].precision
+        yield f"The {reference} graph answers {len(wrong)} of the {len(whole)} hand-written golden texts wrongly: {quoted}."
 
 
 def _failing(served: Evaluation) -> Iterator[str]:

@@ -119,15 +119,23 @@ def _graphs(manifest: Manifest, provenance: Facts) -> str:
     header = ("graph", "size", "logit error, max", "probability error, mean", "batch mates, max", "bound", "tolerance at loading")
     rows = [_graph(manifest, graph, provenance) for graph in manifest.graphs.classify]
     total = sum(file.bytes for name, file in manifest.files.items() if name != CARD_FILE) / 1e6
+    left_out = facts(provenance.get("left_out"))
+    embeddings = "" if "int8" in left_out else f" Embeddings in int8.onnx: {provenance.get('embeddings')}."
     said = (
-        f"{_stored(manifest, provenance)} Embeddings in int8.onnx: {provenance.get('embeddings')}. Batch mates: the largest change of a "
-        f"probability between a row alone and the row in shuffled, longer padded batches. All files together: {total:.1f} MB."
+        f"{_stored(manifest, provenance)}{embeddings} Batch mates: the largest change of a probability between a row alone and the row in "
+        f"shuffled, longer padded batches. All files together: {total:.1f} MB."
     )
+    said += "".join(f" There is no {name} graph: {reason}." for name, reason in left_out.items())
     return "\n".join(["Graphs", plain(header, rows), said, *_spellings(provenance)])
 
 
 def _stored(manifest: Manifest, provenance: Facts) -> str:
     size, in_int8 = _megabytes(manifest, WEIGHTS_FILE), provenance.get("weights_in_int8")
+    if "int8" in facts(provenance.get("left_out")):
+        return (
+            f"{WEIGHTS_FILE} has the weights in fp16 ({size}); fp32.onnx reads them from there. Errors are relative to torch with the same "
+            "weights."
+        )
     if in_int8 is None:  # made by 0.1.0
         return (
             f"{WEIGHTS_FILE} has the weights in fp16 ({size}); fp32.onnx reads them from there. int8.onnx has its own weights with one "

@@ -2,8 +2,12 @@
 
 import hashlib
 import json
+import re
+import threading
 from functools import cache
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from sentiment.model.bundle import Bundle, load_bundle
 from sentiment_models.errors import BadCheckpoint
@@ -13,8 +17,15 @@ from sentiment_models.export.provenance import Json, facts
 TRAINING_FILE = "training.json"
 # The files of a checkpoint that transformers reads: configuration, weights and tokenizer.
 READ = ("*.json", "*.safetensors", "*.bin", "*.txt", "*.model")
+# A model's card on the hub, which names its licence.
+CARD = "README.md"
 HUB = "hub:"
 """Stands before the name of a model of the Hugging Face hub. Everything else is a folder: a mistyped one must not ask a network."""
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+HUB_WAIT_S = 10.0
+"""For the hub's first answer."""
+# The hub's errors for a model that it does not have or not show.
+UNKNOWN = ("RepositoryNotFoundError", "GatedRepoError")
 
 
 def folder_of(base: str) -> str:
@@ -26,7 +37,9 @@ def folder_of(base: str) -> str:
     if base.startswith(HUB):
         return _downloaded(base.removeprefix(HUB))
     if base and not Path(base).is_dir():
-        raise BadCheckpoint(f"{base}: no such folder; a model of the Hugging Face hub is written {HUB}NAME, such as {HUB}org/model")
+        named = HUB_NAME.fullmatch(base) and not ("/" in base and Path(base).parent.is_dir())
+        meant = f"; a model of this name on the Hugging Face hub is written {HUB}{base}" if named else ""
+        raise BadCheckpoint(f"{base}: no such folder{meant}")
     return base
 
 
@@ -34,14 +47,45 @@ def folder_of(base: str) -> str:
 def _downloaded(name: str) -> str:
     from huggingface_hub import snapshot_download  # noqa: PLC0415  # comes with tokenizers; only bases of the hub need it
 
+    why = _unreachable(name)
     try:
         # Not what its folders hold: weights for other frameworks.
-        folder = Path(snapshot_download(name, allow_patterns=[kind for kind in READ if kind != "*.bin"], ignore_patterns="*/*"))
+        given: dict[str, Any] = {"ignore_patterns": "*/*", "local_files_only": bool(why)}
+        folder = Path(snapshot_download(name, allow_patterns=[kind for kind in (*READ, CARD) if kind != "*.bin"], **given))
         if not any(folder.glob("*.safetensors")):
-            folder = Path(snapshot_download(name, allow_patterns="*.bin", ignore_patterns="*/*"))
+            folder = Path(snapshot_download(name, allow_patterns="*.bin", **given))
     except Exception as error:  # of requests or httpx, by the version of huggingface_hub, and of its own
-        raise BadCheckpoint(f"{HUB}{name}: not in the hub's cache and cannot be downloaded: {str(error).splitlines()[0]}") from error
+        raise BadCheckpoint(
+            f"{HUB}{name}: not in the hub's cache and cannot be downloaded: {why or str(error).splitlines()[0]}; where the hub can be "
+            f"reached, run hf download {name} --local-dir DIR, and give DIR"
+        ) from error
     return str(folder)
+
+
+def _unreachable(name: str) -> str:
+    """Why the hub gives nothing of a model; "" if it does.
+
+    In a thread, because no timeout of the hub's client bounds look-ups of names and the addresses and retries after them: without a
+    network the client may wait for minutes.
+    """
+    from huggingface_hub import HfApi  # noqa: PLC0415  # as above
+
+    found = [f"{urlsplit(HfApi().endpoint).netloc} did not answer within {HUB_WAIT_S:g} s"]
+
+    def ask() -> None:
+        try:
+            HfApi().model_info(name, timeout=HUB_WAIT_S)
+            found[0] = ""
+        except Exception as error:  # as above
+            kind = type(error).__name__
+            unknown = "it has no such model, or one that needs a token (HF_TOKEN)"
+            asked = getattr(error, "response", None) is not None or isinstance(error, ValueError) or kind == "OfflineModeIsEnabled"
+            found[0] = unknown if kind in UNKNOWN else str(error).splitlines()[0] if asked else "the hub cannot be reached"
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(HUB_WAIT_S)
+    return found[0]
 
 
 def name_of(base: str) -> str:

@@ -239,7 +239,7 @@ def model_of(served: Answering, is_default: bool, limits: pb.Limits, methods: Se
         layers=classifier.bundle.attention_layers if shown else 0,
         heads=classifier.bundle.attention_heads if shown else 0,
         classify_graph=message_of(pb.Graph, classifier.graph, provider=classifier.session.provider),
-        calibration=message_of(pb.Calibration, manifest.calibration),
+        calibration=message_of(pb.Calibration, manifest.calibration, uncalibrated=manifest.calibration.uncalibrated),
         accuracy=[
             message_of(pb.Accuracy, found, dataset=name, expected_calibration_error=found.ece)
             for name, found in sorted(manifest.accuracy.items())

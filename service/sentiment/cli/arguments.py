@@ -1,12 +1,13 @@
 """Types of command-line arguments (times, shares, targets, counts, numbers), and the arguments that several commands have."""
 
 import argparse
+import difflib
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sentiment.addresses import DEFAULT_TARGET, TARGET_VARIABLE, checked_target, default_target
 from sentiment.durations import DURATION_S_MAX
@@ -20,13 +21,46 @@ DURATION = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(us|ms|s|m|)")
 TOKEN_VARIABLE = "SENTIMENT_CLIENT_TOKEN"  # noqa: S105  # a name
 
 
+# What is asked for where a text may be too long for the model.
+TRUNCATIONS = ("refuse", "head", "head_tail", "windows")
+# How like a word must be to what was typed, from 0 to 1.
+NEAR = 0.7
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose error about an unknown command, value or option names what was likely meant."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # Any: as in argparse
+        """As in argparse, but an unknown option is an error of its command, whose usage is shown."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            parser: Parser = getattr(found, "parser", self)
+            near = difflib.get_close_matches(unknown[0].partition("=")[0], parser._option_string_actions, 1, NEAR)
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}" + _meant(near))
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the message, and exit with 2."""
+        if wrong := INVALID_CHOICE.search(message):
+            message += _meant(difflib.get_close_matches(wrong[1], re.findall(r"'([^']+)'", wrong[2]), 1, NEAR))
+        super().error(message)
+
+
+# As argparse words it.
+INVALID_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)$")
+
+
+def _meant(near: Sequence[str]) -> str:
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def add_command(
     commands: Any, name: str, run: Callable[[argparse.Namespace], int], said: str, described: str = ""
 ) -> argparse.ArgumentParser:  # Any: argparse names the type of its subparsers in private
     """Add a command. ``said``: its line in the list of commands; ``described``: begins its own help; empty: that line."""
     described = described or f"{said[0].upper()}{said[1:]}."
     parser: argparse.ArgumentParser = commands.add_parser(name, help=said, description=described)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
     return parser
 
 
@@ -152,12 +186,12 @@ def add_model(parser: Any, said: str) -> None:  # Any: as above
     """Add the arguments that choose a model in this process, and how it reads long texts. ``said``: the help of --model."""
     parser.add_argument("--model", default="", metavar="NAME[/VERSION]", help=said)
     parser.add_argument("--bundles", default=None, metavar="FOLDERS", help="folders that hold bundles, separated by ':'")
-    parser.add_argument(
-        "--truncation",
-        default="",
-        choices=("", "refuse", "head", "head_tail", "windows"),
-        help="what to read of texts that are too long (default: the model's)",
-    )
+    add_truncation(parser, TRUNCATIONS)
+
+
+def add_truncation(parser: Any, choices: Sequence[str]) -> None:  # Any: as above
+    """Add ``--truncation``."""
+    parser.add_argument("--truncation", default="", choices=choices, help="what to read of texts that are too long (default: the model's)")
 
 
 def reading_of(options: argparse.Namespace) -> Reading:

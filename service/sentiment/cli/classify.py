@@ -13,8 +13,9 @@ import grpc
 from sentiment.cli.answer_text import answer_lines
 from sentiment.cli.answers import Asked, Names, answer_columns, answer_of, item_of
 from sentiment.cli.calling import source_of
-from sentiment.cli.input_rows import InputRows
-from sentiment.cli.row_output import Tally, complete, skip_done
+from sentiment.cli.input_rows import InputRows, count_rows
+from sentiment.cli.row_output import Tally, complete, said_on_interrupt, skip_done
+from sentiment.cli.terminal import coloured, label_hues
 from sentiment.client import CallFailed, Result
 from sentiment.errors import BadSettings
 from sentiment.files.line_output import LineOutput
@@ -61,8 +62,11 @@ def classify(job: argparse.Namespace) -> int:
         # Answers on a terminal, or texts that somebody is typing, have no progress among them.
         shown = output is not None or (job.input is not None and not sys.stdout.isatty())
         before = output.lines if output else 0
-        progress = TextProgress(before, shown)
+        progress = TextProgress(before, shown, count_rows(job) if shown else None)
+        if output:
+            stack.enter_context(said_on_interrupt(lambda: before + progress.texts))
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        hues = label_hues(model.labels) if coloured(job.color) else {}
         for each, result in _answers(asked, source, answerer, job):
             answer = answer_of(each, result)
             tally.add(answer)
@@ -71,7 +75,7 @@ def classify(job: argparse.Namespace) -> int:
             elif job.json:
                 print(visible_json(json_text(answer)))
             else:
-                print("\n".join(answer_lines(each, result, width)))
+                print("\n".join(answer_lines(each, result, width, hues)))
             progress.advance()
             if source.waits:
                 # The next row of standard input may take long to come.

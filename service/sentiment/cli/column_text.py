@@ -46,13 +46,13 @@ def _counts(part: Part, hues: Hues, width: int, colour: bool) -> Iterator[str]:
     yield f"{rows:,} row{'' if rows == 1 else 's'}" + (f", {part.failed:,} of them without an explanation" if part.failed else "")
     if not part.answered:
         return
-    name = min(_NAME_MAX, max(columns(visible(share.label)) for share in part.shares))
+    name = min(_NAME_MAX, max(columns(visible(label)) for label in ("undecided", *(share.label for share in part.shares))))
     for share in part.shares:
         interval = f"[{100 * share.low:.1f}, {100 * share.high:.1f}]"
         line = f"  {fitted(visible(share.label), name)} {share.rows:6,} {100 * share.share:6.1f} % {interval:14} "
         yield (line + _bar(share.share, width - len(line) - 1, hues[share.label], colour)).rstrip()
     if part.undecided:
-        yield f"  undecided: {part.undecided:,} of them"
+        yield f"  {fitted('undecided', name)} {part.undecided:6,} {100 * part.undecided / part.answered:6.1f} %"
 
 
 def _reasons(part: Part, hues: Hues, examples: Examples, width: int, colour: bool) -> Iterator[list[str]]:

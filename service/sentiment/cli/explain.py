@@ -3,7 +3,6 @@
 import argparse
 import itertools
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from sentiment.cli.answers import Asked, answer_of, reason_of
 from sentiment.cli.calling import source_of
 from sentiment.cli.explanation_text import page
 from sentiment.cli.standard_input import standard_texts
+from sentiment.cli.terminal import coloured
 from sentiment.client import AttentionOptions, CallFailed, Client, ExplainOptions, Explanation, NeuronOptions, model_json
 from sentiment.client.explanations import with_notes
 from sentiment.errors import BadSettings
@@ -99,13 +99,6 @@ def _print(job: argparse.Namespace, explanation: Explanation) -> None:
         print(visible_json(json.dumps(explanation.to_json(), ensure_ascii=False, allow_nan=False)))
     else:
         print(page(explanation, colour=coloured(job.color), width=shutil.get_terminal_size().columns))
-
-
-def coloured(color: str) -> bool:
-    """Whether to use colours. auto: on a terminal that has them, unless NO_COLOR is set (no-color.org)."""
-    if color != "auto":
-        return color == "always"
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _write_page(job: argparse.Namespace, path: Path, asked: str) -> None:

@@ -17,10 +17,10 @@ import grpc
 from sentiment.cli.answers import Names, item_of
 from sentiment.cli.calling import source_of
 from sentiment.cli.column_text import column_page
-from sentiment.cli.explain import coloured
 from sentiment.cli.explained_row import KEYS, explained_columns, explained_of, labels_of, row_of
-from sentiment.cli.input_rows import InputRows
-from sentiment.cli.row_output import Tally, complete, error_text, skip_done
+from sentiment.cli.input_rows import InputRows, count_rows
+from sentiment.cli.row_output import Tally, complete, error_text, said_on_interrupt, skip_done
+from sentiment.cli.terminal import coloured
 from sentiment.client import CallFailed, Explanation
 from sentiment.client.columns import Item
 from sentiment.client.results import of_every_text
@@ -77,7 +77,9 @@ def explain_file(job: argparse.Namespace) -> int:
         def objects() -> Iterator[Mapping[str, Any]]:  # Any: JSON
             return map(json.loads, kept.whole())
 
-        progress = TextProgress(before, job.output != STANDARD_OUTPUT or not sys.stdout.isatty(), _count(job))
+        progress = TextProgress(before, job.output != STANDARD_OUTPUT or not sys.stdout.isatty(), count_rows(job))
+        if output:
+            stack.enter_context(said_on_interrupt(lambda: before + progress.texts))
         for each in asked:
             answer = explained_of(each, _explained(answerer, item_of(each), job))
             tally.add(answer)
@@ -157,18 +159,6 @@ def _recorded(job: argparse.Namespace) -> dict[str, object]:
     options = {"column": job.reading.column, "pair": job.pair or "", "drop": job.drop, "truncation": job.truncation}
     asked = {"label": job.label, "against": job.options.against, "label alone": job.options.label_alone, "steps": job.options.steps}
     return options | asked | {"about": job.about, "method": list(job.options.methods)}
-
-
-def _count(job: argparse.Namespace) -> int | None:
-    """How many rows the input has, as far as it can be read twice. That is soon known, compared with one explanation a row."""
-    if job.input is None:
-        return None
-    try:
-        with Table(job.input, job.reading, needed=frozenset([job.reading.column])) as table:
-            return sum(1 for _ in table)
-    except BadFile:
-        # Its rows up to there are explained before this is reported.
-        return None
 
 
 def _explained(answerer: "Client | Local", item: Item, job: argparse.Namespace) -> Explanation | CallFailed:

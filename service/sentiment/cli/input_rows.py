@@ -89,3 +89,15 @@ class InputRows(Iterator[Row]):
         """
         if self._broken:
             raise self._broken
+
+
+def count_rows(job: argparse.Namespace) -> int | None:
+    """How many rows the input has, as far as it can be read twice. That is soon known, compared with what each row takes."""
+    if job.input is None:
+        return None
+    try:
+        with Table(job.input, job.reading, needed=frozenset([job.reading.column])) as table:
+            return sum(1 for _ in table)
+    except BadFile:
+        # Its rows up to there are processed before this is reported.
+        return None

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentiment.cli.arguments import (
+    TRUNCATIONS,
+    Parser,
     add_command,
     add_credentials,
     add_effort,
@@ -19,6 +21,7 @@ from sentiment.cli.arguments import (
     add_output,
     add_parts,
     add_target,
+    add_truncation,
     bundles_of,
     names,
     reading_of,
@@ -58,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sentiment", description="Serve and call a fine-tuned BERT sentiment classifier.")
+    parser = Parser(prog="sentiment", description="Serve and call a fine-tuned BERT sentiment classifier.")
     parser.add_argument("--version", action=ShowVersions, help="print the versions of this package and of what it runs with")
     parser.add_argument("--print-completion", action=PrintCompletion, choices=SHELLS, help="print the completion script for a shell")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -81,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     add_output(classify)
     classify.add_argument("--json", action="store_true", help="print one JSON object per line")
     add_effort(classify)
-    _add_call(classify, ("", "refuse", "head", "head_tail", "windows"))
+    _add_call(classify, TRUNCATIONS)
 
     described = "Show which words moved the answer, and whether the explanation can be trusted."
     _add_explain(add_command(commands, "explain", _explain, "explain an answer", described))
@@ -116,11 +119,17 @@ def _add_tool(commands: Any, name: str) -> None:  # Any: argparse names the type
 
 
 def _add_call(parser: argparse.ArgumentParser, truncations: Sequence[str]) -> None:
-    add_target(parser)
-    parser.add_argument("--model", default="", metavar="NAME[/VERSION]", help="the model (default: the server's)")
     parser.add_argument(
-        "--truncation", default="", choices=truncations, help="what to read of texts that are too long (default: the model's)"
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="auto: colour on a terminal unless NO_COLOR is set (default: auto)",
     )
+    where = parser.add_mutually_exclusive_group()
+    add_target(where)
+    where.add_argument("--local", action="store_true", help="run the bundle in this process, without a server")
+    parser.add_argument("--model", default="", metavar="NAME[/VERSION]", help="the model (default: the server's)")
+    add_truncation(parser, truncations)
     parser.add_argument("--timeout", type=seconds, default=60.0, metavar="TIME", help="time limit of each call (default: 60s)")
     parser.add_argument(
         "--wait",
@@ -130,7 +139,6 @@ def _add_call(parser: argparse.ArgumentParser, truncations: Sequence[str]) -> No
         help="seconds to wait at the start for a server that is absent or not ready; 0: none. Default: 30 for a starting server, else 0",
     )
     add_credentials(parser)
-    parser.add_argument("--local", action="store_true", help="run the bundle in this process, without a server")
     parser.add_argument("--bundles", default=None, metavar="FOLDERS", help="with --local: folders that hold bundles, separated by ':'")
 
 
@@ -209,13 +217,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         metavar="NAME,NAME",
         help="answer the sentiment towards each of these too, in the page of --html: battery,service",
     )
-    parser.add_argument(
-        "--color",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help="auto: colour on a terminal unless NO_COLOR is set (default: auto)",
-    )
-    _add_call(parser, ("", "refuse", "head", "head_tail"))
+    _add_call(parser, TRUNCATIONS[:-1])
 
 
 def _neuron(value: str) -> tuple[int, int, int]:

@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +46,16 @@ class Tally:
 def error_text(answer: Mapping[str, Any]) -> str:  # Any: JSON
     """Why a row has no answer."""
     return f"{answer['error']['code']}: {answer['error']['message']}"
+
+
+@contextmanager
+def said_on_interrupt(rows: Callable[[], int]) -> Iterator[None]:
+    """If the user ends the work in it with Ctrl-C, say how many rows the output has, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"\ninterrupted: {rows():,} rows are kept; repeat the command to continue", file=sys.stderr)
+        raise
 
 
 def complete(output: LineOutput, write: Write | None, source: InputRows, names: Names, last: Mapping[str, type]) -> None:

@@ -1,6 +1,8 @@
-"""Words with values on a terminal: widths, colours, bars. Pure; does not know explanations."""
+"""Words with values on a terminal: widths, colours, bars. Does not know explanations."""
 
 import math
+import os
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -13,6 +15,13 @@ LOGITS_FULL = 2.0
 _BLACK = "38;5;16"
 # Smaller values are not coloured: they round to 0.0.
 LOGITS_MIN = 0.05
+
+
+def coloured(color: str) -> bool:
+    """Whether to use colours. auto: on a terminal that has them, unless NO_COLOR is set (no-color.org)."""
+    if color != "auto":
+        return color == "always"
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 @dataclass(frozen=True, slots=True)

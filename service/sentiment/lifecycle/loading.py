@@ -15,6 +15,7 @@ from sentiment.batching.layout import Layout, Packed, Padded
 from sentiment.batching.plan import BatchLimits
 from sentiment.errors import BadBundle, BadSettings, DeviceLost
 from sentiment.lifecycle.warm_up import MEASURE_S, first_runs, warm_up
+from sentiment.model.batch_mates import Inexact
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.classifier import Classifier, load_classifier, use_threads
 from sentiment.model.cores import cores_granted
@@ -80,7 +81,7 @@ def load(
     if found.devices == (CPU,):
         return _on_cpu(path, settings, measure_s, found, execute)
     try:
-        return _on_devices(checked(path, "fp32", execute), settings, measure_s, found, check, execute)
+        return _on_devices(_batched(checked(path, "fp32", execute, settings.inexact_models)), settings, measure_s, found, check, execute)
     except (BadBundle, BadSettings, DeviceLost) as error:
         if settings.device != "auto":
             raise
@@ -93,17 +94,40 @@ def load(
         raise BadBundle(f"{error}; and no GPU can serve it: {reason}") from error
 
 
-def checked(path: Path, precision: str | None = None, execute: Execute = here) -> Classifier:
+def checked(path: Path, precision: str | None = None, execute: Execute = here, inexact: Inexact = "alone") -> Classifier:
     """Load and check a bundle that was found by its name. Arguments and errors as in ``load_classifier``.
 
     Raises:
         BadBundle: also if its manifest has another name or version than its folder.
     """
     # Resolve links first, so that all files come from one folder even if a link changes meanwhile.
-    classifier = load_classifier(path.resolve(), precision, execute)
+    classifier = load_classifier(path.resolve(), precision, execute, inexact)
     if classifier.bundle.id != f"{path.parent.name}/{path.name}":
         raise BadBundle(f"{path}: holds {classifier.bundle.id}; rename the folder to the name and version of its manifest")
     return classifier
+
+
+def _batched(classifier: Classifier) -> Classifier:
+    """A classifier for a device, which runs no rows by themselves.
+
+    Raises:
+        BadBundle: its answers depend on batch mates.
+    """
+    if classifier.session.rows_alone:
+        raise BadBundle(
+            f"{classifier.bundle.path / classifier.graph.file}: answers depend on batch mates, and only the CPU runs rows by themselves: "
+            "set device = cpu or inexact_models = batch"
+        )
+    _tell_inexact(classifier)
+    return classifier
+
+
+def _tell_inexact(classifier: Classifier) -> None:
+    """Log that a model's answers depend on batch mates, or that its rows run by themselves because they would."""
+    alone = classifier.session.rows_alone
+    if alone or not classifier.graph.exact:
+        stated = next(graph.invariance for graph in classifier.manifest.graphs.classify if graph.file == classifier.graph.file)
+        logger().warning("inexact_model", model=classifier.bundle.id, invariance=stated, rows="alone" if alone else "batch")
 
 
 def _limits(settings: Settings, classifier: Classifier, usual: DefaultLimits) -> BatchLimits:
@@ -116,7 +140,8 @@ def _limits(settings: Settings, classifier: Classifier, usual: DefaultLimits) ->
 
 
 def _on_cpu(path: Path, settings: Settings, measure_s: float, found: Found, execute: Execute) -> Loaded:
-    classifier = checked(path, None if settings.precision == "auto" else settings.precision, execute)
+    classifier = checked(path, None if settings.precision == "auto" else settings.precision, execute, settings.inexact_models)
+    _tell_inexact(classifier)
     limits = _limits(settings, classifier, ON_CPU)
     count = settings.runners or cores_granted()
     width = min(count, settings.batch_threads_max or THREADS_MAX)

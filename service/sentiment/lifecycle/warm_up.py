@@ -27,7 +27,7 @@ from sentiment.model.tokenizer import Row
 from sentiment.observability.logs import logger
 
 # Lengths at which costs are measured, each with three numbers of rows. Costs between them are interpolated.
-LENGTHS = (8, 32, 128)
+LENGTHS = (8, 32, 128, 1024)
 # Every shape is run once, however long that takes, and repeated within this time; the shortest time counts.
 MEASURE_S = 1.5
 ROUNDS_MAX = 4
@@ -199,6 +199,8 @@ class Kept:
             "device": f"{classifier.session.provider} {classifier.session.hardware or f'{_processor()}, {cores_granted()} cores'}",
             "runtime": RUNTIME_VERSION,
         }
+        if classifier.session.rows_alone:
+            key["rows"] = "alone"
         if classifier.session.width > 1:
             key["width"] = str(classifier.session.width)
         name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]

@@ -16,6 +16,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError, model_validator
 
+from sentiment.batch_limits import EXACT
 from sentiment.errors import BadBundle
 from sentiment.model.effort import EffortSpec
 from sentiment.model.execute import Execute, here, result_of
@@ -57,13 +58,18 @@ class GraphSpec(Section):
     providers: tuple[Shown, ...] = Field(min_length=1, strict=False)
     inputs: tuple[Shown, ...] = Field(min_length=1, strict=False)
     outputs: tuple[Shown, ...] = Field(min_length=1, strict=False)
-    # The greatest change of a probability with the other rows of the batch.
+    # The greatest change of a probability with the other rows of the batch. Measured again at each load: see ``batch_mates``.
     invariance: float
     # The greatest difference between a logit of the golden set on this machine and the recorded one.
     tolerance: float = Field(gt=0)
     # Of a classify graph: whether its int8 products fit into the pairs of 16 bits that x86 without VNNI adds them in. False for one without
     # such products. None: the manifest is older than 0.2.0, and the graph's metadata tell.
     pairs_fit: bool | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether an answer depends on batch mates by rounding at most."""
+        return self.invariance <= EXACT
 
 
 class Graphs(Section):
@@ -78,6 +84,11 @@ class Calibration(Section):
 
     temperature: float = Field(gt=0)
     abstain_below: float = Field(ge=0, le=1)
+
+    @property
+    def uncalibrated(self) -> bool:
+        """Whether it is as it is without a development set, which hardly ever gives just these two."""
+        return self.temperature == 1 and self.abstain_below == 0
 
 
 class HeadTail(Section):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sentiment.errors import BadBundle
 from sentiment.model.bundle import load_bundle
-from sentiment.model.classifier import Classifier, golden_error, load_session
+from sentiment.model.classifier import Classifier, batch_mates, golden_error, load_session, mates_failure
 from sentiment.model.session import RUNTIME_VERSION
 from sentiment.model.tokenizer import Tokenizer
 
@@ -27,17 +27,24 @@ def check_bundle(path: Path) -> Iterator[str]:
     for graph in manifest.graphs.classify:
         try:
             classifier = Classifier(bundle, graph, tokenizer, load_session(bundle, graph))
+            moved = batch_mates(classifier)
             results = [(golden, *golden_error(classifier, golden)) for golden in manifest.golden]
         except BadBundle as error:
             yield f"BAD   {graph.file}: {error}"
             continue
         wrong = [golden.label for golden, label, _ in results if label != golden.label]
         largest = max(error for _, _, error in results)
-        good = not wrong and largest <= graph.tolerance
+        failure = mates_failure(graph, moved)
+        good = not wrong and largest <= graph.tolerance and not failure
         served = served or (graph.file if good else None)
         yield (
             f"{'ok   ' if good else 'BAD  '} {graph.file}: {len(results) - len(wrong)} of {len(results)} golden labels match, "
             f"largest logit error {largest:.4f} (tolerance {graph.tolerance}), ONNX Runtime {RUNTIME_VERSION}"
+        )
+        yield (
+            f"{'BAD  ' if failure else 'ok   '} {graph.file}: "
+            + (failure or f"batch mates change a probability by {moved.probability:.1g} at most (in the manifest: {graph.invariance:.2g})")
+            + f"; {moved.rows} rows, {moved.seconds:.2f} s"
         )
     if served is None:
         raise BadBundle(f"{path}: no graph passes the golden set on this machine")

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from sentiment.batch_limits import EXACT
 from sentiment.errors import BadBundle
+from sentiment.model.batch_mates import Inexact, Moved, measure
 from sentiment.model.bundle import Bundle, Golden, GraphSpec, HeadTail, Manifest, WindowsSpec, load_bundle
 from sentiment.model.effort import EffortSpec, log_odds_of
 from sentiment.model.execute import Execute, here, result_of
 from sentiment.model.parts import Parted, Reading, Sentence, Target
-from sentiment.model.scores import Scored, contrary, score, score_windows, unnamed
+from sentiment.model.scores import Scored, contrary, probabilities, score, score_windows, unnamed
 from sentiment.model.session import Fed, Session
 from sentiment.model.tokenizer import Row, Tokenizer, Windows, tokenizer_of
 
@@ -42,6 +44,11 @@ class Classifier:
         # Why the graphs that the bundle prefers are not served; empty if its first graph is.
         self.passed_over = tuple(passed_over)
 
+    def with_rows_alone(self) -> "Classifier":
+        """Return it with a session that runs each row by itself, so that batch mates change nothing. On the CPU only."""
+        self.session.rows_alone = True
+        return Classifier(self.bundle, self.graph.model_copy(update={"invariance": 0.0}), self.tokenizer, self.session, self.passed_over)
+
     def read_on(self, text: str, truncation: str) -> Row | Windows:
         """Read a text that ``tokenizer.encode`` truncates. ``truncation`` is one of READ_ON."""
         if truncation == "head_tail":
@@ -65,6 +72,22 @@ class Classifier:
         """Pad, run and return the raw logits of each row, in order."""
         logits: list[list[float]] = self.session.run(self.feeds(rows))[: len(rows)].tolist()
         return logits
+
+    def stated(self, rows: Sequence[Row]) -> list[list[float]]:
+        """The probabilities of rows that run as one batch: of the labels, and of the output beside them.
+
+        Raises:
+            BadBundle: the graph cannot run them.
+        """
+        labels, temperature = len(self.manifest.labels), self.manifest.calibration.temperature
+        try:
+            found = self.run(rows)
+        except Exception as error:  # ONNX Runtime's exceptions share no base class
+            longest = max(row.tokens for row in rows)
+            file = self.bundle.path / self.graph.file
+            raise BadBundle(f"{file}: cannot run a batch of {len(rows)} rows of up to {longest} tokens: {error}") from error
+        # Of the output beside the labels, its share in the softmax of all.
+        return [[*probabilities(one[:labels], temperature), *probabilities(one, temperature)[labels:]] for one in found]
 
     def score(self, logits: Sequence[float]) -> Scored:
         """The calibrated answer for the raw logits of one row."""
@@ -102,13 +125,14 @@ def part_of(row: Row, effort: EffortSpec | None) -> Row | None:
     return row.part(effort.head, effort.tail) if effort is not None and row.tokens >= effort.tokens_min else None
 
 
-def load_classifier(path: Path, precision: str | None = None, execute: Execute = here) -> Classifier:
-    """Load a bundle and check it on its golden set.
+def load_classifier(path: Path, precision: str | None = None, execute: Execute = here, inexact: Inexact = "alone") -> Classifier:
+    """Load a bundle and check it on its golden set: its answers, and how far they depend on batch mates.
 
     Args:
         path: the bundle's directory.
         precision: of the graph to serve; None: the first graph that passes, in the manifest's order.
         execute: runs the heavy parts: hashing files, loading graphs and running them.
+        inexact: what to do with a graph whose answers depend on batch mates.
 
     Raises:
         BadBundle: no graph can be served here; the message has the reason of each.
@@ -128,13 +152,46 @@ def load_classifier(path: Path, precision: str | None = None, execute: Execute =
             failure = result_of(execute, partial(next, golden_failures(classifier), ""))
             if failure:
                 raise BadBundle(f"{path / graph.file}: {failure}")
-            return classifier
+            return result_of(execute, partial(_settled, classifier, inexact))
         except BadBundle as error:
             reasons.append(str(error))
     if not reasons:
         available = ", ".join(graph.precision for graph in manifest.graphs.classify)
         raise BadBundle(f"{path}: has no {precision} graph; it has {available}")
     raise BadBundle("; ".join(reasons))
+
+
+def batch_mates(classifier: Classifier) -> Moved:
+    """Measure how far batch mates change the answers to golden texts and to two that are as short as can be.
+
+    Raises:
+        BadBundle: the graph cannot run a batch.
+    """
+    rows = [classifier.tokenizer.encode(one.text, one.text_pair) for one in classifier.manifest.golden]
+    return measure(classifier.stated, [*rows, *map(classifier.tokenizer.encode, ("", "a"))])
+
+
+def mates_failure(graph: GraphSpec, found: Moved) -> str:
+    """Why the manifest's invariance is not true; empty if it is. Rounding is allowed, whatever the manifest says."""
+    if found.probability <= max(graph.invariance, EXACT):
+        return ""
+    return f"batch mates change a probability by {found.probability:.2g}; the manifest says by {graph.invariance:.2g} at most"
+
+
+def _settled(classifier: Classifier, inexact: Inexact) -> Classifier:
+    """The classifier as it is served, after the check of batch mates."""
+    graph = classifier.graph
+    file = classifier.bundle.path / graph.file
+    if failure := mates_failure(graph, batch_mates(classifier)):
+        raise BadBundle(f"{file}: {failure}; sentiment-models import-onnx makes a bundle of the file with what is measured")
+    if graph.exact or inexact == "batch":
+        return classifier
+    if inexact == "refuse":
+        raise BadBundle(
+            f"{file}: batch mates may change a probability by {graph.invariance:.2g}; inexact_models = refuse takes graphs with "
+            f"{EXACT:g} at most, and inexact_models = alone runs each text of this one by itself"
+        )
+    return classifier.with_rows_alone()
 
 
 def load_session(bundle: Bundle, graph: GraphSpec) -> Session:

@@ -1,7 +1,7 @@
 """ONNX Runtime sessions over a bundle's graphs. Only the session and device modules import onnxruntime."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -68,6 +68,8 @@ class Session:
     # Shapes (rows, length) that must run once before the first request, the largest first.
     cells: Sequence[tuple[int, int]] = ()
     width = 1
+    # Whether each row of a batch runs by itself, without its padding. For graphs whose answers depend on the other rows, on the CPU only.
+    rows_alone = False
     _known_inputs: tuple[str, ...] = _KNOWN_INPUTS
     _wide: onnxruntime.InferenceSession | None = None
 
@@ -165,13 +167,23 @@ class Session:
 
     def _logits(self, session: onnxruntime.InferenceSession, feeds: Fed, stop: Stop | None) -> npt.NDArray[np.float32]:
         options = stop.options if stop is not None else None
+        runs = _each_alone(feeds) if self.rows_alone else [dict(feeds)]
         try:
-            logits: npt.NDArray[np.float32] = session.run([self.output], dict(feeds), options)[0]
+            found = [session.run([self.output], one, options)[0] for one in runs]
         except Exception as error:  # ONNX Runtime's exceptions share no base class
             if is_out_of_memory(error):
                 raise OutOfMemory(str(error)) from error
             raise
+        logits: npt.NDArray[np.float32] = found[0] if len(found) == 1 else np.concatenate(found)
         return logits
+
+
+def _each_alone(feeds: Fed) -> Iterator[dict[str, npt.NDArray[np.generic]]]:
+    """The inputs of each row by itself: from the first token that it reads to the last."""
+    for row, mask in enumerate(feeds["attention_mask"]):
+        read = np.flatnonzero(mask)
+        span = slice(read[0], read[-1] + 1) if len(read) else slice(None)
+        yield {name: array[row : row + 1, span] for name, array in feeds.items()}
 
 
 class ExplainSession:

@@ -1438,7 +1438,9 @@ class Graph(_message.Message):
     provider: _builtins.str
     """The ONNX Runtime execution provider that runs it, such as "CPUExecutionProvider"."""
     invariance: _builtins.float
-    """Largest change of a text's probability with its batch mates."""
+    """Largest change of a text's probability with the other texts of its batch, measured on some texts. Up to 1e-4 (2e-3
+    in fp16) is rounding. Above, the model's answers depend on batch mates: a text may get another answer next time.
+    """
     def __init__(
         self,
         *,
@@ -1461,19 +1463,25 @@ class Calibration(_message.Message):
 
     TEMPERATURE_FIELD_NUMBER: _builtins.int
     ABSTAIN_BELOW_FIELD_NUMBER: _builtins.int
+    UNCALIBRATED_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """Divides the logits before the softmax."""
     abstain_below: _builtins.float
     """Prediction.abstain is true below this score."""
+    uncalibrated: _builtins.bool
+    """True if the bundle's maker had no labelled texts to calibrate on: temperature is 1, scores are often too sure, and no
+    answer abstains.
+    """
     def __init__(
         self,
         *,
         temperature: _builtins.float = ...,
         abstain_below: _builtins.float = ...,
+        uncalibrated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstain_below", b"abstain_below", "temperature", b"temperature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstain_below", b"abstain_below", "temperature", b"temperature", "uncalibrated", b"uncalibrated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1991,7 +1999,7 @@ class Reason(_message.Message):
     text: _builtins.str
     """Such as: Positive, mostly because of “loved the soundtrack”; “not good at all” speaks against it. It names the phrases
     that say most for the explained label, at most two of at most eight words together, if they hold at least half of all
-    that speaks for it, and what most speaks against it. Of a text of more than 41 words and several sentences it names at
+    that speaks for it, and what most speaks against it. Of a text of more than 47 words and several sentences it names at
     most three whole sentences, where the values of the words sum to what they do together. Values within two standard
     errors of zero count as zero. It names nothing where the evidence is FLAT or NOT_FAITHFUL. Quotations are cut to 60
     characters, and may hold any character of the text.

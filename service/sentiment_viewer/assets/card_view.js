@@ -72,6 +72,7 @@ function cardSummary(model) {
     );
     said.push(`${range}, as its maker reported.`);
   }
+  if (calibration?.uncalibrated) said.push("It is not calibrated: its probabilities are often too sure, and no answer is called undecided.");
   if (calibration?.abstain_below) said.push(`An answer below ${cardNumber(calibration.abstain_below)} is called undecided.`);
   const best = trust.find(({method}) => method === methods[0]);
   if (best) said.push(trustShort(best));
@@ -126,7 +127,8 @@ function truncationText(truncation) {
   }[truncation];
 }
 
-function calibrationText({temperature, abstain_below: abstain}) {
+function calibrationText({temperature, abstain_below: abstain, uncalibrated}) {
+  if (uncalibrated) return "not calibrated: probabilities are often too sure, and no answer is undecided";
   const undecided = abstain ? `an answer below ${cardNumber(abstain)} is undecided` : "no answer is undecided";
   return `logits are divided by ${cardNumber(temperature)}; ${undecided}`;
 }

@@ -94,7 +94,7 @@ function termsOf(row, values, candidates) {
 /** The words and phrases of a row, each with the places of its first and its last word. */
 function spansOf({words, sentences}) {
   const lower = words.map((word) => word.toLowerCase());
-  const marks = lower.map((word) => PUNCTUATION.test(word));
+  const marks = lower.map((word, place) => PUNCTUATION.test(word) || word.startsWith("@") || lower[place - 1] === "@");
   const found = [];
   for (let first = 0; first < lower.length; first += 1) {
     for (let last = first; last < Math.min(first + PHRASE_WORDS_MAX, lower.length); last += 1) {
@@ -108,7 +108,7 @@ function spansOf({words, sentences}) {
 /** Sums up the rows of a part. */
 class Sums {
   constructor() {
-    Object.assign(this, {standing: {failed: 0, notFaithful: 0, flat: 0, repeated: 0}, labels: new Map(), undecided: 0});
+    Object.assign(this, {standing: {failed: 0, notFaithful: 0, flat: 0, repeated: 0}, labels: new Map(), answered: 0});
     // By label: how many rows have values for it, and the sums of words and phrases.
     Object.assign(this, {rows: new Map(), terms: new Map()});
   }
@@ -116,8 +116,8 @@ class Sums {
   add(number, {label, abstain, towards, against}, standing, terms) {
     if (standing) this.standing[standing] += 1;
     if (label === undefined) return;
-    this.labels.set(label, (this.labels.get(label) ?? 0) + 1);
-    this.undecided += abstain ? 1 : 0;
+    this.answered += 1;
+    this.labels.set(label, (this.labels.get(label) ?? 0) + (abstain ? 0 : 1));
     if (standing) return;
     for (const [own, sign] of [[towards, 1], [against, -1]]) {
       if (own === null) continue;
@@ -133,13 +133,14 @@ class Sums {
 
   part(name, given) {
     const labels = [...new Set([...given, ...this.labels.keys(), ...this.rows.keys()])];
-    const answered = [...this.labels.values()].reduce((sum, rows) => sum + rows, 0);
+    const {answered} = this;
+    const undecided = answered - [...this.labels.values()].reduce((sum, rows) => sum + rows, 0);
     const shares = labels.map((label) => {
       const rows = this.labels.get(label) ?? 0;
       const [low, high] = answered ? wilson(rows, answered) : [0, 1];
       return {label, rows, share: answered ? rows / answered : 0, low, high};
     });
-    return {name, answered, undecided: this.undecided, ...this.standing, shares, reasons: labels.map((label) => this.#reasons(label))};
+    return {name, answered, undecided, ...this.standing, shares, reasons: labels.map((label) => this.#reasons(label))};
   }
 
   #reasons(label) {

@@ -21,10 +21,12 @@ const NAME_SHOWN = 40;
 const IN_FLIGHT = 1;
 const WHAT = "Explains rows in an order of chance, so that those explained so far are a sample of all. Words and phrases show once "
   + `${ROWS_MIN} rows have them.`;
+const KEY = "A bar shows how much a word says in all of its rows together, the number in how many rows it stands; a hatched bar, and ?, may "
+  + "be chance. Names behind @ are left out.";
 const HOW = "A bar is the sum of a word's values over the rows that have it, in logits: of the label less the one that its row's "
-  + "explanation compares it with; 0 within two standard errors. So a word speaks for a label in rows with another answer, too. The interval "
-  + "is that of the mean for rows like these, by Student's t, widened because the largest are chosen: 5 % of a list miss on average. What "
-  + "may be chance (a hatched bar) has an interval that holds 0, or equal values in all rows.";
+  + "explanation compares it with; 0 within two standard errors. So a word speaks for a label in rows with another answer, too. The "
+  + "interval is that of the mean for rows like these, by Student's t, widened because the largest are chosen: 5 % of a list miss on "
+  + "average. What may be chance has an interval that holds 0, or equal values in all rows.";
 
 /** The part of the view "File" about what its answers have in common. */
 export class FileReasons {
@@ -156,7 +158,7 @@ export class FileReasons {
     const parts = valued.map((reasons) => this.#reasons(reasons, column, hues, byNumber));
     const how = () => element("details", {class: "note"}, element("summary", {text: "What do the bars say?"}), element("p", {text: HOW}));
     return [
-      ...(parts.length ? [element("div", {class: "file-labels"}, ...parts), how()] : []),
+      ...(parts.length ? [element("p", {class: "note", text: KEY}), element("div", {class: "file-labels"}, ...parts), how()] : []),
       group !== null ? scrolling("answers by group", groupTable(column, group, hues)) : null,
       ...remarks(column.whole).map((text) => element("p", {class: "note", text})),
     ].filter(Boolean);
@@ -249,10 +251,11 @@ function groupTable({groups, lumped}, group, hues) {
     : element("td"));
   const row = (part, place) => tableRow([named(part, place)], [
     wholeNumber(part.answered + part.failed), ...part.shares.map((one) => share(one, part.answered)),
+    element("td", {class: "number", text: part.answered ? percent(part.undecided / part.answered) : ""}),
     element("td", {class: "file-text"}, ...part.reasons.map((reasons) => shortReasons(reasons, hues))),
   ]);
-  const heads = [visibleText(group), "rows", ...labels.map(visibleText), "what speaks for them"];
-  return tableNode({heads, numeric: [1, ...labels.map((_, place) => place + 2)]}, groups.map(row));
+  const heads = [visibleText(group), "rows", ...labels.map(visibleText), "undecided", "what speaks for them"];
+  return tableNode({heads, numeric: [1, 2, ...labels.map((_, place) => place + 3)]}, groups.map(row));
 }
 
 /** What speaks for a label in a group, in a line; null if nothing. */

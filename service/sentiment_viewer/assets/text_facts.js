@@ -38,7 +38,7 @@ export function attributionSection(session, title, shownOf, make) {
 // Each verdict in plain words; those that warn are marked.
 const TRUST = {
   BETTER_THAN_RANDOM: "Tested on this text: the most coloured words move the answer more than random words do.",
-  INCONCLUSIVE: "Take this with care: leaving out some other words of the text, drawn at random, moves the answer as much.",
+  INCONCLUSIVE: "Do not rely on this alone: without as many other words, drawn at random, the answer changes as much.",
   NOT_FAITHFUL: "Do not rely on the colours: most random words move the answer more.",
   FLAT: "The colours tell little: all words together hardly move the answer.",
 };

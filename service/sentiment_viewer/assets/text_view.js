@@ -13,7 +13,7 @@ import {isDark} from "./theme.js";
 import {explainingSentence, visibleText} from "./wording.js";
 
 // The reason of a longer text names sentences, which take more lines.
-const SHORT_WORDS_MAX = 41;
+const SHORT_WORDS_MAX = 47;
 
 /** The view "Text" over a context: {element, update(), drawing()}. State: numbers, how (whether the numbers are open). */
 export function textView(context) {

@@ -96,7 +96,7 @@ def test_a_good_bundle_checks_out(capsys: Captured, bundles: Path) -> None:
     assert run("check", bundles / "tiny/1") == 0
 
     out, errors = capsys.readouterr()
-    assert [line.split()[0] for line in out.splitlines()] == ["tiny/1", "ok", "ok", "serves", "explains"]
+    assert [line.split()[0] for line in out.splitlines()] == ["tiny/1", "ok", "ok", "ok", "serves", "explains"]
     assert errors == ""
 
 

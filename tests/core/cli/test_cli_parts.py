@@ -216,7 +216,7 @@ def test_lines_of_a_terminal_are_broken_between_words_and_stand_below_their_text
     text = "Good food, but a bad and very slow service in the evening, when all the tables were taken. Caf\u00e9 \u5f71\u753b. " * 2
     answer = classification_of(answered(text, True, ["service", "battery life"]), text)
 
-    lines = list(answer_lines(Asked(text, None, {}), answer, width))
+    lines = list(answer_lines(Asked(text, None, {}), answer, width, {}))
 
     assert max(map(columns, lines)) <= width
     assert max(map(columns, lines)) > width - 12
@@ -229,8 +229,8 @@ def test_sentences_without_an_answer_are_counted() -> None:
     text = "Good. " * 6
     answer = classification_of(answered(text, True, []), text)
 
-    assert list(answer_lines(Asked(text, None, {}), answer, None))[-1] == "  and 2 more sentences without an answer"
+    assert list(answer_lines(Asked(text, None, {}), answer, None, {}))[-1] == "  and 2 more sentences without an answer"
     fewer = replace(answer, sentences_total=5)
-    assert list(answer_lines(Asked(text, None, {}), fewer, None))[-1] == "  and 1 more sentence without an answer"
+    assert list(answer_lines(Asked(text, None, {}), fewer, None, {}))[-1] == "  and 1 more sentence without an answer"
     many = replace(answer, sentences_total=1024)
-    assert list(answer_lines(Asked(text, None, {}), many, None))[-1] == "  and at least 1,020 more sentences without an answer"
+    assert list(answer_lines(Asked(text, None, {}), many, None, {}))[-1] == "  and at least 1,020 more sentences without an answer"

@@ -90,7 +90,7 @@ def test_each_row_is_explained_in_order_beside_its_other_columns(capsys: Capture
     assert (words["text"], words["sentence"]) == (["awful", "film"], [0, 0])
     assert words["value"] == [pytest.approx(2.0, abs=1e-3), pytest.approx(0.0, abs=1e-3)]
     assert sorted(path.name for path in source.parent.iterdir()) == ["in.csv", "out.csv"]
-    assert capsys.readouterr().out.startswith("7 rows\n  negative      4   57.1 %")
+    assert capsys.readouterr().out.startswith("7 rows\n  negative       4   57.1 %")
 
 
 def write_as(kind: str, folder: Path) -> Path:
@@ -147,7 +147,7 @@ def test_a_summary_counts_undecided_answers_however_a_program_writes_them(
 
     assert run("--summary", "--input", output) == 0
 
-    assert "undecided: 7 of them" in capsys.readouterr().out
+    assert "  undecided      7  100.0 %\n" in capsys.readouterr().out
 
 
 def test_a_column_without_a_name_is_kept_and_may_be_the_groups(capsys: Captured, target: list[str], tmp_path: Path) -> None:

@@ -80,6 +80,20 @@ def test_words_are_compared_in_lower_case_and_punctuation_alone_is_left_out() ->
     assert found.whole.reasons[0].phrases == ()
 
 
+def test_names_behind_an_at_sign_are_left_out_and_no_phrase_goes_over_them() -> None:
+    found = summed(*(explained(f"late @ user again @user{number}", [1.0, 0.0, 1.0, 1.0, 1.0]) for number in range(3)))
+
+    assert sums(of(found, "negative").words) == {"again": (3, 3.0), "late": (3, 3.0)}
+    assert found.whole.reasons[0].phrases == ()
+
+
+def test_an_undecided_answer_counts_for_no_label() -> None:
+    found = summed(explained("a", [1.0]), explained("b", [1.0], abstain=True), Unexplained()).whole
+
+    assert (found.answered, found.undecided, found.failed) == (2, 1, 1)
+    assert [(share.rows, share.share) for share in found.shares] == [(1, 0.5), (0, 0.0)]
+
+
 def test_an_emoji_counts_and_a_word_twice_in_a_row_counts_once_with_its_sum() -> None:
     found = summed(*(explained(f"so so \U0001f620 {number}", [0.25, 0.5, 1.0, 0.0]) for number in range(3)))
 

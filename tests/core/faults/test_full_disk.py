@@ -111,7 +111,8 @@ def test_a_server_whose_disk_is_full(
         before = server.total("log_lines_dropped_total")
         until(lambda: server.total("log_lines_dropped_total") >= before + 100, "100 lines are dropped")
 
-    with Callers(server.target, channels=4) as callers:
+    # Every call is answered, however slow the machine.
+    with Callers(server.target, channels=4, timeout_s=30.0) as callers:
         wait_dropped()
         assert log.stat().st_size == 0
         for times in (1, 2):

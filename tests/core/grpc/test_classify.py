@@ -162,6 +162,7 @@ def test_models_are_listed_and_described(client: Client) -> None:
     assert model.card == "# Tiny\n"
     assert model.limits.batch_items == 1024
     assert model.accuracy[0].dataset == "made-up"
+    assert not model.calibration.uncalibrated
     with pytest.raises(CallFailed) as caught:
         client.get_model("nosuch")
     assert caught.value.code is Code.NOT_FOUND

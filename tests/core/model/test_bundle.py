@@ -12,13 +12,21 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from sentiment.errors import BadBundle
-from sentiment.model.bundle import CARD_BYTES_MAX, CONFIG_BYTES_MAX, MANIFEST_BYTES_MAX, bundle_roots, find_bundle, load_bundle
+from sentiment.model.bundle import (
+    CARD_BYTES_MAX,
+    CONFIG_BYTES_MAX,
+    MANIFEST_BYTES_MAX,
+    Calibration,
+    bundle_roots,
+    find_bundle,
+    load_bundle,
+)
 from sentiment.model.check import check_bundle
 from sentiment.model.classifier import load_classifier
-from tests.tiny import make_bundle, make_graph, read_manifest, write_manifest
+from tests.tiny import LABELS, make_bundle, make_graph, read_manifest, write_manifest
 
 Manifest = dict[str, Any]  # plain JSON
 
@@ -522,6 +530,8 @@ def test_a_check_reports_good_and_bad_graphs_and_the_served_one(bundle: Path) ->
     assert files.startswith("ok    5 files, ")
     assert [(line[:5].strip(), line[6:].split(":")[0]) for line in verdicts] == [
         ("BAD", "int8.onnx"),
+        ("ok", "int8.onnx"),
+        ("ok", "fp32.onnx"),
         ("ok", "fp32.onnx"),
         ("BAD", "fp16.onnx"),
     ]
@@ -533,6 +543,71 @@ def test_a_check_in_which_no_graph_passes_fails(bundle: Path) -> None:
     only_graph(bundle, changed_graph(lambda table: -table))
 
     assert why_not(bundle, lambda path: list(check_bundle(path))) == f"{bundle}: no graph passes the golden set on this machine"
+
+
+def depending() -> onnx.ModelProto:
+    """A graph whose logits grow with the greatest of the batch, as activations that share one scale do."""
+    model = make_graph()
+    model.graph.output[0].name = "answers"
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(0.1), "tenth"))
+    model.graph.node.extend(
+        [
+            helper.make_node("ReduceMax", ["logits"], ["greatest"], keepdims=0),
+            helper.make_node("Mul", ["greatest", "tenth"], ["some"]),
+            helper.make_node("Mul", ["logits", "some"], ["more"]),
+            helper.make_node("Add", ["logits", "more"], ["answers"]),
+        ]
+    )
+    return model
+
+
+def make_inexact(bundle: Path, invariance: float) -> None:
+    """Make it the bundle's only graph, with this in the manifest."""
+    only_graph(bundle, depending())
+    answers = {"a good film": [-1.1, 1.1], "awful": [2.4, -2.4]}
+    golden = [{"text": text, "label": LABELS[logits[1] > 0], "logits": logits} for text, logits in answers.items()]
+    rewrite(bundle, lambda manifest: manifest.update(golden=golden))
+    rewrite(bundle, lambda manifest: graphs(manifest)[0].update(invariance=invariance, outputs=["answers"]))
+
+
+def test_a_manifest_that_claims_less_than_batch_mates_change_is_refused_with_both_numbers(bundle: Path) -> None:
+    make_inexact(bundle, 1e-4)
+
+    why = why_not(bundle, load_classifier)
+
+    assert why.startswith(f"{bundle}/fp32.onnx: batch mates change a probability by 0.0")
+    assert "; the manifest says by 0.0001 at most; sentiment-models import-onnx makes" in why
+
+
+def test_a_manifest_may_claim_less_than_rounding(bundle: Path) -> None:
+    rewrite(bundle, lambda manifest: graphs(manifest)[0].update(invariance=0))
+
+    assert load_classifier(bundle).graph.invariance == 0
+
+
+def test_an_inexact_graph_runs_its_rows_alone_or_in_batches_or_is_refused(bundle: Path) -> None:
+    make_inexact(bundle, 0.5)
+    texts = ["awful", "a good film", "great great and a film"]
+
+    alone, batched = (load_classifier(bundle, inexact=how) for how in ("alone", "batch"))
+    rows = [alone.tokenizer.encode(text) for text in texts]
+    singles = [alone.run([row])[0] for row in rows]
+
+    assert alone.run(rows) == singles
+    assert alone.session.run_wide(alone.feeds(rows)).tolist() == singles
+    assert batched.run(rows) != singles
+    assert (alone.graph.invariance, batched.graph.invariance) == (0, 0.5)
+    assert "inexact_models = refuse takes graphs with 0.0001 at most" in why_not(
+        bundle, lambda path: load_classifier(path, inexact="refuse")
+    )
+
+
+def test_a_check_says_what_batch_mates_change(bundle: Path) -> None:
+    make_inexact(bundle, 0.5)
+    assert any(line.startswith("ok    fp32.onnx: batch mates change a probability by 0.") for line in check_bundle(bundle))
+
+    make_inexact(bundle, 1e-4)
+    assert why_not(bundle, lambda path: list(check_bundle(path))).endswith("no graph passes the golden set on this machine")
 
 
 def stub(root: Path, *ids: str) -> Path:
@@ -614,3 +689,8 @@ def test_every_truncation_may_be_a_bundles_default(bundle: Path, truncation: str
     rewrite(bundle, lambda manifest: manifest.update(default_truncation=truncation))
 
     assert load_classifier(bundle).manifest.default_truncation == truncation
+
+
+@pytest.mark.parametrize(("temperature", "abstain_below", "uncalibrated"), [(1.0, 0.0, True), (1.0, 0.6, False), (1.041, 0.0, False)])
+def test_a_bundle_without_temperature_and_threshold_is_not_calibrated(temperature: float, abstain_below: float, uncalibrated: bool) -> None:
+    assert Calibration(temperature=temperature, abstain_below=abstain_below).uncalibrated is uncalibrated

@@ -34,9 +34,12 @@ from tests.tiny import make_bundle, read_manifest, write_manifest
 ROOT = Path(__file__).parents[3]
 # Those whose every layer ONNX Runtime fuses, with their layers; english is the bundle that is served by default.
 PACKED = {"bert": 2, "bert-deep": 4, "electra": 2, "english": 6}
-LAYERS = {**PACKED, "roberta": 2}
+LAYERS = {**PACKED, "roberta": 2, "xlm-roberta": 2, "camembert": 2, "data2vec-text": 2, "rembert": 2}
 # Those whose layers it does not fuse, and the side on which they are padded.
-UNFUSED = {"distilbert": "right", "albert": "right", "mpnet": "right", "xlnet": "left"}
+UNFUSED = {
+    **dict.fromkeys(("distilbert", "albert", "mpnet", "deberta", "deberta-v2", "modernbert", "roformer"), "right"),
+    "xlnet": "left",
+}
 VOCABULARY = 60
 
 Make = Callable[[str], Path]
@@ -148,11 +151,13 @@ def test_the_unfused_fp16_graph_is_valid_and_computes_positions_in_fp32(bundle_o
 
     reads = {kind: {types[node.input[0]] for node in graph.node if node.op_type == kind} for kind in ("MatMul", "Softmax", "Sin", "Log")}
 
-    assert reads["MatMul"] == reads["Softmax"] == {TensorProto.FLOAT16}
-    # XLNet's angles, and MPNet's buckets of distances.
+    # ModernBERT's angles are a product of positions and frequencies.
+    assert reads["MatMul"] == {TensorProto.FLOAT16, *([TensorProto.FLOAT] if family == "modernbert" else [])}
+    assert reads["Softmax"] == {TensorProto.FLOAT16}
+    # Angles, and buckets of distances.
     assert (reads["Sin"], reads["Log"]) == (
-        {TensorProto.FLOAT} if family == "xlnet" else set(),
-        {TensorProto.FLOAT} if family == "mpnet" else set(),
+        {TensorProto.FLOAT} if family in ("xlnet", "modernbert") else set(),
+        {TensorProto.FLOAT} if family in ("mpnet", "deberta-v2") else set(),
     )
 
 

@@ -72,7 +72,7 @@ def test_the_words_of_a_pair_are_of_their_own_texts(english: Tokenizer) -> None:
     assert encoded.type_ids == (0, 0, 0, 0, 1, 1, 1)
 
 
-@pytest.mark.parametrize("family", ["roberta", "albert", "xlnet", "mpnet"])
+@pytest.mark.parametrize("family", ["roberta", "albert", "xlnet", "mpnet", "xlm-roberta", "deberta-v2", "modernbert"])
 def test_every_kind_of_tokenizer_gives_whole_words(family: str, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     TINY[family].tokens().save(str(path))

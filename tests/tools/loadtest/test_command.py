@@ -112,7 +112,8 @@ def test_the_share_of_repeated_texts_is_in_the_table_and_in_json(server: Running
 
     values = json.loads(written.read_text())
     (point,) = values["points"]
-    assert point["repeated_share"] == pytest.approx(1 - 2 / point["sent"])
+    # Of few calls all may have the commoner text.
+    assert point["repeated_share"] in [pytest.approx(1 - different / point["sent"]) for different in (1, 2)]
     assert values["meta"]["texts"].endswith("1 a call, by Zipf's law with exponent 1.5")
     out = capsys.readouterr().out
     assert re.search(r"  sent  repeated  not answered$", out, re.MULTILINE)

@@ -197,6 +197,48 @@ def _reshape(node: _Node, gradient: str, place: int) -> str:
     return node.op("Reshape", gradient, node.op("Shape", node.inputs[0]))
 
 
+def _slice(node: _Node, gradient: str, place: int) -> str:
+    """Put the gradient back where it was sliced from, between zeros."""
+    _only_first(node, place)
+    stored = _stored(node)
+    axes, steps = (numpy_helper.to_array(stored[name]).tolist() if name in stored else None for name in (*node.inputs[3:], "", "")[:2])
+    step = 1 if len(node.inputs) < 5 else steps[0] if steps else None
+    # Of tensors with another step, those of heads are known to have four dimensions.
+    if axes is None or len(axes) != 1 or step is None or (step != 1 and axes[0] not in (3, -1)):
+        raise NotExplainable(f"{node.node.name}: a Slice is supported only along one axis, and in steps only along the last one of heads")
+    # The limits may be negative, or more than there is, so the same slice is taken of all places.
+    zero, one = (node.writer.constant(np.array(number, INT64)) for number in (0, 1))
+    size = node.op("Gather", node.op("Shape", node.inputs[0]), node.inputs[3], axis=0)
+    limits = [*node.inputs[1:3], node.writer.constant([0]), node.writer.constant([step])]
+    places = node.op("Slice", node.op("Range", zero, node.op("Squeeze", size), one), *limits)
+    if step != 1:
+        zeros = node.op("ConstantOfShape", node.op("Shape", node.inputs[0]))
+        return node.op("ScatterElements", zeros, node.op("Expand", places, node.op("Shape", node.output)), gradient, axis=-1)
+    first = node.op("Slice", places, node.writer.constant([0]), node.writer.constant([1]))
+    after = node.op("Sub", node.op("Sub", size, first), node.op("Shape", places))
+    return node.op("Pad", gradient, node.op("Concat", first, after, axis=0), node.writer.constant(0.0), node.inputs[3])
+
+
+def _concat(node: _Node, gradient: str, place: int) -> str:
+    axis = node.writer.constant([node.integer("axis", 0)])
+    sizes = [node.op("Gather", node.op("Shape", name), axis, axis=0) for name in node.inputs[: place + 1]]
+    start = node.writer.constant([0])
+    for size in sizes[:-1]:
+        start = node.op("Add", start, size)
+    return node.op("Slice", gradient, start, node.op("Add", start, sizes[-1]), axis)
+
+
+def _reduce_sum(node: _Node, gradient: str, place: int) -> str:
+    _only_first(node, place)
+    if len(node.inputs) > 1 and not node.integer("keepdims", 1):
+        gradient = node.op("Unsqueeze", gradient, node.inputs[1])
+    return node.op("Expand", gradient, node.op("Shape", node.inputs[0]))
+
+
+def _neg(node: _Node, gradient: str, _: int) -> str:
+    return node.op("Neg", gradient)
+
+
 def _transpose(node: _Node, gradient: str, _: int) -> str:
     perm = node.attributes.get("perm")
     assert isinstance(perm, list)
@@ -234,6 +276,7 @@ def _stored(node: _Node) -> dict[str, TensorProto]:
 _RULES: dict[str, Rule] = {
     "Add": _same,
     "Cast": _same,
+    "Concat": _concat,
     "Div": _div,
     "Erf": _erf,
     "Gather": _gather,
@@ -242,12 +285,17 @@ _RULES: dict[str, Rule] = {
     "LayerNormalization": _layer_normalization,
     "MatMul": _matmul,
     "Mul": _mul,
+    "Neg": _neg,
     "Pow": _pow,
+    "ReduceSum": _reduce_sum,
     "Relu": _relu,
     "Reshape": _reshape,
+    "Slice": _slice,
     "Softmax": _softmax,
+    "Squeeze": _reshape,
     "Sub": _sub,
     "Tanh": _tanh,
     "Transpose": _transpose,
+    "Unsqueeze": _reshape,
     "Where": _where,
 }

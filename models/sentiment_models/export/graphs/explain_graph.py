@@ -55,8 +55,10 @@ class Block:
     mixing: str
 
 
-def explain_graph(model: ModelProto) -> ModelProto:
-    """Return the explain graph of an exported classifier. Its stored tensors must have the names of the weights.
+def explain_graph(model: ModelProto, heads: int) -> ModelProto:
+    """Return the explain graph of an exported classifier with ``heads`` heads a layer.
+
+    Its stored tensors must have the names of the weights.
 
     Raises:
         NotExplainable: the attention or the embeddings are not recognized, or an operator has no gradient rule.
@@ -64,8 +66,8 @@ def explain_graph(model: ModelProto) -> ModelProto:
     result = ModelProto()
     result.CopyFrom(model)
     _lift_constants(result)
+    _slice_splits(result)
     blocks = find_blocks(result)
-    heads = _heads(result, blocks)
     states = _states(result, blocks)
     switched = _switch(result, blocks)
     embedded = _interpolate(result)
@@ -109,7 +111,7 @@ def find_blocks(model: ModelProto) -> list[Block]:
             continue
         product = _product(node.input[0], makers)
         context = _reader(model, node.output[0], "MatMul")
-        if context.input[0] != node.output[0]:
+        if _before_casts(context.input[0], makers) != node.output[0]:
             raise NotExplainable(f"{node.name}: the softmax must be the first factor of {context.name}")
         mixing = _mixing(model, context.output[0], stored)
         blocks.append(Block(node, node.input[0], product.input[0], product.input[1], context.input[1], mixing))
@@ -132,10 +134,19 @@ def _product(name: str, makers: dict[str, NodeProto]) -> NodeProto:
 
 
 def _reader(model: ModelProto, name: str, kind: str) -> NodeProto:
+    """Return the only node that reads a tensor, through casts, which change nothing in an fp32 graph."""
     readers = [node for node in model.graph.node if name in node.input and node.op_type != "Shape"]
+    if [node.op_type for node in readers] == ["Cast"]:
+        return _reader(model, readers[0].output[0], kind)
     if len(readers) != 1 or readers[0].op_type != kind:
         raise NotExplainable(f"{name}: must be read by one {kind}, got {', '.join(node.op_type for node in readers)}")
     return readers[0]
+
+
+def _before_casts(name: str, makers: dict[str, NodeProto]) -> str:
+    while name in makers and makers[name].op_type == "Cast":
+        name = makers[name].input[0]
+    return name
 
 
 def _mixing(model: ModelProto, context: str, stored: dict[str, TensorProto]) -> str:
@@ -147,45 +158,54 @@ def _mixing(model: ModelProto, context: str, stored: dict[str, TensorProto]) -> 
     return product.input[1]
 
 
-def _heads(model: ModelProto, blocks: Sequence[Block]) -> int:
-    """Return the number of heads of a layer, from the shape of its queries."""
-    makers = {name: node for node in model.graph.node for name in node.output}
-    stored = initializers(model)
-    found = set()
-    for block in blocks:
-        node = makers.get(block.queries)
-        while node is not None and node.op_type in {"Transpose", "Div", "Mul"}:
-            node = makers.get(node.input[0])
-        shape = makers.get(node.input[1]) if node is not None and node.op_type == "Reshape" else None
-        sizes = list(shape.input) if shape is not None and shape.op_type == "Concat" else []
-        if len(sizes) != 4 or sizes[2] not in stored:
-            raise NotExplainable(f"{block.queries}: the number of heads was not found")
-        found.add(int(numpy_helper.to_array(stored[sizes[2]]).reshape(-1)[0]))
-    if len(found) != 1:
-        raise NotExplainable(f"all layers must have the same number of heads, got {', '.join(map(str, sorted(found)))}")
-    return found.pop()
-
-
 def _states(model: ModelProto, blocks: Sequence[Block]) -> list[str]:
-    """Return the names of the states that the layers read, and of the last layer's result: that of the last normalization.
+    """Return the names of the states that the layers read, and of the last layer's result: of its second normalization.
 
-    Empty if one is not recognized: only the geometry of words needs them.
+    Where a layer normalizes what it reads (ModernBERT), the state is what is normalized. Empty if one is not recognized: only the geometry
+    of words needs them.
     """
     makers = {name: node for node in model.graph.node for name in node.output}
     stored = initializers(model)
-    found = []
+    read = []
     for block in blocks:
         node = makers.get(block.queries)
         while node is not None and node.op_type != "MatMul":
             node = next((makers[name] for name in node.input if name in makers), None)
         if node is None or node.input[1] not in stored:
             return []
-        found.append(node.input[0])
-    kinds = [node.op_type for node in model.graph.node]
-    norms = [node for node in model.graph.node if node.op_type == "LayerNormalization"]
-    if not norms or kinds[::-1].index("LayerNormalization") > kinds[::-1].index("Softmax"):
+        read.append(node.input[0])
+    nodes = list(model.graph.node)
+    last = max(place for place, node in enumerate(nodes) if node.op_type == "Softmax")
+    norms = [node for node in nodes[last:] if node.op_type == "LayerNormalization"]
+    if len(norms) < 2:
         return []
-    return [*found, norms[-1].output[0]]
+    # The sum that a layer normalizes first is read once more, by the sum after its attention.
+    sums = {name for name in read if name in makers and _normalizes_a_shared_sum(makers[name], nodes)}
+    first = bool(sums)
+    return [*(makers[name].input[0] if name in sums else name for name in read), norms[1].input[0] if first else norms[1].output[0]]
+
+
+def _normalizes_a_shared_sum(node: NodeProto, nodes: Sequence[NodeProto]) -> bool:
+    readers = [reader for reader in nodes if node.input[0] in reader.input and reader.op_type != "Shape"]
+    return node.op_type == "LayerNormalization" and len(readers) > 1
+
+
+def _slice_splits(model: ModelProto) -> None:
+    """Turn each Split into as many Slice nodes, in place: nodes of one result are what is differentiated."""
+    stored = initializers(model)
+    writer = Writer(model, "split")
+    kept: list[NodeProto] = []
+    for node in list(model.graph.node):
+        sizes = stored.get(node.input[1]) if node.op_type == "Split" and len(node.input) > 1 else None
+        if sizes is None:
+            kept.append(node)
+            continue
+        ends = np.cumsum(numpy_helper.to_array(sizes))
+        axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
+        for start, end, output in zip([0, *ends], ends, node.output, strict=False):
+            limits = [writer.constant([int(start)]), writer.constant([int(end)]), writer.constant([axis])]
+            kept.append(helper.make_node("Slice", [node.input[0], *limits], [output], name=f"{output}/Slice"))
+    replace_nodes(model, kept)
 
 
 def _lift_constants(model: ModelProto) -> None:

@@ -58,13 +58,13 @@ def shape_faults(model: ModelProto, spec: GraphSpec, labels: int) -> Iterator[st
         if sorted(names) != sorted(expected):
             yield f"{kind} are {', '.join(names)}, but the manifest has {', '.join(expected)}"
     for value in inputs:
-        if _kind(value) != TensorProto.INT64 or len(_dims(value)) != 2 or any(isinstance(dim, int) for dim in _dims(value)):
-            yield f"input {value.name} must be INT64 [rows, tokens] with dynamic sizes, got {_shown(value)}"
+        if kind_of(value) != TensorProto.INT64 or len(dims_of(value)) != 2 or any(isinstance(dim, int) for dim in dims_of(value)):
+            yield f"input {value.name} must be INT64 [rows, tokens] with dynamic sizes, got {shown_value(value)}"
     for value in list(model.graph.output)[:1]:
-        dims = _dims(value)
+        dims = dims_of(value)
         fits = len(dims) == 2 and isinstance(dims[0], str) and (dims[1] == labels or isinstance(dims[1], str))
-        if _kind(value) != TensorProto.FLOAT or not fits:
-            yield f"output {value.name} must be FLOAT [rows, {labels}], got {_shown(value)}"
+        if kind_of(value) != TensorProto.FLOAT or not fits:
+            yield f"output {value.name} must be FLOAT [rows, {labels}], got {shown_value(value)}"
 
 
 def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
@@ -119,14 +119,17 @@ def _is_at(tensor: TensorProto, offset: int, length: int, place: Stored) -> bool
     return same_bytes and place.dims == tuple(tensor.dims) and TYPES.get(place.dtype) == tensor.data_type
 
 
-def _kind(value: ValueInfoProto) -> int:
+def kind_of(value: ValueInfoProto) -> int:
+    """Return the number of a tensor's type."""
     return int(value.type.tensor_type.elem_type)
 
 
-def _dims(value: ValueInfoProto) -> list[int | str]:
+def dims_of(value: ValueInfoProto) -> list[int | str]:
+    """Return a tensor's axes: a size, or the name of a dynamic one, which may be empty."""
     return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in value.type.tensor_type.shape.dim]
 
 
-def _shown(value: ValueInfoProto) -> str:
+def shown_value(value: ValueInfoProto) -> str:
+    """Return a tensor's type and axes in words."""
     kinds = {number: name for name, number in TensorProto.DataType.items()}
-    return f"{kinds.get(_kind(value), _kind(value))} [{', '.join(str(dim) for dim in _dims(value))}]"
+    return f"{kinds.get(kind_of(value), kind_of(value))} [{', '.join(str(dim) for dim in dims_of(value))}]"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
 
 from sentiment.model.session import PAIRS_FIT
-from sentiment_models.errors import BadCheckpoint
+from sentiment_models.errors import BadCheckpoint, NotInInt8
 from sentiment_models.export.graphs.einsum import einsums_to_matmuls, is_weight_product
 from sentiment_models.export.graphs.graph import initializers, opset, replace_initializers, replace_nodes, resolve_aliases
 
@@ -42,7 +42,8 @@ def quantize(model: ModelProto, embeddings: Embeddings = "int8") -> ModelProto:
     pairs of 16 bits that x86 without VNNI adds them in, and its metadata say so.
 
     Raises:
-        BadCheckpoint: the graph is older than opset 18, or a weight's shape is not supported.
+        BadCheckpoint: the graph is older than opset 18.
+        NotInInt8: a product with a weight is not supported.
     """
     if opset(model) < OPSET_MIN:
         raise BadCheckpoint(f"opset of the graph must be at least {OPSET_MIN}, got {opset(model)}")
@@ -63,9 +64,7 @@ def quantize(model: ModelProto, embeddings: Embeddings = "int8") -> ModelProto:
     helper.set_model_props(result, {PAIRS_FIT: "1"})
     left = weight_matmuls(result)
     if left:
-        raise BadCheckpoint(
-            f"{len(left)} MatMul nodes with a weight cannot be quantised, such as {left[0]}: the weight must be on the right"
-        )
+        raise NotInInt8(f"{len(left)} MatMul nodes with a weight cannot be quantised, such as {left[0]}: the weight must be on the right")
     return result
 
 

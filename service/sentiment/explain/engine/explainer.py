@@ -3,6 +3,7 @@
 Words are erased with the attention mask of the served graph. The explain graph provides gradients, attention and the effects of heads.
 """
 
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from sentiment.explain.engine.graph_check import ExplainGraph, load_graph
 from sentiment.explain.engine.maps import Floats, heads_seen, map_count, map_tiles, maps, neuron, outputs
 from sentiment.explain.engine.prediction import Prediction, predict, words_of
 from sentiment.explain.engine.reading import part_of, read
-from sentiment.explain.engine.request_check import check_encoded, check_graph, check_request
+from sentiment.explain.engine.request_check import check_encoded, check_graph, check_request, check_without_graph
 from sentiment.explain.engine.runs import Arrays, Clock, GraphRuns, Pace, SecondsLeft, Turn, UsualPaces, at_once
 from sentiment.explain.methods.counterfactuals import flip, keep
 from sentiment.explain.methods.deciding import DecidingWords
@@ -53,6 +54,14 @@ from sentiment.model.words import Encoded
 
 # Layers and heads of a graph that is not loaded yet, for a prediction: those of BERT-base.
 LARGE = (12, 12)
+# Attention weights of one text in the explain graph: half a GiB, of which it keeps several copies for the gradients. 512 tokens of a large
+# BERT have 100 million.
+WEIGHTS_MAX = 2**27
+
+
+def tokens_most(maps: int) -> int:
+    """The most tokens of a text that an explain graph with ``maps`` attention maps may read: an allocation must not end the process."""
+    return math.isqrt(WEIGHTS_MAX // max(1, maps))
 
 
 class Explainer:
@@ -155,6 +164,8 @@ class Explainer:
             tokens = min(tokens, self.classifier.manifest.targets.tokens)
         unloaded = (0, 0) if self._spec is None or self.failure else LARGE
         layers, heads = unloaded if graph is None else (graph.session.layers, graph.session.heads)
+        if tokens > tokens_most(layers * heads):
+            layers, heads = 0, 0
         methods = request.methods or self.defaults(words_of(tokens))[:1]
         gradients = 1 + compares(len(self.classifier.manifest.labels), request.against, request.label_alone)
         part_tokens = 0 if part is None else part.tokens
@@ -188,7 +199,7 @@ class Explainer:
             OutOfMemory: there is not enough memory for this text.
         """
         begun = self._clock()
-        graph = self.load(execute)
+        graph = whole = self.load(execute)
         check_request(request, self.classifier, self._known)
         check_graph(request, self.classifier.bundle.id, None if graph is None else graph.session, self.failure)
         if request.geometry and graph is not None and not graph.golden.spellings:
@@ -196,6 +207,11 @@ class Explainer:
         encoded = read(self.classifier, request)
         check_encoded(request, encoded)
         methods = request.methods or self.defaults(len(encoded.words))
+        if whole is not None and len(encoded.tokens) > (most := tokens_most(whole.session.layers * whole.session.heads)):
+            check_without_graph(
+                request, f"that of bundle {self.classifier.bundle.id} reads {most} tokens, this text has {len(encoded.tokens)}"
+            )
+            graph, methods = None, request.methods or (METHOD_OF_LONG_TEXTS,)
         sizes = Sizes() if graph is None else Sizes(graph.session.layers, graph.session.heads, graph.width, graph.golden.spellings)
         check_bytes(replace(request, methods=request.methods or methods[:1]), encoded, self.classifier.manifest.labels, sizes)
         session = None if graph is None else graph.session

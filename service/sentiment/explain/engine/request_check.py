@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from sentiment.errors import InvalidInput, Unsupported
-from sentiment.explain.methods.registry import GRADIENT_METHODS, METHODS
+from sentiment.explain.methods.registry import ERASURE_METHODS, GRADIENT_METHODS, METHODS
 from sentiment.explain.parts import ROLLOUTS, AttentionRequest, ExplanationRequest
 from sentiment.model.classifier import Classifier
 from sentiment.model.session import ExplainSession
@@ -65,7 +65,8 @@ def check_graph(request: ExplanationRequest, bundle: str, session: ExplainSessio
         Unsupported: there is no explain graph, or it has no hidden states.
     """
     if session is None:
-        _check_without_graph(request, bundle, failure)
+        none = f"bundle {bundle} has none, and is explained by erasing words: {', '.join(ERASURE_METHODS)}"
+        check_without_graph(request, f"that of bundle {bundle} failed its check, see the server's log" if failure else none)
         return
     layers, heads = (request.attention.layers, request.attention.heads) if request.attention is not None else ((), ())
     for name, chosen, count in (("layers", layers, session.layers), ("heads", heads, session.heads)):
@@ -106,7 +107,12 @@ def _check_target(target: str, request: ExplanationRequest, classifier: Classifi
         raise Unsupported(f"model {classifier.bundle.id} answers no targets; one was given")
 
 
-def _check_without_graph(request: ExplanationRequest, bundle: str, failure: str) -> None:
+def check_without_graph(request: ExplanationRequest, reason: str) -> None:
+    """Check that a request needs no explain graph. ``reason``: why there is none.
+
+    Raises:
+        Unsupported: it does. Names what needs it, and the reason.
+    """
     needing = [method for method in request.methods if method in GRADIENT_METHODS]
     parts = (
         ("attention", request.attention is not None),
@@ -116,7 +122,6 @@ def _check_without_graph(request: ExplanationRequest, bundle: str, failure: str)
     )
     needing += [name for name, requested in parts if requested]
     if needing:
-        reason = f"that of bundle {bundle} failed its check, see the server's log" if failure else f"bundle {bundle} has none"
         verb = "needs" if len(needing) == 1 else "need"
         raise Unsupported(f"{', '.join(needing)} {verb} an explain graph; {reason}")
 

@@ -3,7 +3,8 @@
 The definition, which the viewer shares:
 
 - A row is a text. Words are compared in lower case, as ``str.lower`` and JavaScript's toLowerCase make it alike; those of punctuation
-  alone are left out.
+  alone, and names behind @, are left out.
+- An undecided answer counts as undecided, and not for its label.
 - A value within two standard errors of zero counts as 0. The value of a word in a row is the sum of what it has there.
 - An explanation sets its label against another. A value v counts as v for the first, and as -v for the other. So the values for a label
   are of the rows that explain it, or set another label against it.
@@ -79,7 +80,7 @@ Row = Explained | Unexplained
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many of the answered rows have a label, and their share with Wilson's 95 % interval."""
+    """How many of the answered rows are decided for a label, and their share with Wilson's 95 % interval."""
 
     label: str
     rows: int
@@ -230,6 +231,7 @@ def _spans(row: Explained) -> Iterator[tuple[str, int, int]]:
     """The words and phrases of a row, each with the places of its first and its last word."""
     lower = [word.lower() for word in row.words]
     marks = [all(category(sign)[0] == "P" for sign in word) for word in lower]
+    marks = [mark or word.startswith("@") or before == "@" for mark, word, before in zip(marks, lower, ["", *lower], strict=False)]
     for first in range(len(lower)):
         for last in range(first, min(first + PHRASE_WORDS_MAX, len(lower))):
             if marks[last] or row.sentences[last] != row.sentences[first]:
@@ -276,7 +278,7 @@ class _Sums:
     def __init__(self) -> None:
         self._standing: Counter[str] = Counter()
         self._labels: Counter[str] = Counter()
-        self._undecided = 0
+        self._answered = 0
         self._rows: Counter[str] = Counter()
         self._terms: dict[str, dict[str, _Sum]] = defaultdict(lambda: defaultdict(_Sum))
 
@@ -285,8 +287,8 @@ class _Sums:
         self._standing[standing] += 1
         if isinstance(row, Unexplained):
             return
-        self._labels[row.label] += 1
-        self._undecided += row.abstain
+        self._answered += 1
+        self._labels[row.label] += not row.abstain
         if standing is not _COUNTED:
             return
         for label, sign in ((row.towards, 1), (row.against, -1)):
@@ -298,7 +300,7 @@ class _Sums:
     def part(self, name: str, labels: Sequence[str]) -> Part:
         """What they are together."""
         labels = list(dict.fromkeys([*labels, *self._labels, *self._rows]))
-        answered = self._labels.total()
+        answered = self._answered
         shares = [
             Share(label, rows, rows / answered, *wilson(rows, answered)) if answered else Share(label, 0, 0.0, 0.0, 1.0)
             for label in labels
@@ -306,7 +308,7 @@ class _Sums:
         ]
         counts = {name: self._standing[name] for name in (_FAILED, "not_faithful", "flat", _REPEATED)}
         reasons = [self._reasons(label) for label in labels]
-        return Part(name, answered, undecided=self._undecided, **counts, shares=tuple(shares), reasons=tuple(reasons))
+        return Part(name, answered, undecided=answered - self._labels.total(), **counts, shares=tuple(shares), reasons=tuple(reasons))
 
     def _reasons(self, label: str) -> Reasons:
         enough = {term: found for term, found in self._terms[label].items() if found.rows >= ROWS_MIN}

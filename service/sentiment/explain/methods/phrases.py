@@ -9,7 +9,7 @@ from sentiment.explain.wording import ZERO_ERRORS
 
 # A text with more words is said by its sentences: single words tell little of it. The longest sentence of the default model's study has as
 # many.
-SHORT_WORDS_MAX = 41
+SHORT_WORDS_MAX = 47
 # Share of the largest value that a word must add to be worth its place in a phrase, and that a phrase must have.
 PLACE = 0.15
 # Share of all that speaks for a label that its phrases must hold, and of the largest value that the other side must reach to be named.

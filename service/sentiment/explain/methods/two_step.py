@@ -14,7 +14,7 @@ import numpy as np
 from sentiment.explain.methods.erasure import EXACT_WORDS_MAX, Answers, Enough, Floats, Masks, Steps, shapley
 from sentiment.explain.methods.target import Target
 
-# Longer sentences are cut: their values would tell little. The longest studied sentence has 41 words.
+# Longer sentences are cut: their values would tell little.
 SENTENCE_WORDS_MAX = 40
 # Of many, shorter ones stand together with their neighbours, and so do the shortest of more: values of fewer parts have smaller errors.
 SENTENCE_WORDS_MIN, SENTENCES_MAX = 10, 16

@@ -100,7 +100,8 @@ def _try(host: Classifier, device: Device, candidate: _Candidate, memory_bytes: 
         providers=(session.provider,),
         inputs=tuple(session.inputs),
         outputs=(session.output,),
-        invariance=INVARIANCE[candidate.precision],
+        # The host's may be inexact, if the settings allow that.
+        invariance=max(INVARIANCE[candidate.precision], host.graph.invariance),
         tolerance=FP16_TOLERANCE if candidate.precision == "fp16" else host.graph.tolerance,
     )
     classifier = Classifier(host.bundle, spec, host.tokenizer, session, reasons)

@@ -354,6 +354,19 @@ def test_parts_that_need_the_explain_graph_are_unsupported_without_it(bundle: Pa
         next(_without_graph(bundle).explain(asked))
 
 
+def test_a_text_that_is_too_long_for_the_explain_graph_is_explained_by_erasing_words(
+    classifier: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sentiment.explain.engine.explainer.WEIGHTS_MAX", 2 * 4 * 4**2)  # four tokens, with 2 layers of 4 heads
+    explainer = Explainer(classifier)
+
+    header, parts, summary = explained(explainer, _text(counterfactuals=True))
+
+    assert (one_of(parts, Attribution).method, header.logit_error, summary.explained_rows) == ("two_step_shapley", None, 0)
+    with pytest.raises(Unsupported, match=r"attention needs an explain graph; that of bundle tiny/1 reads 4 tokens, this text has \d+$"):
+        next(explainer.explain(_text(attention=AttentionRequest())))
+
+
 def _attention(**chosen: object) -> ExplanationRequest:
     return _text(attention=replace(AttentionRequest(), **chosen))  # type: ignore[arg-type]  # wrong ones are asked for
 

@@ -30,9 +30,12 @@ def _default(classifier: Classifier, truncation: str) -> Classifier:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        *product(["bert", "roberta", "albert", "xlnet", "mpnet"], [LONG, "  \n " + LONG[3:].upper(), "word " * 61 + "end"]),
+        *product(
+            ["bert", "roberta", "albert", "xlnet", "mpnet", "xlm-roberta", "modernbert"],
+            [LONG, "  \n " + LONG[3:].upper(), "word " * 61 + "end"],
+        ),
         # For BERT's and MPNet's tokenizer one unknown word each, which fits.
-        *product(["roberta", "albert", "xlnet"], ["x" * 5000, "😍" * 400]),
+        *product(["roberta", "albert", "xlnet", "modernbert"], ["x" * 5000, "😍" * 400]),
     ],
 )
 @pytest.mark.parametrize("head", [1, 7, 40])
@@ -63,7 +66,7 @@ def test_head_and_tail_have_the_served_ids_and_their_places_in_the_text(tmp_path
     assert not any(word.start < start < word.end for word in found.words)
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "albert", "xlnet", "mpnet"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert", "xlnet", "mpnet", "modernbert"])
 @pytest.mark.parametrize("size", [16, 40, MAX_TOKENS])
 @pytest.mark.parametrize(
     ("text", "target"),

@@ -1,0 +1,208 @@
+"""``sentiment-models import``, which ``export`` also names."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sentiment_models.commands.arguments import DATA_HELP, add_output, add_overwrite, add_reading, label_names, positive, reading_of
+from sentiment_models.errors import ModelsError
+from sentiment_models.export.labels import MIXED
+from sentiment_models.export.provenance import Facts
+
+if TYPE_CHECKING:
+    from sentiment_models.export.export import Exported
+    from sentiment_models.export.kinds import Found, Parts
+
+# A mention is mostly judged in its own sentence and the next: reviews have 20 tokens a sentence, and attention costs the square.
+TARGET_TOKENS = 128
+
+DESCRIPTION = (
+    "Make a bundle from a checkpoint, of train or from elsewhere: weights in int8, an int8 and an fp32 graph, a manifest. Says what it "
+    "found, compares both graphs with torch, and single rows with batches; writes no bundle if a check fails. The same checkpoint gives "
+    "the same bytes. export is another name of the command."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "checkpoint",
+        metavar="CHECKPOINT",
+        help="folder of a fine-tuned classifier, such as OUT/best of train, or of an adapter of PEFT; hub:NAME for a model of the Hugging "
+        "Face hub, such as hub:org/model",
+    )
+    add_output(parser, "bundle to write, such as models/bundles/mine/1")
+    parser.add_argument("--name", help="bundle name (default: the name of DIR's parent folder)")
+    parser.add_argument("--version", type=positive, metavar="N", help="bundle version (default: the name of DIR)")
+    parser.add_argument(
+        "--dev", type=Path, metavar="FILE", help=f"development set for calibration, such as dev.jsonl of train; {DATA_HELP}"
+    )
+    parser.add_argument(
+        "--labels",
+        type=label_names,
+        default=(),
+        metavar="NAME,NAME",
+        help="names for the model's outputs, in their order (default: id2label of config.json; needed if that has LABEL_0 and the like)",
+    )
+    parser.add_argument(
+        "--tokenizer", default="", metavar="DIR", help="folder of the tokenizer, or hub:NAME (default: CHECKPOINT, or an adapter's base)"
+    )
+    parser.add_argument(
+        "--note", default="", metavar="TEXT", help="what callers should know of the model, for its card, such as its licence"
+    )
+    parser.add_argument(
+        "--base",
+        default="",
+        metavar="NAME",
+        help="name of the pre-trained model, for the manifest (default: from training.json); of an adapter, its folder or hub:NAME "
+        "(default: from adapter_config.json)",
+    )
+    parser.add_argument(
+        "--embeddings",
+        choices=("int8", "fp16", "fp32"),
+        default="int8",
+        help="precision of int8.onnx's embedding tables (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--pairs",
+        action="store_true",
+        help="the checkpoint was trained on text pairs: the bundle reads and verifies pairs too",
+    )
+    parser.add_argument(
+        "--beside",
+        choices=(MIXED,),
+        help="the checkpoint's last label, mixed, is an output beside the labels: whether a text praises and blames. Its threshold is the "
+        "lowest with at most 10 %% false alarms among the texts of --dev with one sign, of the kinds (domain) that have mixed ones",
+    )
+    parser.add_argument(
+        "--targets",
+        nargs="?",
+        type=positive,
+        const=TARGET_TOKENS,
+        metavar="TOKENS",
+        help="the checkpoint was trained on pairs of a text and a target: the bundle answers the sentiment towards targets, from at most "
+        f"TOKENS tokens around their mention (default: {TARGET_TOKENS})",
+    )
+    parser.add_argument(
+        "--max-tokens", type=positive, metavar="N", help="read fewer tokens of a text (default: the model's maximum; XLNet: 512)"
+    )
+    parser.add_argument(
+        "--spellings",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="texts, .txt with one per line or a labelled file: correct misspelled words to words that are frequent in them (default: the "
+        "base bundle's corrections, if the checkpoint was trained from one)",
+    )
+    parser.add_argument(
+        "--texts",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="texts like those that will be served: the server compares its own with them and reports drift. Of the files of train --data "
+        "the answers are surer than of new texts; where you have others, give those. Of more texts than 2,000, that many are drawn",
+    )
+    add_reading(parser)
+    add_overwrite(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    from sentiment_models.export.adapters import parts_of
+    from sentiment_models.export.kinds import recognise
+    from sentiment_models.reports.card import write_card
+    from sentiment_models.reports.report import refuse_existing
+    from sentiment_models.training.bases import TRAINING_FILE, folder_of, name_of
+
+    out = arguments.out.resolve()
+    if arguments.version is None and not out.name.isdigit():
+        raise ModelsError(f"{arguments.out}: the folder's name is not a version number; add --version N")
+    # Before anything is downloaded or merged.
+    refuse_existing(out, force=arguments.force)
+    folder = Path(folder_of(arguments.checkpoint))
+    with parts_of(folder, arguments.base, arguments.tokenizer, _say) as parts:
+        found = recognise(parts, arguments.labels)
+        for line in found.lines:
+            _say(line)
+        trained_here = (folder / TRAINING_FILE).is_file()
+        origin = {"checkpoint": "" if trained_here else name_of(arguments.checkpoint), "licence": found.licence, "note": arguments.note}
+        exported = _export(arguments, out, parts, found, {name: value for name, value in origin.items() if value})
+    # What train made gets its card once it is evaluated.
+    if not trained_here:
+        write_card(out)
+    _print_measured(exported, found.labels)
+    for path in sorted(out.iterdir()):
+        print(f"{path.name:20} {path.stat().st_size / 1e6:8.2f} MB")
+    print("serve it: " + shlex.join(["sentiment", "serve", "--bundles", str(out.parents[1]), "--model", out.parent.name]))
+
+
+def _export(arguments: argparse.Namespace, out: Path, parts: "Parts", found: "Found", origin: Facts) -> "Exported":
+    from sentiment_models.data.labelled import read_examples
+    from sentiment_models.export.export import export
+    from sentiment_models.export.inherited import inherited_of
+    from sentiment_models.training.bases import name_of
+
+    inherited, reading = inherited_of(parts.model), reading_of(arguments)
+    pairs = arguments.pairs or (inherited is not None and inherited.pairs)
+    second_texts = pairs or bool(arguments.targets or (inherited and inherited.targets))
+    dev = list(read_examples(arguments.dev, found.labels, pairs=second_texts, reading=reading)) if arguments.dev else None
+    return export(
+        parts.model,
+        out,
+        name=arguments.name or out.parent.name,
+        version=arguments.version or int(out.name),
+        dev=dev,
+        base=name_of(arguments.base) or None,
+        embeddings=arguments.embeddings,
+        pairs=pairs,
+        mixed=bool(arguments.beside),
+        targets=arguments.targets,
+        max_tokens=arguments.max_tokens,
+        spellings=arguments.spellings,
+        texts=arguments.texts,
+        reading=reading,
+        labels=found.labels,
+        tokenizer=parts.tokenizer,
+        origin=origin,
+        force=arguments.force,
+        say=_say,
+    )
+
+
+def _print_measured(exported: "Exported", labels: Sequence[str]) -> None:
+    from sentiment_models.evaluation.calibration import TEXTS_MIN
+    from sentiment_models.export.golden import misread
+
+    for precision, parity in exported.parity.items():
+        moved = exported.movement[precision].probability_max
+        print(
+            f"{precision}: differs from torch by at most {parity.logit_error_max:.2g} in logits and {parity.probability_error_mean:.2g} in "
+            f"mean probability; batch mates change a probability by at most {moved:.2g}"
+        )
+    found, golden = exported.calibration, exported.golden.entries
+    low, high = found.interval or (found.temperature, found.temperature)
+    guess = "no base" if exported.base_temperature is None else f"the base's: {exported.base_temperature:.3f}"
+    sure = f" (with {guess}, 95 % sure: {low:.2f} to {high:.2f})" if found.interval else ""
+    print(f"temperature {found.temperature:.3f}{sure}, abstain below {found.abstain_below:.3f}; {len(golden)} golden texts")
+    if (found.temperature, found.abstain_below) == (1, 0):
+        print(f"not calibrated, and no answer is undecided; calibrate with --dev FILE, of {TEXTS_MIN} labelled texts or more")
+    wrong = misread([(str(one["text"]), str(one["label"])) for one in golden if "text_pair" not in one], labels)
+    if 2 * len(wrong) > len(golden):
+        print(
+            f"{len(wrong)} of {len(golden)} golden texts are answered against their meaning, such as {wrong[0][0]!r} with {wrong[0][1]}: "
+            "if the model reads English, look whether its labels are in the right order (--labels)"
+        )
+    if found.mixed:
+        print(
+            f"mixed from {found.mixed.at:.4f}: {found.mixed.found} of {found.mixed.texts} mixed development texts, and "
+            f"{found.mixed.alarms} of {found.mixed.one_sign} of one sign"
+        )
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,301 @@
+"""Own ONNX files: a bundle of one, what is refused in words, and answers that depend on batch mates."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
+from optimum.exporters.onnx import main_export
+
+from sentiment.batch_limits import EXACT
+from sentiment.errors import BadBundle
+from sentiment.model.bundle import load_bundle
+from sentiment.model.classifier import load_classifier
+from sentiment_models.cli import BAD_BUNDLE, DONE, main
+from sentiment_models.export.checkpoint import from_pretrained
+from tests.conftest import RunningServer
+from tests.models.conftest import once
+from tests.models.test_extras import without
+from tests.models.tiny_families import THREE, TINY, save_tiny
+from tests.tiny import read_manifest, write_manifest
+
+TEXTS = ["good", "THE WORST CUSTOMER SERVICE I HAVE EVER SEEN. NEVER AGAIN!!!", "a warm, funny and beautifully acted film", "so so", "?"]
+
+
+@pytest.fixture(scope="session")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as optimum exports a tiny RoBERTa, with the same after quantize_dynamic as quantized.onnx."""
+
+    def make(folder: Path) -> Path:
+        checkpoint = save_tiny(folder / "checkpoint", TINY["roberta"])
+        main_export(str(checkpoint), folder / "own", task="text-classification", do_validation=False)
+        # One scale for a batch, as by default, and no reduced range.
+        quantize_dynamic(folder / "own/model.onnx", folder / "own/quantized.onnx", weight_type=QuantType.QInt8)
+        return folder / "own"
+
+    return once(tmp_path_factory, "own", make)
+
+
+@pytest.fixture(scope="session")
+def imported(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundles of both: plain/1 and quick/1."""
+
+    def make(folder: Path) -> Path:
+        for name, file in (("plain", "model.onnx"), ("quick", "quantized.onnx")):
+            assert main(["import-onnx", str(own / file), "--output", str(folder / name / "1")]) == DONE
+        return folder
+
+    return once(tmp_path_factory, "imported", make)
+
+
+def _changed(own: Path, tmp_path: Path, change: Callable[[onnx.ModelProto], object]) -> Path:
+    """The folder with another graph."""
+    folder = Path(shutil.copytree(own, tmp_path / "own"))
+    model = onnx.load(folder / "model.onnx")
+    change(model)
+    onnx.save(model, folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+def _import(file: Path, *more: str) -> int:
+    return main(["import-onnx", str(file), "--output", str(file.parent / "out/mine/1"), *more])
+
+
+def _lie(imported: Path, tmp_path: Path, invariance: float) -> Path:
+    """A copy of quick/1 whose manifest says so."""
+    bundle = Path(shutil.copytree(imported / "quick/1", tmp_path / "quick/1"))
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    manifest["graphs"]["classify"][0]["invariance"] = invariance
+    write_manifest(bundle, manifest)
+    return bundle
+
+
+def test_a_bundle_has_the_file_itself_and_its_own_answers(own: Path, imported: Path) -> None:
+    bundle = load_bundle(imported / "plain/1")
+    (graph,) = bundle.manifest.graphs.classify
+
+    assert (bundle.path / graph.file).read_bytes() == (own / "model.onnx").read_bytes()
+    assert (graph.precision, graph.invariance, bundle.manifest.labels, bundle.manifest.max_tokens) == ("fp32", EXACT, THREE, 64)
+    model = from_pretrained(own.parent / "checkpoint").eval()
+    classifier = load_classifier(imported / "plain/1")
+    for golden in bundle.manifest.golden:
+        with torch.no_grad():
+            wanted = model(torch.tensor([list(classifier.tokenizer.encode(golden.text, golden.text_pair).ids)])).logits[0].numpy()
+        assert np.abs(wanted - golden.logits).max() < 1e-4
+
+
+def test_an_import_needs_no_torch_and_the_bundle_is_measured_and_described_like_others(own: Path, tmp_path: Path) -> None:
+    bundle, data = str(tmp_path / "mine/1"), tmp_path / "data.tsv"
+    data.write_text("".join(f"{label}\ta good film {label}\n" for label in THREE * 10))
+
+    found = without(
+        ["optimum", "torch", "transformers"],
+        ["import-onnx", str(own / "quantized.onnx"), "--output", bundle],
+        ["evaluate", bundle, str(data)],
+        ["card", bundle],
+        ["verify", bundle],
+    )
+
+    assert [code for code, _, _ in found] == [0, 0, 0, 0], found
+    card = (tmp_path / "mine/1/MODEL_CARD.md").read_text()
+    assert "Answers of int8.onnx depend on the other texts of a batch, by up to 0." in card
+    assert "Made of the file quantized.onnx (SHA-256 `" in card
+
+
+def test_how_far_batch_mates_move_answers_is_measured_and_in_the_manifest(imported: Path) -> None:
+    manifest = load_bundle(imported / "quick/1").manifest
+
+    assert manifest.graphs.classify[0].precision == "int8"
+    assert 1e-3 < manifest.graphs.classify[0].invariance <= 1
+
+
+def test_texts_of_an_inexact_model_run_alone_by_default_so_batch_mates_change_no_bit(imported: Path) -> None:
+    alone, batched = (load_classifier(imported / "quick/1", inexact=how) for how in ("alone", "batch"))
+    rows = [alone.tokenizer.encode(text) for text in TEXTS]
+    singles = [alone.run([row])[0] for row in rows]
+
+    assert alone.run(rows) == singles
+    assert alone.graph.invariance == 0
+    # Without that they differ, or the test would show nothing.
+    assert batched.run([rows[0]])[0] == singles[0]
+    assert np.abs(np.subtract(batched.run(rows), singles)).max() > 1e-3
+    assert batched.graph.invariance > EXACT
+
+
+def test_the_setting_refuses_an_inexact_model_and_takes_an_exact_one(imported: Path) -> None:
+    with pytest.raises(BadBundle, match=r"int8\.onnx: batch mates may change a probability by .*; inexact_models = refuse"):
+        load_classifier(imported / "quick/1", inexact="refuse")
+
+    assert load_classifier(imported / "plain/1", inexact="refuse").graph.invariance == EXACT
+
+
+def test_a_manifest_that_claims_more_than_is_measured_is_refused_with_both_numbers(imported: Path, tmp_path: Path) -> None:
+    bundle = _lie(imported, tmp_path, 1e-4)
+
+    with pytest.raises(BadBundle, match=r"batch mates change a probability by 0\.\d+; the manifest says by 0\.0001 at most"):
+        load_classifier(bundle)
+
+
+def test_verify_checks_an_imported_bundle_without_weights(imported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(imported / "quick/1")]) == DONE
+    assert "weights: none to compare with" in capsys.readouterr().out
+
+    assert main(["verify", str(_lie(imported, tmp_path, 1e-4))]) == BAD_BUNDLE
+    assert "int8.onnx batch mates" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("how", ["alone", "batch"])
+def test_a_server_answers_from_an_own_file_and_says_how_exact_it_is(imported: Path, start: Callable[..., RunningServer], how: str) -> None:
+    server = start(bundles=(imported,), model="quick", inexact_models=how)
+    classifier = load_classifier(imported / "quick/1")
+    with server.client(timeout_s=30) as client:
+        answers = client.classify_batch(TEXTS)
+        (model,) = client.list_models().models
+
+    wanted = [classifier.score(classifier.run([classifier.tokenizer.encode(text)])[0]) for text in TEXTS]
+    apart = max(
+        abs(one.score - other.scores[classifier.manifest.labels.index(one.label)]) for one, other in zip(answers, wanted, strict=True)
+    )
+    assert apart <= (1e-6 if how == "alone" else 1)
+    assert (model.classify_graph.invariance > EXACT) == (how == "batch")
+
+
+def _fixed(model: onnx.ModelProto) -> None:
+    for value in model.graph.input:
+        for dim, size in zip(value.type.tensor_type.shape.dim, (1, 64), strict=True):
+            dim.dim_value = size
+
+
+def _rename(model: onnx.ModelProto) -> None:
+    for value in model.graph.input:
+        value.name = value.name.replace("input_ids", "ids")
+    for node in model.graph.node:
+        node.input[:] = [name.replace("input_ids", "ids") if name == "input_ids" else name for name in node.input]
+
+
+def _typed(kind: int) -> Callable[[onnx.ModelProto], None]:
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.input[1].type.tensor_type.elem_type = kind
+
+    return change
+
+
+def _softmax(model: onnx.ModelProto) -> None:
+    model.graph.node.append(helper.make_node("Softmax", ["logits"], ["shares"], axis=-1))
+    model.graph.output[0].name = "shares"
+
+
+def _second(model: onnx.ModelProto) -> None:
+    model.graph.output[0].name = "answers"
+    model.graph.node.extend(helper.make_node("Identity", ["logits"], [name]) for name in ("answers", "other"))
+    model.graph.output.append(helper.make_tensor_value_info("other", TensorProto.FLOAT, ["batch", 3]))
+
+
+def _states(model: onnx.ModelProto) -> None:
+    model.graph.node.append(helper.make_node("Unsqueeze", ["logits", "one"], ["states"]))
+    model.graph.initializer.append(helper.make_tensor("one", TensorProto.INT64, [1], [1]))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("states", TensorProto.FLOAT, ["batch", "sequence", 3]))
+
+
+def _foreign(model: onnx.ModelProto) -> None:
+    model.graph.node.append(helper.make_node("Odd", ["logits"], ["odd"], domain="some.where"))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (_fixed, "input input_ids must be [rows, tokens] of any number, got INT64 [1, 64]: export it with dynamic axes"),
+        (_rename, "has inputs ids; the service feeds input_ids, attention_mask, token_type_ids alone"),
+        (_typed(TensorProto.FLOAT), "input attention_mask must be INT64 or INT32, got FLOAT"),
+        (_softmax, "gives probabilities, which sum to 1, and not logits"),
+        (_second, "must have one output, or one named logits, got answers, other"),
+        (_states, "this is an encoder without a classification head"),
+        (_foreign, "1 operators of the domain 'some.where', such as Odd"),
+        (lambda model: setattr(model, "ir_version", 99), "install a newer onnxruntime"),
+        (lambda model: setattr(model.opset_import[0], "version", 99), "install a newer onnxruntime"),
+        (lambda model: model.graph.ClearField("node"), "not an ONNX file"),
+    ],
+)
+def test_a_file_that_cannot_be_served_is_refused_in_words(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[onnx.ModelProto], object], says: str
+) -> None:
+    file = _changed(own, tmp_path, change)
+
+    assert _import(file) == 1
+    assert says in capsys.readouterr().err
+    assert not (file.parent / "out/mine/1").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--labels", "negative,positive"), "gives 3 logits a row, but 2 labels are named: negative,positive"),
+        (("--max-tokens", "66"), "cannot run 1 row of up to 66 tokens: give --max-tokens N, fewer than 66"),
+        (("--tokenizer", "/nowhere"), "/nowhere/config.json: no such file, so name the labels in the order of the logits"),
+        (("--tokenizer", "/nowhere", "--labels", "a,b,c"), "/nowhere/tokenizer.json: no such file; name its folder with --tokenizer"),
+    ],
+)
+def test_what_the_file_does_not_fit_is_refused(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], says: str
+) -> None:
+    file = _changed(own, tmp_path, lambda _: None)
+
+    assert _import(file, *more) == 1
+    assert says in capsys.readouterr().err
+
+
+def _as_int32(model: onnx.ModelProto) -> None:
+    """As files whose inputs are int32 are: all of them, cast inside."""
+    for value in model.graph.input:
+        value.type.tensor_type.elem_type = TensorProto.INT32
+    casts = [helper.make_node("Cast", [value.name], [f"{value.name}64"], to=TensorProto.INT64) for value in model.graph.input]
+    names = {value.name: f"{value.name}64" for value in model.graph.input}
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    for place, cast in enumerate(casts):
+        model.graph.node.insert(place, cast)
+
+
+def _and_states(model: onnx.ModelProto) -> None:
+    model.graph.output.insert(0, helper.make_tensor_value_info("hidden", TensorProto.FLOAT, ["batch", 3]))
+    model.graph.node.append(helper.make_node("Identity", ["logits"], ["hidden"]))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"), [(_as_int32, "input_ids, attention_mask in int64"), (_and_states, "without the outputs hidden")]
+)
+def test_simple_oddities_are_mended_and_the_answers_stay(
+    own: Path, imported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[onnx.ModelProto], object], says: str
+) -> None:
+    file = _changed(own, tmp_path, change)
+
+    assert _import(file) == DONE
+
+    assert f"changed: {says}" in capsys.readouterr().out
+    plain, mended = (load_classifier(path) for path in (imported / "plain/1", file.parent / "out/mine/1"))
+    rows = [plain.tokenizer.encode(text) for text in TEXTS]
+    assert np.abs(np.subtract(plain.run(rows), mended.run(rows))).max() < 1e-5
+
+
+def test_external_data_are_taken_along_and_missing_ones_are_named(
+    own: Path, imported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(own, tmp_path / "own"))
+    onnx.save(onnx.load(own / "model.onnx"), folder / "model.onnx", save_as_external_data=True, location="model.onnx_data")
+
+    assert _import(folder / "model.onnx") == DONE
+
+    plain, beside = (load_classifier(path) for path in (imported / "plain/1", folder / "out/mine/1"))
+    assert "weights.data" in read_manifest(folder / "out/mine/1")["files"]  # type: ignore[operator]  # plain JSON
+    row = plain.tokenizer.encode(TEXTS[1])
+    assert plain.run([row]) == beside.run([row])
+
+    (folder / "model.onnx_data").unlink()
+    assert _import(folder / "model.onnx", "--overwrite") == 1
+    assert "stands in 'model.onnx_data', which is not there" in capsys.readouterr().err
