@@ -42,7 +42,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message, and exit with 2."""
         if wrong := INVALID_CHOICE.search(message):
-            message += _meant(difflib.get_close_matches(wrong[1], re.findall(r"'([^']+)'", wrong[2]), 1, NEAR))
+            # Quoted or not, by the version of Python.
+            choices = [choice.strip("'") for choice in wrong[2].split(", ")]
+            message += _meant(difflib.get_close_matches(wrong[1], choices, 1, NEAR))
         super().error(message)
 
 

@@ -93,7 +93,7 @@ class InputRows(Iterator[Row]):
 
 def count_rows(job: argparse.Namespace) -> int | None:
     """How many rows the input has, as far as it can be read twice. That is soon known, compared with what each row takes."""
-    if job.input is None:
+    if job.input is None or not job.input.is_file():
         return None
     try:
         with Table(job.input, job.reading, needed=frozenset([job.reading.column])) as table:

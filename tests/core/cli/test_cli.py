@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from pyarrow import parquet
 from sentiment.cli.answers import table_row
 from sentiment.cli.arguments import seconds
 from sentiment.cli.main import _parser, main
+from sentiment.files import progress
 from sentiment.files.errors import BadFile
 from sentiment.files.line_output import LineOutput
 from sentiment.files.reading import Reading, Table, read_texts
@@ -236,6 +238,56 @@ def test_an_interrupted_run_that_is_repeated_gives_the_file_of_an_uninterrupted_
     assert (first, second, last) == (130, 130, 0)
     assert done.count(b"\n") == 550
     assert output.read_bytes() == whole.read_bytes()
+
+
+def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
+    capsys: Captured, local: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    source.write_text("\n".join(TEXTS[:60]))
+
+    interrupted(monkeypatch, 25, *local, "--input", source, "--output", output)
+    first = capsys.readouterr().err
+    interrupted(monkeypatch, 20, *local, "--input", source, "--output", output)
+
+    assert first.endswith("interrupted: 25 rows are kept; repeat the command to continue\n")
+    assert "interrupted: 45 rows are kept" in capsys.readouterr().err
+
+
+def test_a_pipe_that_has_a_name_is_read_once_and_whole(local: list[str], tmp_path: Path) -> None:
+    pipe, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("\n".join(TEXTS),), daemon=True)
+    writer.start()
+
+    assert run("classify", *local, "--input", pipe, "--output", output) == 0
+
+    writer.join(20)
+    assert [line["text"] for line in lines_of(output)] == TEXTS
+
+
+def test_progress_has_the_number_of_texts_and_the_time_left(
+    capsys: Captured, local: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "AFTER_S", 0.0)
+    (tmp_path / "in.txt").write_text("\n".join(TEXTS[:60]))
+
+    assert run("classify", *local, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.jsonl") == 0
+
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"1 of 60 texts, \d+ s left", first)
+    assert last == "60 of 60 texts"
+
+
+def test_labels_have_their_colours(capsys: Captured, local: list[str]) -> None:
+    assert run("classify", *local, "w30 film", "w-30 film", "--color", "always") == 0
+    coloured = capsys.readouterr().out
+    assert run("classify", *local, "w30 film", "w-30 film", "--color", "never") == 0
+    plain = capsys.readouterr().out
+
+    assert "\x1b[38;5;16;48;5;208;1mpositive\x1b[0m" in coloured
+    assert "\x1b[38;5;16;48;5;33;4mnegative\x1b[0m" in coloured
+    assert re.sub("\x1b\\[[0-9;]*m", "", coloured) == plain
 
 
 def interrupt_at(patched: pytest.MonkeyPatch, line: int) -> None:
@@ -515,8 +567,12 @@ def test_a_time_may_have_a_unit_and_a_plain_number_is_of_seconds() -> None:
     [
         ([], "required"),
         (["nosuch"], "invalid choice: 'nosuch'"),
-        (["classify", "--nosuch"], "unrecognized arguments: --nosuch"),
-        (["classify", "--truncation", "tail", "good"], "invalid choice: 'tail'"),
+        (["clasify", "good"], "; did you mean classify?"),
+        (["classify", "--nosuch"], "sentiment classify: error: unrecognized arguments: --nosuch\n"),
+        (["classify", "--trunkation", "head", "good"], "unrecognized arguments: --trunkation; did you mean --truncation?"),
+        (["classify", "--truncation", "tail", "good"], "invalid choice: 'tail' (choose from 'refuse', "),
+        (["classify", "--truncation", "heads", "good"], "; did you mean head?"),
+        (["classify", "--local", "--target", "localhost:1", "good"], "argument --target: not allowed with argument --local"),
         (["classify", "--timeout", "soon", "good"], "is 'soon'; must be a time of at most a day, such as 500ms, 2s or 1.5"),
         (["check"], "required: BUNDLE"),
         (["serve", "--log-level", "loud"], "invalid choice: 'loud'"),

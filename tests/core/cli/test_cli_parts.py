@@ -12,6 +12,7 @@ from pyarrow import parquet
 from sentiment.cli.answer_text import answer_lines
 from sentiment.cli.answers import Asked, table_row
 from sentiment.cli.main import main
+from sentiment.cli.terminal import label_hues
 from sentiment.client.results import classification_of
 from sentiment.files.visible import columns
 from tests.core.cli.test_cli import interrupt_at
@@ -223,6 +224,18 @@ def test_lines_of_a_terminal_are_broken_between_words_and_stand_below_their_text
     assert [line[:10].strip() for line in lines if line[:10].strip()] == ["positive", *["sentence"] * 4, "target", "target"]
     assert "  ".join("".join(lines).split()).count("Caf\u00e9") == 4
     assert {len(line) - len(line.lstrip()) for line in lines if not line[:12].strip()} <= {19, 20, 30, 31}
+
+
+def test_an_undecided_answer_has_no_colour() -> None:
+    answer = classification_of(answered("good", False, []), "good")
+    hues = label_hues(["negative", "positive"])
+
+    (decided,), (undecided,) = (
+        answer_lines(Asked("good", None, {}), replace(answer, abstain=abstain), None, hues) for abstain in (False, True)
+    )
+
+    assert "\x1b" in decided
+    assert "\x1b" not in undecided
 
 
 def test_sentences_without_an_answer_are_counted() -> None:

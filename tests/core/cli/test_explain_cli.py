@@ -251,17 +251,17 @@ def test_colours_follow_the_option(capsys: Captured, where: list[str], flags: li
 def test_a_terminal_gets_colours_unless_no_color_is_set(
     capsys: Captured, root: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], coloured: bool
 ) -> None:
-    from sentiment.cli import explain
+    from sentiment.cli import terminal
 
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(explain.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(terminal.sys.stdout, "isatty", lambda: True, raising=False)
 
-    assert explain.coloured("auto") == coloured
-    assert explain.coloured("always")
-    assert not explain.coloured("never")
+    assert terminal.coloured("auto") == coloured
+    assert terminal.coloured("always")
+    assert not terminal.coloured("never")
 
 
 def test_the_json_output_is_the_clients_to_json(capsys: Captured, where: list[str], explaining: RunningServer) -> None:
