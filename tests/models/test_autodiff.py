@@ -106,6 +106,7 @@ CASES: dict[str, tuple[Floats, list[onnx.NodeProto], dict[str, NDArray[np.generi
         lambda x: x[..., 1::2],
     ),
     "joined": (X, _node("Concat", "o", "x", "x", axis=2), {"o": OTHER}, lambda x: torch.cat([_t(OTHER), x, x], 2)),
+    "running sum": (X, _node("CumSum", "x", "a"), {"a": np.array(1)}, lambda x: x.cumsum(1)),
     "sum": (X, _node("ReduceSum", "x", "s", keepdims=0), {"s": np.array([1])}, lambda x: x.sum(1)),
     "sum, kept": (X, _node("ReduceSum", "x", "s", keepdims=1), {"s": np.array([-1])}, lambda x: x.sum(-1, keepdim=True)),
     "transpose": (HEADS, _node("Transpose", "x", perm=[1, 3, 0, 2]), {}, lambda x: x.permute(1, 3, 0, 2)),

@@ -16,7 +16,6 @@ from optimum.exporters.onnx.model_configs import (
     DebertaV2OnnxConfig,
     DistilBertOnnxConfig,
     ElectraOnnxConfig,
-    ModernBertOnnxConfig,
     MPNetOnnxConfig,
     RemBertOnnxConfig,
     RobertaOnnxConfig,
@@ -26,6 +25,7 @@ from optimum.exporters.onnx.model_configs import (
 from transformers import PretrainedConfig, PreTrainedModel
 
 from sentiment_models.errors import BadCheckpoint
+from sentiment_models.export.modernbert import write_modernbert
 from sentiment_models.export.xlnet import write_xlnet
 
 Write = Callable[[PreTrainedModel, int, Path], None]
@@ -107,7 +107,7 @@ FAMILIES = {
     "data2vec-text": Family(_optimum(Data2VecTextOnnxConfig), _positions_behind_padding, _WITHOUT_SEGMENTS),
     "deberta": Family(_optimum(DebertaOnnxConfig), _positions, _WITHOUT_SEGMENTS),
     "deberta-v2": Family(_optimum(DebertaV2OnnxConfig), _positions, _WITHOUT_SEGMENTS),
-    "modernbert": Family(_optimum(ModernBertOnnxConfig), _positions, _WITHOUT_SEGMENTS, dropouts=("mlp_dropout", "attention_dropout")),
+    "modernbert": Family(write_modernbert, _positions, _WITHOUT_SEGMENTS, dropouts=("mlp_dropout", "attention_dropout")),
     "rembert": Family(_optimum(RemBertOnnxConfig), _positions),
     "roformer": Family(_optimum(RoFormerOnnxConfig), _positions),
 }

@@ -68,6 +68,8 @@ def run(*arguments: str | Path) -> int:
 
 def why_not(capsys: Captured, *arguments: str | Path, code: int) -> str:
     """The one line on standard error of a command that ends with ``code`` and prints nothing."""
+    # What commands before it have said.
+    capsys.readouterr()
     assert run(*arguments) == code
     out, errors = capsys.readouterr()
     assert out == ""

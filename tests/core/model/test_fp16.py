@@ -77,7 +77,7 @@ def test_products_in_parts_differ_by_what_is_stored(graphs: dict[str, Path]) -> 
     assert 0 < differences.max() < FP16_TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["distilbert", "albert", "mpnet", "xlnet", "deberta", "deberta-v2", "modernbert", "roformer"])
+@pytest.mark.parametrize("name", ["distilbert", "albert", "mpnet", "xlnet", "modernbert", "roformer"])
 def test_families_that_cannot_be_fused_are_within_tolerance(tmp_path: Path, name: str) -> None:
     tokenizer = TINY[name].tokens()
     encodings = [tokenizer.encode(text) for text in TEXTS[::2]]

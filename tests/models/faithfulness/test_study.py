@@ -169,7 +169,7 @@ def test_the_lexicon_is_of_the_training_files_where_there_are_some(
     ("family", "name", "line", "said"),
     [
         (
-            "distilbert",
+            "bert-deep",
             "pairs.jsonl",
             '{"label": 1, "text": "good film", "text_pair": "bad film"}',
             r"pairs\.jsonl: line 1: text_pair is not supported here",

@@ -235,6 +235,11 @@ def _reduce_sum(node: _Node, gradient: str, place: int) -> str:
     return node.op("Expand", gradient, node.op("Shape", node.inputs[0]))
 
 
+def _cum_sum(node: _Node, gradient: str, place: int) -> str:
+    _only_first(node, place)
+    return node.op("CumSum", gradient, node.inputs[1], reverse=1 - node.integer("reverse", 0))
+
+
 def _neg(node: _Node, gradient: str, _: int) -> str:
     return node.op("Neg", gradient)
 
@@ -277,6 +282,7 @@ _RULES: dict[str, Rule] = {
     "Add": _same,
     "Cast": _same,
     "Concat": _concat,
+    "CumSum": _cum_sum,
     "Div": _div,
     "Erf": _erf,
     "Gather": _gather,
