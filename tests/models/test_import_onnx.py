@@ -18,7 +18,9 @@ from sentiment.errors import BadBundle
 from sentiment.model.bundle import load_bundle
 from sentiment.model.classifier import load_classifier
 from sentiment_models.cli import BAD_BUNDLE, DONE, main
+from sentiment_models.export import import_onnx
 from sentiment_models.export.checkpoint import from_pretrained
+from sentiment_models.export.verify import Movement
 from tests.conftest import RunningServer
 from tests.models.conftest import once
 from tests.models.test_extras import without
@@ -113,6 +115,14 @@ def test_how_far_batch_mates_move_answers_is_measured_and_in_the_manifest(import
 
     assert manifest.graphs.classify[0].precision == "int8"
     assert 1e-3 < manifest.graphs.classify[0].invariance <= 1
+
+
+def test_what_a_load_measures_is_in_the_manifest_too(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_onnx, "movement", lambda graph, rows, *_, **__: Movement(len(rows), 0.0, 0))
+
+    assert main(["import-onnx", str(own / "quantized.onnx"), "--output", str(tmp_path / "mine/1")]) == DONE
+
+    assert load_classifier(tmp_path / "mine/1", inexact="batch").graph.invariance > 1e-3
 
 
 def test_texts_of_an_inexact_model_run_alone_by_default_so_batch_mates_change_no_bit(imported: Path) -> None:
