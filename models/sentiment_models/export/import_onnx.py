@@ -17,7 +17,7 @@ from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment_models.data.labelled import Example
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.evaluation.calibration import Calibration, calibrate
-from sentiment_models.evaluation.metrics import Logits
+from sentiment_models.evaluation.metrics import Logits, stated
 from sentiment_models.export.folders import new_bundle
 from sentiment_models.export.golden import (
     GOLDEN_PAIRS,
