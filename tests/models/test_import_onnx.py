@@ -25,7 +25,7 @@ from sentiment_models.export import import_onnx, verify
 from sentiment_models.export.checkpoint import from_pretrained
 from sentiment_models.export.folders import new_bundle
 from sentiment_models.export.inference import Graph
-from sentiment_models.export.own_graph import OwnGraph
+from sentiment_models.export.own_graph import OwnGraph, read_own
 from sentiment_models.export.verify import Movement
 from tests.conftest import RunningServer
 from tests.models.conftest import once
@@ -362,11 +362,11 @@ def test_too_few_texts_calibrate_nothing_and_the_command_says_so_and_how_to_serv
 def test_a_bundle_that_was_made_meanwhile_is_not_replaced(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bundle, read = tmp_path / "mine/1", import_onnx.read_own
+    bundle = tmp_path / "mine/1"
 
     def meanwhile(file: Path) -> OwnGraph:
         bundle.mkdir(parents=True)
-        return read(file)
+        return read_own(file)
 
     monkeypatch.setattr(import_onnx, "read_own", meanwhile)
 

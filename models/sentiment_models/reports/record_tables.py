@@ -134,9 +134,8 @@ def _graphs(manifest: Manifest, provenance: Facts) -> str:
 def _stored(manifest: Manifest, provenance: Facts) -> str:
     if own := facts(provenance.get("imported")):
         changes = "; ".join(map(str, items(own.get("changes")))) or "nothing"
-        outside = (
-            f" Its weights are in {WEIGHTS_BESIDE} ({_megabytes(manifest, WEIGHTS_BESIDE)})." if WEIGHTS_BESIDE in manifest.files else ""
-        )
+        beside = WEIGHTS_BESIDE in manifest.files
+        outside = f" Its weights are in {WEIGHTS_BESIDE} ({_megabytes(manifest, WEIGHTS_BESIDE)})." if beside else ""
         return f"The graph is the file's own; changed: {changes}.{outside} There are no weights in torch to measure errors by."
     size, in_int8 = _megabytes(manifest, WEIGHTS_FILE), provenance.get("weights_in_int8")
     if "int8" in facts(provenance.get("left_out")):
