@@ -34,7 +34,7 @@ def test_a_text_between_two_labels_does_not_set_the_tolerance_of_the_others() ->
     assert found.tolerance == {"fp32": 1e-3, "int8": 0.015}
 
 
-def test_labels_in_a_wrong_order_are_told_by_single_texts_alone() -> None:
+def test_single_texts_alone_show_labels_in_a_wrong_order() -> None:
     other = {"positive": "Negative", "negative": "Positive"}
     labels = ["Negative", "Positive"]
     wrong = [{"text": text, "label": other[meant]} for text, meant in MEANT.items()]

@@ -306,7 +306,7 @@ def test_simple_oddities_are_mended_and_the_answers_stay(
 
 
 @pytest.mark.parametrize("more", [(), ("--labels", "bad,so-so,good")])
-def test_a_model_of_several_labels_a_text_is_refused_whoever_names_them(
+def test_a_model_of_several_labels_a_text_is_refused_with_given_labels_too(
     own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
 ) -> None:
     file = _changed(own, tmp_path, lambda _: None)
@@ -324,7 +324,7 @@ def test_the_makers_path_stays_with_the_maker(own: Path, tmp_path: Path) -> None
     assert "/home/maker" not in (file.parent / "out/mine/1/config.json").read_text()
 
 
-def test_only_one_long_row_runs_at_a_time_and_its_memory_is_told_before(
+def test_only_one_long_row_runs_at_a_time_and_the_command_names_its_memory_before(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pairs: list[int] = []

@@ -67,7 +67,7 @@ EXPLAIN_NUMBERS_MAX = 2**27
 SQUARES_MAX = 2**23
 # A longer row is not compared: one of 8,192 tokens takes ten GiB.
 COMPARED_TOKENS_MAX = 2048
-# The memory of a longer row is told before it runs: scores, masked scores and weights of one layer.
+# The commands name the memory of a longer row before they run it: scores, masked scores and weights of one layer.
 ATTENTION_GIB_TOLD = 1.0
 LONG_ROWS = (
     "a text may have {tokens:,} tokens. A server runs one of that length when it starts, in about {gib:.0f} GiB; with --max-tokens 1024 it "
