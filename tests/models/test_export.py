@@ -27,9 +27,9 @@ from sentiment_models.errors import BadCheckpoint, BadData, ModelsError, ParityF
 from sentiment_models.export.checkpoint import from_pretrained
 from sentiment_models.export.examine import examine
 from sentiment_models.export.export import Exported, export
+from sentiment_models.export.folders import temporary_folder
 from sentiment_models.export.graphs.quantize import Embeddings, quantize
 from sentiment_models.export.verify import check_parity, parity
-from sentiment_models.training.resume import temporary_folder
 from tests.models import processes
 from tests.models.tiny_bert import save_tiny_bert, sentences
 

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from sentiment_models.export.golden import GOLDEN_TEXTS, golden_set
+from sentiment_models.export.golden import GOLDEN_PAIRS, GOLDEN_TEXTS, MEANT, golden_set, misordered
 from sentiment_models.export.inference import Graph
 
 
@@ -32,3 +32,17 @@ def test_a_text_between_two_labels_does_not_set_the_tolerance_of_the_others() ->
 
     assert [entry["text"] for entry in found.entries] == list(GOLDEN_TEXTS[:-1])
     assert found.tolerance == {"fp32": 1e-3, "int8": 0.015}
+
+
+def test_single_texts_alone_show_labels_in_a_wrong_order() -> None:
+    other = {"positive": "Negative", "negative": "Positive"}
+    labels = ["Negative", "Positive"]
+    wrong = [{"text": text, "label": other[meant]} for text, meant in MEANT.items()]
+    right = [{"text": text, "label": meant.capitalize()} for text, meant in MEANT.items()]
+    pairs = [{"text": one, "text_pair": second, "label": "Positive"} for one, second in GOLDEN_PAIRS * 3]
+
+    (line,) = misordered([*wrong, *pairs], labels)
+
+    assert line.startswith("16 of 16 golden texts are answered against their meaning, such as 'Wonderful.' with Negative: ")
+    assert not [*misordered(right, labels)]
+    assert not [*misordered(wrong, ["0", "1"])]

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,16 @@ from sentiment.batch_limits import EXACT
 from sentiment.errors import BadBundle
 from sentiment.model.bundle import load_bundle
 from sentiment.model.classifier import load_classifier
+from sentiment.model.tokenizer import Row
 from sentiment_models.cli import BAD_BUNDLE, DONE, main
+from sentiment_models.errors import ModelsError
+from sentiment_models.evaluation.metrics import Logits
+from sentiment_models.export import import_onnx, verify
 from sentiment_models.export.checkpoint import from_pretrained
+from sentiment_models.export.folders import new_bundle
+from sentiment_models.export.inference import Graph
+from sentiment_models.export.own_graph import OwnGraph, read_own
+from sentiment_models.export.verify import Movement
 from tests.conftest import RunningServer
 from tests.models.conftest import once
 from tests.models.test_extras import without
@@ -61,6 +69,12 @@ def _changed(own: Path, tmp_path: Path, change: Callable[[onnx.ModelProto], obje
     change(model)
     onnx.save(model, folder / "model.onnx")
     return folder / "model.onnx"
+
+
+def _configure(file: Path, **more: str) -> None:
+    """Add to config.json beside the file."""
+    config = file.with_name("config.json")
+    config.write_text(json.dumps({**json.loads(config.read_text()), **more}))
 
 
 def _import(file: Path, *more: str) -> int:
@@ -113,6 +127,14 @@ def test_how_far_batch_mates_move_answers_is_measured_and_in_the_manifest(import
 
     assert manifest.graphs.classify[0].precision == "int8"
     assert 1e-3 < manifest.graphs.classify[0].invariance <= 1
+
+
+def test_what_a_load_measures_is_in_the_manifest_too(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_onnx, "movement", lambda graph, rows, *_, **__: Movement(len(rows), 0.0, 0))
+
+    assert main(["import-onnx", str(own / "quantized.onnx"), "--output", str(tmp_path / "mine/1")]) == DONE
+
+    assert load_classifier(tmp_path / "mine/1", inexact="batch").graph.invariance > 1e-3
 
 
 def test_texts_of_an_inexact_model_run_alone_by_default_so_batch_mates_change_no_bit(imported: Path) -> None:
@@ -283,6 +305,93 @@ def test_simple_oddities_are_mended_and_the_answers_stay(
     assert np.abs(np.subtract(plain.run(rows), mended.run(rows))).max() < 1e-5
 
 
+@pytest.mark.parametrize("more", [(), ("--labels", "bad,so-so,good")])
+def test_a_model_of_several_labels_a_text_is_refused_with_given_labels_too(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
+) -> None:
+    file = _changed(own, tmp_path, lambda _: None)
+    _configure(file, problem_type="multi_label_classification")
+
+    assert _import(file, *more) == 1
+    assert "config.json: problem_type is multi_label_classification" in capsys.readouterr().err
+
+
+def test_the_makers_path_stays_with_the_maker(own: Path, tmp_path: Path) -> None:
+    file = _changed(own, tmp_path, lambda _: None)
+    _configure(file, _name_or_path="/home/maker/best")
+
+    assert _import(file) == DONE
+    assert "/home/maker" not in (file.parent / "out/mine/1/config.json").read_text()
+
+
+def test_only_one_long_row_runs_at_a_time_and_the_command_names_its_memory_before(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs: list[int] = []
+    run = Graph.logits
+
+    def note(graph: Graph, rows: Sequence[Row], length: int = 0) -> Logits:
+        # Only the check of shapes runs two.
+        if len(rows) == 2:
+            pairs.append(max(row.tokens for row in rows))
+        return run(graph, rows, length)
+
+    monkeypatch.setattr(Graph, "logits", note)
+    monkeypatch.setattr(import_onnx, "COMPARED_TOKENS_MAX", 16)
+    monkeypatch.setattr(verify, "ATTENTION_GIB_TOLD", 0)
+
+    assert main(["import-onnx", str(own / "model.onnx"), "--output", str(tmp_path / "mine/1")]) == DONE
+
+    assert pairs == [16]
+    assert "a text may have 64 tokens. A server runs one of that length when it starts" in capsys.readouterr().err
+
+
+def test_too_few_texts_calibrate_nothing_and_the_command_says_so_and_how_to_serve(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("".join(f"{label}\ta good film {label}\n" for label in THREE * 3))
+
+    assert main(["import-onnx", str(own / "model.onnx"), "--output", str(tmp_path / "all/mine/1"), "--dev", str(dev)]) == DONE
+
+    said = capsys.readouterr().out
+    assert "not calibrated, and no answer is undecided; calibrate with --dev FILE, of 20 labelled texts or more" in said
+    assert said.endswith(f"serve it: sentiment serve --bundles {tmp_path / 'all'} --model mine\n")
+
+
+def test_a_bundle_that_was_made_meanwhile_is_not_replaced(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = tmp_path / "mine/1"
+
+    def meanwhile(file: Path) -> OwnGraph:
+        bundle.mkdir(parents=True)
+        return read_own(file)
+
+    monkeypatch.setattr(import_onnx, "read_own", meanwhile)
+
+    assert main(["import-onnx", str(own / "model.onnx"), "--output", str(bundle)]) == 1
+    assert "mine/1: exists; use --overwrite to replace it" in capsys.readouterr().err
+    assert [path.name for path in bundle.parent.iterdir()] == ["1"]
+
+
+def test_a_full_disk_is_named_whatever_library_finds_it(tmp_path: Path) -> None:
+    with pytest.raises(ModelsError, match=r"1\.part or .*: cannot be written: No space left"), new_bundle(tmp_path / "1", force=False):
+        raise Exception("No space left on device (os error 28)")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_tables_of_a_bundle_say_what_it_is_made_of(imported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["card", str(imported / "quick/1"), "--tables"]) == DONE
+
+    said = capsys.readouterr().out
+    assert "Made of the file quantized.onnx (SHA-256 " in said
+    assert "The graph is the file's own; changed: nothing." in said
+    assert "Embeddings" not in said
+    assert "None" not in said
+
+
 def test_external_data_are_taken_along_and_missing_ones_are_named(
     own: Path, imported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -295,6 +404,8 @@ def test_external_data_are_taken_along_and_missing_ones_are_named(
     assert "weights.data" in read_manifest(folder / "out/mine/1")["files"]  # type: ignore[operator]  # plain JSON
     row = plain.tokenizer.encode(TEXTS[1])
     assert plain.run([row]) == beside.run([row])
+    assert main(["card", str(folder / "out/mine/1"), "--tables"]) == DONE
+    assert "Its weights are in weights.data (" in capsys.readouterr().out
 
     (folder / "model.onnx_data").unlink()
     assert _import(folder / "model.onnx", "--overwrite") == 1

@@ -47,8 +47,10 @@ def test_train_export_evaluate_card_end_to_end(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        (["export", "EMPTY", "--out", "EMPTY/1", "--name", "x"], 1, "no checkpoint or bundle in this folder: it has no config.json"),
-        (["export", "EMPTY", "--out", "EMPTY/english"], 1, "the folder's name is not a version number; add --version N"),
+        (["export", "EMPTY", "--out", "EMPTY/1"], 1, "no checkpoint or bundle in this folder: it has no config.json"),
+        (["export", "EMPTY", "--out", "EMPTY/english"], 1, "a bundle's folder is NAME/VERSION, or no server finds it; end --output in "),
+        (["export", "EMPTY", "--out", "EMPTY/mine/1", "--name", "ours"], 1, "; end --output in ours/1"),
+        (["import-onnx", "EMPTY", "--out", "EMPTY/mine/1", "--version", "2"], 1, "; end --output in mine/2"),
         (["evaluate", "EMPTY", "DATA"], 3, "manifest.json"),
         (["card", "EMPTY"], 3, "manifest.json"),
         (["diff", "EMPTY", "EMPTY"], 3, "manifest.json"),

@@ -18,7 +18,7 @@ READERS = {
     "label": (["label"], ["DATA", "--out", "OUT"]),
     "average": (["average"], ["WHOLE", "--out", "OUT"]),
     "resize": (["resize"], ["--layers", "3", "--out", "OUT"]),
-    "import": (["import"], ["--out", "OUT/1", "--name", "tiny"]),
+    "import": (["import"], ["--out", "OUT/1"]),
 }
 
 
@@ -103,7 +103,7 @@ def test_an_unusable_path_for_the_report_is_refused_before_the_work(
         ["evaluate", "BUNDLE", "PAIRS"],
         ["compare", "BUNDLE", "BUNDLE", "PAIRS"],
         ["long-texts", "BUNDLE", "PAIRS"],
-        ["export", "WHOLE", "--dev", "PAIRS", "--out", "OUT/1", "--name", "tiny"],
+        ["export", "WHOLE", "--dev", "PAIRS", "--out", "OUT/1"],
         ["scratch", "--data", "PAIRS", "--test", "PAIRS", "--out", "OUT"],
     ],
     ids=lambda argv: argv[0],

@@ -150,12 +150,11 @@ def test_training_from_a_bundle_drops_spellings_and_every_word_keeps_its_id(spel
 
 
 def test_an_export_of_a_bundle_keeps_its_spellings(spelled: Path, tmp_path: Path) -> None:
-    assert (
-        main(["export", str(spelled), "--embeddings", "fp32", "--name", "plain", "--version", "1", "--out", str(tmp_path / "plain")]) == 0
-    )
+    bundle = tmp_path / "plain" / "1"
+    assert main(["export", str(spelled), "--embeddings", "fp32", "--out", str(bundle)]) == 0
 
-    assert _vocabulary(tmp_path / "plain") == _vocabulary(spelled)
-    recorded = _provenance(tmp_path / "plain")["spellings"]
+    assert _vocabulary(bundle) == _vocabulary(spelled)
+    recorded = _provenance(bundle)["spellings"]
     assert recorded["count"] == _provenance(spelled)["spellings"]["count"]
     assert recorded["base"].startswith(load_bundle(spelled).id)
 

@@ -21,12 +21,12 @@ from sentiment_models.data.corpus import read_corpus
 from sentiment_models.data.labelled import read_examples
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError, OtherRun
 from sentiment_models.export.export import Exported, export
+from sentiment_models.export.folders import locked
 from sentiment_models.export.graphs.quantize import INT8, SCALE
 from sentiment_models.export.weights import real
 from sentiment_models.reports.record_tables import training_stages
 from sentiment_models.training.label import label
 from sentiment_models.training.recipe import Recipe
-from sentiment_models.training.resume import locked
 from sentiment_models.training.train import Row, _Run, train
 from tests.models import processes
 from tests.models.events import SPEED, read_scalars

@@ -1,14 +1,12 @@
 """``sentiment-models import``, which ``export`` also names."""
 
 import argparse
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentiment_models.commands.arguments import DATA_HELP, add_output, add_overwrite, add_reading, label_names, positive, reading_of
-from sentiment_models.errors import ModelsError
+from sentiment_models.commands.made_bundle import add_identity, findings, identity_of, say, serving
 from sentiment_models.export.labels import MIXED
 from sentiment_models.export.provenance import Facts
 
@@ -35,8 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Face hub, such as hub:org/model",
     )
     add_output(parser, "bundle to write, such as models/bundles/mine/1")
-    parser.add_argument("--name", help="bundle name (default: the name of DIR's parent folder)")
-    parser.add_argument("--version", type=positive, metavar="N", help="bundle version (default: the name of DIR)")
+    add_identity(parser)
     parser.add_argument(
         "--dev", type=Path, metavar="FILE", help=f"development set for calibration, such as dev.jsonl of train; {DATA_HELP}"
     )
@@ -120,15 +117,14 @@ def run(arguments: argparse.Namespace) -> None:
     from sentiment_models.training.bases import TRAINING_FILE, folder_of, name_of
 
     out = arguments.out.resolve()
-    if arguments.version is None and not out.name.isdigit():
-        raise ModelsError(f"{arguments.out}: the folder's name is not a version number; add --version N")
+    identity_of(arguments)
     # Before anything is downloaded or merged.
     refuse_existing(out, force=arguments.force)
     folder = Path(folder_of(arguments.checkpoint))
-    with parts_of(folder, arguments.base, arguments.tokenizer, _say) as parts:
+    with parts_of(folder, arguments.base, arguments.tokenizer, say) as parts:
         found = recognise(parts, arguments.labels)
         for line in found.lines:
-            _say(line)
+            say(line)
         trained_here = (folder / TRAINING_FILE).is_file()
         origin = {"checkpoint": "" if trained_here else name_of(arguments.checkpoint), "licence": found.licence, "note": arguments.note}
         exported = _export(arguments, out, parts, found, {name: value for name, value in origin.items() if value})
@@ -138,7 +134,7 @@ def run(arguments: argparse.Namespace) -> None:
     _print_measured(exported, found.labels)
     for path in sorted(out.iterdir()):
         print(f"{path.name:20} {path.stat().st_size / 1e6:8.2f} MB")
-    print("serve it: " + shlex.join(["sentiment", "serve", "--bundles", str(out.parents[1]), "--model", out.parent.name]))
+    print(serving(out))
 
 
 def _export(arguments: argparse.Namespace, out: Path, parts: "Parts", found: "Found", origin: Facts) -> "Exported":
@@ -151,11 +147,12 @@ def _export(arguments: argparse.Namespace, out: Path, parts: "Parts", found: "Fo
     pairs = arguments.pairs or (inherited is not None and inherited.pairs)
     second_texts = pairs or bool(arguments.targets or (inherited and inherited.targets))
     dev = list(read_examples(arguments.dev, found.labels, pairs=second_texts, reading=reading)) if arguments.dev else None
+    name, version = identity_of(arguments)
     return export(
         parts.model,
         out,
-        name=arguments.name or out.parent.name,
-        version=arguments.version or int(out.name),
+        name=name,
+        version=version,
         dev=dev,
         base=name_of(arguments.base) or None,
         embeddings=arguments.embeddings,
@@ -170,14 +167,11 @@ def _export(arguments: argparse.Namespace, out: Path, parts: "Parts", found: "Fo
         tokenizer=parts.tokenizer,
         origin=origin,
         force=arguments.force,
-        say=_say,
+        say=say,
     )
 
 
 def _print_measured(exported: "Exported", labels: Sequence[str]) -> None:
-    from sentiment_models.evaluation.calibration import TEXTS_MIN
-    from sentiment_models.export.golden import misread
-
     for precision, parity in exported.parity.items():
         moved = exported.movement[precision].probability_max
         print(
@@ -189,20 +183,10 @@ def _print_measured(exported: "Exported", labels: Sequence[str]) -> None:
     guess = "no base" if exported.base_temperature is None else f"the base's: {exported.base_temperature:.3f}"
     sure = f" (with {guess}, 95 % sure: {low:.2f} to {high:.2f})" if found.interval else ""
     print(f"temperature {found.temperature:.3f}{sure}, abstain below {found.abstain_below:.3f}; {len(golden)} golden texts")
-    if (found.temperature, found.abstain_below) == (1, 0):
-        print(f"not calibrated, and no answer is undecided; calibrate with --dev FILE, of {TEXTS_MIN} labelled texts or more")
-    wrong = misread([(str(one["text"]), str(one["label"])) for one in golden if "text_pair" not in one], labels)
-    if 2 * len(wrong) > len(golden):
-        print(
-            f"{len(wrong)} of {len(golden)} golden texts are answered against their meaning, such as {wrong[0][0]!r} with {wrong[0][1]}: "
-            "if the model reads English, look whether its labels are in the right order (--labels)"
-        )
+    for line in findings(found, golden, labels):
+        print(line)
     if found.mixed:
         print(
             f"mixed from {found.mixed.at:.4f}: {found.mixed.found} of {found.mixed.texts} mixed development texts, and "
             f"{found.mixed.alarms} of {found.mixed.one_sign} of one sign"
         )
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

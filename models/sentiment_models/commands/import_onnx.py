@@ -1,11 +1,12 @@
 """``sentiment-models import-onnx``."""
 
 import argparse
+import shlex
 from pathlib import Path
 
 from sentiment.batch_limits import EXACT
 from sentiment_models.commands.arguments import DATA_HELP, add_output, add_overwrite, add_reading, label_names, positive, reading_of
-from sentiment_models.errors import ModelsError
+from sentiment_models.commands.made_bundle import add_identity, findings, identity_of, say, serving
 
 DESCRIPTION = (
     "Make a bundle of your own ONNX file. Checks its inputs and outputs, runs it at every kind of shape, and measures how far a text's "
@@ -31,8 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="A,B,...",
         help="names of the labels in the order of the logits (default: id2label of config.json)",
     )
-    parser.add_argument("--name", help="bundle name (default: the name of DIR's parent folder)")
-    parser.add_argument("--version", type=positive, metavar="N", help="bundle version (default: the name of DIR)")
+    add_identity(parser)
     parser.add_argument(
         "--max-tokens",
         type=positive,
@@ -50,23 +50,22 @@ def run(arguments: argparse.Namespace) -> None:
     from sentiment_models.data.labelled import read_examples
     from sentiment_models.export.import_onnx import import_onnx, named
 
-    out = arguments.out.resolve()
-    if arguments.version is None and not out.name.isdigit():
-        raise ModelsError(f"{arguments.out}: the folder's name is not a version number; add --version N")
+    name, version = identity_of(arguments)
     tokenizer = arguments.tokenizer or arguments.model.parent
-    labels = arguments.labels or named(tokenizer)
+    labels = named(tokenizer, arguments.labels)
     dev = list(read_examples(arguments.dev, labels, pairs=arguments.pairs, reading=reading_of(arguments))) if arguments.dev else None
     found = import_onnx(
         arguments.model,
         tokenizer,
-        out,
-        name=arguments.name or out.parent.name,
-        version=arguments.version or int(out.name),
+        arguments.out.resolve(),
+        name=name,
+        version=version,
         labels=labels,
         max_tokens=arguments.max_tokens,
         pairs=arguments.pairs,
         dev=dev,
         force=arguments.force,
+        say=say,
     )
     for change in found.graph.changes:
         print(f"changed: {change}")
@@ -78,12 +77,8 @@ def run(arguments: argparse.Namespace) -> None:
     )
     if found.invariance > EXACT:
         print("so servers run each text of it by itself, unless inexact_models is batch; with refuse they do not serve it")
-    if found.as_meant:
-        right, texts = found.as_meant
-        order = ": is that the order of the logits? See --labels" if 2 * right < texts else ""
-        print(f"{right} of {texts} plain golden texts have the label that a reader would give{order}")
-    if found.calibration.dev:
-        print(f"temperature {found.calibration.temperature:.3f}, abstain below {found.calibration.abstain_below:.3f}")
-    else:
-        print("not calibrated, so a score is not the share of right answers, and no answer abstains: calibrate with --dev FILE")
-    print(f"next: sentiment-models evaluate {arguments.out} FILE, or SENTIMENT_MODEL={arguments.name or out.parent.name} sentiment serve")
+    print(f"temperature {found.calibration.temperature:.3f}, abstain below {found.calibration.abstain_below:.3f}")
+    for line in findings(found.calibration, found.golden.entries, found.labels):
+        print(line)
+    print(f"measure it: {shlex.join(['sentiment-models', 'evaluate', str(arguments.out)])} FILE")
+    print(serving(arguments.out))

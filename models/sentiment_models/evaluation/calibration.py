@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from sentiment.model import bundle
 from sentiment.model.scores import NEUTRAL
 from sentiment_models.data.labelled import Example
 from sentiment_models.errors import BadData
@@ -68,6 +69,11 @@ class Calibration:
     dev: Figures | None = None
     interval: tuple[float, float] | None = None
     mixed: MixedCalibration | None = None
+
+    @property
+    def uncalibrated(self) -> bool:
+        """As the service judges it of the manifest."""
+        return bundle.Calibration(temperature=self.temperature, abstain_below=self.abstain_below).uncalibrated
 
 
 def calibrate(

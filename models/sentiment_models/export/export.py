@@ -1,7 +1,6 @@
 """Export a checkpoint to a bundle: its weights once, an int8 and an fp32 graph, and a manifest with golden answers for both."""
 
 import random
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,11 +14,11 @@ from sentiment.model.scores import NEUTRAL
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, Source, TextOrPair, read_texts, wholes
-from sentiment_models.errors import BadCheckpoint, ModelsError, NotExplainable, NotInInt8, ParityFailed, disk_full
+from sentiment_models.errors import BadCheckpoint, ModelsError, NotExplainable, NotInInt8, ParityFailed
 from sentiment_models.evaluation.calibration import MIXED_AT, Calibration, calibrate, calibrated_on
 from sentiment_models.evaluation.reference import measure_reference, record_reference
 from sentiment_models.export.checkpoint import Checkpoint, one_thread, save_weights
-from sentiment_models.export.copying import put_in_place
+from sentiment_models.export.folders import new_bundle
 from sentiment_models.export.golden import GOLDEN_PAIRS, GOLDEN_TARGETS, GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
 from sentiment_models.export.graphs.explain_graph import explain_graph
 from sentiment_models.export.graphs.flatten import flatten
@@ -49,6 +48,7 @@ from sentiment_models.export.verify import (
     check_movement,
     check_parity,
     explain_parity,
+    long_rows,
     movement,
     parity,
     spread,
@@ -57,7 +57,6 @@ from sentiment_models.export.weights import put_real, refer, rounded, stored_ten
 from sentiment_models.reports.report import refuse_existing
 from sentiment_models.training.bases import training_of
 from sentiment_models.training.label import read_inputs
-from sentiment_models.training.resume import temporary_folder
 
 PRECISIONS = ("int8", "fp32")
 """In order of preference: a server serves the first graph that passes its golden set on its machine."""
@@ -82,12 +81,6 @@ NOT_FLATTENED = (
     "(flattening works for encoders built as BERT's, such as RoBERTa's and ELECTRA's, and saves a seventh of the work of six layers)"
 )
 
-# The export names the memory of a longer row: scores, masked scores and weights of one layer.
-ATTENTION_GIB_TOLD = 1.0
-LONG_ROWS = (
-    "a text may have {tokens:,} tokens. A server runs one of that length when it starts, in about {gib:.0f} GiB; with --max-tokens 1024 it "
-    "needs {less:.1f} and cuts longer texts, or reads them in windows"
-)
 ONLY_FP32 = "no int8 graph: {reason}; the bundle is served in fp32, which takes about twice the time"
 NO_EXPLAIN = (
     "no explain graph: {reason}; the bundle has no attention maps, head views and gradient methods, and explains by erasing words, with "
@@ -206,39 +199,26 @@ def export(
         sentiment.errors.BadBundle: the service would not load the result, for example because of its name.
     """
     refuse_existing(bundle, force=force)
-    part = bundle.with_name(bundle.name + ".part")
     inherited = inherited_of(checkpoint)
     loaded = Checkpoint(checkpoint, max_tokens or (inherited.max_tokens if inherited else None), labels, tokenizer)
     identity = _identity(loaded, inherited, Identity(name, version, (), base, pairs, targets, MIXED_AT if mixed else None))
     if identity.second_texts:
         loaded.check_pairs()
-    if (gib := _attention_gib(loaded, loaded.max_tokens)) > ATTENTION_GIB_TOLD:
-        say(LONG_ROWS.format(tokens=loaded.max_tokens, gib=gib, less=_attention_gib(loaded, 1024)))
-    try:
-        with temporary_folder(part):
-            # Another process may have made it since.
-            refuse_existing(bundle, force=force)
-            with one_thread():
-                exported = _build(loaded, part, identity, inherited, dev or (), embeddings, spellings, reading, origin, say)
-            say("loading the bundle with the service's code")
-            served, *_ = [load_classifier(part, precision) for precision in exported.parity]
-            if served.manifest.graphs.explain:
-                load_graph(served, served.manifest.graphs.explain)
-            if texts:
-                say("counting the answers to the texts, as the drift reference")
-                record_reference(part, REFERENCE, measure_reference(served, _sample(texts, served.manifest.pairs, reading), texts))
-            elif inherited and inherited.references:
-                say(NO_REFERENCE.format(base=inherited.bundle, names=", ".join(inherited.references)))
-            put_in_place(part, bundle)
-    except Exception as error:  # each library that writes has its own exceptions
-        if message := disk_full(error, f"{part} or {tempfile.gettempdir()}"):
-            raise ModelsError(message) from error
-        raise
+    for line in long_rows(loaded.max_tokens, loaded.heads):
+        say(line)
+    with new_bundle(bundle, force=force) as part:
+        with one_thread():
+            exported = _build(loaded, part, identity, inherited, dev or (), embeddings, spellings, reading, origin, say)
+        say("loading the bundle with the service's code")
+        served, *_ = [load_classifier(part, precision) for precision in exported.parity]
+        if served.manifest.graphs.explain:
+            load_graph(served, served.manifest.graphs.explain)
+        if texts:
+            say("counting the answers to the texts, as the drift reference")
+            record_reference(part, REFERENCE, measure_reference(served, _sample(texts, served.manifest.pairs, reading), texts))
+        elif inherited and inherited.references:
+            say(NO_REFERENCE.format(base=inherited.bundle, names=", ".join(inherited.references)))
     return exported
-
-
-def _attention_gib(checkpoint: Checkpoint, tokens: int) -> float:
-    return 3 * 4 * checkpoint.heads * tokens**2 / 2**30
 
 
 def _identity(checkpoint: Checkpoint, inherited: Inherited | None, given: Identity) -> Identity:

@@ -1,6 +1,6 @@
 """The golden set: texts whose answers a bundle carries, so that a server can check its graph on its own machine before it serves."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,6 +109,17 @@ def misread(answers: Iterable[tuple[str, str]], labels: Sequence[str]) -> list[t
     """Return the golden texts that a reader would give another one of ``labels``. ``answers``: texts and their labels."""
     names = {label.casefold() for label in labels}
     return [(text, label) for text, label in answers if MEANT.get(text, label) in names - {label.casefold()}]
+
+
+def misordered(entries: Sequence[Mapping[str, Json]], labels: Sequence[str]) -> Iterator[str]:
+    """Yield a line if most single texts of a golden set are misread, as they are where labels are in a wrong order."""
+    singles = [(str(one["text"]), str(one["label"])) for one in entries if "text_pair" not in one]
+    wrong = misread(singles, labels)
+    if 2 * len(wrong) > len(singles):
+        yield (
+            f"{len(wrong)} of {len(singles)} golden texts are answered against their meaning, such as {wrong[0][0]!r} with {wrong[0][1]}: "
+            "if the model reads English, look whether its labels are in the right order (--labels)"
+        )
 
 
 def _tolerance(error: float, least: float) -> float:

@@ -1,7 +1,6 @@
 """Make a bundle of somebody's own ONNX file. There are no weights in torch to compare with: the file's own answers are the golden ones."""
 
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -10,18 +9,19 @@ import tokenizers
 
 from sentiment.batch_limits import EXACT
 from sentiment.errors import BadBundle
-from sentiment.model.classifier import load_classifier
+from sentiment.model.batch_mates import measure
+from sentiment.model.bundle import Golden, heads_of
+from sentiment.model.classifier import load_classifier, mates_of
 from sentiment.model.session import Session
 from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment_models.data.labelled import Example
-from sentiment_models.errors import BadCheckpoint, ModelsError, disk_full
+from sentiment_models.errors import BadCheckpoint
 from sentiment_models.evaluation.calibration import Calibration, calibrate
-from sentiment_models.evaluation.metrics import Logits
-from sentiment_models.export.copying import put_in_place
+from sentiment_models.evaluation.metrics import Logits, stated
+from sentiment_models.export.folders import new_bundle
 from sentiment_models.export.golden import (
     GOLDEN_PAIRS,
     GOLDEN_TEXTS,
-    MEANT,
     PARAGRAPH,
     TOLERANCE_FACTOR,
     TOLERANCE_MIN,
@@ -42,7 +42,7 @@ from sentiment_models.export.manifest import (
 )
 from sentiment_models.export.own_graph import OwnGraph, read_own
 from sentiment_models.export.provenance import Json, library_versions, three_digits
-from sentiment_models.export.verify import Movement, movement, spread
+from sentiment_models.export.verify import COMPARED_TOKENS_MAX, Movement, long_rows, movement, spread
 from sentiment_models.reports.report import refuse_existing
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -61,7 +61,7 @@ SUM_ERROR_MAX = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import found. ``as_meant``: golden texts with the label that a reader would give, of how many; None for other labels."""
+    """What an import found. ``movement``: by golden and development texts; ``invariance``: of these and of what a load measures."""
 
     graph: OwnGraph
     labels: tuple[str, ...]
@@ -70,7 +70,6 @@ class Imported:
     invariance: float
     golden: GoldenSet
     calibration: Calibration
-    as_meant: tuple[int, int] | None
 
 
 def import_onnx(
@@ -85,6 +84,7 @@ def import_onnx(
     pairs: bool = False,
     dev: Sequence[Example] | None = None,
     force: bool = False,
+    say: Callable[[str], object] = lambda _: None,
 ) -> Imported:
     """Make ``bundle`` of an ONNX file and its tokenizer. A failed import leaves nothing behind and does not change an existing bundle.
 
@@ -99,12 +99,13 @@ def import_onnx(
         pairs: the model reads pairs of texts.
         dev: labelled texts for calibration; None: no calibration.
         force: replace ``bundle`` if it exists.
+        say: called with a line of what is to be known beforehand.
 
     Raises:
         BadCheckpoint: the service cannot run the file, or something is missing that it does not say.
         ParityFailed: too few golden texts have a sure label.
         BadData: ``dev`` has labels that the model lacks.
-        ModelsError: ``bundle`` exists, or the disk is full.
+        ModelsError: ``bundle`` exists, another process makes it, or the disk is full.
         sentiment.errors.BadBundle: the service would not load the result, for example because of its name.
     """
     refuse_existing(bundle, force=force)
@@ -113,31 +114,28 @@ def import_onnx(
     if graph.logits not in (None, len(labels)):
         raise BadCheckpoint(f"{file}: gives {graph.logits} logits a row, but {len(labels)} labels are named: {as_argument(labels)}")
     limit = max_tokens or folder.max_tokens
-    try:
-        bundle.parent.mkdir(parents=True, exist_ok=True)
-        # A name that begins with a dot is not a version.
-        with tempfile.TemporaryDirectory(prefix=f".{bundle.name}.", dir=bundle.parent) as made:
-            part = Path(made) / bundle.name
-            part.mkdir()
-            found = _build(graph, folder, part, tuple(labels), limit, pairs, dev or (), {"name": name, "version": version})
-            load_classifier(part)
-            put_in_place(part, bundle)
-    except OSError as error:
-        raise ModelsError(disk_full(error, str(bundle)) or f"{bundle}: cannot be written: {error}") from error
+    for line in long_rows(limit, heads_of(folder.config)):
+        say(line)
+    with new_bundle(bundle, force=force) as part:
+        found = _build(graph, folder, part, tuple(labels), limit, pairs, dev or (), {"name": name, "version": version})
+        load_classifier(part)
     return found
 
 
-def named(tokenizer: Path) -> list[str]:
-    """Return the labels that config.json beside a tokenizer names, in the order of their indices.
+def named(tokenizer: Path, given: Sequence[str] = ()) -> Sequence[str]:
+    """Return the labels that are given, or else that config.json beside a tokenizer names, in the order of their indices.
 
     Raises:
-        BadCheckpoint: it names none, or is of a model that does not answer one label of several.
+        BadCheckpoint: neither names any, or it is of a model that does not answer one label of several.
     """
     file = tokenizer / CONFIG_FILE
-    if not file.is_file():
+    config = read_object(file) if file.is_file() else None
+    if config is not None:
+        check_task(config, str(file))
+    if given:
+        return given
+    if config is None:
         raise BadCheckpoint(f"{file}: no such file, so name the labels in the order of the logits, as in --labels negative,positive")
-    config = read_object(file)
-    check_task(config, str(file))
     try:
         return labels_of(config, file)
     except BadCheckpoint as error:
@@ -205,8 +203,11 @@ def _build(
     names = {str(index): label for index, label in enumerate(labels)}
     vocabulary = 1 + max(folder.tokenizer.get_vocab().values(), default=0)
     indices: dict[str, Json] = {label: index for index, label in enumerate(labels)}
-    stated: dict[str, Json] = {"model_type": architecture, "id2label": names, "label2id": indices}
-    write_object(part / CONFIG_FILE, {"vocab_size": vocabulary, **folder.config, **stated})
+    own_names: dict[str, Json] = {"model_type": architecture, "id2label": names, "label2id": indices}
+    config = {"vocab_size": vocabulary, **folder.config, **own_names}
+    # A path of the maker's machine.
+    config.pop("_name_or_path", None)
+    write_object(part / CONFIG_FILE, config)
     served = part / graph_file(own.precision)
     own.save(served)
     tokenizer = Tokenizer(part / TOKENIZER_FILE, max_tokens)
@@ -216,10 +217,16 @@ def _build(
     _check_runs(own.path, graph, rows, len(labels), folder)
     rows += spread(encode_all(tokenizer, [example.whole for example in dev]), DEV_ROWS)
     calibration = calibrate(graph, dev, labels, None)
-    moved = movement(graph, rows, len(labels), temperature=calibration.temperature)
-    invariance = EXACT if moved.probability_max <= EXACT else float(f"{min(1.0, TOLERANCE_FACTOR * moved.probability_max):.2g}")
     golden = golden_set({"fp32": graph}, labels, second, INT8_TOLERANCE_MIN if own.precision.startswith("int") else TOLERANCE_MIN)
-    found = Imported(own, labels, max_tokens, moved, invariance, golden, calibration, _as_meant(golden, labels))
+    moved = movement(graph, rows, len(labels), temperature=calibration.temperature)
+    at_load = measure(
+        lambda batch: stated(graph.logits(batch), len(labels), calibration.temperature).tolist(),
+        mates_of(tokenizer, [Golden.model_validate(one) for one in golden.entries]),
+    )
+    # Unlike Python's max, numpy's keeps NaN.
+    greatest = float(np.max([moved.probability_max, at_load.probability]))
+    invariance = EXACT if greatest <= EXACT else float(f"{min(1.0, TOLERANCE_FACTOR * greatest):.2g}")
+    found = Imported(own, labels, max_tokens, moved, invariance, golden, calibration)
     write_manifest(part, {**identity, **_manifest(found, architecture, pairs, folder.pads_left, graph, part)})
     return found
 
@@ -235,8 +242,12 @@ def _session(own: OwnGraph, served: Path, labels: int) -> Session:
 
 
 def _check_runs(path: Path, graph: Graph, rows: Sequence[Row], labels: int, folder: _Folder) -> None:
-    """Run what a server will: one row and several, the longest row, the last id of the vocabulary."""
+    """Run what a server will: one row and several, the longest row, the last id of the vocabulary.
+
+    A row of over COMPARED_TOKENS_MAX tokens runs alone: two would take twice its memory, and one is enough to find fixed shapes.
+    """
     longest = graph.tokenizer.encode(" ".join([PARAGRAPH] * (1 + graph.tokenizer.max_tokens // 40)))
+    beside = longest if longest.tokens <= COMPARED_TOKENS_MAX else longest.part(COMPARED_TOKENS_MAX - 1, 1)
     last = Row([max(folder.tokenizer.get_vocab().values(), default=0)] * TOKENS_MIN, None, False)
     of_vocabulary = f"the tokenizer has ids up to {last.ids[0]}, which the graph does not take: is it the model's own tokenizer?"
     fixed = "its shapes are fixed inside: export it with dynamic axes for rows and tokens"
@@ -245,7 +256,7 @@ def _check_runs(path: Path, graph: Graph, rows: Sequence[Row], labels: int, fold
         (rows[:3], fixed),
         ([last], of_vocabulary),
         ([longest], f"give --max-tokens N, fewer than {longest.tokens}"),
-        ([longest, rows[0]], fixed),
+        ([beside, rows[0]], fixed),
     ):
         shown = f"{len(batch)} row{'s' * (len(batch) > 1)} of up to {max(row.tokens for row in batch)} tokens"
         try:
@@ -262,15 +273,6 @@ def _check_runs(path: Path, graph: Graph, rows: Sequence[Row], labels: int, fold
 
 def _are_probabilities(logits: Logits) -> bool:
     return bool(((logits >= 0) & (logits <= 1)).all() and np.abs(logits.sum(axis=1) - 1).max() <= SUM_ERROR_MAX)
-
-
-def _as_meant(golden: GoldenSet, labels: Sequence[str]) -> tuple[int, int] | None:
-    known = {label.casefold(): label for label in labels}
-    wanted = {text: known.get(meant) for text, meant in MEANT.items()}
-    if None in wanted.values():
-        return None
-    singles = [one for one in golden.entries if "text_pair" not in one]
-    return sum(one["label"] == wanted[str(one["text"])] for one in singles), len(singles)
 
 
 def _manifest(found: Imported, architecture: str, pairs: bool, pads_left: bool, graph: Graph, part: Path) -> dict[str, Json]:

@@ -10,6 +10,8 @@ from sentiment_models.errors import ModelsError
 from sentiment_models.export.provenance import Json
 
 WEIGHTS_FILE = "model.safetensors"
+# The large tensors of an own ONNX file that has them outside.
+WEIGHTS_BESIDE = "weights.data"
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
 MANIFEST_FILE = "manifest.json"

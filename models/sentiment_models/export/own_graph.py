@@ -14,11 +14,10 @@ from onnx.external_data_helper import uses_external_data
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.export.graphs.graph import initializers, replace_nodes
 from sentiment_models.export.graphs.graph_rules import all_nodes, dims_of, graph_faults, kind_of, read_graph, shown_value
+from sentiment_models.export.manifest import WEIGHTS_BESIDE
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 LOGITS = "logits"
-WEIGHTS_BESIDE = "weights.data"
-"""The file of a graph's large tensors, if they stand outside of it."""
 EXPORTS = "optimum-cli export onnx --task text-classification makes such a file, and torch.onnx.export with input_names and dynamic_axes"
 
 _AS_FLOAT = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
@@ -157,7 +156,7 @@ def _one_output(path: Path, model: ModelProto) -> Iterator[str]:
 
 
 def _precision(model: ModelProto) -> str:
-    """What the weights are computed in, for people: it chooses nothing."""
+    """What the weights are computed in. It names the file, and the setting ``precision`` chooses by it; a GPU serves fp32 alone."""
     kinds = {node.op_type for node in all_nodes(model.graph)}
     if any(word in kind for kind in kinds for word in _INT8):
         return "int8"

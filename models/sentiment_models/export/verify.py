@@ -67,6 +67,12 @@ EXPLAIN_NUMBERS_MAX = 2**27
 SQUARES_MAX = 2**23
 # A longer row is not compared: one of 8,192 tokens takes ten GiB.
 COMPARED_TOKENS_MAX = 2048
+# The commands name the memory of a longer row before they run it: scores, masked scores and weights of one layer.
+ATTENTION_GIB_TOLD = 1.0
+LONG_ROWS = (
+    "a text may have {tokens:,} tokens. A server runs one of that length when it starts, in about {gib:.0f} GiB; with --max-tokens 1024 it "
+    "needs {less:.1f} and cuts longer texts, or reads them in windows"
+)
 # Of an explain graph fewer: it gives all attention weights, with their gradients. As many as EXPLAIN_NUMBERS_MAX allows ModernBERT-base.
 EXPLAINED_TOKENS_MAX = 712
 # A shuffled batch is padded by up to this many tokens beyond its longest row.
@@ -192,6 +198,13 @@ def check_movement(precision: str, measured: Movement) -> None:
         raise ParityFailed(
             f"batch mates change a probability of the {precision} graph by {measured.probability_max:.1e}; the limit is {EXACT:.0e}"
         )
+
+
+def long_rows(tokens: int, heads: int) -> Iterator[str]:
+    """Yield the memory that a row of as many tokens takes in a model with these attention heads, if it is much."""
+    gib, less = (3 * 4 * heads * length**2 / 2**30 for length in (tokens, 1024))
+    if gib > ATTENTION_GIB_TOLD:
+        yield LONG_ROWS.format(tokens=tokens, gib=gib, less=less)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sentiment.model.bundle import GraphSpec, Manifest, load_bundle
-from sentiment_models.export.manifest import CARD_FILE, MANIFEST_FILE, WEIGHTS_FILE, read_object
+from sentiment_models.export.manifest import CARD_FILE, MANIFEST_FILE, WEIGHTS_BESIDE, WEIGHTS_FILE, read_object
 from sentiment_models.export.provenance import Facts, Json, facts, items, stages
 from sentiment_models.reports import evaluation_page
 from sentiment_models.reports.record import Record
@@ -52,6 +52,8 @@ def _long_texts(provenance: Facts) -> Iterator[str]:
 
 def training_stages(provenance: Facts) -> str:
     """Tell how the bundle was trained: one part for each stage, the first one first."""
+    if own := facts(provenance.get("imported")):
+        return f"Made of the file {own.get('file')} (SHA-256 {own.get('sha256')}), which has no record of its training."
     known = stages(provenance.get("training"))
     if not known:
         return "The checkpoint has no record of its training."
@@ -120,7 +122,7 @@ def _graphs(manifest: Manifest, provenance: Facts) -> str:
     rows = [_graph(manifest, graph, provenance) for graph in manifest.graphs.classify]
     total = sum(file.bytes for name, file in manifest.files.items() if name != CARD_FILE) / 1e6
     left_out = facts(provenance.get("left_out"))
-    embeddings = "" if "int8" in left_out else f" Embeddings in int8.onnx: {provenance.get('embeddings')}."
+    embeddings = "" if "int8" in left_out or "imported" in provenance else f" Embeddings in int8.onnx: {provenance.get('embeddings')}."
     said = (
         f"{_stored(manifest, provenance)}{embeddings} Batch mates: the largest change of a probability between a row alone and the row in "
         f"shuffled, longer padded batches. All files together: {total:.1f} MB."
@@ -130,6 +132,11 @@ def _graphs(manifest: Manifest, provenance: Facts) -> str:
 
 
 def _stored(manifest: Manifest, provenance: Facts) -> str:
+    if own := facts(provenance.get("imported")):
+        changes = "; ".join(map(str, items(own.get("changes")))) or "nothing"
+        beside = WEIGHTS_BESIDE in manifest.files
+        outside = f" Its weights are in {WEIGHTS_BESIDE} ({_megabytes(manifest, WEIGHTS_BESIDE)})." if beside else ""
+        return f"The graph is the file's own; changed: {changes}.{outside} There are no weights in torch to measure errors by."
     size, in_int8 = _megabytes(manifest, WEIGHTS_FILE), provenance.get("weights_in_int8")
     if "int8" in facts(provenance.get("left_out")):
         return (
@@ -163,7 +170,8 @@ def _graph(manifest: Manifest, graph: GraphSpec, provenance: Facts) -> tuple[obj
     parity = facts(facts(provenance.get("parity")).get(graph.precision))
     moved = facts(facts(provenance.get("batch_mates")).get(graph.precision))
     errors = (parity.get("logit_error_max"), parity.get("probability_error_mean"), moved.get("probability_max"))
-    return graph.file, _megabytes(manifest, graph.file), *map(str, (*errors, graph.invariance, graph.tolerance))
+    measured = ("-" if error is None else str(error) for error in errors)
+    return graph.file, _megabytes(manifest, graph.file), *measured, str(graph.invariance), str(graph.tolerance)
 
 
 def _megabytes(manifest: Manifest, file: str) -> str:

@@ -13,6 +13,7 @@ import torch
 from sentiment_models.data.corpus import read_corpus
 from sentiment_models.data.labelled import Example, json_lines, read_examples
 from sentiment_models.errors import BadData, OtherRun
+from sentiment_models.export.folders import locked
 from sentiment_models.export.manifest import WEIGHTS_FILE
 from sentiment_models.export.weights import stored_tensors
 from sentiment_models.reports.report import write_file
@@ -21,7 +22,7 @@ from sentiment_models.study.recipes import Experiment
 from sentiment_models.training.bases import TRAINING_FILE, content_of, folder_of, name_of
 from sentiment_models.training.label import answers_of
 from sentiment_models.training.recipe import Recipe
-from sentiment_models.training.resume import fingerprint_of, locked
+from sentiment_models.training.resume import fingerprint_of
 from sentiment_models.training.train import train
 
 

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from sentiment_models.data.carving import carve
 from sentiment_models.data.labelled import Example, Source, batches, evaluation_steps
 from sentiment_models.errors import BadData, ModelsError
+from sentiment_models.export.folders import locked
 from sentiment_models.export.manifest import sha256
 from sentiment_models.export.provenance import Json, distinct_names
 from sentiment_models.reports.report import write_file
@@ -29,7 +30,7 @@ from sentiment_models.training.loop import Loop, Progress
 from sentiment_models.training.optimizer import make_optimizer
 from sentiment_models.training.precision import mixed_precision
 from sentiment_models.training.recipe import Shape
-from sentiment_models.training.resume import fingerprint_of, locked, replace_checkpoint
+from sentiment_models.training.resume import fingerprint_of, replace_checkpoint
 from sentiment_models.training.scratch import train_tokenizer
 
 

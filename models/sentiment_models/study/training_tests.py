@@ -34,6 +34,7 @@ from sentiment_models.explanations.training_findings import (
     TrainingFindings,
     UniformFound,
 )
+from sentiment_models.export.folders import locked
 from sentiment_models.export.provenance import Json
 from sentiment_models.reports.report import write_file
 from sentiment_models.stored import stored
@@ -55,7 +56,7 @@ from sentiment_models.study.small_encoder import (
 )
 from sentiment_models.study.training_settings import Settings
 from sentiment_models.training.recipe import Recipe, Shape
-from sentiment_models.training.resume import fingerprint_of, load_state, locked, save_state
+from sentiment_models.training.resume import fingerprint_of, load_state, save_state
 from sentiment_models.training.scratch import train_tokenizer
 
 RESULTS = "results.json"

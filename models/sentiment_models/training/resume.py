@@ -1,20 +1,18 @@
-"""Atomic replacement of folders, and the saved state of a run. All of it survives kill -9."""
+"""Atomic replacement of checkpoints, and the saved state of a run. All of it survives kill -9."""
 
-import contextlib
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from sentiment.files.errors import reason
-from sentiment.files.line_output import claim, difference
-from sentiment_models.errors import BadCheckpoint, ModelsError, OtherRun
+from sentiment.files.line_output import difference
+from sentiment_models.errors import BadCheckpoint, OtherRun
 from sentiment_models.export.inherited import Inherited, hand_on
 from sentiment_models.export.provenance import Json
 from sentiment_models.training.bases import TRAINING_FILE
@@ -46,49 +44,6 @@ def replace_checkpoint(
         raise
     shutil.rmtree(path, ignore_errors=True)
     part.rename(path)
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Make a run's folder and lock it against other processes of this machine.
-
-    Raises:
-        ModelsError: another process holds the lock, or the folder cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        opened = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise ModelsError(f"{folder}: the folder cannot be created: {reason(error)}") from error
-    try:
-        if not claim(opened):
-            raise ModelsError(f"{folder}: another process uses this folder; wait until it ends or choose another --output")
-        yield
-    finally:
-        os.close(opened)
-
-
-@contextlib.contextmanager
-def temporary_folder(folder: Path) -> Iterator[None]:
-    """Make a folder and its parents, to be filled and renamed. If it is not renamed, it and the parents made for it are removed.
-
-    It is locked, and empty: what a killed process left in it is removed.
-
-    Raises:
-        ModelsError: another process holds the lock, or the folder cannot be made.
-    """
-    made = [above for above in folder.parents if not above.exists()]
-    with locked(folder):
-        try:
-            for left in folder.iterdir():
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
-            yield
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            # A parent that holds the renamed folder is not empty and stays.
-            with contextlib.suppress(OSError):
-                for above in made:
-                    above.rmdir()
 
 
 def fingerprint_of(dependencies: Json) -> str:

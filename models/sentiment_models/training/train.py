@@ -29,6 +29,7 @@ from sentiment_models.evaluation.metrics import confusion, macro_f1
 from sentiment_models.evaluation.resample import accuracy_and_f1_intervals
 from sentiment_models.export.checkpoint import base_tokenizer, loading
 from sentiment_models.export.families import FAMILIES, check_reads
+from sentiment_models.export.folders import locked
 from sentiment_models.export.inherited import inherited_of
 from sentiment_models.export.provenance import Json, files_trained_on
 from sentiment_models.reports.report import write_file
@@ -41,7 +42,7 @@ from sentiment_models.training.loop import Loop, Progress
 from sentiment_models.training.optimizer import freeze_encoder, make_optimizer
 from sentiment_models.training.precision import mixed_precision
 from sentiment_models.training.recipe import FEW, Recipe
-from sentiment_models.training.resume import fingerprint_of, locked, replace_checkpoint
+from sentiment_models.training.resume import fingerprint_of, replace_checkpoint
 from sentiment_models.training.scratch import fresh_classifier
 
 # In the place of a word that attention does not see. Not the padding's id, which a text may spell.

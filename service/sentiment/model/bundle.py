@@ -420,12 +420,12 @@ class Bundle:
     @property
     def attention_heads(self) -> int:
         """Attention heads of a layer, from config.json, whose key depends on the model family. 16, the largest usual number, by default."""
-        return max(1, self._configured("num_attention_heads", "n_heads", "n_head") or 16)
+        return heads_of(self.config)
 
     @property
     def attention_layers(self) -> int:
         """Attention layers, from config.json; 0 if it does not have the number."""
-        return self._configured("num_hidden_layers", "n_layers", "n_layer")
+        return _configured(self.config, "num_hidden_layers", "n_layers", "n_layer")
 
     def check(self, name: str) -> None:
         """Check a file again: after it was opened by name, or long after the bundle was loaded.
@@ -458,10 +458,16 @@ class Bundle:
         names = [name for name in self.manifest.files if Path(name).suffix not in (".onnx", ".json") and name.encode() in content]
         return {name: self.read(name) for name in names}
 
-    def _configured(self, *keys: str) -> int:
-        """The number that config.json has under the first of these keys that it has; 0 if it has none."""
-        numbers = (self.config.get(key) for key in keys)
-        return next((number for number in numbers if isinstance(number, int)), 0)
+
+def heads_of(config: Mapping[str, object]) -> int:
+    """``Bundle.attention_heads`` of a config.json."""
+    return max(1, _configured(config, "num_attention_heads", "n_heads", "n_head") or 16)
+
+
+def _configured(config: Mapping[str, object], *keys: str) -> int:
+    """The number that a config has under the first of these keys that it has; 0 if it has none."""
+    numbers = (config.get(key) for key in keys)
+    return next((number for number in numbers if isinstance(number, int)), 0)
 
 
 def digest_of(manifest: bytes) -> str:

@@ -167,8 +167,12 @@ def batch_mates(classifier: Classifier) -> Moved:
     Raises:
         BadBundle: the graph cannot run a batch.
     """
-    rows = [classifier.tokenizer.encode(one.text, one.text_pair) for one in classifier.manifest.golden]
-    return measure(classifier.stated, [*rows, *map(classifier.tokenizer.encode, ("", "a"))])
+    return measure(classifier.stated, mates_of(classifier.tokenizer, classifier.manifest.golden))
+
+
+def mates_of(tokenizer: Tokenizer, golden: Sequence[Golden]) -> list[Row]:
+    """The rows that ``batch_mates`` measures."""
+    return [*(tokenizer.encode(one.text, one.text_pair) for one in golden), *map(tokenizer.encode, ("", "a"))]
 
 
 def mates_failure(graph: GraphSpec, found: Moved) -> str:
@@ -179,19 +183,19 @@ def mates_failure(graph: GraphSpec, found: Moved) -> str:
 
 
 def _settled(classifier: Classifier, inexact: Inexact) -> Classifier:
-    """The classifier as it is served, after the check of batch mates."""
+    """The classifier as it is served, after the check of batch mates, which rows that run alone do not have."""
     graph = classifier.graph
+    if not graph.exact and inexact == "alone":
+        return classifier.with_rows_alone()
     file = classifier.bundle.path / graph.file
     if failure := mates_failure(graph, batch_mates(classifier)):
         raise BadBundle(f"{file}: {failure}; sentiment-models import-onnx makes a bundle of the file with what is measured")
     if graph.exact or inexact == "batch":
         return classifier
-    if inexact == "refuse":
-        raise BadBundle(
-            f"{file}: batch mates may change a probability by {graph.invariance:.2g}; inexact_models = refuse takes graphs with "
-            f"{EXACT:g} at most, and inexact_models = alone runs each text of this one by itself"
-        )
-    return classifier.with_rows_alone()
+    raise BadBundle(
+        f"{file}: batch mates may change a probability by {graph.invariance:.2g}; inexact_models = refuse takes graphs with "
+        f"{EXACT:g} at most, and inexact_models = alone runs each text of this one by itself"
+    )
 
 
 def load_session(bundle: Bundle, graph: GraphSpec) -> Session:

@@ -579,6 +579,16 @@ def test_a_manifest_that_claims_less_than_batch_mates_change_is_refused_with_bot
     assert "; the manifest says by 0.0001 at most; sentiment-models import-onnx makes" in why
 
 
+def test_what_another_cpu_measures_of_an_inexact_graph_counts_only_where_its_rows_have_batch_mates(bundle: Path) -> None:
+    make_inexact(bundle, 2e-4)
+
+    assert load_classifier(bundle).graph.invariance == 0
+    assert list(check_bundle(bundle))[-1] == "serves fp32.onnx"
+    why = why_not(bundle, lambda path: load_classifier(path, inexact="batch"))
+    assert "batch mates change a probability by 0.0" in why
+    assert "; the manifest says by 0.0002 at most" in why
+
+
 def test_a_manifest_may_claim_less_than_rounding(bundle: Path) -> None:
     rewrite(bundle, lambda manifest: graphs(manifest)[0].update(invariance=0))
 
