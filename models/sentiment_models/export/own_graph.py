@@ -157,7 +157,7 @@ def _one_output(path: Path, model: ModelProto) -> Iterator[str]:
 
 
 def _precision(model: ModelProto) -> str:
-    """What the weights are computed in, for people: it chooses nothing."""
+    """What the weights are computed in. It only chooses how much of a change by batch mates is rounding."""
     kinds = {node.op_type for node in all_nodes(model.graph)}
     if any(word in kind for kind in kinds for word in _INT8):
         return "int8"
