@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sentiment.cli.arguments import Parser
 from sentiment.errors import BadBundle, BadSettings
 from sentiment.extras import to_install
 from sentiment.files.errors import BadFile
@@ -105,7 +106,7 @@ def module_of(command: str) -> Any:  # Any: a module with DESCRIPTION, add_argum
 
 
 def _parser(used: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sentiment-models", description="Make the bundles that the sentiment service loads.")
+    parser = Parser(prog="sentiment-models", description="Make the bundles that the sentiment service loads.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, help_text in COMMANDS.items():
         command = commands.add_parser(name, help=help_text, aliases=[other for other, meant in OTHER_NAMES.items() if meant == name])
@@ -114,7 +115,7 @@ def _parser(used: str) -> argparse.ArgumentParser:
             module = module_of(name)
             command.description = module.DESCRIPTION
             module.add_arguments(command)
-            command.set_defaults(run=module.run)
+            command.set_defaults(run=module.run, parser=command)
     return parser
 
 

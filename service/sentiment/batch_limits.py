@@ -20,5 +20,19 @@ ON_CPU_OFFLINE: DefaultLimits = {**ON_CPU, "tokens": 256}
 # texts (some 25 tokens) need 650 rows for as many. Fused attention keeps no scores.
 ON_GPU: DefaultLimits = {"rows": 1024, "tokens": 16_384, "scores_bytes": 2**32}
 
-# Of a probability, by the other rows of the batch: on a CPU this much is rounding, because padding changes the order of sums.
+# Of a probability, by the other rows of the batch: this much is rounding, because padding changes the order of sums, and on a GPU another
+# shape may use another kernel.
 EXACT = 1e-4
+EXACT_IN_FP16 = 2e-3
+# A float of the API has seven digits: 2e-3 comes as 0.0020000001.
+DIGITS = 1e-6
+
+
+def rounding(precision: str) -> float:
+    """The greatest change of a probability by batch mates that is rounding in a graph of this precision, such as fp16."""
+    return EXACT_IN_FP16 if precision == "fp16" else EXACT
+
+
+def is_exact(precision: str, invariance: float) -> bool:
+    """Whether answers of a graph depend on batch mates by rounding at most. ``invariance``: as its manifest or the API states it."""
+    return invariance <= rounding(precision) * (1 + DIGITS)

@@ -96,7 +96,8 @@ class Settings(BaseModel):
     inexact_models: Literal["alone", "batch", "refuse"] = Field(
         "alone",
         description="a model whose answers depend on the other texts of their batch, such as one that quantize_dynamic made (over 1e-4 "
-        "of a probability): run each of its texts by itself (alone), batch them like others (batch), or do not serve it (refuse)",
+        "of a probability, in fp16 2e-3): run each of its texts by itself (alone), batch them like others (batch), or do not serve it "
+        "(refuse)",
     )
     device: str = Field(
         "auto",

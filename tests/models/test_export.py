@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +22,7 @@ from transformers import AutoModelForSequenceClassification
 
 from sentiment.errors import BadBundle
 from sentiment.model.classifier import load_classifier
+from sentiment.model.tokenizer import Row
 from sentiment_models.data.labelled import Example
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError, ParityFailed
 from sentiment_models.export.checkpoint import from_pretrained
@@ -171,6 +172,23 @@ def test_golden_answers_are_those_of_fp32_and_cannot_flip_within_the_tolerance(e
         best, other = sorted(golden["logits"], reverse=True)
         assert golden["label"] == manifest["labels"][golden["logits"].index(best)]
         assert best - other > 2 * tolerance
+
+
+def test_the_proofs_read_no_more_of_a_row_than_they_can_compare(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+
+    def fails(_: object, __: object, rows: Sequence[Row], labels: int) -> None:
+        compared.extend(row.tokens for row in rows)
+        raise ParityFailed("enough")
+
+    monkeypatch.setattr("sentiment_models.export.export.COMPARED_TOKENS_MAX", 8)
+    monkeypatch.setattr("sentiment_models.export.export.parity", fails)
+    dev = [Example("the film was good and " * 9, label) for label in (0, 1) * 10]
+
+    with pytest.raises(ParityFailed):
+        export(checkpoint, tmp_path / "tiny" / "1", name="tiny", version=1, dev=dev)
+
+    assert max(compared) == 8
 
 
 def test_the_same_checkpoint_gives_the_same_bytes_in_another_process_and_folder(

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import huggingface_hub
@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
+from huggingface_hub.hf_api import RepoSibling
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, LlamaConfig
 
 from sentiment.model.bundle import load_bundle
 from sentiment.settings import Settings
@@ -67,6 +68,11 @@ def _in_shards(folder: Path) -> None:
 def _without_a_shard(folder: Path) -> None:
     _in_shards(folder)
     (folder / "model-00002-of-00002.safetensors").unlink()
+
+
+def _named_by_index(folder: Path, index: str) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(index)
 
 
 def _in_bin(folder: Path, *others: object) -> None:
@@ -168,6 +174,16 @@ TRAIN = "sentiment-models train --base {} --labels NAME,NAME --data FILE --outpu
             "/own/model-00002-of-00002.safetensors: no such file, though model.safetensors.index.json names it; copy the checkpoint again",
         ),
         (
+            lambda own: _named_by_index(own, "{}"),
+            [],
+            "/own/model.safetensors.index.json: weight_map names no file of weights; copy the checkpoint again",
+        ),
+        (
+            lambda own: _named_by_index(own, '{"weight_map": {}}'),
+            [],
+            "/own/model.safetensors.index.json: weight_map names no file of weights; copy the checkpoint again",
+        ),
+        (
             lambda own: _in_bin(own, threading.Thread),
             [],
             "/own: pytorch_model.bin holds more than tensors, and reading it would run code; if you trust it, load the model where it was "
@@ -247,6 +263,21 @@ def test_a_path_asks_no_hub_and_a_hub_that_does_not_answer_fails_at_once(
 
     never.set()
     assert said == f"error: {answer}"
+
+
+@pytest.mark.parametrize(
+    ("file", "library", "option"), [("tf_model.h5", "TensorFlow", "from_tf"), ("flax_model.msgpack", "Flax", "from_flax")]
+)
+def test_a_model_of_the_hub_for_another_library_alone_is_refused_with_the_line_that_converts_it(
+    file: str, library: str, option: str, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [RepoSibling("config.json"), RepoSibling(file), RepoSibling("training_args.bin")]
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: SimpleNamespace(siblings=files))
+
+    assert refused("import", f"hub:org/{library}", "--out", "OUT/1") == (
+        f"error: org/{library}: has the weights for {library} alone ({file}); convert them with transformers 4 and {library}: "
+        f'AutoModelForSequenceClassification.from_pretrained("org/{library}", {option}=True).save_pretrained("org/{library}")'
+    )
 
 
 def _in_type(dtype: torch.dtype) -> Callable[[Path], object]:
@@ -429,7 +460,7 @@ def test_an_adapter_is_merged_into_its_base_with_its_own_head_and_the_tokenizer_
         weights = load_file(parts.model / "model.safetensors")
 
     assert said == [f"merging the adapter into {base}"]
-    assert (found.labels, parts.tokenizer, parts.card) == (NAMED, base, adapter)
+    assert (found.labels, parts.tokenizer, parts.card, parts.base) == (NAMED, base, adapter, "base")
     low = load_file(adapter / "adapter_model.safetensors")
     a, b = (low[f"base_model.model.{QUERY}.lora_{part}.weight"] for part in "AB")
     before = load_file(base / "model.safetensors")
@@ -461,6 +492,31 @@ def test_an_adapter_without_its_base_or_a_head_is_refused(base: str, head: int, 
         pass
 
     assert str(caught.value).replace(str(tmp_path), "") == answer
+
+
+@pytest.mark.usefixtures("peft")
+def test_an_adapter_on_a_family_that_is_not_served_is_refused_before_the_weights_of_its_base_are_read(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    LlamaConfig(vocab_size=8, hidden_size=8).save_pretrained(base)
+    adapter = save_adapter(tmp_path / "adapter", str(base), {"score.weight": torch.randn(3, 8)})
+
+    with (
+        pytest.raises(BadCheckpoint, match=rf"^{base}/config.json: model_type must be one of .*, got llama$"),
+        parts_of(adapter, "", "", print),
+    ):
+        pass
+
+
+@pytest.mark.usefixtures("peft")
+def test_the_base_that_an_adapter_names_is_in_the_manifest_and_on_the_card(tmp_path: Path) -> None:
+    base = save_tiny_bert(tmp_path / "base", labels=NAMED)
+    head = {"classifier.weight": torch.randn(3, 32), "classifier.bias": torch.randn(3)}
+    adapter, out = save_adapter(tmp_path / "adapter", str(base), head), tmp_path / "mine" / "1"
+
+    assert main(["import", str(adapter), "--out", str(out), "--labels", ",".join(NAMED)]) == 0
+
+    assert json.loads((out / "manifest.json").read_bytes())["provenance"]["base"] == "base"
+    assert "fine-tuned from `base`" in load_bundle(out).card
 
 
 def test_a_tokenizer_that_transformers_reads_otherwise_than_its_file_says_is_refused(tmp_path: Path) -> None:

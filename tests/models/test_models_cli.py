@@ -91,6 +91,23 @@ def test_wrong_usage_is_exit_code_2(argv: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("argv", "usage", "meant"),
+    [
+        (["improt", "DIR"], "usage: sentiment-models [-h]", "import?"),
+        (["evaluate", "BUNDLE", "FILE", "--explanatoins"], "usage: sentiment-models evaluate", "--explanations?"),
+    ],
+)
+def test_a_mistyped_command_or_option_is_answered_with_the_one_that_was_meant(
+    argv: list[str], usage: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+
+    said = capsys.readouterr().err
+    assert said.startswith(usage)
+    assert said.rstrip().endswith(f"; did you mean {meant}")
+
+
+@pytest.mark.parametrize(
     ("argv", "told"),
     [
         (["train", "--base", "DIR", "--data", "FILE", "--out", "OUT"], "interrupted; repeat the command to continue\n"),

@@ -141,7 +141,6 @@ def _export(arguments: argparse.Namespace, out: Path, parts: "Parts", found: "Fo
     from sentiment_models.data.labelled import read_examples
     from sentiment_models.export.export import export
     from sentiment_models.export.inherited import inherited_of
-    from sentiment_models.training.bases import name_of
 
     inherited, reading = inherited_of(parts.model), reading_of(arguments)
     pairs = arguments.pairs or (inherited is not None and inherited.pairs)
@@ -154,7 +153,7 @@ def _export(arguments: argparse.Namespace, out: Path, parts: "Parts", found: "Fo
         name=name,
         version=version,
         dev=dev,
-        base=name_of(arguments.base) or None,
+        base=parts.base or None,
         embeddings=arguments.embeddings,
         pairs=pairs,
         mixed=bool(arguments.beside),

@@ -4,7 +4,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from sentiment.batch_limits import EXACT
+from sentiment.batch_limits import is_exact
 from sentiment_models.commands.arguments import DATA_HELP, add_output, add_overwrite, add_reading, label_names, positive, reading_of
 from sentiment_models.commands.made_bundle import add_identity, findings, identity_of, say, serving
 
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> None:
         f"batch mates change a probability by at most {moved.probability_max:.2g}, and the label of {moved.labels_changed} of "
         f"{2 * moved.rows} texts; the manifest says {found.invariance:.2g}"
     )
-    if found.invariance > EXACT:
+    if not is_exact(found.graph.precision, found.invariance):
         print("so servers run each text of it by itself, unless inexact_models is batch; with refuse they do not serve it")
     print(f"temperature {found.calibration.temperature:.3f}, abstain below {found.calibration.abstain_below:.3f}")
     for line in findings(found.calibration, found.golden.entries, found.labels):

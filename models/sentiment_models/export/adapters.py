@@ -9,9 +9,9 @@ from typing import Any
 
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.export.kinds import Parts, tokenizer_files
-from sentiment_models.export.manifest import read_object
+from sentiment_models.export.manifest import CONFIG_FILE, read_object
 from sentiment_models.export.weights import stored_tensors
-from sentiment_models.training.bases import HUB, folder_of
+from sentiment_models.training.bases import HUB, folder_of, name_of
 
 ADAPTER_FILE = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -28,18 +28,19 @@ def parts_of(folder: Path, base: str, tokenizer: str, say: Callable[[str], objec
 
     Args:
         folder: of a checkpoint, or of an adapter with ADAPTER_FILE.
-        base: of an adapter, a folder or a model of the hub; "": the one that the adapter names.
+        base: of an adapter, a folder or a model of the hub; "": the one that the adapter names. Of a checkpoint for its record alone.
         tokenizer: the folder of the tokenizer, or a model of the hub; "": ``folder``, or the base's, if an adapter has none.
         say: called with a line of progress.
 
     Raises:
         BadCheckpoint: the adapter is for another task or has no head, or its base is not there. Errors of the merged model that are raised
             within name ``folder``.
+        sentiment.errors.BadBundle: the base is a damaged bundle.
         ModelsError: PEFT is not installed.
     """
     own = Path(folder_of(tokenizer)) if tokenizer else folder
     if not (folder / ADAPTER_FILE).is_file():
-        yield Parts(folder, own, folder)
+        yield Parts(folder, own, folder, name_of(base))
         return
     named = _checked(folder)
     if importlib.util.find_spec("peft") is None:
@@ -49,7 +50,7 @@ def parts_of(folder: Path, base: str, tokenizer: str, say: Callable[[str], objec
         try:
             say(f"merging the adapter into {source}")
             _merge(folder, source, Path(scratch))
-            yield Parts(Path(scratch), own if tokenizer or tokenizer_files(folder) else source, folder)
+            yield Parts(Path(scratch), own if tokenizer or tokenizer_files(folder) else source, folder, name_of(base or named))
         except BadCheckpoint as error:
             raise BadCheckpoint(str(error).replace(scratch, str(folder))) from error
 
@@ -79,12 +80,16 @@ def _merge(folder: Path, base: Path, out: Path) -> None:
     from peft import PeftModel  # noqa: PLC0415
     from transformers import AutoConfig, AutoModelForSequenceClassification, logging  # noqa: PLC0415
 
+    from sentiment_models.export.checkpoint import family_of  # noqa: PLC0415
+
     rows = {name: tensor.dims[0] for name, tensor in stored_tensors(folder / ADAPTER_WEIGHTS).items() if name.endswith(LAST_LAYERS)}
     verbosity = logging.get_verbosity()
     # It would say that the head of the base is to be trained, which the adapter replaces.
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
     try:
         config = AutoConfig.from_pretrained(base, local_files_only=True)
+        # Before the weights are read: those of a decoder may take all memory.
+        family_of(config.model_type, base / CONFIG_FILE)
         if rows and config.num_labels not in rows.values():
             config.num_labels = next(iter(rows.values()))
         # Any: transformers has no one type for its models

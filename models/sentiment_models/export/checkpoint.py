@@ -80,7 +80,7 @@ class Checkpoint:
         config = read_config(path)
         self.labels = list(labels) or labels_of(config, path / CONFIG_FILE)
         self.architecture = str(config.get("model_type"))
-        self.family = _family(self.architecture, path / CONFIG_FILE)
+        self.family = family_of(self.architecture, path / CONFIG_FILE)
         self._tokenizer_file = (tokenizer or path) / TOKENIZER_FILE
         self.tokenizer = _tokenizer(tokenizer or path)
         # The bundle's max_tokens applies, not the truncation and padding of training.
@@ -203,7 +203,12 @@ class Checkpoint:
             )
 
 
-def _family(name: str, path: Path) -> Family:
+def family_of(name: str, path: Path) -> Family:
+    """The family of a model_type. ``path``: of the model, for the error.
+
+    Raises:
+        BadCheckpoint: the family is not supported. Names those that are.
+    """
     if name not in FAMILIES:
         raise BadCheckpoint(f"{path}: model_type must be one of {', '.join(FAMILIES)}, got {name}")
     return FAMILIES[name]
@@ -324,7 +329,7 @@ def load_classifier(path: Path) -> tuple[PreTrainedModel, Any]:  # transformers 
     Raises:
         BadCheckpoint: the checkpoint does not exist, is damaged or of an unsupported family, or lacks its head or its tokenizer.
     """
-    _family(str(read_config(path).get("model_type")), path / CONFIG_FILE)
+    family_of(str(read_config(path).get("model_type")), path / CONFIG_FILE)
     model = _classifier(path)
     try:
         return model, _fast_tokenizer(path)

@@ -40,6 +40,7 @@ from sentiment_models.export.manifest import (
 from sentiment_models.export.provenance import Facts, Json, distinct_names, facts, library_versions, three_digits, without_folders
 from sentiment_models.export.spellings import add_spellings, learn_spellings
 from sentiment_models.export.verify import (
+    COMPARED_TOKENS_MAX,
     EXPLAIN_TOLERANCE,
     ExplainParity,
     Movement,
@@ -51,6 +52,7 @@ from sentiment_models.export.verify import (
     long_rows,
     movement,
     parity,
+    shortened,
     spread,
 )
 from sentiment_models.export.weights import put_real, refer, rounded, stored_tensors
@@ -399,7 +401,9 @@ def _sample(files: Sequence[Path], pairs: bool, reading: LabelledReading) -> lis
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """``always``: the shortest row, the longest row and the golden texts; ``read``: rows of the development set."""
+    """``always``: the shortest row, a long row and the golden texts; ``read``: rows of the development set. None has more than
+    COMPARED_TOKENS_MAX tokens.
+    """
 
     always: list[Row]
     read: list[Row]
@@ -414,7 +418,7 @@ def _rows(tokenizer: Tokenizer, dev: Sequence[Example], identity: Identity) -> _
         always += [tokenizer.encode(*pair) for pair in identity.second_texts]
     if identity.pairs:
         read += [tokenizer.encode(one.text, other.text) for one, other in zip(dev[::2], dev[1::2], strict=False)]
-    return _Rows(always, read)
+    return _Rows(shortened(always, COMPARED_TOKENS_MAX), shortened(read, COMPARED_TOKENS_MAX))
 
 
 def _prove(precision: str, graph: Graph, torch: Checkpoint, rows: _Rows, labels: int) -> tuple[Parity, Movement]:

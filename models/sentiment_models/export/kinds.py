@@ -15,7 +15,7 @@ from sentiment_models.export.labels import as_argument, chosen_labels, label_out
 from sentiment_models.export.manifest import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object
 from sentiment_models.export.provenance import Json, facts, items
 from sentiment_models.export.weights import stored_tensors
-from sentiment_models.training.bases import CARD
+from sentiment_models.training.bases import BIN_FILE, CARD, WEIGHTS, check_library
 
 CLASSIFIER = "ForSequenceClassification"
 """How transformers names the classes of classifiers, at their end."""
@@ -24,10 +24,6 @@ SENTENCE_TRANSFORMERS_FILE = "modules.json"
 FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)\n---", re.DOTALL)
 # One line of YAML, or the first of a list.
 LICENCE = re.compile(r"""^(license(?:_name)?):[ \t]*(?:\n[ \t]*-[ \t]*)?["']?([\w.+ -]+)""", re.MULTILINE)
-# In the order in which transformers looks for weights; an index names the files of weights in parts.
-BIN_FILE = "pytorch_model.bin"
-WEIGHTS = (WEIGHTS_FILE, f"{WEIGHTS_FILE}.index.json", BIN_FILE, f"{BIN_FILE}.index.json")
-OTHER_WEIGHTS = {"tf_model.h5": ("TensorFlow", "from_tf=True"), "flax_model.msgpack": ("Flax", "from_flax=True")}
 # How a file begins that git cloned without Git LFS.
 LFS_POINTER = b"version https://git-lfs"
 TOKENIZERS = (TOKENIZER_FILE, "vocab.txt", "vocab.json", "*.model")
@@ -38,11 +34,15 @@ DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float6
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The folders of a checkpoint's parts, mostly one: of weights and configuration, of the tokenizer, and of the model's card."""
+    """The folders of a checkpoint's parts, mostly one: of weights and configuration, of the tokenizer, and of the model's card.
+
+    ``base``: the name, for records, of the model that it was trained from; "" if nothing but a training record may say it.
+    """
 
     model: Path
     tokenizer: Path
     card: Path
+    base: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +134,10 @@ def _check_head(config: Mapping[str, Json], folder: Path) -> None:
 
 def _weights(folder: Path) -> list[Path]:
     """The files of the weights that transformers reads."""
-    first = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    here = {path.name for path in folder.iterdir() if path.is_file()}
+    first = next((folder / name for name in WEIGHTS if name in here), None)
     if first is None:
-        for name, (library, option) in OTHER_WEIGHTS.items():
-            if (folder / name).is_file():
-                raise BadCheckpoint(
-                    f"{folder}: has the weights for {library} alone ({name}); convert them with transformers 4 and {library}: "
-                    f'AutoModelForSequenceClassification.from_pretrained("{folder}", {option}).save_pretrained("{folder}")'
-                )
+        check_library(here, str(folder))
         raise BadCheckpoint(f"{folder}: has no weights: neither {WEIGHTS_FILE} nor {BIN_FILE}")
     files = [first] if first.suffix != ".json" else _parts(first)
     for file in files:
@@ -154,7 +150,10 @@ def _weights(folder: Path) -> list[Path]:
 
 
 def _parts(index: Path) -> list[Path]:
-    return [index.parent / name for name in sorted({str(name) for name in facts(read_object(index).get("weight_map")).values()})]
+    names = sorted({str(name) for name in facts(read_object(index).get("weight_map")).values()})
+    if not names:
+        raise BadCheckpoint(f"{index}: weight_map names no file of weights; copy the checkpoint again")
+    return [index.parent / name for name in names]
 
 
 def _dtype(weights: Sequence[Path], config: Mapping[str, Json]) -> str:

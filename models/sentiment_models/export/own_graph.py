@@ -156,7 +156,10 @@ def _one_output(path: Path, model: ModelProto) -> Iterator[str]:
 
 
 def _precision(model: ModelProto) -> str:
-    """What the weights are computed in. It names the file, and the setting ``precision`` chooses by it; a GPU serves fp32 alone."""
+    """What the weights are computed in. It names the file, and the setting ``precision`` chooses by it; a GPU serves fp32 alone.
+
+    It also says how much of a change by batch mates is rounding.
+    """
     kinds = {node.op_type for node in all_nodes(model.graph)}
     if any(word in kind for kind in kinds for word in _INT8):
         return "int8"

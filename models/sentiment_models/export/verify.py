@@ -65,7 +65,7 @@ SHUFFLED_ROWS = (4, 16)
 EXPLAIN_NUMBERS_MAX = 2**27
 # Squared tokens in a batch: with 12 heads 0.4 GB of attention scores in each copy of them. More than 16 rows of 512 tokens have.
 SQUARES_MAX = 2**23
-# A longer row is not compared: one of 8,192 tokens takes ten GiB.
+# Of a longer row no more are compared: one of 8,192 tokens takes ten GiB.
 COMPARED_TOKENS_MAX = 2048
 # The commands name the memory of a longer row before they run it: scores, masked scores and weights of one layer.
 ATTENTION_GIB_TOLD = 1.0
@@ -104,6 +104,11 @@ class Movement:
     rows: int
     probability_max: float
     labels_changed: int
+
+
+def shortened(rows: Sequence[Row], tokens_max: int) -> list[Row]:
+    """The rows; of a longer one its first tokens and its last, which some families' classifiers read."""
+    return [row if row.tokens <= tokens_max else row.part(tokens_max - 1, 1) for row in rows]
 
 
 def parity(graph: Graph, reference: Reference, rows: Sequence[Row], labels: int) -> Parity:
@@ -230,10 +235,9 @@ def explain_parity(
     output, but for logits relative to the output's largest absolute value in this row.
     """
     rng = np.random.default_rng(seed)
-    cut = [row if row.tokens <= EXPLAINED_TOKENS_MAX else row.part(EXPLAINED_TOKENS_MAX - 1, 1) for row in rows]
     errors = [
         _explain_errors(session, tokenizer, reference, batch, rng)
-        for batch in _mixed(cut, EXPLAIN_NUMBERS_MAX / (session.layers * session.heads))
+        for batch in _mixed(shortened(rows, EXPLAINED_TOKENS_MAX), EXPLAIN_NUMBERS_MAX / (session.layers * session.heads))
     ]
     forward, gradients = np.concatenate(errors, axis=1)
     # Unlike Python's max, numpy's keeps NaN.

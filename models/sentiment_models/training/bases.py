@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import threading
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from sentiment_models.export.provenance import Json, facts
 TRAINING_FILE = "training.json"
 # The files of a checkpoint that transformers reads: configuration, weights and tokenizer.
 READ = ("*.json", "*.safetensors", "*.bin", "*.txt", "*.model")
+# In the order in which transformers looks for weights; an index names the files of weights in parts.
+BIN_FILE = "pytorch_model.bin"
+WEIGHTS = (WEIGHTS_FILE, f"{WEIGHTS_FILE}.index.json", BIN_FILE, f"{BIN_FILE}.index.json")
+OTHER_WEIGHTS = {"tf_model.h5": ("TensorFlow", "from_tf=True"), "flax_model.msgpack": ("Flax", "from_flax=True")}
 # A model's card on the hub, which names its licence.
 CARD = "README.md"
 HUB = "hub:"
@@ -32,7 +37,7 @@ def folder_of(base: str) -> str:
     """Return the folder of a base, "" for "". A model of the hub is downloaded, unless it is in the hub's cache.
 
     Raises:
-        BadCheckpoint: there is no such folder, or the hub has no such model or cannot be reached.
+        BadCheckpoint: there is no such folder, or the hub has no such model, has weights for another library alone, or cannot be reached.
     """
     if base.startswith(HUB):
         return _downloaded(base.removeprefix(HUB))
@@ -43,11 +48,31 @@ def folder_of(base: str) -> str:
     return base
 
 
+def check_library(names: Collection[str], model: str) -> None:
+    """Check that weights are not for another library alone.
+
+    Args:
+        names: of the model's files.
+        model: its folder or its name on the hub, as transformers takes it.
+
+    Raises:
+        BadCheckpoint: they are. Has the line that converts them.
+    """
+    if not any(name in WEIGHTS for name in names):
+        for name, (library, option) in OTHER_WEIGHTS.items():
+            if name in names:
+                raise BadCheckpoint(
+                    f"{model}: has the weights for {library} alone ({name}); convert them with transformers 4 and {library}: "
+                    f'AutoModelForSequenceClassification.from_pretrained("{model}", {option}).save_pretrained("{model}")'
+                )
+
+
 @cache
 def _downloaded(name: str) -> str:
     from huggingface_hub import snapshot_download  # noqa: PLC0415  # comes with tokenizers; only bases of the hub need it
 
-    why = _unreachable(name)
+    why, files = _asked(name)
+    check_library(files, name)
     try:
         # Not what its folders hold: weights for other frameworks.
         given: dict[str, Any] = {"ignore_patterns": "*/*", "local_files_only": bool(why)}
@@ -62,25 +87,25 @@ def _downloaded(name: str) -> str:
     return str(folder)
 
 
-def _unreachable(name: str) -> str:
-    """Why the hub gives nothing of a model; "" if it does.
+def _asked(name: str) -> tuple[str, list[str]]:
+    """Why the hub gives nothing of a model, "" if it does; and the names of the model's files there.
 
     In a thread, because no timeout of the hub's client bounds look-ups of names and the addresses and retries after them: without a
     network the client may wait for minutes.
     """
     from huggingface_hub import HfApi  # noqa: PLC0415  # as above
 
-    found = [f"{urlsplit(HfApi().endpoint).netloc} did not answer within {HUB_WAIT_S:g} s"]
+    found: list[tuple[str, list[str]]] = [(f"{urlsplit(HfApi().endpoint).netloc} did not answer within {HUB_WAIT_S:g} s", [])]
 
     def ask() -> None:
         try:
-            HfApi().model_info(name, timeout=HUB_WAIT_S)
-            found[0] = ""
+            files = HfApi().model_info(name, timeout=HUB_WAIT_S).siblings or []
+            found[0] = "", [file.rfilename for file in files]
         except Exception as error:  # as above
             kind = type(error).__name__
             unknown = "it has no such model, or one that needs a token (HF_TOKEN)"
             asked = getattr(error, "response", None) is not None or isinstance(error, ValueError) or kind == "OfflineModeIsEnabled"
-            found[0] = unknown if kind in UNKNOWN else str(error).splitlines()[0] if asked else "the hub cannot be reached"
+            found[0] = unknown if kind in UNKNOWN else str(error).splitlines()[0] if asked else "the hub cannot be reached", []
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()

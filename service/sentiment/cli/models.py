@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sentiment.addresses import TARGET_VARIABLE, default_target, is_local
-from sentiment.batch_limits import EXACT
+from sentiment.batch_limits import is_exact
 from sentiment.cli.arguments import add_command, add_credentials, add_option, credentials_of, grpc_target, seconds
 from sentiment.cli.exit_codes import DONE
 from sentiment.errors import BadSettings
@@ -134,13 +134,13 @@ def _print_loaded(target: str, options: argparse.Namespace) -> None:
             how = f"give --token-file FILE, or for an admin port {TOKENS_VARIABLE}"
             raise CallFailed(error.code, f"{target} lists no models without its token; {how}") from error
     for model in models:
-        moved = model.classify_graph.invariance
+        graph = model.classify_graph
         about = [
             *["default"] * model.is_default,
             f"labels {', '.join(model.labels)}",
             f"{model.max_tokens} tokens",
-            model.classify_graph.precision,
-            *[f"batch mates change a probability by up to {moved:.2g}"] * (moved > EXACT),
+            graph.precision,
+            *[f"batch mates change a probability by up to {graph.invariance:.2g}"] * (not is_exact(graph.precision, graph.invariance)),
             *["answers targets"] * model.targets,
             *["not calibrated, never undecided"] * model.calibration.uncalibrated,
         ]

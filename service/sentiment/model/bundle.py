@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError, model_validator
 
-from sentiment.batch_limits import EXACT
+from sentiment.batch_limits import is_exact
 from sentiment.errors import BadBundle
 from sentiment.model.effort import EffortSpec
 from sentiment.model.execute import Execute, here, result_of
@@ -69,7 +69,7 @@ class GraphSpec(Section):
     @property
     def exact(self) -> bool:
         """Whether an answer depends on batch mates by rounding at most."""
-        return self.invariance <= EXACT
+        return is_exact(self.precision, self.invariance)
 
 
 class Graphs(Section):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sentiment.batch_limits import EXACT
+from sentiment.batch_limits import rounding
 from sentiment.errors import BadBundle
 from sentiment.model.batch_mates import Inexact, Moved, measure
 from sentiment.model.bundle import Bundle, Golden, GraphSpec, HeadTail, Manifest, WindowsSpec, load_bundle
@@ -177,7 +177,7 @@ def mates_of(tokenizer: Tokenizer, golden: Sequence[Golden]) -> list[Row]:
 
 def mates_failure(graph: GraphSpec, found: Moved) -> str:
     """Why the manifest's invariance is not true; empty if it is. Rounding is allowed, whatever the manifest says."""
-    if found.probability <= max(graph.invariance, EXACT):
+    if found.probability <= max(graph.invariance, rounding(graph.precision)):
         return ""
     return f"batch mates change a probability by {found.probability:.2g}; the manifest says by {graph.invariance:.2g} at most"
 
@@ -194,7 +194,7 @@ def _settled(classifier: Classifier, inexact: Inexact) -> Classifier:
         return classifier
     raise BadBundle(
         f"{file}: batch mates may change a probability by {graph.invariance:.2g}; inexact_models = refuse takes graphs with "
-        f"{EXACT:g} at most, and inexact_models = alone runs each text of this one by itself"
+        f"{rounding(graph.precision):g} at most, and inexact_models = alone runs each text of this one by itself"
     )
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from sentiment.admin_client import AdminClient
 from sentiment.cli.main import main
-from sentiment.client import CallFailed
+from sentiment.client import CallFailed, Client
 from sentiment.errors import BadSettings, CannotServe
 from sentiment.oip import inference_pb2 as oip
 from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.settings import Settings
+from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import RunningServer, far_address
 from tests.core.lifecycle.conftest import TOKEN, Exchanging, make_version
 from tests.core.servers import until
@@ -276,6 +277,22 @@ def test_the_command_lists_by_the_grpc_port_what_is_loaded(
 
     one = "tiny/1                   READY        default; labels negative, positive; 32 tokens; fp32\n"
     assert (codes, capsys.readouterr().out) == ([0, 0], one * 2)
+
+
+@pytest.mark.parametrize(
+    ("precision", "invariance", "told"),
+    [("fp16", 2e-3, ""), ("fp16", 3e-3, "; batch mates change a probability by up to 0.003"), ("int8", 1e-4, ""), ("int8", 2e-3, "0.002")],
+)
+def test_the_list_has_what_batch_mates_change_beyond_rounding_in_the_precision(
+    precision: str, invariance: float, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = pb.ListModelsResponse(models=[pb.Model(classify_graph=pb.Graph(precision=precision, invariance=invariance))])
+    monkeypatch.setattr(Client, "list_models", lambda _: listed)
+
+    assert main(["models", "list", "--target", "localhost:1"]) == 0
+
+    said = capsys.readouterr().out.strip()
+    assert said.endswith(told or precision)
 
 
 def test_a_command_at_the_wrong_port_says_so(

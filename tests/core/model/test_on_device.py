@@ -111,7 +111,7 @@ def test_a_graph_that_cannot_be_fused_is_served_in_fp16_if_its_golden_logits_are
     served = load_on_device(host, DEVICE, "auto", tmp_path)
 
     assert (served.graph.file, served.graph.precision, served.session.layout) == ("fp16-unfused.onnx", "fp16", "padded")
-    assert (served.graph.tolerance, served.graph.invariance) == (0.03, 2e-3)
+    assert (served.graph.tolerance, served.graph.invariance, served.graph.exact) == (0.03, 2e-3, True)
     assert served.passed_over == ("fp16 cannot be made",)
     assert made == ["fp16", "unfused"]
 

@@ -111,6 +111,11 @@ class Explainer:
         studied = measured is None or words <= measured.words_max
         return tuple(dict.fromkeys((self.methods[0] if studied else METHOD_OF_LONG_TEXTS, self._known[0])))
 
+    def _chosen(self, request: ExplanationRequest, tokens: int, words: int, maps: int) -> tuple[bool, tuple[str, ...]]:
+        """Whether a text fits into the explain graph, and the methods to try. ``maps``: the attention maps of the graph, 0 without one."""
+        fits = not maps or tokens <= tokens_most(maps)
+        return fits, request.methods or (self.defaults(words) if fits else (METHOD_OF_LONG_TEXTS,))
+
     def _remarks(self, request: ExplanationRequest, first: str, words: int) -> list[str]:
         """Says why a request without methods is not explained by the study's default."""
         measured = self.classifier.manifest.explanations
@@ -164,12 +169,12 @@ class Explainer:
             tokens = min(tokens, self.classifier.manifest.targets.tokens)
         unloaded = (0, 0) if self._spec is None or self.failure else LARGE
         layers, heads = unloaded if graph is None else (graph.session.layers, graph.session.heads)
-        if tokens > tokens_most(layers * heads):
+        fits, methods = self._chosen(request, tokens, words_of(tokens), layers * heads)
+        if not fits:
             layers, heads = 0, 0
-        methods = request.methods or self.defaults(words_of(tokens))[:1]
         gradients = 1 + compares(len(self.classifier.manifest.labels), request.against, request.label_alone)
         part_tokens = 0 if part is None else part.tokens
-        return predict(replace(request, methods=methods), tokens, layers, heads, self._usual, gradients, part_tokens)
+        return predict(replace(request, methods=request.methods or methods[:1]), tokens, layers, heads, self._usual, gradients, part_tokens)
 
     def explain(
         self,
@@ -199,19 +204,19 @@ class Explainer:
             OutOfMemory: there is not enough memory for this text.
         """
         begun = self._clock()
-        graph = whole = self.load(execute)
+        graph = self.load(execute)
         check_request(request, self.classifier, self._known)
         check_graph(request, self.classifier.bundle.id, None if graph is None else graph.session, self.failure)
         if request.geometry and graph is not None and not graph.golden.spellings:
             raise Unsupported(f"geometry needs golden words; the golden texts of bundle {self.classifier.bundle.id} are punctuation alone")
         encoded = read(self.classifier, request)
         check_encoded(request, encoded)
-        methods = request.methods or self.defaults(len(encoded.words))
-        if whole is not None and len(encoded.tokens) > (most := tokens_most(whole.session.layers * whole.session.heads)):
-            check_without_graph(
-                request, f"that of bundle {self.classifier.bundle.id} reads {most} tokens, this text has {len(encoded.tokens)}"
-            )
-            graph, methods = None, request.methods or (METHOD_OF_LONG_TEXTS,)
+        maps = 0 if graph is None else graph.session.layers * graph.session.heads
+        fits, methods = self._chosen(request, len(encoded.tokens), len(encoded.words), maps)
+        if not fits:
+            most = f"that of bundle {self.classifier.bundle.id} reads {tokens_most(maps)} tokens, this text has {len(encoded.tokens)}"
+            check_without_graph(request, most)
+            graph = None
         sizes = Sizes() if graph is None else Sizes(graph.session.layers, graph.session.heads, graph.width, graph.golden.spellings)
         check_bytes(replace(request, methods=request.methods or methods[:1]), encoded, self.classifier.manifest.labels, sizes)
         session = None if graph is None else graph.session

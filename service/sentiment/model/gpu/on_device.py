@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from sentiment.batch_limits import rounding
 from sentiment.errors import BadBundle, BadSettings
 from sentiment.model.bundle import GraphSpec
 from sentiment.model.classifier import Classifier, golden_failures
@@ -17,8 +18,6 @@ from sentiment.observability.logs import logger
 # The greatest error of a golden logit in fp16. Near 3, typical of confident answers, adjacent fp16 numbers are 0.002 apart, and each layer
 # rounds several times. An error of 0.06 in the difference of two logits changes a probability by at most 0.015.
 FP16_TOLERANCE = 0.03
-# The greatest change of a probability with the other rows of the batch: another shape may use another kernel.
-INVARIANCE = {"fp16": 2e-3, "fp32": 1e-4}
 
 Precision = Literal["fp16", "fp32"]
 
@@ -101,7 +100,7 @@ def _try(host: Classifier, device: Device, candidate: _Candidate, memory_bytes: 
         inputs=tuple(session.inputs),
         outputs=(session.output,),
         # The host's may be inexact, if the settings allow that.
-        invariance=max(INVARIANCE[candidate.precision], host.graph.invariance),
+        invariance=max(rounding(candidate.precision), host.graph.invariance),
         tolerance=FP16_TOLERANCE if candidate.precision == "fp16" else host.graph.tolerance,
     )
     classifier = Classifier(host.bundle, spec, host.tokenizer, session, reasons)

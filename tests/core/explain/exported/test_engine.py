@@ -363,6 +363,8 @@ def test_a_text_that_is_too_long_for_the_explain_graph_is_explained_by_erasing_w
     header, parts, summary = explained(explainer, _text(counterfactuals=True))
 
     assert (one_of(parts, Attribution).method, header.logit_error, summary.explained_rows) == ("two_step_shapley", None, 0)
+    named, unnamed = (explainer.predict(_text(methods=methods)).work_s for methods in (("two_step_shapley",), ()))
+    assert unnamed == pytest.approx(named)
     with pytest.raises(Unsupported, match=r"attention needs an explain graph; that of bundle tiny/1 reads 4 tokens, this text has \d+$"):
         next(explainer.explain(_text(attention=AttentionRequest())))
 
