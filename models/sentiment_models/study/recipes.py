@@ -82,7 +82,8 @@ class Experiment:
 
     def recipes(self, data: Path) -> dict[str, Recipe]:
         """Return the recipe of each run by name. All use the same reviews and the same development set."""
-        shared = {field.name for field in fields(self)} & {field.name for field in fields(Recipe)}
+        # The test reviews are none of training's business: they have been read, and those in the data are counted.
+        shared = {field.name for field in fields(self)} & {field.name for field in fields(Recipe)} - {"test"}
         common = Recipe(
             base="",
             sources=(str(data),),

@@ -161,7 +161,7 @@ def test_a_search_holds_its_loads_against_a_real_server(server: RunningServer, t
     written = tmp_path / "found.json"
     monkeypatch.setattr("sentiment_tools.loadtest.run.find_slo", partial(find_slo, points_max=2))
 
-    code = run("--find-slo", "--target", server.target, "--seconds", "0.2", *PATIENT, "--json", written)
+    code = run("--find-slo", "--target", server.target, "--seconds", "1", *PATIENT, "--json", written)
 
     values = json.loads(written.read_text())
     capacity, points = values["capacity"], values["search"]["points"]
