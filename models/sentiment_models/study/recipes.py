@@ -82,7 +82,7 @@ class Experiment:
 
     def recipes(self, data: Path) -> dict[str, Recipe]:
         """Return the recipe of each run by name. All use the same reviews and the same development set."""
-        # The test reviews are none of training's business: they have been read, and those in the data are counted.
+        # A recipe has files of tests, whose texts it leaves out of training; the experiment reads its one itself.
         shared = {field.name for field in fields(self)} & {field.name for field in fields(Recipe)} - {"test"}
         common = Recipe(
             base="",
