@@ -28,9 +28,9 @@ if [ ! -d "$run/encoder" ]; then
 fi
 # English statements without sentiment.
 awk -F'\t' '$1 == "en" {print "neutral\t" $2}' "$texts/undecided.tsv" > "$run/facts.tsv"
-"$models" train --base "$run/encoder" --output "$run/train" --labels negative,neutral,positive --class-weights --max-tokens 96 \
-  --batch-rows 32 --epochs 1 --evaluations-per-epoch 2 --dev "$data/tweets/dev.tsv.gz" --data "$data/tweets/train.tsv.gz:0.6" \
-  --data "$data/forum/train.tsv.gz:0.3" --data "$data/support/train.tsv.gz:0.5" --data "$run/facts.tsv"
+"$models" train --base "$run/encoder" --output "$run/train" --labels negative,neutral,positive --class-weights --freeze-embeddings \
+  --max-tokens 96 --batch-rows 32 --epochs 1 --evaluations-per-epoch 2 --dev "$data/tweets/dev.tsv.gz" --data "$data/tweets/train.tsv.gz:0.3" \
+  --data "$data/forum/train.tsv.gz:0.12" --data "$data/support/train.tsv.gz:0.2" --data "$run/facts.tsv:0.2"
 "$models" export "$run/train/best" --dev "$run/train/dev.jsonl" --texts "$data/tweets/dev.tsv.gz" --output "$bundle" --overwrite
 "$models" evaluate "$bundle" "$data/tweets/dev.tsv.gz" "$texts/languages.tsv" --json "$run/evaluation.json"
 "$models" card "$bundle" --evaluation "$run/evaluation.json" --about models/about_multilingual.toml

@@ -18,7 +18,7 @@ KINDS = {
 NAMES = {kind: {field.name for field in fields(make())} for kind, make in KINDS.items()}
 # Fields without numeric limits: files, words and flags.
 FREE = {"base", "bases", "sources", "tails", "ends", "erased", "undecided", "tokenizer", "data", "test"} | {"labels", "grid", "emoji"}
-FREE |= {"head_only", "new_head", "class_weights", "next_sentence", "reading", "dev"}
+FREE |= {"head_only", "freeze_embeddings", "new_head", "class_weights", "next_sentence", "reading", "dev"}
 SHAPE = {"layers", "heads", "width", "reviews", "test_reviews"}
 
 

@@ -1,17 +1,19 @@
-"""The script that makes the default bundle: its commands, and continuing after an interruption."""
+"""The scripts that make the default and the multilingual bundle: their commands, and continuing after an interruption."""
 
+import csv
 import gzip
 import json
 import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "models" / "make_bundle.sh"
+ROOT = Path(__file__).parents[2]
 SOURCES = "tweets forum support sst5 aspects_whole sst2_long sst2_short mr targets products goods dvd reviews imdb headlines"
 
 # A stub of sentiment-models: logs its arguments, makes the command's outputs, and fails at the command that FAIL names.
@@ -40,7 +42,7 @@ def value(command: list[str], flag: str) -> str:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """Runs the script in its own folder; returns its exit code and the commands that it ran."""
+    """Runs a script in its own folder; returns its exit code and the commands that it ran."""
     stub = tmp_path / "bin" / "sentiment-models"
     stub.parent.mkdir()
     stub.write_text(NOTES)
@@ -54,14 +56,14 @@ def make(tmp_path: Path) -> Make:
     for name in ("from", "teacher"):
         (tmp_path / name).mkdir()
 
-    def run(**environment: str) -> tuple[int, list[list[str]]]:
+    def run(script: str = "make_bundle.sh", **environment: str) -> tuple[int, list[list[str]]]:
         noted = tmp_path / "noted"
         noted.write_text("")
         given = {"SENTIMENT_MODELS": str(stub), "FROM": str(tmp_path / "from"), "TEACHER": str(tmp_path / "teacher")}
         places = {"BUNDLE": str(tmp_path / "bundle"), "NOTED": str(noted)}
         ran = subprocess.run(
-            [SCRIPT, tmp_path / "data", tmp_path / "run"],
-            cwd=SCRIPT.parents[1],
+            [ROOT / "models" / script, tmp_path / "data", tmp_path / "run"],
+            cwd=ROOT,
             env={**os.environ, **given, **places, **environment},
             capture_output=True,
             text=True,
@@ -154,7 +156,9 @@ def test_a_missing_folder_or_file_is_refused_before_anything_is_made(make: Make,
 
 
 def test_hard_texts_are_not_used_for_calibration(make: Make, tmp_path: Path) -> None:
-    files = [SCRIPT.parent / "sentiment_models" / name for name in ("idioms.tsv", "texts/cases.tsv", "texts/domains.tsv", "texts/hard.tsv")]
+    files = [
+        ROOT / "models" / "sentiment_models" / name for name in ("idioms.tsv", "texts/cases.tsv", "texts/domains.tsv", "texts/hard.tsv")
+    ]
     hard = [file.read_text(encoding="utf-8").splitlines()[0].split("\t")[1] for file in files]
     rows = [json.dumps({"label": "positive", "text": text}, ensure_ascii=False) + "\n" for text in ("kind of good", *hard, "generated")]
     (tmp_path / "run" / "films").mkdir(parents=True)
@@ -166,3 +170,19 @@ def test_hard_texts_are_not_used_for_calibration(make: Make, tmp_path: Path) -> 
     export = next(command for command in commands if command[0] == "export")
     assert Path(value(export, "--dev")).read_text(encoding="utf-8") == rows[0]
     assert value(export, "--spellings").endswith("/imdb/unlabelled.txt.gz")
+
+
+def test_the_multilingual_bundle_learns_from_english_alone_and_is_measured_in_eight_languages(make: Make, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "encoder").mkdir(parents=True)
+
+    code, commands = make("make_multilingual.sh")
+
+    assert code == 0
+    assert [command[0] for command in commands] == ["train", "export", "evaluate", "card", "pack"]
+    assert value(commands[0], "--base") == str(run / "encoder")
+    assert {line.split("\t")[0] for line in (run / "facts.tsv").read_text(encoding="utf-8").splitlines()} == {"neutral"}
+    with Path(commands[2][3]).open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines, delimiter="\t"))
+    by_language = Counter((row["domain"], row["label"]) for row in rows)
+    assert set(by_language.values()) == {8} and len(by_language) == 8 * 3

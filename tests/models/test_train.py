@@ -168,6 +168,14 @@ def test_a_head_learns_alone_with_its_pooler(recipe: Recipe, tmp_path: Path) -> 
     assert learned == {f"{module}.{kind}" for module in ("bert.pooler.dense", "classifier") for kind in ("weight", "bias")}
 
 
+def test_frozen_embeddings_stay_and_all_else_learns(recipe: Recipe, tmp_path: Path) -> None:
+    best = train(replace(recipe, freeze_embeddings=True), tmp_path)
+
+    before, after = (load_file(folder / "model.safetensors") for folder in (Path(recipe.base), best))
+    kept = {name for name, tensor in before.items() if torch.equal(tensor, after[name])}
+    assert kept == {"bert.embeddings.word_embeddings.weight"}
+
+
 def test_the_development_set_is_written_and_shares_no_text_with_training(whole: Path, recipe: Recipe) -> None:
     record = json.loads((whole / "best" / "training.json").read_bytes())
 

@@ -29,6 +29,7 @@ RECIPE_HELP = {
     "dropout": "dropout on hidden layers",
     "ema": "decay of a moving average of the weights, such as 0.999, that is evaluated and saved instead of them; 0: none",
     "head_only": "train only the classification head; the encoder, and tokens that --emoji adds, stay unchanged",
+    "freeze_embeddings": "leave the vectors of pieces of words as they are, so that other languages than that of the texts keep theirs",
     "class_weights": "weigh texts by how rare their labels are, so that rare labels are found more often, and falsely, too",
     "batch_rows": "max texts per batch (default: 16 with up to 10,000 texts, 64 with more)",
     "batch_tokens": "max tokens per batch, padding included",

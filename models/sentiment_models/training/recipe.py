@@ -90,6 +90,8 @@ class Recipe(Course):
     reading: LabelledReading = PLAIN
     ema: float = 0.0
     head_only: bool = False
+    # Keep the vectors of pieces of words, also of those that no training text has.
+    freeze_embeddings: bool = False
     # Weigh each text by how rare its label is, so that all labels count alike.
     class_weights: bool = False
     teacher_weight: float = 0.7

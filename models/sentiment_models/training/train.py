@@ -177,6 +177,8 @@ class _Run(Loop[_Progress]):
         self.family = FAMILIES[self.module.config.model_type]
         if recipe.head_only:
             freeze_encoder(self.module)
+        if recipe.freeze_embeddings:
+            self.module.get_input_embeddings().requires_grad_(False)
         self.module.to(device)  # type: ignore[arg-type]  # transformers hides the signature behind a wrapper
         self.average = _moving_average(self.module, recipe.ema) if recipe.ema else None
         self.epochs = [self._encode(vary(split.train, recipe, epoch)) for epoch in range(recipe.epochs)]
