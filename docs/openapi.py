@@ -1,7 +1,7 @@
 """Makes the OpenAPI document of the HTTP routes, ``service/sentiment/doors/http/openapi.json``, from the proto: ``make reference``.
 
 Messages, fields, their types and descriptions come from the proto. What it cannot say stands here: which rpc a route calls, which fields a
-request needs, limits that are only in comments, and examples.
+request needs, limits that are only in comments, examples, and the routes of Hugging Face's servers, which have messages of their own.
 """
 
 import json
@@ -32,6 +32,7 @@ TARGETS = {
     "maxItems": Settings.model_fields["targets_max"].default,
     SETTING: "targets_max",
 }
+BATCH = {"minItems": 1, "maxItems": Settings.model_fields["batch_items_max"].default, SETTING: "batch_items_max"}
 LIMITS: dict[tuple[str, str], Schema] = {
     ("ClassifyRequest", "text"): TEXT,
     ("ExplainRequest", "text"): TEXT,
@@ -39,11 +40,7 @@ LIMITS: dict[tuple[str, str], Schema] = {
     ("Item", "text"): TEXT,
     ("ClassifyRequest", "targets"): TARGETS,
     ("Item", "targets"): TARGETS,
-    ("ClassifyBatchRequest", "items"): {
-        "minItems": 1,
-        "maxItems": Settings.model_fields["batch_items_max"].default,
-        SETTING: "batch_items_max",
-    },
+    ("ClassifyBatchRequest", "items"): BATCH,
     ("FeedbackRequest", "request_id"): {"maxLength": 128, "pattern": "^[ -~]*$"},
     ("FeedbackRequest", "item"): {"minimum": 0},
     ("FeedbackRequest", "label"): {"minLength": 1},
@@ -109,7 +106,7 @@ FAILURES = {
     "504": ("Expired", "Not finished by the deadline, or the deadline is too near even for an idle server."),
 }
 MODEL = {"name": "english", "version": 4, "digest": "e1b6fab8434f" + 52 * "0"}
-ANSWER = {
+ANSWER: Schema = {
     "prediction": {
         "label": "positive",
         "score": 0.9946,
@@ -128,11 +125,10 @@ ANSWER = {
     "timing": {"total": "0.009411s", "tokenize": "0.000147s", "queue": "0.000206s", "run": "0.008521s", "batch_rows": 1},
 }
 EMPTY = {"status": "INVALID_ARGUMENT", "code": 3, "message": "items[1].text: has 0 characters; the limit is at least 1"}
-# By route: rpc, tag, examples of the request, example of the answer.
-POSTS: dict[str, tuple[str, str, dict[str, tuple[str, Schema]], Schema | None]] = {
+# By route: rpc, examples of the request, example of the answer.
+POSTS: dict[str, tuple[str, dict[str, tuple[str, Schema]], Schema | None]] = {
     "/v1/classify": (
         "Classify",
-        "Texts",
         {
             "text": ("One text", {"text": "a good film"}),
             "windows": ("A long text, read whole", {"text": "It began well. ...", "truncation": "TRUNCATION_WINDOWS"}),
@@ -143,13 +139,11 @@ POSTS: dict[str, tuple[str, str, dict[str, tuple[str, Schema]], Schema | None]] 
     ),
     "/v1/classify:batch": (
         "ClassifyBatch",
-        "Texts",
         {"items": ("Two texts, one of them empty", {"items": [{"text": "a good film"}, {"text": ""}]})},
         {"results": [{"response": ANSWER}, {"error": EMPTY}]},
     ),
     "/v1/explain": (
         "Explain",
-        "Texts",
         {
             "default": ("The model's default method", {"text": "a good film"}),
             "more": ("Word sets that flip the label", {"text": "a good film", "options": {"counterfactuals": True}}),
@@ -158,13 +152,75 @@ POSTS: dict[str, tuple[str, str, dict[str, tuple[str, Schema]], Schema | None]] 
     ),
     "/v1/feedback": (
         "Feedback",
-        "Texts",
         {
             "text": ("The right label of a text", {"text": "a good film", "label": "positive"}),
             "answer": ("Of an answer", {"request_id": "0f7c1d5a9b3e42868d20c4b7a6f1e593", "label": "negative"}),
             "none": ("No label is right", {"text": "a good film", "none": True}),
         },
         {"predicted": "positive", "right": True, "abstain": False, "model": MODEL},
+    ),
+}
+# Of Hugging Face's servers: messages, and routes with what they are, the names of their messages, and examples.
+TEXT_SCHEMA = {"type": "string", **TEXT}
+TEXT_OR_PAIR = {"type": "array", "items": TEXT_SCHEMA, "minItems": 1, "maxItems": 2}
+LABELS = {"type": "array", "items": {"$ref": "#/components/schemas/LabelScore"}, "description": "The labels, the most probable first."}
+LABELS_OF_TEXTS = {"type": "array", "items": LABELS, "description": "The labels of each text."}
+PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "top_k": {"type": "integer", "minimum": 1, "description": "At most as many labels of a text. Unset: all."},
+        "function_to_apply": {"const": "softmax", "description": "Other functions are refused."},
+    },
+    "additionalProperties": False,
+}
+PLAIN: dict[str, Schema] = {
+    "PipelineRequest": {
+        "inputs": {"anyOf": [TEXT_SCHEMA, {"type": "array", "items": TEXT_SCHEMA, **BATCH}], "description": "A text, or several."},
+        "parameters": PARAMETERS,
+    },
+    "PredictRequest": {
+        "inputs": {
+            "anyOf": [TEXT_SCHEMA, TEXT_OR_PAIR, {"type": "array", "items": TEXT_OR_PAIR, **BATCH}],
+            "description": "A text, a pair of texts, or a batch of arrays of one or two texts each.",
+        },
+        "truncate": {"type": "boolean", "description": "Read the beginning of a long text; false: refuse it. Unset: the model's default."},
+        "truncation_direction": {"enum": ["right", "Right"], "description": "The other direction is refused."},
+        "raw_scores": {"const": False, "description": "Raw scores are refused."},
+    },
+}
+PLAIN = {
+    name: {"type": "object", "properties": members, "required": ["inputs"], "additionalProperties": False}
+    for name, members in PLAIN.items()
+} | {
+    "PipelineResponse": LABELS_OF_TEXTS,
+    "PredictResponse": {"anyOf": [LABELS, LABELS_OF_TEXTS]},
+    "PlainError": {
+        "type": "object",
+        "description": "Why there is no answer, as Hugging Face's servers say it.",
+        "properties": {
+            "error": {"type": "string", "description": "Fact, value and limit, after the path of the field."},
+            "error_type": {"type": "string", "enum": ["Validation", "Overloaded", "Unhealthy", "Backend"]},
+        },
+        "required": ["error", "error_type"],
+    },
+}
+SHOWN = sorted(ANSWER["prediction"]["scores"], key=lambda score: -score["score"])
+AS = "The default model answers; the first text that fails ends the request."
+HUGGING_FACE: dict[str, tuple[str, str, dict[str, tuple[str, Schema]], list[Any]]] = {
+    "/": (
+        "pipeline",
+        f"Classifies texts as Hugging Face's Inference API does. {AS}",
+        {
+            "text": ("One text", {"inputs": "a good film"}),
+            "texts": ("Two texts, the best label of each", {"inputs": ["a good film", "a fine film"], "parameters": {"top_k": 1}}),
+        },
+        [SHOWN],
+    ),
+    "/predict": (
+        "predict",
+        f"Classifies texts as text-embeddings-inference does. {AS}",
+        {"text": ("One text", {"inputs": "a good film"}), "texts": ("Two texts", {"inputs": [["a good film"], ["a fine film"]]})},
+        SHOWN,
     ),
 }
 NAME = {
@@ -198,7 +254,7 @@ def openapi(file: FileDescriptorProto) -> str:
     methods = {method.name: (method, _prose(comments[6, 0, 2, place])) for place, method in enumerate(service.method)}
     schemas = _schemas(file, comments)
     paths: Schema = {}
-    for path, (rpc, tag, requests, answer) in POSTS.items():
+    for path, (rpc, requests, answer) in POSTS.items():
         method, said = methods[rpc]
         content: Schema = {"schema": _ref(method.output_type.removeprefix(PREFIX))}
         if answer is not None:
@@ -207,25 +263,8 @@ def openapi(file: FileDescriptorProto) -> str:
         if method.server_streaming:
             content["schema"] = _ref("ExplainLine")
             said += " A message is a line of JSON. An error after the first line is the last line."
-        body = {
-            "schema": _ref(method.input_type.removeprefix(PREFIX)),
-            "examples": {name: {"summary": summary, "value": value} for name, (summary, value) in requests.items()},
-        }
-        paths[path] = {
-            "post": {
-                "operationId": rpc[0].lower() + rpc[1:],
-                "tags": [tag],
-                "summary": said.partition(". ")[0].removesuffix("."),
-                "description": said,
-                "parameters": [{"$ref": "#/components/parameters/timeout"}, {"$ref": "#/components/parameters/requestId"}],
-                "requestBody": {
-                    "required": True,
-                    "description": "May be compressed with gzip (Content-Encoding: gzip).",
-                    "content": {"application/json": body},
-                },
-                "responses": _responses({"description": "The answer.", "headers": _headers(), "content": {kind: content}}),
-            }
-        }
+        answered = _responses({"description": "The answer.", "headers": _headers(), "content": {kind: content}})
+        paths[path] = _post(rpc[0].lower() + rpc[1:], said, method.input_type.removeprefix(PREFIX), requests, answered)
     for path, (rpc, parameters) in GETS.items():
         method, said = methods[rpc]
         answered = {"schema": _ref(method.output_type.removeprefix(PREFIX))}
@@ -241,6 +280,7 @@ def openapi(file: FileDescriptorProto) -> str:
                 ),
             }
         }
+    paths |= {path: _of_hugging_face(*described) for path, described in HUGGING_FACE.items()}
     paths |= _operated()
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     document = {
@@ -275,6 +315,32 @@ def openapi(file: FileDescriptorProto) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
+def _of_hugging_face(name: str, said: str, examples: dict[str, tuple[str, Schema]], example: list[Any]) -> Schema:
+    content = {"application/json": {"schema": _ref(f"{name.title()}Response"), "example": example}}
+    failures = {status: _failure(status, why, "PlainError") for status, (_, why) in FAILURES.items() if status != "404"}
+    responses = {"200": {"description": "The answer.", "headers": _headers(), "content": content}, **failures}
+    return _post(name, said, f"{name.title()}Request", examples, responses)
+
+
+def _post(name: str, said: str, asked: str, examples: dict[str, tuple[str, Schema]], responses: Schema) -> Schema:
+    shown = {key: {"summary": summary, "value": value} for key, (summary, value) in examples.items()}
+    return {
+        "post": {
+            "operationId": name,
+            "tags": ["Texts"],
+            "summary": said.partition(". ")[0].removesuffix("."),
+            "description": said,
+            "parameters": [{"$ref": "#/components/parameters/timeout"}, {"$ref": "#/components/parameters/requestId"}],
+            "requestBody": {
+                "required": True,
+                "description": "May be compressed with gzip (Content-Encoding: gzip).",
+                "content": {"application/json": {"schema": _ref(asked), "examples": shown}},
+            },
+            "responses": responses,
+        }
+    }
+
+
 def _ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
@@ -307,9 +373,9 @@ def _responses(answer: Schema, not_found: bool = True) -> Schema:
     return {"200": answer, **failures}
 
 
-def _failure(status: str, said: str) -> Schema:
-    content: Schema = {"schema": _ref("ErrorBody")}
-    if status == "400":
+def _failure(status: str, said: str, body: str = "ErrorBody") -> Schema:
+    content: Schema = {"schema": _ref(body)}
+    if status == "400" and body == "ErrorBody":
         content["example"] = WRONG
     headers = {} if status == "401" else _headers()
     if status == "429":
@@ -346,11 +412,14 @@ def _schemas(file: FileDescriptorProto, comments: Comments) -> Schema:
     known = {(message, field.name) for message, (made, _) in messages.items() for field in made.field}
     assert set(LIMITS) <= known, f"not in the proto: {set(LIMITS) - known}"
     schemas = {name: _message(*messages[name], comments, name in asked) for name in asked | answered}
+    of_requests = {field.type_name.removeprefix(PREFIX) for name in asked for field in messages[name][0].field}
     for number, enum in enumerate(file.enum_type):
-        schemas[enum.name] = _enum(enum, (5, number), comments)
+        schemas[enum.name] = _enum(enum, (5, number), comments, enum.name in of_requests)
     error = {"type": "object", "properties": {"error": _ref("Error")}, "required": ["error"], "description": "Why a call failed."}
     line = {"anyOf": [_ref("ExplainResponse"), _ref("ErrorBody")], "description": "A line of an explanation."}
-    return {**schemas, "Error": ERROR, "ErrorBody": error, "ExplainLine": line}
+    # An item that has a text alone may be that text.
+    schemas["Item"] |= {"type": ["object", "string"], **TEXT}
+    return {**schemas, **PLAIN, "Error": ERROR, "ErrorBody": error, "ExplainLine": line}
 
 
 def _reached(kinds: list[str], messages: Messages, comments: Comments) -> set[str]:
@@ -423,11 +492,14 @@ def _value(field: FieldDescriptorProto) -> Schema:
     return FOREIGN.get(field.type_name) or _ref(field.type_name.removeprefix(PREFIX))
 
 
-def _enum(enum: EnumDescriptorProto, path: tuple[int, ...], comments: Comments) -> Schema:
+def _enum(enum: EnumDescriptorProto, path: tuple[int, ...], comments: Comments, asked: bool) -> Schema:
     said = [_prose(comments.get(path, ""))]
     for place, value in enumerate(enum.value):
         told = _prose(comments.get((*path, 2, place), ""))
         said.append(f"- {value.name}{': ' + told if told else ''}")
+    if asked:
+        short = (value.name.removeprefix(enum.value[0].name.removesuffix("UNSPECIFIED")).lower() for value in enum.value[1:])
+        said[0] = f"{said[0]} A request may name a value in short: {', '.join(short)}.".strip()
     return {"type": "string", "description": "\n".join(said).strip(), "enum": [value.name for value in enum.value]}
 
 

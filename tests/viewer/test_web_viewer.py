@@ -90,11 +90,14 @@ def test_nothing_else_is_served(server: RunningServer, path: str) -> None:
 
 
 def test_a_page_cannot_be_written(server: RunningServer) -> None:
-    assert [call(server, "/", method=method).status for method in ("POST", "PUT")] == [405, 405]
+    # A POST to / classifies the texts of its body.
+    assert [call(server, "/", body, method).status for method, body in (("POST", b""), ("PUT", b"x"), ("DELETE", None))] == [400, 405, 405]
+    assert [call(server, "/docs", b"x", method).status for method in ("POST", "PUT")] == [405, 405]
 
 
 def test_a_server_without_the_viewer_has_all_but_the_page(start: Start) -> None:
     server = start(viewer=False)
 
-    assert [call(server, path).status for path in ("/", "/viewer/", f"/viewer/{PARTS[0]}", "/docs", "/docs/docs.js")] == [404] * 5
+    assert [call(server, path).status for path in ("/viewer/", f"/viewer/{PARTS[0]}", "/docs", "/docs/docs.js")] == [404] * 4
+    assert call(server, "/").error == (405, "UNIMPLEMENTED", "/ does not take GET; it takes POST")
     assert [call(server, path).status for path in ("/v1/models", "/metrics", "/readyz", "/openapi.json")] == [200] * 4

@@ -58,7 +58,7 @@ PUSHBACK = "grpc-retry-pushback-ms"
 
 
 class HandedOn(RequestError):
-    """An error from another process of this server, passed on unchanged."""
+    """An error from another process of this server, or of an item of a batch, passed on unchanged."""
 
     def __init__(self, code: grpc.StatusCode, message: str, trailers: tuple[tuple[str, str | bytes], ...]) -> None:
         super().__init__(message)

@@ -20,8 +20,9 @@ function nameOf(schema) {
 
 function typeOf(schema, page) {
   const found = resolved(schema, page);
+  if (found.anyOf) return found.anyOf.map((each) => typeOf(each, page)).join(" or ");
   if (found.type === "array") return `array of ${typeOf(found.items, page)}`;
-  return found.enum ? "one of a list" : (found.type ?? "object");
+  return found.enum ? "one of a list" : [found.type ?? "object"].flat().join(" or ");
 }
 
 /** The rows of a table: each field with its path, and below an object its fields. */
@@ -96,7 +97,7 @@ function routeOf(path, method, operation, page, tokenField) {
     const mine = (running = new AbortController());
     const headers = asked ? {"Content-Type": "application/json"} : {};
     if (tokenField.value) headers.Authorization = `Bearer ${tokenField.value}`;
-    let url = path.slice(1);
+    let url = path.slice(1) || ".";
     for (const [each, input] of inputs) {
       if (each.in === "path") url = url.replace(`{${each.name}}`, encodeURIComponent(input.value));
       else if (input.value) headers[each.name] = input.value;

@@ -185,10 +185,53 @@ def test_an_error_says_in_words_of_json_what_is_wrong_and_where(body: str, says:
 
 
 def test_an_unknown_option_is_refused_with_the_valid_ones() -> None:
-    assert refusal('{"truncation": "windows"}') == (
-        "truncation: must be one of TRUNCATION_UNSPECIFIED, TRUNCATION_REFUSE, TRUNCATION_HEAD, TRUNCATION_HEAD_TAIL, TRUNCATION_WINDOWS; "
-        "got `windows`"
-    )
+    said = "truncation: must be one of refuse, head, head_tail, windows; got `%s`"
+
+    for wrong in ("tail", "WINDOWS", "Truncation_Windows", "unspecified", "bulk", ""):
+        assert refusal(json.dumps({"truncation": wrong})) == said % wrong
+
+
+def test_an_option_has_a_short_name_beside_its_full_one() -> None:
+    short = {"truncation": "windows", "options": {"attention": {"encoding": "top_p", "aggregation": "rollout_value_norms"}}}
+    full = {
+        "truncation": "TRUNCATION_WINDOWS",
+        "options": {"attention": {"encoding": "ATTENTION_ENCODING_TOP_P", "aggregation": "ATTENTION_AGGREGATION_ROLLOUT_VALUE_NORMS"}},
+    }
+
+    assert read(json.dumps(short)) == ParseDict(full, pb.ExplainRequest())
+
+
+def batch(body: str) -> pb.ClassifyBatchRequest:
+    return message_of(pb.ClassifyBatchRequest, body.encode(), batch_limits(1024, 16, MIB))
+
+
+def test_an_item_may_be_its_text() -> None:
+    found = batch('{"items": ["a", {"text": "b", "text_pair": "c"}, ""], "priority": "bulk", "effort": "full"}')
+
+    items = [pb.Item(text="a"), pb.Item(text="b", text_pair="c"), pb.Item()]
+    assert found == pb.ClassifyBatchRequest(items=items, priority=pb.PRIORITY_BULK, effort=pb.EFFORT_FULL)
+
+
+@pytest.mark.parametrize(
+    ("item", "says"),
+    [
+        ("3", "items[1]: must be a string or an object, got a number"),
+        ("null", "items[1]: must be a string or an object, got null"),
+        ('["a"]', "items[1]: must be a string or an object, got an array"),
+        ('"\\ud800"', "items[1].text: has a lone surrogate at character 0, which is not valid Unicode"),
+        ('{"txt": "a"}', "items[1]: unknown field `txt`; fields are text, text_pair, targets"),
+    ],
+)
+def test_an_item_that_is_neither_a_text_nor_an_object_is_refused(item: str, says: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        batch(f'{{"items": ["a", {item}]}}')
+
+    assert str(refused.value) == says
+
+
+def test_only_an_item_may_be_its_text() -> None:
+    assert refusal('"a"') == "the body must be an object, got a string"
+    assert refusal('{"options": {"without": ["a"]}}') == "options.without[0]: must be an object, got a string"
 
 
 SCALARS = st.one_of(

@@ -15,8 +15,8 @@ GOOD = {"text": "good"}
 ALLOWED = "Access-Control-Allow-Origin"
 
 
-def preflight(server: RunningServer, origin: str, path: str = "/v1/classify") -> Answer:
-    asked = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "content-type,grpc-timeout"}
+def preflight(server: RunningServer, origin: str, path: str = "/v1/classify", method: str = "POST") -> Answer:
+    asked = {"Access_Control_Request_Method": method, "Access_Control_Request_Headers": "content-type,grpc-timeout"}
     return call(server, path, method="OPTIONS", Origin=origin, **asked)
 
 
@@ -35,6 +35,16 @@ def test_without_the_setting_no_answer_speaks_of_origins(server: RunningServer) 
     assert [cors(answer) for answer in answers] == [set()] * 3
     assert "Vary" not in answers[0].headers
     assert answers[2].status == 405
+
+
+@pytest.mark.parametrize("path", ["/v1/classify", "/v2/models/tiny/infer", "/", "/predict"])
+def test_the_refusal_of_a_page_names_the_setting_that_would_allow_it(server: RunningServer, path: str) -> None:
+    asked, sent = preflight(server, OURS, path), call(server, path, GOOD, Origin=OURS)
+
+    for answer, status in ((asked, 405), (sent, 403)):
+        assert answer.status == status
+        assert b"its setting cors_origins (SENTIMENT_CORS_ORIGINS) names those that may" in answer.body
+    assert b"cors_origins" not in call(server, path, method="OPTIONS").body
 
 
 def test_an_allowed_origin_may_read_every_answer_and_another_none(ours: RunningServer) -> None:
@@ -80,10 +90,20 @@ def test_a_preflight_is_answered_for_an_allowed_origin_only(ours: RunningServer)
     assert allowed.headers["Vary"] == refused.headers["Vary"] == "Origin"
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/", "/docs", "/readyz"])
-def test_pages_and_metrics_are_for_the_same_origin(ours: RunningServer, path: str) -> None:
+@pytest.mark.parametrize(("path", "method"), [("/metrics", "POST"), ("/", "GET"), ("/docs", "POST"), ("/readyz", "POST")])
+def test_pages_and_metrics_are_for_the_same_origin(ours: RunningServer, path: str, method: str) -> None:
     assert cors(call(ours, path, Origin=OURS)) == set()
-    assert preflight(ours, OURS, path).status == 405
+    assert preflight(ours, OURS, path, method).status == 405
+
+
+@pytest.mark.parametrize("path", ["/", "/predict"])
+def test_a_page_of_an_allowed_origin_may_call_as_hugging_faces_clients_do(ours: RunningServer, path: str) -> None:
+    answer = call(ours, path, {"inputs": "good"}, Origin=OURS)
+
+    assert (preflight(ours, OURS, path).status, preflight(ours, OURS, path).headers[ALLOWED]) == (204, OURS)
+    assert (answer.status, answer.headers[ALLOWED]) == (200, OURS)
+    assert cors(preflight(ours, OTHER, path)) == set()
+    assert call(ours, path, {"inputs": "good"}, Origin=OTHER).status == 403
 
 
 def test_a_compressed_answer_varies_by_both(ours: RunningServer) -> None:

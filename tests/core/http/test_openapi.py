@@ -42,10 +42,10 @@ def test_every_route_of_the_server_but_those_of_open_inference_is_in_the_documen
         for route in resource
         if route.method not in ("HEAD", "*")
     }
-    pages = {"/", "/viewer/{name}", "/docs", "/docs/{name}", "/openapi.json"}
+    pages = {(path, "get") for path in ("/", "/viewer/{name}", "/docs", "/docs/{name}", "/openapi.json", "/favicon.ico")}
 
     described = {(path, method) for path, item in document["paths"].items() for method in item}
-    assert described == {(path, method) for path, method in served if path not in pages and not path.startswith("/v2")}
+    assert described == {(path, method) for path, method in served - pages if not path.startswith("/v2")}
 
 
 def test_limits_are_those_of_the_server(start: Start) -> None:
@@ -54,6 +54,9 @@ def test_limits_are_those_of_the_server(start: Start) -> None:
 
     assert [schemas[name]["properties"]["text"]["maxLength"] for name in ("ClassifyRequest", "Item", "ExplainRequest")] == [1000] * 3
     assert schemas["ClassifyBatchRequest"]["properties"]["items"]["maxItems"] == 7
+    assert schemas["Item"]["maxLength"] == 1000
+    text, texts = schemas["PipelineRequest"]["properties"]["inputs"]["anyOf"]
+    assert (text["maxLength"], texts["items"]["maxLength"], texts["maxItems"]) == (1000, 1000, 7)
     assert [schemas[name]["properties"]["targets"]["maxItems"] for name in ("ClassifyRequest", "Item")] == [3, 3]
     assert "x-setting" not in json.dumps(document)
 
@@ -80,6 +83,8 @@ def test_every_field_of_a_message_is_described_in_the_protos_words(document: Any
     for message in (pb.ClassifyRequest, pb.ClassifyResponse, pb.ExplainOptions, pb.Model, pb.FeedbackRequest, pb.AttentionTile):
         assert list(schemas[message.DESCRIPTOR.name]["properties"]) == [field.name for field in message.DESCRIPTOR.fields]
     assert schemas["ClassifyRequest"]["properties"]["text_pair"]["description"].startswith("The second text of a pair")
+    assert "A request may name a value in short: refuse, head, head_tail, windows." in schemas["Truncation"]["description"]
+    assert "in short" not in schemas["Verdict"]["description"]
     assert "- TRUNCATION_WINDOWS: Read the whole text in overlapping windows" in schemas["Truncation"]["description"]
     # What is not built is left out.
     assert list(schemas["ClassifyBatchRequest"]["properties"]) == [
@@ -91,6 +96,9 @@ def test_answers_have_the_form_of_the_document(server: RunningServer, document: 
     check(document, call(server, "/v1/classify", {"text": "good"}).json, "ClassifyResponse")
     check(document, call(server, "/v1/classify", {"text": "good", "explain": {"counterfactuals": True}}).json, "ClassifyResponse")
     check(document, call(server, "/v1/classify:batch", {"items": [{"text": "good"}, {"text": ""}]}).json, "ClassifyBatchResponse")
+    check(document, call(server, "/", {"inputs": ["good", "bad"]}).json, "PipelineResponse")
+    check(document, call(server, "/predict", {"inputs": "good"}).json, "PredictResponse")
+    check(document, call(server, "/predict", {"inputs": ""}).json, "PlainError")
     check(document, call(server, "/v1/models").json, "ListModelsResponse")
     check(document, call(server, "/v1/models/tiny").json, "GetModelResponse")
     check(document, call(server, "/v1/classify", {"text": 3}).json, "ErrorBody")

@@ -91,6 +91,39 @@ def test_health_and_readiness(server: RunningServer) -> None:
     assert answers[2].status == 404
 
 
+def test_every_answer_names_the_server_without_a_version(server: RunningServer) -> None:
+    answers = [
+        call(server, CLASSIFY, GOOD),
+        call(server, "/v1/explain", GOOD),
+        call(server, CLASSIFY, b""),
+        call(server, "/"),
+        call(server, "/nosuch"),
+        call(server, "/metrics", Host="evil.example"),
+    ]
+    with http_socket(server) as connection:
+        connection.sendall(b"no request\r\n\r\n")
+        refused = connection.recv(65536)
+
+    assert [answer.status for answer in answers] == [200, 200, 400, 200, 404, 421]
+    assert [answer.headers["Server"] for answer in answers] == ["sentiment"] * 6
+    assert refused.startswith(b"HTTP/1.0 400")
+    assert b"\r\nServer: sentiment\r\n" in refused
+
+
+def test_a_browser_that_looks_for_an_icon_finds_none_and_no_error(start: Start) -> None:
+    answer = call(start(web="metrics"), "/favicon.ico")
+
+    assert (answer.status, answer.body) == (204, b"")
+
+
+def test_items_may_be_texts_and_options_short(server: RunningServer) -> None:
+    answer = call(server, BATCH, {"items": ["good", {"text": "awful"}, ""], "truncation": "windows", "priority": "interactive"})
+
+    *answered, empty = answer.json["results"]
+    assert [result["response"]["prediction"]["label"] for result in answered] == ["positive", "negative"]
+    assert empty["error"]["message"].startswith("items[2].text: has 0 characters")
+
+
 def test_a_compressed_body_is_read_in_a_thread(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     inflated_in = []
 

@@ -101,8 +101,13 @@ def message_of(message: type[M], body: bytes, limits: BodyLimits) -> M:
     Raises:
         InvalidInput: the body is not this message in JSON, or exceeds a limit.
     """
+    return message_from(message, values_of(body, limits.values_max), limits)
+
+
+def message_from(message: type[M], values: object, limits: BodyLimits) -> M:
+    """As ``message_of``, of a body that is parsed."""
     parsed = message()
-    fill(parsed, values_of(body, limits.values_max))
+    fill(parsed, values)
     if (size := parsed.ByteSize()) > limits.message_bytes_max:
         raise InvalidInput("", f"the message has {size} bytes; the limit is {limits.message_bytes_max}")
     return parsed

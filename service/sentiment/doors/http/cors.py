@@ -10,10 +10,13 @@ from collections.abc import Awaitable, Callable, Collection
 
 from aiohttp import web
 
-# Only these are for programs. The pages and /metrics are for the same origin.
+from sentiment.doors.http.json_answers import is_hugging_face
+
+# Only these, and a POST to / and /predict, are for programs. The pages and /metrics are for the same origin.
 PREFIXES, PATHS = ("/v1/", "/v2/"), ("/v2", "/openapi.json")
 ANY = "*"
 METHODS = "GET, POST"
+ASKED_METHOD = "Access-Control-Request-Method"
 REQUEST_HEADERS = (
     "Authorization, Content-Encoding, Content-Type, Grpc-Timeout, Inference-Header-Content-Length, traceparent, tracestate, x-request-id"
 )
@@ -47,12 +50,12 @@ def allow_origins(application: web.Application, origins: Collection[str]) -> Non
         return origin in origins
 
     async def prepare(request: web.Request, answer: web.StreamResponse) -> None:
-        if _is_open(request) and not _is_preflight(request) and mark(request, answer):
+        if _is_open(request) and not is_preflight(request) and mark(request, answer):
             answer.headers["Access-Control-Expose-Headers"] = ANSWER_HEADERS
 
     @web.middleware
     async def preflight(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
-        if not (_is_preflight(request) and _is_open(request)):
+        if not (is_preflight(request) and _is_open(request)):
             return await handler(request)
         answer = web.Response(status=204)
         if mark(request, answer):
@@ -65,9 +68,11 @@ def allow_origins(application: web.Application, origins: Collection[str]) -> Non
     application.middlewares.append(preflight)
 
 
-def _is_preflight(request: web.Request) -> bool:
-    return request.method == "OPTIONS" and "Origin" in request.headers and "Access-Control-Request-Method" in request.headers
+def is_preflight(request: web.Request) -> bool:
+    """Whether a browser asks which requests it may send for a page of another origin."""
+    return request.method == "OPTIONS" and "Origin" in request.headers and ASKED_METHOD in request.headers
 
 
 def _is_open(request: web.Request) -> bool:
-    return request.path.startswith(PREFIXES) or request.path in PATHS
+    method = request.headers.get(ASKED_METHOD, request.method)
+    return request.path.startswith(PREFIXES) or request.path in PATHS or is_hugging_face(request.path, method)

@@ -2,10 +2,12 @@
 
 Takes what ``google.protobuf.json_format.ParseDict`` takes: proto or camel-case names, enums as names or numbers, numbers as strings,
 null for unset. Its errors speak of protobuf and lack the path, and it searches each string in C code while other threads wait.
+
+Beyond that, the value of an enum may be short, "windows" for TRUNCATION_WINDOWS, and an Item that has a text alone may be that text.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -13,6 +15,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import Message
 
 from sentiment.errors import InvalidInput
+from sentiment.v1 import sentiment_pb2 as pb
 
 # All strings except texts, such as models, labels and methods.
 STRING_BYTES_MAX = 4096
@@ -41,17 +44,16 @@ def fill(message: Message, values: object, path: str = "") -> None:
     Raises:
         InvalidInput: not an object, a field is unknown or given twice, or a value is not of its type; names the field by its path.
     """
-    if not isinstance(values, dict):
-        raise InvalidInput(
-            path, f"must be an object, got {kind_of(values)}" if path else f"the body must be an object, got {kind_of(values)}"
-        )
+    if isinstance(message, pb.Item) and not isinstance(values, dict):
+        if not isinstance(values, str):
+            raise InvalidInput(path, f"must be a string or an object, got {kind_of(values)}")
+        values = {"text": values}
     fields = _fields(message.DESCRIPTOR)
     given: dict[str, str] = {}
-    for name, value in values.items():
+    for name, value in object_of(values, path).items():
         field = fields.get(name)
         if field is None:
-            known = ", ".join(one.name for one in message.DESCRIPTOR.fields)
-            raise InvalidInput(path, f"unknown field `{_quoted(name)}`; fields are {known}")
+            raise unknown_field(name, (one.name for one in message.DESCRIPTOR.fields), path)
         if value is None:
             message.ClearField(field.name)
             continue
@@ -158,16 +160,35 @@ def _float(value: Any, at: str, expected: str) -> float:
 
 
 def _enum(kind: EnumDescriptor) -> Read:
-    numbers = {value.name: value.number for value in kind.values}
+    unset, *others = kind.values
+    prefix = unset.name.removesuffix("UNSPECIFIED")
+    short = {value.name.removeprefix(prefix).lower(): value.number for value in others}
+    numbers = short | {value.name: value.number for value in kind.values}
 
     def read(value: Any, at: str) -> int:
         if isinstance(value, str):
             if value not in numbers:
-                raise InvalidInput(at, f"must be one of {', '.join(numbers)}; got `{_quoted(value)}`")
+                raise InvalidInput(at, f"must be one of {', '.join(short)}; got `{_quoted(value)}`")
             return numbers[value]
         return _whole(value, at)
 
     return read
+
+
+def object_of(values: object, path: str = "") -> dict[str, Any]:
+    """The value, if it is an object.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    if not isinstance(values, dict):
+        raise InvalidInput(path, f"{'must' if path else 'the body must'} be an object, got {kind_of(values)}")
+    return values
+
+
+def unknown_field(name: str, known: Iterable[str], path: str) -> InvalidInput:
+    """The error of an object with a member that it cannot have."""
+    return InvalidInput(path, f"unknown field `{_quoted(name)}`; fields are {', '.join(known)}")
 
 
 def kind_of(value: object) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import grpc
-from aiohttp import web
+from aiohttp import hdrs, web
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from google.rpc.code_pb2 import Code
@@ -27,6 +27,15 @@ DEFLATE_INLINE_MAX = 2**16
 JSON = "application/json; charset=utf-8"
 # Below this path an error is a message only.
 OPEN_INFERENCE = "/v2"
+# A POST to these is answered as Hugging Face's servers do.
+PIPELINE, PREDICT = "/", "/predict"
+# The kinds of errors of text-embeddings-inference. Every other code is the caller's mistake, "Validation".
+ERROR_TYPES = {
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "Overloaded",
+    grpc.StatusCode.UNAVAILABLE: "Unhealthy",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "Backend",
+    grpc.StatusCode.INTERNAL: "Backend",
+}
 # Time to write the last line of a failed stream. The connection of a client that does not read it is closed.
 LAST_LINE_S = 1.0
 
@@ -164,7 +173,19 @@ def error_body(error: RequestError) -> dict[str, Any]:  # Any: JSON
     return {"error": {"status": code_of(error).name, **MessageToDict(status, preserving_proto_field_name=True)}}
 
 
+def plain_error(code: grpc.StatusCode, message: str) -> dict[str, str]:
+    """The JSON body of an error as Hugging Face's servers write it."""
+    return {"error": message, "error_type": ERROR_TYPES.get(code, "Validation")}
+
+
+def is_hugging_face(path: str, method: str) -> bool:
+    """Whether a request is answered as Hugging Face's servers do. A GET of / is the viewer."""
+    return method == hdrs.METH_POST and path in (PIPELINE, PREDICT)
+
+
 def error_answer(request: web.Request, status: int, code: grpc.StatusCode, message: str) -> web.Response:
     """The answer to a request that becomes no call."""
+    if is_hugging_face(request.path, request.method):
+        return web.json_response(plain_error(code, message), status=status)
     in_full = {"status": code.name, "code": code.value[0], "message": message}
     return web.json_response({"error": message if request.path.startswith(OPEN_INFERENCE) else in_full}, status=status)

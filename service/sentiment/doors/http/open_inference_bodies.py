@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from sentiment.call import open_inference_tensors as tensors
 from sentiment.doors.http.bodies import BodyLimits, values_of
-from sentiment.doors.http.from_json import STRING_BYTES_MAX, kind_of, lone_surrogate
+from sentiment.doors.http.from_json import STRING_BYTES_MAX, kind_of, lone_surrogate, object_of
 from sentiment.errors import InvalidInput
 from sentiment.oip import inference_pb2 as oip
 
@@ -51,9 +51,7 @@ def asked_of(body: bytes, json_length: str | None, model: Mapping[str, str], lim
         InvalidInput: the body is not a request, or exceeds a limit.
     """
     head = _head_bytes(json_length, len(body))
-    values = values_of(body[:head], limits.values_max)
-    if not isinstance(values, dict):
-        raise InvalidInput("", f"the body must be an object, got {kind_of(values)}")
+    values = object_of(values_of(body[:head], limits.values_max))
     asked = _asked(values, body[head:], model)
     if (size := asked.message.ByteSize()) > limits.message_bytes_max:
         raise InvalidInput("", f"the request has {size} bytes as a message; the limit is {limits.message_bytes_max}")

@@ -18,7 +18,7 @@ from aiohttp.typedefs import Middleware
 from sentiment.addresses import is_loopback
 from sentiment.doors.http.arriving import peer_of
 from sentiment.doors.http.cors import ANY
-from sentiment.doors.http.json_answers import error_answer
+from sentiment.doors.http.json_answers import PIPELINE, error_answer
 from sentiment.observability.logs import logger
 from sentiment.security.tokens import CHALLENGE, REFUSAL, Guard
 
@@ -28,7 +28,7 @@ HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]{2,45})\]|(?P<name>[^\[\]:]*))(?::[0-
 OTHERS = ("cross-site", "same-site")
 BAD_LENGTH = "Transfer-Encoding must be chunked or absent, absent in HTTP/1.0, and absent beside Content-Length"
 BAD_HOST = "this server does not answer for the host that the header Host names; its setting http_hosts names those that it does"
-BAD_ORIGIN = "web pages of other origins may not call this server; its setting cors_origins names those that may"
+BAD_ORIGIN = "web pages of other origins may not call this server; its setting cors_origins (SENTIMENT_CORS_ORIGINS) names those that may"
 
 
 class Screen:
@@ -110,6 +110,9 @@ def http_guard(guard: Guard) -> Middleware:
     async def admit(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
         resource = request.match_info.route.resource
         route = "" if resource is None else resource.canonical
+        if route == PIPELINE and request.method == hdrs.METH_POST:
+            # Who exempts the page at / exempts no call.
+            route = ""
         if guard.admits(route, request.headers.getall("Authorization", ())):
             return await handler(request)
         guard.refused("http")

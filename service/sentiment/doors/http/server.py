@@ -1,5 +1,5 @@
 """The aiohttp server: metrics, health, the JSON routes below /v1, their description at /openapi.json and /docs, the Open Inference
-Protocol below /v2, and the viewer at /.
+Protocol below /v2, Hugging Face's ways to call at / and /predict, and the viewer at /.
 
 It runs in the event loop of gRPC. It installs no signal handlers and never ends the process; only ``app`` does.
 """
@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 
 import grpc
-from aiohttp import hdrs, web
+from aiohttp import hdrs, web, web_response
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
@@ -20,21 +20,32 @@ from prometheus_client import CollectorRegistry
 from sentiment.addresses import is_loopback
 from sentiment.call.call import REQUEST_ID, Call
 from sentiment.call.calls import A, Method, Q, StreamMethod
-from sentiment.call.open_inference import InferenceService
+from sentiment.call.open_inference import SERVER, InferenceService
 from sentiment.call.request_bytes import RequestBytes
 from sentiment.call.servicer import SentimentService
 from sentiment.doors.http.arriving import IS_CALL, begin_call
 from sentiment.doors.http.bodies import BodyLimits, batch_limits, message_of, text_limits
 from sentiment.doors.http.connections import LINGER_BYTES, LINGER_S, Connection, Connections, connection_of
-from sentiment.doors.http.cors import allow_origins
+from sentiment.doors.http.cors import allow_origins, is_preflight
 from sentiment.doors.http.grace import Grace
-from sentiment.doors.http.json_answers import LAST_LINE_S, OPEN_INFERENCE, Lines, error_answer, error_body, json_response, refusal
+from sentiment.doors.http.hugging_face import HuggingFace
+from sentiment.doors.http.json_answers import (
+    LAST_LINE_S,
+    OPEN_INFERENCE,
+    PIPELINE,
+    PREDICT,
+    Lines,
+    error_answer,
+    error_body,
+    json_response,
+    refusal,
+)
 from sentiment.doors.http.listening import IDLE_S, listen, stop_listening
 from sentiment.doors.http.metrics_page import Scrapes
 from sentiment.doors.http.open_inference import OpenInference
 from sentiment.doors.http.openapi import add_openapi
 from sentiment.doors.http.receiving import Body, Receiving
-from sentiment.doors.http.screening import Screen, http_guard
+from sentiment.doors.http.screening import BAD_ORIGIN, Screen, http_guard
 from sentiment.doors.listening import cannot_listen, split
 from sentiment.doors.open_files import http_connections
 from sentiment.errors import RequestError
@@ -48,6 +59,8 @@ from sentiment.wings import wing
 
 # aiohttp reads no further in a body when twice as much of it waits to be taken, uncounted.
 READ_AHEAD_BYTES = 2**15
+# The header Server of every answer, where aiohttp would name the versions of Python and of itself. What the parser refuses passes no hook.
+web_response.SERVER_SOFTWARE = SERVER  # type: ignore[attr-defined]  # imported there, not exported
 
 
 class Web:
@@ -105,16 +118,17 @@ class Web:
         application.router.add_get("/metrics", self._get_metrics)
         application.router.add_get("/healthz", self._get_healthz)
         application.router.add_get("/readyz", self._get_readyz)
+        application.router.add_get("/favicon.ico", _get_favicon)
         if settings.web == "all":
             self._add_calls(application.router, service)
             OpenInference(inference, calls, self._receiving, self._grace, self._batch_limits).add_to(application.router)
+            HuggingFace(service, self._receiving, self._grace, self._batch_limits).add_to(application.router)
             add_openapi(application.router, asdict(limits))
-            # After the other routes.
-            for root in ("/v1", OPEN_INFERENCE):
-                for path in (root, f"{root}/{{path:.*}}"):
-                    application.router.add_route("*", path, _no_route)
             if settings.viewer:
                 wing("sentiment.pages", "viewer")(application.router, service.takes_feedback)
+            # After the other routes.
+            for path in (PIPELINE, *(f"{root}{rest}" for root in ("/v1", OPEN_INFERENCE, PREDICT) for rest in ("", "/{path:.*}"))):
+                application.router.add_route("*", path, _no_route)
         self._runner = web.AppRunner(
             application,
             # A client that disconnects cancels its request, as in gRPC.
@@ -266,8 +280,13 @@ async def _message(kind: type[Q], limits: BodyLimits, request: web.Request, body
     return await body.parsed(request, limits.bytes_max, lambda content: message_of(kind, content, limits))
 
 
+async def _get_favicon(_request: web.Request) -> web.Response:
+    """Browsers ask for it when they show an answer that names none, such as /metrics."""
+    return web.Response(status=204)
+
+
 async def _no_route(request: web.Request) -> web.Response:
-    """The answer where no other route below /v1 and /v2 matches the path, or its method."""
+    """The answer where no other route for programs matches the path, or its method."""
     path, allowed = ascii(request.path[:128])[1:-1], set[str]()
     for resource in request.app.router.resources():
         allowed |= (await resource.resolve(request))[1]
@@ -279,7 +298,7 @@ async def _no_route(request: web.Request) -> web.Response:
     else:
         code, status, headers = grpc.StatusCode.NOT_FOUND, 404, {}
         message = f"there is no route {path}" + ("" if request.path.startswith(OPEN_INFERENCE) else "; /openapi.json lists the routes")
-    answer = error_answer(request, status, code, message)
+    answer = error_answer(request, status, code, f"{message}; {BAD_ORIGIN}" if is_preflight(request) else message)
     answer.headers.update(headers)
     return answer
 
