@@ -60,9 +60,9 @@ INT8_PROBABILITY_ERROR_COUNTED_MAX = 0.1
 SURE = 0.9
 MIXED_ROWS = (1, 3, 8)
 SHUFFLED_ROWS = (4, 16)
-# Attention weights in a batch of the explain graph: half a GiB. Intermediate results take several times that, in torch too. For a large
-# BERT the limit is one row of 512 tokens.
-EXPLAIN_NUMBERS_MAX = 2**27
+# Attention weights in a batch of the explain graph: 128 MiB. Intermediate results take many times that, in torch too: with four times as
+# many MPNet-base took 9.5 GB. A row of 512 tokens has more, and is compared alone.
+EXPLAIN_NUMBERS_MAX = 2**25
 # Squared tokens in a batch: with 12 heads 0.4 GB of attention scores in each copy of them. More than 16 rows of 512 tokens have.
 SQUARES_MAX = 2**23
 # Of a longer row no more are compared: one of 8,192 tokens takes ten GiB.
@@ -73,7 +73,7 @@ LONG_ROWS = (
     "a text may have {tokens:,} tokens. A server runs one of that length when it starts, in about {gib:.0f} GiB; with --max-tokens 1024 it "
     "needs {less:.1f} and cuts longer texts, or reads them in windows"
 )
-# Of an explain graph fewer: it gives all attention weights, with their gradients. As many as EXPLAIN_NUMBERS_MAX allows ModernBERT-base.
+# Of an explain graph fewer: it gives all attention weights, with their gradients. Of ModernBERT-base half a GiB each.
 EXPLAINED_TOKENS_MAX = 712
 # A shuffled batch is padded by up to this many tokens beyond its longest row.
 EXTRA_TOKENS_MAX = 32
