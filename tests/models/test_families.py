@@ -30,6 +30,7 @@ from sentiment_models.export.families import FAMILIES
 from sentiment_models.export.golden import MEANT
 from sentiment_models.export.graphs.quantize import weight_matmuls
 from sentiment_models.export.inference import Graph
+from sentiment_models.export.positions import positions_of
 from tests.conftest import RunningServer
 from tests.models.tiny_families import MAX_TOKENS, TINY, Made, save_tiny
 
@@ -238,7 +239,7 @@ def test_every_family_is_tested() -> None:
     ],
 )
 def test_a_family_reads_one_token_for_each_position(family: str, fields: dict[str, int], tokens: int) -> None:
-    assert FAMILIES[family].max_tokens(AutoConfig.for_model(family, **fields)) == tokens
+    assert positions_of(AutoConfig.for_model(family, **fields).to_dict()) == tokens
 
 
 def test_a_bundle_of_long_texts_is_proved_and_answers_as_torch_does_at_its_full_length(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import logging
 import sys
 import threading
 from collections.abc import Callable
@@ -16,14 +17,16 @@ import tokenizers
 import torch
 from huggingface_hub.hf_api import RepoSibling
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification, LlamaConfig
+from tokenizers.models import Unigram
+from tokenizers.pre_tokenizers import Metaspace
+from transformers import AutoModelForSequenceClassification, LlamaConfig, PreTrainedTokenizerFast
 
 from sentiment.model.bundle import load_bundle
 from sentiment.settings import Settings
 from sentiment_models.cli import main
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.export.adapters import ADAPTER_FILE, parts_of
-from sentiment_models.export.checkpoint import Checkpoint
+from sentiment_models.export.checkpoint import Checkpoint, base_tokenizer
 from sentiment_models.export.kinds import Parts, recognise
 from sentiment_models.training import bases
 from tests.conftest import RunningServer
@@ -547,3 +550,21 @@ def test_fewer_positions_than_tokens_are_the_limit(tmp_path: Path) -> None:
 
     assert Checkpoint(own).max_tokens == 64
     assert isinstance(Checkpoint(own).tokenizer, tokenizers.Tokenizer)
+
+
+def test_a_large_vocabulary_gives_no_warning_of_another_familys_regular_expression(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers warns of Mistral's whenever a vocabulary has over 100,000 entries."""
+    own = save_tiny_bert(tmp_path / "own")
+    known = json.loads((own / "tokenizer.json").read_bytes())["model"]["vocab"]
+    tokenizer = tokenizers.Tokenizer(Unigram([(piece, -1.0) for piece in (*known, *(f"word{place}" for place in range(100_001)))], 1))
+    tokenizer.pre_tokenizer = Metaspace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(own)
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+
+    loaded = base_tokenizer(str(own))
+
+    assert len(loaded) > 100_000
+    assert not loaded.fix_mistral_regex
+    assert caplog.messages == []

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,12 +22,12 @@ from sentiment.model.tokenizer import Row
 from sentiment_models.cli import BAD_BUNDLE, DONE, main
 from sentiment_models.errors import ModelsError
 from sentiment_models.evaluation.metrics import Logits
-from sentiment_models.export import import_onnx, verify
+from sentiment_models.export import examine, import_onnx, verify
 from sentiment_models.export.checkpoint import from_pretrained
 from sentiment_models.export.folders import new_bundle
 from sentiment_models.export.inference import Graph
 from sentiment_models.export.own_graph import OwnGraph, read_own
-from sentiment_models.export.verify import Movement
+from sentiment_models.export.verify import Movement, movement
 from tests.conftest import RunningServer
 from tests.models.conftest import once
 from tests.models.test_extras import without
@@ -71,7 +72,7 @@ def _changed(own: Path, tmp_path: Path, change: Callable[[onnx.ModelProto], obje
     return folder / "model.onnx"
 
 
-def _configure(file: Path, **more: str) -> None:
+def _configure(file: Path, **more: str | None) -> None:
     """Add to config.json beside the file."""
     config = file.with_name("config.json")
     config.write_text(json.dumps({**json.loads(config.read_text()), **more}))
@@ -172,6 +173,43 @@ def test_verify_checks_an_imported_bundle_without_weights(imported: Path, tmp_pa
     assert "int8.onnx batch mates" in capsys.readouterr().out
 
 
+def test_verify_fails_a_bundle_that_batch_mates_move_further_than_was_recorded(imported: Path, tmp_path: Path) -> None:
+    recorded = load_bundle(imported / "quick/1").manifest.graphs.classify[0].invariance
+    # The manifest has 1.5 times what was measured.
+    bundle = _lie(imported, tmp_path, recorded / 2)
+
+    assert "int8.onnx batch mates" in [check.name for check in examine.examine(bundle) if check.good is False]
+
+
+def test_verify_measures_batches_that_the_import_measured(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may move a sound graph's answers further than its manifest says."""
+    ran: list[list[tuple[int, ...]]] = []
+
+    def note(graph: Graph, rows: Sequence[Row], *given: Any, **more: Any) -> Movement:
+        ran.append([tuple(row.ids) for row in rows])
+        return movement(graph, rows, *given, **more)
+
+    for module in (import_onnx, examine):
+        monkeypatch.setattr(module, "movement", note)
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("".join(f"{label}\ta good film {label}\n" for label in THREE * 10))
+    assert main(["import-onnx", str(own / "quantized.onnx"), "--output", str(tmp_path / "mine/1"), "--dev", str(dev)]) == DONE
+    measured, ran = ran, []
+    assert all(check.good is not False for check in examine.examine(tmp_path / "mine/1"))
+
+    assert ran
+    assert all(rows in measured for rows in ran)
+
+
+def test_verify_knows_that_positions_begin_behind_the_paddings(imported: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(imported / "plain/1", tmp_path / "plain/1"))
+    write_manifest(bundle, {**read_manifest(bundle), "max_tokens": 65})
+
+    (failed,) = [check for check in examine.examine(bundle) if check.name == "configuration"]
+
+    assert failed.found == "max_position_embeddings is 66, so the model reads 64 tokens, but max_tokens of the manifest is 65"
+
+
 @pytest.mark.parametrize("how", ["alone", "batch"])
 def test_a_server_answers_from_an_own_file_and_says_how_exact_it_is(imported: Path, start: Callable[..., RunningServer], how: str) -> None:
     server = start(bundles=(imported,), model="quick", inexact_models=how)
@@ -258,7 +296,7 @@ def test_a_file_that_cannot_be_served_is_refused_in_words(
     ("more", "says"),
     [
         (("--labels", "negative,positive"), "gives 3 logits a row, but 2 labels are named: negative,positive"),
-        (("--max-tokens", "66"), "cannot run 1 row of up to 66 tokens: give --max-tokens N, fewer than 66"),
+        (("--max-tokens", "66"), "max_tokens must be from 8 to 64, got 66 (limited by the positions of config.json)"),
         (("--tokenizer", "/nowhere"), "/nowhere/config.json: no such file, so name the labels in the order of the logits"),
         (("--tokenizer", "/nowhere", "--labels", "a,b,c"), "/nowhere/tokenizer.json: no such file; name its folder with --tokenizer"),
     ],
@@ -267,6 +305,24 @@ def test_what_the_file_does_not_fit_is_refused(
     own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], says: str
 ) -> None:
     file = _changed(own, tmp_path, lambda _: None)
+
+    assert _import(file, *more) == 1
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ((), "own: nothing here says how many tokens the model reads; add --max-tokens N"),
+        (("--max-tokens", "66"), "cannot run 1 row of up to 66 tokens: give --max-tokens N, fewer than 66"),
+        (("--max-tokens", "8193"), "max_tokens must be from 8 to 8192, got 8193 (limited by the service)"),
+    ],
+)
+def test_without_a_limit_in_its_files_the_user_says_how_many_tokens_a_model_reads_and_too_many_are_found(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], says: str
+) -> None:
+    file = _changed(own, tmp_path, lambda _: None)
+    _configure(file, max_position_embeddings=None)
 
     assert _import(file, *more) == 1
     assert says in capsys.readouterr().err
@@ -337,6 +393,7 @@ def test_only_one_long_row_runs_at_a_time_and_the_command_names_its_memory_befor
         return run(graph, rows, length)
 
     monkeypatch.setattr(Graph, "logits", note)
+    monkeypatch.setattr(import_onnx, "movement", lambda _, rows, *__, **___: Movement(len(rows), 0.0, 0))
     monkeypatch.setattr(import_onnx, "COMPARED_TOKENS_MAX", 16)
     monkeypatch.setattr(verify, "ATTENTION_GIB_TOLD", 0)
 
@@ -410,3 +467,45 @@ def test_external_data_are_taken_along_and_missing_ones_are_named(
     (folder / "model.onnx_data").unlink()
     assert _import(folder / "model.onnx", "--overwrite") == 1
     assert "stands in 'model.onnx_data', which is not there" in capsys.readouterr().err
+
+
+def test_an_own_file_keeps_its_licence_and_note_and_counts_texts_for_drift(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, texts = _changed(own, tmp_path, lambda _: None), tmp_path / "texts.txt"
+    (file.parent / "README.md").write_text("---\nlicense: mit\n---\n# A model\n")
+    texts.write_text("\n".join(TEXTS))
+
+    assert _import(file, "--note", "For reviews.", "--texts", str(texts)) == DONE
+
+    assert "licence: mit (README.md)" in capsys.readouterr().err.splitlines()
+    bundle = load_bundle(file.parent / "out/mine/1")
+    assert bundle.manifest.references["training"].texts == len(TEXTS)
+    origin = read_manifest(bundle.path)["provenance"]["origin"]  # type: ignore[index]  # plain JSON
+    assert (origin["file"], origin["licence"], origin["note"]) == ("model.onnx", "mit", "For reviews.")
+    for text in ("imported from `model.onnx`", "For reviews.", "by its own card: mit.", "Made of the file model.onnx (SHA-256 `"):
+        assert text in bundle.card
+    assert main(["verify", str(bundle.path)]) == DONE
+
+
+def test_the_licence_stands_beside_the_file_or_else_beside_its_tokenizer(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = _changed(own, tmp_path, lambda _: None)
+    inner = file.parent / "onnx" / "model.onnx"
+    inner.parent.mkdir()
+    file.rename(inner)
+    (file.parent / "README.md").write_text("---\nlicense: mit\n---\n")
+
+    assert _import(inner, "--tokenizer", str(file.parent)) == DONE
+
+    assert "by its own card: mit." in load_bundle(inner.parent / "out/mine/1").card
+
+
+def test_texts_that_cannot_be_read_leave_no_bundle(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = _changed(own, tmp_path, lambda _: None)
+
+    assert _import(file, "--texts", str(tmp_path / "none.txt")) == 1
+
+    assert "none.txt: " in capsys.readouterr().err
+    assert not (file.parent / "out").exists()

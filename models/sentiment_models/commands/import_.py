@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sentiment_models.commands.arguments import DATA_HELP, add_output, add_overwrite, add_reading, label_names, positive, reading_of
-from sentiment_models.commands.made_bundle import add_identity, findings, identity_of, say, serving
+from sentiment_models.commands.arguments import positive, reading_of
+from sentiment_models.commands.made_bundle import add_made, findings, identity_of, origin_of, say, serving
 from sentiment_models.export.labels import MIXED
 from sentiment_models.export.provenance import Facts
 
@@ -20,7 +20,7 @@ TARGET_TOKENS = 128
 DESCRIPTION = (
     "Make a bundle from a checkpoint, of train or from elsewhere: weights in int8, an int8 and an fp32 graph, a manifest. Says what it "
     "found, compares both graphs with torch, and single rows with batches; writes no bundle if a check fails. The same checkpoint gives "
-    "the same bytes. export is another name of the command."
+    "the same bytes. import and export are the same command: the documentation exports what train made and imports the rest."
 )
 
 
@@ -32,23 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of a fine-tuned classifier, such as OUT/best of train, or of an adapter of PEFT; hub:NAME for a model of the Hugging "
         "Face hub, such as hub:org/model",
     )
-    add_output(parser, "bundle to write, such as models/bundles/mine/1")
-    add_identity(parser)
-    parser.add_argument(
-        "--dev", type=Path, metavar="FILE", help=f"development set for calibration, such as dev.jsonl of train; {DATA_HELP}"
-    )
-    parser.add_argument(
-        "--labels",
-        type=label_names,
-        default=(),
-        metavar="NAME,NAME",
-        help="names for the model's outputs, in their order (default: id2label of config.json; needed if that has LABEL_0 and the like)",
-    )
+    add_made(parser)
     parser.add_argument(
         "--tokenizer", default="", metavar="DIR", help="folder of the tokenizer, or hub:NAME (default: CHECKPOINT, or an adapter's base)"
-    )
-    parser.add_argument(
-        "--note", default="", metavar="TEXT", help="what callers should know of the model, for its card, such as its licence"
     )
     parser.add_argument(
         "--base",
@@ -62,11 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("int8", "fp16", "fp32"),
         default="int8",
         help="precision of int8.onnx's embedding tables (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--pairs",
-        action="store_true",
-        help="the checkpoint was trained on text pairs: the bundle reads and verifies pairs too",
     )
     parser.add_argument(
         "--beside",
@@ -84,9 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"TOKENS tokens around their mention (default: {TARGET_TOKENS})",
     )
     parser.add_argument(
-        "--max-tokens", type=positive, metavar="N", help="read fewer tokens of a text (default: the model's maximum; XLNet: 512)"
-    )
-    parser.add_argument(
         "--spellings",
         nargs="+",
         type=Path,
@@ -95,17 +73,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="texts, .txt with one per line or a labelled file: correct misspelled words to words that are frequent in them (default: the "
         "base bundle's corrections, if the checkpoint was trained from one)",
     )
-    parser.add_argument(
-        "--texts",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="FILE",
-        help="texts like those that will be served: the server compares its own with them and reports drift. Of the files of train --data "
-        "the answers are surer than of new texts; where you have others, give those. Of more texts than 2,000, that many are drawn",
-    )
-    add_reading(parser)
-    add_overwrite(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -126,8 +93,9 @@ def run(arguments: argparse.Namespace) -> None:
         for line in found.lines:
             say(line)
         trained_here = (folder / TRAINING_FILE).is_file()
-        origin = {"checkpoint": "" if trained_here else name_of(arguments.checkpoint), "licence": found.licence, "note": arguments.note}
-        exported = _export(arguments, out, parts, found, {name: value for name, value in origin.items() if value})
+        name = "" if trained_here else name_of(arguments.checkpoint)
+        origin = origin_of(checkpoint=name, licence=found.licence, note=arguments.note)
+        exported = _export(arguments, out, parts, found, origin)
     # What train made gets its card once it is evaluated.
     if not trained_here:
         write_card(out)

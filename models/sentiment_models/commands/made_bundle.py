@@ -1,4 +1,4 @@
-"""What the commands that make a bundle share: its name, and what they say of it."""
+"""What the commands that make a bundle share: their options, its name, and what they say of it."""
 
 import argparse
 import shlex
@@ -8,18 +8,53 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentiment.model.bundle import VERSION
-from sentiment_models.commands.arguments import positive
+from sentiment_models.commands.arguments import DATA_HELP, add_output, add_overwrite, add_reading, label_names, positive
 from sentiment_models.errors import ModelsError
-from sentiment_models.export.provenance import Json
+from sentiment_models.export.provenance import Facts, Json
 
 if TYPE_CHECKING:
     from sentiment_models.evaluation.calibration import Calibration
 
 
-def add_identity(parser: argparse.ArgumentParser) -> None:
-    """Declare what ``identity_of`` reads."""
+def add_made(parser: argparse.ArgumentParser) -> None:
+    """Declare the bundle to make, with what ``identity_of`` and ``reading_of`` read, and what is known of its model."""
+    add_output(parser, "bundle to write, such as models/bundles/mine/1")
     parser.add_argument("--name", help="bundle name: that of DIR's parent folder, which is the default")
     parser.add_argument("--version", type=positive, metavar="N", help="bundle version: the name of DIR, which is the default")
+    parser.add_argument(
+        "--labels",
+        type=label_names,
+        default=(),
+        metavar="NAME,NAME",
+        help="names for the model's outputs, in their order (default: id2label of config.json; needed if that has LABEL_0 and the like)",
+    )
+    parser.add_argument(
+        "--pairs", action="store_true", help="the model was trained on pairs of texts: the bundle reads and verifies pairs too"
+    )
+    parser.add_argument(
+        "--max-tokens",
+        type=positive,
+        metavar="N",
+        help="read fewer tokens of a text (default: as many as the model has positions, or fewer if model_max_length of "
+        "tokenizer_config.json or the truncation of tokenizer.json says so; XLNet: 512)",
+    )
+    parser.add_argument(
+        "--dev", type=Path, metavar="FILE", help=f"development set for calibration, such as dev.jsonl of train; {DATA_HELP}"
+    )
+    parser.add_argument(
+        "--texts",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="texts like those that will be served: the server compares its own with them and reports drift. Of the files of train --data "
+        "the answers are surer than of new texts; where you have others, give those. Of more texts than 2,000, that many are drawn",
+    )
+    parser.add_argument(
+        "--note", default="", metavar="TEXT", help="what callers should know of the model, for its card, such as its licence"
+    )
+    add_reading(parser)
+    add_overwrite(parser)
 
 
 def identity_of(arguments: argparse.Namespace) -> tuple[str, int]:
@@ -34,6 +69,11 @@ def identity_of(arguments: argparse.Namespace) -> tuple[str, int]:
         wanted = f"{name}/{version if VERSION.fullmatch(version) else 1}"
         raise ModelsError(f"{arguments.out}: a bundle's folder is NAME/VERSION, or no server finds it; end --output in {wanted}")
     return name, int(version)
+
+
+def origin_of(**given: str) -> Facts:
+    """Where a bundle comes from, for the manifest and the card: what is known of it."""
+    return {name: value for name, value in given.items() if value}
 
 
 def findings(calibration: "Calibration", golden: Sequence[Mapping[str, Json]], labels: Sequence[str]) -> Iterator[str]:

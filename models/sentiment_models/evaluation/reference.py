@@ -1,7 +1,8 @@
 """Count how a bundle answers texts that it knows: a reference with which its server compares the texts of today."""
 
+import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from sentiment.model.session import ExplainSession
 from sentiment.model.tokenizer import Row
 from sentiment.observability.drift import SHARE_EDGES
 from sentiment.observability.metrics import SCORE_EDGES, TEXT_TOKENS_EDGES
-from sentiment_models.data.labelled import TextOrPair
+from sentiment_models.data.labelled import LabelledReading, TextOrPair, read_texts
 from sentiment_models.errors import ModelsError
 from sentiment_models.export.inference import serve
 from sentiment_models.export.manifest import MANIFEST_FILE, read_object, sha256, write_manifest
@@ -30,6 +31,9 @@ BAR_CHARACTERS = 40
 # Edges of the projections of hidden states, in standard deviations from their mean over the first reference. Those of its tenths detected
 # less, and would leave other references a few bins.
 HIDDEN_EDGES = tuple(half / 2 for half in range(-6, 7))
+# The name of the reference that the makers of bundles count. A window of the server has as many texts.
+OF_MAKING = "training"
+TEXTS_MAX = 2000
 
 
 def measure_reference(
@@ -58,6 +62,27 @@ def measure_reference(
         fragments=_histogram(fragments, SHARE_EDGES) if classifier.tokenizer.has_fragments else None,
         hidden=_hidden(classifier, served.rows, threads, like),
     )
+
+
+def record_texts(
+    bundle: Path, classifier: Classifier, files: Sequence[Path], reading: LabelledReading, say: Callable[[str], object]
+) -> None:
+    """Record the reference OF_MAKING in a bundle that is being made, of the texts in ``files``, or of TEXTS_MAX of them.
+
+    Args:
+        bundle: the bundle's directory.
+        classifier: of the bundle, with the graph that is served.
+        files: of texts, with labels or without.
+        reading: how they are read.
+        say: called with a line of progress.
+
+    Raises:
+        BadData: a file cannot be used.
+    """
+    say("counting the answers to the texts, as the drift reference")
+    texts = [text for file in files for text in read_texts(file, pairs=classifier.manifest.pairs, reading=reading)]
+    drawn = texts if len(texts) <= TEXTS_MAX else random.Random(1).sample(texts, TEXTS_MAX)  # noqa: S311 - a sample
+    record_reference(bundle, OF_MAKING, measure_reference(classifier, drawn, files))
 
 
 def hidden_of_others(manifest: Manifest, name: str | None) -> HiddenStates | None:

@@ -39,6 +39,7 @@ from sentiment_models.export.graphs.quantize import INT8, OPSET_MIN
 from sentiment_models.export.kinds import tokenizer_files
 from sentiment_models.export.labels import check_folder, labels_of, outputs_of, read_config
 from sentiment_models.export.manifest import CONFIG_FILE, MANIFEST_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object, write_object
+from sentiment_models.export.positions import TOKENIZER_CONFIG, tokens_of
 from sentiment_models.export.spellings import without_spellings
 from sentiment_models.export.verify import Explained
 from sentiment_models.export.weights import Weights, check_weights, dithered, name_after, real, stored_tensors
@@ -49,10 +50,6 @@ BACKEND = "TokenizersBackend"
 logging.getLogger("transformers.tokenization_utils_base").addFilter(
     lambda record: not any(words in record.getMessage() for words in ("fix_mistral_regex", BACKEND))
 )
-
-TOKENIZER_CONFIG = "tokenizer_config.json"
-# The service's minimum for a manifest.
-TOKENS_MIN = 8
 
 
 class Checkpoint:
@@ -68,13 +65,13 @@ class Checkpoint:
 
         Args:
             path: the directory.
-            max_tokens: a lower limit than the model's own; None: the model's.
+            max_tokens: read no more than these; None: as many as the model reads.
             labels: names for the outputs, in their order; empty: those of its config.json.
             tokenizer: the folder of the tokenizer; None: ``path``.
 
         Raises:
             BadCheckpoint: the checkpoint cannot be loaded, is of an unsupported family, lacks its head, the names of its labels or its
-                tokenizer, or has weights outside of the range of fp16.
+                tokenizer, has weights outside of the range of fp16, or reads fewer tokens than ``max_tokens``.
         """
         self.path = path
         config = read_config(path)
@@ -90,10 +87,7 @@ class Checkpoint:
         self._model = _load(path)
         self._model.config.id2label = dict(enumerate(self.labels))
         self._model.config.label2id = {label: index for index, label in enumerate(self.labels)}
-        limit = self.family.max_tokens(self._model.config)
-        if max_tokens is not None and not TOKENS_MIN <= max_tokens <= limit:
-            raise BadCheckpoint(f"{path}: max_tokens must be from {TOKENS_MIN} to {limit}, got {max_tokens}")
-        self.max_tokens = max_tokens or limit
+        self.reads = tokens_of(self._model.config.to_dict(), tokenizer or path, max_tokens)
         self._check_vocabulary()
 
     def logits(self, feeds: Feeds) -> Logits:
@@ -116,6 +110,11 @@ class Checkpoint:
             hidden=[one.detach().numpy() for one in found.hidden_states],
             dots=torch.stack([(by_words * one).sum(-1) for one in ends], -1).numpy(),
         )
+
+    @property
+    def max_tokens(self) -> int:
+        """How many tokens of a text are read, special ones included."""
+        return self.reads.tokens
 
     @property
     def heads(self) -> int:

@@ -15,7 +15,7 @@ from sentiment.errors import BadBundle
 from sentiment.extras import to_install
 from sentiment.model.batch_mates import interleave
 from sentiment.model.bundle import Bundle, GraphSpec, load_bundle
-from sentiment.model.classifier import Classifier, golden_error
+from sentiment.model.classifier import Classifier, golden_error, mates_of
 from sentiment.model.session import RUNTIME_VERSION, ExplainSession, Session
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row, Tokenizer
@@ -33,6 +33,7 @@ from sentiment_models.export.manifest import (
     digest_without_card,
     read_object,
 )
+from sentiment_models.export.positions import positions_of
 from sentiment_models.export.spellings import vocabulary_of
 from sentiment_models.export.verify import (
     COMPARED_TOKENS_MAX,
@@ -143,8 +144,8 @@ class _Subject:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The rows of the golden texts and of the empty text."""
-        return [*(self.tokenizer.encode(one.text, one.text_pair) for one in self.manifest.golden), self.tokenizer.encode("")]
+        """The rows that a load measures, and an import before: of the golden texts and of the shortest ones."""
+        return mates_of(self.tokenizer, self.manifest.golden)
 
     @cached_property
     def longest(self) -> Row:
@@ -226,9 +227,12 @@ def _configuration(subject: _Subject) -> str:
     faults = [] if labels == outputs else [f"labels are {labels}, but the manifest has {outputs}"]
     if config.get("model_type") != manifest.architecture:
         faults.append(f"model_type is {config.get('model_type')}, but the manifest has {manifest.architecture}")
-    longest = config.get("max_position_embeddings")
-    if isinstance(longest, int) and longest < manifest.max_tokens:
-        faults.append(f"max_position_embeddings is {longest}, but max_tokens of the manifest is {manifest.max_tokens}")
+    positions = positions_of(config)
+    if positions is not None and positions < manifest.max_tokens:
+        faults.append(
+            f"max_position_embeddings is {config.get('max_position_embeddings')}, so the model reads {positions} tokens, but max_tokens of "
+            f"the manifest is {manifest.max_tokens}"
+        )
     _raise(faults)
     return f"{manifest.architecture}, {', '.join(manifest.labels)}, {manifest.max_tokens} tokens"
 
@@ -263,8 +267,6 @@ def _weights(subject: _Subject) -> str:
     outputs = outputs_of(subject.manifest.labels, subject.manifest.mixed)
     if tuple(checkpoint.labels) != outputs:
         raise BadBundle(f"the labels are {', '.join(checkpoint.labels)}, but the manifest has {', '.join(outputs)}")
-    if checkpoint.max_tokens < subject.manifest.max_tokens:
-        raise BadBundle(f"the model reads {checkpoint.max_tokens} tokens, but max_tokens of the manifest is {subject.manifest.max_tokens}")
     allowed = min(spec.tolerance for spec in subject.manifest.graphs.classify)
     left = subject.manifest.padding_side == "left"
     worst = 0.0
@@ -320,6 +322,6 @@ def _movement(subject: _Subject, spec: GraphSpec) -> str:
     moved = movement(subject.graph(spec), subject.rows, len(subject.manifest.labels), temperature=subject.manifest.calibration.temperature)
     if not moved.probability_max <= spec.invariance:
         raise BadBundle(
-            f"batch mates change a probability by {moved.probability_max:.1e}; the limit in the manifest is {spec.invariance:.0e}"
+            f"batch mates change a probability by {moved.probability_max:.2g}; the limit in the manifest is {spec.invariance:.2g}"
         )
-    return f"batch mates change a probability by at most {moved.probability_max:.1e} (limit in the manifest: {spec.invariance:.0e})"
+    return f"batch mates change a probability by at most {moved.probability_max:.2g} (limit in the manifest: {spec.invariance:.2g})"

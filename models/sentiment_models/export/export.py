@@ -1,6 +1,5 @@
 """Export a checkpoint to a bundle: its weights once, an int8 and an fp32 graph, and a manifest with golden answers for both."""
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,10 +12,10 @@ from sentiment.model.classifier import load_classifier
 from sentiment.model.scores import NEUTRAL
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tokenizer import Row, Tokenizer
-from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, Source, TextOrPair, read_texts, wholes
+from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, Source, wholes
 from sentiment_models.errors import BadCheckpoint, ModelsError, NotExplainable, NotInInt8, ParityFailed
 from sentiment_models.evaluation.calibration import MIXED_AT, Calibration, calibrate, calibrated_on
-from sentiment_models.evaluation.reference import measure_reference, record_reference
+from sentiment_models.evaluation.reference import record_texts
 from sentiment_models.export.checkpoint import Checkpoint, one_thread, save_weights
 from sentiment_models.export.folders import new_bundle
 from sentiment_models.export.golden import GOLDEN_PAIRS, GOLDEN_TARGETS, GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
@@ -37,7 +36,16 @@ from sentiment_models.export.manifest import (
     sha256,
     write_manifest,
 )
-from sentiment_models.export.provenance import Facts, Json, distinct_names, facts, library_versions, three_digits, without_folders
+from sentiment_models.export.provenance import (
+    NO_ORIGIN,
+    Facts,
+    Json,
+    distinct_names,
+    facts,
+    library_versions,
+    three_digits,
+    without_folders,
+)
 from sentiment_models.export.spellings import add_spellings, learn_spellings
 from sentiment_models.export.verify import (
     COMPARED_TOKENS_MAX,
@@ -67,11 +75,6 @@ PARITY_DEV_ROWS = 48
 INVARIANCE_DEV_ROWS = 48
 EXPLAIN_DEV_ROWS = 16
 
-NO_ORIGIN: Facts = {}
-
-# The name of the reference that an export counts. A window of the server has as many texts.
-REFERENCE = "training"
-REFERENCE_TEXTS_MAX = 2000
 NO_REFERENCE = (
     "no drift reference: {names} of {base} count its answers, not those of this model; give the training files with --texts, or add one "
     "later with sentiment-models reference"
@@ -177,8 +180,8 @@ def export(
             base has this output and the checkpoint has its labels.
         targets: the checkpoint was trained on pairs of a text and a target. The bundle answers the sentiment towards targets from at most
             this many tokens around their mention. None: as the base does, if the labels have ``neutral``.
-        max_tokens: maximum tokens of a text, special tokens included; None: the number of the model's positions
-            (XLNet has none and gets 512).
+        max_tokens: maximum tokens of a text, special tokens included; None: those of the base bundle, or else as many as ``tokens_of``
+            says that the checkpoint reads.
         spellings: files of texts, .txt with one text per line or labelled files. The tokenizer reads misspelled words as words that are
             frequent in them. None: those of the base, if that is a bundle; else it reads misspelled words in pieces.
         texts: files of texts like those that will be served, with labels or without, such as the training files. They are the drift
@@ -206,7 +209,7 @@ def export(
     identity = _identity(loaded, inherited, Identity(name, version, (), base, pairs, targets, MIXED_AT if mixed else None))
     if identity.second_texts:
         loaded.check_pairs()
-    for line in long_rows(loaded.max_tokens, loaded.heads):
+    for line in (loaded.reads.line, *long_rows(loaded.max_tokens, loaded.heads)):
         say(line)
     with new_bundle(bundle, force=force) as part:
         with one_thread():
@@ -216,8 +219,7 @@ def export(
         if served.manifest.graphs.explain:
             load_graph(served, served.manifest.graphs.explain)
         if texts:
-            say("counting the answers to the texts, as the drift reference")
-            record_reference(part, REFERENCE, measure_reference(served, _sample(texts, served.manifest.pairs, reading), texts))
+            record_texts(part, served, texts, reading, say)
         elif inherited and inherited.references:
             say(NO_REFERENCE.format(base=inherited.bundle, names=", ".join(inherited.references)))
     return exported
@@ -392,11 +394,6 @@ def _spelled(learned: Mapping[str, str], files: Sequence[Path], inherited: Inher
     named = zip(distinct_names(files), files, strict=True)
     base = {"base": inherited.bundle} if inherited and not files else {}
     return {"count": len(learned), "files": [{"file": name, "sha256": sha256(path)} for name, path in named], **base}
-
-
-def _sample(files: Sequence[Path], pairs: bool, reading: LabelledReading) -> list[TextOrPair]:
-    every = [text for file in files for text in read_texts(file, pairs=pairs, reading=reading)]
-    return every if len(every) <= REFERENCE_TEXTS_MAX else random.Random(1).sample(every, REFERENCE_TEXTS_MAX)  # noqa: S311 - a sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.export.modernbert import write_modernbert
+from sentiment_models.export.positions import positions_of
 from sentiment_models.export.xlnet import write_xlnet
 
 Write = Callable[[PreTrainedModel, int, Path], None]
@@ -34,21 +35,16 @@ Write = Callable[[PreTrainedModel, int, Path], None]
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """All possible inputs of a graph, each int64 [rows, tokens]."""
 
-# XLNet has relative positions and no last one; its authors fine-tuned on this many tokens.
-XLNET_TOKENS_MAX = 512
-
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """The properties of one family's classifiers.
 
-    ``max_tokens`` returns the maximum number of tokens, special tokens included, for a config. ``reads`` is the token that the classifier
-    reads; it must not be padding, so ``padding_side`` is the other side. ``dropouts`` are the names in the config of dropout on hidden
-    layers and, if it is separate, on attention probabilities.
+    ``reads`` is the token that the classifier reads; it must not be padding, so ``padding_side`` is the other side. ``dropouts`` are the
+    names in the config of dropout on hidden layers and, if it is separate, on attention probabilities.
     """
 
     write: Write
-    max_tokens: Callable[[PretrainedConfig], int]
     inputs: tuple[str, ...] = INPUTS
     padding_side: Literal["left", "right"] = "right"
     reads: Literal["first", "last"] = "first"
@@ -74,52 +70,34 @@ def _optimum(kind: type[OnnxConfig]) -> Write:
     return write
 
 
-def _positions(config: PretrainedConfig) -> int:
-    return int(config.max_position_embeddings)
-
-
-def _positions_behind_padding(config: PretrainedConfig) -> int:
-    """Positions start after the padding's id, which takes a position itself."""
-    return int(config.max_position_embeddings) - (config.pad_token_id or 0) - 1
-
-
-def _positions_behind_one(config: PretrainedConfig) -> int:
-    """MPNet uses 1 as the padding's id, whatever its config says."""
-    return int(config.max_position_embeddings) - 2
-
-
-def _no_positions(_: PretrainedConfig) -> int:
-    return XLNET_TOKENS_MAX
-
-
 _WITHOUT_SEGMENTS = INPUTS[:2]
 
 FAMILIES = {
-    "bert": Family(_optimum(BertOnnxConfig), _positions),
-    "roberta": Family(_optimum(RobertaOnnxConfig), _positions_behind_padding, _WITHOUT_SEGMENTS),
-    "distilbert": Family(_optimum(DistilBertOnnxConfig), _positions, _WITHOUT_SEGMENTS, dropouts=("dropout", "attention_dropout")),
-    "albert": Family(_optimum(AlbertOnnxConfig), _positions),
-    "xlnet": Family(write_xlnet, _no_positions, padding_side="left", reads="last", dropouts=("dropout",)),
-    "electra": Family(_optimum(ElectraOnnxConfig), _positions),
-    "mpnet": Family(_optimum(MPNetOnnxConfig), _positions_behind_one, _WITHOUT_SEGMENTS),
-    "xlm-roberta": Family(_optimum(XLMRobertaOnnxConfig), _positions_behind_padding, _WITHOUT_SEGMENTS),
-    "camembert": Family(_optimum(CamembertOnnxConfig), _positions_behind_padding, _WITHOUT_SEGMENTS),
-    "data2vec-text": Family(_optimum(Data2VecTextOnnxConfig), _positions_behind_padding, _WITHOUT_SEGMENTS),
-    "deberta": Family(_optimum(DebertaOnnxConfig), _positions, _WITHOUT_SEGMENTS),
-    "deberta-v2": Family(_optimum(DebertaV2OnnxConfig), _positions, _WITHOUT_SEGMENTS),
-    "modernbert": Family(write_modernbert, _positions, _WITHOUT_SEGMENTS, dropouts=("mlp_dropout", "attention_dropout")),
-    "rembert": Family(_optimum(RemBertOnnxConfig), _positions),
-    "roformer": Family(_optimum(RoFormerOnnxConfig), _positions),
+    "bert": Family(_optimum(BertOnnxConfig)),
+    "roberta": Family(_optimum(RobertaOnnxConfig), _WITHOUT_SEGMENTS),
+    "distilbert": Family(_optimum(DistilBertOnnxConfig), _WITHOUT_SEGMENTS, dropouts=("dropout", "attention_dropout")),
+    "albert": Family(_optimum(AlbertOnnxConfig)),
+    "xlnet": Family(write_xlnet, padding_side="left", reads="last", dropouts=("dropout",)),
+    "electra": Family(_optimum(ElectraOnnxConfig)),
+    "mpnet": Family(_optimum(MPNetOnnxConfig), _WITHOUT_SEGMENTS),
+    "xlm-roberta": Family(_optimum(XLMRobertaOnnxConfig), _WITHOUT_SEGMENTS),
+    "camembert": Family(_optimum(CamembertOnnxConfig), _WITHOUT_SEGMENTS),
+    "data2vec-text": Family(_optimum(Data2VecTextOnnxConfig), _WITHOUT_SEGMENTS),
+    "deberta": Family(_optimum(DebertaOnnxConfig), _WITHOUT_SEGMENTS),
+    "deberta-v2": Family(_optimum(DebertaV2OnnxConfig), _WITHOUT_SEGMENTS),
+    "modernbert": Family(write_modernbert, _WITHOUT_SEGMENTS, dropouts=("mlp_dropout", "attention_dropout")),
+    "rembert": Family(_optimum(RemBertOnnxConfig)),
+    "roformer": Family(_optimum(RoFormerOnnxConfig)),
 }
 """By the model_type of a checkpoint's config.json."""
 
 
 def check_reads(base: str, config: PretrainedConfig, tokens_max: int) -> None:
-    """Check that a model reads ``tokens_max`` tokens.
+    """Check that a model can be trained on ``tokens_max`` tokens: that it has positions for them, whatever its tokenizer was used for.
 
     Raises:
-        BadCheckpoint: it reads fewer. Names its limit.
+        BadCheckpoint: it has fewer. Names its limit.
     """
-    most = FAMILIES[config.model_type].max_tokens(config)
-    if tokens_max > most:
+    most = positions_of(config.to_dict())
+    if most is not None and tokens_max > most:
         raise BadCheckpoint(f"{base}: max_tokens must be at most {most} (the model's limit), got {tokens_max}")

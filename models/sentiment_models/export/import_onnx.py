@@ -14,10 +14,11 @@ from sentiment.model.bundle import Golden, heads_of
 from sentiment.model.classifier import load_classifier, mates_of
 from sentiment.model.session import Session
 from sentiment.model.tokenizer import Row, Tokenizer
-from sentiment_models.data.labelled import Example
+from sentiment_models.data.labelled import PLAIN, Example, LabelledReading
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.evaluation.calibration import Calibration, calibrate
 from sentiment_models.evaluation.metrics import Logits, stated
+from sentiment_models.evaluation.reference import record_texts
 from sentiment_models.export.folders import new_bundle
 from sentiment_models.export.golden import (
     GOLDEN_PAIRS,
@@ -41,17 +42,11 @@ from sentiment_models.export.manifest import (
     write_object,
 )
 from sentiment_models.export.own_graph import OwnGraph, read_own
-from sentiment_models.export.provenance import Json, library_versions, three_digits
+from sentiment_models.export.positions import TOKENIZER_CONFIG, TOKENS_MIN, Reads, tokens_of
+from sentiment_models.export.provenance import NO_ORIGIN, Facts, Json, library_versions, three_digits
 from sentiment_models.export.verify import COMPARED_TOKENS_MAX, Movement, long_rows, movement, spread
 from sentiment_models.reports.report import refuse_existing
 
-TOKENIZER_CONFIG = "tokenizer_config.json"
-# The service's limits of a manifest.
-TOKENS_MIN, TOKENS_MAX = 8, 8192
-# transformers writes 10^30 for a tokenizer without a limit.
-NO_LIMIT = 10**6
-# Families whose positions begin behind the padding's, 1.
-BEHIND_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer", "data2vec-text", "ibert", "bertweet")
 DEV_ROWS = 48
 # Dynamic quantization rounds activations at borders, which another processor's last bit may move: allow this much of a logit.
 INT8_TOLERANCE_MIN = 0.05
@@ -61,11 +56,11 @@ SUM_ERROR_MAX = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import found. ``movement``: by golden and development texts; ``invariance``: of these and of what a load measures."""
+    """What an import found. ``movement``: the greatest of its texts; ``invariance``: of these, and of what a load measures."""
 
     graph: OwnGraph
     labels: tuple[str, ...]
-    max_tokens: int
+    reads: Reads
     movement: Movement
     invariance: float
     golden: GoldenSet
@@ -83,6 +78,9 @@ def import_onnx(
     max_tokens: int | None = None,
     pairs: bool = False,
     dev: Sequence[Example] | None = None,
+    texts: Sequence[Path] = (),
+    reading: LabelledReading = PLAIN,
+    origin: Facts = NO_ORIGIN,
     force: bool = False,
     say: Callable[[str], object] = lambda _: None,
 ) -> Imported:
@@ -95,16 +93,19 @@ def import_onnx(
         name: the bundle's name.
         version: the bundle's version, from 1.
         labels: in the order of the logits.
-        max_tokens: of a text, special tokens included; None: what tokenizer and config say.
+        max_tokens: maximum tokens of a text, special tokens included; None: as many as ``tokens_of`` says that the model reads.
         pairs: the model reads pairs of texts.
         dev: labelled texts for calibration; None: no calibration.
+        texts: files of texts like those that will be served, with labels or without, for the drift reference; empty: there is none.
+        reading: how ``texts`` are read.
+        origin: what is known of the model, for the manifest and the card: ``licence`` and ``note``.
         force: replace ``bundle`` if it exists.
-        say: called with a line of what is to be known beforehand.
+        say: called with a line of what is to be known beforehand, and of progress.
 
     Raises:
         BadCheckpoint: the service cannot run the file, or something is missing that it does not say.
         ParityFailed: too few golden texts have a sure label.
-        BadData: ``dev`` has labels that the model lacks.
+        BadData: ``dev`` has labels that the model lacks, or a file of ``texts`` cannot be used.
         ModelsError: ``bundle`` exists, another process makes it, or the disk is full.
         sentiment.errors.BadBundle: the service would not load the result, for example because of its name.
     """
@@ -113,12 +114,14 @@ def import_onnx(
     folder = _Folder.of(tokenizer)
     if graph.logits not in (None, len(labels)):
         raise BadCheckpoint(f"{file}: gives {graph.logits} logits a row, but {len(labels)} labels are named: {as_argument(labels)}")
-    limit = max_tokens or folder.max_tokens
-    for line in long_rows(limit, heads_of(folder.config)):
+    reads = tokens_of(folder.config, tokenizer, max_tokens)
+    for line in (reads.line, *long_rows(reads.tokens, heads_of(folder.config))):
         say(line)
     with new_bundle(bundle, force=force) as part:
-        found = _build(graph, folder, part, tuple(labels), limit, pairs, dev or (), {"name": name, "version": version})
-        load_classifier(part)
+        found = _build(graph, folder, part, tuple(labels), reads, pairs, dev or (), origin, {"name": name, "version": version})
+        served = load_classifier(part)
+        if texts:
+            record_texts(part, served, texts, reading, say)
     return found
 
 
@@ -146,11 +149,9 @@ def named(tokenizer: Path, given: Sequence[str] = ()) -> Sequence[str]:
 class _Folder:
     """What stands beside a tokenizer."""
 
-    path: Path
     tokenizer: tokenizers.Tokenizer
     settings: Mapping[str, Json]
     config: Mapping[str, Json]
-    truncation: int | None
 
     @classmethod
     def of(cls, path: Path) -> "_Folder":
@@ -162,24 +163,11 @@ class _Folder:
             tokenizer = tokenizers.Tokenizer.from_file(str(file))
         except Exception as error:  # the Rust side raises bare Exception
             raise BadCheckpoint(f"{file}: not a tokenizer: {error}") from error
-        truncation = (tokenizer.truncation or {}).get("max_length")
         # The bundle's max_tokens applies.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         settings, config = ({} if not (path / name).is_file() else read_object(path / name) for name in (TOKENIZER_CONFIG, CONFIG_FILE))
-        return cls(path, tokenizer, settings, config, truncation)
-
-    @property
-    def max_tokens(self) -> int:
-        """The least limit that tokenizer and config state, at most the service's."""
-        positions = self.config.get("max_position_embeddings")
-        if isinstance(positions, int) and self.config.get("model_type") in BEHIND_PADDING:
-            positions -= 2
-        stated = (self.settings.get("model_max_length"), self.truncation, positions)
-        limits = [int(one) for one in stated if isinstance(one, int | float) and 0 < one < NO_LIMIT]
-        if not limits:
-            raise BadCheckpoint(f"{self.path}: nothing here says how many tokens the model reads; add --max-tokens N")
-        return min(*limits, TOKENS_MAX)
+        return cls(tokenizer, settings, config)
 
     @property
     def pads_left(self) -> bool:
@@ -191,13 +179,12 @@ def _build(
     folder: _Folder,
     part: Path,
     labels: tuple[str, ...],
-    max_tokens: int,
+    reads: Reads,
     pairs: bool,
     dev: Sequence[Example],
+    origin: Facts,
     identity: Mapping[str, Json],
 ) -> Imported:
-    if not TOKENS_MIN <= max_tokens <= TOKENS_MAX:
-        raise BadCheckpoint(f"--max-tokens must be from {TOKENS_MIN} to {TOKENS_MAX}, got {max_tokens}")
     folder.tokenizer.save(str(part / TOKENIZER_FILE))
     architecture = str(folder.config.get("model_type") or "onnx")
     names = {str(index): label for index, label in enumerate(labels)}
@@ -210,7 +197,7 @@ def _build(
     write_object(part / CONFIG_FILE, config)
     served = part / graph_file(own.precision)
     own.save(served)
-    tokenizer = Tokenizer(part / TOKENIZER_FILE, max_tokens)
+    tokenizer = Tokenizer(part / TOKENIZER_FILE, reads.tokens)
     graph = Graph(tokenizer, _session(own, served, len(labels)), folder.pads_left)
     second = GOLDEN_PAIRS if pairs else ()
     rows = [tokenizer.encode(""), *tokenizer.encode_many(GOLDEN_TEXTS), *(tokenizer.encode(*pair) for pair in second)]
@@ -218,17 +205,16 @@ def _build(
     rows += spread(encode_all(tokenizer, [example.whole for example in dev]), DEV_ROWS)
     calibration = calibrate(graph, dev, labels, None)
     golden = golden_set({"fp32": graph}, labels, second, INT8_TOLERANCE_MIN if own.precision.startswith("int") else TOLERANCE_MIN)
-    moved = movement(graph, rows, len(labels), temperature=calibration.temperature)
-    at_load = measure(
-        lambda batch: stated(graph.logits(batch), len(labels), calibration.temperature).tolist(),
-        mates_of(tokenizer, [Golden.model_validate(one) for one in golden.entries]),
-    )
-    # Unlike Python's max, numpy's keeps NaN.
+    mates = mates_of(tokenizer, [Golden.model_validate(one) for one in golden.entries])
+    # Also of the rows of verify: other batches of fewer rows may move a probability further. Unlike Python's max, numpy's finds NaN.
+    found = [movement(graph, some, len(labels), temperature=calibration.temperature) for some in (rows, mates)]
+    moved = found[int(np.argmax([one.probability_max for one in found]))]
+    at_load = measure(lambda batch: stated(graph.logits(batch), len(labels), calibration.temperature).tolist(), mates)
     greatest = float(np.max([moved.probability_max, at_load.probability]))
     invariance = EXACT if greatest <= EXACT else float(f"{min(1.0, TOLERANCE_FACTOR * greatest):.2g}")
-    found = Imported(own, labels, max_tokens, moved, invariance, golden, calibration)
-    write_manifest(part, {**identity, **_manifest(found, architecture, pairs, folder.pads_left, graph, part)})
-    return found
+    imported = Imported(own, labels, reads, moved, invariance, golden, calibration)
+    write_manifest(part, {**identity, **_manifest(imported, architecture, pairs, folder.pads_left, origin, graph, part)})
+    return imported
 
 
 def _session(own: OwnGraph, served: Path, labels: int) -> Session:
@@ -275,13 +261,13 @@ def _are_probabilities(logits: Logits) -> bool:
     return bool(((logits >= 0) & (logits <= 1)).all() and np.abs(logits.sum(axis=1) - 1).max() <= SUM_ERROR_MAX)
 
 
-def _manifest(found: Imported, architecture: str, pairs: bool, pads_left: bool, graph: Graph, part: Path) -> dict[str, Json]:
+def _manifest(found: Imported, architecture: str, pairs: bool, pads_left: bool, origin: Facts, graph: Graph, part: Path) -> dict[str, Json]:
     own, calibration = found.graph, found.calibration
     return {
         "format": 1,
         "labels": list(found.labels),
         "architecture": architecture,
-        "max_tokens": found.max_tokens,
+        "max_tokens": found.reads.tokens,
         "pairs": pairs,
         "default_truncation": "head",
         "inputs": list(own.inputs),
@@ -305,7 +291,7 @@ def _manifest(found: Imported, architecture: str, pairs: bool, pads_left: bool, 
         "golden": found.golden.entries,
         "accuracy": {"dev": calibration.dev.rounded()} if calibration.dev else {},
         "provenance": {
-            "imported": {"file": own.path.name, "sha256": sha256(own.path), "changes": list(own.changes)},
+            "origin": {**origin, "file": own.path.name, "sha256": sha256(own.path), "changes": list(own.changes)},
             "calibration": {"texts": calibration.dev.rows if calibration.dev else 0},
             "batch_mates": {own.precision: three_digits(asdict(found.movement))},
             "libraries": library_versions(),

@@ -70,7 +70,7 @@ def recognise(parts: Parts, given: Sequence[str]) -> Found:
     weights = _weights(folder)
     known = label_outputs(config)
     renamed = f" ({as_argument(known)} in {CONFIG_FILE})" if known != labels else ""
-    licence = _licence(parts.card / CARD)
+    licence = licence_of(parts.card)
     return Found(
         tuple(labels),
         licence,
@@ -78,7 +78,7 @@ def recognise(parts: Parts, given: Sequence[str]) -> Found:
             f"{config.get('model_type')}{_sizes(config)}; weights in {_dtype(weights, config)}: {_shown(weights)}",
             f"labels: {as_argument(labels)}{renamed}",
             f"tokenizer: {_tokenizer(parts.tokenizer)}",
-            f"licence: {licence} ({CARD})" if licence else f"licence: not known, as no {CARD} names it; --note TEXT can say it",
+            licence_line(licence),
         ),
     )
 
@@ -95,6 +95,21 @@ def encoder_of(folder: Path) -> Path:
     except (OSError, ValueError, LookupError, TypeError):
         return folder
     return folder / str(first.get("path", ""))
+
+
+def licence_of(folder: Path) -> str:
+    """The licence that the front matter of the model's card in a folder names; "" if it names none or cannot be read."""
+    try:
+        front = FRONT_MATTER.match((folder / CARD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    found = dict(LICENCE.findall(front[1])) if front else {}
+    return str(found.get("license_name") or found.get("license") or "").strip()
+
+
+def licence_line(licence: str) -> str:
+    """What the user should know of a licence by ``licence_of``."""
+    return f"licence: {licence} ({CARD})" if licence else f"licence: not known, as no {CARD} names it; --note TEXT can say it"
 
 
 def _check_kind(folder: Path) -> None:
@@ -193,13 +208,3 @@ def _tokenizer(folder: Path) -> str:
     model = facts(read_object(folder / TOKENIZER_FILE).get("model"))
     size = len(facts(model.get("vocab")) or items(model.get("vocab")))
     return f"{TOKENIZER_FILE}, {model.get('type') or 'of an unnamed kind'}, {size:,} tokens"
-
-
-def _licence(card: Path) -> str:
-    """The licence that the front matter of a model's card names; "" if it names none or cannot be read."""
-    try:
-        front = FRONT_MATTER.match(card.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ""
-    found = dict(LICENCE.findall(front[1])) if front else {}
-    return str(found.get("license_name") or found.get("license") or "").strip()

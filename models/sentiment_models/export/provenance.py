@@ -9,6 +9,11 @@ from typing import TypeAlias
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 Facts = Mapping[str, Json]
 
+NO_ORIGIN: Facts = {}
+"""Where a bundle comes from, if nothing is known of it. Otherwise the name of a ``checkpoint`` that was not trained here, or of an own ONNX
+``file``, its ``sha256`` and the ``changes`` of it in words; and of either ``licence`` and ``note``.
+"""
+
 LIBRARIES = ("torch", "transformers", "optimum-onnx", "onnx", "onnxruntime", "tokenizers", "safetensors")
 
 
@@ -46,6 +51,12 @@ def stages(training: Json) -> list[Facts]:
 def facts(value: Json) -> Facts:
     """Return an object of a record; an empty one for anything else."""
     return value if isinstance(value, Mapping) else {}
+
+
+def own_file(provenance: Facts) -> Facts:
+    """Return the origin of a bundle of an own ONNX file; an empty object for another bundle."""
+    origin = facts(provenance.get("origin"))
+    return origin if "file" in origin else {}
 
 
 def items(value: Json) -> Sequence[Json]:

@@ -18,7 +18,7 @@ from sentiment_models.export.manifest import (
     replace_file,
     write_manifest,
 )
-from sentiment_models.export.provenance import Facts, Json, facts, items, stages
+from sentiment_models.export.provenance import Facts, Json, facts, items, own_file, stages
 from sentiment_models.reports import card_figures
 from sentiment_models.reports.about import AuthorFacts
 from sentiment_models.reports.record import NOTHING, Record, record_path
@@ -73,7 +73,8 @@ def card(bundle: Bundle, written: dict[str, Json], record: Record, author: Autho
 def _head(bundle: Bundle, digest: str, provenance: Facts, author: AuthorFacts, *, recorded: bool) -> str:
     manifest = bundle.manifest
     base, origin = provenance.get("base"), facts(provenance.get("origin"))
-    source = f", imported from `{origin['checkpoint']}`" if "checkpoint" in origin else ""
+    made_of = origin.get("checkpoint") or origin.get("file")
+    source = f", imported from `{made_of}`" if made_of else ""
     record = f" The record of training and all tables are in `{record_path(bundle.path).name}` beside the bundle's folder."
     note = f"{origin['note']}\n\n" if "note" in origin else ""
     return (
@@ -162,7 +163,7 @@ def _explanations(manifest: Manifest, findings: Findings | None, author: AuthorF
 
 def _data(provenance: Facts, author: AuthorFacts) -> str:
     lines = [f"- **{source.name}**: {source.use}" for source in author.sources] or _files(provenance.get("training"))
-    own = facts(provenance.get("imported"))
+    own = own_file(provenance)
     of_file = f"Made of the file {own.get('file')} (SHA-256 `{own.get('sha256')}`), which has no record of its training."
     lines = lines or [of_file if own else "The checkpoint has no record of its training."]
     licence = facts(provenance.get("origin")).get("licence")

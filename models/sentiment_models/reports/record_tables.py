@@ -9,7 +9,7 @@ from typing import Any
 
 from sentiment.model.bundle import GraphSpec, Manifest, load_bundle
 from sentiment_models.export.manifest import CARD_FILE, MANIFEST_FILE, WEIGHTS_BESIDE, WEIGHTS_FILE, read_object
-from sentiment_models.export.provenance import Facts, Json, facts, items, stages
+from sentiment_models.export.provenance import Facts, Json, facts, items, own_file, stages
 from sentiment_models.reports import evaluation_page
 from sentiment_models.reports.record import Record
 from sentiment_tools.reports.html_report import plain
@@ -52,7 +52,7 @@ def _long_texts(provenance: Facts) -> Iterator[str]:
 
 def training_stages(provenance: Facts) -> str:
     """Tell how the bundle was trained: one part for each stage, the first one first."""
-    if own := facts(provenance.get("imported")):
+    if own := own_file(provenance):
         return f"Made of the file {own.get('file')} (SHA-256 {own.get('sha256')}), which has no record of its training."
     known = stages(provenance.get("training"))
     if not known:
@@ -122,7 +122,7 @@ def _graphs(manifest: Manifest, provenance: Facts) -> str:
     rows = [_graph(manifest, graph, provenance) for graph in manifest.graphs.classify]
     total = sum(file.bytes for name, file in manifest.files.items() if name != CARD_FILE) / 1e6
     left_out = facts(provenance.get("left_out"))
-    embeddings = "" if "int8" in left_out or "imported" in provenance else f" Embeddings in int8.onnx: {provenance.get('embeddings')}."
+    embeddings = "" if "int8" in left_out or own_file(provenance) else f" Embeddings in int8.onnx: {provenance.get('embeddings')}."
     said = (
         f"{_stored(manifest, provenance)}{embeddings} Batch mates: the largest change of a probability between a row alone and the row in "
         f"shuffled, longer padded batches. All files together: {total:.1f} MB."
@@ -132,7 +132,7 @@ def _graphs(manifest: Manifest, provenance: Facts) -> str:
 
 
 def _stored(manifest: Manifest, provenance: Facts) -> str:
-    if own := facts(provenance.get("imported")):
+    if own := own_file(provenance):
         changes = "; ".join(map(str, items(own.get("changes")))) or "nothing"
         beside = WEIGHTS_BESIDE in manifest.files
         outside = f" Its weights are in {WEIGHTS_BESIDE} ({_megabytes(manifest, WEIGHTS_BESIDE)})." if beside else ""

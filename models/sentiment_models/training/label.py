@@ -25,6 +25,7 @@ from sentiment_models.errors import BadData
 from sentiment_models.export.checkpoint import load_classifier
 from sentiment_models.export.families import FAMILIES
 from sentiment_models.export.labels import label_names
+from sentiment_models.export.positions import tokens_of
 from sentiment_models.reports.report import check_writable, write_file
 from sentiment_models.training.bases import teacher_name, temperature_of
 from sentiment_models.training.precision import mixed_precision
@@ -115,7 +116,7 @@ def answers_of(
     model, tokenizer = load_classifier(teacher)
     model.to(device)  # type: ignore[arg-type]  # transformers hides the signature behind a wrapper
     family = FAMILIES[model.config.model_type]
-    most = min(max_tokens, family.max_tokens(model.config))
+    most = min(max_tokens, tokens_of(model.config.to_dict(), teacher).tokens)
     found = tokenizer(list(texts), truncation=True, max_length=most, return_token_type_ids=family.segments)
     rows = found["input_ids"]
     answers: list[list[float]] = [[] for _ in texts]

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from sentiment.files.line_output import difference
 from sentiment_models.errors import BadCheckpoint, OtherRun
 from sentiment_models.export.inherited import Inherited, hand_on
+from sentiment_models.export.positions import positions_of
 from sentiment_models.export.provenance import Json
 from sentiment_models.training.bases import TRAINING_FILE
 
@@ -26,7 +27,7 @@ def replace_checkpoint(
     Args:
         path: the folder.
         model: the model to save.
-        tokenizer: of transformers.
+        tokenizer: a fast one of transformers.
         inherited: what a base hands on.
         record: the content of training.json.
     """
@@ -35,6 +36,9 @@ def replace_checkpoint(
     part.mkdir(parents=True)
     try:
         model.save_pretrained(part)
+        # It can read as many tokens as it has positions, whatever its base's tokenizer was used for.
+        tokenizer.model_max_length = positions_of(model.config.to_dict())
+        tokenizer.backend_tokenizer.no_truncation()
         tokenizer.save_pretrained(part)
         hand_on(inherited, part)
         if record is not None:

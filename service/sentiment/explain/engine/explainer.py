@@ -52,8 +52,6 @@ from sentiment.model.scores import Scored, probabilities
 from sentiment.model.session import Providers, Stop
 from sentiment.model.words import Encoded
 
-# Layers and heads of a graph that is not loaded yet, for a prediction: those of BERT-base.
-LARGE = (12, 12)
 # Attention weights of one text in the explain graph: half a GiB, of which it keeps several copies for the gradients. 512 tokens of a large
 # BERT have 100 million.
 WEIGHTS_MAX = 2**27
@@ -167,7 +165,8 @@ class Explainer:
         tokens, part = row.tokens, part_of(self.classifier, request, row)
         if request.target is not None and self.classifier.manifest.targets is not None:
             tokens = min(tokens, self.classifier.manifest.targets.tokens)
-        unloaded = (0, 0) if self._spec is None or self.failure else LARGE
+        bundle, usable = self.classifier.bundle, self._spec is not None and not self.failure
+        unloaded = (bundle.attention_layers, bundle.attention_heads) if usable else (0, 0)
         layers, heads = unloaded if graph is None else (graph.session.layers, graph.session.heads)
         fits, methods = self._chosen(request, tokens, words_of(tokens), layers * heads)
         if not fits:

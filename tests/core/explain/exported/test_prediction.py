@@ -10,6 +10,7 @@ from sentiment.explain.engine.prediction import MAPS_BYTES_MAX, SHORT_S, Predict
 from sentiment.explain.engine.runs import EXPLAINED, RUN_TOKENS_MAX, SERVED, TOKEN_S, UsualPaces
 from sentiment.explain.methods.registry import METHODS
 from sentiment.explain.parts import AttentionRequest, ExplanationRequest
+from sentiment.model.classifier import Classifier
 from tests.core.explain.explained import TEXT, explained
 
 LAYERS, HEADS = 12, 12
@@ -63,6 +64,15 @@ def test_a_request_without_methods_is_predicted_by_the_default(explainer: Explai
 
     assert explainer.predict(replace(named, methods=())).work_s == pytest.approx(explainer.predict(named).work_s)
     assert explainer.predict(ExplanationRequest(TEXT, **ALONE)).work_s < explainer.predict(named).work_s  # type: ignore[arg-type]
+
+
+def test_a_graph_that_is_not_loaded_yet_is_predicted_by_its_own_layers_and_heads(classifier: Classifier) -> None:
+    explainer, asked = Explainer(classifier), ExplanationRequest(TEXT, heads=True)
+
+    before = explainer.predict(asked)
+    explainer.load()
+
+    assert explainer.predict(asked) == before
 
 
 def test_without_an_explain_graph_only_the_served_graph_takes_time() -> None:
