@@ -109,7 +109,7 @@ def test_each_image_asks_its_own_server_whether_it_is_ready() -> None:
         assert health[:1] == entrypoint
         assert _parser().parse_args(health[1:]).target is None, "the server of the image's variables"
     services = compose()["services"]
-    assert "healthcheck" not in services["sentiment"]
+    assert "test" not in services["sentiment"]["healthcheck"]
     assert services["loadtest"]["depends_on"]["sentiment"]["condition"] == "service_healthy"
 
 
