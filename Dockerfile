@@ -36,6 +36,8 @@ ENV PATH=/opt/sentiment/bin:$PATH \
 RUN install -d -o 65532 -g 65532 /var/cache/sentiment
 USER 65532:65532
 EXPOSE 50051 8080
+# A first start makes graphs, which takes minutes.
+HEALTHCHECK --interval=15s --timeout=5s --start-period=600s CMD ["sentiment", "health"]
 ENTRYPOINT ["sentiment"]
 CMD ["serve"]
 
@@ -61,6 +63,8 @@ ENV PATH=/opt/sentiment/bin:$PATH \
     SENTIMENT_HEALTH_LISTEN=0.0.0.0:50052
 USER 65532:65532
 EXPOSE 50051 8080
+# For Docker; Kubernetes has the probes of the chart.
+HEALTHCHECK --interval=15s --timeout=5s --start-period=120s CMD ["sentiment", "health"]
 # Nothing is written: a read-only root file system needs no volume.
 ENTRYPOINT ["sentiment"]
 CMD ["serve"]

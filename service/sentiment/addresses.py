@@ -12,6 +12,8 @@ TARGET_VARIABLE, DEFAULT_TARGET = "SENTIMENT_TARGET", "127.0.0.1:50051"
 PORT_MAX = 65_535
 # The port that gRPC takes if a target names none.
 GRPC_PORT = 443
+# Listening on these means every address of the machine.
+_EVERY = {"0.0.0.0": "localhost", "[::]": "localhost"}  # noqa: S104  # addresses to replace, not to bind
 # What gRPC's core reads, in this order; in capitals it reads none.
 PROXY_VARIABLES, NO_PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy"), ("no_grpc_proxy", "no_proxy")
 # A target of one of gRPC's schemes is gRPC's to read.
@@ -52,6 +54,12 @@ def _is_called_here(host: str) -> bool:
         return is_loopback(name) or ipaddress.ip_address(unmapped(host)).is_unspecified
     except ValueError:
         return False
+
+
+def near(listen: str) -> str:
+    """The address that a server listens on, as a caller on its machine writes it."""
+    host, _, port = listen.rpartition(":")
+    return f"{_EVERY.get(host, host)}:{port}"
 
 
 def unmapped(host: str) -> str:

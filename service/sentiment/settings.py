@@ -425,6 +425,11 @@ def _host_of(address: str) -> str | None:
         return None
 
 
+def config_file(environment: Mapping[str, str]) -> Path | None:
+    """The TOML file that a variable names; None: none."""
+    return Path(named) if (named := environment.get(PREFIX + "CONFIG")) else None
+
+
 def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], config: Path | None = None) -> tuple[Settings, list[str]]:
     """Combine flags, environment and TOML file, in this order of precedence.
 

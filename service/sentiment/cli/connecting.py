@@ -94,7 +94,7 @@ def connected(target: str, model: str, credentials: Credentials, wait_s: float |
             if failed is None:
                 yield client
                 return
-        _wait(partial(_find, target, credentials, failed.code), ends_at, wait_s)
+        _wait(partial(find, target, credentials, failed.code), ends_at, wait_s)
     raise NoServer(f"the server at {target} says that it is ready, but does not answer")
 
 
@@ -124,8 +124,8 @@ def _wait(find: Callable[[], Found], ends_at: float, wait_s: float | None) -> No
         time.sleep(CHECK_EVERY_S)
 
 
-def _find(target: str, credentials: Credentials, failed: grpc.StatusCode) -> Found:
-    """What is at a target that did not answer as a server does."""
+def find(target: str, credentials: Credentials, failed: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> Found:
+    """What is at a target, by one health check. ``failed``: how a call there has ended."""
     answer = _health(target, credentials)
     if isinstance(answer, Found):
         return answer

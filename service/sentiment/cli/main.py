@@ -1,4 +1,4 @@
-"""The command line: ``sentiment serve | classify | explain | check | loadtest | plan | evaluate | watch | top | models | settings``.
+"""The command line: ``serve``, ``classify`` and the other commands of ``sentiment``.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 bad bundle, 4 drift (only ``watch --fail-on-drift``); as in a shell after a
 signal, 130 interrupted (Ctrl-C; ``top`` ends with 0), 141 the reader of the output has ended.
@@ -30,6 +30,7 @@ from sentiment.cli.arguments import (
 )
 from sentiment.cli.completion import SHELLS, PrintCompletion
 from sentiment.cli.exit_codes import DONE, FAILED, exit_code
+from sentiment.cli.health import add_health
 from sentiment.cli.models import add_models
 from sentiment.cli.version import ShowVersions
 from sentiment.errors import BadSettings
@@ -38,7 +39,7 @@ from sentiment.files.output import STANDARD_OUTPUT
 from sentiment.files.reading import format_of
 from sentiment.files.standard_streams import need_standard_output
 from sentiment.files.visible import visible
-from sentiment.settings import Settings, add_flags, front_ends_of, load_settings, markdown_table, settings_table
+from sentiment.settings import Settings, add_flags, config_file, front_ends_of, load_settings, markdown_table, settings_table
 from sentiment.wings import wing
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in TOOLS:
         _add_tool(commands, name)
     add_models(commands)
+    add_health(commands)
 
     settings = add_command(commands, "settings", _settings, "list the settings", "List every setting of serve with its default.")
     settings.add_argument("--markdown", action="store_true", help="print a Markdown table")
@@ -238,8 +240,7 @@ def _serve(options: argparse.Namespace) -> int:
     from sentiment.observability import logs  # noqa: PLC0415  # client commands run without a model runtime
 
     flags = {name: value for name, value in vars(options).items() if name in Settings.model_fields}
-    config = options.config or (Path(os.environ["SENTIMENT_CONFIG"]) if os.environ.get("SENTIMENT_CONFIG") else None)
-    settings, ignored = load_settings(flags, os.environ, config)
+    settings, ignored = load_settings(flags, os.environ, options.config or config_file(os.environ))
     logs.configure_server(settings.log_level, settings.log_format)
     if ignored:
         logs.logger().info("variables_ignored", reason="Kubernetes injects such names", names=ignored)

@@ -5,12 +5,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from sentiment.addresses import default_target
+from sentiment.addresses import default_target, near
 from sentiment.settings import Settings
 
 TEXT = "a gripping, beautifully shot film"
-# Listening on these means every address of the machine.
-_EVERY = {"0.0.0.0": "localhost", "[::]": "localhost"}  # noqa: S104  # addresses to replace, not to bind
 
 
 def how_to_call(settings: Settings, grpc: str, http: str) -> dict[str, str]:
@@ -20,8 +18,8 @@ def how_to_call(settings: Settings, grpc: str, http: str) -> dict[str, str]:
     """
     fields = {}
     if http and settings.web == "all" and settings.viewer:
-        fields["viewer"] = f"{'https' if settings.tls_cert_file else 'http'}://{_near(http)}/"
-    target = _near(grpc)
+        fields["viewer"] = f"{'https' if settings.tls_cert_file else 'http'}://{near(http)}/"
+    target = near(grpc)
     words = [_command(), "classify"]
     words += [f"--target {target}"] if target.replace("localhost:", "127.0.0.1:") != default_target() else []
     words += ["--ca CA_FILE"] if settings.tls_cert_file else []
@@ -29,12 +27,6 @@ def how_to_call(settings: Settings, grpc: str, http: str) -> dict[str, str]:
     words += ["--token-file FILE"] if settings.auth_tokens else []
     fields["try_it"] = " ".join([*words, f'"{TEXT}"'])
     return fields
-
-
-def _near(address: str) -> str:
-    """The address as a caller on this machine writes it."""
-    host, _, port = address.rpartition(":")
-    return f"{_EVERY.get(host, host)}:{port}"
 
 
 def _command() -> str:

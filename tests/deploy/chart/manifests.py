@@ -19,6 +19,7 @@ FLAVOURS: dict[str, tuple[Path, ...]] = {
     "single": (VALUES / "single.yaml",),
     "everything": (VALUES / "everything.yaml",),
     "secured": (VALUES / "secured.yaml",),
+    "extended": (VALUES / "extended.yaml",),
     "laid_over": (CHART / "values-mig.yaml", VALUES / "laid_over.yaml"),
 }
 VERSIONS = tuple(f"1.{minor}" for minor in range(31, 38))

@@ -1,6 +1,7 @@
 """The chart renders what Kubernetes, the operators and the server accept, in every flavour and for every supported version."""
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -38,7 +39,7 @@ def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 # Rules do not notice missing objects. So these are the expected ones: kinds, and name suffixes after the Deployment's name.
-SERVED = {"Deployment", "Service", "Service -headless", "ServiceAccount"}
+SERVED = {"Deployment", "Service", "Service -headless", "ServiceAccount", "Job -call"}
 KEPT = SERVED | {"NetworkPolicy", "PodDisruptionBudget"}
 WATCHED = KEPT | {"ServiceMonitor", "PrometheusRule", "ConfigMap -dashboard"}
 SCALED = WATCHED | {"HorizontalPodAutoscaler"}
@@ -47,6 +48,7 @@ WHOLE = {
     "single": SERVED,
     "everything": WATCHED | {"ScaledObject", "Job -loadtest"},
     "secured": KEPT | {"ServiceMonitor", "Job -loadtest"},
+    "extended": KEPT | {"Ingress -grpc", "Ingress -http", "GRPCRoute -grpc", "HTTPRoute -http"},
     **dict.fromkeys(("cpu", "gpu", "mig", "laid_over"), SCALED),
 }
 
@@ -103,6 +105,8 @@ def test_a_kubernetes_that_is_too_old_for_the_chart_is_refused() -> None:
         ("cpu", "ServiceMonitor", ("spec", "endpoints", 0, "intervall"), "15s"),
         ("cpu", "PrometheusRule", ("spec", "groups", 0, "rules", 0, "expression"), "1"),
         ("everything", "ScaledObject", ("spec", "maxReplicas"), 3),
+        ("extended", "GRPCRoute", ("spec", "parentRefs", 0, "listener"), "https"),
+        ("extended", "HTTPRoute", ("spec", "rules", 0, "matches", 0, "path", "type"), "Prefix"),
     ],
     ids=str,
 )
@@ -134,6 +138,48 @@ def test_a_single_wrong_field_is_found(flavour: str, kind: str, path: Sequence[s
         (["--set", "auth.tokensSecretName=a", "--set-json", 'settings.auth_exempt=["/metrics"]'], "lacks /grpc.health.v1.Health/Check"),
         (["--set", "autoscaling.min=12"], "autoscaling.min is 12, autoscaling.max 10"),
         (["--set-json", 'settings={"effort_fallback": true, "effort_audit_share": 0}'], "audits show when the bound breaks"),
+        (["--set-json", 'settings={"hidden_drift_share": 0.1, "explain": false}'], "needs settings.explain: true"),
+        (["--set-json", 'settings={"hidden_drift_share": 0.1, "explain_on": "device"}'], "and settings.explain_on: cpu"),
+        (["--set", "settings.journal=/var/lib/journal"], "is /var/lib/journal, which is read-only: set journal.volume in its place"),
+        (["--set", "settings.journal=/var/cache/sentiments"], "is /var/cache/sentiments, which is read-only"),
+        (
+            [
+                "--set",
+                "settings.journal=/data/j,extraVolumeMounts[0].name=d,extraVolumeMounts[0].mountPath=/data,extraVolumeMounts[0].readOnly=true",
+            ],
+            "is /data/j, which is read-only",
+        ),
+        (
+            ["--set", "settings.journal=/var/cache/sentiment/j,cache.volume.persistentVolumeClaim.claimName=c"],
+            "set journal.volume, which has",
+        ),
+        (["--set", "settings.journal=/var/cache/sentiment/j,journal.volume.emptyDir.sizeLimit=2Gi"], "remove settings.journal"),
+        (["--set", "resources.cpu=500m"], "resources.cpu is 500m, and a batch runs on each core: set whole cores, such as 1"),
+        (["--set-json", "resources.cpu=1.5"], "resources.cpu is 1.5, and a batch runs on each core"),
+        (["--set", "resources.memory=512Mi"], "set at least 1536Mi, or settings.explain: false"),
+        (["--set", "resources.memory=1.5G"], "resources.memory is 1.5G, too little"),
+        (["--set", "resources.memory=500Mi,settings.explain=false"], "set at least 512Mi"),
+        (["--set-json", 'settings={"answer_cache_bytes": 1073741824, "models": ["german"]}'], "set at least 3584Mi"),
+        (["--set", "resources.memory=much"], "does not match pattern"),
+        (["--set", "requests.cpu=4"], "requests.cpu is 4, above the limit 2: set resources.cpu"),
+        (["--set", "requests.memory=2Gi"], "requests.memory is 2Gi, above the limit 1536Mi: set resources.memory"),
+        (
+            ["--set-json", 'podLabels={"app.kubernetes.io/name": "words"}'],
+            "podLabels has app.kubernetes.io/name, by which Services find the pods",
+        ),
+        (["--set", "extraEnv[0].name=SENTIMENT_QUEUE_ROWS_MAX"], "extraEnv sets SENTIMENT_QUEUE_ROWS_MAX: set settings.queue_rows_max"),
+        (["--set", "extraEnv[0].name=OTEL_TRACES_SAMPLER"], "extraEnv sets OTEL_TRACES_SAMPLER: set tracing.endpoint, tracing.sampler"),
+        (["--set", "extraEnv[0].value=x"], "missing property 'name'"),
+        (["--set", "extraVolumes[0].name=cache"], "extraVolumes has cache, which is a volume of the chart"),
+        (["--set", "rollout.maxSurge=0"], "rollout.maxSurge and rollout.maxUnavailable are 0, so that no pod could be replaced"),
+        (["--set", "service.grpcPort=8080"], "service.grpcPort and service.httpPort are both 8080"),
+        (["--set", "service.type=ExternalName"], "value must be one of 'ClusterIP', 'NodePort', 'LoadBalancer'"),
+        (["--set", "service.type=NodePort"], "service.type is NodePort, and networkPolicy.clients lets in pods alone"),
+        (["--set-json", 'service.ipFamilies=["IPv4", "IPv6"]'], "set service.ipFamilyPolicy to PreferDualStack or RequireDualStack"),
+        (["--set", "ingress.http.hosts[0]=a.example", "--set-json", "service.httpPaths=[]"], "service.httpPaths is empty"),
+        (["--set", "ingress.grpc.hosts[0]=https://a.example"], "does not match pattern"),
+        (["--set", "monitoring.runbooks=wiki/runbooks"], "does not match pattern"),
+        (["--set", "monitoring.runbooks=https://wiki.example/#runbooks"], "does not match pattern"),
     ],
 )
 def test_a_wrong_value_is_refused_before_anything_is_installed(flags: list[str], message: str) -> None:
@@ -141,6 +187,110 @@ def test_a_wrong_value_is_refused_before_anything_is_installed(flags: list[str],
 
     assert refused.returncode == 1
     assert message in refused.stderr
+
+
+@needs_helm
+@pytest.mark.parametrize("name", sorted(made_by.SET_BY_CHART))
+def test_a_setting_that_the_chart_makes_is_refused_with_the_value_that_makes_it(name: str) -> None:
+    refused = helm("template", "sentiment", str(CHART), "--set", f"settings.{name}=x")
+
+    said = re.search(rf"settings\.{name} is made by the chart: set ([\w.]+)", refused.stderr)
+    assert said, refused.stderr
+    assert said[1] in dict(made_by.commented((CHART / "values.yaml").read_text(encoding="utf-8")))
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--set", "settings.journal=/var/cache/sentiment/journal"],
+        ["--set", "settings.journal=/data/j,extraVolumeMounts[0].name=d,extraVolumeMounts[0].mountPath=/data/"],
+        ["--set", "resources.memory=512Mi,settings.explain=false"],
+        ["--set", "resources.memory=2G"],
+        ["--set", "resources.memory=1572864Ki"],
+        ["--set", "requests.cpu=1999m,requests.memory=1536Mi"],
+        ["--set", "service.type=NodePort,networkPolicy.enabled=false"],
+        ["--set-json", 'service.ipFamilies=["IPv6"]'],
+        ["--set", "monitoring.runbooks=https://docs.example/operate/runbooks.html"],
+    ],
+    ids=str,
+)
+def test_a_value_that_works_is_not_refused(flags: list[str]) -> None:
+    assert helm("template", "sentiment", str(CHART), *flags).stderr == ""
+
+
+@needs_helm
+def test_requests_may_be_below_the_limits_but_not_of_a_gpu() -> None:
+    made = made_by.template("--set", "requests.cpu=500m,gpu.resource=nvidia.com/gpu")
+
+    resources = server(made)[2]["resources"]
+    assert resources["limits"] == {"cpu": "2", "memory": "1536Mi", "nvidia.com/gpu": "1"}
+    assert resources["requests"] == {**resources["limits"], "cpu": "500m"}
+
+
+@needs_helm
+def test_what_a_team_adds_stands_in_the_pod_beside_what_the_chart_has() -> None:
+    values = yaml.safe_load(FLAVOURS["extended"][0].read_text(encoding="utf-8"))
+    documents = rendered("extended")
+    _, pod, container = server(documents)
+
+    assert container["env"][-2:] == values["extraEnv"]
+    assert container["envFrom"] == values["envFrom"]
+    assert container["volumeMounts"][-1:] == values["extraVolumeMounts"]
+    assert pod["volumes"][-1:] == values["extraVolumes"]
+    assert pod["initContainers"] == values["initContainers"]
+    assert pod["containers"] == [container, *values["extraContainers"]]
+    (account,) = of_kind(documents, "ServiceAccount")
+    assert account["metadata"]["annotations"] == values["serviceAccount"]["annotations"]
+    outer, headless = of_kind(documents, "Service")
+    assert (outer["spec"]["type"], headless["spec"]["type"]) == ("LoadBalancer", "ClusterIP")
+    assert outer["metadata"]["annotations"] == values["service"]["annotations"]
+    assert [each["spec"]["ipFamilies"] for each in (outer, headless)] == [["IPv6", "IPv4"]] * 2
+
+
+@needs_helm
+def test_with_a_journal_and_an_admin_port_the_server_reads_and_writes_the_mounted_folders() -> None:
+    found = settings(server(rendered("extended"))[2])
+
+    assert (found.journal, found.admin_listen, found.admin_tokens) == ("/journal", "127.0.0.1:50053", "/admin-tokens")
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("flags", "kinds"),
+    [
+        ([], {"Job -call"}),
+        (["tls.secretName=a,auth.tokensSecretName=b"], {"Job -call"}),
+        (["tls.secretName=a,tls.clientAuth=require,tls.clientSecretName=b"], {"Job -call"}),
+        # It could not show a token or a certificate.
+        (["auth.tokensSecretName=b"], set()),
+        (["tls.secretName=a,tls.clientAuth=require"], set()),
+    ],
+    ids=str,
+)
+def test_helm_test_makes_a_call_where_it_can(flags: list[str], kinds: set[str]) -> None:
+    made = made_by.template(*(part for flag in flags for part in ("--set", flag)))
+
+    assert {kind for kind in objects(made) if kind.startswith("Job")} == kinds
+
+
+def notes(*flags: str) -> str:
+    """What Helm says after an installation."""
+    return helm("install", "sentiment", str(CHART), "--namespace", "words", "--dry-run=client", *flags).stdout.partition("NOTES:")[2]
+
+
+@needs_helm
+def test_the_notes_say_what_to_know_of_replicas_and_runbooks() -> None:
+    scaled = notes("--values", str(CHART / "values-cpu.yaml"))
+    linked = notes(
+        "--values", str(CHART / "values-cpu.yaml"), "--set", "autoscaling.kind=none,monitoring.runbooks=https://wiki.example/sentiment"
+    )
+
+    assert "helm test sentiment --namespace words" in linked
+    assert "set autoscaling.min to the pods that run" in scaled
+    assert "set monitoring.runbooks to the URL" in scaled
+    assert "autoscal" not in linked
+    assert "runbooks" not in linked
 
 
 @needs_helm
@@ -286,7 +436,7 @@ def test_kustomize_gives_a_whole_that_keeps_the_rules(overlay: Callable[..., lis
     assert {document["metadata"]["namespace"] for document in documents} == {"words"}
     assert faults(documents, VERSIONS[-1]) == []
     assert {rule.__name__: found for rule in RULES if (found := list(rule(documents)))} == {}
-    assert objects(documents) == WHOLE[base] | {"Job -loadtest"}
+    assert objects(documents) == WHOLE[base] - {"Job -call"} | {"Job -loadtest"}
     assert server(documents)[2]["image"].startswith("registry.example/sentiment")
 
 

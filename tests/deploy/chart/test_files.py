@@ -99,6 +99,20 @@ def test_compose_names_ports_that_the_image_listens_on() -> None:
     assert from_file("prometheus.yaml")["scrape_configs"][0]["static_configs"][0]["targets"] == [f"sentiment:{found.http_listen[-4:]}"]
 
 
+def test_each_image_asks_its_own_server_whether_it_is_ready() -> None:
+    for stage in ("gpu", "cpu"):
+        text = DOCKERFILE.read_text(encoding="utf-8").rpartition(f" AS {stage}\n")[2].partition("\nFROM ")[0]
+        entrypoint, health = (
+            json.loads(found) for found in re.findall(r"^(?:ENTRYPOINT|HEALTHCHECK .* CMD) (\[.*\])$", text, re.MULTILINE)[::-1]
+        )
+
+        assert health[:1] == entrypoint
+        assert _parser().parse_args(health[1:]).target is None, "the server of the image's variables"
+    services = compose()["services"]
+    assert "test" not in services["sentiment"]["healthcheck"]
+    assert services["loadtest"]["depends_on"]["sentiment"]["condition"] == "service_healthy"
+
+
 def test_the_command_line_accepts_the_load_test_of_compose() -> None:
     options = _parser().parse_args(compose()["services"]["loadtest"]["command"])
 

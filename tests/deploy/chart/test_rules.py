@@ -19,12 +19,14 @@ def test_every_flavour_keeps_the_rules(flavour: str, rule: Rule) -> None:
 
 
 # Mistakes seen in real charts: rule, flavour, kind, path, and the wrong value.
+HELM_TEST = "the_jobs_of_helm_test_can_run_and_end"
 HPA = "HorizontalPodAutoscaler"
 KEDA = "keda_asks_prometheus_for_what_the_server_shows"
 POLICY = "the_network_policy_lets_through_whom_it_should_and_nobody_else"
 SECRETS = "secrets_are_mounted_as_folders_that_nobody_else_reads"
 SCRAPE = "prometheus_speaks_as_the_server_does"
 TRIGGER = ("spec", "triggers", 1, "metadata")
+WAYS_IN = "ways_in_lead_to_the_port_that_they_are_for"
 PODS = '{namespace="sentiment",pod=~"words-[^-]+-[^-]+"}'
 BACKLOG = {"type": "Pods", "pods": {"metric": {"name": "sentiment_backlog_seconds"}}}
 BREAKS: list[tuple[str, str, str, tuple[str | int, ...], Any]] = [
@@ -64,6 +66,9 @@ BREAKS: list[tuple[str, str, str, tuple[str | int, ...], Any]] = [
     ("what_pods_name_is_there", "gpu", "Deployment", (*CONTAINER, "volumeMounts"), []),
     ("what_pods_name_is_there", "everything", "Deployment", (*POD, "volumes"), []),
     ("what_pods_name_is_there", "cpu", "Deployment", (*POD, "volumes", 0, "hostPath"), {"path": "/tmp"}),
+    ("what_pods_name_is_there", "extended", "Deployment", (*CONTAINER, "volumeMounts", 2, "mountPath"), "/tokens-of-the-admin-port"),
+    ("what_pods_name_is_there", "extended", "Deployment", (*CONTAINER, "volumeMounts", 3, "subPathExpr"), "shared"),
+    ("what_pods_name_is_there", "extended", "Deployment", (*CONTAINER, "env", 12, "name"), "UNUSED"),
     ("what_pods_name_is_there", "cpu", "ServiceAccount", ("metadata", "name"), "default"),
     ("an_autoscaler_decides_alone", "cpu", "Deployment", ("spec", "replicas"), 2),
     ("an_autoscaler_decides_alone", "cpu", HPA, ("spec", "minReplicas"), 12),
@@ -87,14 +92,20 @@ BREAKS: list[tuple[str, str, str, tuple[str | int, ...], Any]] = [
     (POLICY, "cpu", "NetworkPolicy", ("spec", "egress", 0, "to"), []),
     ("traces_reach_their_collector", "everything", "NetworkPolicy", ("spec", "egress", 1, "ports", 0, "port"), 4317),
     ("traces_reach_their_collector", "everything", "NetworkPolicy", ("spec", "egress", 1, "to"), [{"podSelector": {}}]),
-    ("traces_reach_their_collector", "everything", "Deployment", (*CONTAINER, "env", 7, "value"), "false"),
+    ("traces_reach_their_collector", "everything", "Deployment", (*CONTAINER, "env", 8, "value"), "false"),
     ("a_gpu_is_asked_for_where_one_is_served_on", "mig", "Deployment", (*CONTAINER, "resources", "limits", "nvidia.com/gpu"), "1"),
     ("a_gpu_is_asked_for_where_one_is_served_on", "gpu", "Deployment", (*CONTAINER, "resources", "limits"), {"cpu": "4", "memory": "8Gi"}),
-    ("the_load_test_can_run_and_ends", "everything", "Job", (*CONTAINER, "args", 2), "dns:///words:50052"),
-    ("the_load_test_can_run_and_ends", "everything", "Job", (*CONTAINER, "args", -1), "2"),
-    ("the_load_test_can_run_and_ends", "everything", "NetworkPolicy", ("spec", "ingress", 2, "ports", 0, "port"), "http"),
-    ("the_load_test_can_run_and_ends", "everything", "Job", ("spec", "activeDeadlineSeconds"), 30),
-    ("the_load_test_can_run_and_ends", "secured", "Job", (*CONTAINER, "args", 11), "--key"),
+    (HELM_TEST, "everything", "Job", (*CONTAINER, "args", 2), "dns:///words:50052"),
+    (HELM_TEST, "everything", "Job", (*CONTAINER, "args", -1), "2"),
+    (HELM_TEST, "everything", "NetworkPolicy", ("spec", "ingress", 2, "ports", 0, "port"), "http"),
+    (HELM_TEST, "everything", "Job", ("spec", "activeDeadlineSeconds"), 30),
+    (HELM_TEST, "secured", "Job", (*CONTAINER, "args", 11), "--key"),
+    (HELM_TEST, "cpu", "Job", (*CONTAINER, "args", 2), "dns:///sentiment:8081"),
+    (HELM_TEST, "cpu", "Job", (*CONTAINER, "args", 4), "600"),
+    (WAYS_IN, "extended", "Ingress", ("spec", "rules", 0, "http", "paths", 0, "backend", "service", "port", "name"), "http"),
+    (WAYS_IN, "extended", "GRPCRoute", ("spec", "rules", 0, "backendRefs", 0, "port"), 8080),
+    (WAYS_IN, "extended", "GRPCRoute", ("spec", "rules", 0, "backendRefs", 0, "name"), "sentiment-headful"),
+    (WAYS_IN, "extended", "HTTPRoute", ("spec", "rules", 0, "matches"), []),
     ("names_are_one_releases", "cpu", "Deployment", ("metadata", "name"), 47 * "a"),
     ("names_are_one_releases", "cpu", "Deployment", (*CONTAINER, "image"), "sentiment:latest"),
 ]

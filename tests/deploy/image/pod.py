@@ -27,14 +27,14 @@ def chart_pod(cpu: str = "", memory: str = "") -> Document:
     Of what the chart says four things differ: podman has no probes and no ``preStop`` sleep, and ignores them; the pod is on the host's
     network, on free ports of the loopback device; and a server that ends is not started again, so that its end is seen.
     """
-    limits = [f"--set-string=resources.cpu={cpu},resources.memory={memory}"] if cpu else []
-    (deployment,) = of_kind(made_by.template(f"--set=image.repository={IMAGE},image.tag=latest", *limits), "Deployment")
+    (deployment,) = of_kind(made_by.template(f"--set=image.repository={IMAGE},image.tag=latest"), "Deployment")
     template = deployment["spec"]["template"]
     spec = {**template["spec"], "hostNetwork": True, "restartPolicy": "Never"}
     (container,) = spec["containers"]
-    del container["ports"]
-    if not cpu:
-        del container["resources"]
+    del container["ports"], container["resources"]
+    if cpu:
+        # The chart itself refuses less than it needs.
+        container["resources"] = {kind: {"cpu": cpu, "memory": memory} for kind in ("requests", "limits")}
     listens = [variable for variable in container["env"] if variable["name"] in PORTS]
     for variable in listens:
         variable["value"] = f"127.0.0.1:{free_port()}"

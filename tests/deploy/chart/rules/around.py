@@ -1,4 +1,4 @@
-"""Rules for objects around the pods: Services, network policies, autoscalers, disruption budgets, and the load test."""
+"""Rules for objects around the pods: Services, ways in, network policies, autoscalers, disruption budgets, and jobs of ``helm test``."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ def selectors_match_the_servers_pods_and_no_others(documents: Sequence[Document]
     strangers = [labels for name, _, labels in pods(documents) if name.startswith("Job")]
     for kind, found in selecting.items():
         yield from (f"{kind} selects {one}, pods have {labels}" for one in found if not matches(one, labels))
-        yield from (f"{kind} selects the load test" for one in found for labels in strangers if matches(one, labels))
+        yield from (f"{kind} selects a job of helm test" for one in found for labels in strangers if matches(one, labels))
 
 
 @rule
@@ -87,9 +87,10 @@ def through(rules: Sequence[Document], side: str, namespace: str, labels: Mappin
 
 @rule
 def the_network_policy_lets_through_whom_it_should_and_nobody_else(documents: Sequence[Document]) -> Iterator[str]:
+    jobs = [[{"podSelector": {"matchLabels": labels}}] for name, _, labels in pods(documents) if name.startswith("Job")]
     for policy in of_kind(documents, "NetworkPolicy"):
         into, out = policy["spec"]["ingress"], policy["spec"]["egress"]
-        ports = {(port["port"], port["protocol"]) for rule in into for port in rule["ports"]}
+        ports = {(port["port"], port["protocol"]) for rule in into if rule["from"] not in jobs for port in rule["ports"]}
         for what, found, wanted in [
             ("somebody gets in", ports, {("grpc", "TCP"), ("http", "TCP")}),
             ("Prometheus gets in", through(into, "from", "monitoring", {}), {("http", "TCP")}),
@@ -218,7 +219,32 @@ def a_node_can_be_drained_and_a_rollout_can_move(documents: Sequence[Document]) 
 
 
 @rule
-def the_load_test_can_run_and_ends(documents: Sequence[Document]) -> Iterator[str]:
+def ways_in_lead_to_the_port_that_they_are_for(documents: Sequence[Document]) -> Iterator[str]:
+    ports = {
+        (service["metadata"]["name"], key): port["name"]
+        for service in of_kind(documents, "Service")
+        for port in service["spec"]["ports"]
+        for key in (port["name"], port["port"])
+    }
+    ways: list[tuple[str, str, Any, str]] = []
+    for ingress in of_kind(documents, "Ingress"):
+        for path in (path for rule in ingress["spec"]["rules"] for path in rule["http"]["paths"]):
+            to = path["backend"]["service"]
+            ways.append((ingress["metadata"]["name"], path["path"], to["name"], to["port"]["name"]))
+    for route in of_kind(documents, "GRPCRoute", "HTTPRoute"):
+        for each in route["spec"]["rules"]:
+            paths = [match["path"]["value"] for match in each.get("matches", [])] or ["/"]
+            ways += [(route["metadata"]["name"], path, to["name"], to["port"]) for path in paths for to in each["backendRefs"]]
+    for name, path, service, port in ways:
+        wanted = name.rpartition("-")[2]
+        if ports.get((service, port)) != wanted:
+            yield f"{name} leads to port {port} of {service}, which is not {wanted}"
+        if wanted == "http" and path == "/":
+            yield f"{name} lets everybody read /metrics"
+
+
+@rule
+def the_jobs_of_helm_test_can_run_and_end(documents: Sequence[Document]) -> Iterator[str]:
     services = {
         f"dns:///{service['metadata']['name']}:{port['port']}"
         for service in of_kind(documents, "Service")
@@ -241,8 +267,9 @@ def the_load_test_can_run_and_ends(documents: Sequence[Document]) -> Iterator[st
         for policy in of_kind(documents, "NetworkPolicy"):
             if ("grpc", "TCP") not in through(policy["spec"]["ingress"], "from", OWN, template["metadata"]["labels"]):
                 yield "the network policy keeps it out"
+        loads = container["args"][0] == "loadtest"
         # It would go by the node's cores, which a quota does not change.
-        if asked.processes is None or asked.processes > int(container["resources"]["limits"]["cpu"]):
+        if loads and (asked.processes is None or asked.processes > int(container["resources"]["limits"]["cpu"])):
             yield f"{asked.processes} processes for {container['resources']['limits']['cpu']} cores"
-        if job["spec"]["activeDeadlineSeconds"] <= asked.seconds:
+        if job["spec"]["activeDeadlineSeconds"] <= (asked.seconds if loads else asked.wait + asked.timeout):
             yield f"it is ended after {job['spec']['activeDeadlineSeconds']} s"

@@ -164,9 +164,18 @@ def what_pods_name_is_there(documents: Sequence[Document]) -> Iterator[str]:
     told = settings(container)
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
     files = (told.tls_cert_file, told.tls_key_file, told.tls_client_ca_file)
-    for path in [told.cache_dir, *map(str, told.bundles), told.auth_tokens, *(file.rpartition("/")[0] for file in files)]:
+    folders = (told.cache_dir, told.journal, told.auth_tokens, told.admin_tokens)
+    for path in [*folders, *map(str, told.bundles), *(file.rpartition("/")[0] for file in files)]:
         if path and path not in mounted:
             yield f"{path} is not a volume, and the root file system is read-only"
+    if told.admin_listen and not told.admin_tokens:
+        yield "the admin port has no tokens"
+    # A second server of one journal does not start.
+    yield from (
+        f"the journal is one for all pods: {mount}"
+        for mount in container["volumeMounts"]
+        if mount["mountPath"] == told.journal and mount.get("subPathExpr") != "$(POD_NAME)"
+    )
 
 
 @rule

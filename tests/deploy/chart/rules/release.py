@@ -16,10 +16,10 @@ def pods(documents: Iterable[Document]) -> Iterator[tuple[str, Document, dict[st
 
 
 def server(documents: Iterable[Document]) -> tuple[Document, Document, Document]:
-    """The Deployment, its pod spec and its one container."""
+    """The Deployment, its pod spec and the server's container."""
     (deployment,) = of_kind(documents, "Deployment")
     spec = deployment["spec"]["template"]["spec"]
-    (container,) = spec["containers"]
+    (container,) = [container for container in spec["containers"] if container["name"] == "sentiment"]
     return deployment, spec, container
 
 

@@ -2,8 +2,8 @@
 
 ``schemas.json.gz``: without descriptions, by apiVersion and kind, made by ``python -m tests.deploy.chart.schemas FILE...`` of the files of
 the definitions: prometheus-operator 6adcebc5076c (ServiceMonitor, PrometheusRule), keda 8b4f083ca8c8
-(ScaledObject), kserve aaac4e294dae (ServingRuntime; InferenceService with ``model`` as its only kind of predictor),
-and compose-spec.json of compose-spec 170098ba07d9.
+(ScaledObject), gateway-api 8bb74df00e56 (GRPCRoute, HTTPRoute), kserve aaac4e294dae (ServingRuntime; InferenceService with ``model`` as its
+only kind of predictor), and compose-spec.json of compose-spec 170098ba07d9.
 """
 
 import gzip
