@@ -177,6 +177,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
     ),
     "Queue": (
+        Panel(
+            "Demand",
+            "percentunit",
+            "Work that is offered, refused or not, over what the pod can do. Above 100 % pods are missing; the autoscaler aims at 70 %.",
+            {"{{pod}}": f"sentiment_demand_ratio{{{PODS}}}"},
+        ),
         Panel("Backlog", "s", "Predicted time until a text that arrives now would start.", {"{{pod}} {{model}}": gauge("backlog_seconds")}),
         Panel("Rows waiting", "short", "For a runner.", {"{{pod}} {{model}}": gauge("queue_rows")}),
         Panel(

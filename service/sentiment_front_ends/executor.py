@@ -27,6 +27,7 @@ from sentiment_front_ends.model_copy import copy_of
 
 # How often to collect the front ends' counts: a front end that dies loses at most this much.
 COUNTS_EVERY_S = 5.0
+LOOP_BUSY = "sentiment_loop_busy_seconds_total"
 
 
 class Executor(App, FrontEndProcesses):
@@ -88,8 +89,12 @@ class Executor(App, FrontEndProcesses):
     def _add_counts(self, counts: tuple[list[Growth], dict[str, Grown]]) -> None:
         """Add what a front end's series and windows have counted."""
         series, windows = counts
+        now = time.monotonic()
         self._totals.add(series)
-        self._metrics.add_grown(time.monotonic(), windows)
+        self._metrics.add_grown(now, windows)
+        for name, labels, busy_s, _ in series:
+            if name == LOOP_BUSY:
+                self._lifecycle.offered.loop_busy(labels["process"], busy_s, now)
 
     def _take_sample(self, digest: bytes, sampled: Sampled) -> None:
         """Read a text once more that a front end has answered."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from sentiment.batching.offered import WINDOW_S, OfferedLoad
 from sentiment.observability.drift import Signal
 from sentiment.observability.expected_accuracy import interval
 from sentiment.observability.metrics import Metrics, ModelMetrics
@@ -17,6 +18,7 @@ from sentiment_front_ends.executor import Executor
 from sentiment_front_ends.front_end import FrontEnd
 from sentiment_front_ends.metric_totals import Counted, Totals
 from tests.tiny import LABELS
+from tests.virtual_time import VirtualClock
 
 
 class Registry:
@@ -72,11 +74,11 @@ def answer(model: ModelMetrics, label: str, score: float) -> None:
     model.drift.add([label])
 
 
-def sending(front: Metrics, executor: Metrics) -> Callable[[], dict[str, float]]:
+def sending(front: Metrics, executor: Metrics, offered: OfferedLoad | None = None) -> Callable[[], dict[str, float]]:
     """Sends the executor what a front end has counted; returns what is shown then."""
     counted, totals = Counted(front.registry), Totals(executor.registry, dict)
     theirs: Any = SimpleNamespace(_counted=counted, _metrics=front)
-    own: Any = SimpleNamespace(_totals=totals, _metrics=executor)
+    own: Any = SimpleNamespace(_totals=totals, _metrics=executor, _lifecycle=SimpleNamespace(offered=offered))
 
     def send() -> dict[str, float]:
         Executor._add_counts(own, json.loads(json.dumps(FrontEnd.counts(theirs))))
@@ -106,6 +108,22 @@ def test_the_expected_accuracy_is_of_the_answers_of_all_processes() -> None:
     found = send()
     assert found["sentiment_expected_accuracy_withheld,drift,tiny/1"] == 1
     assert math.isnan(found["sentiment_expected_accuracy,tiny/1"])
+
+
+def test_the_demand_is_that_of_the_busiest_event_loop_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, offered, here = VirtualClock(), OfferedLoad(), Metrics((), ())
+    monkeypatch.setattr("sentiment_front_ends.executor.time", SimpleNamespace(monotonic=clock))
+    sends = []
+    for name, share in (("front-0", 0.2), ("front-1", 0.8)):
+        front = Metrics((), ())
+        front.loop_busy_seconds.watch(lambda share=share: 1.0 + share * clock.now, name)
+        sends.append(sending(front, here, offered))
+    for _ in range(20):
+        for send in sends:
+            send()
+        clock.now += WINDOW_S
+
+    assert offered.ratio(clock.now) == pytest.approx(0.8, rel=0.01)
 
 
 def exemplars(totals: Totals) -> list[tuple[str, str, float]]:

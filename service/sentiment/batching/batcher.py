@@ -12,6 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from sentiment.batching.known import Known
+from sentiment.batching.offered import OfferedLoad
 from sentiment.batching.row_queue import RowsResult, TextOutcome
 from sentiment.batching.runs import BatchRunner, LookAhead, RunningBatch
 from sentiment.batching.scheduler import Scheduler
@@ -74,6 +75,7 @@ class Batcher:
         holds: bool = False,
         clock: Callable[[], float] = time.monotonic,
         known: Known | None = None,
+        offered: OfferedLoad | None = None,
     ) -> None:
         """Take ownership of ``runners``. Must be called in the event loop that will use the batcher.
 
@@ -86,11 +88,14 @@ class Batcher:
             holds: the runners compute on devices: while the loop is busy, batches are held for its sake (``Scheduler.hold_s``).
             clock: the event loop's, in seconds. Runners call it too, from their threads.
             known: answers to rows of before; without it, each row is computed.
+            offered: the load of the process, which its models share; without it, of this model alone.
         """
         self.classifier = classifier
         self.scheduler = scheduler
         self._clock = clock
         self._known = known
+        self.offered = offered or OfferedLoad()
+        self.offered.runners = len(runners)
         self._loop = asyncio.get_running_loop()
         self._free = list(runners)
         self._observer = observer
@@ -183,21 +188,24 @@ class Batcher:
     ) -> Text:
         """As in RowQueue. When one row fails, the others are withdrawn and do not appear in ``trace``."""
         now = self._clock()
-        checked = len(rows) > 1 and check_together(self.scheduler, rows, deadline_at, now)
         text = Text(deadline_at, tell, self._leave, len(rows), len(rows), [])
+        waiting = [self._waiting(row, text, trace, adaptive) for row in rows]
+        work_s = [self.scheduler.work_s(one.row.tokens, 0 if one.whole is None else one.whole.tokens) for one in waiting]
+        # Before anything refuses it.
+        self.offered.ask(sum(work_s), now)
+        checked = len(rows) > 1 and check_together(self.scheduler, rows, deadline_at, now)
         try:
-            for row in rows:
-                waiting = Waiting(row, text, trace if trace is not None and trace.take(1) else None)
-                waiting.adaptive = adaptive and not self.in_full
-                if waiting.adaptive and (part := self.classifier.part_of(row)) is not None:
-                    waiting.row, waiting.whole = part, row
+            for row, one, one_s in zip(rows, waiting, work_s, strict=True):
                 key = self._known.key(row, scope) if self._known is not None and scope else None
-                if key is not None and deadline_at > now and self.scheduler.open and self._recall(waiting, key):
-                    ticket = Ticket(row.tokens, now, deadline_at, waiting, priority, 0, 0.0, 0.0, state=State.ANSWERED)
+                if key is not None and deadline_at > now and self.scheduler.open and self._recall(one, key):
+                    ticket = Ticket(row.tokens, now, deadline_at, one, priority, 0, 0.0, 0.0, state=State.ANSWERED)
                     text.left -= 1
                 else:
-                    then = 0 if waiting.whole is None else row.tokens
-                    ticket = self.scheduler.add(waiting.row.tokens, now, deadline_at, waiting, priority, checked, then, key)
+                    then = 0 if one.whole is None else row.tokens
+                    ticket = self.scheduler.add(one.row.tokens, now, deadline_at, one, priority, checked, then, key)
+                if ticket.state is State.ANSWERED or ticket.group is not None:
+                    # It takes no run, or the one of an equal row.
+                    self.offered.ask(-one_s, now)
                 text.tickets.append(ticket)
                 priority = Priority.BULK
         except RequestError as error:
@@ -223,6 +231,14 @@ class Batcher:
             self._pump_soon = True
             self._loop.call_soon(self._pump)
         return text
+
+    def _waiting(self, row: Row, text: Text, trace: Trace | None, adaptive: bool) -> Waiting:
+        """A row of a text, or the part of it that is read first."""
+        waiting = Waiting(row, text, trace if trace is not None and trace.take(1) else None)
+        waiting.adaptive = adaptive and not self.in_full
+        if waiting.adaptive and (part := self.classifier.part_of(row)) is not None:
+            waiting.row, waiting.whole = part, row
+        return waiting
 
     def _recall(self, waiting: Waiting, key: bytes) -> bool:
         """Answer a row from what is known: first from its part, if it has one, as its batches would."""
@@ -382,6 +398,7 @@ class Batcher:
                 self._fail(ticket, ModelFailed("the model could not compute this text"))
 
     def _answer(self, run: RunningBatch[Waiting], batch: Batch[Waiting], ran: Ran, now: float) -> None:
+        self.offered.ran(ran.total_s, now)
         unsettled, together = [], [(ticket, *self.scheduler.sharing.followers(ticket)) for ticket in batch.tickets]
         for alike, logits in zip(together, ran.logits, strict=True):
             ticket = alike[0]

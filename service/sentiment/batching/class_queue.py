@@ -12,6 +12,7 @@ from sentiment.batching.cost import Shape
 from sentiment.batching.deadlines import Demand
 from sentiment.batching.layout import Candidates, Layout, Lengths
 from sentiment.batching.plan import Prices, split
+from sentiment.batching.rate import Rate
 from sentiment.batching.ticket import Entry, P, Ticket
 
 # Time constants of two decaying averages: a bucket's arrivals, and the run time that a class gets.
@@ -78,21 +79,6 @@ class _Bucket(Generic[P]):
         self._costs = None
 
 
-@dataclass(slots=True)
-class _Rate:
-    """A sum that decays exponentially; divided by ``window_s`` it is a rate per second."""
-
-    window_s: float
-    sum: float = 0.0
-    at: float = 0.0
-
-    def add(self, amount: float, now: float) -> None:
-        self.sum, self.at = self.decayed(now) + amount, now
-
-    def decayed(self, now: float) -> float:
-        return self.sum * math.exp((self.at - now) / self.window_s)
-
-
 @dataclass(frozen=True, slots=True)
 class Group(Generic[P]):
     """Waiting rows that may run together: their buckets' edges, their number, and the row that must be in the next batch of them."""
@@ -136,8 +122,8 @@ class ClassQueue(Generic[P]):
         self._layout = layout
         self._objective_s = objective_s
         self._buckets: dict[int, _Bucket[P]] = {}
-        self._rates = {edge: _Rate(RATE_WINDOW_S) for edge in set(buckets)}
-        self._use = _Rate(USE_WINDOW_S)
+        self._rates = {edge: Rate(RATE_WINDOW_S) for edge in set(buckets)}
+        self._use = Rate(USE_WINDOW_S)
         self._work_s: float | None = 0.0
 
     def add(self, ticket: Ticket[P], now: float | None) -> None:
@@ -233,7 +219,7 @@ class ClassQueue(Generic[P]):
 
     def use_per_s(self, now: float) -> float:
         """Table seconds of run time per second that this class got recently."""
-        return self._use.decayed(now) / USE_WINDOW_S
+        return self._use.per_s(now)
 
     def reprice(self, prices: Prices) -> None:
         """Use new prices."""

@@ -33,6 +33,7 @@ from sentiment.batching.cost import CostTable, Shape
 from sentiment.batching.forecast import Forecast
 from sentiment.batching.layout import Layout, Lengths, Padded
 from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length
+from sentiment.batching.rate import Rate
 from sentiment.batching.retries import Retries
 from sentiment.batching.sharing import Sharing
 from sentiment.batching.ticket import LIVE, RETRY, WIDE, Batch, Entry, P, Priority, State, Step, Ticket
@@ -60,6 +61,8 @@ WIDE_TRIAL = 127
 HOLD_S = 4e-3
 HOLD_FROM, HOLD_ALL = 0.5, 0.8
 HURRY = 10
+# How far one text that is read in parts moves the share of those whose whole is read too: a mean of the last 50 or so.
+GOES_ON_RATE = 0.02
 
 
 class Scheduler(Generic[P]):
@@ -113,8 +116,10 @@ class Scheduler(Generic[P]):
         self._last_charged_s = 0.0
         self._probe_at = -math.inf
         self._width = width
-        # Seconds that runners were busy, each weighted by exp(-age / WIDE_BUSY_S), as of an instant.
-        self._busy_s, self._busy_at = 0.0, -math.inf
+        # Seconds that runners were busy.
+        self._busy = Rate(WIDE_BUSY_S)
+        # Of rows after which more may run, the share after which it does.
+        self._goes_on = 1.0
         # How many batches could have been wide.
         self._could_widen = 0
         # The batch that runs on several cores now.
@@ -141,6 +146,11 @@ class Scheduler(Generic[P]):
     def rows_max(self, priority: Priority) -> int:
         """A row of this class is admitted while fewer rows wait, of any class."""
         return self.queue_rows_max - int(self.queue_rows_max * (KEPT_FOR_INTERACTIVE if priority is Priority.BULK else 0.0))
+
+    def work_s(self, length: int, then: int = 0) -> float:
+        """Predicted seconds of a runner for a row in a batch of the best size, and for what runs after it in the usual share of cases."""
+        then_s = self._goes_on * self._prices.batched_s(then) if then else 0.0
+        return self.cost.speed * (self._prices.batched_s(length) + then_s)
 
     def add(
         self,
@@ -251,9 +261,12 @@ class Scheduler(Generic[P]):
             ``step``: a deadline that passed while the batch ran counts, even if no step has noticed it yet.
         """
         self._ended(batch)
-        self._busy_s, self._busy_at = self._recently_busy_s(now) + run_s, now
+        self._busy.add(run_s, now)
         self.cost.observe(*batch.shape, run_s, batch.wide)
         going_on = list(unsettled)
+        for ticket in batch.tickets:
+            if ticket.then:
+                self._goes_on += GOES_ON_RATE * ((ticket in going_on) - self._goes_on)
         for ticket in going_on:
             self._go_on(ticket, now)
         settled = [one for ticket in batch.tickets if ticket not in going_on for one in self._together(ticket) if one.deadline_at > now]
@@ -468,9 +481,6 @@ class Scheduler(Generic[P]):
         cheaper, dearer = self.layout.halves(tickets)
         return bool(cheaper) and self._table_s(dearer) <= SPREAD * self._table_s(tickets)
 
-    def _recently_busy_s(self, now: float) -> float:
-        return self._busy_s * math.exp((self._busy_at - now) / WIDE_BUSY_S)
-
     def _widened(self, chosen: Sequence[tuple[list[Ticket[P]], str]], runners_free: int, now: float) -> list[Ticket[P]] | None:
         """The most expensive batch may use the cores of the runners that would be idle, where runs show that it saves time.
 
@@ -480,7 +490,7 @@ class Scheduler(Generic[P]):
         fresh = [tickets for tickets, reason in chosen if reason != RETRY]
         if self.cost.wide is None or not fresh or self._wide is not None or not runners_free - len(chosen) >= self._width - 1 > 0:
             return None
-        if self._recently_busy_s(now) > WIDE_BUSY_MAX * WIDE_BUSY_S * self.runners:
+        if self._busy.per_s(now) > WIDE_BUSY_MAX * self.runners:
             return None
         dearest = max(fresh, key=self._table_s)
         self._could_widen += 1

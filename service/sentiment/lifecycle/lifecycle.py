@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
+from sentiment.batching.offered import OfferedLoad
 from sentiment.errors import BadBundle, BadSettings, CannotServe, ModelNotFound, Unavailable, Unsupported
 from sentiment.lifecycle.effort_audit import audit
 from sentiment.lifecycle.hidden_drift import HiddenDrift
@@ -83,6 +84,8 @@ class Lifecycle:
         self.broken = broken or asyncio.Event()
         # Set it before ``start``.
         self.front_ends = FrontEndProcesses()
+        # The load of all models.
+        self.offered = OfferedLoad()
         self._settings, self._metrics, self._models, self._tracer = settings, metrics, models, tracer
         self._journal, self._busy_share = journal, busy_share
         self._roots = bundle_roots(settings.bundles)
@@ -338,7 +341,7 @@ class Lifecycle:
     def _start_running(self, one: Loaded) -> RunningModel:
         try:
             running = RunningModel(
-                one, self._settings, self._metrics, self._tracer, self.broken, self.busy, self._busy_share, self._journal
+                one, self._settings, self._metrics, self._tracer, self.broken, self.busy, self._busy_share, self.offered, self._journal
             )
         except BaseException:
             for runner in one.runners:

@@ -1,7 +1,7 @@
 """Answered texts that are read once more for what no caller waits for: shadow scoring, drift of hidden states, audits of effort.
 
 Live calls must not notice. So these texts enter no model's queue: they would delay its calls, its cost table would learn from runs that
-wait for a core, and its backlog would count for autoscaling. They wait in a queue of their own, behind one thread that rests as
+wait for a core, and they would count for autoscaling. They wait in a queue of their own, behind one thread that rests as
 explanations do, and the graph runs in a thread of the lowest priority, one text at a time. What does not fit in the queue is dropped.
 """
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sentiment.batching.batcher import Batcher
 from sentiment.batching.known import Known
+from sentiment.batching.offered import OfferedLoad
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.telemetry import BatchTelemetry
 from sentiment.batching.text import Waiting
@@ -42,6 +43,7 @@ class RunningModel(Served):
         broken: asyncio.Event,
         busy: Callable[[], bool],
         busy_share: Callable[[], float],
+        offered: OfferedLoad,
         journal: Journal | None,
     ) -> None:
         """Create a model's queue, metrics and explanations. Call it in the event loop that serves it.
@@ -54,6 +56,7 @@ class RunningModel(Served):
             broken: set when a runner is lost.
             busy: whether this process is classifying texts.
             busy_share: how busy the event loop is, 0 to 1.
+            offered: the load of this process.
             journal: keeps answers; None for none.
         """
         classifier, runners, bundle = loaded.classifier, loaded.runners, loaded.classifier.bundle
@@ -76,7 +79,7 @@ class RunningModel(Served):
         on_device = loaded.devices != (CPU,)
         known = Known(settings.answer_cache_bytes) if settings.answer_cache_bytes else None
         telemetry = BatchTelemetry(counted, tracer)
-        self.batcher = batcher = Batcher(classifier, scheduler, runners, telemetry, busy_share, on_device, known=known)
+        self.batcher = batcher = Batcher(classifier, scheduler, runners, telemetry, busy_share, on_device, known=known, offered=offered)
         batcher.broken = broken
         counted.watch_known(lambda: 0 if known is None else known.bytes)
         counted.watch_queue(lambda: scheduler.rows_waiting, lambda: batcher.backlog_s, lambda: loaded.cost.speed)

@@ -153,10 +153,7 @@ class Metrics:
         self.grpc_calls_started = read("grpc_calls_started", "Calls that gRPC core received, for any service.")
         self.grpc_calls_ended = read("grpc_calls_ended", "Calls that ended in gRPC core after they reached the event loop.")
         self.request_bytes = gauge("request_bytes", "Bytes of requests that are received or answered; see request_bytes_max.")
-        self.queue_rows = gauge("queue_rows", "Rows waiting for a runner.", ["model"])
         self.latency_objective_seconds = gauge("latency_objective_seconds", "The setting latency_objective_s.")
-        self.backlog_seconds = gauge("backlog_seconds", "Predicted time until a row that arrives now would run.", ["model"])
-        self.run_over_predicted = gauge("run_over_predicted", "Measured over predicted run time, slowly averaged.", ["model"])
         # Also incremented by the thread that sends spans; the client library locks its values.
         locked = partial(prometheus_client.Counter, namespace="sentiment", registry=self.registry)
         self.spans_sent = locked("trace_spans_sent", "Trace spans exported without an error.")
@@ -173,9 +170,21 @@ class Metrics:
         self.observer_failures = counter("observer_failures", "Exceptions of what observes calls, texts and batches.", ["observer"])
         self.observing = Observing({observer: self.observer_failures.labels(observer).inc for observer in OBSERVERS})
         registry.count_waiting = self.observing.run_waiting
+        self._define_queue(gauge)
         self._define_security(counter)
         self._define_answers(histogram, counter, gauge)
         self._define_shadow(counter)
+
+    def _define_queue(self, gauge: partial[Gauge]) -> None:
+        """Define the metrics of what waits and what is asked for."""
+        self.queue_rows = gauge("queue_rows", "Rows waiting for a runner.", ["model"])
+        self.backlog_seconds = gauge("backlog_seconds", "Predicted time until a row that arrives now would run.", ["model"])
+        self.demand_ratio = gauge(
+            "demand_ratio",
+            "Work that callers ask for, refused or not, over what the runners of all models can do, or the busy share of the busiest event "
+            "loop if that is more; 1 is full. A mean of about 15 s.",
+        )
+        self.run_over_predicted = gauge("run_over_predicted", "Measured over predicted run time, slowly averaged.", ["model"])
 
     def _define_security(self, counter: partial[Counter]) -> None:
         """Define the metrics of certificates, tokens and connections."""

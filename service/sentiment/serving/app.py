@@ -125,8 +125,10 @@ class App:
         # Set when the process has lost a runner or a task that it needs, and must be replaced.
         self._broken = asyncio.Event()
         self._upkeep = Upkeep(self._broken)
-        busy_share = event_loop.running().busy_share
-        self._lifecycle = Lifecycle(settings, self._metrics, self._models, self._tracer, self._broken, self._journal, busy_share)
+        self._lifecycle = Lifecycle(settings, self._metrics, self._models, self._tracer, self._broken, self._journal, loop.busy_share)
+        self._process, self._loop, self._loop_busy_s = process, loop, 0.0
+        self._demand_ratio()
+        self._metrics.demand_ratio.set_function(self._demand_ratio)
         self._exchange = Exchange(settings, self._lifecycle, self._secured, requests, self._upkeep)
         # Extra fields of the log event "ready".
         self._ready_with: dict[str, str] = {}
@@ -231,6 +233,13 @@ class App:
     async def _scrape(self) -> CollectorRegistry:
         """The registry that /metrics shows."""
         return self._metrics.registry
+
+    def _demand_ratio(self) -> float:
+        """The offered load of all models and of this process's event loop."""
+        now, busy_s, offered = time.monotonic(), self._loop.busy_s, self._lifecycle.offered
+        offered.loop_busy(self._process, busy_s - self._loop_busy_s, now)
+        self._loop_busy_s = busy_s
+        return offered.ratio(now)
 
     def _set_ready(self, ready: bool) -> None:
         self._ready = ready

@@ -48,6 +48,7 @@ class Spent(NamedTuple):
         loop_s: core seconds of the event loop that takes calls; with front ends, of each replica's busiest.
         executor_s: core seconds of the executor's event loop.
         cores_s: core seconds of everything on the replica's cores.
+        asked_s: predicted seconds of a runner for what was asked, refused or not.
     """
 
     runs_s: float = 0.0
@@ -56,6 +57,7 @@ class Spent(NamedTuple):
     loop_s: float = 0.0
     executor_s: float = 0.0
     cores_s: float = 0.0
+    asked_s: float = 0.0
 
     @classmethod
     def of(cls, parts: Iterable["Spent"]) -> "Spent":
@@ -144,6 +146,13 @@ class Outcome:
         return self.spent.shares(self.machine, self.ended_at * self.replicas)
 
     @property
+    def demand_ratio(self) -> float:
+        """The mean of what a replica shows as ``sentiment_demand_ratio``."""
+        asked = self.spent.asked_s / (max(float(self.due_at[-1]), 1e-9) * self.replicas * self.machine.runners)
+        loops = (Limit.EVENT_LOOP, Limit.FRONT_ENDS, Limit.EXECUTOR)
+        return max([asked, *(share for limit, share in self.shares.items() if limit in loops)])
+
+    @property
     def batch_rows(self) -> float:
         """Mean rows per batch."""
         return self.spent.rows / max(1, self.spent.batches)
@@ -196,6 +205,7 @@ class Outcome:
             **percentiles,
             "refused_share": self.share(Fate.REFUSED),
             "expired_share": self.share(Fate.EXPIRED),
+            "demand_ratio": self.demand_ratio,
             "runner_busy_share": self.busy_share,
             "busy_share": {limit.value: share for limit, share in self.shares.items()},
             "batch_rows": self.batch_rows,

@@ -87,7 +87,7 @@ class Replica:
         self._ledger = ledger
         self._rng = Random(seed)
         self._runs: list[_Run] = []
-        self._runs_s, self._cores_s, self._batches, self._rows = 0.0, 0.0, 0, 0
+        self._runs_s, self._cores_s, self._asked_s, self._batches, self._rows = 0.0, 0.0, 0.0, 0, 0
         self._free = machine.runners
         self._executor = _Loop()
         front_ends = [_Loop() for _ in range(machine.front_ends)]
@@ -116,7 +116,7 @@ class Replica:
     def spent(self) -> Spent:
         """What the replica has spent so far."""
         busiest_s = max(loop.work_s for loop in self._takers)
-        return Spent(self._runs_s, self._batches, self._rows, busiest_s, self._executor.work_s, self._cores_s)
+        return Spent(self._runs_s, self._batches, self._rows, busiest_s, self._executor.work_s, self._cores_s, self._asked_s)
 
     def ask(self, number: int, at: float, length: int, deadline_at: float, priority: Priority) -> None:
         """A request arrives with a text of ``length`` tokens; longer texts than the longest row are truncated."""
@@ -181,6 +181,7 @@ class Replica:
         if call.known:
             self._answer(call, now)
             return
+        self._asked_s += self._scheduler.work_s(call.length, call.then)
         try:
             ticket = self._scheduler.add(call.length, now, call.deadline_at, call, call.priority, then=call.then)
         except Expired:

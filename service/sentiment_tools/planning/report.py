@@ -18,7 +18,7 @@ Table = tuple[Sequence[str], Sequence[Sequence[object]]]
 
 FLEET = (
     *("replicas", "in time", "goodput/s", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "refused", "expired"),
-    *("runners busy", "loop busy", "executor busy", "cores busy", "rows a batch"),
+    *("demand", "runners busy", "loop busy", "executor busy", "cores busy", "rows a batch"),
 )
 CLASS = ("replicas", "class", "requests", "in time", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms")
 # What to do about each limit.
@@ -110,6 +110,7 @@ def _fleet_row(outcome: Outcome, objective: Objective) -> tuple[object, ...]:
         *(_ms(outcome.percentile_s(percentile)) for percentile in PERCENTILES),
         _percent(outcome.share(Fate.REFUSED)),
         _percent(outcome.share(Fate.EXPIRED)),
+        f"{outcome.demand_ratio:.2f}",
         _percent(outcome.busy_share),
         *_shares(outcome),
         f"{outcome.batch_rows:.2f}",

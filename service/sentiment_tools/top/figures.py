@@ -100,6 +100,8 @@ class Figures:
     unauthenticated: float
     queue_rows: float
     backlog_s: float
+    # Of the work that is offered, over what the server can do.
+    demand: float
     explanations: float
     batches: float
     rows: float
@@ -160,6 +162,7 @@ def figures(before: Reading, after: Reading, longer: Reading) -> Figures:
         unauthenticated=now.sum("sentiment_unauthenticated_total") / now.seconds,
         queue_rows=_sum(after, "sentiment_queue_rows"),
         backlog_s=max((value for _, value in after.each("sentiment_backlog_seconds")), default=NAN),
+        demand=after.one("sentiment_demand_ratio"),
         explanations=_sum(after, "sentiment_explanations"),
         batches=batches / now.seconds,
         rows=_ratio(now.sum("sentiment_batch_rows_sum"), batches),

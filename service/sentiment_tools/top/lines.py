@@ -134,6 +134,7 @@ def _queue(figures: Figures) -> list[Line]:
     waits = figures.backlog_s > (figures.objective_s if not math.isnan(figures.objective_s) else math.inf)
     said = f"{_count(figures.queue_rows)} rows, a new one would wait {_time(figures.backlog_s)}"
     line = _titled("queue", (said, "warn" if waits else ""))
+    line.append((f"{GAP}demand {_share(figures.demand, 0)}", "warn" if figures.demand > BUSY else ""))
     if figures.explanations > 0:
         line.append((f"{GAP}explanations {_count(figures.explanations)}", ""))
     return [line]

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,6 +17,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from sentiment.batching.offered import WINDOW_S
 from sentiment.client import AsyncClient, CallFailed, Client
 from sentiment.explain.methods.registry import METHODS as ATTRIBUTION_METHODS
 from sentiment.model.bundle import load_bundle
@@ -40,6 +42,8 @@ STAGES = {"receive", "tokenize", "queue", "plan", "pad", "copy", "run", "score",
 PRIORITIES = {"interactive", "bulk"}
 ABSTAINED = {"false", "true"}
 SIGNALS = {"label", "abstained", "score", "tokens", "unknown", "fragments"}
+# For how long an event loop is blocked on purpose.
+BLOCKED_S = 0.3
 # Each signal has bins of its own.
 SERIES = {"signal_texts_total": 2 + 2 + 4 * 3}
 EXPLAINED = {
@@ -113,6 +117,7 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "queue_rows": ("gauge", {"model": {"tiny/1"}}),
     "latency_objective_seconds": ("gauge", {}),
     "backlog_seconds": ("gauge", {"model": {"tiny/1"}}),
+    "demand_ratio": ("gauge", {}),
     "run_over_predicted": ("gauge", {"model": {"tiny/1"}}),
     "explain_seconds": ("histogram", {"method": EXPLAINED, "model": {"tiny/1"}}),
     "explanations": ("gauge", {"model": {"tiny/1"}}),
@@ -173,6 +178,7 @@ def test_everything_starts_at_zero(fresh: str) -> None:
     not_sums = (
         "_info",
         "_run_over_predicted",
+        "_demand_ratio",
         *("_expected_accuracy", "_expected_accuracy_low", "_expected_accuracy_high", "_expected_accuracy_error"),
         "_expected_accuracy_withheld",
         *("_drift", "_drift_threshold", "_drift_reference_share"),
@@ -227,6 +233,25 @@ def test_calls_that_take_longer_than_the_objective_are_counted(start: Callable[.
 
     assert total(text, "slow_requests_total") == total(text, "slow_requests_total", method="Classify", model="tiny/1") == slow
     assert total(text, "latency_objective_seconds") == objective_s
+
+
+def test_the_demand_is_what_is_asked_of_the_runners_of_all_models(start: Callable[..., RunningServer]) -> None:
+    server = start()
+    offered, (running,) = server.lifecycle.offered, server.lifecycle.running
+    assert running.batcher.offered is offered
+
+    offered.ask(3 * len(running.loaded.runners) * WINDOW_S, time.monotonic())
+
+    assert total(scrape(server)[0], "demand_ratio") == pytest.approx(3, rel=0.1)
+
+
+def test_the_demand_is_that_of_the_event_loop_if_that_is_fuller(start: Callable[..., RunningServer]) -> None:
+    server = start()
+    before = total(scrape(server)[0], "demand_ratio")
+
+    server.loop.call_soon_threadsafe(time.sleep, BLOCKED_S)
+
+    assert 1 - total(scrape(server)[0], "demand_ratio") < (1 - before) * math.exp(-0.9 * BLOCKED_S / WINDOW_S)
 
 
 def test_a_request_is_counted_once_in_every_place(start: Callable[..., RunningServer]) -> None:

@@ -25,8 +25,8 @@ KEDA = "keda_asks_prometheus_for_what_the_server_shows"
 POLICY = "the_network_policy_lets_through_whom_it_should_and_nobody_else"
 SECRETS = "secrets_are_mounted_as_folders_that_nobody_else_reads"
 SCRAPE = "prometheus_speaks_as_the_server_does"
-TRIGGER = ("spec", "triggers", 1, "metadata")
 WAYS_IN = "ways_in_lead_to_the_port_that_they_are_for"
+TRIGGER = ("spec", "triggers", 0, "metadata")
 PODS = '{namespace="sentiment",pod=~"words-[^-]+-[^-]+"}'
 BACKLOG = {"type": "Pods", "pods": {"metric": {"name": "sentiment_backlog_seconds"}}}
 BREAKS: list[tuple[str, str, str, tuple[str | int, ...], Any]] = [
@@ -72,9 +72,8 @@ BREAKS: list[tuple[str, str, str, tuple[str | int, ...], Any]] = [
     ("what_pods_name_is_there", "cpu", "ServiceAccount", ("metadata", "name"), "default"),
     ("an_autoscaler_decides_alone", "cpu", "Deployment", ("spec", "replicas"), 2),
     ("an_autoscaler_decides_alone", "cpu", HPA, ("spec", "minReplicas"), 12),
-    ("autoscalers_go_by_the_backlog_and_by_work", "mig", HPA, ("spec", "metrics", 0, "pods", "metric", "name"), "sentiment_backlog"),
-    ("autoscalers_go_by_the_backlog_and_by_work", "mig", HPA, ("spec", "metrics", 1, "pods", "metric", "name"), "sentiment_runner_work"),
-    ("autoscalers_go_by_the_backlog_and_by_work", "mig", HPA, ("spec", "metrics"), [BACKLOG]),
+    ("autoscalers_go_by_the_demand", "cpu", HPA, ("spec", "metrics", 0, "pods", "metric", "name"), "sentiment_demand"),
+    ("autoscalers_go_by_the_demand", "mig", HPA, ("spec", "metrics"), [BACKLOG]),
     (KEDA, "everything", "ScaledObject", (*TRIGGER, "ignoreNullValues"), "true"),
     (KEDA, "everything", "ScaledObject", (*TRIGGER, "query"), f"sum(rate(sentiment_runner_busy_seconds{PODS}[2m]))"),
     (KEDA, "everything", "ScaledObject", (*TRIGGER, "query"), f"sum(rate(sentiment_runner_busy_seconds_total{PODS}[2m])"),

@@ -63,6 +63,33 @@ def test_one_runner_with_constant_runs_waits_as_by_pollaczek_and_khinchine(load:
     assert outcome.busy_share == pytest.approx(load, rel=0.02)
 
 
+@pytest.mark.parametrize("load", [0.5, 1.0, 3.0])
+def test_the_demand_is_what_is_offered_also_where_most_is_refused(load: float) -> None:
+    traffic = draw_traffic(Poisson(load * 2 / RUN_S), parse_lengths("32"), 20_000, seed=1)
+
+    outcome = simulate(traffic, Fleet(lone_rows(), 2, timeout_s=2 * RUN_S), seed=1)
+
+    assert outcome.demand_ratio == pytest.approx(load, rel=0.03)
+    assert outcome.share(Fate.ANSWERED) < 1 / load + 0.01
+
+
+def test_the_demand_is_that_of_the_event_loop_where_it_is_fuller_than_the_runners() -> None:
+    traffic = draw_traffic(Poisson(0.3 / RUN_S), parse_lengths("32"), 20_000, seed=1)
+
+    outcome = simulate(traffic, Fleet(lone_rows(loop_s=2 * RUN_S, cores=2), 1), seed=1)
+
+    assert outcome.demand_ratio == pytest.approx(0.6, rel=0.03)
+
+
+def test_the_demand_of_texts_read_in_parts_is_what_their_runs_take() -> None:
+    machine = server(noise=0.0, crowding=1.0, early=0.5, known=0.25, loop_s=0.0, token_s=0.0)
+    traffic = Traffic(np.arange(0.1, 200.1, 0.1), np.full(2000, 512), np.zeros(2000, bool))
+
+    outcome = simulate(traffic, Fleet(machine, 1), seed=1)
+
+    assert outcome.demand_ratio == pytest.approx(outcome.busy_share, rel=0.1)
+
+
 @pytest.mark.parametrize("early", [0.0, 0.5, 1.0])
 def test_long_texts_take_their_part_and_the_whole_unless_the_part_suffices(early: float) -> None:
     machine = server(noise=0.0, crowding=1.0, early=early)

@@ -105,6 +105,10 @@ def test_a_counter_that_fell_was_reset() -> None:
     assert between(before, after).runners == {"cpu-0": 0.5, "cpu-1": 0.5}
 
 
+def test_the_demand_is_shown_beside_the_queue() -> None:
+    assert "demand 240 %" in plain(picture(between(reading(0), reading(1, demand_ratio=2.4)), "url", 0, Frame(80)))
+
+
 def test_a_page_without_anything_has_no_figure_and_a_picture() -> None:
     found = between(Reading(0), Reading(1))
 

@@ -133,15 +133,15 @@ def replicas(scaler: Document, end: str) -> int:
 
 
 @rule
-def autoscalers_go_by_the_backlog_and_by_work(documents: Sequence[Document]) -> Iterator[str]:
+def autoscalers_go_by_the_demand(documents: Sequence[Document]) -> Iterator[str]:
     for scaler in of_kind(documents, "HorizontalPodAutoscaler"):
         metrics = scaler["spec"]["metrics"]
         names = {metric["pods"]["metric"]["name"] for metric in metrics if metric["type"] == "Pods"}
         # As the default rules of prometheus-adapter call them: a counter is shown as its rate, without what it counts.
         if names - {re.sub(r"(_seconds)?_total$", "", name) for name in metric_names()}:
             yield f"no server shows all of {sorted(names)}"
-        # The backlog is 0 until pods are saturated: by it alone, pods at work are taken away until they are.
-        if "sentiment_backlog_seconds" not in names or len(metrics) < 2:
+        # What waits or runs says no more where all is full: work that is refused or expires does neither.
+        if "sentiment_demand_ratio" not in names:
             yield f"it goes by {metrics}"
 
 
