@@ -286,7 +286,9 @@ class Settings(BaseModel):
         description="with TLS: address and port of plaintext gRPC health for probes, and nothing else; empty: off",
     )
     auth_tokens: str = Field(
-        "", description="file of bearer tokens, one per line, or folder of such files; every call needs one; empty: no call does"
+        "",
+        description="file of bearer tokens, one per line as TOKEN or NAME:TOKEN, or folder of such files; every call needs one; empty: no "
+        "call does",
     )
     auth_exempt: tuple[str, ...] = Field(
         EXEMPT, description="gRPC methods (/package.Service/Method) and HTTP routes (/path) that need no token, separated by ','"

@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from sentiment.errors import BadSettings
@@ -16,6 +16,8 @@ TOKENS_MAX = 128
 FILES_MAX = 128
 FILE_BYTES_MAX = 2**16
 SCHEME = "Bearer"
+# The name of a token without one.
+UNNAMED = "unnamed"
 # Sent as a header over HTTP and as a trailer over gRPC.
 CHALLENGE = ("www-authenticate", SCHEME)
 REFUSAL = "the call needs exactly one authorization header, with a valid bearer token"
@@ -24,22 +26,28 @@ REFUSAL = "the call needs exactly one authorization header, with a valid bearer 
 class Tokens:
     """The valid tokens."""
 
-    def __init__(self, tokens: Collection[str]) -> None:
-        self._digests = tuple(_digest(token.encode()) for token in tokens)
+    def __init__(self, tokens: Mapping[str, str]) -> None:
+        """``tokens``: each with its name, which is empty if it has none."""
+        self._accounts = {digest: _account(name, digest) for token, name in tokens.items() for digest in (_digest(token.encode()),)}
 
-    def accepts(self, authorization: Sequence[str | bytes]) -> bool:
-        """Whether a call has exactly one authorization header, and its token is valid.
+    @property
+    def names(self) -> dict[str, str]:
+        """The name of each account. Tokens of one name are one account; each token without a name is one of its own."""
+        return {account: account.partition(" ")[0] for account in self._accounts.values()}
+
+    def account_of(self, authorization: Sequence[str | bytes]) -> str | None:
+        """The account of a call with exactly one authorization header whose token is valid; of others None.
 
         More than one header is refused, because a proxy may have checked another one. Every valid token is compared, whatever the other
         comparisons returned. Digests are compared, so that the time does not reveal how much of a token was right.
         """
         if len(authorization) != 1 or len(authorization[0]) > len(SCHEME) + 1 + CHARACTERS_MAX:
-            return False
+            return None
         (value,) = authorization
         scheme, _, token = (value if isinstance(value, bytes) else value.encode(errors="surrogateescape")).partition(b" ")
         sent = _digest(token)
-        matches = [hmac.compare_digest(sent, digest) for digest in self._digests]
-        return scheme.lower() == SCHEME.lower().encode() and any(matches)
+        matches = [hmac.compare_digest(sent, digest) for digest in self._accounts]
+        return self._accounts[sent] if scheme.lower() == SCHEME.lower().encode() and any(matches) else None
 
 
 class Guard:
@@ -66,11 +74,22 @@ class Guard:
 
     def admits(self, name: str, authorization: Sequence[str | bytes]) -> bool:
         """Whether a call to this method or route, with these authorization headers, is allowed."""
-        return name in self._exempt or self._tokens().accepts(authorization)
+        return name in self._exempt or self.account_of(authorization) is not None
+
+    def account_of(self, authorization: Sequence[str | bytes]) -> str | None:
+        """Who calls with these authorization headers: see ``Tokens.account_of``."""
+        return self._tokens().account_of(authorization)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The name of each account of the valid tokens."""
+        return self._tokens().names
 
 
 def reloaded_tokens(path: Path, setting: str) -> Reloaded[dict[str, bytes], Tokens]:
-    """The tokens of a file, or of all files in a folder: one per line. Empty lines and lines that begin with # are ignored.
+    """The tokens of a file, or of all files in a folder: one per line, as TOKEN or NAME:TOKEN.
+
+    Empty lines and lines that begin with # are ignored. Several tokens may have one name, but no token two.
 
     In a folder, subfolders and names that begin with a dot are skipped, as mounted secrets have them. A token that is removed from the
     files is refused from the next reload on. If there is no file or no token, the last tokens stay valid: a file may be read while it is
@@ -97,12 +116,14 @@ def reloaded_tokens(path: Path, setting: str) -> Reloaded[dict[str, bytes], Toke
             raise wrong(f"cannot be read: {error.strerror or error}") from error
 
     def make(files: dict[str, bytes]) -> Tokens:
-        found: set[str] = set()
+        found: dict[str, str] = {}
         for name, content in files.items():
             if len(content) > FILE_BYTES_MAX:
                 raise wrong(f"the file {name} has more bytes than the limit of {FILE_BYTES_MAX}")
             try:
-                found |= set(tokens_of(name, content, CHARACTERS_MIN))
+                for named, token in tokens_of(name, content, CHARACTERS_MIN):
+                    if found.setdefault(token, named) != named:
+                        raise wrong(f"the file {name} gives a token another name than it has in a line before")
             except ValueError as error:
                 raise wrong(str(error)) from error
         if not found:
@@ -117,6 +138,10 @@ def reloaded_tokens(path: Path, setting: str) -> Reloaded[dict[str, bytes], Toke
 def _head(file: Path) -> bytes:
     with file.open("rb") as opened:
         return opened.read(FILE_BYTES_MAX + 1)
+
+
+def _account(name: str, digest: bytes) -> str:
+    return name or f"{UNNAMED} {digest[:8].hex()}"
 
 
 def _digest(token: bytes) -> bytes:
