@@ -180,6 +180,7 @@ class Batcher:
         trace: Trace | None = None,
         adaptive: bool = False,
         scope: int = 0,
+        payer: int = 0,
     ) -> Text:
         """As in RowQueue. When one row fails, the others are withdrawn and do not appear in ``trace``."""
         now = self._clock()
@@ -187,7 +188,7 @@ class Batcher:
         text = Text(deadline_at, tell, self._leave, len(rows), len(rows), [])
         try:
             for row in rows:
-                waiting = Waiting(row, text, trace if trace is not None and trace.take(1) else None)
+                waiting = Waiting(row, text, trace if trace is not None and trace.take(1) else None, payer=payer)
                 waiting.adaptive = adaptive and not self.in_full
                 if waiting.adaptive and (part := self.classifier.part_of(row)) is not None:
                     waiting.row, waiting.whole = part, row

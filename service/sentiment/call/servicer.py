@@ -161,7 +161,7 @@ class SentimentService:
             raise InvalidInput("item", f"must be unset with text, got {request.item}")
         label = convert.right_label(request)
         if request.request_id:
-            answer = await feedback.answer(convert.answer_asked(request), request.item, call.deadline_at, call.caller)
+            answer = await feedback.answer(convert.answer_asked(request), request.item, call.deadline_at, call.account)
             if request.model not in ("", answer.model, answer.model.partition("/")[0]):
                 raise InvalidInput("model", f"is {request.model[:128]!r}, but {answer.model} answered; leave it unset")
         else:
@@ -259,7 +259,7 @@ async def _messages(served: Served, request: ExplanationRequest, call: Call) -> 
     converter = explain_response.Messages(convert.model_id(served), served.classifier.manifest.labels)
     # The span covers the time from the request to the last part that the client read.
     with StageSpan(call.trace, "explain"):
-        async with aclosing(_explaining(served).explain(request, call.deadline_at, call.caller)) as parts:
+        async with aclosing(_explaining(served).explain(request, call.deadline_at, call.account)) as parts:
             async for part in parts:
                 messages: Iterable[pb.ExplainResponse] = converter.of(part)
                 if isinstance(part, Header) and sum(map(len, part.texts)) > INLINE_CHARACTERS_MAX:

@@ -16,8 +16,6 @@ TOKENS_MAX = 128
 FILES_MAX = 128
 FILE_BYTES_MAX = 2**16
 SCHEME = "Bearer"
-# The name of a token without one.
-UNNAMED = "unnamed"
 # Sent as a header over HTTP and as a trailer over gRPC.
 CHALLENGE = ("www-authenticate", SCHEME)
 REFUSAL = "the call needs exactly one authorization header, with a valid bearer token"
@@ -28,15 +26,11 @@ class Tokens:
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
         """``tokens``: each with its name, which is empty if it has none."""
-        self._accounts = {digest: _account(name, digest) for token, name in tokens.items() for digest in (_digest(token.encode()),)}
+        self._names = {_digest(token.encode()): name for token, name in tokens.items()}
+        self.names = frozenset(filter(None, tokens.values()))
 
-    @property
-    def names(self) -> dict[str, str]:
-        """The name of each account. Tokens of one name are one account; each token without a name is one of its own."""
-        return {account: account.partition(" ")[0] for account in self._accounts.values()}
-
-    def account_of(self, authorization: Sequence[str | bytes]) -> str | None:
-        """The account of a call with exactly one authorization header whose token is valid; of others None.
+    def name_of(self, authorization: Sequence[str | bytes]) -> str | None:
+        """The name of the token of a call that has exactly one authorization header and a valid token in it; None for other calls.
 
         More than one header is refused, because a proxy may have checked another one. Every valid token is compared, whatever the other
         comparisons returned. Digests are compared, so that the time does not reveal how much of a token was right.
@@ -46,8 +40,8 @@ class Tokens:
         (value,) = authorization
         scheme, _, token = (value if isinstance(value, bytes) else value.encode(errors="surrogateescape")).partition(b" ")
         sent = _digest(token)
-        matches = [hmac.compare_digest(sent, digest) for digest in self._accounts]
-        return self._accounts[sent] if scheme.lower() == SCHEME.lower().encode() and any(matches) else None
+        matches = [hmac.compare_digest(sent, digest) for digest in self._names]
+        return self._names[sent] if scheme.lower() == SCHEME.lower().encode() and any(matches) else None
 
 
 class Guard:
@@ -74,15 +68,15 @@ class Guard:
 
     def admits(self, name: str, authorization: Sequence[str | bytes]) -> bool:
         """Whether a call to this method or route, with these authorization headers, is allowed."""
-        return name in self._exempt or self.account_of(authorization) is not None
+        return name in self._exempt or self.name_of(authorization) is not None
 
-    def account_of(self, authorization: Sequence[str | bytes]) -> str | None:
-        """Who calls with these authorization headers: see ``Tokens.account_of``."""
-        return self._tokens().account_of(authorization)
+    def name_of(self, authorization: Sequence[str | bytes]) -> str | None:
+        """See ``Tokens.name_of``."""
+        return self._tokens().name_of(authorization)
 
     @property
-    def names(self) -> dict[str, str]:
-        """The name of each account of the valid tokens."""
+    def names(self) -> Collection[str]:
+        """The names of the valid tokens."""
         return self._tokens().names
 
 
@@ -138,10 +132,6 @@ def reloaded_tokens(path: Path, setting: str) -> Reloaded[dict[str, bytes], Toke
 def _head(file: Path) -> bytes:
     with file.open("rb") as opened:
         return opened.read(FILE_BYTES_MAX + 1)
-
-
-def _account(name: str, digest: bytes) -> str:
-    return name or f"{UNNAMED} {digest[:8].hex()}"
 
 
 def _digest(token: bytes) -> bytes:

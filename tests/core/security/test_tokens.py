@@ -13,7 +13,7 @@ from sentiment.security import tokens
 from sentiment.security.client_credentials import Credentials, first_token
 from sentiment.security.reloaded import Reloaded
 from sentiment.security.secret_files import CHARACTERS, CHARACTERS_MAX
-from sentiment.security.tokens import FILE_BYTES_MAX, FILES_MAX, TOKENS_MAX, UNNAMED, Tokens, reloaded_tokens
+from sentiment.security.tokens import FILE_BYTES_MAX, FILES_MAX, TOKENS_MAX, Tokens, reloaded_tokens
 from tests.core.security.authorities import Mounted
 
 FIRST, SECOND = "first-token-0123456789", "c2Vjb25kLXRva2Vu+/=="
@@ -25,7 +25,7 @@ def read(path: Path) -> Reloaded[dict[str, bytes], Tokens]:
 
 
 def admits(source: Reloaded[dict[str, bytes], Tokens], token: str) -> bool:
-    return source.now.account_of([f"Bearer {token}"]) is not None
+    return source.now.name_of([f"Bearer {token}"]) is not None
 
 
 def test_every_token_of_a_file_is_valid_and_comments_are_not_tokens(tmp_path: Path) -> None:
@@ -41,21 +41,10 @@ def test_a_token_may_have_a_name_which_several_tokens_share(tmp_path: Path) -> N
 
     now = read(tmp_path / "tokens").now
 
-    accounts = [now.account_of([f"Bearer {token}"]) for token in (FIRST, SECOND, THIRD, FOURTH, f"shop:{FIRST}")]
-    assert accounts[0] == accounts[2] == "shop"
-    assert accounts[3:] == ["web.eu-1", None]
-    assert sorted(now.names.values()) == ["shop", UNNAMED, "web.eu-1"]
+    names = [now.name_of([f"Bearer {token}"]) for token in (FIRST, SECOND, THIRD, FOURTH, f"shop:{FIRST}")]
+    assert names == ["shop", "", "shop", "web.eu-1", None]
+    assert now.names == {"shop", "web.eu-1"}
     assert first_token(str(tmp_path / "tokens")) == FIRST
-
-
-def test_tokens_without_a_name_are_told_apart_and_not_shown(tmp_path: Path) -> None:
-    (tmp_path / "tokens").write_text(f"{FIRST}\n{SECOND}\n")
-
-    names = read(tmp_path / "tokens").now.names
-
-    assert len(names) == 2
-    assert set(names.values()) == {UNNAMED}
-    assert not [account for account in names if FIRST in account or SECOND in account]
 
 
 @pytest.mark.parametrize(
@@ -201,8 +190,8 @@ def test_limits_are_named(tmp_path: Path) -> None:
 def test_only_a_single_header_with_the_exact_token_is_accepted(headers: list[str | bytes]) -> None:
     valid = Tokens({FIRST: "", SECOND: "shop"})
 
-    assert valid.account_of(headers) is None
-    assert valid.account_of([f"bearer {SECOND}"]) == "shop"
+    assert valid.name_of(headers) is None
+    assert valid.name_of([f"bearer {SECOND}"]) == "shop"
 
 
 def test_each_token_is_compared_in_constant_time_whatever_the_others_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,8 +205,8 @@ def test_each_token_is_compared_in_constant_time_whatever_the_others_said(monkey
     valid = Tokens(dict.fromkeys([FIRST, SECOND, "third-token-0123456789"], ""))
 
     compared.clear()
-    assert valid.account_of([f"Bearer {FIRST}"]) is not None
-    assert valid.account_of(["Bearer x"]) is None
+    assert valid.name_of([f"Bearer {FIRST}"]) is not None
+    assert valid.name_of(["Bearer x"]) is None
     assert compared == [(32, 32)] * 6
 
 

@@ -88,7 +88,8 @@ class GrpcSide:
             log_calls=settings.log_level == "debug",
         )
         receiving = Receiving(requests, transport_bytes(settings.message_bytes_max), settings.receive_s_max, counts)
-        self.calls = Calls(metrics, limits, tracer)
+        guard = secured.guard if secured else None
+        self.calls = Calls(metrics, limits, tracer, guard=guard)
         of_service = ServiceLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(ServiceLimits)})
         self.service = SentimentService(models, self.calls, of_service, feedback)
         self.health = Health((SERVICE, OIP_SERVICE))
@@ -104,8 +105,7 @@ class GrpcSide:
         # Front ends add headers to those of a call, which they have admitted.
         headers_max = METADATA_BYTES_MAX if counts else 2 * METADATA_BYTES_MAX
         options = channel_options(settings, settings.grpc_connections_max or grpc_connections(), share_port, headers_max)
-        guard = secured.guard if secured and counts else None
-        server = make_server(options, every, self.health, receiving, guard, settings.reflection)
+        server = make_server(options, every, self.health, receiving, guard if counts else None, settings.reflection)
         core = CoreCalls()
         certificates = secured.certificates if secured and counts else None
         # Bind and start it when calls can be answered.

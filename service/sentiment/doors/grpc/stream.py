@@ -212,7 +212,7 @@ class _Stream:
 
     def _count_text(self, served: Served | None, code: str) -> None:
         metrics = served.metrics if served else self._calls.no_model
-        metrics.observing.later("outcome", metrics.items[METHOD, code])
+        metrics.observing.later("outcome", self._calls.count_texts, self._call, metrics, code)
 
     def close(self) -> None:
         """Withdraw the items that are still queued; the client no longer reads."""
