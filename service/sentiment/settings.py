@@ -354,6 +354,9 @@ class Settings(BaseModel):
         2**24, description="max bytes of a file of the journal; each process writes its own", ge=2**16, le=2**30
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="lowest level that is logged")
+    access_log: bool = Field(
+        False, description="log each call at level info: caller, method, status code, model, texts, tokens and seconds; never a text"
+    )
     log_format: Literal["auto", "json", "text", "console"] = Field(
         "auto",
         description="json: one JSON object per line; text: aligned text, coloured on a terminal unless NO_COLOR is set; auto: text if "

@@ -42,6 +42,9 @@ class Call:
     served: Served | None = None
     # Texts that the model has answered and whose answer the caller has not got yet.
     answered: int = 0
+    # Of the texts that were answered, and how many texts have been counted, those of streams too.
+    tokens: int = 0
+    counted: int = 0
     # The call's texts by their status codes. If the call fails, all of them have its code. A stream counts its own.
     texts: Counter[str] = field(default_factory=Counter)
     # None if the call is not sampled.

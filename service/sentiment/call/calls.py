@@ -59,6 +59,8 @@ class CallLimits:
     fields_max: int = FIELDS_MAX
     # Log every call at debug level.
     log_calls: bool = False
+    # Log every call at info level, without what identifies its connection beyond its account.
+    access_log: bool = False
     # False if a front end forwards the calls and counts them itself.
     counted: bool = True
 
@@ -254,12 +256,17 @@ class Calls:
                 metrics.slow_requests[call.method]()
         if call.trace is not None:
             _end_span(call, call.trace, code, seconds, self.limits.counted)
+        if self.limits.access_log:
+            model = "" if call.served is None else call.served.id
+            count = {"texts": call.counted, "tokens": call.tokens}
+            logger().info("access", caller=call.account, method=call.method, code=code, model=model, **count, seconds=round(seconds, 6))
         if self.limits.log_calls:
             logger().debug("call", **logged, code=code, seconds=round(seconds, 6))
 
     def count_texts(self, call: Call, metrics: CallMetrics, code: str, texts: int = 1) -> None:
         """Count texts of a call with this status code."""
         metrics.items[call.method, code](texts)
+        call.counted += texts
         if self._metrics.callers is not None:
             self._metrics.callers.asked(call.account, code, texts)
 

@@ -93,7 +93,7 @@ class SentimentService:
         served.metrics.stage["receive"](call.elapsed_s())
         call.texts[OK] = 1
         answer = await served.classify(query, call.arrived_at, call.deadline_at)
-        call.answered = 1
+        call.answered, call.tokens = 1, answer.tokens
         await self.turn_for(answer)
         response = pb.ClassifyResponse()
         convert.set_response(response, answer, served)
@@ -121,7 +121,7 @@ class SentimentService:
             most = sum(answers_max(query, self.limits.sentences_max) for query in queries)
             outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at - reserve_s(call, most))
             call.texts = Counter(map(code_name_of, outcomes))
-            call.answered = call.texts[OK]
+            call.answered, call.tokens = call.texts[OK], tokens_of(outcomes)
             response = pb.ClassifyBatchResponse()
             async for _, outcome in in_turns(outcomes, self._turns, answers_in):
                 convert.set_result(response.results.add(), outcome, served)
@@ -231,6 +231,11 @@ async def in_turns(items: Sequence[T], turns: LoopTurns, work: Callable[[T], int
     for place, item in enumerate(items):
         await turns.wait(work(item))
         yield place, item
+
+
+def tokens_of(outcomes: Iterable[Outcome]) -> int:
+    """The tokens of the texts that are answered."""
+    return sum(outcome.tokens for outcome in outcomes if isinstance(outcome, Answer))
 
 
 def code_name_of(outcome: Outcome) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
+import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from sentiment.client import AsyncClient, CallFailed, Client, Credentials
@@ -57,7 +58,7 @@ def test_calls_texts_and_work_are_counted_by_the_name_of_the_token(start: Start,
         code, _ = fetch(server.url + "/v1/classify", data=b'{"text": "a good film"}', authorization=f"Bearer {WEB}")
 
     assert code == 200
-    assert until(lambda: counts(server, "caller_requests").get(("web", "OK")) == 2, WAIT_S)
+    until(lambda: counts(server, "caller_requests").get(("web", "OK")) == 2)
     assert counts(server, "caller_requests") == {("shop", "OK"): 2, ("unnamed", "OK"): 1, ("web", "OK"): 2, ("web", "NOT_FOUND"): 1}
     assert counts(server, "caller_items") == {("shop", "OK"): 2, ("unnamed", "OK"): 1, ("web", "OK"): 3}
     assert counts(server, "caller_work_seconds").keys() == {("shop",), ("unnamed",), ("web",)}
@@ -75,7 +76,7 @@ def test_the_texts_of_a_stream_are_counted_by_the_name_of_the_token(start: Start
             return len([one async for one in ours.classify_stream(items())])
 
     assert asyncio.run(ask()) == 3
-    assert until(lambda: counts(server, "caller_items") == {("web", "OK"): 3}, WAIT_S)
+    until(lambda: counts(server, "caller_items") == {("web", "OK"): 3})
 
 
 def test_the_series_of_a_name_come_and_go_with_its_tokens(start: Start, tokens: Path) -> None:
@@ -85,9 +86,9 @@ def test_the_series_of_a_name_come_and_go_with_its_tokens(start: Start, tokens: 
 
     tokens.write_text(f"shop:{SHOP}\nnew:{PLAIN}\n")
 
-    assert until(lambda: callers(server) == {"shop", "new", "unnamed"}, WAIT_S)
+    until(lambda: callers(server) == {"shop", "new", "unnamed"})
     tokens.write_text(f"shop:{SHOP}\nweb:{WEB}\n")
-    assert until(lambda: callers(server) == {"shop", "web", "unnamed"}, WAIT_S)
+    until(lambda: callers(server) == {"shop", "web", "unnamed"})
     assert counts(server, "caller_requests") == {}
 
 
@@ -102,7 +103,7 @@ def test_no_more_calls_of_a_name_are_open_than_stay_free_whatever_its_connection
     server = start(auth_tokens=str(tokens), calls_max=4)
     held, code = [silent(server, token) for token in (SHOP, SHOP, SHOP_NEXT)], grpc.StatusCode
     try:
-        assert until(lambda: [call.code() for call in held if call.done()] == [code.RESOURCE_EXHAUSTED], WAIT_S)
+        until(lambda: [call.code() for call in held if call.done()] == [code.RESOURCE_EXHAUSTED])
         with client(server, WEB) as web:
             web.list_models()
     finally:
@@ -118,3 +119,24 @@ def silent(server: RunningServer, token: str) -> Any:
     call = method(iter(lambda: stop.wait(WAIT_S) and b"", b""), metadata=[("authorization", f"Bearer {token}")])
     call.add_done_callback(lambda _: stop.set())
     return call
+
+
+@pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
+def test_the_access_log_has_a_line_for_each_call_and_no_text(start: Start, tokens: Path, on: bool) -> None:
+    server = start(auth_tokens=str(tokens), access_log=on)
+
+    with structlog.testing.capture_logs() as logged, client(server, WEB) as web:
+        web.classify("good")
+        web.classify_batch(["good", "good"])
+        with pytest.raises(CallFailed):
+            web.classify("good", model="another")
+        until(lambda: sum(counts(server, "caller_requests").values()) == 3)
+
+    lines = [line for line in logged if line["event"] == "access"]
+    found = [(line["method"], line["code"], line["model"], line["texts"], line["tokens"]) for line in lines]
+    expected = [("Classify", "OK", "tiny/1", 1, 3), ("ClassifyBatch", "OK", "tiny/1", 2, 6), ("Classify", "NOT_FOUND", "", 0, 0)]
+    assert found == (expected if on else [])
+    assert {line["caller"] for line in lines} <= {"web"}
+    assert all(line["seconds"] > 0 and line["log_level"] == "info" for line in lines)
+    assert "good" not in str(lines)
+    assert WEB not in str(lines)

@@ -86,6 +86,7 @@ class GrpcSide:
             # An item has three fields, the text, the second text and the item itself, and its targets.
             max(FIELDS_MAX, (4 + settings.targets_max) * settings.batch_items_max),
             log_calls=settings.log_level == "debug",
+            access_log=settings.access_log,
         )
         receiving = Receiving(requests, transport_bytes(settings.message_bytes_max), settings.receive_s_max, counts)
         guard = secured.guard if secured else None
@@ -95,7 +96,9 @@ class GrpcSide:
         self.health = Health((SERVICE, OIP_SERVICE))
         self.inference = InferenceService(models, self.calls, self.health, of_service)
         self.streams = Streams(self.service, self.calls, receiving)
-        forwarded = replace(limits, message_bytes_max=limits.message_bytes_max + MODEL_BYTES_MAX, counted=False, log_calls=False)
+        forwarded = replace(
+            limits, message_bytes_max=limits.message_bytes_max + MODEL_BYTES_MAX, counted=False, log_calls=False, access_log=False
+        )
         of_port = Handlers(self.calls if counts else Calls(metrics, forwarded, tracer), receiving)
         handlers = {method.name: of_port.unary(method) for method in self.service.unary_methods}
         handlers |= {METHOD: self.streams.handler(), self.service.explain_method.name: of_port.server_stream(self.service.explain_method)}
