@@ -198,7 +198,7 @@ class Batcher:
                     text.left -= 1
                 else:
                     then = 0 if waiting.whole is None else row.tokens
-                    ticket = self.scheduler.add(waiting.row.tokens, now, deadline_at, waiting, priority, checked, then, key)
+                    ticket = self.scheduler.add(waiting.row.tokens, now, deadline_at, waiting, priority, checked, then, key, payer)
                 text.tickets.append(ticket)
                 priority = Priority.BULK
         except RequestError as error:
