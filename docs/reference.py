@@ -390,6 +390,7 @@ def metrics_page() -> str:
     metrics.loop_busy_seconds.watch(float, "server")
     metrics.watch_devices({"cuda:0": _Silent()})
     metrics.watch_certificate(float)
+    metrics.count_callers(())
     lines = metrics.log_lines_dropped, metrics.journal_lines, metrics.journal_lines_dropped
     for counted in (*lines, metrics.grpc_calls_started, metrics.grpc_calls_ended):
         counted.watch(float)
@@ -414,13 +415,15 @@ def metrics_page() -> str:
         "the first text. Histograms have `_bucket`, `_sum` and `_count`. The process's own\n"
         "metrics (`process_*`, `python_info`, `python_gc_*`) stand beside them. Series of devices are there "
         "with a GPU (and `nvidia-ml-py`),\n"
-        "that of the certificate with TLS, those of drift for models whose bundle has references, and the gauges of "
+        "that of the certificate with TLS, those of callers with tokens, "
+        "those of drift for models whose bundle has references, and the gauges of "
         "effort for those whose bundle has a rule.\n\n" + table(["metric", "type", "labels", "what it is"], rows) + "\n## Label values\n\n"
         "`model` is `name/version` of a loaded model, and empty where a request named none. `method` is the rpc: "
         + ", ".join(f"`{name}`" for name in METHODS)
         + ".\nOf `explain_seconds` it is the part of the explanation. `code` is a [status code](status-codes.md): "
         + ", ".join(f"`{name}`" for name in CODE_NAMES)
-        + ".\n`label` is one of the model's. `runner` is `cpu-0` and so on, or a device such as `cuda:0`; `process` is `server`, or with "
+        + ".\n`caller` is the name of a token, or `unnamed`. "
+        "`label` is one of the model's. `runner` is `cpu-0` and so on, or a device such as `cuda:0`; `process` is `server`, or with "
         "front ends `executor` and each front end.\n\n" + table(["metric", "label", "value", "meaning"], values)
     )
 

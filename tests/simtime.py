@@ -504,7 +504,7 @@ class _Shares:
     def look(self, scheduler: Scheduler[Row]) -> None:
         """A step begins or ends; reset whenever a class does not wait."""
         self.in_step = [0.0, 0.0]
-        interactive, bulk = scheduler.queues.values()
+        interactive, bulk = scheduler.queues[Priority.INTERACTIVE], scheduler.queues[Priority.BULK]
         if not (interactive.rows and bulk.rows):
             self.given = [0.0, 0.0]
 

@@ -286,7 +286,9 @@ class Settings(BaseModel):
         description="with TLS: address and port of plaintext gRPC health for probes, and nothing else; empty: off",
     )
     auth_tokens: str = Field(
-        "", description="file of bearer tokens, one per line, or folder of such files; every call needs one; empty: no call does"
+        "",
+        description="file of bearer tokens, one per line as TOKEN or NAME:TOKEN, or folder of such files; every call needs one; empty: no "
+        "call does",
     )
     auth_exempt: tuple[str, ...] = Field(
         EXEMPT, description="gRPC methods (/package.Service/Method) and HTTP routes (/path) that need no token, separated by ','"
@@ -352,6 +354,9 @@ class Settings(BaseModel):
         2**24, description="max bytes of a file of the journal; each process writes its own", ge=2**16, le=2**30
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="lowest level that is logged")
+    access_log: bool = Field(
+        False, description="log each call at level info: caller, method, status code, model, texts, tokens and seconds; never a text"
+    )
     log_format: Literal["auto", "json", "text", "console"] = Field(
         "auto",
         description="json: one JSON object per line; text: aligned text, coloured on a terminal unless NO_COLOR is set; auto: text if "

@@ -105,6 +105,7 @@ class RemoteQueue:
         trace: Trace | None = None,
         adaptive: bool = False,
         scope: int = 0,
+        payer: int = 0,
     ) -> RemoteText:
         """Send a text; see RowQueue. If the executor's queue refuses it, ``tell`` gets the error later.
 
@@ -125,7 +126,7 @@ class RemoteQueue:
         self._rows += text.rows
         # Trace all rows of the text or none: the executor does not know the call's other rows.
         place = trace.place if trace is not None and trace.take(min(len(rows), ROWS_MAX)) else None
-        self._new.append(Text(text.number, deadline_at, priority, rows, place, adaptive, scope))
+        self._new.append(Text(text.number, deadline_at, priority, rows, place, adaptive, scope, payer))
         self._flush_soon()
         return text
 

@@ -308,7 +308,7 @@ class FrontEndConnection(asyncio.Protocol):
             tell = partial(self._on_outcome, digest, text.number)
             trace = serving.tracer.join(text.place) if serving.tracer is not None and text.place is not None else None
             self._texts[digest, text.number] = serving.queue.submit(
-                rows, text.deadline_at, tell, text.priority, trace, text.adaptive, text.scope
+                rows, text.deadline_at, tell, text.priority, trace, text.adaptive, text.scope, text.payer
             )
         except (Refused, Expired, Unavailable) as error:
             self._refuse(digest, text, error)

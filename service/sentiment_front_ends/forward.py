@@ -159,9 +159,9 @@ async def _read(calls: Calls, method: str, data: bytes) -> Message | bytes:
 
 
 def _headers(context: Context, call: Call) -> Pairs:
-    """The caller's headers without those of its connection, and its address; the trace context is this process's span."""
+    """The caller's headers without those of its connection, and its account; the trace context is this process's span."""
     given: Pairs = list(context.invocation_metadata() or ())
-    kept = [*(pair for pair in given if not pair[0].startswith(NOT_HANDED_ON)), (CALLER, call.caller)]
+    kept = [*(pair for pair in given if not pair[0].startswith(NOT_HANDED_ON)), (CALLER, call.account)]
     if call.trace is None:
         return kept
     # If the trace begins here, the caller's tracestate belongs to another trace.

@@ -25,7 +25,7 @@ BODY_BYTES_MAX = 2**28 + 2**20
 ROWS_BYTES = 2**22
 DIGEST_BYTES = 32
 _COUNTS = struct.Struct("<II")
-_TEXT = struct.Struct("<QdIBQ")
+_TEXT = struct.Struct("<QdIBQQ")
 _ROW = struct.Struct("<IB")
 # For a sampled text: upper and lower half of the trace id, and the id of the request's span.
 _PLACE = struct.Struct("<QQQ")
@@ -67,7 +67,7 @@ class Listing(NamedTuple):
 class Text(NamedTuple):
     """A text to run: its rows, at least one. ``number`` is chosen by the sender; ``place`` is its request's span, if sampled.
 
-    ``adaptive``, ``scope``: see ``RowQueue.submit``.
+    ``adaptive``, ``scope``, ``payer``: see ``RowQueue.submit``.
     """
 
     number: int
@@ -77,6 +77,7 @@ class Text(NamedTuple):
     place: Place | None = None
     adaptive: bool = False
     scope: int = 0
+    payer: int = 0
 
 
 class Answered(NamedTuple):
@@ -207,9 +208,9 @@ def pack_texts(texts: Sequence[Text]) -> bytes:
     rows: list[bytes] = []
     places: list[bytes] = []
     block = array("i")
-    for number, deadline_at, priority, its_rows, place, adaptive, scope in texts:
+    for number, deadline_at, priority, its_rows, place, adaptive, scope, payer in texts:
         flags = _BULK * (priority is Priority.BULK) | _TRACED * (place is not None) | _ADAPTIVE * adaptive
-        heads.append(_TEXT.pack(number, deadline_at, len(its_rows), flags, scope))
+        heads.append(_TEXT.pack(number, deadline_at, len(its_rows), flags, scope, payer))
         if place is not None:
             places.append(_PLACE.pack(place.trace_id >> 64, place.trace_id & 2**64 - 1, place.span_id))
         for row in its_rows:
@@ -226,7 +227,7 @@ def unpack_texts(body: bytes) -> list[Text]:
     rows_at = _COUNTS.size + texts * _TEXT.size
     places_at = rows_at + rows * _ROW.size
     text_heads = list(_TEXT.iter_unpack(body[_COUNTS.size : rows_at]))
-    block_at = places_at + _PLACE.size * sum([flags & _TRACED for *_, flags, _ in text_heads]) // _TRACED
+    block_at = places_at + _PLACE.size * sum([flags & _TRACED for *_, flags, _, _ in text_heads]) // _TRACED
     places = (Place(upper << 64 | lower, span) for upper, lower, span in _PLACE.iter_unpack(body[places_at:block_at]))
     ids = _numbers("i", body[block_at:])
     unpacked, end = [], 0
@@ -238,11 +239,11 @@ def unpack_texts(body: bytes) -> list[Text]:
             end += tokens
         unpacked.append(Row(ids[begin : begin + tokens], types, False))
     found, last = [], 0
-    for number, deadline_at, count, flags, scope in text_heads:
+    for number, deadline_at, count, flags, scope, payer in text_heads:
         first, last = last, last + count
         priority = Priority.BULK if flags & _BULK else Priority.INTERACTIVE
         place = next(places) if flags & _TRACED else None
-        found.append(Text(number, deadline_at, priority, unpacked[first:last], place, bool(flags & _ADAPTIVE), scope))
+        found.append(Text(number, deadline_at, priority, unpacked[first:last], place, bool(flags & _ADAPTIVE), scope, payer))
     return found
 
 

@@ -42,9 +42,9 @@ class Counted:
                     grown.append((sample.name, sample.labels, more, kept))
         return grown
 
-    def forget(self, model: str) -> None:
-        """A model's series were removed; new ones would start at zero."""
-        self._sent = {series: value for series, value in self._sent.items() if not _is_of(model, series)}
+    def forget(self, label: str, value: str) -> None:
+        """The series with this label were removed; new ones would start at zero."""
+        self._sent = {series: sent for series, sent in self._sent.items() if (label, value) not in series[1]}
 
 
 class Totals(Collector):
@@ -67,10 +67,10 @@ class Totals(Collector):
                 labels_of, value, at = example
                 self._examples[series] = _newer(self._examples.get(series), Exemplar(dict(labels_of), value, at))
 
-    def forget(self, model: str) -> None:
-        """Remove the counts of a model."""
-        self._added = {series: value for series, value in self._added.items() if not _is_of(model, series)}
-        self._examples = {series: example for series, example in self._examples.items() if not _is_of(model, series)}
+    def forget(self, label: str, value: str) -> None:
+        """Remove the counts with this label, such as those of a model."""
+        self._added = {series: added for series, added in self._added.items() if (label, value) not in series[1]}
+        self._examples = {series: example for series, example in self._examples.items() if (label, value) not in series[1]}
 
     def collect(self) -> Iterable[Metric]:
         """All metric families, summed."""
@@ -105,10 +105,6 @@ def _instant(example: Exemplar) -> float:
 
 def _series(sample: Sample) -> Series:
     return sample.name, tuple(sorted(sample.labels.items()))
-
-
-def _is_of(model: str, series: Series) -> bool:
-    return ("model", model) in series[1]
 
 
 def _process(pid: int) -> dict[str, list[Sample]]:

@@ -1,5 +1,6 @@
 """TLS, tokens and plaintext health of front ends (gRPC) and the executor (HTTP) are those of one process."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from sentiment.client import Client, Credentials
 from tests.conftest import PLAIN
 from tests.core.security.authorities import A_DAY, Authority, Mounted, mounted_pair
 from tests.core.security.test_doors import OTHER, TOKEN, code_of, fetch, health
-from tests.core.servers import Server
+from tests.core.servers import Server, until
 
 AUTHORITY = Authority()
 
@@ -24,7 +25,7 @@ def tls(tmp_path: Path) -> Mounted:
 
 @pytest.fixture
 def secured(bundles: Path, tmp_path: Path, tls: Mounted) -> Iterator[Server]:
-    (tmp_path / "tokens").write_text(TOKEN)
+    (tmp_path / "tokens").write_text(f"shop:{TOKEN}")
     files = ("--tls-cert-file", str(tls / "tls.crt"), "--tls-key-file", str(tls / "tls.key"), "--auth-tokens", str(tmp_path / "tokens"))
     server = Server(bundles, "--front-ends", "2", *files, "--health-listen", "127.0.0.1:0", "--reload-s", "0.05")
     yield server.wait_ready()
@@ -58,6 +59,14 @@ def test_front_ends_need_tls_and_a_token_and_reload_both(secured: Server, tls: M
     assert fetch(https + "/v1/models", trusted, authorization=f"Bearer {TOKEN}")[0] == 200
     # One call, and one try at HTTP: front ends count for all.
     assert b'sentiment_unauthenticated_total{transport="grpc"} 1.0' in fetch(https + "/metrics", trusted)[1]
+
+    # Whichever process answers: a front end, the executor for it, or its HTTP.
+    assert fetch(https + "/v1/classify", trusted, b'{"text": "a good film"}', authorization=f"Bearer {TOKEN}")[0] == 200
+    with Client(secured.target, credentials=Credentials(ca_file=str(ca), token=TOKEN), options=PLAIN, timeout_s=10) as client:
+        client.classify("a good film")
+    assert until(lambda: b'sentiment_caller_items_total{caller="shop",code="OK"} 3.0' in fetch(https + "/metrics", trusted)[1])
+    assert re.search(rb'sentiment_caller_work_seconds_total{caller="shop"} 0\.0*[1-9]', fetch(https + "/metrics", trusted)[1])
+    assert b'sentiment_caller_requests_total{caller="unnamed",code="OK"} 0.0' in fetch(https + "/metrics", trusted)[1]
 
     pair = AUTHORITY.sign(lasts=2 * A_DAY)
     tls.exchange(tls_crt=pair.certificate, tls_key=pair.key, ca_crt=AUTHORITY.certificate)

@@ -168,8 +168,8 @@ def test_a_model_that_is_forgotten_and_loaded_again_counts_from_zero() -> None:
     totals.add(counted.take())
 
     theirs.remove("a/1")
-    counted.forget("a/1")
-    totals.forget("a/1")
+    counted.forget("model", "a/1")
+    totals.forget("model", "a/1")
     theirs.labels("a/1").inc(2)
     totals.add(counted.take())
 

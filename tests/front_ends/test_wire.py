@@ -33,7 +33,15 @@ def rows(draw: st.DrawFn) -> Row:
 places = st.none() | st.builds(Place, st.integers(1, 2**128 - 1), numbers)
 texts = st.lists(
     st.builds(
-        frames.Text, numbers, seconds, st.sampled_from(Priority), st.lists(rows(), min_size=1, max_size=4), places, st.booleans(), numbers
+        frames.Text,
+        numbers,
+        seconds,
+        st.sampled_from(Priority),
+        st.lists(rows(), min_size=1, max_size=4),
+        places,
+        st.booleans(),
+        numbers,
+        numbers,
     ),
     max_size=8,
 )

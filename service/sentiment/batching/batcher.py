@@ -185,11 +185,12 @@ class Batcher:
         trace: Trace | None = None,
         adaptive: bool = False,
         scope: int = 0,
+        payer: int = 0,
     ) -> Text:
         """As in RowQueue. When one row fails, the others are withdrawn and do not appear in ``trace``."""
         now = self._clock()
         text = Text(deadline_at, tell, self._leave, len(rows), len(rows), [])
-        waiting = [self._waiting(row, text, trace, adaptive) for row in rows]
+        waiting = [self._waiting(row, text, trace, adaptive, payer) for row in rows]
         work_s = [self.scheduler.work_s(one.row.tokens, 0 if one.whole is None else one.whole.tokens) for one in waiting]
         # Before anything refuses it.
         self.offered.ask(sum(work_s), now)
@@ -202,7 +203,7 @@ class Batcher:
                     text.left -= 1
                 else:
                     then = 0 if one.whole is None else row.tokens
-                    ticket = self.scheduler.add(one.row.tokens, now, deadline_at, one, priority, checked, then, key)
+                    ticket = self.scheduler.add(one.row.tokens, now, deadline_at, one, priority, checked, then, key, payer)
                 if ticket.state is State.ANSWERED or ticket.group is not None:
                     # It takes no run, or the one of an equal row.
                     self.offered.ask(-one_s, now)
@@ -232,9 +233,9 @@ class Batcher:
             self._loop.call_soon(self._pump)
         return text
 
-    def _waiting(self, row: Row, text: Text, trace: Trace | None, adaptive: bool) -> Waiting:
+    def _waiting(self, row: Row, text: Text, trace: Trace | None, adaptive: bool, payer: int) -> Waiting:
         """A row of a text, or the part of it that is read first."""
-        waiting = Waiting(row, text, trace if trace is not None and trace.take(1) else None)
+        waiting = Waiting(row, text, trace if trace is not None and trace.take(1) else None, payer=payer)
         waiting.adaptive = adaptive and not self.in_full
         if waiting.adaptive and (part := self.classifier.part_of(row)) is not None:
             waiting.row, waiting.whole = part, row

@@ -59,6 +59,7 @@ class RowQueue(Protocol):
         trace: Trace | None = None,
         adaptive: bool = False,
         scope: int = 0,
+        payer: int = 0,
     ) -> Pending:
         """Queue a text. ``tell`` is called once, later and in the event loop, unless the text is cancelled first.
 
@@ -70,6 +71,7 @@ class RowQueue(Protocol):
             trace: the request's trace, if it is sampled. It takes a limited number of rows.
             adaptive: of a text in one row, its part is read first, and the whole only if that does not suffice (``Classifier.part_of``).
             scope: whose known answers may be given, and who may get this one: below 2**64; 0: nobody's.
+            payer: who asks, below 2**64; 0: nobody in particular.
 
         Raises:
             Refused: the queue is full, or the queued work leaves too little time for the text.

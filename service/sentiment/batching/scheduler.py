@@ -17,6 +17,7 @@ Promises, checked by a simulation in tests/core/batching/test_simulation.py:
   other classes, and if it makes no other row of its class late.
 - No batch starts for a row that arrived the objective later than another of its class, unless a deadline is near. Rows with earlier
   deadlines may ride along, whenever they came.
+- A row of a caller that has had its share waits in a class of its own, whose work delays the others by little.
 - While several classes wait, each gets its share of the run time, to within one batch per runner.
 - A failed batch is halved and retried until only the row that causes the failure fails. A batch that did not fit in memory lowers the
   limits.
@@ -35,6 +36,7 @@ from sentiment.batching.layout import Layout, Lengths, Padded
 from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length
 from sentiment.batching.rate import Rate
 from sentiment.batching.retries import Retries
+from sentiment.batching.shares import Shares
 from sentiment.batching.sharing import Sharing
 from sentiment.batching.ticket import LIVE, RETRY, WIDE, Batch, Entry, P, Priority, State, Step, Ticket
 from sentiment.errors import Expired, Refused, Unavailable, shown_s
@@ -45,6 +47,9 @@ PROBE = 0.5
 PROBE_S = 1.0
 # The share of the queue's room that only interactive rows may use.
 KEPT_FOR_INTERACTIVE = 0.25
+# And the part that rows of callers over their share leave free while others ask. Run time goes to those rows while others wait too, beside
+# shares that sum to 1: so little that others wait for one such batch, and enough that none of them waits for ever.
+KEPT_FROM_OVER, OVER_SHARE = 0.5, 0.05
 # A batch is divided between two runners, one of which would be idle, if the time falls to at most this part.
 SPREAD = 0.75
 # Batches use the cores of idle runners only while runners were busy for less than WIDE_BUSY_MAX of the last WIDE_BUSY_S seconds or so. A
@@ -102,7 +107,8 @@ class Scheduler(Generic[P]):
         self._numbers = itertools.count(1)
         self._prices = Prices(cost, self.layout.within(limits))
         buckets = bucket_by_length(self.layout.edges(length_max))
-        shares = {Priority.INTERACTIVE: 1 - bulk_share, Priority.BULK: bulk_share}
+        shares = {Priority.INTERACTIVE: 1 - bulk_share, Priority.BULK: bulk_share, Priority.OVER: OVER_SHARE}
+        self._shares = Shares()
         self.queues: dict[Priority, ClassQueue[P]] = {
             priority: ClassQueue(share, buckets, self._prices, self.layout, objective_s) for priority, share in shares.items()
         }
@@ -145,7 +151,10 @@ class Scheduler(Generic[P]):
 
     def rows_max(self, priority: Priority) -> int:
         """A row of this class is admitted while fewer rows wait, of any class."""
-        return self.queue_rows_max - int(self.queue_rows_max * (KEPT_FOR_INTERACTIVE if priority is Priority.BULK else 0.0))
+        kept = 0.0 if priority is Priority.INTERACTIVE else KEPT_FOR_INTERACTIVE
+        if priority is Priority.OVER and self._shares.callers > 1:
+            kept = KEPT_FROM_OVER
+        return self.queue_rows_max - int(self.queue_rows_max * kept)
 
     def work_s(self, length: int, then: int = 0) -> float:
         """Predicted seconds of a runner for a row in a batch of the best size, and for what runs after it in the usual share of cases."""
@@ -162,10 +171,12 @@ class Scheduler(Generic[P]):
         checked: bool = False,
         then: int = 0,
         key: bytes | None = None,
+        payer: int = 0,
     ) -> Ticket[P]:
         """Admit a row of ``length`` tokens. ``checked``: the caller has already checked the deadline, as for the windows of one text.
 
         ``then``: the tokens that run after it, under the same ticket, unless its answer suffices: see ``finish``. Their time is reserved.
+        ``payer``: who asks; 0: nobody in particular. A row of a caller that has had its share becomes one of a class of its own.
         ``key``: of a row whose answer is equal to that of any row with the same key, and so is the answer to what runs after it.
 
         Raises:
@@ -175,11 +186,13 @@ class Scheduler(Generic[P]):
         """
         if not self.open:
             raise Unavailable("the server has drained" if self.runners else "no runner is left; the server is about to be replaced")
+        reserved_s = self.cost.table_s(1, then) if then else 0.0
+        alone_s, batched_s = self.cost.table_s(1, length) + reserved_s, self._prices.batched_s(length) + reserved_s
+        if payer and self._shares.over(payer, self.cost.speed * batched_s, self.runners, now):
+            priority = Priority.OVER
         waiting = self.rows_waiting
         if waiting >= (limit := self.rows_max(priority)):
             raise Refused(f"{waiting} rows are waiting; the limit is {limit}", self.forecast.backlog_s(now), "queue_full")
-        reserved_s = self.cost.table_s(1, then) if then else 0.0
-        alone_s, batched_s = self.cost.table_s(1, length) + reserved_s, self._prices.batched_s(length) + reserved_s
         ticket = Ticket(length, now, deadline_at, payload, priority, next(self._numbers), alone_s, batched_s)
         ticket.then, ticket.reserved_s, ticket.key = then, reserved_s, key
         leader = self.sharing.leader(ticket)

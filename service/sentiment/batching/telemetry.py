@@ -57,6 +57,8 @@ class BatchTelemetry:
         metrics.stage["copy"](ran.copy_s)
         metrics.stage["run"](ran.run_s, exemplar_of(traced[0][1]) if traced else None)
         metrics.runner_busy(runner, ran.total_s)
+        for ticket in batch.tickets:
+            metrics.worked(ticket.payload.payer, ran.total_s * ticket.length / real)
         if wasted:
             metrics.wasted["abandoned"](wasted)
 

@@ -43,7 +43,7 @@ class Waiting:
 
     ``trace`` is the request's trace, if it is sampled. ``batch`` is then the place in that trace of the last batch that took the row.
     ``adaptive``: a part of it may suffice. ``whole``: what is read next, if ``row`` is a part whose answer does not suffice. ``ran_s``:
-    seconds that the part has run.
+    seconds that the part has run. ``payer``: who asks.
     """
 
     row: Row
@@ -53,6 +53,7 @@ class Waiting:
     adaptive: bool = False
     whole: Row | None = None
     ran_s: float = 0.0
+    payer: int = 0
     logits: list[float] = field(init=False, repr=False)
 
 

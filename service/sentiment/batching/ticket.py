@@ -11,10 +11,14 @@ P = TypeVar("P")
 
 
 class Priority(enum.Enum):
-    """The class of a row: a person waits for it, or a program that scores many texts."""
+    """The class of a row: a person waits for it, or a program that scores many texts; or its caller has had its share.
+
+    The scheduler alone makes rows OVER.
+    """
 
     INTERACTIVE = "interactive"
     BULK = "bulk"
+    OVER = "over"
 
 
 class State(enum.Enum):
@@ -28,6 +32,8 @@ class State(enum.Enum):
     FAILED = "failed"
 
 
+# The higher class first.
+CLASSES = tuple(Priority)
 LIVE = (State.WAITING, State.RUNNING)
 # Reasons of a batch.
 RETRY, WIDE = "retry", "wide"
@@ -79,12 +85,11 @@ class Ticket(Generic[P]):
         """Whether it should be computed in place of a waiting row with an equal answer, since it is more urgent."""
         if leader.state is not State.WAITING or leader.retrying:
             return False
-        return self.due_at < leader.due_at or (self.priority is Priority.INTERACTIVE and leader.priority is Priority.BULK)
+        return self.due_at < leader.due_at or CLASSES.index(self.priority) < CLASSES.index(leader.priority)
 
     def replaces(self, leader: "Ticket[P]") -> None:
         """Let it be planned so that the row whose place it takes is in time too: of the higher class, by the earlier deadline."""
-        if leader.priority is Priority.INTERACTIVE:
-            self.priority = Priority.INTERACTIVE
+        self.priority = min(self.priority, leader.priority, key=CLASSES.index)
         self.due_at = min(self.due_at, leader.due_at)
 
 

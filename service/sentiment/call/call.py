@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sentiment.observability.callers import number_of
 from sentiment.observability.tracing.trace import TEXTS_MAX, Headers, Trace
 from sentiment.pipeline.served import DEADLINE_SLACK_S, Served
 
@@ -32,6 +33,8 @@ class Call:
     headers: Callable[[], Headers]
     # Read on demand; see ``caller``.
     peer: Callable[[], str] = str
+    # Finds the name of a token in the headers; see ``account``.
+    name_in: Callable[[Headers], str | None] = lambda _: None
     # HTTP only: method and route, such as POST /v1/classify.
     route: str = ""
     # HTTP only: status 200 has been sent with the first line of a streamed answer.
@@ -39,6 +42,9 @@ class Call:
     served: Served | None = None
     # Texts that the model has answered and whose answer the caller has not got yet.
     answered: int = 0
+    # Of the texts that were answered, and how many texts have been counted, those of streams too.
+    tokens: int = 0
+    counted: int = 0
     # The call's texts by their status codes. If the call fails, all of them have its code. A stream counts its own.
     texts: Counter[str] = field(default_factory=Counter)
     # None if the call is not sampled.
@@ -47,13 +53,25 @@ class Call:
     clock: Callable[[], float] = time.monotonic
     _request_id: str = ""
     _caller: str = ""
+    _account: str = ""
     _scope: int = 0
 
     @property
     def caller(self) -> str:
-        """Who calls, for fair shares: the connection's remote address and port, such as ``ipv4:10.0.0.7:41234``; empty if unknown."""
+        """The connection's remote address and port, such as ``ipv4:10.0.0.7:41234``; empty if unknown."""
         self._caller = self._caller or self.peer()
         return self._caller
+
+    @property
+    def account(self) -> str:
+        """Who calls, for fair shares and counts: the name of the token, or without one the connection. The same at each read."""
+        self._account = self._account or self.name_in(self.headers()) or self.caller
+        return self._account
+
+    @property
+    def payer(self) -> int:
+        """As ``account``, for the queue: the number of the name, or without one that of the address without its port."""
+        return number_of(self.account)
 
     @property
     def request_id(self) -> str:
@@ -65,8 +83,8 @@ class Call:
     def scope(self) -> int:
         """Who calls, for known answers: a hash of the authorization header, which is 1 for all calls without one."""
         if not self._scope:
-            sent = next((value for key, value in self.headers() if key.lower() == AUTHORIZATION), None)
-            self._scope = 1 if sent is None else hash_of(sent)
+            sent = authorization_in(self.headers())
+            self._scope = hash_of(sent[0]) if sent else 1
         return self._scope
 
     @property
@@ -103,6 +121,11 @@ def hash_of(header: str | bytes) -> int:
     """64 bits of a header's hash, not 0."""
     value = header if isinstance(header, bytes) else header.encode(errors="surrogateescape")
     return int.from_bytes(hashlib.sha256(value).digest()[:8]) or 1
+
+
+def authorization_in(headers: Headers) -> list[str | bytes]:
+    """The authorization headers."""
+    return [value for key, value in headers if key.lower() == AUTHORIZATION]
 
 
 def caller_named(headers: Headers) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from sentiment.call.call import Call, caller_named
+from sentiment.call.call import Call, authorization_in, caller_named
 from sentiment.call.names import path_of
 from sentiment.call.parsing import FIELDS_MAX, has_more_fields, parsed
 from sentiment.call.status import CODES, HTTP_STATUS, code_of
@@ -20,6 +20,7 @@ from sentiment.errors import Broken, Expired, InvalidInput, Refused, RequestErro
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import NO_MODEL, CallMetrics, Metrics
 from sentiment.observability.tracing.trace import Headers, Trace, Tracer, exemplar_of
+from sentiment.security.tokens import Guard
 
 OK = "OK"
 # UNAUTHENTICATED is left out: a caller without a token is refused before a call exists, and counted by a metric of its own.
@@ -58,6 +59,8 @@ class CallLimits:
     fields_max: int = FIELDS_MAX
     # Log every call at debug level.
     log_calls: bool = False
+    # Log every call at info level, without what identifies its connection beyond its account.
+    access_log: bool = False
     # False if a front end forwards the calls and counts them itself.
     counted: bool = True
 
@@ -95,15 +98,22 @@ class Calls:
     """
 
     def __init__(
-        self, metrics: Metrics, limits: CallLimits, tracer: Tracer | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        metrics: Metrics,
+        limits: CallLimits,
+        tracer: Tracer | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        guard: Guard | None = None,
     ) -> None:
-        """``clock``: the event loop's, in seconds."""
+        """``clock``: the event loop's, in seconds. ``guard``: knows the names of tokens; it has admitted the calls."""
+        self._metrics = metrics
+        self._guard = guard
         self.clock = clock
         self.no_model = CallMetrics(metrics, NO_MODEL)
         self.limits = limits
         self._tracer = tracer
         self._parsing = ThreadPoolExecutor(1, "parse")
-        # How many are open, and of each caller.
+        # How many are open, and of each account.
         self.open = 0
         self.open_of: Counter[str] = Counter()
         # From this instant on the server cancels what is open: the grace of its drain has passed. And how many calls it has cut off.
@@ -149,11 +159,14 @@ class Calls:
         allowed_s = self.bounded_s(self.limits.deadline_default_s if time_left_s is None else time_left_s)
         # A front end that forwards a call names its caller.
         named = peer if self.limits.counted else lambda: caller_named(headers())
-        call = Call(method, now, now + allowed_s, headers, named, route, clock=self.clock)
+        call = Call(method, now, now + allowed_s, headers, named, self._name_in, route, clock=self.clock)
         if self._tracer is not None:
             # A call that a front end forwards is sampled if the front end sampled it.
             call.trace = self._tracer.request(headers(), follow=not self.limits.counted)
         return call
+
+    def _name_in(self, headers: Headers) -> str | None:
+        return None if self._guard is None else self._guard.name_of(authorization_in(headers))
 
     def bounded_s(self, time_left_s: float) -> float:
         """A client's time limit, cut to the server's maximum."""
@@ -179,7 +192,7 @@ class Calls:
         code = "CANCELLED"
         # Now: a connection that has ended has no address any more, and a call no headers.
         logged = {**call.logged, **call.sender} if self.limits.log_calls else {}
-        caller, free = call.caller, self.limits.open_max - self.open
+        caller, free = call.account, self.limits.open_max - self.open
         mine = self.open_of[caller]
         self.open += 1
         self.open_of[caller] += 1
@@ -233,16 +246,29 @@ class Calls:
         if call.answered and call.served is not None:
             call.served.count_told(call.answered, outcome)
         for text_code, texts in (call.texts if code == OK else Counter({code: call.texts.total()})).items():
-            metrics.items[call.method, text_code](texts)
+            self.count_texts(call, metrics, text_code, texts)
         if self.limits.counted:
+            if self._metrics.callers is not None:
+                self._metrics.callers.called(call.account, code)
             metrics.requests[call.method, code]()
             metrics.request_seconds[call.method](seconds, exemplar_of(call.trace))
             if seconds > self.limits.objective_s:
                 metrics.slow_requests[call.method]()
         if call.trace is not None:
             _end_span(call, call.trace, code, seconds, self.limits.counted)
+        if self.limits.access_log:
+            model = "" if call.served is None else call.served.id
+            count = {"texts": call.counted, "tokens": call.tokens}
+            logger().info("access", caller=call.account, method=call.method, code=code, model=model, **count, seconds=round(seconds, 6))
         if self.limits.log_calls:
             logger().debug("call", **logged, code=code, seconds=round(seconds, 6))
+
+    def count_texts(self, call: Call, metrics: CallMetrics, code: str, texts: int = 1) -> None:
+        """Count texts of a call with this status code."""
+        metrics.items[call.method, code](texts)
+        call.counted += texts
+        if self._metrics.callers is not None:
+            self._metrics.callers.asked(call.account, code, texts)
 
     async def answer(self, method: Method[Q, A], data: bytes, call: Call) -> bytes:
         """The answer of a unary method to a message, both as bytes.

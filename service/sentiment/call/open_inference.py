@@ -10,7 +10,7 @@ from sentiment.batching.ticket import Priority
 from sentiment.call import open_inference_tensors as tensors
 from sentiment.call.call import Call
 from sentiment.call.calls import OK, Calls, Method
-from sentiment.call.servicer import ServiceLimits, keep_few_interactive
+from sentiment.call.servicer import ServiceLimits, keep_few_interactive, tokens_of
 from sentiment.errors import ModelNotFound, RequestError, Unavailable
 from sentiment.lifecycle.registry import Models
 from sentiment.model.effort import ADAPTIVE
@@ -122,14 +122,14 @@ class InferenceService:
 async def _answers(served: Served, queries: list[Query], call: Call) -> list[Answer]:
     if len(queries) == 1:
         answer = await served.classify(queries[0], call.arrived_at, call.deadline_at)
-        call.answered = 1
+        call.answered, call.tokens = 1, answer.tokens
         return [answer]
     # Check all texts before any of them uses the tokenizer or the model.
     for query in queries:
         served.check(query)
     outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at, together=True)
     answers = [outcome for outcome in outcomes if isinstance(outcome, Answer)]
-    call.answered = len(answers)
+    call.answered, call.tokens = len(answers), tokens_of(answers)
     for outcome in outcomes:
         if isinstance(outcome, RequestError):
             raise outcome

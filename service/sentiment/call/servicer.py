@@ -93,7 +93,7 @@ class SentimentService:
         served.metrics.stage["receive"](call.elapsed_s())
         call.texts[OK] = 1
         answer = await served.classify(query, call.arrived_at, call.deadline_at)
-        call.answered = 1
+        call.answered, call.tokens = 1, answer.tokens
         await self.turn_for(answer)
         response = pb.ClassifyResponse()
         convert.set_response(response, answer, served)
@@ -121,7 +121,7 @@ class SentimentService:
             most = sum(answers_max(query, self.limits.sentences_max) for query in queries)
             outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at - reserve_s(call, most))
             call.texts = Counter(map(code_name_of, outcomes))
-            call.answered = call.texts[OK]
+            call.answered, call.tokens = call.texts[OK], tokens_of(outcomes)
             response = pb.ClassifyBatchResponse()
             async for _, outcome in in_turns(outcomes, self._turns, answers_in):
                 convert.set_result(response.results.add(), outcome, served)
@@ -161,7 +161,7 @@ class SentimentService:
             raise InvalidInput("item", f"must be unset with text, got {request.item}")
         label = convert.right_label(request)
         if request.request_id:
-            answer = await feedback.answer(convert.answer_asked(request), request.item, call.deadline_at, call.caller)
+            answer = await feedback.answer(convert.answer_asked(request), request.item, call.deadline_at, call.account)
             if request.model not in ("", answer.model, answer.model.partition("/")[0]):
                 raise InvalidInput("model", f"is {request.model[:128]!r}, but {answer.model} answered; leave it unset")
         else:
@@ -233,6 +233,11 @@ async def in_turns(items: Sequence[T], turns: LoopTurns, work: Callable[[T], int
         yield place, item
 
 
+def tokens_of(outcomes: Iterable[Outcome]) -> int:
+    """The tokens of the texts that are answered."""
+    return sum(outcome.tokens for outcome in outcomes if isinstance(outcome, Answer))
+
+
 def code_name_of(outcome: Outcome) -> str:
     """The status code of a text."""
     return OK if isinstance(outcome, Answer) else code_of(outcome).name
@@ -259,7 +264,7 @@ async def _messages(served: Served, request: ExplanationRequest, call: Call) -> 
     converter = explain_response.Messages(convert.model_id(served), served.classifier.manifest.labels)
     # The span covers the time from the request to the last part that the client read.
     with StageSpan(call.trace, "explain"):
-        async with aclosing(_explaining(served).explain(request, call.deadline_at, call.caller)) as parts:
+        async with aclosing(_explaining(served).explain(request, call.deadline_at, call.account)) as parts:
             async for part in parts:
                 messages: Iterable[pb.ExplainResponse] = converter.of(part)
                 if isinstance(part, Header) and sum(map(len, part.texts)) > INLINE_CHARACTERS_MAX:

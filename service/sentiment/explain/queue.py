@@ -23,6 +23,7 @@ from sentiment.explain.thread import RESERVE_S, ExplainThreads, ExplanationTask
 from sentiment.explain.turns import NoRoom
 from sentiment.model.lease import InUse
 from sentiment.model.tokenizer import INLINE_CHARACTERS_MAX
+from sentiment.observability.callers import number_of
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import ModelMetrics
 
@@ -250,7 +251,9 @@ class Explaining:
 
     def _withdraw(self, task: ExplanationTask) -> None:
         """Stop working for a caller that has left. Does nothing if the explanation has finished."""
-        self._tasks.pop(task, None)
+        if task in self._tasks:
+            del self._tasks[task]
+            self._metrics.worked(number_of(task.caller), task.worked_s)
         self.threads.withdraw(task)
 
     def _check_readers(self) -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import permutations, product
 from typing import Protocol
@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
+from sentiment.observability.callers import CallerMetrics
 from sentiment.observability.drift import FALSE_ALARMS, TEXTS_MIN, WINDOW_TEXTS, Drift, Signal
 from sentiment.observability.expected_accuracy import WITHHELD, ExpectedAccuracy
 from sentiment.observability.instruments import Counter, Histogram, Instrument
@@ -99,7 +100,12 @@ class Registry(CollectorRegistry):
 
 
 class Metrics:
-    """The registry and its metrics. Incremented at the edges, from the event loop only."""
+    """The registry and its metrics. Incremented at the edges, from the event loop only.
+
+    ``callers``: None where no tokens are needed.
+    """
+
+    callers: CallerMetrics | None = None
 
     def __init__(self, methods: Sequence[str], codes: Sequence[str], explained: Sequence[str] = ()) -> None:
         """Define all metrics.
@@ -112,8 +118,8 @@ class Metrics:
         self.registry = registry = Registry()
         self.methods, self.codes, self.explained = tuple(methods), tuple(codes), tuple(explained)
         self.models: dict[str, ModelMetrics] = {}
-        # Called with a model's id when its series are removed.
-        self.on_forget: list[Callable[[str], None]] = []
+        # Called with a label and its value when all series with it are removed.
+        self.on_forget: list[Callable[[str, str], None]] = []
         histogram = partial(Histogram, registry=self.registry)
         counter = partial(Counter, registry=self.registry)
         gauge = partial(Gauge, namespace="sentiment", registry=self.registry)
@@ -322,6 +328,28 @@ class Metrics:
             memory.labels(device).set_function(meter.memory_bytes)
             busy.labels(device).set_function(meter.busy_ratio)
 
+    def count_callers(self, names: Collection[str]) -> None:
+        """Count by caller from now on: these are the names of the valid tokens. Without tokens these metrics do not exist."""
+        counter = partial(Counter, registry=self.registry)
+
+        def forget(label: str, value: str) -> None:
+            for forgets in self.on_forget:
+                forgets(label, value)
+
+        if self.callers is None:
+            self.callers = CallerMetrics(
+                counter("caller_requests", "Calls, by the name of their token and their final status code.", ["caller", "code"]),
+                counter("caller_items", "Texts, by the name of their call's token and their final status code.", ["caller", "code"]),
+                counter(
+                    "caller_work_seconds",
+                    "Run time by the name of the token: of a batch, the part of its rows by their tokens; and work on explanations.",
+                    ["caller"],
+                ),
+                self.codes,
+                forget,
+            )
+        self.callers.keep(names)
+
     def watch_certificate(self, expires_at: Callable[[], float]) -> None:
         """Read at each scrape when the server's certificate expires, in seconds since 1970. Without TLS this metric does not exist."""
         expiration = Gauge(
@@ -478,6 +506,11 @@ class ModelMetrics(CallMetrics):
             metrics.drift.labels(signal.name, self.model).set_function(partial(drift.index, signal.name))
             metrics.drift_threshold.labels(signal.name, self.model).set_function(partial(drift.threshold, signal.name))
 
+    def worked(self, number: int, seconds: float) -> None:
+        """Add work to the caller with this number, if callers are counted."""
+        if self._metrics.callers is not None:
+            self._metrics.callers.worked(number, seconds)
+
     def runner_busy(self, runner: str, seconds: float) -> None:
         """Add a batch's time to its runner."""
         self._metrics.runner_busy_seconds.labels(runner).inc(seconds)
@@ -521,7 +554,7 @@ class ModelMetrics(CallMetrics):
                 with contextlib.suppress(ValueError):  # it has no such label
                     metric.remove_by_labels({"model": self.model})
         for forget in self._metrics.on_forget:
-            forget(self.model)
+            forget("model", self.model)
 
 
 class ShadowMetrics:

@@ -35,6 +35,10 @@ class Source(Protocol):
     def scope(self) -> int:
         """Whose known answers it may get: see ``RowQueue.submit``."""
 
+    @property
+    def payer(self) -> int:
+        """Who asks: see ``RowQueue.submit``."""
+
 
 @dataclass(slots=True)
 class Query:

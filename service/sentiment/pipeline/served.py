@@ -294,8 +294,9 @@ class Served:
 
         try:
             adaptive = self._reader.may_end_early(query, reading)
-            scope = query.source.scope if query.cached and query.source is not None else 0
-            pending = self.queue.submit(reading.rows, deadline_at, on_outcome, query.priority, query.trace, adaptive, scope)
+            source = query.source
+            scope, payer = (0, 0) if source is None else (source.scope if query.cached else 0, source.payer)
+            pending = self.queue.submit(reading.rows, deadline_at, on_outcome, query.priority, query.trace, adaptive, scope, payer)
         except (Refused, Expired, Unavailable) as error:
             error.admitted = False
             self.metrics.observing.later("outcome", self._count, error)

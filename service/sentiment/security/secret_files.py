@@ -10,8 +10,9 @@ from sentiment.errors import BadSettings
 # A certificate chain has a few kilobytes; all authorities of the web together have 250 kB.
 FILE_BYTES_MAX = 2**20
 
-# The characters of a token.
+# The characters of a token, and of the name before it. Names are shown: of a line in the wrong order the token should be too long for one.
 TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 CHARACTERS = "a token may have only A-Z a-z 0-9 - . _ ~ + / and = at its end"
 # A longer token would leave no room for other headers.
 CHARACTERS_MAX = 4096
@@ -43,10 +44,11 @@ def no_password() -> str:
     raise ValueError("the key is encrypted")
 
 
-def tokens_of(name: str, content: bytes, characters_min: int = 1) -> Iterator[str]:
-    """Yields the tokens of a file: one a line, but for empty lines and those that begin with #. ``name``: the file's, for messages.
+def tokens_of(name: str, content: bytes, characters_min: int = 1) -> Iterator[tuple[str, str]]:
+    """Yields the tokens of a file, each with its name: one a line, as TOKEN or NAME:TOKEN, but for empty lines and those that begin with #.
 
-    A byte order mark of UTF-8 at the beginning is not part of a token.
+    ``name``: the file's, for messages. The name of a token without one is empty. A byte order mark of UTF-8 at the beginning is not part of
+    a token.
 
     Raises:
         ValueError: a line is not a token. The message names the line, and does not quote it.
@@ -54,12 +56,18 @@ def tokens_of(name: str, content: bytes, characters_min: int = 1) -> Iterator[st
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise ValueError(f"{name} is in UTF-16; save it in UTF-8")
     for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).decode("latin-1").splitlines(), 1):
-        token = line.strip()
-        if not token or token.startswith("#"):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
             continue
+        # No token has a colon.
+        named, colon, token = stripped.rpartition(":")
+        if colon and not NAME.fullmatch(named):
+            raise ValueError(
+                f"line {number} of {name}: the name before a token has 1 to 32 of A-Z a-z 0-9 . _ - and begins with a letter or digit"
+            )
         if not characters_min <= len(token) <= CHARACTERS_MAX:
             limits = f"{characters_min} to {CHARACTERS_MAX} characters"
             raise ValueError(f"line {number} of {name}: a token must have {limits}, got {len(token)}")
         if not TOKEN.fullmatch(token):
             raise ValueError(f"line {number} of {name}: {CHARACTERS}")
-        yield token
+        yield named, token

@@ -42,6 +42,7 @@ class Secured:
             self.https = https_context(certificates)
             metrics.watch_certificate(lambda: certificates.now.expires_at)
         self.guard = self.guard_of(settings.auth_tokens, "auth_tokens", settings.auth_exempt)
+        self._name_callers()
 
     def guard_of(self, path: str, setting: str, exempt: Collection[str]) -> Guard | None:
         """A guard with the tokens of a file or folder; None if ``path`` is empty. For the arguments see ``reloaded_tokens`` and ``Guard``.
@@ -72,6 +73,11 @@ class Secured:
                     useful = False
                 if not useful:
                     self._metrics.reload_failures.labels(source.what).inc()
+            self._name_callers()
+
+    def _name_callers(self) -> None:
+        if self.guard is not None:
+            self._metrics.count_callers(self.guard.names)
 
     def reload(self) -> None:
         """Reload all files soon. Call it in the event loop."""

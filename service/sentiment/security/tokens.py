@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from sentiment.errors import BadSettings
@@ -24,22 +24,24 @@ REFUSAL = "the call needs exactly one authorization header, with a valid bearer 
 class Tokens:
     """The valid tokens."""
 
-    def __init__(self, tokens: Collection[str]) -> None:
-        self._digests = tuple(_digest(token.encode()) for token in tokens)
+    def __init__(self, tokens: Mapping[str, str]) -> None:
+        """``tokens``: each with its name, which is empty if it has none."""
+        self._names = {_digest(token.encode()): name for token, name in tokens.items()}
+        self.names = frozenset(filter(None, tokens.values()))
 
-    def accepts(self, authorization: Sequence[str | bytes]) -> bool:
-        """Whether a call has exactly one authorization header, and its token is valid.
+    def name_of(self, authorization: Sequence[str | bytes]) -> str | None:
+        """The name of the token of a call that has exactly one authorization header and a valid token in it; None for other calls.
 
         More than one header is refused, because a proxy may have checked another one. Every valid token is compared, whatever the other
         comparisons returned. Digests are compared, so that the time does not reveal how much of a token was right.
         """
         if len(authorization) != 1 or len(authorization[0]) > len(SCHEME) + 1 + CHARACTERS_MAX:
-            return False
+            return None
         (value,) = authorization
         scheme, _, token = (value if isinstance(value, bytes) else value.encode(errors="surrogateescape")).partition(b" ")
         sent = _digest(token)
-        matches = [hmac.compare_digest(sent, digest) for digest in self._digests]
-        return scheme.lower() == SCHEME.lower().encode() and any(matches)
+        matches = [hmac.compare_digest(sent, digest) for digest in self._names]
+        return self._names[sent] if scheme.lower() == SCHEME.lower().encode() and any(matches) else None
 
 
 class Guard:
@@ -66,11 +68,22 @@ class Guard:
 
     def admits(self, name: str, authorization: Sequence[str | bytes]) -> bool:
         """Whether a call to this method or route, with these authorization headers, is allowed."""
-        return name in self._exempt or self._tokens().accepts(authorization)
+        return name in self._exempt or self.name_of(authorization) is not None
+
+    def name_of(self, authorization: Sequence[str | bytes]) -> str | None:
+        """See ``Tokens.name_of``."""
+        return self._tokens().name_of(authorization)
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the valid tokens."""
+        return self._tokens().names
 
 
 def reloaded_tokens(path: Path, setting: str) -> Reloaded[dict[str, bytes], Tokens]:
-    """The tokens of a file, or of all files in a folder: one per line. Empty lines and lines that begin with # are ignored.
+    """The tokens of a file, or of all files in a folder: one per line, as TOKEN or NAME:TOKEN.
+
+    Empty lines and lines that begin with # are ignored. Several tokens may have one name, but no token two.
 
     In a folder, subfolders and names that begin with a dot are skipped, as mounted secrets have them. A token that is removed from the
     files is refused from the next reload on. If there is no file or no token, the last tokens stay valid: a file may be read while it is
@@ -97,12 +110,14 @@ def reloaded_tokens(path: Path, setting: str) -> Reloaded[dict[str, bytes], Toke
             raise wrong(f"cannot be read: {error.strerror or error}") from error
 
     def make(files: dict[str, bytes]) -> Tokens:
-        found: set[str] = set()
+        found: dict[str, str] = {}
         for name, content in files.items():
             if len(content) > FILE_BYTES_MAX:
                 raise wrong(f"the file {name} has more bytes than the limit of {FILE_BYTES_MAX}")
             try:
-                found |= set(tokens_of(name, content, CHARACTERS_MIN))
+                for named, token in tokens_of(name, content, CHARACTERS_MIN):
+                    if found.setdefault(token, named) != named:
+                        raise wrong(f"the file {name} gives a token another name than it has in a line before")
             except ValueError as error:
                 raise wrong(str(error)) from error
         if not found:

@@ -55,7 +55,7 @@ async def test_only_the_first_window_of_an_interactive_text_is_interactive(bench
     bench.submit(3, priority=Priority.INTERACTIVE)
 
     waiting = {priority: [ticket.payload.row.ids[0] for ticket in queue.waiting()] for priority, queue in bench.scheduler.queues.items()}
-    assert waiting == {Priority.INTERACTIVE: [0], Priority.BULK: [1, 2]}
+    assert waiting == {Priority.INTERACTIVE: [0], Priority.BULK: [1, 2], Priority.OVER: []}
     await bench.turn()
     while bench.runner.started:
         await bench.finish()

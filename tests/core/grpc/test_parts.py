@@ -374,7 +374,7 @@ async def test_only_the_whole_of_an_interactive_text_is_interactive(busy: Busy) 
         priority.value: sum(1 for _ in queue.waiting()) for priority, queue in served_by(busy.server).batcher.scheduler.queues.items()
     }
 
-    assert waiting == {"interactive": 1, "bulk": ROWS - 1}
+    assert waiting == {"interactive": 1, "bulk": ROWS - 1, "over": 0}
     busy.gate.open()
     assert len((await asked).sentences) == 3
     await busy.assert_in_order(texts=2)

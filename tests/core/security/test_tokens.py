@@ -2,6 +2,7 @@
 
 import codecs
 import hmac
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from sentiment.security.tokens import FILE_BYTES_MAX, FILES_MAX, TOKENS_MAX, Tok
 from tests.core.security.authorities import Mounted
 
 FIRST, SECOND = "first-token-0123456789", "c2Vjb25kLXRva2Vu+/=="
+THIRD, FOURTH = "third-token-0123456789", "fourth-token-0123456789"
 
 
 def read(path: Path) -> Reloaded[dict[str, bytes], Tokens]:
@@ -23,7 +25,7 @@ def read(path: Path) -> Reloaded[dict[str, bytes], Tokens]:
 
 
 def admits(source: Reloaded[dict[str, bytes], Tokens], token: str) -> bool:
-    return source.now.accepts([f"Bearer {token}"])
+    return source.now.name_of([f"Bearer {token}"]) is not None
 
 
 def test_every_token_of_a_file_is_valid_and_comments_are_not_tokens(tmp_path: Path) -> None:
@@ -32,6 +34,38 @@ def test_every_token_of_a_file_is_valid_and_comments_are_not_tokens(tmp_path: Pa
     source = read(tmp_path / "tokens")
 
     assert [admits(source, token) for token in (FIRST, SECOND, "# of the checkout", "")] == [True, True, False, False]
+
+
+def test_a_token_may_have_a_name_which_several_tokens_share(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(f"shop:{FIRST}\n{SECOND}\n shop:{THIRD}\nweb.eu-1:{FOURTH}\n")
+
+    now = read(tmp_path / "tokens").now
+
+    names = [now.name_of([f"Bearer {token}"]) for token in (FIRST, SECOND, THIRD, FOURTH, f"shop:{FIRST}")]
+    assert names == ["shop", "", "shop", "web.eu-1", None]
+    assert now.names == {"shop", "web.eu-1"}
+    assert first_token(str(tmp_path / "tokens")) == FIRST
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (f":{FIRST}", "line 1 of tokens: the name before a token has 1 to 32"),
+        (f"a shop:{FIRST}", "line 1 of tokens: the name before a token has 1 to 32"),
+        (f"{FIRST + FIRST}:shop", "line 1 of tokens: the name before a token has 1 to 32"),
+        (f"{FIRST}:shop", "line 1 of tokens: a token must have 16 to 4096 characters, got 4"),
+        (f"shop: {FIRST}", f"line 1 of tokens: {CHARACTERS}"),
+        (f"shop:{FIRST}\n{FIRST}", "the file tokens gives a token another name than it has in a line before"),
+    ],
+    ids=["empty", "white space", "a long token as name", "a token as name", "space after the colon", "two names"],
+)
+def test_a_wrong_name_is_refused_and_nothing_of_the_line_is_quoted(tmp_path: Path, content: str, says: str) -> None:
+    (tmp_path / "tokens").write_text(content)
+
+    with pytest.raises(BadSettings, match=re.escape(says)) as refused:
+        read(tmp_path / "tokens")
+
+    assert FIRST not in str(refused.value)
 
 
 def test_of_a_folder_only_files_without_a_dot_are_read_as_in_a_mounted_secret(tmp_path: Path) -> None:
@@ -154,10 +188,10 @@ def test_limits_are_named(tmp_path: Path) -> None:
     ],
 )
 def test_only_a_single_header_with_the_exact_token_is_accepted(headers: list[str | bytes]) -> None:
-    valid = Tokens([FIRST, SECOND])
+    valid = Tokens({FIRST: "", SECOND: "shop"})
 
-    assert not valid.accepts(headers)
-    assert valid.accepts([f"bearer {SECOND}"])
+    assert valid.name_of(headers) is None
+    assert valid.name_of([f"bearer {SECOND}"]) == "shop"
 
 
 def test_each_token_is_compared_in_constant_time_whatever_the_others_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,11 +202,11 @@ def test_each_token_is_compared_in_constant_time_whatever_the_others_said(monkey
         return in_constant_time(one, other)
 
     monkeypatch.setattr(tokens.hmac, "compare_digest", compare)
-    valid = Tokens([FIRST, SECOND, "third-token-0123456789"])
+    valid = Tokens(dict.fromkeys([FIRST, SECOND, "third-token-0123456789"], ""))
 
     compared.clear()
-    assert valid.accepts([f"Bearer {FIRST}"])
-    assert not valid.accepts(["Bearer x"])
+    assert valid.name_of([f"Bearer {FIRST}"]) is not None
+    assert valid.name_of(["Bearer x"]) is None
     assert compared == [(32, 32)] * 6
 
 

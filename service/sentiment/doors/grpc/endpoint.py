@@ -86,15 +86,19 @@ class GrpcSide:
             # An item has three fields, the text, the second text and the item itself, and its targets.
             max(FIELDS_MAX, (4 + settings.targets_max) * settings.batch_items_max),
             log_calls=settings.log_level == "debug",
+            access_log=settings.access_log,
         )
         receiving = Receiving(requests, transport_bytes(settings.message_bytes_max), settings.receive_s_max, counts)
-        self.calls = Calls(metrics, limits, tracer)
+        guard = secured.guard if secured else None
+        self.calls = Calls(metrics, limits, tracer, guard=guard)
         of_service = ServiceLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(ServiceLimits)})
         self.service = SentimentService(models, self.calls, of_service, feedback)
         self.health = Health((SERVICE, OIP_SERVICE))
         self.inference = InferenceService(models, self.calls, self.health, of_service)
         self.streams = Streams(self.service, self.calls, receiving)
-        forwarded = replace(limits, message_bytes_max=limits.message_bytes_max + MODEL_BYTES_MAX, counted=False, log_calls=False)
+        forwarded = replace(
+            limits, message_bytes_max=limits.message_bytes_max + MODEL_BYTES_MAX, counted=False, log_calls=False, access_log=False
+        )
         of_port = Handlers(self.calls if counts else Calls(metrics, forwarded, tracer), receiving)
         handlers = {method.name: of_port.unary(method) for method in self.service.unary_methods}
         handlers |= {METHOD: self.streams.handler(), self.service.explain_method.name: of_port.server_stream(self.service.explain_method)}
@@ -104,8 +108,7 @@ class GrpcSide:
         # Front ends add headers to those of a call, which they have admitted.
         headers_max = METADATA_BYTES_MAX if counts else 2 * METADATA_BYTES_MAX
         options = channel_options(settings, settings.grpc_connections_max or grpc_connections(), share_port, headers_max)
-        guard = secured.guard if secured and counts else None
-        server = make_server(options, every, self.health, receiving, guard, settings.reflection)
+        server = make_server(options, every, self.health, receiving, guard if counts else None, settings.reflection)
         core = CoreCalls()
         certificates = secured.certificates if secured and counts else None
         # Bind and start it when calls can be answered.

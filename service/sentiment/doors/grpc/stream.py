@@ -209,10 +209,11 @@ class _Stream:
         self._count_text(item.served, code)
         if item.served is not None and isinstance(item.outcome, Answer):
             item.served.count_told(1, outcome)
+            self._call.tokens += item.outcome.tokens
 
     def _count_text(self, served: Served | None, code: str) -> None:
         metrics = served.metrics if served else self._calls.no_model
-        metrics.observing.later("outcome", metrics.items[METHOD, code])
+        metrics.observing.later("outcome", self._calls.count_texts, self._call, metrics, code)
 
     def close(self) -> None:
         """Withdraw the items that are still queued; the client no longer reads."""
