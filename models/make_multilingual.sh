@@ -28,7 +28,7 @@ fi
 "$models" train --base "$run/encoder" --output "$run/train" --labels negative,neutral,positive --class-weights --freeze-embeddings \
   --max-tokens 96 --batch-rows 32 --epochs 1 --evaluations-per-epoch 2 --dev "$data/tweets/dev.tsv.gz" \
   --data "$data/tweets/train.tsv.gz:0.15" --data "$data/forum/train.tsv.gz:0.06" --data "$data/support/train.tsv.gz:0.1"
-"$models" export "$run/train/best" --dev "$run/train/dev.jsonl" --texts "$data/tweets/dev.tsv.gz" --output "$bundle" --overwrite
+"$models" export "$run/train/best" --dev "$run/train/dev.jsonl" --texts "$data/tweets/dev.tsv.gz" --base multilingual-e5-small --output "$bundle" --overwrite
 "$models" evaluate "$bundle" "$data/tweets/dev.tsv.gz" models/sentiment_models/texts/languages.tsv --json "$run/evaluation.json"
 "$models" card "$bundle" --evaluation "$run/evaluation.json" --about models/about_multilingual.toml
 "$models" pack "$bundle" --output "$run"
