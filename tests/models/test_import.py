@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -66,6 +67,11 @@ def _in_shards(folder: Path) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(folder)
     (folder / "model.safetensors").unlink()
     model.save_pretrained(folder, max_shard_size="60KB")
+
+
+def _pipe(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
 
 
 def _without_a_shard(folder: Path) -> None:
@@ -208,6 +214,18 @@ TRAIN = "sentiment-models train --base {} --labels NAME,NAME --data FILE --outpu
             [],
             "/own: an adapter of PEFT (it has adapter_config.json), which peft merges into its base: pip install peft",
         ),
+        (
+            lambda folder: _named_by_index(folder, '{"weight_map": {"a": "../model.safetensors"}}'),
+            [],
+            "/own/model.safetensors.index.json: weight_map names ../model.safetensors, which is not a file of this folder",
+        ),
+        (
+            _config(num_hidden_layers=10**9),
+            [],
+            "/own/config.json: num_hidden_layers must be a whole number from 1 to 512, got 1000000000",
+        ),
+        (_config(num_hidden_layers=0), [], "/own/config.json: num_hidden_layers must be a whole number from 1 to 512, got 0"),
+        (_pipe, [], "/own/config.json: not a regular file"),
     ],
 )
 def test_what_is_not_served_is_called_what_it_is_with_the_way_on(
@@ -541,6 +559,60 @@ def test_a_tokenizer_that_only_transformers_can_convert_fails_with_what_it_may_l
         BadCheckpoint, match=r"own: tokenizer\.json cannot be made from spiece\.model, .*packages sentencepiece and protobuf"
     ):
         Checkpoint(own)
+
+
+def _tokenizer(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
+    def changed(folder: Path) -> None:
+        content = json.loads((folder / "tokenizer.json").read_bytes())
+        change(content)
+        (folder / "tokenizer.json").write_text(json.dumps(content))
+
+    return changed
+
+
+def _weight(value: float) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        weights["classifier.bias"][0] = value
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        (
+            _config(num_hidden_layers=1),
+            r"own: the weights have bert\.encoder\.layer\.1\..* and 15 more, for which config\.json has no layer",
+        ),
+        (_tokenizer(lambda content: content.update(post_processor=None)), r"tokenizer\.json: adds no special token to a text"),
+        (_tokenizer(lambda content: content["model"].update(unk_token="none")), r"tokenizer\.json: cannot tokenize a text: .*UNK"),
+        (_weight(float("nan")), r"own: classifier\.bias has numbers that are not finite, or over 65504"),
+        (_weight(1e5), r"own: classifier\.bias has numbers that are not finite, or over 65504"),
+    ],
+)
+def test_a_checkpoint_that_would_be_served_wrongly_is_refused(change: Callable[[Path], object], answer: str, tmp_path: Path) -> None:
+    change(save_tiny_bert(tmp_path / "own"))
+    # What transformers reads of both must not hide what is wrong.
+    (tmp_path / "own" / "tokenizer_config.json").unlink()
+
+    with pytest.raises(BadCheckpoint, match=answer):
+        Checkpoint(tmp_path / "own")
+
+
+def test_the_side_that_a_long_text_is_cut_at_is_named(tmp_path: Path) -> None:
+    own = save_tiny_bert(tmp_path / "own")
+    config = json.loads((own / "tokenizer_config.json").read_bytes())
+    (own / "tokenizer_config.json").write_text(json.dumps({**config, "truncation_side": "left"}))
+
+    with parts_of(own, "", None, print) as parts:
+        lines = recognise(parts, ()).lines
+
+    assert (
+        "truncation_side of tokenizer_config.json is left, and a bundle reads the first tokens of a long text; ask for head_tail or windows"
+        in lines
+    )
 
 
 def test_fewer_positions_than_tokens_are_the_limit(tmp_path: Path) -> None:

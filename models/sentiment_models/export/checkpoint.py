@@ -5,6 +5,7 @@ Only this module and the adapters of the families use torch and transformers in 
 
 import copy
 import logging
+import re
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
@@ -47,6 +48,7 @@ from sentiment_models.export.weights import Weights, check_weights, dithered, na
 # transformers 4.57.3 to 4.57.6 warn of Mistral's regular expression in any large vocabulary, such as one with spellings, that they saved,
 # and of the class that transformers 5 has instead of PreTrainedTokenizerFast.
 BACKEND = "TokenizersBackend"
+LAYER = re.compile(r"\.\d+\.")
 logging.getLogger("transformers.tokenization_utils_base").addFilter(
     lambda record: not any(words in record.getMessage() for words in ("fix_mistral_regex", BACKEND))
 )
@@ -178,6 +180,15 @@ class Checkpoint:
 
     def _check_reading(self) -> None:
         """Check that tokenizer.json gives the tokens that the model was trained on: transformers may change it by its own configuration."""
+        try:
+            special = self.tokenizer.encode("").ids
+            self.tokenizer.encode_batch(list(GOLDEN_TEXTS))
+        except Exception as error:  # the Rust side raises bare Exception
+            raise BadCheckpoint(f"{self._tokenizer_file}: cannot tokenize a text: {one_line(error)}") from error
+        if not special:
+            raise BadCheckpoint(
+                f"{self._tokenizer_file}: adds no special token to a text, and the classifier reads one, such as [CLS]; set post_processor"
+            )
         folder = self._tokenizer_file.parent
         if not (self._tokenizer_file.is_file() and (folder / TOKENIZER_CONFIG).is_file()):
             return
@@ -218,7 +229,9 @@ def _load(path: Path) -> PreTrainedModel:
     model.half().float()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
     for name, tensor in model.state_dict().items():
         if not torch.isfinite(tensor).all():
-            raise BadCheckpoint(f"{path}: {name} has values that are not finite in fp16 (largest number: 65504)")
+            raise BadCheckpoint(
+                f"{path}: {name} has numbers that are not finite, or over 65504, the largest of float16, in which a bundle stores weights"
+            )
     return model
 
 
@@ -236,6 +249,9 @@ def _classifier(path: Path, **settings: Any) -> PreTrainedModel:
     if report["missing_keys"]:
         missing = ", ".join(sorted(report["missing_keys"]))
         raise BadCheckpoint(f"{path}: not a fine-tuned classifier: the weights lack {missing}")
+    # Such as a pooler that the family's classifier does not read may be left; a layer may not.
+    if left := sorted(name for name in report["unexpected_keys"] if name.startswith(f"{model.base_model_prefix}.") and LAYER.search(name)):
+        raise BadCheckpoint(f"{path}: the weights have {left[0]} and {len(left) - 1} more, for which {CONFIG_FILE} has no layer")
     classifier: PreTrainedModel = model.eval()
     return classifier
 

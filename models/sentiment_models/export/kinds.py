@@ -6,13 +6,14 @@ Models that are not classifiers of one label a text are refused by what they are
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.export.labels import as_argument, chosen_labels, label_outputs, read_config
 from sentiment_models.export.manifest import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object
+from sentiment_models.export.positions import TOKENIZER_CONFIG
 from sentiment_models.export.provenance import Json, facts, items
 from sentiment_models.export.weights import stored_tensors
 from sentiment_models.training.bases import BIN_FILE, CARD, WEIGHTS, check_library
@@ -29,6 +30,8 @@ LFS_POINTER = b"version https://git-lfs"
 TOKENIZERS = (TOKENIZER_FILE, "vocab.txt", "vocab.json", "*.model")
 """Files of tokenizers; one is enough, with merges.txt beside vocab.json."""
 # How safetensors names the types, and how people do.
+# The number of layers, as families call it, and more than any has: a damaged config would take all memory.
+LAYERS, LAYERS_MAX = ("num_hidden_layers", "n_layers", "n_layer"), 512
 DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "I8": "int8"}
 
 
@@ -78,6 +81,7 @@ def recognise(parts: Parts, given: Sequence[str]) -> Found:
             f"{config.get('model_type')}{_sizes(config)}; weights in {_dtype(weights, config)}: {_shown(weights)}",
             f"labels: {as_argument(labels)}{renamed}",
             f"tokenizer: {_tokenizer(parts.tokenizer)}",
+            *_cut(parts.tokenizer),
             licence_line(licence),
         ),
     )
@@ -120,7 +124,7 @@ def _check_kind(folder: Path) -> None:
             f"{folder}: a SetFit model (it has {', '.join(sorted(head))}): sentence embeddings with a head of scikit-learn, which is not "
             f"served; train a classifier of its encoder on the same labelled texts: {train}"
         )
-    config = read_object(folder / CONFIG_FILE) if CONFIG_FILE in here else {}
+    config = read_object(folder / CONFIG_FILE) if (folder / CONFIG_FILE).is_file() else {}
     if SENTENCE_TRANSFORMERS_FILE in here and not _classes(config):
         raise BadCheckpoint(
             f"{folder}: a model of sentence-transformers (it has {SENTENCE_TRANSFORMERS_FILE}): it gives embeddings and no labels; train a "
@@ -137,6 +141,9 @@ def _classes(config: Mapping[str, Json]) -> list[str]:
 
 
 def _check_head(config: Mapping[str, Json], folder: Path) -> None:
+    for key in LAYERS:
+        if key in config and not (type(found := config[key]) is int and 0 < found <= LAYERS_MAX):
+            raise BadCheckpoint(f"{folder / CONFIG_FILE}: {key} must be a whole number from 1 to {LAYERS_MAX}, got {found}")
     if not config.get("model_type"):
         raise BadCheckpoint(f"{folder / CONFIG_FILE}: model_type must name the model's family, got {config.get('model_type')}")
     names = ", ".join(map(str, items(config.get("architectures"))))
@@ -168,6 +175,8 @@ def _parts(index: Path) -> list[Path]:
     names = sorted({str(name) for name in facts(read_object(index).get("weight_map")).values()})
     if not names:
         raise BadCheckpoint(f"{index}: weight_map names no file of weights; copy the checkpoint again")
+    if outside := [name for name in names if Path(name).name != name]:
+        raise BadCheckpoint(f"{index}: weight_map names {outside[0]}, which is not a file of this folder")
     return [index.parent / name for name in names]
 
 
@@ -189,11 +198,14 @@ def _shown(weights: Sequence[Path]) -> str:
 
 
 def _sizes(config: Mapping[str, Json]) -> str:
-    layers, width = (
-        next((str(config[key]) for key in keys if key in config), "")
-        for keys in (("num_hidden_layers", "n_layers", "n_layer"), ("hidden_size", "dim", "d_model"))
-    )
+    layers, width = (next((str(config[key]) for key in keys if key in config), "") for keys in (LAYERS, ("hidden_size", "dim", "d_model")))
     return f" of {layers} layers, {width} wide" if layers and width else ""
+
+
+def _cut(folder: Path) -> Iterator[str]:
+    file = folder / TOKENIZER_CONFIG
+    if file.is_file() and read_object(file).get("truncation_side") == "left":
+        yield f"truncation_side of {file.name} is left, and a bundle reads the first tokens of a long text; ask for head_tail or windows"
 
 
 def _tokenizer(folder: Path) -> str:

@@ -126,6 +126,8 @@ def check_folder(path: Path) -> None:
     """
     if (path / CONFIG_FILE).is_file():
         return
+    if (path / CONFIG_FILE).exists():
+        raise BadCheckpoint(f"{path / CONFIG_FILE}: not a regular file")
     if not path.is_dir():
         raise BadCheckpoint(f"{path}: no such folder")
     inner = sorted((file.parent for file in path.glob(f"*/{CONFIG_FILE}")), key=lambda one: (len(one.name), one.name))
