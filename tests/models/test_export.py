@@ -239,7 +239,11 @@ def test_an_existing_bundle_is_kept_unless_forced(exported: tuple[Path, Exported
     with pytest.raises(ModelsError, match="exists; use --overwrite to replace it"):
         export(checkpoint, tmp_path / "1", name="tiny", version=1)
     assert (tmp_path / "1" / "mine.txt").read_text() == "mine"
+    with pytest.raises(ModelsError, match=r"1: exists and is no bundle \(it has no manifest\.json\)"):
+        export(checkpoint, tmp_path / "1", name="tiny", version=1, force=True)
+    assert (tmp_path / "1" / "mine.txt").read_text() == "mine"
 
+    (tmp_path / "1" / "manifest.json").write_text("{}")
     export(checkpoint, tmp_path / "1", name="tiny", version=1, force=True)
     assert {path.name for path in (tmp_path / "1").iterdir()} == FILES
     assert {path.name for path in tmp_path.iterdir()} == {"1"}
@@ -257,7 +261,8 @@ def test_only_one_process_at_a_time_exports_to_a_folder(checkpoint: Path, tmp_pa
 
 def test_a_failed_export_leaves_nothing_and_keeps_what_was_there(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "mine.txt").write_text("mine")
+    for name in ("manifest.json", "mine.txt"):
+        (tmp_path / "1" / name).write_text("mine")
     (tmp_path / "1.part").mkdir()
     (tmp_path / "1.part" / "left by a killed export").write_text("")
 
@@ -269,7 +274,7 @@ def test_a_failed_export_leaves_nothing_and_keeps_what_was_there(checkpoint: Pat
         export(checkpoint, tmp_path / "1", name="tiny", version=1, force=True)
 
     assert {path.name for path in tmp_path.iterdir()} == {"1"}
-    assert {path.name for path in (tmp_path / "1").iterdir()} == {"mine.txt"}
+    assert {path.name for path in (tmp_path / "1").iterdir()} == {"manifest.json", "mine.txt"}
 
 
 def test_a_model_that_int8_changes_is_served_in_fp32_from_unrounded_weights_and_the_export_says_so(

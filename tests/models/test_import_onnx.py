@@ -1,7 +1,10 @@
 """Own ONNX files: a bundle of one, what is refused in words, and answers that depend on batch mates."""
 
+import errno
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,9 +27,10 @@ from sentiment_models.errors import ModelsError
 from sentiment_models.evaluation.metrics import Logits
 from sentiment_models.export import examine, import_onnx, verify
 from sentiment_models.export.checkpoint import from_pretrained
-from sentiment_models.export.folders import new_bundle
+from sentiment_models.export.folders import new_bundle, temporary_folder
 from sentiment_models.export.inference import Graph
 from sentiment_models.export.own_graph import OwnGraph, read_own
+from sentiment_models.reports import card
 from sentiment_models.export.verify import Movement, movement
 from tests.conftest import RunningServer
 from tests.models.conftest import once
@@ -246,9 +250,18 @@ def _typed(kind: int) -> Callable[[onnx.ModelProto], None]:
     return change
 
 
-def _softmax(model: onnx.ModelProto) -> None:
-    model.graph.node.append(helper.make_node("Softmax", ["logits"], ["shares"], axis=-1))
-    model.graph.output[0].name = "shares"
+def _shares(kind: str) -> Callable[[onnx.ModelProto], None]:
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.node.append(helper.make_node(kind, ["logits"], ["shares"]))
+        model.graph.output[0].name = "shares"
+
+    return change
+
+
+def _random(model: onnx.ModelProto) -> None:
+    model.graph.node.append(helper.make_node("RandomNormalLike", ["logits"], ["noise"]))
+    model.graph.node.append(helper.make_node("Add", ["logits", "noise"], ["noisy"]))
+    model.graph.output[0].name = "noisy"
 
 
 def _second(model: onnx.ModelProto) -> None:
@@ -273,7 +286,9 @@ def _foreign(model: onnx.ModelProto) -> None:
         (_fixed, "input input_ids must be [rows, tokens] of any number, got INT64 [1, 64]: export it with dynamic axes"),
         (_rename, "has inputs ids; the service feeds input_ids, attention_mask, token_type_ids alone"),
         (_typed(TensorProto.FLOAT), "input attention_mask must be INT64 or INT32, got FLOAT"),
-        (_softmax, "gives probabilities, which sum to 1, and not logits"),
+        (_shares("Softmax"), "gives probabilities, all from 0 to 1, and not logits; remove its last node, Softmax or Sigmoid"),
+        (_shares("Sigmoid"), "gives probabilities, all from 0 to 1, and not logits; remove its last node, Softmax or Sigmoid"),
+        (_random, "answers the same text differently from run to run, by "),
         (_second, "must have one output, or one named logits, got answers, other"),
         (_states, "this is an encoder without a classification head"),
         (_foreign, "1 operators of the domain 'some.where', such as Odd"),
@@ -461,6 +476,7 @@ def test_external_data_are_taken_along_and_missing_ones_are_named(
     assert "weights.data" in read_manifest(folder / "out/mine/1")["files"]  # type: ignore[operator]  # plain JSON
     row = plain.tokenizer.encode(TEXTS[1])
     assert plain.run([row]) == beside.run([row])
+    assert len({file.stat().st_mode for file in (folder / "out/mine/1").iterdir()}) == 1
     assert main(["card", str(folder / "out/mine/1"), "--tables"]) == DONE
     assert "Its weights are in weights.data (" in capsys.readouterr().out
 
@@ -509,3 +525,132 @@ def test_texts_that_cannot_be_read_leave_no_bundle(own: Path, tmp_path: Path, ca
 
     assert "none.txt: " in capsys.readouterr().err
     assert not (file.parent / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["import-onnx", "import"])
+@pytest.mark.parametrize(
+    ("name", "more", "says"),
+    [
+        ("my model", (), "--output {out}: a bundle's name, and its folder's above that of the version, must match ^[a-z0-9]"),
+        ("UPPER", (), "got 'UPPER'"),
+        ("größe", (), "got 'größe'"),
+        ("new\nline", (), "got 'new\\\\nline'"),
+        ("n" * 200, (), "must match ^[a-z0-9]"),
+        ("n" * 300, (), "must match ^[a-z0-9]"),
+        ("mine", ("--name", "UPPER"), "--name: a bundle's name"),
+        ("n" * 300 + "/mine", (), "/mine/1: cannot be made: File name too long"),
+    ],
+)
+def test_names_that_no_server_takes_are_refused_before_any_work(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, name: str, more: tuple[str, ...], says: str
+) -> None:
+    model = own / "model.onnx" if command == "import-onnx" else own.parent / "checkpoint"
+    out = tmp_path / name / "1"
+
+    assert main([command, str(model), "--output", str(out), *more]) == 1
+
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert says.format(out=out) in said
+    assert "manifest.json" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+BAD_LABELS = [
+    (("good\nbad", "so-so", "bad"), "must be of 1 to 200 printable characters, without a space at an end, got 'good\\\\nbad'"),
+    (("\x1b[31mgood", "so-so", "bad"), "must be of 1 to 200 printable characters, without a space at an end, got '\\\\x1b[31mgood'"),
+    (("g" * 201, "so-so", "bad"), "must be of 1 to 200 printable characters"),
+    (("good", "good", "bad"), "labels must differ, got good twice"),
+]
+
+
+@pytest.mark.parametrize("command", ["import-onnx", "import"])
+@pytest.mark.parametrize(("labels", "says"), [*BAD_LABELS, (("", "so-so", "bad"), "id2label must name two or more labels")])
+def test_labels_of_a_config_that_no_manifest_holds_are_refused_before_any_work(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, labels: tuple[str, ...], says: str
+) -> None:
+    folder = Path(shutil.copytree(own if command == "import-onnx" else own.parent / "checkpoint", tmp_path / "own"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "id2label": dict(enumerate(labels))}))
+    model = folder / "model.onnx" if command == "import-onnx" else folder
+
+    assert main([command, str(model), "--output", str(tmp_path / "mine/1")]) == 1
+
+    said = capsys.readouterr().err
+    assert "config.json: id2label" in said
+    assert says in said
+    assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize(("labels", "says"), [*BAD_LABELS, (("", "so-so", "bad"), "labels must have a name each")])
+def test_given_labels_that_no_manifest_holds_are_refused_before_any_work(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], labels: tuple[str, ...], says: str
+) -> None:
+    given = ",".join(f'"{label}"' for label in labels)
+
+    assert main(["import-onnx", str(own / "model.onnx"), "--labels", given, "--output", str(tmp_path / "mine/1")]) == 2
+
+    said = capsys.readouterr().err
+    assert "argument --labels: " in said
+    assert says.replace("\\\\", "\\") in said.replace("\\\\", "\\")
+    assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("nope.onnx", "nope.onnx: no such file"), (".", "is a folder; name one of its ONNX files (none)")]
+)
+def test_a_file_that_is_not_there_is_named_before_its_config(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, says: str
+) -> None:
+    assert main(["import-onnx", str(tmp_path / name), "--output", str(tmp_path / "mine/1")]) == 1
+
+    said = capsys.readouterr().err
+    assert says in said
+    assert "config.json" not in said
+
+
+@pytest.mark.parametrize("command", ["import-onnx", "import"])
+def test_a_folder_that_is_no_bundle_is_not_replaced(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    model = own / "model.onnx" if command == "import-onnx" else own.parent / "checkpoint"
+    kept = tmp_path / "mine/1/thesis.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("mine")
+
+    assert main([command, str(model), "--output", str(kept.parent), "--overwrite"]) == 1
+
+    assert "mine/1: exists and is no bundle (it has no manifest.json), so --overwrite does not replace it" in capsys.readouterr().err
+    assert kept.read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["import-onnx", "import"])
+def test_a_disk_that_is_full_when_the_card_is_written_leaves_nothing(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    def fill(path: Path, _: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(card, "replace_file", fill)
+    model = own / "model.onnx" if command == "import-onnx" else own.parent / "checkpoint"
+
+    assert main([command, str(model), "--output", str(tmp_path / "mine/1")]) == 1
+
+    assert "MODEL_CARD.md: cannot be written: No space left on device; make room" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_again_while_a_folder_is_removed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unlink, folder, sent = os.unlink, tmp_path / "mine/1.part", []
+
+    def again(*given: Any, **more: Any) -> None:
+        unlink(*given, **more)
+        if not sent:
+            sent.append(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(os, "unlink", again)
+
+    with pytest.raises(KeyboardInterrupt), temporary_folder(folder):
+        (folder / "fp32.onnx").write_bytes(b"")
+        raise KeyboardInterrupt
+
+    assert sent
+    assert list(tmp_path.iterdir()) == []

@@ -78,15 +78,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     from sentiment_models.export.adapters import parts_of
+    from sentiment_models.export.folders import refuse_replacing
     from sentiment_models.export.kinds import recognise
-    from sentiment_models.reports.card import write_card
-    from sentiment_models.reports.report import refuse_existing
     from sentiment_models.training.bases import TRAINING_FILE, folder_of, name_of
 
     out = arguments.out.resolve()
     identity_of(arguments)
     # Before anything is downloaded or merged.
-    refuse_existing(out, force=arguments.force)
+    refuse_replacing(out, force=arguments.force)
     folder = Path(folder_of(arguments.checkpoint))
     with parts_of(folder, arguments.base, arguments.tokenizer, say) as parts:
         found = recognise(parts, arguments.labels)
@@ -95,17 +94,15 @@ def run(arguments: argparse.Namespace) -> None:
         trained_here = (folder / TRAINING_FILE).is_file()
         name = "" if trained_here else name_of(arguments.checkpoint)
         origin = origin_of(checkpoint=name, licence=found.licence, note=arguments.note)
-        exported = _export(arguments, out, parts, found, origin)
-    # What train made gets its card once it is evaluated.
-    if not trained_here:
-        write_card(out)
+        # What train made gets its card once it is evaluated.
+        exported = _export(arguments, out, parts, found, origin, card=not trained_here)
     _print_measured(exported, found.labels)
     for path in sorted(out.iterdir()):
         print(f"{path.name:20} {path.stat().st_size / 1e6:8.2f} MB")
     print(serving(out))
 
 
-def _export(arguments: argparse.Namespace, out: Path, parts: "Parts", found: "Found", origin: Facts) -> "Exported":
+def _export(arguments: argparse.Namespace, out: Path, parts: "Parts", found: "Found", origin: Facts, *, card: bool) -> "Exported":
     from sentiment_models.data.labelled import read_examples
     from sentiment_models.export.export import export
     from sentiment_models.export.inherited import inherited_of
@@ -133,6 +130,7 @@ def _export(arguments: argparse.Namespace, out: Path, parts: "Parts", found: "Fo
         labels=found.labels,
         tokenizer=parts.tokenizer,
         origin=origin,
+        card=card,
         force=arguments.force,
         say=say,
     )

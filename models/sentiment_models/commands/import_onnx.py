@@ -32,10 +32,11 @@ def run(arguments: argparse.Namespace) -> None:
     from sentiment_models.data.labelled import read_examples
     from sentiment_models.export.import_onnx import import_onnx, named
     from sentiment_models.export.kinds import licence_line, licence_of
-    from sentiment_models.reports.card import write_card
+    from sentiment_models.export.own_graph import check_file
 
     out = arguments.out.resolve()
     name, version = identity_of(arguments)
+    check_file(arguments.model)
     tokenizer = arguments.tokenizer or arguments.model.parent
     labels = named(tokenizer, arguments.labels)
     reading = reading_of(arguments)
@@ -58,7 +59,6 @@ def run(arguments: argparse.Namespace) -> None:
         force=arguments.force,
         say=say,
     )
-    write_card(out)
     for change in found.graph.changes:
         print(f"changed: {change}")
     moved, golden = found.movement, found.golden.entries

@@ -1,13 +1,14 @@
 """What the commands that make a bundle share: their options, its name, and what they say of it."""
 
 import argparse
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sentiment.model.bundle import VERSION
+from sentiment.model.bundle import NAME, VERSION
 from sentiment_models.commands.arguments import DATA_HELP, add_output, add_overwrite, add_reading, label_names, positive
 from sentiment_models.errors import ModelsError
 from sentiment_models.export.provenance import Facts, Json
@@ -61,10 +62,13 @@ def identity_of(arguments: argparse.Namespace) -> tuple[str, int]:
     """The name and version of the bundle to make, which are those of its folder.
 
     Raises:
-        ModelsError: others are given, or the folder's name is not a version number. No server would take the bundle.
+        ModelsError: others are given, the name is no bundle's, or the folder's is not a version number. No server would take the bundle.
     """
     out: Path = arguments.out.resolve()
     name, version = arguments.name or out.parent.name, str(arguments.version or out.name)
+    if not re.fullmatch(NAME, name):
+        given = "--name" if arguments.name else f"--output {arguments.out}"
+        raise ModelsError(f"{given}: a bundle's name, and its folder's above that of the version, must match {NAME}, got {name!r}")
     if (name, version) != (out.parent.name, out.name) or not VERSION.fullmatch(version):
         wanted = f"{name}/{version if VERSION.fullmatch(version) else 1}"
         raise ModelsError(f"{arguments.out}: a bundle's folder is NAME/VERSION, or no server finds it; end --output in {wanted}")

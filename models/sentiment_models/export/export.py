@@ -17,7 +17,7 @@ from sentiment_models.errors import BadCheckpoint, ModelsError, NotExplainable, 
 from sentiment_models.evaluation.calibration import MIXED_AT, Calibration, calibrate, calibrated_on
 from sentiment_models.evaluation.reference import record_texts
 from sentiment_models.export.checkpoint import Checkpoint, one_thread, save_weights
-from sentiment_models.export.folders import new_bundle
+from sentiment_models.export.folders import new_bundle, refuse_replacing
 from sentiment_models.export.golden import GOLDEN_PAIRS, GOLDEN_TARGETS, GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
 from sentiment_models.export.graphs.explain_graph import explain_graph
 from sentiment_models.export.graphs.flatten import flatten
@@ -64,7 +64,7 @@ from sentiment_models.export.verify import (
     spread,
 )
 from sentiment_models.export.weights import put_real, refer, rounded, stored_tensors
-from sentiment_models.reports.report import refuse_existing
+from sentiment_models.reports.card import write_card
 from sentiment_models.training.bases import training_of
 from sentiment_models.training.label import read_inputs
 
@@ -156,6 +156,7 @@ def export(
     labels: Sequence[str] = (),
     tokenizer: Path | None = None,
     origin: Facts = NO_ORIGIN,
+    card: bool = False,
     force: bool = False,
     say: Say = lambda _: None,
 ) -> Exported:
@@ -191,6 +192,7 @@ def export(
         labels: names for the checkpoint's outputs, in their order; empty: those of its config.json.
         tokenizer: the folder of the tokenizer; None: ``checkpoint``.
         origin: where the checkpoint comes from, for the manifest and the card: ``checkpoint``, ``licence`` and ``note``.
+        card: write the model card, which otherwise ``write_card`` adds.
         force: replace ``bundle`` if it exists.
         say: called with a line of progress at each step.
 
@@ -200,10 +202,10 @@ def export(
         ParityFailed: the fp32 graph does not compute what torch computes, or its answers depend on batch mates. If the int8 or the explain
             graph fails its proof, the bundle has none.
         BadData: ``dev`` has labels that the model lacks, or ``spellings`` has too few words. Raised before the graphs are made.
-        ModelsError: ``bundle`` exists, another process makes it, or the disk is full.
+        ModelsError: ``bundle`` exists and is not to be replaced, or is no bundle, another process makes it, or the disk is full.
         sentiment.errors.BadBundle: the service would not load the result, for example because of its name.
     """
-    refuse_existing(bundle, force=force)
+    refuse_replacing(bundle, force=force)
     inherited = inherited_of(checkpoint)
     loaded = Checkpoint(checkpoint, max_tokens or (inherited.max_tokens if inherited else None), labels, tokenizer)
     identity = _identity(loaded, inherited, Identity(name, version, (), base, pairs, targets, MIXED_AT if mixed else None))
@@ -222,6 +224,8 @@ def export(
             record_texts(part, served, texts, reading, say)
         elif inherited and inherited.references:
             say(NO_REFERENCE.format(base=inherited.bundle, names=", ".join(inherited.references)))
+        if card:
+            write_card(part)
     return exported
 
 

@@ -4,13 +4,14 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sentiment.files.errors import reason
 from sentiment.files.line_output import claim
 from sentiment_models.errors import ModelsError, disk_full
 from sentiment_models.export.copying import put_in_place
+from sentiment_models.export.manifest import MANIFEST_FILE
 from sentiment_models.reports.report import refuse_existing
 
 
@@ -50,11 +51,34 @@ def temporary_folder(folder: Path) -> Iterator[None]:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
             yield
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            # A parent that holds the renamed folder is not empty and stays.
-            with contextlib.suppress(OSError):
-                for above in made:
-                    above.rmdir()
+            try:
+                _remove(folder, made)
+            except KeyboardInterrupt:  # again: timeout -s INT sends two, and people press Ctrl-C more than once
+                _remove(folder, made)
+                raise
+
+
+def _remove(folder: Path, made: Sequence[Path]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    # A parent that holds the renamed folder is not empty and stays.
+    with contextlib.suppress(OSError):
+        for above in made:
+            # A removal that was interrupted may have come this far.
+            if above.exists():
+                above.rmdir()
+
+
+def refuse_replacing(bundle: Path, *, force: bool) -> None:
+    """Check that ``bundle`` can be made: that nothing is there, or a bundle that is to be replaced (``force``).
+
+    Raises:
+        ModelsError: it exists and is not to be replaced, or is no bundle, or no such path can exist.
+    """
+    refuse_existing(bundle, force=force)
+    if bundle.exists() and not (bundle / MANIFEST_FILE).is_file():
+        raise ModelsError(
+            f"{bundle}: exists and is no bundle (it has no {MANIFEST_FILE}), so --overwrite does not replace it; choose another --output"
+        )
 
 
 @contextlib.contextmanager
@@ -62,13 +86,13 @@ def new_bundle(bundle: Path, *, force: bool) -> Iterator[Path]:
     """Make ``<bundle>.part``, to be filled, and rename it to ``bundle`` at the end. If anything fails, nothing is left or changed.
 
     Raises:
-        ModelsError: ``bundle`` exists and is not to be replaced (``force``), another process makes it, or the disk is full.
+        ModelsError: ``bundle`` is not to be made, see ``refuse_replacing``, another process makes it, or the disk is full.
     """
     part = bundle.with_name(bundle.name + ".part")
     try:
         with temporary_folder(part):
             # Another process may have made it since the command began.
-            refuse_existing(bundle, force=force)
+            refuse_replacing(bundle, force=force)
             yield part
             put_in_place(part, bundle)
     except Exception as error:  # each library that writes has its own exceptions

@@ -17,9 +17,9 @@ from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment_models.data.labelled import PLAIN, Example, LabelledReading
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.evaluation.calibration import Calibration, calibrate
-from sentiment_models.evaluation.metrics import Logits, stated
+from sentiment_models.evaluation.metrics import stated
 from sentiment_models.evaluation.reference import record_texts
-from sentiment_models.export.folders import new_bundle
+from sentiment_models.export.folders import new_bundle, refuse_replacing
 from sentiment_models.export.golden import (
     GOLDEN_PAIRS,
     GOLDEN_TEXTS,
@@ -45,13 +45,11 @@ from sentiment_models.export.own_graph import OwnGraph, read_own
 from sentiment_models.export.positions import TOKENIZER_CONFIG, TOKENS_MIN, Reads, tokens_of
 from sentiment_models.export.provenance import NO_ORIGIN, Facts, Json, library_versions, three_digits
 from sentiment_models.export.verify import COMPARED_TOKENS_MAX, Movement, long_rows, movement, spread
-from sentiment_models.reports.report import refuse_existing
+from sentiment_models.reports.card import write_card
 
 DEV_ROWS = 48
 # Dynamic quantization rounds activations at borders, which another processor's last bit may move: allow this much of a logit.
 INT8_TOLERANCE_MIN = 0.05
-# Of the sum of a row that a softmax made.
-SUM_ERROR_MAX = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,9 @@ def import_onnx(
     force: bool = False,
     say: Callable[[str], object] = lambda _: None,
 ) -> Imported:
-    """Make ``bundle`` of an ONNX file and its tokenizer. A failed import leaves nothing behind and does not change an existing bundle.
+    """Make ``bundle`` of an ONNX file and its tokenizer, with its card.
+
+    A failed import leaves nothing behind and does not change an existing bundle.
 
     Args:
         file: the ONNX file; its external data beside it.
@@ -106,10 +106,10 @@ def import_onnx(
         BadCheckpoint: the service cannot run the file, or something is missing that it does not say.
         ParityFailed: too few golden texts have a sure label.
         BadData: ``dev`` has labels that the model lacks, or a file of ``texts`` cannot be used.
-        ModelsError: ``bundle`` exists, another process makes it, or the disk is full.
+        ModelsError: ``bundle`` exists and is not to be replaced, or is no bundle, another process makes it, or the disk is full.
         sentiment.errors.BadBundle: the service would not load the result, for example because of its name.
     """
-    refuse_existing(bundle, force=force)
+    refuse_replacing(bundle, force=force)
     graph = read_own(file)
     folder = _Folder.of(tokenizer)
     if graph.logits not in (None, len(labels)):
@@ -122,6 +122,7 @@ def import_onnx(
         served = load_classifier(part)
         if texts:
             record_texts(part, served, texts, reading, say)
+        write_card(part)
     return found
 
 
@@ -253,12 +254,16 @@ def _check_runs(path: Path, graph: Graph, rows: Sequence[Row], labels: int, fold
             raise BadCheckpoint(f"{path}: gives the shape {list(logits.shape)} for {shown} and {labels} labels")
         if not np.isfinite(logits).all():
             raise BadCheckpoint(f"{path}: gives logits that are not finite for {shown}; export it in fp32")
-    if _are_probabilities(np.concatenate([graph.logits([row]) for row in rows[:8]])):
-        raise BadCheckpoint(f"{path}: gives probabilities, which sum to 1, and not logits; export it without its last Softmax")
-
-
-def _are_probabilities(logits: Logits) -> bool:
-    return bool(((logits >= 0) & (logits <= 1)).all() and np.abs(logits.sum(axis=1) - 1).max() <= SUM_ERROR_MAX)
+    alone = np.concatenate([graph.logits([row]) for row in rows])
+    if (moved := float(np.abs(alone[1] - graph.logits([rows[1]])).max())) > TOLERANCE_MIN:
+        raise BadCheckpoint(
+            f"{path}: answers the same text differently from run to run, by {moved:.2g} in a logit, so it has a random operator, such as "
+            "RandomNormal, or Dropout in training mode; export it without, after model.eval() in torch"
+        )
+    if ((alone >= 0) & (alone <= 1)).all():
+        raise BadCheckpoint(
+            f"{path}: gives probabilities, all from 0 to 1, and not logits; remove its last node, Softmax or Sigmoid, or export it without"
+        )
 
 
 def _manifest(found: Imported, architecture: str, pairs: bool, pads_left: bool, origin: Facts, graph: Graph, part: Path) -> dict[str, Json]:

@@ -6,7 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from sentiment.model.bundle import Mixed
+from sentiment.model.shown import CHARACTERS_MAX, Shown
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.export.manifest import CONFIG_FILE, read_object
 from sentiment_models.export.provenance import Json
@@ -17,6 +20,7 @@ UNNAMED = re.compile(r"LABEL_\d+")
 MIXED = "mixed"
 # What the outputs of sentiment classifiers mostly mean, by their number.
 EXAMPLES = {2: "negative,positive", 3: "negative,neutral,positive", 5: '"1 star,2 stars,3 stars,4 stars,5 stars"'}
+_SHOWN: TypeAdapter[str] = TypeAdapter(Shown)
 # Folders that a message about a wrong folder names.
 MEANT_MAX = 3
 
@@ -43,7 +47,7 @@ def check_names(names: Sequence[str]) -> None:
     """Check that names can be those of a classifier's labels.
 
     Raises:
-        ModelsError: there are fewer than two, one is empty, or two are equal.
+        ModelsError: there are fewer than two, one is empty, two are equal, or a manifest cannot hold one.
     """
     got = as_argument(names)
     if len(names) < 2:
@@ -52,6 +56,13 @@ def check_names(names: Sequence[str]) -> None:
         raise ModelsError(f"labels must have a name each, got {got}; delete the comma that is too many")
     if len(set(names)) < len(names):
         raise ModelsError(f"labels must differ, got {max(names, key=names.count)} twice in {got}")
+    for name in names:
+        try:
+            _SHOWN.validate_python(name)
+        except ValidationError as error:
+            raise ModelsError(
+                f"labels must be of 1 to {CHARACTERS_MAX} printable characters, without a space at an end, got {name!r}"
+            ) from error
 
 
 def label_names(path: Path) -> list[str]:
@@ -169,14 +180,18 @@ def labels_of(config: Mapping[str, Json], path: Path) -> list[str]:
     """Return the names in a config, in the order of their indices.
 
     Raises:
-        BadCheckpoint: it does not name two or more. Names the file, which is ``path``.
+        BadCheckpoint: it does not name two or more, or one cannot be served. Names the file, which is ``path``.
     """
     found = config.get("id2label")
     names = {str(key): str(name) for key, name in found.items()} if isinstance(found, dict) else {}
     labels = [names.get(str(index), "") for index in range(len(names))]
-    if len(labels) < 2 or not all(labels) or len(set(labels)) < len(labels) or any(map(UNNAMED.fullmatch, labels)):
+    if len(labels) < 2 or not all(labels) or any(map(UNNAMED.fullmatch, labels)):
         raise BadCheckpoint(
             f"{path}: id2label must name two or more labels in the order of the model's logits, "
             f'such as {{"0": "negative", "1": "positive"}}, got {found}'
         )
+    try:
+        check_names(labels)
+    except ModelsError as error:
+        raise BadCheckpoint(f"{path}: id2label: {error}") from error
     return labels

@@ -3,6 +3,7 @@
 Needs neither torch nor a runtime.
 """
 
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +42,23 @@ class OwnGraph:
         """Write the graph: the same bytes if nothing was changed; tensors from outside go to WEIGHTS_BESIDE in the same folder."""
         if self.outside:
             onnx.save_model(self.model, file, save_as_external_data=True, location=WEIGHTS_BESIDE)
+            # onnx lets the owner alone read it.
+            shutil.copymode(file, file.with_name(WEIGHTS_BESIDE))
         else:
             file.write_bytes(self.model.SerializeToString() if self.changes else self.path.read_bytes())
+
+
+def check_file(path: Path) -> None:
+    """Check that there is a file.
+
+    Raises:
+        BadCheckpoint: there is none, or it is a folder. Names the ONNX files in that.
+    """
+    if path.is_dir():
+        held = ", ".join(sorted(file.name for file in path.glob("*.onnx"))) or "none"
+        raise BadCheckpoint(f"{path}: is a folder; name one of its ONNX files ({held})")
+    if not path.is_file():
+        raise BadCheckpoint(f"{path}: no such file")
 
 
 def read_own(path: Path) -> OwnGraph:
@@ -51,11 +67,7 @@ def read_own(path: Path) -> OwnGraph:
     Raises:
         BadCheckpoint: the service could not feed it or read its answers. Names what is wrong and what to export instead.
     """
-    if path.is_dir():
-        held = ", ".join(sorted(file.name for file in path.glob("*.onnx"))) or "none"
-        raise BadCheckpoint(f"{path}: is a folder; name one of its ONNX files ({held})")
-    if not path.is_file():
-        raise BadCheckpoint(f"{path}: no such file")
+    check_file(path)
     model = read_graph(path)
     if model is None or not model.graph.node:
         raise BadCheckpoint(f"{path}: not an ONNX file")

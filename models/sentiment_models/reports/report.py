@@ -48,9 +48,13 @@ def refuse_existing(path: Path, *, force: bool, what: str = "it") -> None:
     """Check that nothing is replaced unless it is to be. ``what``: would be replaced.
 
     Raises:
-        ModelsError: the path exists.
+        ModelsError: the path exists, or no such path can.
     """
-    if path.exists() and not force:
+    try:
+        exists = path.exists()
+    except OSError as error:  # such as a name that is too long
+        raise ModelsError(f"{path}: cannot be made: {error.strerror}") from error
+    if exists and not force:
         raise ModelsError(f"{path}: exists; use --overwrite to replace {what}")
 
 
