@@ -30,8 +30,8 @@ from sentiment_models.export.checkpoint import from_pretrained
 from sentiment_models.export.folders import new_bundle, temporary_folder
 from sentiment_models.export.inference import Graph
 from sentiment_models.export.own_graph import OwnGraph, read_own
-from sentiment_models.reports import card
 from sentiment_models.export.verify import Movement, movement
+from sentiment_models.reports import card
 from tests.conftest import RunningServer
 from tests.models.conftest import once
 from tests.models.test_extras import without
