@@ -534,7 +534,7 @@ def test_texts_that_cannot_be_read_leave_no_bundle(own: Path, tmp_path: Path, ca
         ("my model", (), "--output {out}: a bundle's name, and its folder's above that of the version, must match ^[a-z0-9]"),
         ("UPPER", (), "got 'UPPER'"),
         ("größe", (), "got 'größe'"),
-        ("new\nline", (), "got 'new\\\\nline'"),
+        ("new\nline", (), "got 'new\\nline'"),
         ("n" * 200, (), "must match ^[a-z0-9]"),
         ("n" * 300, (), "must match ^[a-z0-9]"),
         ("mine", ("--name", "UPPER"), "--name: a bundle's name"),
@@ -556,8 +556,8 @@ def test_names_that_no_server_takes_are_refused_before_any_work(
 
 
 BAD_LABELS = [
-    (("good\nbad", "so-so", "bad"), "must be of 1 to 200 printable characters, without a space at an end, got 'good\\\\nbad'"),
-    (("\x1b[31mgood", "so-so", "bad"), "must be of 1 to 200 printable characters, without a space at an end, got '\\\\x1b[31mgood'"),
+    (("good\nbad", "so-so", "bad"), "must be of 1 to 200 printable characters, without a space at an end, got 'good\\nbad'"),
+    (("\x1b[31mgood", "so-so", "bad"), "must be of 1 to 200 printable characters, without a space at an end, got '\\x1b[31mgood'"),
     (("g" * 201, "so-so", "bad"), "must be of 1 to 200 printable characters"),
     (("good", "good", "bad"), "labels must differ, got good twice"),
 ]
@@ -591,7 +591,7 @@ def test_given_labels_that_no_manifest_holds_are_refused_before_any_work(
 
     said = capsys.readouterr().err
     assert "argument --labels: " in said
-    assert says.replace("\\\\", "\\") in said.replace("\\\\", "\\")
+    assert says in said
     assert not (tmp_path / "mine").exists()
 
 
