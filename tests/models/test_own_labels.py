@@ -18,6 +18,7 @@ from sentiment_models.data.corpus import read_corpus
 from sentiment_models.data.labelled import Example, read_examples
 from sentiment_models.errors import BadData
 from sentiment_models.evaluation.resample import f1_difference_interval
+from sentiment_models.export.labels import label_names
 from sentiment_models.training import frozen
 from sentiment_models.training.recipe import FEW, Recipe, defaults_for
 from sentiment_models.training.train import DOUBTFUL_FILE, train
@@ -251,6 +252,29 @@ def test_labels_that_differ_in_case_alone_or_are_texts_are_not_taken_from_data(t
     assert "the labels Praise,praise of the data differ in case alone; write them alike, or name them with --labels" in said
     assert "the data have 101 different labels; at most 100 are taken from data: name them with --labels" in said
     assert not (tmp_path / "out").exists()
+
+
+def test_numbers_need_names_blanks_around_a_label_are_not_of_it_and_a_rare_one_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = str(save_tiny_bert(tmp_path / "base"))
+    numbers = write_csv(tmp_path / "numbers.csv", [("0", "good"), ("1", "bad"), ("2", "so so")])
+    typed = write_csv(tmp_path / "typed.csv", [(("Delay", " Delay", "Delay\u00a0")[number % 3], f"late {number}") for number in range(30)])
+    with typed.open("a") as file:
+        file.writelines([*(f"Praise,thanks {number}\n" for number in range(30)), "Refnd,money back\n"])
+
+    assert main(["train", "--base", base, "--new-head", "--data", str(numbers), "--output", str(tmp_path / "out")]) == 1
+    assert "the data have numbers for labels (0, 1, 2); name them, from 0 on, with --labels NAME,NAME" in capsys.readouterr().err
+
+    small = ["--epochs", "1", "--max-tokens", "16", "--encoding", "utf-8"]
+    assert main(["train", "--base", base, "--new-head", "--data", str(typed), "--output", str(tmp_path / "out"), *small]) == 0
+
+    said = capsys.readouterr()
+    assert "texts by label: Delay 30, Praise 30, Refnd 1\n" in said.err
+    assert "labels of fewer than 5 texts, too few to learn from: Refnd; is one of them a slip?" in said.err
+    assert label_names(tmp_path / "out" / "best") == ["Delay", "Praise", "Refnd"]
+    # The next command reads the file as this one did.
+    assert "--encoding utf-8 --output ..." in said.out
 
 
 def test_a_line_that_was_read_is_named(tmp_path: Path) -> None:

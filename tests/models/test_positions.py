@@ -37,6 +37,11 @@ def _cut(own: Path, tokens: int) -> None:
     tokenizer.save_pretrained(own)
 
 
+def _limit(own: Path, tokens: int) -> None:
+    settings = json.loads((own / "tokenizer_config.json").read_bytes())
+    (own / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": tokens}))
+
+
 @pytest.mark.parametrize(
     ("config", "settings", "truncation", "most", "by"),
     [
@@ -46,8 +51,10 @@ def _cut(own: Path, tokens: int) -> None:
         (BERT, {"model_max_length": 1e30}, None, 512, POSITIONS),
         (BERT, {"model_max_length": 128}, None, 128, SETTINGS),
         (BERT, {"max_len": 128}, None, 128, SETTINGS),
-        (BERT, {"model_max_length": 256}, {"max_length": 128}, 128, TRUNCATION),
-        (BERT, {"model_max_length": None}, {"max_length": 1024}, 512, POSITIONS),
+        # A truncation is what training read, not what the model can.
+        (BERT, {"model_max_length": 256}, {"max_length": 128}, 256, SETTINGS),
+        (BERT, {"model_max_length": None}, {"max_length": 128}, 512, POSITIONS),
+        ({}, {"model_max_length": 1e30}, {"max_length": 128}, 128, TRUNCATION),
         ({"model_type": "modernbert", "max_position_embeddings": 16_384}, {}, None, 8192, "the service"),
         ({"model_type": "xlnet"}, {"model_max_length": 1024}, None, 512, POSITIONS),
         ({"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}, {"model_max_length": 514}, None, 512, POSITIONS),
@@ -84,21 +91,22 @@ def test_families_of_roberta_have_no_room_for_the_positions_up_to_the_paddings(c
 
 def test_a_tokenizer_that_cuts_texts_to_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match=r"max_tokens must be from 8 to 4, got 4 \(limited by the truncation of tokenizer\.json\)"):
-        tokens_of(BERT, _tokenizer(tmp_path, {}, {"max_length": 4}))
+        tokens_of({}, _tokenizer(tmp_path, {}, {"max_length": 4}))
 
 
 def test_an_import_reads_no_more_than_the_tokenizer_allows_and_says_which_limit_holds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own, out = save_tiny_bert(tmp_path / "own"), tmp_path / "mine" / "1"
-    _cut(own, 32)
+    _cut(own, 16)
+    _limit(own, 32)
 
     assert main(["import", str(own), "--output", str(out), "--max-tokens", "33"]) == 1
     said = capsys.readouterr().err
-    assert "max_tokens must be from 8 to 32, got 33 (limited by the truncation of tokenizer.json)" in said
+    assert "max_tokens must be from 8 to 32, got 33 (limited by model_max_length of tokenizer_config.json)" in said
     assert main(["import", str(own), "--output", str(out)]) == 0
 
-    assert "reads 32 tokens of a text (limited to 32 by the truncation of tokenizer.json)" in capsys.readouterr().err.splitlines()
+    assert "reads 32 tokens of a text (limited to 32 by model_max_length of tokenizer_config.json)" in capsys.readouterr().err.splitlines()
     assert load_bundle(out).manifest.max_tokens == 32
     assert main(["verify", str(out)]) == 0
 
@@ -108,7 +116,7 @@ def test_a_teacher_is_given_no_more_than_it_reads(tmp_path: Path) -> None:
     texts = ["good " * 30, "good " * 30 + "bad bad bad"]
 
     whole = answers_of(own, 1.0, texts, torch.device("cpu"), 512)
-    _cut(own, 32)
+    _limit(own, 32)
     cut = answers_of(own, 1.0, texts, torch.device("cpu"), 512)
 
     assert whole[0] != pytest.approx(whole[1])
@@ -118,8 +126,7 @@ def test_a_teacher_is_given_no_more_than_it_reads(tmp_path: Path) -> None:
 def test_a_checkpoint_of_train_reads_as_many_tokens_as_it_has_positions_whatever_its_bases_tokenizer_was_used_for(tmp_path: Path) -> None:
     base = save_tiny_bert(tmp_path / "base")
     _cut(base, 32)
-    settings = json.loads((base / "tokenizer_config.json").read_bytes())
-    (base / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": 16}))
+    _limit(base, 16)
 
     replace_checkpoint(tmp_path / "best", AutoModelForSequenceClassification.from_pretrained(base), base_tokenizer(str(base)))
 

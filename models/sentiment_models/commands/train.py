@@ -61,6 +61,8 @@ APART_HELP = {
     "test": "files of texts that must not be trained on, such as those of evaluate",
 }
 LABELS_MAX = 100
+# Fewer texts of a label teach nothing of it.
+RARE = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,10 +102,12 @@ def run(arguments: argparse.Namespace) -> None:
     with_threads(arguments)
     sources = [Source.parse(spec).path for spec in arguments.data]
     counts = count_labels(sources, reading_of(arguments))
-    labels = arguments.labels or (None if arguments.new_head else named_labels(arguments.base)) or _labels_of(counts)
+    labels = arguments.labels or (None if arguments.new_head else named_labels(arguments.base)) or _labels_of(counts, arguments.new_head)
     if is_first_process():
         said = (f"{name or 'none'} {count:,}" for name, count in sorted(counts.items()))
         sys.stderr.write(f"texts by label: {', '.join(said)}\n")
+        if rare := [name for name, count in sorted(counts.items()) if name and count < RARE]:
+            sys.stderr.write(f"labels of fewer than {RARE} texts, too few to learn from: {as_argument(rare)}; is one of them a slip?\n")
     files = {name: tuple(getattr(arguments, name)) for name in (*FILES_HELP, *APART_HELP)}
     found = {name: value for name, value in defaults_for(counts.total()).items() if getattr(arguments, name) is None}
     recipe = options_as(Recipe, arguments, sources=tuple(arguments.data), labels=labels, reading=reading_of(arguments), **files, **found)
@@ -112,16 +116,23 @@ def run(arguments: argparse.Namespace) -> None:
         dev = arguments.out / "dev.jsonl"
         with dev.open(encoding="utf-8") as stream:
             pairs = ["--pairs"] * any(PAIR in json.loads(line) for line in stream)
-        options = [("--pair", arguments.pair), ("--journal-model", arguments.journal_model)]
-        further = [*pairs, *(part for option, value in options if value for part in (option, value))]
+        names = ("pair", "journal_model", "delimiter", "encoding", "sheet")
+        options = [(f"--{name.replace('_', '-')}", getattr(arguments, name)) for name in names]
+        further = [
+            *pairs,
+            *["--no-quotes"] * arguments.no_quotes,
+            *(part for option, value in options if value for part in (option, value)),
+        ]
         print(f"{best}: the best checkpoint; next:")
         export = ["sentiment-models", "export", str(best), "--dev", str(dev), "--texts", *map(str, sources), *further]
         print(shlex.join(export), "--output ...")
 
 
-def _labels_of(counts: Mapping[str, int]) -> tuple[str, ...]:
+def _labels_of(counts: Mapping[str, int], new_head: bool) -> tuple[str, ...]:
     """The labels of a classifier that nothing names: those that its data name, or the default if these are numbers."""
     names = sorted(name for name in counts if name)
+    if names and new_head and all(map(str.isdecimal, names)):
+        raise BadData(f"the data have numbers for labels ({', '.join(names[:LABELS_MAX])}); name them, from 0 on, with --labels NAME,NAME")
     if not names or all(map(str.isdecimal, names)):
         return Recipe("", ()).labels
     if len(names) > LABELS_MAX:

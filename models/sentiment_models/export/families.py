@@ -100,4 +100,4 @@ def check_reads(base: str, config: PretrainedConfig, tokens_max: int) -> None:
     """
     most = positions_of(config.to_dict())
     if most is not None and tokens_max > most:
-        raise BadCheckpoint(f"{base}: max_tokens must be at most {most} (the model's limit), got {tokens_max}")
+        raise BadCheckpoint(f"{base}: max_tokens must be at most {most} (the model's limit), got {tokens_max}; add --max-tokens {most}")

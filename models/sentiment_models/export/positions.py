@@ -84,11 +84,17 @@ def positions_of(config: Mapping[str, object]) -> int | None:
 def _limits(config: Mapping[str, object], tokenizer: Path) -> Iterator[tuple[int, str]]:
     files = (tokenizer / TOKENIZER_CONFIG, tokenizer / TOKENIZER_FILE)
     settings, rules = (read_object(file) if file.is_file() else {} for file in files)
-    for limit, by in (
-        (positions_of(config), f"the positions of {CONFIG_FILE}"),
-        # As versions of transformers before 3 call it.
-        (settings.get("model_max_length", settings.get("max_len")), f"model_max_length of {TOKENIZER_CONFIG}"),
-        (facts(rules.get("truncation")).get("max_length"), f"the truncation of {TOKENIZER_FILE}"),
-    ):
-        if isinstance(limit, int | float) and 0 < limit < NO_LIMIT:
-            yield int(limit), by
+    found = [
+        (int(limit), by)
+        for limit, by in (
+            (positions_of(config), f"the positions of {CONFIG_FILE}"),
+            # As versions of transformers before 3 call it.
+            (settings.get("model_max_length", settings.get("max_len")), f"model_max_length of {TOKENIZER_CONFIG}"),
+        )
+        if isinstance(limit, int | float) and 0 < limit < NO_LIMIT
+    ]
+    # Training leaves its own behind, which says nothing of the model.
+    cut = facts(rules.get("truncation")).get("max_length")
+    if not found and isinstance(cut, int) and cut > 0:
+        found = [(cut, f"the truncation of {TOKENIZER_FILE}")]
+    yield from found

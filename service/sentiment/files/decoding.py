@@ -17,6 +17,8 @@ from sentiment.errors import BadSettings
 
 COMPRESSED = (".gz", ".zst")
 BLOCK_BYTES = 2**16
+# So many characters that are right UTF-8 do not stand in another encoding by chance.
+UTF8_CHARACTERS_MIN = 3
 # The limit of a text's line, too. A server's is lower.
 LINE_CHARACTERS_MAX = 2**26
 # Longer ones first: UTF-32 begins as UTF-16 does.
@@ -96,16 +98,45 @@ def decoded(read: Read, encoding: str = "") -> Iterator[str]:
         raise ValueError("has NUL characters at its beginning; if it is UTF-16, choose --encoding utf-16-le or utf-16-be")
     mark, found = next(((mark, name) for mark, name in _MARKS if head.startswith(mark)), (b"", "utf-8"))
     decoder = codecs.getincrementaldecoder(encoding or found)("surrogateescape")
+    other = _Utf8() if encoding and _is_of_one_byte(encoding) else None
     # A named encoding reads its mark itself, or as U+FEFF.
     block = head if encoding else head[len(mark) :]
     first = True
     while block:
+        if other is not None and other.has(block):
+            raise ValueError(f"is UTF-8, not {encoding}; leave --encoding out, and convert other files that need it")
         piece = decoder.decode(block)
         yield piece.removeprefix("\ufeff") if first else piece
         first = first and not piece
         block = read()
     if piece := decoder.decode(b"", final=True):
         yield piece
+
+
+def _is_of_one_byte(encoding: str) -> bool:
+    """Whether a byte is a character, so that UTF-8 can be read by it too, as other characters."""
+    try:
+        return len(b"\xe9".decode(encoding)) == 1
+    except UnicodeError:
+        return False
+
+
+class _Utf8:
+    """Looks whether bytes are UTF-8 with characters beyond ASCII, which text of another encoding is not."""
+
+    def __init__(self) -> None:
+        self._decoder: codecs.IncrementalDecoder | None = codecs.getincrementaldecoder("utf-8")()
+        self._beyond = 0
+
+    def has(self, block: bytes) -> bool:
+        """Whether it is so, after this block too."""
+        if self._decoder is None:
+            return False
+        try:
+            self._beyond += sum(not sign.isascii() for sign in self._decoder.decode(block))
+        except UnicodeDecodeError:
+            self._decoder = None
+        return self._decoder is not None and self._beyond >= UTF8_CHARACTERS_MIN
 
 
 def is_decoded(text: str) -> bool:

@@ -186,6 +186,21 @@ ODD_FILES = [
         ["caf\u00e9 \u20ac"],
         options={"encoding": "cp1252"},
     ),
+    OddFile(
+        "UTF-8 that is named as another encoding",
+        ".csv",
+        "text\nsch\u00f6n\nna\u00efve\ncaf\u00e9\n".encode(),
+        [],
+        stops="is UTF-8, not cp1252; leave --encoding out",
+        options={"encoding": "cp1252"},
+    ),
+    OddFile(
+        "letters of another encoding that could be one of UTF-8",
+        ".csv",
+        "text\n\u00c3\u00a9\ncaf\u00e9\n".encode("cp1252"),
+        ["\u00c3\u00a9", "caf\u00e9"],
+        options={"encoding": "cp1252"},
+    ),
     OddFile("a line of a txt in another encoding", ".txt", b"good\ncaf\xe9\nbad\n", ["good", ERROR, "bad"], places=("line 2: ",)),
     OddFile(
         "a line of a jsonl in another encoding", ".jsonl", b'{"text": "good"}\n{"text": "caf\xe9"}\n', ["good", ERROR], places=("line 2: ",)
