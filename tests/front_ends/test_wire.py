@@ -36,7 +36,7 @@ texts = st.lists(
         frames.Text,
         numbers,
         seconds,
-        st.sampled_from(Priority),
+        st.sampled_from((Priority.INTERACTIVE, Priority.BULK)),
         st.lists(rows(), min_size=1, max_size=4),
         places,
         st.booleans(),

@@ -22,7 +22,7 @@ def test_a_cpu_multiplies_bfloat16_if_a_capability_says_so(capabilities: dict[st
 
 def test_products_on_this_cpu_have_the_precision_that_its_capabilities_allow() -> None:
     one = torch.ones(2, 2)
-    with mixed_precision(torch.device("cpu")):
+    with mixed_precision(torch.device("cpu"), "bert"):
         found = (one @ one).dtype
 
     assert found == (torch.bfloat16 if multiplies_bfloat16(torch.cpu.get_capabilities()) else torch.float32)
@@ -33,7 +33,7 @@ def test_attention_on_a_gpu_builds_no_plan_for_each_shape_of_a_batch() -> None:
     before = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     try:
         torch.backends.cuda.enable_cudnn_sdp(True)
-        mixed_precision(torch.device("cuda"))
+        mixed_precision(torch.device("cuda"), "bert")
         assert not torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]  # so too
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)

@@ -196,7 +196,7 @@ class _Run(Loop[_Progress]):
         """Return sums over one batch: losses as tensors, counts as integers."""
         batch = {name: tensor.to(self.device) for name, tensor in self.masker.batch(documents, rows, epoch, numbers).items()}
         chosen = batch["labels"] != IGNORED
-        with mixed_precision(self.device):
+        with mixed_precision(self.device, "bert"):
             found = self.model(batch["ids"], batch["types"], batch["attended"], chosen)
         tokens, wanted = found.tokens.float(), batch["labels"][chosen]
         sums: dict[str, Any] = {

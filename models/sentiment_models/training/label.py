@@ -128,7 +128,7 @@ def answers_of(
     for group in cut_sorted(order, lengths, times * BATCH_ROWS_MAX, times * BATCH_TOKENS_MAX):
         some = {name: [values[index] for index in group] for name, values in found.items()}
         padded = tokenizer.pad(some, return_tensors="pt").to(device)
-        with mixed_precision(device):
+        with mixed_precision(device, model.config.model_type):
             logits = model(**padded).logits
         for index, answer in zip(group, (logits.float() / temperature).softmax(-1).tolist(), strict=True):
             answers[index] = answer

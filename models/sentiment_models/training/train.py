@@ -304,7 +304,7 @@ class _Run(Loop[_Progress]):
         }
         if self.family.segments:
             inputs["token_type_ids"] = padded([row.types for row in rows], 0)
-        with mixed_precision(self.device):
+        with mixed_precision(self.device, self.module.config.model_type):
             logits: torch.Tensor = model(**inputs).logits
         return logits.float()
 

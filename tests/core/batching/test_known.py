@@ -146,6 +146,7 @@ async def test_the_earliest_deadline_takes_the_place_of_an_equal_row_that_leaves
     } == {
         Priority.INTERACTIVE: [25],
         Priority.BULK: [],
+        Priority.OVER: [],
     }
 
 

@@ -206,7 +206,7 @@ async def test_single_texts_are_interactive_and_batches_and_streams_bulk_unless_
 
     rows = in_loop(server, lambda: {priority: class_queue_of(server, priority).rows for priority in Priority})
 
-    assert rows == {Priority.INTERACTIVE: interactive, Priority.BULK: bulk}
+    assert rows == {Priority.INTERACTIVE: interactive, Priority.BULK: bulk, Priority.OVER: 0}
     gate.open()
     await asyncio.wait(calls)
 
@@ -222,7 +222,7 @@ async def test_of_a_calls_many_texts_only_a_handful_are_interactive_whatever_it_
 
     rows = in_loop(server, lambda: {priority: class_queue_of(server, priority).rows for priority in Priority})
 
-    assert rows == {Priority.INTERACTIVE: 2 * handful, Priority.BULK: 10 - 2 * handful}
+    assert rows == {Priority.INTERACTIVE: 2 * handful, Priority.BULK: 10 - 2 * handful, Priority.OVER: 0}
     gate.open()
     await asyncio.wait(calls)
 
