@@ -399,7 +399,8 @@ class Batcher:
                 self._fail(ticket, ModelFailed("the model could not compute this text"))
 
     def _answer(self, run: RunningBatch[Waiting], batch: Batch[Waiting], ran: Ran, now: float) -> None:
-        self.offered.ran(ran.total_s, now)
+        # A wide batch takes other cores too.
+        self.offered.ran(ran.total_s, ran.total_s if batch.wide else batch.predicted_s, now)
         unsettled, together = [], [(ticket, *self.scheduler.sharing.followers(ticket)) for ticket in batch.tickets]
         for alike, logits in zip(together, ran.logits, strict=True):
             ticket = alike[0]

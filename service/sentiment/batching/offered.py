@@ -21,7 +21,7 @@ class OfferedLoad:
     def __init__(self) -> None:
         # Set by the models, which all have the same number.
         self.runners = 1
-        self._asked, self._ran = Rate(WINDOW_S), Rate(WINDOW_S)
+        self._asked, self._ran, self._predicted = Rate(WINDOW_S), Rate(WINDOW_S), Rate(WINDOW_S)
         # Of each process's event loop, its busy share and when that was reported.
         self._loops: dict[str, tuple[float, float]] = {}
 
@@ -29,9 +29,10 @@ class OfferedLoad:
         """A caller asks for work of ``seconds`` of a runner; fewer than 0 are withdrawn."""
         self._asked.add(seconds, now)
 
-    def ran(self, seconds: float, now: float) -> None:
-        """A batch of any model ran for ``seconds``."""
+    def ran(self, seconds: float, predicted_s: float, now: float) -> None:
+        """A batch of any model ran for ``seconds``, which was predicted to take ``predicted_s``."""
         self._ran.add(seconds, now)
+        self._predicted.add(predicted_s, now)
 
     def loop_busy(self, process: str, seconds: float, now: float) -> None:
         """A process's event loop was busy for ``seconds`` since it last reported. Its first report only begins."""
@@ -45,5 +46,8 @@ class OfferedLoad:
         """The load as of now. It also falls while nobody calls."""
         # Where models compute at once, more runs share the cores than there are runners, and each takes that much longer than it would
         # alone. Predictions have learned it, so what they count must be shared out in the same way.
-        capacity = max(self.runners, self._ran.per_s(now))
-        return max([self._asked.per_s(now) / capacity, *(share for share, _ in self._loops.values())])
+        ran, predicted = self._ran.per_s(now), self._predicted.per_s(now)
+        capacity = max(self.runners, ran)
+        # Predictions are usual times. Where neighbours or a quota take the cores away now and then, the mean is far above that.
+        slower = ran / predicted if predicted else 1.0
+        return max([self._asked.per_s(now) * slower / capacity, *(share for share, _ in self._loops.values())])

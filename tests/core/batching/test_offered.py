@@ -12,7 +12,8 @@ from tests.core.batching.test_batcher import Bench
 from tests.core.batching.test_effort import CLEAR, PART, UNCLEAR, WHOLE, Parting
 from tests.virtual_time import VirtualClock
 
-RUN_S = 0.08
+# What the fake runners take for a batch.
+RUN_S = 0.001
 # A batch of the best size has eight rows.
 ROW_S = RUN_S / 8
 
@@ -153,9 +154,20 @@ def test_models_that_compute_at_once_share_the_runners() -> None:
     for tenth in range(int(100 * WINDOW_S)):
         now = tenth / 10
         load.ask(2 * (0.75 * 2 * 2) / 10, now)
-        load.ran(4 / 10, now)
+        load.ran(4 / 10, 4 / 10, now)
 
     assert load.ratio(10 * WINDOW_S) == pytest.approx(1.5, rel=0.02)
+
+
+def test_runs_that_take_longer_than_is_usual_make_the_load_greater() -> None:
+    # One run in ten loses its core for a while, which the cost table takes for an outlier.
+    load = OfferedLoad()
+    for tenth in range(int(100 * WINDOW_S)):
+        now = tenth / 10
+        load.ask(0.5 / 10, now)
+        load.ran(0.5 / 10 * (11 if tenth % 10 == 0 else 1), 0.5 / 10, now)
+
+    assert load.ratio(10 * WINDOW_S) == pytest.approx(1.0, rel=0.1)
 
 
 def test_the_busiest_event_loop_counts_if_it_is_fuller_than_the_runners() -> None:
