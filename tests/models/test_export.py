@@ -239,7 +239,7 @@ def test_an_existing_bundle_is_kept_unless_forced(exported: tuple[Path, Exported
     with pytest.raises(ModelsError, match="exists; use --overwrite to replace it"):
         export(checkpoint, tmp_path / "1", name="tiny", version=1)
     assert (tmp_path / "1" / "mine.txt").read_text() == "mine"
-    with pytest.raises(ModelsError, match=r"1: exists and is no bundle \(it has no manifest\.json\)"):
+    with pytest.raises(ModelsError, match=r"1: exists and is not a bundle \(it has no manifest\.json\)"):
         export(checkpoint, tmp_path / "1", name="tiny", version=1, force=True)
     assert (tmp_path / "1" / "mine.txt").read_text() == "mine"
 

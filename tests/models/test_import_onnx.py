@@ -617,7 +617,7 @@ def test_a_folder_that_is_no_bundle_is_not_replaced(own: Path, tmp_path: Path, c
 
     assert main([command, str(model), "--output", str(kept.parent), "--overwrite"]) == 1
 
-    assert "mine/1: exists and is no bundle (it has no manifest.json), so --overwrite does not replace it" in capsys.readouterr().err
+    assert "mine/1: exists and is not a bundle (it has no manifest.json), so --overwrite does not replace it" in capsys.readouterr().err
     assert kept.read_text() == "mine"
 
 

@@ -62,7 +62,7 @@ def identity_of(arguments: argparse.Namespace) -> tuple[str, int]:
     """The name and version of the bundle to make, which are those of its folder.
 
     Raises:
-        ModelsError: others are given, the name is no bundle's, or the folder's is not a version number. No server would take the bundle.
+        ModelsError: others are given, the name is not a bundle's, or the folder's is not a version number. No server would take the bundle.
     """
     out: Path = arguments.out.resolve()
     name, version = arguments.name or out.parent.name, str(arguments.version or out.name)

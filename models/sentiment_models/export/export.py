@@ -202,7 +202,7 @@ def export(
         ParityFailed: the fp32 graph does not compute what torch computes, or its answers depend on batch mates. If the int8 or the explain
             graph fails its proof, the bundle has none.
         BadData: ``dev`` has labels that the model lacks, or ``spellings`` has too few words. Raised before the graphs are made.
-        ModelsError: ``bundle`` exists and is not to be replaced, or is no bundle, another process makes it, or the disk is full.
+        ModelsError: ``bundle`` exists and is not to be replaced, or is not a bundle, another process makes it, or the disk is full.
         sentiment.errors.BadBundle: the service would not load the result, for example because of its name.
     """
     refuse_replacing(bundle, force=force)

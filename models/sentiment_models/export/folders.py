@@ -72,12 +72,12 @@ def refuse_replacing(bundle: Path, *, force: bool) -> None:
     """Check that ``bundle`` can be made: that nothing is there, or a bundle that is to be replaced (``force``).
 
     Raises:
-        ModelsError: it exists and is not to be replaced, or is no bundle, or no such path can exist.
+        ModelsError: it exists and is not to be replaced, or is not a bundle, or no such path can exist.
     """
     refuse_existing(bundle, force=force)
     if bundle.exists() and not (bundle / MANIFEST_FILE).is_file():
         raise ModelsError(
-            f"{bundle}: exists and is no bundle (it has no {MANIFEST_FILE}), so --overwrite does not replace it; choose another --output"
+            f"{bundle}: exists and is not a bundle (it has no {MANIFEST_FILE}), so --overwrite does not replace it; choose another --output"
         )
 
 

@@ -106,7 +106,7 @@ def import_onnx(
         BadCheckpoint: the service cannot run the file, or something is missing that it does not say.
         ParityFailed: too few golden texts have a sure label.
         BadData: ``dev`` has labels that the model lacks, or a file of ``texts`` cannot be used.
-        ModelsError: ``bundle`` exists and is not to be replaced, or is no bundle, another process makes it, or the disk is full.
+        ModelsError: ``bundle`` exists and is not to be replaced, or is not a bundle, another process makes it, or the disk is full.
         sentiment.errors.BadBundle: the service would not load the result, for example because of its name.
     """
     refuse_replacing(bundle, force=force)

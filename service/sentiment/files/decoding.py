@@ -17,7 +17,7 @@ from sentiment.errors import BadSettings
 
 COMPRESSED = (".gz", ".zst")
 BLOCK_BYTES = 2**16
-# So many characters that are right UTF-8 do not stand in another encoding by chance.
+# As many characters that are right UTF-8 do not stand in another encoding by chance.
 UTF8_CHARACTERS_MIN = 3
 # The limit of a text's line, too. A server's is lower.
 LINE_CHARACTERS_MAX = 2**26
