@@ -609,7 +609,7 @@ def test_a_file_that_is_not_there_is_named_before_its_config(
 
 
 @pytest.mark.parametrize("command", ["import-onnx", "import"])
-def test_a_folder_that_is_no_bundle_is_not_replaced(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+def test_a_folder_that_is_not_a_bundle_is_not_replaced(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     model = own / "model.onnx" if command == "import-onnx" else own.parent / "checkpoint"
     kept = tmp_path / "mine/1/thesis.txt"
     kept.parent.mkdir(parents=True)
