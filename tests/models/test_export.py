@@ -414,7 +414,7 @@ DAMAGED_WEIGHTS = [
         (_configured(id2label=None), rf"config\.json: {NAMES}, got None"),
         (_configured(id2label={"0": "LABEL_0", "1": "LABEL_1"}), rf"config\.json: {NAMES}, got .*LABEL_0"),
         (_configured(id2label={"0": "bad", "2": "good"}), NAMES),
-        (_configured(id2label={"0": "bad", "1": "bad"}), NAMES),
+        (_configured(id2label={"0": "bad", "1": "bad"}), r"config\.json: id2label: labels must differ, got bad twice in bad,bad"),
         (
             _configured(id2label={"0": "sentiment"}),
             r"config\.json: id2label has one label .*, so this is a regression, which answers a number",
