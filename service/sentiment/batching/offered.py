@@ -44,10 +44,14 @@ class OfferedLoad:
 
     def ratio(self, now: float) -> float:
         """The load as of now. It also falls while nobody calls."""
-        # Where models compute at once, more runs share the cores than there are runners, and each takes that much longer than it would
-        # alone. Predictions have learned it, so what they count must be shared out in the same way.
-        ran, predicted = self._ran.per_s(now), self._predicted.per_s(now)
-        capacity = max(self.runners, ran)
-        # Predictions are usual times. Where neighbours or a quota take the cores away now and then, the mean is far above that.
-        slower = ran / predicted if predicted else 1.0
-        return max([self._asked.per_s(now) * slower / capacity, *(share for share, _ in self._loops.values())])
+        work = work_ratio(self._asked.per_s(now), self._ran.per_s(now), self._predicted.per_s(now), self.runners)
+        return max([work, *(share for share, _ in self._loops.values())])
+
+
+def work_ratio(asked: float, ran: float, predicted: float, runners: int) -> float:
+    """The load of runners, from seconds per second: predicted ones of what was asked, and the real and the predicted ones of what ran."""
+    # Predictions are usual times. Where an event loop, neighbours or a quota take the cores away now and then, the mean is far above that.
+    slower = ran / predicted if predicted else 1.0
+    # Where models compute at once, more runs share the cores than there are runners, and each takes that much longer than it would alone.
+    # Predictions have learned it, so what they count must be shared out in the same way.
+    return asked * slower / max(runners, ran)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sentiment.batching.offered import work_ratio
 from sentiment.batching.ticket import Priority
 from sentiment_tools.planning.machine import Machine
 
@@ -49,6 +50,7 @@ class Spent(NamedTuple):
         executor_s: core seconds of the executor's event loop.
         cores_s: core seconds of everything on the replica's cores.
         asked_s: predicted seconds of a runner for what was asked, refused or not.
+        predicted_s: predicted seconds of ``runs_s``.
     """
 
     runs_s: float = 0.0
@@ -58,6 +60,7 @@ class Spent(NamedTuple):
     executor_s: float = 0.0
     cores_s: float = 0.0
     asked_s: float = 0.0
+    predicted_s: float = 0.0
 
     @classmethod
     def of(cls, parts: Iterable["Spent"]) -> "Spent":
@@ -148,9 +151,10 @@ class Outcome:
     @property
     def demand_ratio(self) -> float:
         """The mean of what a replica shows as ``sentiment_demand_ratio``."""
-        asked = self.spent.asked_s / (max(float(self.due_at[-1]), 1e-9) * self.replicas * self.machine.runners)
+        spent, seconds = self.spent, self.ended_at * self.replicas
+        work = work_ratio(spent.asked_s / seconds, spent.runs_s / seconds, spent.predicted_s / seconds, self.machine.runners)
         loops = (Limit.EVENT_LOOP, Limit.FRONT_ENDS, Limit.EXECUTOR)
-        return max([asked, *(share for limit, share in self.shares.items() if limit in loops)])
+        return max([work, *(share for limit, share in self.shares.items() if limit in loops)])
 
     @property
     def batch_rows(self) -> float:

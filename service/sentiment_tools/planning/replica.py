@@ -87,7 +87,8 @@ class Replica:
         self._ledger = ledger
         self._rng = Random(seed)
         self._runs: list[_Run] = []
-        self._runs_s, self._cores_s, self._asked_s, self._batches, self._rows = 0.0, 0.0, 0.0, 0, 0
+        self._runs_s, self._cores_s, self._batches, self._rows = 0.0, 0.0, 0, 0
+        self._asked_s = self._predicted_s = 0.0
         self._free = machine.runners
         self._executor = _Loop()
         front_ends = [_Loop() for _ in range(machine.front_ends)]
@@ -116,7 +117,8 @@ class Replica:
     def spent(self) -> Spent:
         """What the replica has spent so far."""
         busiest_s = max(loop.work_s for loop in self._takers)
-        return Spent(self._runs_s, self._batches, self._rows, busiest_s, self._executor.work_s, self._cores_s, self._asked_s)
+        loops_s = busiest_s, self._executor.work_s
+        return Spent(self._runs_s, self._batches, self._rows, *loops_s, self._cores_s, self._asked_s, self._predicted_s)
 
     def ask(self, number: int, at: float, length: int, deadline_at: float, priority: Priority) -> None:
         """A request arrives with a text of ``length`` tokens; longer texts than the longest row are truncated."""
@@ -250,6 +252,7 @@ class Replica:
         self._ended_at = run.ends_at
         run_s = run.ends_at - run.started_at
         self._runs_s += run_s
+        self._predicted_s += run.batch.predicted_s
         self._cores_s += run_s * self._run_cores
         now = self._work(self._executor, run.ends_at, self._turns.batch_s)
         for ticket in run.batch.tickets:
