@@ -310,7 +310,7 @@ def _line(path: Path, row: Row, reading: LabelledReading, labelled: bool) -> Lin
     if reading.pair or not is_missing(values.get(PAIR)):
         pair = text_of(row, reading.place_of_pair(values, f"{path}: {row.place}"), path)
     try:
-        label = row.label(LABEL).strip() if labelled else ""
+        label = row.label(LABEL) if labelled else ""
     except BadLabel as error:
         raise BadData(f"{path}: {error}") from error
     if EXTRAS.isdisjoint(values):

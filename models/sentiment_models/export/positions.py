@@ -1,6 +1,6 @@
 """How many tokens a model reads: the one rule for checkpoints, own ONNX files, teachers and finished bundles. Needs no torch."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -57,7 +57,7 @@ def tokens_of(config: Mapping[str, object], tokenizer: Path, given: int | None =
         BadCheckpoint: ``given`` is more, which names the limit that holds, or fewer than the service needs; or nothing is given, and
             neither model nor tokenizer has a limit.
     """
-    limits = list(_limits(config, tokenizer))
+    limits = _limits(config, tokenizer)
     if given is None and not limits:
         raise BadCheckpoint(f"{tokenizer}: nothing here says how many tokens the model reads; add --max-tokens N")
     most, by = min([*limits, (TOKENS_MAX, "the service")], key=itemgetter(0))
@@ -81,7 +81,7 @@ def positions_of(config: Mapping[str, object]) -> int | None:
     return positions - padding - 1 if family in BEHIND_PADDING and isinstance(padding, int) else positions
 
 
-def _limits(config: Mapping[str, object], tokenizer: Path) -> Iterator[tuple[int, str]]:
+def _limits(config: Mapping[str, object], tokenizer: Path) -> list[tuple[int, str]]:
     files = (tokenizer / TOKENIZER_CONFIG, tokenizer / TOKENIZER_FILE)
     settings, rules = (read_object(file) if file.is_file() else {} for file in files)
     found = [
@@ -97,4 +97,4 @@ def _limits(config: Mapping[str, object], tokenizer: Path) -> Iterator[tuple[int
     cut = facts(rules.get("truncation")).get("max_length")
     if not found and isinstance(cut, int) and cut > 0:
         found = [(cut, f"the truncation of {TOKENIZER_FILE}")]
-    yield from found
+    return found

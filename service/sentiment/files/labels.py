@@ -38,7 +38,6 @@ class Labels:
         Raises:
             WrongLabel: it is neither a name nor a number, or the file had the other kind before.
         """
-        value = value.strip()
         whole = found[1] if (found := _WHOLE.fullmatch(value)) else value
         name = value if value in self._places else whole
         if name in self._places:

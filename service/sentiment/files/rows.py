@@ -65,14 +65,14 @@ class Row:
         return self._unread(f"{column!r} must be names between ';', or a list of strings")
 
     def label(self, column: str) -> str:
-        """The label in a column: a string or a whole number, as a string; empty if the row has none.
+        """The label in a column: a string or a whole number, as a string without blanks around it; empty if the row has none.
 
         Raises:
             BadLabel: it is neither.
         """
         value = self.values.get(column)
         if isinstance(value, str):
-            return value
+            return value.strip()
         if is_missing(value):
             return ""
         if isinstance(value, float) and value.is_integer():
