@@ -7,6 +7,8 @@ export const NOT_DECODED = "\udc80";
 // Longer ones first: UTF-32 begins as UTF-16 does.
 const MARKS = [["utf-32", [0xff, 0xfe, 0, 0]], ["utf-8", [0xef, 0xbb, 0xbf]], ["utf-16le", [0xff, 0xfe]], ["utf-16be", [0xfe, 0xff]]];
 const LINE_FEED = 10;
+// As many characters that are right UTF-8 do not stand in another encoding by chance.
+const UTF8_CHARACTERS_MIN = 3;
 
 /** The file cannot be read on as what it is said to be; the message is for the page. */
 export class BadFile extends Error {}
@@ -54,7 +56,7 @@ export async function* linesOf(chunks, named) {
   let number = 0;
   let decode = null;
   let held = new Uint8Array();
-  for await (const chunk of withHead(chunks)) {
+  for await (const chunk of withHead(chunks, named)) {
     decode ??= lineDecoder(encodingOf(chunk, named));
     held = joinedBytes(held, chunk);
     let from = 0;
@@ -83,23 +85,48 @@ export async function* piecesOf(chunks, named) {
       throw new BadFile(`It has bytes that are not of the encoding ${decoder.encoding}: choose another.`);
     }
   };
-  for await (const chunk of withHead(chunks)) {
+  for await (const chunk of withHead(chunks, named)) {
     decoder ??= new TextDecoder(encodingOf(chunk, named), {fatal: true});
     yield decode(chunk, {stream: true});
   }
   if (decoder) yield decode();
 }
 
-/** The chunks; the first has at least four bytes if the file has. */
-async function* withHead(chunks) {
+/** The chunks; the first has at least four bytes if the file has. None that shows that the file is UTF-8 and named as another. */
+async function* withHead(chunks, named) {
   let held = new Uint8Array();
+  const isUtf8 = isOfOneByte(named) ? utf8Finder() : () => false;
   for await (const chunk of chunks) {
+    if (isUtf8(chunk)) throw new BadFile(`It is UTF-8, not ${named}: choose that.`);
     held = joinedBytes(held, chunk);
     if (held.length < 4) continue;
     yield held;
     held = new Uint8Array();
   }
   if (held.length) yield held;
+}
+
+/** Whether a byte is a character of an encoding, so that UTF-8 can be read by it too, as other characters. */
+function isOfOneByte(named) {
+  try {
+    return Boolean(named) && new TextDecoder(named, {fatal: true}).decode(new Uint8Array([0xe9])).length === 1;
+  } catch {
+    return false;
+  }
+}
+
+/** Takes the next chunk; gives whether all so far are UTF-8 with characters beyond ASCII, which text of another encoding is not. */
+function utf8Finder() {
+  let decoder = new TextDecoder("utf-8", {fatal: true});
+  let beyond = 0;
+  return (chunk) => {
+    try {
+      beyond += decoder?.decode(chunk, {stream: true}).match(/[^\0-\x7f]/gu)?.length ?? 0;
+    } catch {
+      decoder = null;
+    }
+    return Boolean(decoder) && beyond >= UTF8_CHARACTERS_MIN;
+  };
 }
 
 function joinedBytes(one, other) {

@@ -189,9 +189,9 @@ ODD_FILES = [
     OddFile(
         "UTF-8 that is named as another encoding",
         ".csv",
-        "text\nsch\u00f6n\nna\u00efve\ncaf\u00e9\n".encode(),
+        "text\n\u00e4\u00f6\u00fc\u00df\nna\u00efve\n".encode(),
         [],
-        stops="is UTF-8, not cp1252; leave --encoding out",
+        stops="is UTF-8, not cp1252",
         options={"encoding": "cp1252"},
     ),
     OddFile(
