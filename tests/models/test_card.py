@@ -229,3 +229,14 @@ def test_the_card_states_how_long_texts_are_read_and_the_accuracy_of_each_way(bu
     assert "is read in overlapping windows, whose answers are combined by the rule ends, unless the caller chooses" in path.read_text()
     assert "on 120 texts of imdb.tsv\n" in text
     assert "windows 64/31 ends    0.9250" in text
+
+
+def test_a_label_is_no_markup_on_the_card(bundle: Path) -> None:
+    manifest = bundle / "manifest.json"
+    manifest.write_text(manifest.read_text(encoding="utf-8").replace('"negative"', '"<b>bad"'), encoding="utf-8")
+
+    text = write_card(bundle).read_text(encoding="utf-8")
+
+    assert "as \\<b>bad or positive: " in text
+    assert "labels \\<b>bad, positive, even" in text
+    assert "and from evaluations" not in text

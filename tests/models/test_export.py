@@ -414,6 +414,8 @@ DAMAGED_WEIGHTS = [
         (_configured(id2label=None), rf"config\.json: {NAMES}, got None"),
         (_configured(id2label={"0": "LABEL_0", "1": "LABEL_1"}), rf"config\.json: {NAMES}, got .*LABEL_0"),
         (_configured(id2label={"0": "bad", "2": "good"}), NAMES),
+        (_configured(id2label={"0": "bad", "1": None}), NAMES),
+        (_configured(id2label=["bad", "good"]), r"config\.json: id2label must be an object such as .*, got \['bad', 'good'\]"),
         (_configured(id2label={"0": "bad", "1": "bad"}), r"config\.json: id2label: labels must differ, got bad twice in bad,bad"),
         (
             _configured(id2label={"0": "sentiment"}),
@@ -461,5 +463,16 @@ def test_a_weight_beyond_fp16_is_refused(tmp_path: Path) -> None:
     weights["classifier.bias"][0] = 1e6
     save_file(weights, checkpoint / "model.safetensors", {"format": "pt"})
 
-    with pytest.raises(BadCheckpoint, match=r"classifier\.bias has numbers that are not finite, or over 65504"):
+    with pytest.raises(BadCheckpoint, match=r"classifier\.bias has numbers over 65504"):
         export(checkpoint, tmp_path / "1", name="tiny", version=1)
+
+
+def test_texts_that_cannot_be_read_end_the_export_before_its_work(tmp_path: Path) -> None:
+    (tmp_path / "texts.csv").write_text("Label,Text\nA,good\n")
+    said: list[str] = []
+
+    with pytest.raises(BadData, match=r"texts\.csv:1: no column 'text'; the header has Label, Text; rename the column$"):
+        export(save_tiny_bert(tmp_path / "best"), tmp_path / "1", name="tiny", version=1, texts=[tmp_path / "texts.csv"], say=said.append)
+
+    assert len(said) == 1
+    assert not (tmp_path / "1").exists()

@@ -71,6 +71,7 @@ def test_texts_cannot_become_markup() -> None:
     for html in (table((evil,), [(evil,)]), picture(PNG, evil), paragraph(evil), page(evil, [Section(evil, "")])):
         assert "<script" not in html
         read(html)
+    assert markdown((evil,), [("5 < 6",)]) == '| \\<script>alert("x")\\</script> & \'" |\n| --- |\n| 5 < 6 |'
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,9 @@ ARGUMENTS = (
     "--disable-lcd-text",
 )
 # For one step of a test: a machine of two cores that explains in one of them.
-STEP_MS = 60_000
+STEP_MS = 120_000
 # For a whole test: then the browser is ended, and with it the test.
-TEST_S = 120.0
+TEST_S = 300.0
 DESK = {"width": 1100, "height": 800}
 PHONE = {"width": 360, "height": 740}
 PHONE_LARGE = {"width": 390, "height": 844}

@@ -64,25 +64,30 @@ def measure_reference(
     )
 
 
-def record_texts(
-    bundle: Path, classifier: Classifier, files: Sequence[Path], reading: LabelledReading, say: Callable[[str], object]
-) -> None:
-    """Record the reference OF_MAKING in a bundle that is being made, of the texts in ``files``, or of TEXTS_MAX of them.
-
-    Args:
-        bundle: the bundle's directory.
-        classifier: of the bundle, with the graph that is served.
-        files: of texts, with labels or without.
-        reading: how they are read.
-        say: called with a line of progress.
+def drawn_texts(files: Sequence[Path], *, pairs: bool, reading: LabelledReading) -> list[TextOrPair]:
+    """Read files of texts, with labels or without, and draw TEXTS_MAX of them if there are more.
 
     Raises:
         BadData: a file cannot be used.
     """
+    texts = [text for file in files for text in read_texts(file, pairs=pairs, reading=reading)]
+    return texts if len(texts) <= TEXTS_MAX else random.Random(1).sample(texts, TEXTS_MAX)  # noqa: S311 - a sample
+
+
+def record_texts(
+    bundle: Path, classifier: Classifier, texts: Sequence[TextOrPair], files: Sequence[Path], say: Callable[[str], object]
+) -> None:
+    """Record the reference OF_MAKING in a bundle that is being made.
+
+    Args:
+        bundle: the bundle's directory.
+        classifier: of the bundle, with the graph that is served.
+        texts: the ``drawn_texts``.
+        files: that hold them.
+        say: called with a line of progress.
+    """
     say("counting the answers to the texts, as the drift reference")
-    texts = [text for file in files for text in read_texts(file, pairs=classifier.manifest.pairs, reading=reading)]
-    drawn = texts if len(texts) <= TEXTS_MAX else random.Random(1).sample(texts, TEXTS_MAX)  # noqa: S311 - a sample
-    record_reference(bundle, OF_MAKING, measure_reference(classifier, drawn, files))
+    record_reference(bundle, OF_MAKING, measure_reference(classifier, texts, files))
 
 
 def hidden_of_others(manifest: Manifest, name: str | None) -> HiddenStates | None:

@@ -228,10 +228,10 @@ def _load(path: Path) -> PreTrainedModel:
     model = _classifier(path, attn_implementation="eager")
     model.half().float()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
     for name, tensor in model.state_dict().items():
-        if not torch.isfinite(tensor).all():
-            raise BadCheckpoint(
-                f"{path}: {name} has numbers that are not finite, or over 65504, the largest of float16, in which a bundle stores weights"
-            )
+        if tensor.isnan().any():
+            raise BadCheckpoint(f"{path}: {name} has values that are not numbers (NaN); take a checkpoint of before its training failed")
+        if tensor.isinf().any():
+            raise BadCheckpoint(f"{path}: {name} has numbers over 65504, the largest of float16, in which a bundle stores weights")
     return model
 
 

@@ -15,7 +15,7 @@ from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment_models.data.labelled import PLAIN, Example, LabelledReading, Source, wholes
 from sentiment_models.errors import BadCheckpoint, ModelsError, NotExplainable, NotInInt8, ParityFailed
 from sentiment_models.evaluation.calibration import MIXED_AT, Calibration, calibrate, calibrated_on
-from sentiment_models.evaluation.reference import record_texts
+from sentiment_models.evaluation.reference import drawn_texts, record_texts
 from sentiment_models.export.checkpoint import Checkpoint, one_thread, save_weights
 from sentiment_models.export.folders import new_bundle, refuse_replacing
 from sentiment_models.export.golden import GOLDEN_PAIRS, GOLDEN_TARGETS, GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
@@ -201,7 +201,8 @@ def export(
             has no label ``neutral``, the answer for targets that are not named.
         ParityFailed: the fp32 graph does not compute what torch computes, or its answers depend on batch mates. If the int8 or the explain
             graph fails its proof, the bundle has none.
-        BadData: ``dev`` has labels that the model lacks, or ``spellings`` has too few words. Raised before the graphs are made.
+        BadData: ``dev`` has labels that the model lacks, ``spellings`` has too few words, or ``texts`` cannot be read. Raised before the
+            graphs are made.
         ModelsError: ``bundle`` exists and is not to be replaced, or is not a bundle, another process makes it, or the disk is full.
         sentiment.errors.BadBundle: the service would not load the result, for example because of its name.
     """
@@ -213,6 +214,7 @@ def export(
         loaded.check_pairs()
     for line in (loaded.reads.line, *long_rows(loaded.max_tokens, loaded.heads)):
         say(line)
+    known = drawn_texts(texts, pairs=identity.pairs, reading=reading)
     with new_bundle(bundle, force=force) as part:
         with one_thread():
             exported = _build(loaded, part, identity, inherited, dev or (), embeddings, spellings, reading, origin, say)
@@ -220,8 +222,8 @@ def export(
         served, *_ = [load_classifier(part, precision) for precision in exported.parity]
         if served.manifest.graphs.explain:
             load_graph(served, served.manifest.graphs.explain)
-        if texts:
-            record_texts(part, served, texts, reading, say)
+        if known:
+            record_texts(part, served, known, texts, say)
         elif inherited and inherited.references:
             say(NO_REFERENCE.format(base=inherited.bundle, names=", ".join(inherited.references)))
         if card:

@@ -18,7 +18,7 @@ from sentiment_models.data.labelled import PLAIN, Example, LabelledReading
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.evaluation.calibration import Calibration, calibrate
 from sentiment_models.evaluation.metrics import stated
-from sentiment_models.evaluation.reference import record_texts
+from sentiment_models.evaluation.reference import drawn_texts, record_texts
 from sentiment_models.export.folders import new_bundle, refuse_replacing
 from sentiment_models.export.golden import (
     GOLDEN_PAIRS,
@@ -117,11 +117,12 @@ def import_onnx(
     reads = tokens_of(folder.config, tokenizer, max_tokens)
     for line in (reads.line, *long_rows(reads.tokens, heads_of(folder.config))):
         say(line)
+    known = drawn_texts(texts, pairs=pairs, reading=reading)
     with new_bundle(bundle, force=force) as part:
         found = _build(graph, folder, part, tuple(labels), reads, pairs, dev or (), origin, {"name": name, "version": version})
         served = load_classifier(part)
-        if texts:
-            record_texts(part, served, texts, reading, say)
+        if known:
+            record_texts(part, served, known, texts, say)
         write_card(part)
     return found
 

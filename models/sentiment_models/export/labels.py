@@ -78,7 +78,7 @@ def label_outputs(config: Mapping[str, Json]) -> list[str]:
     """Return the names of a classifier's outputs by its config; LABEL_0 and so on, as transformers calls them, where it has none."""
     found = config.get("id2label")
     if isinstance(found, dict) and found:
-        names = {str(key): str(name) for key, name in found.items()}
+        names = {str(key): "" if name is None else str(name) for key, name in found.items()}
         return [names.get(str(index), "") for index in range(len(names))]
     count = config.get("num_labels")
     return [f"LABEL_{index}" for index in range(count if isinstance(count, int) else 2)]
@@ -168,6 +168,8 @@ def check_task(config: Mapping[str, object], where: str) -> None:
         BadCheckpoint: it is not. Its logits would be turned into probabilities that mean nothing.
     """
     problem, labels = config.get("problem_type"), config.get("id2label")
+    if labels is not None and not isinstance(labels, Mapping):
+        raise BadCheckpoint(f'{where}: id2label must be an object such as {{"0": "negative", "1": "positive"}}, got {labels!r:.40}')
     advice = "the service answers one label of several; train --new-head makes such a classifier of its encoder"
     if problem == "multi_label_classification":
         raise BadCheckpoint(f"{where}: problem_type is multi_label_classification, in which a text may have several labels; {advice}")
@@ -183,8 +185,7 @@ def labels_of(config: Mapping[str, Json], path: Path) -> list[str]:
         BadCheckpoint: it does not name two or more, or one cannot be served. Names the file, which is ``path``.
     """
     found = config.get("id2label")
-    names = {str(key): str(name) for key, name in found.items()} if isinstance(found, dict) else {}
-    labels = [names.get(str(index), "") for index in range(len(names))]
+    labels = label_outputs(config) if found else []
     if len(labels) < 2 or not all(labels) or any(map(UNNAMED.fullmatch, labels)):
         raise BadCheckpoint(
             f"{path}: id2label must name two or more labels in the order of the model's logits, "

@@ -269,7 +269,7 @@ def key_of(header: Sequence[str], column: str, name: str, option: str) -> str:
         return column
     if re.fullmatch(r"[1-9][0-9]{0,5}", column) and int(column) <= len(header):
         return formats.unique_names(header)[int(column) - 1]
-    choose = f" (choose with {option}, or --no-header if it is data)" if option else ""
+    choose = f" (choose with {option}, or --no-header if it is data)" if option else "; rename the column"
     raise BadFile(f"{name}:1: no column {column!r}; the header has {_shown(header)}{choose}")
 
 

@@ -113,14 +113,23 @@ def plain(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Lay out the same table in Markdown. A vertical bar in a cell is escaped; a line break becomes a space.
+    """Lay out the same table in Markdown. Vertical bars and tags of HTML in a cell are escaped; a line break becomes a space.
 
     Raises:
         ValueError: a row has another number of cells than the header.
     """
     cells, numeric = _laid_out(header, rows)
     lines = [list(header), ["---:" if right else "---" for right in numeric], *cells]
-    return "\n".join("| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(" ".join(without_tags(cell.replace("|", "\\|")).split()) for cell in line) + " |" for line in lines)
+
+
+def without_tags(text: str) -> str:
+    r"""Escape what a reader of Markdown takes for tags of HTML.
+
+    >>> without_tags("<b>5 < 6")
+    '\\<b>5 < 6'
+    """
+    return re.sub(r"<(?=[A-Za-z/!?])", r"\<", text)
 
 
 def paragraph(text: str) -> str:
