@@ -231,7 +231,7 @@ def test_the_card_states_how_long_texts_are_read_and_the_accuracy_of_each_way(bu
     assert "windows 64/31 ends    0.9250" in text
 
 
-def test_a_label_is_no_markup_on_the_card(bundle: Path) -> None:
+def test_markup_in_a_label_is_escaped_on_the_card(bundle: Path) -> None:
     manifest = bundle / "manifest.json"
     manifest.write_text(manifest.read_text(encoding="utf-8").replace('"negative"', '"<b>bad"'), encoding="utf-8")
 

@@ -245,7 +245,7 @@ def code_name_of(outcome: Outcome) -> str:
 
 def _explaining(served: Served) -> Explaining:
     if served.explaining is None:
-        raise Unsupported("explanations are disabled on this server (setting SENTIMENT_EXPLAIN)")
+        raise Unsupported("explanations are off on this server (SENTIMENT_EXPLAIN), or its memory limit leaves no room for one")
     return served.explaining
 
 

@@ -16,6 +16,7 @@ from sentiment.errors import BadBundle, BadSettings, CannotServe, ModelNotFound,
 from sentiment.lifecycle.effort_audit import audit
 from sentiment.lifecycle.hidden_drift import HiddenDrift
 from sentiment.lifecycle.loading import Loaded
+from sentiment.lifecycle.memory_limit import within_memory
 from sentiment.lifecycle.registry import Models
 from sentiment.lifecycle.sampling import Sampling
 from sentiment.lifecycle.served_model import RunningModel, classifies, fits, no_room
@@ -26,6 +27,7 @@ from sentiment.model import folders
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.effort import ADAPTIVE
 from sentiment.model.gpu.devices import CPU
+from sentiment.model.memory import memory_granted, memory_used
 from sentiment.observability.journal import Journal
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Metrics
@@ -133,7 +135,9 @@ class Lifecycle:
         def fail(model: str, reason: str) -> None:
             loop.call_soon_threadsafe(self._fail, model, reason)
 
-        for one in await asyncio.to_thread(load_all, self._settings, self._roots, self._load_no_more, fail):
+        found = await asyncio.to_thread(load_all, self._settings, self._roots, self._load_no_more, fail)
+        self._settings = within_memory(self._settings, found, memory_granted(), memory_used())
+        for one in found:
             running = self._start_running(one)
             self._models.announce(running.id, running)
         models = self.running

@@ -3,50 +3,16 @@
 import os
 from pathlib import Path
 
+from sentiment.model.cgroup import ROOT, settings_of
 
-def cores_granted(root: Path = Path("/")) -> int:
+
+def cores_granted(root: Path = ROOT) -> int:
     """Whole cores granted by CPU affinity and by the cgroup quota (v2 cpu.max or v1 cpu.cfs_quota_us), at least 1.
 
     A quota of 2.5 cores counts as 2: a third runner would be throttled in the middle of a batch.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    quotas = [quota for quota in (_quota_v2(root), _quota_v1(root)) if quota is not None]
-    return max(1, min([affinity, *(int(quota) for quota in quotas)]))
-
-
-def _quota_v2(root: Path) -> float | None:
-    found = []
-    for folder in _folders(root / "sys/fs/cgroup", _own_group(root, "0::")):
-        fields = _read(folder / "cpu.max").split()
-        if len(fields) == 2 and fields[0].isdigit():
-            found.append(int(fields[0]) / int(fields[1]))
-    return min(found, default=None)
-
-
-def _quota_v1(root: Path) -> float | None:
-    found = []
-    for folder in _folders(root / "sys/fs/cgroup/cpu", _own_group(root, "cpu,", ":cpu:", "cpuacct,cpu")):
-        quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
-        if quota.isdigit() and period.isdigit():
-            found.append(int(quota) / int(period))
-    return min(found, default=None)
-
-
-def _folders(base: Path, group: str) -> list[Path]:
-    """The cgroup of this process and its ancestors. The smallest of their quotas applies."""
-    own = base / group.lstrip("/")
-    return [folder for folder in (own, *own.parents) if folder == base or base in folder.parents]
-
-
-def _own_group(root: Path, *marks: str) -> str:
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        if any(line.startswith(mark) or mark in line for mark in marks):
-            return line.rsplit(":", 1)[-1]
-    return ""
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
+    of_v1 = zip(settings_of(root, "cpu.cfs_quota_us", "cpu"), settings_of(root, "cpu.cfs_period_us", "cpu"), strict=True)
+    quotas = [*(tuple(found.split()) for found in settings_of(root, "cpu.max")), *of_v1]
+    cores = [int(fields[0]) // int(fields[1]) for fields in quotas if len(fields) == 2 and all(map(str.isdigit, fields))]
+    return max(1, min([affinity, *cores]))

@@ -159,6 +159,10 @@ class Metrics:
         self.grpc_calls_started = read("grpc_calls_started", "Calls that gRPC core received, for any service.")
         self.grpc_calls_ended = read("grpc_calls_ended", "Calls that ended in gRPC core after they reached the event loop.")
         self.request_bytes = gauge("request_bytes", "Bytes of requests that are received or answered; see request_bytes_max.")
+        self.memory_used_bytes = gauge("memory_used_bytes", "Memory of the container, without files that can be dropped; 0 if not known.")
+        self.memory_limit_bytes = gauge(
+            "memory_limit_bytes", "Memory that the container may use, beyond which the kernel ends the server; +Inf without a limit."
+        )
         self.latency_objective_seconds = gauge("latency_objective_seconds", "The setting latency_objective_s.")
         # Also incremented by the thread that sends spans; the client library locks its values.
         locked = partial(prometheus_client.Counter, namespace="sentiment", registry=self.registry)

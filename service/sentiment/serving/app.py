@@ -9,6 +9,7 @@ import contextlib
 import gc
 import importlib.metadata
 import logging
+import math
 import os
 import signal
 import sys
@@ -32,6 +33,7 @@ from sentiment.lifecycle.lifecycle import Lifecycle
 from sentiment.lifecycle.registry import Models
 from sentiment.lifecycle.served_model import RunningModel
 from sentiment.model.gpu.nvml import meters
+from sentiment.model.memory import memory_granted, memory_used
 from sentiment.model.session import RUNTIME_VERSION
 from sentiment.observability.feedback import Feedback
 from sentiment.observability.journal_files import held
@@ -74,6 +76,8 @@ class App:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._metrics.registry)
         self._metrics.build_info.info({"version": importlib.metadata.version("sentiment-service"), "onnxruntime": RUNTIME_VERSION})
+        self._metrics.memory_limit_bytes.set(memory_granted() or math.inf)
+        self._metrics.memory_used_bytes.set_function(memory_used)
         self._metrics.latency_objective_seconds.set(settings.latency_objective_s)
         process = "server" if counts_grpc else "executor"
         loop = event_loop.running()
