@@ -1,5 +1,6 @@
 """The errors of ``sentiment-models``. The command line exits with 1 unless the class names another code."""
 
+import errno
 import os
 
 from sentiment.files.errors import DISK_FULL, reason
@@ -38,13 +39,13 @@ class NotExplainable(ModelsError):
 
 
 def disk_full(error: Exception, shown: str) -> str:
-    """Return a message that names the file that could not be written, or "" if ``error`` does not come from a full disk.
+    """Return a message that names the file that could not be written, or "" if ``error`` does not come from a full disk or a limit of it.
 
     Args:
         error: any exception.
         shown: the file to name if the error names none.
     """
-    for number in DISK_FULL:
+    for number in (*DISK_FULL, errno.EFBIG):
         # safetensors and tokenizers, which are written in Rust, give the number only in the text.
         if getattr(error, "errno", None) == number or f"(os error {number})" in str(error):
             why = reason(OSError(number, os.strerror(number)))

@@ -1,5 +1,6 @@
 """Every family from checkpoint to answer, on tiny random models: torch, both graphs and a real server give the same answers."""
 
+import json
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -262,3 +263,46 @@ def test_more_tokens_than_there_are_positions_are_refused(tmp_path: Path, tokens
 
     with pytest.raises(BadCheckpoint, match=f"max_tokens must be from 8 to 64, got {tokens}"):
         export(checkpoint, tmp_path / "bundle" / "1", name="tiny", version=1, max_tokens=tokens)
+
+
+def _as_version_5(checkpoint: Path, **changes: object) -> None:
+    """Write config.json as transformers 5 does: rotary positions and kinds of layers have other keys."""
+    config = json.loads((checkpoint / "config.json").read_bytes())
+    every = config.pop("global_attn_every_n_layers")
+    bases = {"full_attention": config.pop("global_rope_theta"), "sliding_attention": config.pop("local_rope_theta")}
+    config["rope_parameters"] = {kind: {"rope_theta": base, "rope_type": "default"} for kind, base in bases.items()}
+    layers = range(config["num_hidden_layers"])
+    config["layer_types"] = ["sliding_attention" if place % every else "full_attention" for place in layers]
+    (checkpoint / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def test_modernbert_of_transformers_5_has_its_own_positions_and_layers(tmp_path: Path) -> None:
+    sizes = {**TINY["modernbert"].sizes, "global_attn_every_n_layers": 2, "global_rope_theta": 100.0, "local_rope_theta": 5.0}
+    checkpoint = save_tiny(tmp_path / "checkpoint", replace(TINY["modernbert"], sizes=sizes))
+    before = Checkpoint(checkpoint)
+    ids = np.array([before.tokenizer.encode("not so good, but fine. " * 3).ids])
+    feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    wanted = before.logits(feeds)
+    _as_version_5(checkpoint)
+
+    assert np.array_equal(Checkpoint(checkpoint).logits(feeds), wanted)
+    # They count: without them the answer is another.
+    config = json.loads((checkpoint / "config.json").read_bytes())
+    (checkpoint / "config.json").write_text(json.dumps({**config, "rope_parameters": None, "layer_types": None}))
+    assert np.abs(Checkpoint(checkpoint).logits(feeds) - wanted).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"layer_types": ["full_attention", "sliding_attention", "full_attention", "full_attention"]},
+        {"layer_types": ["sliding_attention"] * 4},
+        {"rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 100.0}}},
+    ],
+)
+def test_a_modernbert_that_only_transformers_5_computes_is_refused(tmp_path: Path, changes: dict[str, object]) -> None:
+    checkpoint = save_tiny(tmp_path / "checkpoint", TINY["modernbert"])
+    _as_version_5(checkpoint, **changes)
+
+    with pytest.raises(BadCheckpoint, match=r"/config\.json: .* transformers 4 cannot compute; .* use import-onnx$"):
+        Checkpoint(checkpoint)

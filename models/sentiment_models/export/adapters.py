@@ -78,16 +78,16 @@ def _merge(folder: Path, base: Path, out: Path) -> None:
     # An optional package, and what takes seconds to import.
     import torch  # noqa: PLC0415
     from peft import PeftModel  # noqa: PLC0415
-    from transformers import AutoConfig, AutoModelForSequenceClassification, logging  # noqa: PLC0415
+    from transformers import AutoModelForSequenceClassification, logging  # noqa: PLC0415
 
-    from sentiment_models.export.checkpoint import family_of  # noqa: PLC0415
+    from sentiment_models.export.checkpoint import config_of, family_of  # noqa: PLC0415
 
     rows = {name: tensor.dims[0] for name, tensor in stored_tensors(folder / ADAPTER_WEIGHTS).items() if name.endswith(LAST_LAYERS)}
     verbosity = logging.get_verbosity()
     # It would say that the head of the base is to be trained, which the adapter replaces.
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
     try:
-        config = AutoConfig.from_pretrained(base, local_files_only=True)
+        config = config_of(base, local_files_only=True)
         # Before the weights are read: those of a decoder may take all memory.
         family_of(config.model_type, base / CONFIG_FILE)
         if rows and config.num_labels not in rows.values():

@@ -40,6 +40,7 @@ from sentiment_models.export.graphs.quantize import INT8, OPSET_MIN
 from sentiment_models.export.kinds import tokenizer_files
 from sentiment_models.export.labels import check_folder, labels_of, outputs_of, read_config
 from sentiment_models.export.manifest import CONFIG_FILE, MANIFEST_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object, write_object
+from sentiment_models.export.modernbert import as_version_4
 from sentiment_models.export.positions import TOKENIZER_CONFIG, tokens_of
 from sentiment_models.export.spellings import without_spellings
 from sentiment_models.export.verify import Explained
@@ -187,7 +188,8 @@ class Checkpoint:
             raise BadCheckpoint(f"{self._tokenizer_file}: cannot tokenize a text: {one_line(error)}") from error
         if not special:
             raise BadCheckpoint(
-                f"{self._tokenizer_file}: adds no special token to a text, and the classifier reads one, such as [CLS]; set post_processor"
+                f"{self._tokenizer_file}: adds no special token to a text, and the classifier reads one, such as [CLS]; set post_processor "
+                "(transformers 5 adds it when it reads a RemBERT, and does not save that)"
             )
         folder = self._tokenizer_file.parent
         if not (self._tokenizer_file.is_file() and (folder / TOKENIZER_CONFIG).is_file()):
@@ -239,6 +241,8 @@ def _classifier(path: Path, **settings: Any) -> PreTrainedModel:
     check_weights(str(path))
     try:
         model, report = from_pretrained(path, dtype=torch.float32, local_files_only=True, output_loading_info=True, **settings)
+    except BadCheckpoint:
+        raise
     except Exception as error:  # transformers and safetensors raise a dozen kinds for a damaged checkpoint
         if any("Weights only load failed" in str(one) for one in _causes(error)):
             raise BadCheckpoint(
@@ -293,6 +297,19 @@ def save_weights(stored: Weights, path: Path) -> None:
     path.chmod(0o644)  # safetensors makes it readable for its owner only; a container may run as another user
 
 
+def config_of(path: str | Path, **settings: Any) -> PretrainedConfig:
+    """Call ``from_pretrained`` of transformers' AutoConfig, also for what transformers 5 has saved.
+
+    Raises:
+        BadCheckpoint: it was saved by version 5 and says what version 4 cannot compute.
+        Exception: whatever transformers raises.
+    """
+    config: PretrainedConfig = AutoConfig.from_pretrained(path, **settings)
+    if config.model_type == "modernbert":
+        as_version_4(config, str(Path(path) / CONFIG_FILE))
+    return config
+
+
 def from_pretrained(
     path: str | Path, config: PretrainedConfig | None = None, kind: Any = None, dither: int | None = None, **settings: Any
 ) -> Any:
@@ -311,7 +328,7 @@ def from_pretrained(
         BadCheckpoint: the weights are in a damaged .safetensors file.
         Exception: whatever transformers raises, and ``KeyError`` for an unknown family.
     """
-    config = config or AutoConfig.from_pretrained(path)
+    config = config or config_of(path)
     kind = kind or MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
     file = Path(path) / WEIGHTS_FILE
     if not file.is_file() or not any(name.endswith(INT8) for name in stored_tensors(file)):

@@ -50,6 +50,12 @@ from sentiment_models.reports.card import write_card
 DEV_ROWS = 48
 # Dynamic quantization rounds activations at borders, which another processor's last bit may move: allow this much of a logit.
 INT8_TOLERANCE_MIN = 0.05
+# Where ONNX Runtime does not load a file: what its reason has, and what the user can do.
+WAYS_ON = {
+    "not_implemented": "export it in float32",
+    "tensor(float16)": "convert it with keep_io_types=True, or export it in float32",
+    "version": "export it with an older opset, or install a newer onnxruntime",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +231,8 @@ def _session(own: OwnGraph, served: Path, labels: int) -> Session:
     except BadBundle as error:
         reason = str(error).removeprefix(f"{served}: ")
         versions = f"IR version {own.model.ir_version}, opset {', '.join(str(one.version) for one in own.model.opset_import)}"
-        newer = "; export it with an older opset, or install a newer onnxruntime" if "version" in reason.lower() else ""
-        raise BadCheckpoint(f"{own.path} ({versions}): {reason}{newer}") from error
+        way_on = next((f"; {way}" for sign, way in WAYS_ON.items() if sign in reason.lower()), "")
+        raise BadCheckpoint(f"{own.path} ({versions}): {reason}{way_on}") from error
 
 
 def _check_runs(path: Path, graph: Graph, rows: Sequence[Row], labels: int, folder: _Folder) -> None:

@@ -1,14 +1,48 @@
-"""ModernBERT's export to ONNX. It may read the mean of its tokens, which is summed so that padding changes no bit."""
+"""ModernBERT: its config as transformers 5 writes it, and its export to ONNX.
 
+It may read the mean of its tokens, which is summed so that padding changes no bit.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
+from sentiment_models.errors import BadCheckpoint
 from sentiment_models.export.torch_onnx import write_graph
 
 INPUTS = ("input_ids", "attention_mask")
+# Kinds of layers, and where transformers 4 has the period of their rotary positions.
+FULL, SLIDING = "full_attention", "sliding_attention"
+OTHERWISE = "which transformers 4 cannot compute; export the model to ONNX with transformers 5, and use import-onnx"
+PERIODS = {FULL: "global_rope_theta", SLIDING: "local_rope_theta"}
+
+
+def as_version_4(config: PretrainedConfig, where: str) -> None:
+    """Say in the words of transformers 4 what only those of transformers 5 say, which version 4 passes over: positions and kinds of layers.
+
+    Raises:
+        BadCheckpoint: version 4 has no words for it.
+    """
+    of_kinds = config.__dict__.pop("rope_parameters", None) or {}
+    for kind, name in PERIODS.items():
+        found = of_kinds.get(kind, {})
+        if not isinstance(found, Mapping) or found.get("rope_type", "default") != "default":
+            raise BadCheckpoint(f"{where}: rope_parameters has {kind} {found!r:.80}, {OTHERWISE}")
+        setattr(config, name, float(found.get("rope_theta", getattr(config, name))))
+    layers = config.__dict__.pop("layer_types", None)
+    if layers is None:
+        return
+    every = next((every for every in range(1, len(layers) + 1) if layers == _layers(len(layers), every)), None)
+    if every is None:
+        raise BadCheckpoint(f"{where}: layer_types is not full attention in each n-th layer from the first, {OTHERWISE}")
+    config.global_attn_every_n_layers = every
+
+
+def _layers(count: int, every: int) -> list[str]:
+    return [SLIDING if place % every else FULL for place in range(count)]
 
 
 class _Summed(torch.nn.Module):

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from transformers import (
     AlbertForPreTraining,
-    AutoConfig,
     BertForPreTraining,
     DistilBertForMaskedLM,
     ElectraForMaskedLM,
@@ -17,7 +16,7 @@ from transformers import (
 )
 
 from sentiment_models.errors import BadCheckpoint
-from sentiment_models.export.checkpoint import base_tokenizer, from_pretrained, loading
+from sentiment_models.export.checkpoint import base_tokenizer, config_of, from_pretrained, loading
 from sentiment_models.export.families import FAMILIES, check_reads
 from sentiment_models.training.recipe import Shape
 from sentiment_models.training.scratch import bert_config
@@ -78,7 +77,7 @@ def load(base: str, dropout: float, tokens_max: int, *, next_sentence: bool) -> 
     with loading(base, "an encoder") as family:
         if family not in HEADS:
             raise BadCheckpoint(f"{base}: pretrain supports {', '.join(HEADS)}, got {family}")
-        config = AutoConfig.from_pretrained(base)
+        config = config_of(base)
         if next_sentence and family != "bert":
             raise BadCheckpoint(f"{base}: next-sentence prediction needs bert, got {family}; add --no-nsp")
         check_reads(base, config, tokens_max)

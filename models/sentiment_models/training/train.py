@@ -18,7 +18,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
-from transformers import AutoConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from sentiment_models.data.carving import Split, letters_of
 from sentiment_models.data.corpus import APART, PARTS, Corpus, read_corpus, target_of, vary
@@ -27,7 +27,7 @@ from sentiment_models.data.labelled import Example, TextOrPair, batches, cut_sor
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.evaluation.metrics import confusion, macro_f1
 from sentiment_models.evaluation.resample import accuracy_and_f1_intervals
-from sentiment_models.export.checkpoint import base_tokenizer, loading
+from sentiment_models.export.checkpoint import base_tokenizer, config_of, loading
 from sentiment_models.export.families import FAMILIES, check_reads
 from sentiment_models.export.folders import locked
 from sentiment_models.export.inherited import inherited_of
@@ -429,7 +429,7 @@ def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, An
     with loading(recipe.base, "a classifier") as family:
         if family not in FAMILIES:
             raise BadCheckpoint(f"{recipe.base}: model_type must be one of {', '.join(FAMILIES)}, got {family}")
-        config = AutoConfig.from_pretrained(recipe.base)
+        config = config_of(recipe.base)
         config.update(FAMILIES[config.model_type].dropout(recipe.dropout))
         dither = None if recipe.head_only else recipe.seed
         model, fresh = load_with_head(recipe.base, config, recipe.labels, recipe.new_head, dither, _say)

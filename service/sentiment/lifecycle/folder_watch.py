@@ -15,15 +15,15 @@ from sentiment.observability.logs import logger
 
 
 class FolderWatch:
-    """Checks the folders at an interval. A version is tried once, and again only after its files change."""
+    """Checks the folders at an interval. A version is tried once, and again after its files or the loaded models have changed."""
 
     def __init__(self, lifecycle: Lifecycle, names: Sequence[str], roots: Sequence[Path], every_s: float) -> None:
         """``names``: names of models, without a version."""
         self._lifecycle = lifecycle
         self._names, self._roots, self._every_s = names, roots, every_s
-        # Signature of each folder at the last check, and when it was last tried.
+        # Signature of each folder at the last check; and when it was last tried, with the models that were loaded then.
         self._seen: dict[Path, Signature] = {}
-        self._tried: dict[Path, Signature] = {}
+        self._tried: dict[Path, tuple[Signature, frozenset[str]]] = {}
 
     async def run(self) -> None:
         """Check until cancelled."""
@@ -37,12 +37,13 @@ class FolderWatch:
 
     async def look(self, name: str) -> None:
         """Load the highest version of a model that is newer than any loaded, unchanged since the last check, and not tried yet."""
-        path = await asyncio.to_thread(self._settled, name, self._lifecycle.newest(name))
+        loaded = frozenset(running.id for running in self._lifecycle.running)
+        path = await asyncio.to_thread(self._settled, name, self._lifecycle.newest(name), loaded)
         if path is None:
             return
         model = f"{path.parent.name}/{path.name}"
         logger().info("model_found", model=model)
-        self._tried[path] = self._seen[path]
+        self._tried[path] = self._seen[path], loaded
         try:
             await self._lifecycle.load(model)
         except Unavailable:
@@ -51,13 +52,15 @@ class FolderWatch:
             # Logged here too: a load that is refused before it starts is logged nowhere else.
             logger().warning("model_refused", model=model, reason=str(error))
 
-    def _settled(self, name: str, newest: int) -> Path | None:
+    def _settled(self, name: str, newest: int, loaded: frozenset[str]) -> Path | None:
         candidates = [path for version, path in folders.versions_of(name, self._roots).items() if version > newest]
         before = self._seen
         self._seen = {path: kept for path, kept in before.items() if path.parent.name != name}
         self._seen |= {path: folders.signature(path) for path in candidates}
         for path in candidates:
             now = self._seen[path]
-            if now and now == before.get(path) and now != self._tried.get(path) and not folders.missing(path):
+            if not now and path not in before:
+                logger().warning("model_refused", model=f"{name}/{path.name}", reason=f"{path}: the folder is empty or cannot be read")
+            if now and now == before.get(path) and (now, loaded) != self._tried.get(path) and not folders.missing(path):
                 return path
         return None

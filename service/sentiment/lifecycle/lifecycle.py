@@ -141,9 +141,6 @@ class Lifecycle:
             running = self._start_running(one)
             self._models.announce(running.id, running)
         models = self.running
-        size, limit = sum(running.size for running in models), self._settings.models_bytes_max
-        if limit and size > limit:
-            raise BadSettings(f"the models have {size} bytes; the limit is {limit} (models_bytes_max)")
         default = models[0]
         used = {running.name: running for running in sorted(models, key=lambda running: running.version)} | {default.name: default}
         # First the front ends: without models this process answers that it is starting.
@@ -374,6 +371,9 @@ class Lifecycle:
                 self.hidden_drift.withdraw(before)
             self._begin(before.forget_graph())
             self._count("used")
+            labels, others = (one.classifier.manifest.labels for one in (before, running))
+            if labels != others:
+                self._log.warning("labels_changed", model=running.id, labels=others, before=labels)
             self._log.info("model_in_use", model=running.id, digest=running.classifier.bundle.digest[:12], before=before.id)
         # In any case: front ends may follow another list, from when this version was announced.
         await self.front_ends.use_model(running)

@@ -186,7 +186,7 @@ def no_room(settings: Settings, loaded: Collection[RunningModel], size: int) -> 
     """The message for a model that does not fit even after kept models are unloaded."""
     held = f"{len(loaded)} models with {sum(running.size for running in loaded)} bytes are loaded; this one has {size} bytes"
     limits = f"models_max = {settings.models_max} and models_bytes_max = {settings.models_bytes_max}"
-    return f"{held}; the limits are {limits}: unload a model"
+    return f"{held}; the limits are {limits}: unload a model that is not the default, or raise them"
 
 
 def classifies(batcher: Batcher) -> bool:

@@ -2,13 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 from sentiment.errors import BadBundle, BadSettings, CannotServe
 from sentiment.lifecycle.loading import Loaded, load
+from sentiment.lifecycle.served_model import size_of
 from sentiment.model import folders
 from sentiment.model.bundle import load_bundle
 from sentiment.model.lowest_priority import LowPriorityLoad
@@ -34,7 +35,7 @@ def load_all(settings: Settings, roots: Sequence[Path], no_more: threading.Event
     try:
         for model in dict.fromkeys((settings.model, *settings.models)):
             check()
-            one = _load_first(settings, model, roots, check, failed)
+            one = _load_first(settings, model, roots, check, failed, loaded)
             if loaded.setdefault(one.classifier.bundle.id, one) is not one:
                 _close(one)
     except BaseException:
@@ -45,8 +46,14 @@ def load_all(settings: Settings, roots: Sequence[Path], no_more: threading.Event
 
 
 def _load_first(
-    settings: Settings, model: str, roots: Sequence[Path], check: Callable[[], None], failed: Callable[[str, str], None]
+    settings: Settings,
+    model: str,
+    roots: Sequence[Path],
+    check: Callable[[], None],
+    failed: Callable[[str, str], None],
+    others: Mapping[str, Loaded],
 ) -> Loaded:
+    """``others``: the models before it, by their ids."""
     versions = folders.versions_of(model, roots) if settings.models_watch_s and "/" not in model else {}
     errors: list[BadBundle | BadSettings] = []
     for version, path in versions.items():
@@ -55,7 +62,7 @@ def _load_first(
         # ``load`` calls it only for GPUs.
         check()
         try:
-            return load(settings, check=check, model=f"{model}/{version}")
+            return _within(settings, others, load(settings, check=check, model=f"{model}/{version}"))
         except (BadBundle, BadSettings) as error:
             errors.append(error)
             failed(f"{model}/{version}", str(error))
@@ -63,7 +70,17 @@ def _load_first(
         reasons = "; ".join(dict.fromkeys(map(str, errors)))
         # If no bundle is at fault, the settings are.
         raise BadBundle(reasons) if any(isinstance(error, BadBundle) for error in errors) else BadSettings(reasons)
-    return load(settings, check=check, model=model)
+    return _within(settings, others, load(settings, check=check, model=model))
+
+
+def _within(settings: Settings, others: Mapping[str, Loaded], one: Loaded) -> Loaded:
+    """A model that fits beside the others; one that does not is closed."""
+    bundles = [loaded.classifier.bundle for loaded in {**others, one.classifier.bundle.id: one}.values()]
+    size, limit = sum(size_of(bundle.manifest.files) for bundle in bundles), settings.models_bytes_max
+    if limit and size > limit:
+        _close(one)
+        raise BadSettings(f"with {one.classifier.bundle.id} the models have {size} bytes; the limit is {limit} (models_bytes_max)")
+    return one
 
 
 def _close(one: Loaded) -> None:

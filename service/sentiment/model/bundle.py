@@ -1,5 +1,6 @@
 """Bundles on disk: finds one, reads its manifest, and checks every byte before it is used."""
 
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -599,20 +600,28 @@ def find_bundle(model: str, roots: Sequence[Path]) -> Path:
         if not version and versions:
             return root / name / str(max(versions))
     held = bundles_in(roots)
+    closed = [folder for root in roots for folder in (root, root / name, root / name / version) if _is_closed(folder)]
     searched = ", ".join(str(root) for root in roots)
     remedy = "" if held else "; install the wheel of a bundle, or name a folder that holds bundles with --bundles or SENTIMENT_BUNDLES"
+    if closed:
+        remedy = f"; its user cannot read {', '.join(map(str, dict.fromkeys(closed)))}"
     raise BadBundle(f"no bundle {model!r} in {searched}; the bundles there are: {', '.join(held) or 'none'}{remedy}")
 
 
 def bundles_in(roots: Sequence[Path]) -> list[str]:
     """The bundles in these folders, as sorted ``name/version``. None is opened."""
-    return sorted({f"{path.parent.name}/{path.name}" for root in roots for path in root.glob("*/*") if (path / MANIFEST).is_file()})
+    return sorted({f"{path.parent.name}/{path.name}" for root in roots for path in root.glob("*/*") if os.path.isfile(path / MANIFEST)})
 
 
 def _versions(folder: Path) -> list[int]:
-    if not folder.is_dir():
-        return []
-    return [int(path.name) for path in folder.iterdir() if VERSION.fullmatch(path.name) and (path / MANIFEST).is_file()]
+    """The versions in the folder of a name. Those that cannot be read are not there; unlike Path's, os.path's functions do not raise."""
+    with contextlib.suppress(OSError):
+        return [int(path.name) for path in folder.iterdir() if VERSION.fullmatch(path.name) and os.path.isfile(path / MANIFEST)]
+    return []
+
+
+def _is_closed(folder: Path) -> bool:
+    return os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK)
 
 
 def bundle_roots(configured: Sequence[Path]) -> list[Path]:

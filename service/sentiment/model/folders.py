@@ -1,6 +1,7 @@
 """The bundle folders on disk: which versions exist, whether a bundle is complete, and whether it is still changing."""
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from sentiment.model.bundle import FILE_NAME, MANIFEST, MANIFEST_BYTES_MAX, VERS
 LISTED_MAX = 1000
 
 Signature = tuple[tuple[str, int, int, int], ...]
-"""Name, size, modification time (ns) and inode of each file of a folder. It changes when a file is written or replaced."""
+"""Name, size, time of change (ns) and inode of each file of a folder. It changes when a file or its permissions are written or replaced."""
 
 
 def on_disk(roots: Sequence[Path]) -> dict[str, Path]:
@@ -20,7 +21,7 @@ def on_disk(roots: Sequence[Path]) -> dict[str, Path]:
     for path in (path for root in roots for path in _folders(root)):
         if len(found) == LISTED_MAX:
             break
-        if (path / MANIFEST).is_file():
+        if os.path.isfile(path / MANIFEST):
             found.setdefault(f"{path.parent.name}/{path.name}", path)
     return found
 
@@ -61,7 +62,7 @@ def signature(path: Path) -> Signature:
     """The signature of a folder now; empty if it cannot be read."""
     try:
         stats = [(file.name, file.stat()) for file in sorted(path.iterdir())]
-        return tuple((name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for name, stat in stats)
+        return tuple((name, stat.st_size, stat.st_ctime_ns, stat.st_ino) for name, stat in stats)
     except OSError:
         return ()
 
@@ -91,6 +92,6 @@ def _folders(root: Path) -> Iterator[Path]:
 
 def _versions(folder: Path) -> list[Path]:
     try:
-        return [path for path in folder.iterdir() if VERSION.fullmatch(path.name) and path.is_dir()]
+        return [path for path in folder.iterdir() if VERSION.fullmatch(path.name) and os.path.isdir(path)]
     except OSError:
         return []

@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from structlog.testing import capture_logs
 
 from sentiment.client import CallFailed, Classification
 from sentiment.errors import BadBundle, BadSettings
@@ -312,3 +313,17 @@ def test_a_further_model_that_is_bad_or_too_large_stops_the_startup(settings: Se
         run_and_fail(settings.model_copy(update=own | {"models": ("other",)}))
     with pytest.raises(BadSettings, match="models_bytes_max"):
         run_and_fail(settings.model_copy(update=own | {"models_bytes_max": 10}))
+
+
+def test_a_version_with_other_labels_is_reported(exchanging: Start, root: Path) -> None:
+    server = exchanging()
+    manifest = make_version(root, 2) / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"negative"', '"bad"'))
+
+    with server.admin() as admin, capture_logs() as logs:
+        admin.load("tiny/2")
+        admin.use("tiny/1")
+
+    said = [(line["model"], line["labels"], line["before"]) for line in logs if line["event"] == "labels_changed"]
+    usual, other = ("negative", "positive"), ("bad", "positive")
+    assert said == [("tiny/2", other, usual), ("tiny/1", usual, other)]

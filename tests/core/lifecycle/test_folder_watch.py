@@ -1,12 +1,14 @@
 """The folder watch loads versions that are complete and no longer change, however they got there, and no others."""
 
 import asyncio
+import hashlib
 import json
 import os
 import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +19,11 @@ from sentiment.lifecycle.folder_watch import FolderWatch
 from sentiment.lifecycle.loading import Loaded, load
 from sentiment.lifecycle.startup import load_all
 from sentiment.model import folders
+from sentiment.model.bundle import load_bundle
 from sentiment.settings import Settings
 from tests.core.lifecycle.conftest import Exchanging, break_golden, make_version, run_and_fail
 from tests.core.servers import until
-from tests.tiny import make_bundle, read_manifest
+from tests.tiny import make_bundle, read_manifest, write_manifest
 
 Start = Callable[..., Exchanging]
 PATIENCE_S = 60
@@ -33,6 +36,10 @@ class Notes:
         self.loaded = loaded
         self.asked: list[str] = []
         self.error: Exception | None = None
+
+    @property
+    def running(self) -> list[Any]:  # their ids are asked for
+        return [SimpleNamespace(id=f"tiny/{self.loaded}")]
 
     def newest(self, name: str) -> int:
         return self.loaded
@@ -113,6 +120,29 @@ async def test_a_bad_version_is_tried_once_and_again_after_its_files_change(watc
     (path / "fp32.onnx").write_bytes(content)
     os.utime(path / "fp32.onnx", (1, 1))
     await look(watch, 3)
+
+    assert notes.asked == ["tiny/2", "tiny/2"]
+
+
+async def test_a_refused_version_is_tried_again_when_other_models_are_loaded(watch: FolderWatch, notes: Notes, root: Path) -> None:
+    notes.error = Unsupported("there is no room")
+    make_version(root, 4)
+    await look(watch, 5)
+    assert notes.asked == ["tiny/4"]
+
+    notes.loaded = 3
+    await look(watch, 5)
+
+    assert notes.asked == ["tiny/4", "tiny/4"]
+
+
+async def test_a_version_is_tried_again_when_its_permissions_change(watch: FolderWatch, notes: Notes, root: Path) -> None:
+    notes.error = Unsupported("Permission denied")
+    path = make_version(root, 2)
+    await look(watch, 5)
+
+    (path / "fp32.onnx").chmod(0o600)
+    await look(watch, 5)
 
     assert notes.asked == ["tiny/2", "tiny/2"]
 
@@ -253,6 +283,24 @@ def test_startup_skips_a_version_that_is_too_large_for_the_settings(
         runner.close(1)
     assert one.classifier.bundle.id == "tiny/1"
     assert failed == [("tiny/2", "too large")]
+
+
+def test_startup_passes_over_a_version_that_does_not_fit(root: Path, settings: Settings) -> None:
+    path = make_version(root, 2)
+    manifest = read_manifest(path)
+    (path / "extra.bin").write_bytes(bytes(1000))
+    manifest["files"]["extra.bin"] = {"sha256": hashlib.sha256(bytes(1000)).hexdigest(), "bytes": 1000}
+    write_manifest(path, manifest)
+    size = sum(spec.bytes for spec in load_bundle(path).manifest.files.values())
+    own = settings.model_copy(update={"bundles": (root,), "models_watch_s": 3600.0, "models_bytes_max": size - 1})
+    failed: list[tuple[str, str]] = []
+
+    (one,) = load_all(own, [root], threading.Event(), lambda *said: failed.append(said))
+
+    for runner in one.runners:
+        runner.close(1)
+    assert one.classifier.bundle.id == "tiny/1"
+    assert failed == [("tiny/2", f"with tiny/2 the models have {size} bytes; the limit is {size - 1} (models_bytes_max)")]
 
 
 def test_a_stop_during_startup_ends_it_before_the_next_model(root: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

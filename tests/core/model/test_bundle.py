@@ -660,6 +660,13 @@ def test_the_error_of_a_missing_bundle_lists_the_existing_ones(tmp_path: Path, m
     assert message == f"no bundle {model!r} in {looked}; the bundles there are: other/3, tiny/1"
 
 
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = stub(tmp_path, "tiny/1", "other/1")
+    monkeypatch.setattr(os, "access", lambda path, _: path != root / "tiny")
+
+    assert why_not(tmp_path, lambda _: find_bundle("tiny/2", [root])).endswith(f": other/1, tiny/1; its user cannot read {root}/tiny")
+
+
 def test_the_error_of_a_missing_bundle_in_an_empty_root_says_none(tmp_path: Path) -> None:
     assert "the bundles there are: none; install the wheel of a bundle, or " in why_not(tmp_path, lambda path: find_bundle("tiny", [path]))
 
