@@ -24,7 +24,10 @@ NOT_SETTINGS = (PREFIX + "CONFIG", PREFIX + "CLIENT_TOKEN", TARGET_VARIABLE)
 INJECTED = re.compile(r"_PORT(_|$)|_SERVICE_")
 
 # Probes and Prometheus send no token.
-EXEMPT = ("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch", "/healthz", "/readyz", "/metrics")
+EXEMPT = (
+    *("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch", "/healthz", "/readyz", "/metrics"),
+    *("/inference.GRPCInferenceService/ServerLive", "/inference.GRPCInferenceService/ServerReady", "/v2/health/live", "/v2/health/ready"),
+)
 MODEL = r"^[a-z0-9][a-z0-9_-]{0,62}(/\d{1,9})?$"
 ADDRESS = re.compile(r"(?:\[(?P<six>[^\[\]]*)\]|(?P<name>[A-Za-z0-9_.-]+)):(?P<port>[0-9]{1,5})")
 PORT_MAX = 65_535

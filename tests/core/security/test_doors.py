@@ -365,8 +365,12 @@ def test_a_refusal_says_how_to_come_in(guarded: RunningServer) -> None:
 
 def test_every_path_needs_a_token_but_the_listed_ones_even_if_it_does_not_exist(guarded: RunningServer) -> None:
     assert health(guarded.target) == health_pb2.HealthCheckResponse.SERVING
-    for path in ("/healthz", "/readyz", "/metrics"):
+    for path in ("/healthz", "/readyz", "/metrics", "/v2/health/live", "/v2/health/ready"):
         assert fetch(guarded.url + path)[0] == 200
+    with grpc.insecure_channel(guarded.target, NO_RETRIES) as channel:
+        for method in ("ServerLive", "ServerReady"):
+            # Field 1 of either answer is true.
+            assert channel.unary_unary(f"/inference.GRPCInferenceService/{method}")(b"", timeout=10) == b"\x08\x01"
     hidden = ("/healthz%2f..%2fv1/models", "/metrics/", "//metrics", "/v1/../metrics/x")
     for path in ("/", "/v1/models", "/viewer/app.js", "/nowhere", *hidden):
         assert fetch(guarded.url + path)[0] == 401, path
