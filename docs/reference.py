@@ -377,12 +377,16 @@ def _said(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 def metrics_page() -> str:
     """Every metric, from a registry in which a model, a GPU and a certificate are watched."""
-    metrics = Metrics(METHODS, CODE_NAMES, TIMED)
+    metrics = Metrics(CODE_NAMES)
     signals = [Signal.of_values(name, {"": ""}, {"reviews": [1]}) for name in VALUES["drift", "signal"]]
     model = metrics.model("english/2", ["cpu-0"], ["positive"], signals[:-1], signals[-1:])
     model.describe(0, 0.0, name="", version="", digest="", precision="", provider="")
     model.watch_queue(float, float, float)
     model.watch_explanations(float)
+    for method in METHODS:
+        _ = model.of[method]
+    for part in TIMED:
+        _ = model.explain_seconds[part]
     model.watch_effort(float, float, float)
     model.watch_known(float)
     ShadowMetrics(metrics, ("english/2", "english/3"), ["negative", "positive"])

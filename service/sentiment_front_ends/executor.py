@@ -51,7 +51,7 @@ class Executor(App, FrontEndProcesses):
         for name in front_ends(start.settings):
             # Creates the series; ``Totals`` adds the front ends' counts to it.
             self._metrics.loop_busy_seconds.watch(lambda: 0.0, name)
-        self._totals = Totals(self._metrics.registry, self._pids)
+        self._totals = Totals(self._metrics.registry, self._pids, self._metrics.begin)
         self._shown = CollectorRegistry()
         self._shown.register(self._totals)
         self._metrics.on_forget.append(self._totals.forget)

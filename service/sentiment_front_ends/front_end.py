@@ -10,10 +10,8 @@ import random
 from collections import Counter
 
 from sentiment.call.calls import CODE_NAMES
-from sentiment.call.names import METHODS
 from sentiment.call.request_bytes import RequestBytes
 from sentiment.doors.grpc.endpoint import GrpcSide
-from sentiment.explain.thread import TIMED
 from sentiment.health_check import DRAINING, WAITING
 from sentiment.lifecycle.registry import Models
 from sentiment.model.classifier import Classifier
@@ -54,7 +52,7 @@ class FrontEnd:
         self._start = start
         self._settings = start.settings
         self._log = logger()
-        self._metrics = Metrics(METHODS, CODE_NAMES, TIMED)
+        self._metrics = Metrics(CODE_NAMES)
         loop = event_loop.running()
         self._metrics.loop_busy_seconds.watch(lambda: loop.busy_s, start.name)
         self._metrics.log_lines_dropped.watch(lines_dropped)

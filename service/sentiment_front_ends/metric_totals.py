@@ -50,9 +50,15 @@ class Counted:
 class Totals(Collector):
     """The executor's metrics plus the front ends' counts, with the process_ metrics of each process by its name."""
 
-    def __init__(self, registry: CollectorRegistry, pids: Callable[[], Mapping[str, int]]) -> None:
-        """``pids``: the other processes by name."""
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        pids: Callable[[], Mapping[str, int]],
+        begin: Callable[[str, Mapping[str, str]], object] = lambda *_: None,
+    ) -> None:
+        """``pids``: the other processes by name; ``begin``: called with the name and labels of a series that grows for the first time."""
         self._registry = registry
+        self._begin = begin
         self._pids = pids
         self._added: dict[Series, float] = {}
         self._examples: dict[Series, Exemplar] = {}
@@ -61,6 +67,8 @@ class Totals(Collector):
         """Add the counts of another process."""
         for name, labels, more, example in counts:
             series = name, tuple(sorted(labels.items()))
+            if series not in self._added:
+                self._begin(name, labels)
             self._added[series] = self._added.get(series, 0.0) + more
             if example is not None:
                 # Buckets are cumulative: one may have grown without a new exemplar, and then sends its old one again.

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from sentiment.call import calls as calls_module
 from sentiment.call.call import CALLER, REQUEST_ID
 from sentiment.call.calls import CODE_NAMES, CallLimits, Calls
-from sentiment.call.names import METHODS, SERVICE
+from sentiment.call.names import SERVICE
 from sentiment.call.parsing import FIELDS_MAX
 from sentiment.call.request_bytes import RequestBytes
 from sentiment.doors.grpc.grpcio import Handler
@@ -126,7 +126,7 @@ class Joined:
 
 @pytest.fixture
 async def joined(tmp_path: Path) -> AsyncIterator[Joined]:
-    executor, metrics = Executor(), Metrics(METHODS, CODE_NAMES)
+    executor, metrics = Executor(), Metrics(CODE_NAMES)
     unary = grpc.unary_unary_rpc_method_handler(executor.unary)
     theirs: Any = {"GetModel": unary, "Classify": unary, "Explain": grpc.unary_stream_rpc_method_handler(executor.stream)}
     server = grpc.aio.server()

@@ -88,7 +88,7 @@ def sending(front: Metrics, executor: Metrics, offered: OfferedLoad | None = Non
 
 
 def test_the_expected_accuracy_is_of_the_answers_of_all_processes() -> None:
-    here, front = Metrics((), ()), Metrics((), ())
+    here, front = Metrics(()), Metrics(())
     own, theirs = (metrics.model("tiny/1", [], LABELS, [REFERENCE]) for metrics in (here, front))
     send = sending(front, here)
     for _ in range(50):
@@ -111,11 +111,11 @@ def test_the_expected_accuracy_is_of_the_answers_of_all_processes() -> None:
 
 
 def test_the_demand_is_that_of_the_busiest_event_loop_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, offered, here = VirtualClock(), OfferedLoad(), Metrics((), ())
+    clock, offered, here = VirtualClock(), OfferedLoad(), Metrics(())
     monkeypatch.setattr("sentiment_front_ends.executor.time", SimpleNamespace(monotonic=clock))
     sends = []
     for name, share in (("front-0", 0.2), ("front-1", 0.8)):
-        front = Metrics((), ())
+        front = Metrics(())
         front.loop_busy_seconds.watch(lambda share=share: 1.0 + share * clock.now, name)
         sends.append(sending(front, here, offered))
     for _ in range(20):

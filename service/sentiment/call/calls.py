@@ -250,10 +250,11 @@ class Calls:
         if self.limits.counted:
             if self._metrics.callers is not None:
                 self._metrics.callers.called(call.account, code)
-            metrics.requests[call.method, code]()
-            metrics.request_seconds[call.method](seconds, exemplar_of(call.trace))
+            of_method = metrics.of[call.method]
+            of_method.requests[code]()
+            of_method.seconds(seconds, exemplar_of(call.trace))
             if seconds > self.limits.objective_s:
-                metrics.slow_requests[call.method]()
+                of_method.slow()
         if call.trace is not None:
             _end_span(call, call.trace, code, seconds, self.limits.counted)
         if self.limits.access_log:
@@ -265,7 +266,7 @@ class Calls:
 
     def count_texts(self, call: Call, metrics: CallMetrics, code: str, texts: int = 1) -> None:
         """Count texts of a call with this status code."""
-        metrics.items[call.method, code](texts)
+        metrics.of[call.method].items[code](texts)
         call.counted += texts
         if self._metrics.callers is not None:
             self._metrics.callers.asked(call.account, code, texts)

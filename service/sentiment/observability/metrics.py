@@ -1,11 +1,11 @@
-"""Every metric of the service, defined once. Base units, bounded labels, label values present from the start."""
+"""Every metric of the service, defined once. Base units, bounded labels; most label values are present from the start."""
 
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import permutations, product
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge, Info, Metric, disable_created_metrics
@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from sentiment.observability.callers import CallerMetrics
 from sentiment.observability.drift import FALSE_ALARMS, TEXTS_MIN, WINDOW_TEXTS, Drift, Signal
 from sentiment.observability.expected_accuracy import WITHHELD, ExpectedAccuracy
-from sentiment.observability.instruments import Counter, Histogram, Instrument
+from sentiment.observability.instruments import Counter, Distribution, Histogram, Instrument
 from sentiment.observability.measured_accuracy import MeasuredAccuracy
 from sentiment.observability.observing import OBSERVERS, Observing
 
@@ -48,10 +48,16 @@ REFUSALS = ("queue_full", "backlog", "deadline", "unavailable", "explanations")
 CHANGES = ("loaded", "failed", "used", "unloaded")
 # Why a text of a sample was not compared: for shadow scoring, or the drift of hidden states.
 SAMPLE_DROPS = ("queue_full", "failed")
+# Methods whose series are there before their first call.
+USUAL = ("Classify", "ClassifyBatch")
+# Series that grow with calls of any method.
+OF_CALLS = ("sentiment_requests_total", "sentiment_items_total")
 # Label value of requests that name no loaded model.
 NO_MODEL = ""
 # What the windows of a model's answers have counted: see ``ExpectedAccuracy.grown`` and ``Drift.grown``.
 Grown = tuple[tuple[float, float, float], list[tuple[str, str, float]]]
+
+V = TypeVar("V")
 
 
 class Meter(Protocol):
@@ -107,16 +113,14 @@ class Metrics:
 
     callers: CallerMetrics | None = None
 
-    def __init__(self, methods: Sequence[str], codes: Sequence[str], explained: Sequence[str] = ()) -> None:
+    def __init__(self, codes: Sequence[str]) -> None:
         """Define all metrics.
 
         Args:
-            methods: values of the label ``method``.
             codes: values of the label ``code``, names of status codes.
-            explained: values of the label ``method`` of ``explain_seconds``, the parts of explanations.
         """
         self.registry = registry = Registry()
-        self.methods, self.codes, self.explained = tuple(methods), tuple(codes), tuple(explained)
+        self.codes = tuple(codes)
         self.models: dict[str, ModelMetrics] = {}
         # Called with a label and its value when all series with it are removed.
         self.on_forget: list[Callable[[str, str], None]] = []
@@ -380,6 +384,11 @@ class Metrics:
             self.runner_busy_seconds.labels(runner)
         return ModelMetrics(self, model, labels, signals, hidden)
 
+    def begin(self, name: str, labels: Mapping[str, str]) -> None:
+        """Create the series of a method, at zero, if one with this name and these labels, of another process, is of its first call."""
+        if name in OF_CALLS and (labels["model"] == NO_MODEL or labels["model"] in self.models):
+            MethodMetrics(self, labels["method"], labels["model"])
+
     def grown(self) -> dict[str, Grown]:
         """What the models' windows have counted here since the last call, for ``add_grown`` in another process."""
         found = {model: metrics.grown() for model, metrics in self.models.items()}
@@ -392,6 +401,18 @@ class Metrics:
                 self.models[model].add_grown(now, counts)
 
 
+class OnDemand(dict[str, V]):
+    """Values by name that are made when they are first asked for."""
+
+    def __init__(self, make: Callable[[str], V]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, name: str) -> V:
+        made = self[name] = self._make(name)
+        return made
+
+
 class CallMetrics:
     """Metrics of calls, with the labels resolved. ``model`` is a loaded model's id or NO_MODEL.
 
@@ -402,10 +423,21 @@ class CallMetrics:
 
     def __init__(self, metrics: Metrics, model: str) -> None:
         self.observing = metrics.observing
-        self.requests = {(m, c): metrics.requests.labels(m, c, model).inc for m in metrics.methods for c in metrics.codes}
-        self.items = {(m, c): metrics.items.labels(m, c, model).inc for m in metrics.methods for c in metrics.codes}
-        self.request_seconds = {method: metrics.request_seconds.labels(method, model).observe for method in metrics.methods}
-        self.slow_requests = {method: metrics.slow_requests.labels(method, model).inc for method in metrics.methods}
+        # By method. Its series are there from its first call on, of all codes at once.
+        self.of = OnDemand(lambda method: MethodMetrics(metrics, method, model))
+        # Prometheus' rates do not see with what a series begins: of these methods not even the first errors are missed.
+        for method in USUAL:
+            _ = self.of[method]
+
+
+class MethodMetrics:
+    """Metrics of the calls of one method, ``requests`` and ``items`` by code."""
+
+    def __init__(self, metrics: Metrics, method: str, model: str) -> None:
+        self.requests = {code: metrics.requests.labels(method, code, model).inc for code in metrics.codes}
+        self.items = {code: metrics.items.labels(method, code, model).inc for code in metrics.codes}
+        self.seconds = metrics.request_seconds.labels(method, model).observe
+        self.slow = metrics.slow_requests.labels(method, model).inc
 
 
 class ModelMetrics(CallMetrics):
@@ -461,7 +493,7 @@ class ModelMetrics(CallMetrics):
         self.outcome = {
             name: metrics.deadline_outcome.labels(name, model).inc for name in ("met", "expired", "refused", "cancelled", "failed")
         }
-        self.explain_seconds = {name: metrics.explain_seconds.labels(name, model).observe for name in metrics.explained}
+        self.explain_seconds = OnDemand(lambda name: metrics.explain_seconds.labels(name, model).observe)
         self._metrics = metrics
         metrics.models[model] = self
 
@@ -549,6 +581,8 @@ class ModelMetrics(CallMetrics):
         """Remove all series of the model, after its last calls have been counted."""
         self.observing.run_waiting()
         self.forgotten = True
+        # Of an explanation that ends later.
+        self.explain_seconds = OnDemand(lambda _: Distribution(EXPLAIN_EDGES_S).observe)
         self._metrics.models.pop(self.model, None)
         for metric in vars(self._metrics).values():
             if isinstance(metric, Instrument):

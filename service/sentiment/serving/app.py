@@ -21,13 +21,11 @@ from typing import NoReturn
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from sentiment.call.calls import CODE_NAMES
-from sentiment.call.names import METHODS
 from sentiment.call.request_bytes import RequestBytes
 from sentiment.doors.grpc.endpoint import GrpcSide
 from sentiment.doors.http.server import Web
 from sentiment.doors.listening import reserved, split
 from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost
-from sentiment.explain.thread import TIMED
 from sentiment.health_check import DRAINING, STALLED
 from sentiment.lifecycle.lifecycle import Lifecycle
 from sentiment.lifecycle.registry import Models
@@ -72,7 +70,7 @@ class App:
         self._settings = settings
         self._counts_grpc = counts_grpc
         self._log = logger()
-        self._metrics = Metrics(METHODS, CODE_NAMES, TIMED)
+        self._metrics = Metrics(CODE_NAMES)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._metrics.registry)
         self._metrics.build_info.info({"version": importlib.metadata.version("sentiment-service"), "onnxruntime": RUNTIME_VERSION})

@@ -17,7 +17,7 @@ from sentiment.explain.encoding import Encoding, encode
 from sentiment.explain.engine.prediction import Prediction
 from sentiment.explain.parts import Aggregation, AttentionTile, ExplanationRequest, Part, Summary
 from sentiment.explain.queue import CUT, Explaining, ExplainLimits
-from sentiment.explain.thread import AHEAD_BYTES, RESERVE_S, TIMED
+from sentiment.explain.thread import AHEAD_BYTES, RESERVE_S
 from sentiment.model.execute import Execute
 from sentiment.model.lowest_priority import LowestPriority
 from sentiment.model.session import Stop
@@ -71,7 +71,7 @@ def scripted() -> Scripted:
 
 @pytest.fixture
 def metrics() -> Metrics:
-    return Metrics(("Explain",), ("OK",), TIMED)
+    return Metrics(("OK",))
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ async def timed(scripted: Scripted, clock: VirtualClock) -> AsyncIterator[Explai
 
 
 def _queue(scripted: Scripted, metrics: Metrics | None = None, **more: Any) -> Explaining:
-    counted = (metrics or Metrics(("Explain",), ("OK",), TIMED)).model("tiny/1", [], ())
+    counted = (metrics or Metrics(("OK",))).model("tiny/1", [], ())
     return Explaining(scripted, counted, ExplainLimits(calls_max=2, bytes_max=2**20), **more)
 
 

@@ -117,7 +117,7 @@ def test_a_message_that_cannot_be_parsed_is_invalid_and_counted(server: RunningS
 
 def limited(margin_s: float = 0.0, open_max: int = 8) -> tuple[Calls, Metrics]:
     """What all calls share, without a server."""
-    metrics = Metrics(("Classify",), CODE_NAMES)
+    metrics = Metrics(CODE_NAMES)
     return Calls(metrics, CallLimits(2**20, 5.0, 60.0, open_max, 0.5, margin_s)), metrics
 
 

@@ -78,7 +78,7 @@ async def test_a_turn_of_the_event_loop_queues_a_limited_number_of_rows(bundles:
         return SimpleNamespace(rows=len(rows), deadline_at=now + 60, cancel=lambda: False)
 
     queue: Any = SimpleNamespace(submit=submit)
-    metrics = Metrics(("Classify",), ("OK",)).model("tiny/1", ["hand"], LABELS)
+    metrics = Metrics(("OK",)).model("tiny/1", ["hand"], LABELS)
     served = Served(load_classifier(bundles / "tiny" / "1"), queue, metrics, TextLimits(2**20, 64, 16), 10_000)
     now, queries = time.monotonic(), [Query("good. " * 64, sentences=True) for _ in range(10)]
 

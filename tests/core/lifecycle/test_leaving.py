@@ -163,7 +163,7 @@ def test_a_busy_explain_thread_ends_after_it_is_closed() -> None:
 
 
 async def test_a_stream_that_outlives_its_version_is_counted_under_no_model() -> None:
-    metrics = Metrics(("ClassifyStream",), ("OK",))
+    metrics = Metrics(("OK",))
     calls = Calls(metrics, CallLimits(2**20, 5.0, 60.0, 8, 0.5, 0.002))
     call = calls.begin("ClassifyStream", None, tuple)
     call.served = SimpleNamespace(metrics=metrics.model("tiny/1", [], ()))

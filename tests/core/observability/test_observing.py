@@ -23,7 +23,7 @@ def failures(metrics: Metrics, observer: str) -> float:
 
 
 async def test_every_caller_told_in_a_turn_has_its_turn_before_what_observes() -> None:
-    observing, order = Metrics((), ()).observing, list[str]()
+    observing, order = Metrics(()).observing, list[str]()
     loop = asyncio.get_running_loop()
 
     async def wait(told: "asyncio.Future[None]") -> None:
@@ -47,7 +47,7 @@ async def test_every_caller_told_in_a_turn_has_its_turn_before_what_observes() -
 
 
 async def test_what_one_raises_is_counted_and_the_others_run() -> None:
-    metrics, seen = Metrics((), ()), list[str]()
+    metrics, seen = Metrics(()), list[str]()
     for observe in (fail, seen.append, fail, seen.append):
         metrics.observing.later("drift", observe, "seen")
     assert metrics.observing.run("journal", fail) is None
@@ -59,7 +59,7 @@ async def test_what_one_raises_is_counted_and_the_others_run() -> None:
 
 
 async def test_each_kind_is_logged_once_with_its_place_and_without_what_it_says() -> None:
-    observing = Metrics((), ()).observing
+    observing = Metrics(()).observing
 
     with structlog.testing.capture_logs() as logs:
         for _ in range(3):
@@ -74,7 +74,7 @@ async def test_each_kind_is_logged_once_with_its_place_and_without_what_it_says(
 
 
 async def test_a_reader_of_the_metrics_sees_every_answer_that_was_sent() -> None:
-    metrics = Metrics(("Classify",), ("OK",))
+    metrics = Metrics(("OK",))
 
     metrics.observing.later("call", metrics.requests.labels("Classify", "OK", "").inc)
 
@@ -105,7 +105,7 @@ class Broken:
 
 
 def test_an_outlet_that_raises_costs_traces_and_nothing_else() -> None:
-    metrics = Metrics((), ())
+    metrics = Metrics(())
     tracer = Tracer(NeverRaises(Broken(), metrics.observing))
 
     assert tracer.request(()) is None

@@ -35,7 +35,6 @@ from sentiment.doors.grpc.health import Health
 from sentiment.doors.grpc.receiving import Receiving
 from sentiment.doors.grpc.stream import Streams
 from sentiment.errors import DeviceLost
-from sentiment.explain.thread import TIMED
 from sentiment.lifecycle.registry import Models
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.effort import ADAPTIVE, FULL
@@ -219,7 +218,7 @@ class Day:
     def __init__(self, seed: int, classifier: Classifier, clock: VirtualClock) -> None:
         self.seed, self.clock = seed, clock
         self.world = world = World.draw(seed)
-        self.metrics = metrics = Metrics(METHODS, CODE_NAMES, TIMED)
+        self.metrics = metrics = Metrics(CODE_NAMES)
         counted = metrics.model("tiny/1", [], THREE, classifier.manifest.signals)
         scheduler: Scheduler[Waiting] = Scheduler(
             fixed(world.run_s, 1e-9), BatchLimits(8, 1024, 2**26, 2), world.runners, world.queue_rows_max, 32
@@ -266,9 +265,12 @@ class Day:
         self.served.samples = [partial(sometimes, lambda *_: None)] * 2
         for name in ("predicted", "text_tokens", "unknown_tokens", "batch_rows", "runner_busy"):
             breaks(counted, name)
-        for series in (counted.refused, counted.dropped, counted.wasted, counted.request_seconds, counted.slow_requests):
+        for series in (counted.refused, counted.dropped, counted.wasted):
             for name in series:
                 breaks(series, name)
+        for method in METHODS:
+            for name in ("seconds", "slow"):
+                breaks(counted.of[method], name)
         for stage in ("queue", "plan", "pad", "run", "score"):
             breaks(counted.stage, stage)
         breaks(counted.drift, "add")

@@ -55,7 +55,7 @@ class Piped(NamedTuple):
 
 @pytest.fixture
 async def piped(bundles: Path, clock: VirtualClock) -> Piped:
-    classifier, runner, metrics = load_classifier(bundles / "tiny" / "1"), HandRunner(), Metrics(("Classify",), ("OK",))
+    classifier, runner, metrics = load_classifier(bundles / "tiny" / "1"), HandRunner(), Metrics(("OK",))
     counted = metrics.model("tiny/1", ["hand"], LABELS)
     scheduler: Scheduler[Waiting] = Scheduler(fixed(1e-3, 1e-9), BatchLimits(8, 1024, 2**26, 2), 1, 100, 32)
     batcher = Batcher(classifier, scheduler, [runner], BatchTelemetry(counted), clock=clock)

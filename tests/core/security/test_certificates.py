@@ -172,4 +172,4 @@ def test_files_exchanged_one_after_the_other_are_taken_once_both_are_there(tmp_p
 )
 def test_incomplete_tls_settings_stop_the_start(settings: dict[str, str], says: str) -> None:
     with pytest.raises(BadSettings, match=re.escape(says)):
-        Secured(Settings(**settings), Metrics([], []))
+        Secured(Settings(**settings), Metrics([]))

@@ -32,7 +32,7 @@ def outlet(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> Callable[..
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         for name, value in variables.items():
             monkeypatch.setenv(f"OTEL_{name}", value)
-        metrics = Metrics((), ())
+        metrics = Metrics(())
         return OtelOutlet(metrics, "server"), metrics
 
     return make

@@ -33,7 +33,7 @@ class TracedBench(Bench):
         super().__init__(clock)
         self.kept = Kept()
         self.trace = Trace(self.kept, Begin(REQUEST, 0, None))
-        metrics = Metrics((), ()).model("tiny/1", ["hand-0"], ())
+        metrics = Metrics(()).model("tiny/1", ["hand-0"], ())
         self.batcher = Batcher(None, self.scheduler, self.runners, BatchTelemetry(metrics, Tracer(self.kept), clock), clock=clock)
         self.outcomes: list[TextOutcome] = []
 

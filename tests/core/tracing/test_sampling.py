@@ -26,7 +26,7 @@ def outlet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Outlets]:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
 
     def make() -> OtelOutlet:
-        found = open_outlet(Metrics((), ()), "server")
+        found = open_outlet(Metrics(()), "server")
         assert found is not None
         made.append(found)
         return found
@@ -149,7 +149,7 @@ def test_an_invalid_variable_stops_the_startup_with_the_reason(
     monkeypatch.setenv(variable, value)
 
     with pytest.raises(BadSettings, match=r"OTEL_") as error:
-        make_tracer(True, Metrics((), ()))
+        make_tracer(True, Metrics(()))
 
     assert variable.rpartition("_")[0] in str(error.value) or "OTEL_EXPORTER_OTLP_" in str(error.value)
     assert said in str(error.value)
@@ -164,7 +164,7 @@ def test_a_missing_certificate_stops_the_startup(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(missing))
 
     with pytest.raises(BadSettings) as error:
-        make_tracer(True, Metrics((), ()))
+        make_tracer(True, Metrics(()))
 
     assert str(missing) in str(error.value)
     assert (sdk.propagate, sdk.level, list(sdk.handlers)) == before
@@ -178,7 +178,7 @@ def test_an_invalid_header_stops_the_startup_and_is_not_quoted(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "Bearer sesame")
 
     with pytest.raises(BadSettings, match="Header format invalid") as error:
-        make_tracer(True, Metrics((), ()))
+        make_tracer(True, Metrics(()))
 
     assert "sesame" not in str(error.value) + caplog.text + "".join(capfd.readouterr())
 
@@ -189,7 +189,7 @@ def test_an_invalid_header_stops_the_startup_and_is_not_quoted(
 def test_the_standard_switches_override_the_setting(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
     monkeypatch.setenv(variable, value)
 
-    assert make_tracer(True, Metrics((), ())) is None
+    assert make_tracer(True, Metrics(())) is None
 
 
 def test_requests_not_sampled_by_their_callers_have_no_spans(collector: Collector, traced: Callable[..., RunningServer]) -> None:

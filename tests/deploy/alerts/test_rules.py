@@ -13,6 +13,8 @@ import promql_parser as promql
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from sentiment.call.names import METHODS
+from sentiment.explain.thread import TIMED
 from sentiment.settings import Settings
 from sentiment_front_ends.metric_totals import Totals
 from tests.conftest import RunningServer
@@ -37,6 +39,11 @@ def known(settings: Settings) -> Iterator[Known]:
     try:
         server.app._metrics.watch_devices({"cuda:0": Meter()})
         server.app._metrics.watch_certificate(lambda: 0.0)
+        (model,) = server.app._metrics.models.values()
+        for method in METHODS:
+            _ = model.of[method]
+        for part in TIMED:
+            _ = model.explain_seconds[part]
         families = [*text_string_to_metric_families(scrape(server)[0]), *Totals(server.app._metrics.registry, dict).collect()]
     finally:
         server.stop()

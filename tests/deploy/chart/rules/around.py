@@ -188,7 +188,7 @@ def metric_names() -> set[str]:
         def busy_ratio(self) -> float:
             return 0.0
 
-    metrics = Metrics([], [])
+    metrics = Metrics([])
     metrics.watch_devices({"": Meter()})
     metrics.watch_certificate(lambda: 0.0)
     return series_of(metrics.registry)
