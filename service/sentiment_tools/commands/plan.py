@@ -88,9 +88,9 @@ def add_plan(commands: Any) -> None:  # Any: argparse names the type of its subp
     add_share(group, "--bulk", "share of calls with bulk priority")
     group.add_argument(
         "--callers",
-        type=count(65_536),
+        type=count(65_536, least=0),
         metavar="N",
-        help="callers, by name of their token or address, that send equal parts of the load and share the runners (default: 1)",
+        help="callers, by name or address, that send equal parts of the load; 0: so many that none is over its share (default: 1)",
     )
     add_share(group, "--early", "with adaptive effort: share of the texts from 135 tokens on of which a part of 96 suffices")
     add_share(group, "--known", "with answer_cache_bytes: share of the texts whose answer is known, which need no run")

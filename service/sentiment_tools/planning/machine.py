@@ -78,7 +78,8 @@ class Machine:
         part: tokens of a part.
         parted_from: tokens of the shortest text that is read in parts.
         known: the share of the texts whose answer is known. They take the event loops' time and no run.
-        callers: how many callers, by name or address, send equal parts of the calls: the scheduler shares the runners among them.
+        callers: how many callers, by name or address, send equal parts of the calls: the scheduler shares the runners among them. 0: so
+            many that none is over its share.
         others_load: load average per core just before the measurement.
         key: of which model, graph and device the costs are, as in a server's cost file. Empty: not known.
     """
@@ -231,7 +232,7 @@ def read_machine(path: Path) -> Machine:
 
 def _check(machine: Machine) -> None:
     """Refuse values that would cause an error, a NaN or an endless simulation later. NaN is in no range."""
-    processes = (("runners", 1, RUNNERS_MAX), ("cores", 0, CORES_MAX), ("front_ends", 0, FRONT_ENDS_MAX), ("callers", 1, CALLERS_MAX))
+    processes = (("runners", 1, RUNNERS_MAX), ("cores", 0, CORES_MAX), ("front_ends", 0, FRONT_ENDS_MAX), ("callers", 0, CALLERS_MAX))
     for name, least, most in (*processes, ("packed", 0, 1), ("part", 1, LENGTH_MAX), ("parted_from", machine.part + 1, LENGTH_MAX)):
         value = getattr(machine, name)
         if not isinstance(value, int) or not least <= value <= most:

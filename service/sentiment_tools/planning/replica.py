@@ -57,7 +57,7 @@ class _Call:
     # The tokens of the whole, if ``length`` are those of a part, and whether that suffices.
     then: int = 0
     suffices: bool = False
-    payer: int = 1
+    payer: int = 0
     waits: bool = True
 
 
@@ -127,8 +127,8 @@ class Replica:
         """A request arrives with a text of ``length`` tokens; longer texts than the longest row are truncated."""
         call = _Call(number, min(length, self._length_max), deadline_at, priority, self._spread.choice(self._takers))
         call.known = self._known.random() < self._machine.known
-        if self._machine.callers > 1:
-            call.payer = self._payers.randint(1, self._machine.callers)
+        callers = self._machine.callers
+        call.payer = self._payers.randint(1, callers) if callers > 1 else callers
         if self._machine.parts(call.length):
             call.length, call.then, call.suffices = self._machine.part, call.length, self._early.random() < self._machine.early
         at = self._work(call.taker, at, self._turns.request_s + self._machine.token_s * length, self._beside_s)
