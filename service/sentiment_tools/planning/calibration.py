@@ -13,7 +13,7 @@ import numpy as np
 from sentiment.errors import BadSettings
 from sentiment_tools.planning.closed_loop import capacity_per_s, corrected
 from sentiment_tools.planning.machine import Machine
-from sentiment_tools.planning.outcome import Outcome
+from sentiment_tools.planning.outcome import Fate, Outcome
 from sentiment_tools.planning.simulation import Fleet, draw_traffic, simulate
 from sentiment_tools.traffic.arrivals import Law, parse_law
 from sentiment_tools.traffic.lengths import Lengths, parse_lengths
@@ -75,15 +75,22 @@ class Calibration:
     says: str = ""
     doubts: tuple[str, ...] = ()
 
-    def of(self, outcome: Outcome) -> Outcome:
-        """The outcome with corrected latencies. Between the two percentiles the factor changes evenly with the rank."""
+    def of(self, outcome: Outcome, timeout_s: float) -> Outcome:
+        """The outcome with corrected latencies; what then takes longer than ``timeout_s`` has expired.
+
+        Between the two percentiles the factor's logarithm follows that of the share of slower answers.
+        """
         if self.p50 == self.p99 == 1.0:
             return outcome
         latency_s = outcome.latency_s
-        # NaN, no answer, sorts last and stays.
+        # The share of faster answers. NaN, no answer, sorts last and stays.
         ranks = np.empty(len(latency_s))
         ranks[np.argsort(latency_s)] = np.arange(len(latency_s)) / max(1, int((~np.isnan(latency_s)).sum()))
-        return replace(outcome, latency_s=latency_s * np.interp(ranks, (0.5, 0.99), (self.p50, self.p99)))
+        above = np.clip(1 - ranks, 0.01, 0.5)
+        latency_s = latency_s * self.p50 * (self.p99 / self.p50) ** (np.log(2 * above) / math.log(0.02))
+        late = latency_s > timeout_s
+        fates = np.where(late, np.uint8(Fate.EXPIRED), outcome.fates)
+        return replace(outcome, latency_s=np.where(late, math.nan, latency_s), fates=fates)
 
 
 def read_measured(path: Path) -> Measured:
@@ -160,9 +167,8 @@ def calibrate(machine: Machine, measured: Measured, queue_rows_max: int, seed: i
             raise BadSettings(f"{measured.path}: {said[-1]}: the costs are of a slower machine")
     for name, factor in (("run times", cost), ("p99", p99)):
         if not 1 / FACTOR_MAX <= factor <= FACTOR_MAX:
-            doubts.append(
-                f"{name} of {measured.path} are {factor:.3g} times the forecast, as of another or a busy machine: measure both again"
-            )
+            far = f"{name} there {factor:.3g} times the forecast"
+            doubts.append(f"{measured.path} may be of another machine, or one of the two was busy, with {far}: measure both again")
     return Calibration(cost, p50, p99, "; ".join(said), tuple(doubts))
 
 

@@ -131,7 +131,7 @@ class _Plan:
         """Simulate one fleet."""
         options = self.options
         fleet = Fleet(machine, replicas, options.balance, options.timeout or options.slo, options.queue_rows)
-        outcome = self.calibration.of(simulate(traffic, fleet, seed, self.executor))
+        outcome = self.calibration.of(simulate(traffic, fleet, seed, self.executor), fleet.timeout_s)
         in_time = f"{outcome.in_time(self.objective.seconds):.2%} in time"
         print(f"{counted(replicas, 'replica')}: {in_time}, runners {outcome.busy_share:.0%} busy", file=sys.stderr, flush=True)
         return outcome

@@ -14,6 +14,7 @@ from sentiment_tools.loadtest.results import Point
 from sentiment_tools.planning.calibration import Calibration, Measured, calibrate, read_measured
 from sentiment_tools.planning.closed_loop import capacity_per_s
 from sentiment_tools.planning.machine import Machine
+from sentiment_tools.planning.outcome import Fate
 from sentiment_tools.planning.simulation import Fleet, draw_traffic, simulate
 from sentiment_tools.traffic.arrivals import Poisson
 from sentiment_tools.traffic.lengths import parse_lengths
@@ -70,11 +71,24 @@ def test_a_measured_tail_corrects_latencies_by_their_rank() -> None:
     fleet.latency_s[:] = np.linspace(1.0, 2.0, 100)
     fleet.latency_s[99] = np.nan
 
-    found = Calibration(p50=1.5, p99=3.0).of(fleet)
+    found = Calibration(p50=1.5, p99=3.0).of(fleet, timeout_s=9.0)
 
     factors = found.latency_s / fleet.latency_s
     assert factors[:50] == pytest.approx(1.5) and factors[98] == pytest.approx(3.0, rel=0.02)
+    # A tenth is above: log(5) of the log(50) from the half to the hundredth.
+    assert factors[89] == pytest.approx(1.5 * 2 ** (np.log(5) / np.log(50)), rel=0.02)
     assert np.all(np.diff(factors[49:99]) > 0) and np.isnan(factors[99])
+
+
+def test_an_answer_that_is_corrected_beyond_its_deadline_has_expired() -> None:
+    fleet = outcome(1, in_time=True)
+    fleet.latency_s[:] = np.linspace(1.0, 2.0, 100)
+    fleet.latency_s[0], fleet.fates[0] = np.nan, Fate.REFUSED
+
+    found = Calibration(p50=2.0, p99=2.0).of(fleet, timeout_s=3.0)
+
+    assert found.share(Fate.EXPIRED) == 0.5 and found.share(Fate.REFUSED) == 0.01
+    assert np.nanmax(found.latency_s) <= 3.0 and np.isnan(found.latency_s[50:]).all()
 
 
 def test_a_closed_loop_corrects_the_run_times(report: Callable[..., Path]) -> None:
@@ -204,6 +218,9 @@ def test_a_forecast_that_is_far_off_is_doubted_and_one_without_answers_refused(r
     calibration = calibrated(path, MACHINE.scaled(0.05))
 
     (doubt,) = calibration.doubts
-    assert calibration.p99 > 4 and f"p99 of {path} are {calibration.p99:.3g} times the forecast, as of another or a busy machine" in doubt
+    assert (
+        calibration.p99 > 4
+        and f"{path} may be of another machine, or one of the two was busy, with p99 there {calibration.p99:.3g} times" in doubt
+    )
     with pytest.raises(BadSettings, match=r"forecast nan ms .*: the costs are of a slower machine"):
         calibrated(path, MACHINE.scaled(1e4))
