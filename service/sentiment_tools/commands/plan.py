@@ -90,7 +90,7 @@ def add_plan(commands: Any) -> None:  # Any: argparse names the type of its subp
         "--callers",
         type=count(65_536, least=0),
         metavar="N",
-        help="callers, by name or address, that send equal parts of the load; 0: so many that none is over its share (default: 1)",
+        help="callers, by name or address, that send equal parts of the load; 0: many, none of which is over its share (default: 1)",
     )
     add_share(group, "--early", "with adaptive effort: share of the texts from 135 tokens on of which a part of 96 suffices")
     add_share(group, "--known", "with answer_cache_bytes: share of the texts whose answer is known, which need no run")

@@ -78,8 +78,8 @@ class Machine:
         part: tokens of a part.
         parted_from: tokens of the shortest text that is read in parts.
         known: the share of the texts whose answer is known. They take the event loops' time and no run.
-        callers: how many callers, by name or address, send equal parts of the calls: the scheduler shares the runners among them. 0: so
-            many that none is over its share.
+        callers: how many callers, by name or address, send equal parts of the calls: the scheduler shares the runners among them. 0: many,
+            none of which is over its share.
         others_load: load average per core just before the measurement.
         key: of which model, graph and device the costs are, as in a server's cost file. Empty: not known.
     """
