@@ -48,10 +48,10 @@ class _Load(NamedTuple):
 class Measured:
     """What a load test measured on one replica: the highest open and closed loop that it kept up with, None where it held none.
 
-    ``server``: what the server said about itself.
+    ``name``: of the file. ``server``: what the server said about itself.
     """
 
-    path: Path
+    name: str
     server: Mapping[str, Any]
     law: Law
     lengths: Lengths
@@ -100,6 +100,8 @@ def read_measured(path: Path) -> Measured:
         BadSettings: the file cannot be used: it is broken, of calls that the simulation does not know, or it has no load that the server
             kept up with.
     """
+    # A file name may not be valid Unicode, which no output could hold.
+    name = str(path).encode(errors="backslashreplace").decode()
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
         server, load = dict(kept["meta"]), kept["load"]
@@ -107,22 +109,22 @@ def read_measured(path: Path) -> Measured:
         reasons = [_why_not(point) for point in points]
         kept_up = [_load(point) for point, why in zip(points, reasons, strict=True) if not why]
         law, bulk, (shortest_s, longest_s) = str(load["law"]), _number(load["bulk"], 0, 1), map(float, load["timeout_s"])
-        others = {name: load[name] for name, ours in SIMULATED.items() if load[name] != ours}
+        others = {option: load[option] for option, ours in SIMULATED.items() if load[option] != ours}
         texts, column, objective_s = str(load["texts"]), str(load["column"]), _number(kept["slo"]["objective_s"], LEAST)
         if not points or not 0 < shortest_s <= longest_s < math.inf:
             raise ValueError(f"it has {len(points)} loads, and deadlines from {shortest_s:g} to {longest_s:g} s")
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else error
-        raise BadSettings(f"{path}: not what sentiment loadtest --json writes: {why}") from error
+        raise BadSettings(f"{name}: not what sentiment loadtest --json writes: {why}") from error
     if shortest_s != longest_s:
         others["timeout"] = f"{shortest_s:g}..{longest_s:g} s"
     if others:
-        said = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in others.items())
-        raise BadSettings(f"{path}: measured with {said}, which the plan does not simulate: use calls of single texts with one deadline")
+        said = ", ".join(f"--{option.replace('_', '-')} {value}" for option, value in others.items())
+        raise BadSettings(f"{name}: measured with {said}, which the plan does not simulate: use calls of single texts with one deadline")
     if not kept_up:
-        raise BadSettings(f"{path}: {reasons[0]}: calibrate by a load that the server and the client keep up with")
+        raise BadSettings(f"{name}: {reasons[0]}: calibrate by a load that the server and the client keep up with")
     return Measured(
-        path,
+        name,
         server,
         parse_law(law),
         parse_lengths(texts, column),
@@ -141,7 +143,7 @@ def calibrate(machine: Machine, measured: Measured, queue_rows_max: int, seed: i
         BadSettings: the load test was of another model or device than the costs, no cost gives the measured throughput, or the simulation
             answers no call of the measured load.
     """
-    doubts = list(_not_compared(measured.path, measured.server, machine.key))
+    doubts = list(_not_compared(measured.name, measured.server, machine.key))
     machine = replace(machine, callers=1)
     said: list[str] = []
     cost = p50 = p99 = 1.0
@@ -164,11 +166,11 @@ def calibrate(machine: Machine, measured: Measured, queue_rows_max: int, seed: i
         )
         p50, p99 = load.p50_s / p50_s, load.p99_s / p99_s
         if math.isnan(p99):
-            raise BadSettings(f"{measured.path}: {said[-1]}: the costs are of a slower machine")
+            raise BadSettings(f"{measured.name}: {said[-1]}: the costs are of a slower machine")
     for name, factor in (("run times", cost), ("p99", p99)):
         if not 1 / FACTOR_MAX <= factor <= FACTOR_MAX:
             far = f"{name} there {factor:.3g} times the forecast"
-            doubts.append(f"{measured.path} may be of another machine, or one of the two was busy, with {far}: measure both again")
+            doubts.append(f"{measured.name} may be of another machine, or one of the two was busy, with {far}: measure both again")
     return Calibration(cost, p50, p99, "; ".join(said), tuple(doubts))
 
 
@@ -205,19 +207,19 @@ def _why_not(point: Mapping[str, Any]) -> str:  # Any: JSON
     return f"the load {where} was interrupted" if point["interrupted"] else ""
 
 
-def _not_compared(path: Path, server: Mapping[str, Any], key: Mapping[str, str]) -> tuple[str, ...]:  # Any: JSON
+def _not_compared(name: str, server: Mapping[str, Any], key: Mapping[str, str]) -> tuple[str, ...]:  # Any: JSON
     """What does not say of which model it is, as a sentence.
 
     Raises:
         BadSettings: the load test was of another model or device than the costs.
     """
     if not {"digest", "provider", "model"} <= set(server):
-        return (f"{path} does not say which model answered, so it may be another one: use loadtest --protocol grpc",)
+        return (f"{name} does not say which model answered, so it may be another one: use loadtest --protocol grpc",)
     if not {"digest", "device"} <= set(key):
-        return (f"the costs do not say of which model they are, so {path} may be of another one: measure them again with --measure",)
+        return (f"the costs do not say of which model they are, so {name} may be of another one: measure them again with --measure",)
     digest, ours = str(server["digest"]), key["digest"]
     if digest != ours:
-        raise BadSettings(f"{path}: measured with another model, {server['model']} ({digest[:12]}); the costs are of {ours[:12]}")
+        raise BadSettings(f"{name}: measured with another model, {server['model']} ({digest[:12]}); the costs are of {ours[:12]}")
     if not key["device"].startswith(f"{server['provider']} "):
-        raise BadSettings(f"{path}: measured on another device, {server['provider']}; the costs are of {key['device']}")
+        raise BadSettings(f"{name}: measured on another device, {server['provider']}; the costs are of {key['device']}")
     return ()

@@ -68,8 +68,8 @@ def run(options: argparse.Namespace) -> int:
         ranges = plan.ranges(sizing, machine)
         capacity = capacity_of(machine, lengths, options.seed)
         facts = _facts(options, machine, traffic, capacity.per_s, time.monotonic() - begun)
-        if calibration.says:
-            facts[f"calibrated by {options.measured}"] = calibration.says
+        if measured:
+            facts[f"calibrated by {measured.name}"] = calibration.says
         warned = [*calibration.doubts, *cautions(law, traffic, objective, options.requests, options.seed)]
         answer = [report.verdict(sizing, objective, capacity), *([report.ranges(ranges, objective)] if ranges else [])]
         if "json" in outputs:
@@ -100,7 +100,7 @@ def _calibration(options: argparse.Namespace, measured: Measured | None, machine
     if not measured:
         return Calibration(doubts=tuple(not_quiet(machine)))
     if options.capacity and measured.closed:
-        raise BadSettings(f"--capacity cannot be used with {measured.path}, whose closed loop gives the capacity")
+        raise BadSettings(f"--capacity cannot be used with {measured.name}, whose closed loop gives the capacity")
     return calibrate(machine, measured, options.queue_rows, options.seed)
 
 
@@ -167,7 +167,7 @@ def _facts(options: argparse.Namespace, machine: Machine, traffic: Traffic, capa
     if options.balance == LEAST_BACKLOG:
         groups = f" among at most {GROUP_MAX} replicas; a larger fleet is divided into groups, which get requests in turn"
     return {
-        "command": shlex.join(["sentiment", *sys.argv[1:]]),
+        "command": shlex.join(["sentiment", *sys.argv[1:]]).encode(errors="backslashreplace").decode(),
         "requests": f"{len(traffic.due_at):,} in {traffic.due_at[-1]:,.1f} s by {options.law}, "
         f"lengths {options.lengths} (mean {traffic.lengths.mean():.0f} tokens), {100 * options.bulk:g} % bulk, "
         f"deadline {1e3 * (options.timeout or options.slo):g} ms",

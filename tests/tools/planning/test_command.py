@@ -1,6 +1,7 @@
 """``sentiment plan`` from its command line."""
 
 import json
+import os
 import re
 import sys
 from dataclasses import replace
@@ -238,3 +239,19 @@ def test_a_closed_loop_that_calibrates_excludes_capacity(
     assert main([*plan, "--measured", str(report)]) == 0
     assert f"calibrated by {report}: 16 callers got 100 answers/s there, forecast " in capsys.readouterr().out
     assert canned.loads[0][0] == 16
+
+
+@pytest.mark.usefixtures("canned")
+def test_a_report_whose_name_is_not_valid_unicode_is_named_in_every_output(
+    costs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report, found, page = tmp_path / os.fsdecode(b"report\xff.json"), tmp_path / "plan.json", tmp_path / "plan.html"
+    assert main(["loadtest", "--rate", "20", "--texts", "8", "--json", str(report)]) == 0
+    plan = ["plan", "--costs", str(costs), "--law", "poisson:20", "--texts", "8", "--requests", "500", "--replicas", "1"]
+    plan += ["--measured", str(report), "--json", str(found), "--html", str(page)]
+    monkeypatch.setattr(sys, "argv", ["sentiment", *plan])
+
+    assert main(plan) == 0
+
+    for text in (capsys.readouterr().out, page.read_text(), json.loads(found.read_text())["meta"]["command"]):
+        assert r"report\udcff.json" in text
