@@ -56,6 +56,12 @@ def add_plan(commands: Any) -> None:  # Any: argparse names the type of its subp
         help="calls per second that one replica was measured to answer (sentiment loadtest --concurrency 64, or 64 per front end, with "
         "these lengths): costs are scaled until the simulation matches (default: no scaling)",
     )
+    group.add_argument(
+        "--measured",
+        type=Path,
+        metavar="FILE",
+        help="correct run times and latencies by what a load test measured on one replica: the file of sentiment loadtest --json",
+    )
     add_option(
         group,
         "--queue-rows-max",
@@ -80,6 +86,12 @@ def add_plan(commands: Any) -> None:  # Any: argparse names the type of its subp
     )
     group.add_argument("--column", default="text", metavar="NAME", help="column of the file (default: text)")
     add_share(group, "--bulk", "share of calls with bulk priority")
+    group.add_argument(
+        "--callers",
+        type=count(65_536, least=0),
+        metavar="N",
+        help="callers, by name or address, that send equal parts of the load; 0: many, none of which is over its share (default: 1)",
+    )
     add_share(group, "--early", "with adaptive effort: share of the texts from 135 tokens on of which a part of 96 suffices")
     add_share(group, "--known", "with answer_cache_bytes: share of the texts whose answer is known, which need no run")
     group.add_argument("--timeout", type=seconds, metavar="TIME", help="deadline of a call (default: --slo)")

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,7 @@ def run(options: argparse.Namespace, credentials: Credentials) -> int:
     slo = Slo(options.slo, options.slo_percentile)
     laws = _laws(options, slo)
     mix = _mix(options)
+    load = {"law": options.law or options.find_slo or "poisson:1", "texts": options.texts, "column": options.column, **asdict(mix)}
     texts = read_pool(options.texts, options.column)
     target = Target(options.target, options.protocol, options.model, options.channels, credentials, options.effort)
     if options.html:
@@ -72,7 +73,7 @@ def run(options: argparse.Namespace, credentials: Credentials) -> int:
         with _output(options.json) as write_json:
             found, facts = asyncio.run(_test(options, target, laws, mix, texts, slo))
             try:
-                write_json(_json_of(found, facts, slo))
+                write_json(_json_of(found, facts, slo, load))
             except BadFile:
                 # The measurements are worth more than the file: print them.
                 print(visible_lines(_shown(found, facts, slo)))
@@ -240,14 +241,14 @@ def _many(count: int, one: str, more: str) -> str:
     return f"{count} {one if count == 1 else more}"
 
 
-def _json_of(found: Found, facts: Mapping[str, str], slo: Slo) -> str:
+def _json_of(found: Found, facts: Mapping[str, str], slo: Slo, load: Mapping[str, Any]) -> str:  # Any: JSON
     rest: dict[str, Any]  # Any: JSON
     if found.search:
         rest = {"search": found.search.to_json(), "capacity": found.points[0].to_json()}
     else:
         rest = {"points": [point.to_json() for point in found.points]}
     slo_json = {"objective_s": slo.objective_s, "percentile": slo.percentile}
-    return json.dumps({"meta": dict(facts), "slo": slo_json, "lost": found.lost, **rest}, indent=1) + "\n"
+    return json.dumps({"meta": dict(facts), "slo": slo_json, "load": load, "lost": found.lost, **rest}, indent=1) + "\n"
 
 
 def _shown(found: Found, facts: Mapping[str, str], slo: Slo) -> str:

@@ -2,6 +2,7 @@
 
 import itertools
 
+from sentiment_tools.planning.machine import Machine
 from sentiment_tools.planning.search import Objective
 from sentiment_tools.planning.simulation import Traffic
 from sentiment_tools.traffic.arrivals import Bursts, Law
@@ -10,6 +11,8 @@ from sentiment_tools.traffic.arrivals import Bursts, Law
 LASTING = 40
 # If fewer requests may be late, one more or less decides whether the objective is met.
 LATE_MIN = 10
+# Of a machine that was not quiet: load average per core before the measurement, and by how much equal runs vary.
+LOAD_MAX, SPREAD_MAX = 0.25, 0.3
 
 
 def cautions(law: Law, traffic: Traffic, objective: Objective, requests: int, seed: int) -> list[str]:
@@ -38,3 +41,14 @@ def cautions(law: Law, traffic: Traffic, objective: Objective, requests: int, se
     if came == requests and law.seconds < float("inf") and any(True for _ in itertools.islice(law.times(seed), requests, None)):
         found.append(f"--requests {requests} ended the law after {simulated_s:.3g} s of its {law.seconds:.3g} s")
     return found
+
+
+def not_quiet(machine: Machine) -> list[str]:
+    """A warning if the machine was busy with something else while it was measured."""
+    seen = []
+    if machine.others_load >= LOAD_MAX:
+        seen.append(f"a load average of {machine.others_load:.2g} per core before it began")
+    if machine.spread >= SPREAD_MAX:
+        seen.append(f"run times of equal batches that vary by {machine.spread:.0%}")
+    advice = "measure again on a quiet machine, or calibrate with --measured"
+    return [f"the machine was busy while it was measured, with {' and '.join(seen)}: {advice}"] if seen else []

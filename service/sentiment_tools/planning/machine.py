@@ -2,7 +2,9 @@
 
 import json
 import math
-from dataclasses import dataclass, fields, replace
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +31,7 @@ RESTED_S = 0.012
 HEADS, SCORES_BYTES = 1, 2**62
 # Limits of a file's values: the largest shape, the longest run in seconds, and runners, cores and front ends as in the command.
 ROWS_MAX, LENGTH_MAX, RUN_S_MAX = 65_536, 100_000, 3600.0
-RUNNERS_MAX, CORES_MAX, FRONT_ENDS_MAX = 1024, 4096, 64
+RUNNERS_MAX, CORES_MAX, FRONT_ENDS_MAX, CALLERS_MAX = 1024, 4096, 64, 65_536
 
 
 # Of the rules that ``sentiment-models effort`` makes by default.
@@ -76,6 +78,10 @@ class Machine:
         part: tokens of a part.
         parted_from: tokens of the shortest text that is read in parts.
         known: the share of the texts whose answer is known. They take the event loops' time and no run.
+        callers: how many callers, by name or address, send equal parts of the calls: the scheduler shares the runners among them. 0: many,
+            none of which is over its share.
+        others_load: load average per core just before the measurement.
+        key: of which model, graph and device the costs are, as in a server's cost file. Empty: not known.
     """
 
     points: dict[Shape, float]
@@ -96,6 +102,9 @@ class Machine:
     part: int = PART
     parted_from: int = PARTED_FROM
     known: float = 0.0
+    callers: int = 1
+    others_load: float = 0.0
+    key: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def limits(self) -> BatchLimits:
@@ -142,7 +151,31 @@ class Machine:
             f"{loops}; other processes {1e3 * self.beside_s:.2f} ms per call"
             + (f"; of {self.early:.0%} of the texts from {self.parted_from} tokens on {self.part} tokens suffice" if self.early else "")
             + (f"; the answers to {self.known:.0%} of the texts are known" if self.known else "")
+            + (f"; {self.callers} callers share it" if self.callers > 1 else "")
         )
+
+    def scaled(self, factor: float) -> "Machine":
+        """The machine with all run times multiplied by ``factor``."""
+        return replace(self, points={shape: run_s * factor for shape, run_s in self.points.items()})
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the logarithm of a run's time, with what the speed varied."""
+        return math.hypot(self.noise, statistics.stdev(map(math.log, self.pace)) if len(self.pace) > 1 else 0.0)
+
+    @property
+    def cost_range(self) -> tuple[float, float]:
+        """Factors on all run times: 95 % of further measurements as long as this one would find one between them. 1 if unknown.
+
+        By Student's t of the logarithms of ``pace``, as if they were independent. A machine whose speed wanders slowly varies more.
+        """
+        if len(self.pace) < 2:
+            return 1.0, 1.0
+        freedom = len(self.pace) - 1
+        # The quantile of 97.5 % by the first terms of its expansion at the normal one's: 3 % too low for 4 intervals, exact for many.
+        student = 1.960 + 2.372 / freedom + 2.823 / freedom**2
+        error = student * statistics.stdev(map(math.log, self.pace)) * math.sqrt(2 / len(self.pace))
+        return math.exp(-error), math.exp(error)
 
     def slowed(self, running: int) -> float:
         """The factor on a run's time while ``running`` runners run."""
@@ -187,9 +220,8 @@ def read_machine(path: Path) -> Machine:
         kept = json.loads(path.read_text(encoding="utf-8"))
         points = {(int(rows), int(length)): float(seconds) for rows, length, seconds in kept["points"]}
         CostTable(points)
-        if not str(kept.get("key", {}).get("device", "CPU")).startswith("CPU"):
-            # A GPU, whose fastest graphs are packed.
-            kept["packed"] = True
+        # A GPU's fastest graphs are packed. A server's file does not say so.
+        kept.setdefault("packed", not str(kept.get("key", {}).get("device", "CPU")).startswith("CPU"))
         machine = Machine(**{field.name: kept[field.name] for field in fields(Machine) if field.name in kept} | {"points": points})
         machine = replace(machine, pace=tuple(map(float, machine.pace)))
         _check(machine)
@@ -200,16 +232,18 @@ def read_machine(path: Path) -> Machine:
 
 def _check(machine: Machine) -> None:
     """Refuse values that would cause an error, a NaN or an endless simulation later. NaN is in no range."""
-    processes = (("runners", 1, RUNNERS_MAX), ("cores", 0, CORES_MAX), ("front_ends", 0, FRONT_ENDS_MAX))
+    processes = (("runners", 1, RUNNERS_MAX), ("cores", 0, CORES_MAX), ("front_ends", 0, FRONT_ENDS_MAX), ("callers", 0, CALLERS_MAX))
     for name, least, most in (*processes, ("packed", 0, 1), ("part", 1, LENGTH_MAX), ("parted_from", machine.part + 1, LENGTH_MAX)):
         value = getattr(machine, name)
         if not isinstance(value, int) or not least <= value <= most:
             raise ValueError(f"{name} must be a whole number from {least} to {most}, got {value!r}")
     times = ((name, 0, 10) for name in ("noise", "rested_s", "loop_s", "token_s", "beside_s", "front_end_s", "row_s"))
-    for name, low, high in (*times, ("crowding", 0.01, 100), ("early", 0, 1), ("known", 0, 1)):
+    for name, low, high in (*times, ("crowding", 0.01, 100), ("early", 0, 1), ("known", 0, 1), ("others_load", 0, 1e4)):
         number = getattr(machine, name)
         if not low <= number <= high:
             raise ValueError(f"{name} must be a number from {low} to {high}, got {number!r}")
+    if not all(isinstance(value, str) for value in machine.key.values()):
+        raise ValueError(f"key must have texts, got {dict(machine.key)!r}")
     for pace in machine.pace:
         if not 0.01 <= pace <= 100:
             raise ValueError(f"a pace must be a number from 0.01 to 100, got {pace!r}")

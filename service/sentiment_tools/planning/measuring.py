@@ -8,11 +8,15 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from sentiment.batching.cost import Shape
 from sentiment.batching.layout import Packed
 from sentiment.lifecycle.loading import Loaded, load
+from sentiment.lifecycle.warm_up import Kept
 from sentiment.model.classifier import Classifier
 from sentiment.model.runner import Runner, run_batch
 from sentiment.model.tokenizer import Row
@@ -49,11 +53,13 @@ def measure(bundle: str, seconds: float = MEASURE_S, runners: int | None = None)
     Raises:
         BadBundle or BadSettings: the bundle cannot be served.
     """
+    # Before this process takes a core.
+    others_load = _load()
     # The planner knows no wide batches.
     flags = {name: value for name, value in (("model", bundle), ("runners", runners), ("batch_threads_max", 1)) if value}
     loaded = load(load_settings(flags, os.environ)[0])
     try:
-        return measure_loaded(loaded, seconds)
+        return replace(measure_loaded(loaded, seconds), others_load=others_load)
     finally:
         for runner in loaded.runners:
             runner.close()
@@ -88,7 +94,15 @@ def measure_loaded(loaded: Loaded, seconds: float) -> Machine:
         rested_s=max(0.0, slower_s) / -math.expm1(-REST_S / RESTED_S),
         token_s=max(0.0, statistics.median(token_s)),
         packed=isinstance(loaded.layout, Packed),
+        key=Kept.of(Path(), loaded.classifier).key,
     )
+
+
+def _load() -> float:
+    """The load average of the last minute for each core; 0 where the system does not tell."""
+    with suppress(AttributeError, OSError):
+        return os.getloadavg()[0] / (os.cpu_count() or 1)
+    return 0.0
 
 
 def _typical(runs: Sequence[_Ran]) -> dict[Shape, float]:

@@ -197,7 +197,7 @@ class Outcome:
 
     def summary(self, objective_s: float) -> dict[str, Any]:  # JSON
         """All figures as JSON, by name with unit."""
-        percentiles = {f"p{percentile:g}_ms": _number(1e3 * self.percentile_s(percentile)) for percentile in PERCENTILES}
+        percentiles = {f"p{percentile:g}_ms": number(1e3 * self.percentile_s(percentile)) for percentile in PERCENTILES}
         return {
             "replicas": self.replicas,
             "requests": self.requests,
@@ -217,13 +217,13 @@ class Outcome:
                 priority.value: {
                     "requests": self.requests_of(priority),
                     "in_time_share": self.in_time(objective_s, priority),
-                    **{f"p{percentile:g}_ms": _number(1e3 * self.percentile_s(percentile, priority)) for percentile in PERCENTILES},
+                    **{f"p{percentile:g}_ms": number(1e3 * self.percentile_s(percentile, priority)) for percentile in PERCENTILES},
                 }
                 for priority in self.classes()
             },
         }
 
 
-def _number(value: float) -> float | None:
+def number(value: float) -> float | None:
     """JSON has no NaN."""
     return value if math.isfinite(value) else None

@@ -57,6 +57,7 @@ class _Call:
     # The tokens of the whole, if ``length`` are those of a part, and whether that suffices.
     then: int = 0
     suffices: bool = False
+    payer: int = 0
     waits: bool = True
 
 
@@ -100,6 +101,8 @@ class Replica:
         self._early = Random(f"early {seed}")
         # Whose answer is known.
         self._known = Random(f"known {seed}")
+        # Who asks.
+        self._payers = Random(f"callers {seed}")
         # What front ends and executor have sent each other: a heap of the instant, a number and what happens on arrival.
         self._sent: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = itertools.count()
@@ -124,6 +127,8 @@ class Replica:
         """A request arrives with a text of ``length`` tokens; longer texts than the longest row are truncated."""
         call = _Call(number, min(length, self._length_max), deadline_at, priority, self._spread.choice(self._takers))
         call.known = self._known.random() < self._machine.known
+        callers = self._machine.callers
+        call.payer = self._payers.randint(1, callers) if callers > 1 else callers
         if self._machine.parts(call.length):
             call.length, call.then, call.suffices = self._machine.part, call.length, self._early.random() < self._machine.early
         at = self._work(call.taker, at, self._turns.request_s + self._machine.token_s * length, self._beside_s)
@@ -185,7 +190,7 @@ class Replica:
             return
         self._asked_s += self._scheduler.work_s(call.length, call.then)
         try:
-            ticket = self._scheduler.add(call.length, now, call.deadline_at, call, call.priority, then=call.then)
+            ticket = self._scheduler.add(call.length, now, call.deadline_at, call, call.priority, then=call.then, payer=call.payer)
         except Expired:
             self._ledger.ended(call.number, Fate.EXPIRED)
         except Refused:

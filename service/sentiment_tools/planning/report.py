@@ -8,7 +8,7 @@ import numpy as np
 from sentiment_tools.planning.closed_loop import Capacity
 from sentiment_tools.planning.machine import counted
 from sentiment_tools.planning.outcome import PERCENTILES, Fate, Limit, Outcome
-from sentiment_tools.planning.search import Objective, Sizing
+from sentiment_tools.planning.search import Objective, Ranges, Sizing
 from sentiment_tools.reports import svg_plots
 from sentiment_tools.reports.html_report import Section, notice, page, paragraph, table
 from sentiment_tools.reports.plot_style import STYLE
@@ -57,6 +57,22 @@ def _answer(sizing: Sizing, objective: Objective) -> str:
     return summary
 
 
+def ranges(found: Ranges, objective: Objective) -> str:
+    """The answer's figures, each with the least and the most that it may be as the measured cost and chance have it."""
+    outcome = found.outcome
+    tail, in_time = _ms(outcome.percentile_s(objective.percentile)), _percent(outcome.in_time(objective.seconds))
+    figures = [
+        f"p{objective.percentile:g} {tail} ms ({' to '.join(map(_ms, found.tail_s))})",
+        f"in time {in_time} ({' to '.join(map(_percent, found.in_time))})",
+    ]
+    if found.replicas:
+        low, high = found.replicas
+        for name, each in (("replica", 1), ("core", outcome.machine.shared_cores)):
+            most = f"to {each * high}" if high else "or more"
+            figures.append(f"{counted(each * outcome.replicas, name)} ({each * low} {most})")
+    return f"Ranges of 95 %: {', '.join(figures)}"
+
+
 def tables(sizing: Sizing, objective: Objective) -> list[Table]:
     """Header and rows of each table: every fleet that was simulated, and its classes if there are two."""
     fleets = [_fleet_row(outcome, objective) for outcome in sizing.tried.values()]
@@ -75,11 +91,11 @@ def tables(sizing: Sizing, objective: Objective) -> list[Table]:
     return [(FLEET, fleets), *([(CLASS, classes)] if classes else [])]
 
 
-def compose(sizing: Sizing, objective: Objective, capacity: Capacity, facts: Mapping[str, str], cautions: Sequence[str]) -> str:
-    """The HTML report: the answer with its warnings, plots, tables and the settings."""
-    answer = verdict(sizing, objective, capacity)
-    summary = paragraph(answer) if sizing.fewest else notice(answer)
-    summary += "".join(map(notice, cautions))
+def compose(sizing: Sizing, objective: Objective, answer: Sequence[str], facts: Mapping[str, str], cautions: Sequence[str]) -> str:
+    """The HTML report: the answer, a verdict and what follows it, with its warnings, plots, tables and the settings."""
+    verdict, *more = answer
+    summary = paragraph(verdict) if sizing.fewest else notice(verdict)
+    summary += "".join(map(paragraph, more)) + "".join(map(notice, cautions))
     shown = _shown(sizing)
     drawn = [
         (

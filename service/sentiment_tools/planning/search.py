@@ -2,12 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sentiment.batching.cost import CostTable
 from sentiment_tools.planning.machine import Machine
-from sentiment_tools.planning.outcome import Outcome
+from sentiment_tools.planning.outcome import Outcome, number
 from sentiment_tools.planning.simulation import Traffic
 
 REPLICAS_MAX = 4096
@@ -39,6 +40,39 @@ class Sizing:
     tried: dict[int, Outcome]
     why: str = ""
     hopeless: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """``outcome`` of a fleet, and the least and the most that simulations of it found: tail in seconds (NaN: no answer), share in time.
+
+    ``replicas``: the fewest that searches found, the most is None if no number is enough; None if the number was given.
+    """
+
+    outcome: Outcome
+    tail_s: tuple[float, float]
+    in_time: tuple[float, float]
+    replicas: tuple[int, int | None] | None
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Outcome], fewest: Sequence[int | None], objective: Objective) -> "Ranges":
+        """The ranges of at least one simulation, the first of which is the answer's, and of the numbers that searches found."""
+        tails = sorted(s for outcome in outcomes if not math.isnan(s := outcome.percentile_s(objective.percentile))) or [math.nan]
+        shares = [outcome.in_time(objective.seconds) for outcome in outcomes]
+        enough = [replicas for replicas in fewest if replicas is not None]
+        replicas = (min(enough), None if None in fewest else max(enough)) if enough else None
+        return cls(outcomes[0], (tails[0], tails[-1]), (min(shares), max(shares)), replicas)
+
+    def summary(self, objective: Objective) -> dict[str, Any]:  # JSON
+        """The ranges as JSON, each the least and the most, by name with unit."""
+        found: dict[str, Any] = {
+            f"p{objective.percentile:g}_ms": [number(1e3 * seconds) for seconds in self.tail_s],
+            "in_time_share": list(self.in_time),
+        }
+        if self.replicas:
+            cores = self.outcome.machine.shared_cores
+            found |= {"replicas": list(self.replicas), "cores": [replicas and replicas * cores for replicas in self.replicas]}
+        return found
 
 
 def fewest_replicas(run: Callable[[int], Outcome], objective: Objective, traffic: Traffic, machine: Machine) -> Sizing:

@@ -100,6 +100,7 @@ def test_two_rates_are_held_and_reported_as_table_json_and_html(server: RunningS
     assert all(point["outcomes"] == {"OK": point["sent"]} for point in values["points"])
     assert values["meta"]["model"] == "tiny/1"
     assert values["slo"] == {"objective_s": 20.0, "percentile": 90.0}
+    assert values["load"].items() >= {"law": "poisson:1", "texts": "sst2", "timeout_s": [20.0, 20.0], "bulk": 0.0, "per_call": 1}.items()
     assert "<svg" in page.read_text()
 
 

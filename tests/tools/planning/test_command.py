@@ -1,6 +1,7 @@
 """``sentiment plan`` from its command line."""
 
 import json
+import os
 import re
 import sys
 from dataclasses import replace
@@ -11,6 +12,10 @@ import pytest
 from sentiment.cli.main import main
 from sentiment_tools.planning.machine import Machine, read_machine
 from sentiment_tools.reports import svg_plots
+from sentiment_tools.traffic.arrivals import Poisson
+from tests.tools.loadtest import test_command as loadtest
+
+canned = loadtest.canned
 
 
 @pytest.fixture
@@ -39,7 +44,13 @@ def test_the_fewest_replicas_are_found_and_reported_as_text_json_and_html(
     printed = capsys.readouterr()
     assert f"{fewest} replicas answer 99 % within 500 ms; fewer do not" in printed.out
     assert "in time" in printed.err
+    (low_ms, high_ms), (least, most) = said["ranges"]["p99_ms"], said["ranges"]["replicas"]
+    assert low_ms <= fleets[fewest]["p99_ms"] <= high_ms and low_ms < high_ms
+    assert least <= fewest <= most and said["ranges"]["cores"] == [2 * least, 2 * most]
+    ranges = f"Ranges of 95 %: p99 {fleets[fewest]['p99_ms']:.1f} ms ({low_ms:.1f} to {high_ms:.1f}), in time "
+    assert ranges in printed.out and said["calibration"] == {"run_times": 1.0, "p50": 1.0, "p99": 1.0}
     html = page.read_text()
+    assert ranges in html
     assert html.count("<svg") == 3 and "bulk" in html
     assert "<script" not in html and "http-equiv" in html and not any(f"{kind}http" in html for kind in ('src="', 'href="', "url("))
 
@@ -92,6 +103,9 @@ def test_replicas_that_miss_the_objective_are_exit_1(costs: Path, capsys: pytest
         (["--law", "sometimes:3"], "unknown law 'sometimes:3'"),
         (["--lengths", "no-such-file"], "unknown lengths 'no-such-file'"),
         (["--save", "x.json"], "--save needs --measure"),
+        (["--measured", "costs.json"], "--costs and --measured are the same file"),
+        (["--measured", "instants"], "instants: not what sentiment loadtest --json writes: "),
+        (["--measured", "x.json", "--json", "x.json"], "--measured and --json are the same file"),
         (["--json", "x.out", "--html", "./x.out"], "--json and --html are the same file"),
         (["--requests", "100", "--loop", "1s", "--capacity", "1e7"], "cannot be scaled to a capacity of 1e+07 calls/s, only to"),
         (["--requests", "100", "--capacity", "1e-9"], "fewer calls cannot be counted within 60 s"),
@@ -174,3 +188,70 @@ def test_the_parser_loads_neither_numpy_nor_grpc() -> None:
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
 
     assert found.stdout.strip() == "[]"
+
+
+def test_the_more_a_machines_speed_varied_the_wider_are_the_ranges(costs: Path, tmp_path: Path) -> None:
+    found = tmp_path / "plan.json"
+    machine, widths, cores = read_machine(costs), [], []
+    load = ["--law", "poisson:300", "--requests", "2000", "--json", str(found)]
+
+    for pace in ((), (0.6, 1.6, 0.7, 1.5)):
+        costs.write_text(replace(machine, pace=pace).to_json())
+        main(["plan", "--costs", str(costs), *load])
+        ranges = json.loads(found.read_text())["ranges"]
+        widths.append(ranges["in_time_share"][1] - ranges["in_time_share"][0])
+        cores.append(ranges["cores"][1] / ranges["cores"][0])
+
+    assert widths[1] > 3 * widths[0] and cores[1] > 2 > cores[0]
+
+
+def test_a_busy_machine_is_a_caution_unless_a_load_test_calibrates(
+    costs: Path, canned: loadtest.Canned, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    costs.write_text(replace(read_machine(costs), noise=0.5).to_json())
+    plan = ["plan", "--costs", str(costs), "--law", "poisson:20", "--texts", "8", "--requests", "1000", "--replicas", "1"]
+    found, report = tmp_path / "plan.json", tmp_path / "report.json"
+    assert main(["loadtest", "--rate", "20", "--texts", "8", "--json", str(report)]) == 0
+    capsys.readouterr()
+
+    p99_ms = []
+    for given in ([], ["--measured", str(report)]):
+        assert main([*plan, "--json", str(found), *given]) == 0
+        p99_ms.append(json.loads(found.read_text())["tried"][0]["p99_ms"])
+    printed = capsys.readouterr().out
+
+    assert printed.count("caution: the machine was busy while it was measured, with run times of equal batches that vary by 50%") == 1
+    there_ms = 1e3 * canned.measure(Poisson(20.0), 1.0).percentile(99)
+    assert f"\ncalibrated by {report}: p99 there {there_ms:.4g} ms, forecast " in printed
+    assert p99_ms[0] < 0.5 * there_ms and p99_ms[1] == pytest.approx(there_ms, rel=0.4)
+    assert printed.count(f"caution: {report} does not say which model answered") == 1
+
+
+def test_a_closed_loop_that_calibrates_excludes_capacity(
+    costs: Path, canned: loadtest.Canned, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.json"
+    assert main(["loadtest", "--concurrency", "16", "--texts", "8", "--json", str(report)]) == 0
+    plan = ["plan", "--costs", str(costs), "--law", "poisson:20", "--texts", "8", "--requests", "500", "--replicas", "1"]
+
+    assert main([*plan, "--measured", str(report), "--capacity", "50"]) == 2
+    assert f"--capacity cannot be used with {report}, whose closed loop gives the capacity" in capsys.readouterr().err
+    assert main([*plan, "--measured", str(report)]) == 0
+    assert f"calibrated by {report}: 16 callers got 100 answers/s there, forecast " in capsys.readouterr().out
+    assert canned.loads[0][0] == 16
+
+
+@pytest.mark.usefixtures("canned")
+def test_a_report_whose_name_is_not_valid_unicode_is_named_in_every_output(
+    costs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report, found, page = tmp_path / os.fsdecode(b"report\xff.json"), tmp_path / "plan.json", tmp_path / "plan.html"
+    assert main(["loadtest", "--rate", "20", "--texts", "8", "--json", str(report)]) == 0
+    plan = ["plan", "--costs", str(costs), "--law", "poisson:20", "--texts", "8", "--requests", "500", "--replicas", "1"]
+    plan += ["--measured", str(report), "--json", str(found), "--html", str(page)]
+    monkeypatch.setattr(sys, "argv", ["sentiment", *plan])
+
+    assert main(plan) == 0
+
+    for text in (capsys.readouterr().out, page.read_text(), json.loads(found.read_text())["meta"]["command"]):
+        assert r"report\udcff.json" in text

@@ -8,8 +8,8 @@ import pytest
 from sentiment_tools.planning.closed_loop import Capacity
 from sentiment_tools.planning.machine import Machine
 from sentiment_tools.planning.outcome import Limit, Outcome, Spent
-from sentiment_tools.planning.report import verdict
-from sentiment_tools.planning.search import Objective, fewest_replicas
+from sentiment_tools.planning.report import ranges, verdict
+from sentiment_tools.planning.search import Objective, Ranges, fewest_replicas
 from sentiment_tools.planning.simulation import Fleet, Traffic, draw_traffic, simulate
 from sentiment_tools.traffic.arrivals import Poisson
 from sentiment_tools.traffic.lengths import MIXED, parse_lengths
@@ -84,3 +84,30 @@ def test_simulated_replicas_grow_with_the_load_and_meet_the_objective() -> None:
         found[rate] = sizing.fewest
 
     assert 3 * found[150.0] <= found[600.0] <= 4 * found[150.0]
+
+
+def test_ranges_have_the_least_and_the_most_of_all_simulations() -> None:
+    good, bad, none = outcome(2, in_time=True), outcome(2, in_time=False), outcome(2, in_time=True)
+    none.latency_s[:] = np.nan
+
+    found = Ranges.of([good, bad], [2, 1, 3], Objective(0.5))
+    beyond = Ranges.of([good, none], [2, 2, None], Objective(0.5))
+    given = Ranges.of([none, none], [], Objective(0.5, 95.0))
+
+    assert ranges(found, Objective(0.5)) == (
+        "Ranges of 95 %: p99 100.0 ms (100.0 to 9000.0), in time 100.00 % (98.00 % to 100.00 %), 2 replicas (1 to 3), 4 cores (2 to 6)"
+    )
+    assert found.summary(Objective(0.5)) == {
+        "p99_ms": [100.0, 9000.0],
+        "in_time_share": [0.98, 1.0],
+        "replicas": [1, 3],
+        "cores": [2, 6],
+    }
+    assert ", 2 replicas (2 or more), 4 cores (4 or more)" in ranges(beyond, Objective(0.5))
+    assert beyond.summary(Objective(0.5)) == {
+        "p99_ms": [100.0, 100.0],
+        "in_time_share": [0.0, 1.0],
+        "replicas": [2, None],
+        "cores": [4, None],
+    }
+    assert given.summary(Objective(0.5, 95.0)) == {"p95_ms": [None, None], "in_time_share": [0.0, 0.0]}
