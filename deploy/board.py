@@ -277,14 +277,34 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Memory",
             "bytes",
-            "Resident, of each process of a server.",
-            {"{{pod}} {{process}}": of_servers(f"process_resident_memory_bytes{{{PODS}}}")},
+            "Resident, of each process of a server, and the limit of its container.",
+            {
+                "{{pod}} {{process}}": of_servers(f"process_resident_memory_bytes{{{PODS}}}"),
+                "{{pod}} limit": f"sentiment_memory_limit_bytes{{{PODS}}} < Inf",
+            },
         ),
         Panel(
             "Cores used",
             "short",
             "By each process of a server.",
             {"{{pod}} {{process}}": of_servers(f"rate(process_cpu_seconds_total{{{PODS}}}[$__rate_interval])")},
+        ),
+    ),
+    "Callers, where they have tokens": (
+        Panel("Calls by caller", "reqps", "By the name of the token.", {"{{caller}}": rate("caller_requests_total", "caller", of=PODS)}),
+        Panel(
+            "Texts not answered, by caller",
+            "cps",
+            "By the name of the token and status code.",
+            {"{{caller}} {{code}}": rate("caller_items_total", "caller", "code", only='code!="OK"', of=PODS)},
+            stacked=True,
+        ),
+        Panel(
+            "Work by caller",
+            "short",
+            "Cores that run the texts and explanations of each.",
+            {"{{caller}}": rate("caller_work_seconds_total", "caller", of=PODS)},
+            stacked=True,
         ),
     ),
     "Traces, where they are sent": (

@@ -43,6 +43,9 @@ def server(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     running = RunningServer(settings.model_copy(update={"tracing": True, "journal": str(tmp_path / "journal")}))
     running.app._metrics.watch_devices({"cuda:0": Meter()})
+    # As with tokens, and in a container with a limit.
+    running.app._metrics.count_callers(())
+    running.app._metrics.memory_limit_bytes.set(2**33)
     # tests/core/security has real certificates; here Prometheus scrapes in plaintext.
     running.app._metrics.watch_certificate(lambda: time.time() + 30 * 86_400)
     yield running

@@ -39,6 +39,7 @@ def known(settings: Settings) -> Iterator[Known]:
     try:
         server.app._metrics.watch_devices({"cuda:0": Meter()})
         server.app._metrics.watch_certificate(lambda: 0.0)
+        server.app._metrics.count_callers(())
         (model,) = server.app._metrics.models.values()
         for method in METHODS:
             _ = model.of[method]
