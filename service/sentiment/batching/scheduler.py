@@ -51,7 +51,7 @@ KEPT_FOR_INTERACTIVE = 0.25
 # And the part that rows of callers over their share leave free while others ask. Run time goes to those rows while others wait too, beside
 # shares that sum to 1: so little that others wait for one such batch, and enough that none of them waits for ever.
 KEPT_FROM_OVER, OVER_SHARE = 0.5, 0.05
-# What a caller may have admitted beyond its share, if that is more than BURST_S: so many rows of so many tokens, or of the longest length.
+# What a caller may have admitted beyond its share, if that is more than BURST_S: this number of rows of this length, or of the longest one.
 # With half as many, one in a thousand texts of a caller that asks for little more than half of its share waits for a flooder's.
 BURST_ROWS, BURST_LENGTH = 8, 512
 # A batch is divided between two runners, one of which would be idle, if the time falls to at most this part.
