@@ -386,7 +386,7 @@ class Settings(BaseModel):
         return self._source
 
     def read_from(self, source: Source) -> "Settings":
-        """Say where they are from. Once, by whoever has read them."""
+        """Say where they are from. Once, after they were read."""
         self._source = source
         return self
 

@@ -27,7 +27,8 @@ Promises, checked by a simulation in tests/core/batching/test_simulation.py:
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Generic
 
 from sentiment.batching.class_queue import ClassQueue, Group, next_group
@@ -88,6 +89,7 @@ class Scheduler(Generic[P]):
         layout: Layout | None = None,
         objective_s: float = 0.5,
         width: int = 1,
+        weights: Mapping[int, float] = MappingProxyType({}),
     ) -> None:
         """Start empty.
 
@@ -101,6 +103,7 @@ class Scheduler(Generic[P]):
             layout: how the graph takes the rows of a batch; the default is padded.
             objective_s: rows that arrive this many seconds later do not overtake a row of their class, unless a deadline is near.
             width: the cores that a batch may use while runners are idle.
+            weights: of callers, by number, as of now; others have 1.
         """
         self.cost = cost
         self.limits = limits
@@ -112,7 +115,7 @@ class Scheduler(Generic[P]):
         self._prices = Prices(cost, self.layout.within(limits))
         buckets = bucket_by_length(self.layout.edges(length_max))
         shares = {Priority.INTERACTIVE: 1 - bulk_share, Priority.BULK: bulk_share, Priority.OVER: OVER_SHARE}
-        self._shares = Shares(max(BURST_S, BURST_ROWS * cost.table_s(1, min(length_max, BURST_LENGTH))))
+        self._shares = Shares(max(BURST_S, BURST_ROWS * cost.table_s(1, min(length_max, BURST_LENGTH))), weights)
         self.queues: dict[Priority, ClassQueue[P]] = {
             priority: ClassQueue(share, buckets, self._prices, self.layout, objective_s) for priority, share in shares.items()
         }

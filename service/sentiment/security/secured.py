@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sentiment.errors import BadSettings
+from sentiment.observability.callers import number_of
 from sentiment.observability.logs import logger, set_level
 from sentiment.observability.metrics import Metrics
 from sentiment.security.certificates import Certificates, TlsFiles, https_context, reloaded_certificates
@@ -44,6 +45,8 @@ class Secured:
             self.https = https_context(certificates)
             metrics.watch_certificate(lambda: certificates.now.expires_at)
         self.guard = self.guard_of(settings.auth_tokens, "auth_tokens", settings.auth_exempt)
+        # Of callers, by number, as of now.
+        self.weights: dict[int, float] = {}
         # As they are now: the settings file may change some.
         self.settings: Callable[[], Settings] = lambda: settings
         if settings.source.file is not None:
@@ -90,7 +93,10 @@ class Secured:
             self._level = level
             set_level(level)
         if self.guard is not None:
-            self._metrics.count_callers(self.guard.names)
+            weights = self.guard.weights
+            self._metrics.count_callers(weights.keys())
+            self.weights.clear()
+            self.weights.update({number_of(name): weight for name, weight in weights.items()})
 
     def reload(self) -> None:
         """Reload all files soon. Call it in the event loop."""

@@ -181,6 +181,17 @@ def test_a_caller_alone_has_all_of_the_runners_and_of_two_each_has_half() -> Non
     assert list(both.values()) == pytest.approx([5 * RUNNERS, 5 * RUNNERS], abs=3 * BURST_S)
 
 
+def test_of_two_callers_that_want_more_than_there_is_each_has_its_weight() -> None:
+    shares = Shares(weights={OTHER: 2.0})
+    found = {OTHER: 0.0, FLOOD: 0.0}
+
+    for tick in range(1000):
+        for payer in 4 * [OTHER, FLOOD]:
+            found[payer] += 0.0 if shares.ask(payer, 0.01, RUNNERS, tick / 100) is Priority.OVER else 0.01
+
+    assert list(found.values()) == pytest.approx([20 * RUNNERS / 3, 10 * RUNNERS / 3], abs=3 * BURST_S)
+
+
 def test_callers_that_have_gone_are_forgotten() -> None:
     shares = Shares()
     for payer in range(1, 1000):
