@@ -262,7 +262,7 @@ VALUES: dict[tuple[str, str], dict[str, str]] = {
         "waiting": "it had waited longest for a request when a new one came",
         "new": "it came when requests of all others were being answered",
     },
-    ("reload_failures", "files"): {"tls": "certificates and keys", "tokens": "bearer tokens"},
+    ("reload_failures", "files"): {"tls": "certificates and keys", "tokens": "bearer tokens", "settings": "the settings file"},
     ("unauthenticated", "transport"): {"grpc": "gRPC", "http": "HTTP"},
 }
 

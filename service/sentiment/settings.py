@@ -8,10 +8,12 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import field as attribute
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 
 from sentiment.addresses import TARGET_VARIABLE, is_loopback
 from sentiment.batch_limits import ON_CPU, ON_GPU
@@ -31,6 +33,8 @@ EXEMPT = (
 MODEL = r"^[a-z0-9][a-z0-9_-]{0,62}(/\d{1,9})?$"
 ADDRESS = re.compile(r"(?:\[(?P<six>[^\[\]]*)\]|(?P<name>[A-Za-z0-9_.-]+)):(?P<port>[0-9]{1,5})")
 PORT_MAX = 65_535
+# The settings that a change of the file changes while the server runs.
+RELOADED = ("log_level", "access_log")
 UNIX = re.compile(r"unix:[^\s:,]+")
 # Limit of a Unix socket's path, without the terminating zero byte.
 UNIX_BYTES_MAX = 107
@@ -59,10 +63,23 @@ MESSAGES_MIN = 6
 Seconds = Annotated[float, Field(ge=0, le=3600)]
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The settings file; None: none. And the names of the settings of flags and variables, which the file does not change.
+
+    Two are equal: settings are equal wherever they are from.
+    """
+
+    file: Path | None = attribute(default=None, compare=False)
+    given: frozenset[str] = attribute(default=frozenset(), compare=False)
+
+
 class Settings(BaseModel):
     """The server's settings, read once at startup. Immutable; each part gets only the settings that it needs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    _source: Source = PrivateAttr(Source())
 
     grpc_listen: str = Field("127.0.0.1:50051", description="address and port of gRPC; port 0 picks a free one")
     http_listen: str = Field("127.0.0.1:8080", description="address and port of HTTP (metrics, health, JSON); empty: off")
@@ -366,6 +383,16 @@ class Settings(BaseModel):
         "standard error is a terminal, otherwise json; console: the same as text",
     )
 
+    @property
+    def source(self) -> Source:
+        """Where they are from."""
+        return self._source
+
+    def read_from(self, source: Source) -> "Settings":
+        """Say where they are from. Once, after they were read."""
+        self._source = source
+        return self
+
     @field_validator("*", mode="before")
     @classmethod
     def _number(cls, value: object, info: ValidationInfo) -> object:
@@ -433,6 +460,31 @@ def _host_of(address: str) -> str | None:
         return None
 
 
+def in_file(settings: Settings) -> dict[str, Any]:
+    """What the settings file says now, but for what flags and variables say.
+
+    Raises:
+        BadSettings: it cannot be read, or has an unknown name.
+    """
+    file = settings.source.file
+    return {name: value for name, value in ({} if file is None else _read_toml(file)).items() if name not in settings.source.given}
+
+
+def reloaded(settings: Settings, before: Mapping[str, Any], now: Mapping[str, Any]) -> Settings:
+    """The settings with RELOADED as the file says now. ``before`` and ``now``: see ``in_file``; ``before``: at the start.
+
+    Raises:
+        BadSettings: others differ, which need a restart, or a value is outside its limits. The message names them, without values.
+    """
+    if others := sorted(name for name in (before.keys() | now.keys()) - {*RELOADED} if before.get(name) != now.get(name)):
+        raise BadSettings(f"{', '.join(others)}: needs a restart; nothing was changed")
+    try:
+        read = Settings.model_validate({name: now[name] for name in RELOADED if name in now})
+    except ValidationError as error:
+        raise BadSettings(f"{error.errors()[0]['loc'][0]} has a wrong value; nothing was changed") from error
+    return settings.model_copy(update={name: getattr(read, name) for name in RELOADED if name not in settings.source.given})
+
+
 def config_file(environment: Mapping[str, str]) -> Path | None:
     """The TOML file that a variable names; None: none."""
     return Path(named) if (named := environment.get(PREFIX + "CONFIG")) else None
@@ -447,20 +499,19 @@ def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
     Raises:
         BadSettings: an unknown name (the message suggests a known one that is near) or a value outside its limits.
     """
-    values: dict[str, Any] = {}
+    values = {} if config is None else _read_toml(config)
+    given: dict[str, Any] = {}
     ignored: list[str] = []
-    if config is not None:
-        values.update(_read_toml(config))
     for variable, value in sorted(environment.items()):
         if not variable.startswith(PREFIX) or variable in NOT_SETTINGS:
             continue
         if INJECTED.search(variable):
             ignored.append(variable)
             continue
-        values[_known(variable.removeprefix(PREFIX).lower(), variable, lambda name: PREFIX + name.upper())] = value
-    values.update(flags)
+        given[_known(variable.removeprefix(PREFIX).lower(), variable, lambda name: PREFIX + name.upper())] = value
+    given.update(flags)
     try:
-        settings = Settings.model_validate(values)
+        settings = Settings.model_validate({**values, **given}).read_from(Source(config, frozenset(given)))
         _check_together(settings)
         return settings, ignored
     except ValidationError as error:

@@ -15,7 +15,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentiment.settings import Settings
+from sentiment.settings import Settings, Source
 
 STDIN, STDOUT = 0, 1
 EXECUTOR = "executor"
@@ -50,8 +50,9 @@ class Start:
 
     def line(self) -> bytes:
         """The line that ``read_start`` reads."""
-        settings = self.settings.model_dump(mode="json")
-        return json.dumps({"name": self.name, "folder": str(self.folder), "settings": settings}).encode() + b"\n"
+        settings, source = self.settings.model_dump(mode="json"), self.settings.source
+        read = {"file": source.file and str(source.file), "given": sorted(source.given)}
+        return json.dumps({"name": self.name, "folder": str(self.folder), "settings": settings, "read": read}).encode() + b"\n"
 
 
 def read_start() -> Start:
@@ -64,7 +65,10 @@ def read_start() -> Start:
             raise SystemExit("the supervisor has ended")
         line += more
     start = json.loads(line)
-    return Start(start["name"], Path(start["folder"]), Settings.model_validate(start["settings"]))
+    read = start["read"]
+    source = Source(read["file"] and Path(read["file"]), frozenset(read["given"]))
+    settings = Settings.model_validate(start["settings"]).read_from(source)
+    return Start(start["name"], Path(start["folder"]), settings)
 
 
 async def beat() -> None:

@@ -111,6 +111,8 @@ class ClassQueue(Generic[P]):
         # Run time given to this class, divided by its share.
         self.charged_s = 0.0
         self.demand = Demand()
+        # By how much predicted waits are too short: see ``forecast``.
+        self.caution = 1.0
         # Table seconds of all rows if each ran alone, and of the most expensive row. The latter falls only when nothing waits or may run.
         self.alone_s = 0.0
         self.dearest_s = 0.0

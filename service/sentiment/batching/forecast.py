@@ -3,10 +3,11 @@
 The model: the rows of a class run in order of their deadlines, on the runner that is free first, at their planned cost. Meanwhile
 other classes take their share, at most what they have queued plus what arrives if their recent rate goes on.
 
-At admission predicted waits are multiplied by ``caution``. Without it, where the queue is as long as deadlines allow, a prediction
-that is right on average admits rows of which half are late; rows that are nearly late run in small batches, which makes later rows
-late too. ``caution`` rises with each admitted row that missed its deadline and falls with each answered one, so that one in fifty
-misses (stochastic approximation: Robbins and Monro 1951). It is 1 where predictions hold.
+At admission predicted waits are multiplied by the ``caution`` of the class. Without it, where the queue is as long as deadlines allow, a
+prediction that is right on average admits rows of which half are late; rows that are nearly late run in small batches, which makes later
+rows late too. It rises with each admitted row that missed its deadline and falls with each answered one, so that one in fifty misses
+(stochastic approximation: Robbins and Monro 1951). It is 1 where predictions hold. Each class has its own: what a caller that floods
+misses must not cost the others their places.
 """
 
 import math
@@ -40,7 +41,6 @@ class Forecast(Generic[P]):
         # For each busy runner, keyed by the last batch it was given: when its running batch is predicted to end, and the seconds that
         # the last batch takes after that (0 if it is the running one).
         self._busy: dict[Hashable, tuple[float, float]] = {}
-        self.caution = 1.0
 
     @property
     def idle(self) -> bool:
@@ -66,11 +66,11 @@ class Forecast(Generic[P]):
         # If another batch follows this one, the entry is already keyed by that one.
         self._busy.pop(batch, None)
 
-    def record_outcome(self, ticket: Ticket[P], in_time: bool) -> None:
-        """Adjust ``caution`` for an admitted row that was answered in time, or was not."""
+    def record_outcome(self, queue: ClassQueue[P], ticket: Ticket[P], in_time: bool) -> None:
+        """Adjust the class's ``caution`` for an admitted row of it that was answered in time, or was not."""
         if ticket.ahead_s:
             step = CAUTION_RATE * ((not in_time) - MISSED)
-            self.caution = min(CAUTION_MAX, max(1.0, self.caution * math.exp(step)))
+            queue.caution = min(CAUTION_MAX, max(1.0, queue.caution * math.exp(step)))
 
     def backlog_s(self, now: float) -> float:
         """Predicted seconds until a row that arrives now would start, behind all others."""
@@ -90,14 +90,14 @@ class Forecast(Generic[P]):
         own_s, left_s = speed * alone_s, deadline_at - now
         first_at = min(deadline_at, queue.demand.first_at) if len(queue.demand) else deadline_at
         last_s = max(own_s, speed * queue.dearest_s)
-        if now + self.caution * self._alone_s(now) + own_s / self.runners + last_s + ROUNDING_S <= first_at:
+        if now + queue.caution * self._alone_s(now) + own_s / self.runners + last_s + ROUNDING_S <= first_at:
             # Everything that waits could run before the earliest deadline, even row by row.
             return None
         room, due_s, dearest_s = self._due(queue, now)
         place = int(np.searchsorted(room, left_s, "right"))
         # An array of one sum; empty sums to 0 where nothing is due before.
         wait_s = float(self._wait_s(queue, due_s[place - 1 : place].sum(keepdims=True), now).max())
-        ahead_s = self.caution * wait_s
+        ahead_s = queue.caution * wait_s
         if ahead_s + own_s + ROUNDING_S > left_s:
             message = f"{ahead_s:.3f} s of work are queued and this text needs {own_s:.3f} s; the deadline leaves {left_s:.3f} s"
             raise Refused(message, ahead_s, "backlog", own_s)
@@ -105,8 +105,8 @@ class Forecast(Generic[P]):
             return wait_s
         # Rows with later deadlines must stay in time. A row that is late anyway, because a prediction was wrong, does not count.
         room, starts_s = room[place:] - dearest_s[place:], due_s[place:] - dearest_s[place:]
-        waits_s = self.caution * self._wait_s(queue, starts_s, now)
-        after = room - self.caution * self._wait_s(queue, starts_s + own_s, now)
+        waits_s = queue.caution * self._wait_s(queue, starts_s, now)
+        after = room - queue.caution * self._wait_s(queue, starts_s + own_s, now)
         turned = (room >= waits_s) & (after < ROUNDING_S)
         if turned.any():
             message = f"this text would make {turned.sum()} queued deadlines late by up to {-after[turned].min():.3f} s"

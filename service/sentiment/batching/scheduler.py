@@ -17,7 +17,8 @@ Promises, checked by a simulation in tests/core/batching/test_simulation.py:
   other classes, and if it makes no other row of its class late.
 - No batch starts for a row that arrived the objective later than another of its class, unless a deadline is near. Rows with earlier
   deadlines may ride along, whenever they came.
-- A row of a caller that has had its share waits in a class of its own, whose work delays the others by little.
+- A row of a caller that has had its share waits in a class of its own, whose work delays the others by little. Its rows within the share
+  are bulk as long as it floods.
 - While several classes wait, each gets its share of the run time, to within one batch per runner.
 - A failed batch is halved and retried until only the row that causes the failure fails. A batch that did not fit in memory lowers the
   limits.
@@ -26,7 +27,8 @@ Promises, checked by a simulation in tests/core/batching/test_simulation.py:
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Generic
 
 from sentiment.batching.class_queue import ClassQueue, Group, next_group
@@ -36,9 +38,9 @@ from sentiment.batching.layout import Layout, Lengths, Padded
 from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length
 from sentiment.batching.rate import Rate
 from sentiment.batching.retries import Retries
-from sentiment.batching.shares import Shares
+from sentiment.batching.shares import BURST_S, Shares
 from sentiment.batching.sharing import Sharing
-from sentiment.batching.ticket import LIVE, RETRY, WIDE, Batch, Entry, P, Priority, State, Step, Ticket
+from sentiment.batching.ticket import CLASSES, LIVE, RETRY, WIDE, Batch, Entry, P, Priority, State, Step, Ticket
 from sentiment.errors import Expired, Refused, Unavailable, shown_s
 
 # Probes: an idle server runs a row that the cost table says is too slow, if it is too slow by up to this factor, and once in PROBE_S
@@ -50,6 +52,9 @@ KEPT_FOR_INTERACTIVE = 0.25
 # And the part that rows of callers over their share leave free while others ask. Run time goes to those rows while others wait too, beside
 # shares that sum to 1: so little that others wait for one such batch, and enough that none of them waits for ever.
 KEPT_FROM_OVER, OVER_SHARE = 0.5, 0.05
+# What a caller may have admitted beyond its share, if that is more than BURST_S: this number of rows of this length, or of the longest one.
+# With half as many, one in a thousand texts of a caller that asks for little more than half of its share waits for a flooder's.
+BURST_ROWS, BURST_LENGTH = 8, 512
 # A batch is divided between two runners, one of which would be idle, if the time falls to at most this part.
 SPREAD = 0.75
 # Batches use the cores of idle runners only while runners were busy for less than WIDE_BUSY_MAX of the last WIDE_BUSY_S seconds or so. A
@@ -84,6 +89,7 @@ class Scheduler(Generic[P]):
         layout: Layout | None = None,
         objective_s: float = 0.5,
         width: int = 1,
+        weights: Mapping[int, float] = MappingProxyType({}),
     ) -> None:
         """Start empty.
 
@@ -97,6 +103,7 @@ class Scheduler(Generic[P]):
             layout: how the graph takes the rows of a batch; the default is padded.
             objective_s: rows that arrive this many seconds later do not overtake a row of their class, unless a deadline is near.
             width: the cores that a batch may use while runners are idle.
+            weights: of callers, by number, as of now; others have 1.
         """
         self.cost = cost
         self.limits = limits
@@ -108,7 +115,7 @@ class Scheduler(Generic[P]):
         self._prices = Prices(cost, self.layout.within(limits))
         buckets = bucket_by_length(self.layout.edges(length_max))
         shares = {Priority.INTERACTIVE: 1 - bulk_share, Priority.BULK: bulk_share, Priority.OVER: OVER_SHARE}
-        self._shares = Shares()
+        self._shares = Shares(max(BURST_S, BURST_ROWS * cost.table_s(1, min(length_max, BURST_LENGTH))), weights)
         self.queues: dict[Priority, ClassQueue[P]] = {
             priority: ClassQueue(share, buckets, self._prices, self.layout, objective_s) for priority, share in shares.items()
         }
@@ -188,8 +195,9 @@ class Scheduler(Generic[P]):
             raise Unavailable("the server has drained" if self.runners else "no runner is left; the server is about to be replaced")
         reserved_s = self.cost.table_s(1, then) if then else 0.0
         alone_s, batched_s = self.cost.table_s(1, length) + reserved_s, self._prices.batched_s(length) + reserved_s
-        if payer and self._shares.over(payer, self.cost.speed * batched_s, self.runners, now):
-            priority = Priority.OVER
+        if payer:
+            allowed = self._shares.ask(payer, batched_s, self.runners / self.cost.speed, now)
+            priority = max(priority, allowed, key=CLASSES.index)
         waiting = self.rows_waiting
         if waiting >= (limit := self.rows_max(priority)):
             raise Refused(f"{waiting} rows are waiting; the limit is {limit}", self.forecast.backlog_s(now), "queue_full")
@@ -563,7 +571,7 @@ class Scheduler(Generic[P]):
                 self._queue(heir, None)
         ticket.state = fate
         if fate in (State.ANSWERED, State.EXPIRED):
-            self.forecast.record_outcome(ticket, fate is State.ANSWERED)
+            self.forecast.record_outcome(queue, ticket, fate is State.ANSWERED)
         return True
 
     def _reprice(self) -> None:

@@ -57,12 +57,16 @@ class CallLimits:
     margin_s: float
     # Fields and list entries of a message, at all depths.
     fields_max: int = FIELDS_MAX
-    # Log every call at debug level.
-    log_calls: bool = False
-    # Log every call at info level, without what identifies its connection beyond its account.
-    access_log: bool = False
-    # False if a front end forwards the calls and counts them itself.
+    # False if a front end forwards the calls, and counts and logs them itself.
     counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CallLog:
+    """Which lines each call has: one at debug level; one at info level, without what identifies its connection beyond its account."""
+
+    debug: bool = False
+    access: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +108,11 @@ class Calls:
         tracer: Tracer | None = None,
         clock: Callable[[], float] = time.monotonic,
         guard: Guard | None = None,
+        log: Callable[[], CallLog] = CallLog,
     ) -> None:
-        """``clock``: the event loop's, in seconds. ``guard``: knows the names of tokens; it has admitted the calls."""
+        """``clock``: the event loop's, in seconds. ``guard``: knows the names of tokens; it has admitted the calls. ``log``: as of now."""
         self._metrics = metrics
+        self._log = log
         self._guard = guard
         self.clock = clock
         self.no_model = CallMetrics(metrics, NO_MODEL)
@@ -191,7 +197,7 @@ class Calls:
         """
         code = "CANCELLED"
         # Now: a connection that has ended has no address any more, and a call no headers.
-        logged = {**call.logged, **call.sender} if self.limits.log_calls else {}
+        logged = {**call.logged, **call.sender} if self.limits.counted and self._log().debug else {}
         caller, free = call.account, self.limits.open_max - self.open
         mine = self.open_of[caller]
         self.open += 1
@@ -255,13 +261,13 @@ class Calls:
             of_method.seconds(seconds, exemplar_of(call.trace))
             if seconds > self.limits.objective_s:
                 of_method.slow()
+            if self._log().access:
+                model = "" if call.served is None else call.served.id
+                count = {"texts": call.counted, "tokens": call.tokens}
+                logger().info("access", caller=call.account, method=call.method, code=code, model=model, **count, seconds=round(seconds, 6))
         if call.trace is not None:
             _end_span(call, call.trace, code, seconds, self.limits.counted)
-        if self.limits.access_log:
-            model = "" if call.served is None else call.served.id
-            count = {"texts": call.counted, "tokens": call.tokens}
-            logger().info("access", caller=call.account, method=call.method, code=code, model=model, **count, seconds=round(seconds, 6))
-        if self.limits.log_calls:
+        if logged:
             logger().debug("call", **logged, code=code, seconds=round(seconds, 6))
 
     def count_texts(self, call: Call, metrics: CallMetrics, code: str, texts: int = 1) -> None:

@@ -7,8 +7,9 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from sentiment.batching.offered import OfferedLoad
@@ -71,6 +72,7 @@ class Lifecycle:
         broken: asyncio.Event | None = None,
         journal: Journal | None = None,
         busy_share: Callable[[], float] = lambda: 0.0,
+        weights: Mapping[int, float] = MappingProxyType({}),
     ) -> None:
         """Nothing is loaded yet; must be called in the event loop.
 
@@ -82,6 +84,7 @@ class Lifecycle:
             broken: set when a runner of any model is lost.
             journal: keeps answers; None for none.
             busy_share: how busy the event loop is, 0 to 1.
+            weights: of callers, by number, as of now.
         """
         self.broken = broken or asyncio.Event()
         # Set it before ``start``.
@@ -89,7 +92,7 @@ class Lifecycle:
         # The load of all models.
         self.offered = OfferedLoad()
         self._settings, self._metrics, self._models, self._tracer = settings, metrics, models, tracer
-        self._journal, self._busy_share = journal, busy_share
+        self._journal, self._busy_share, self._weights = journal, busy_share, weights
         self._roots = bundle_roots(settings.bundles)
         self._log = logger()
         # The highest version of each name that is or was loaded.
@@ -342,7 +345,16 @@ class Lifecycle:
     def _start_running(self, one: Loaded) -> RunningModel:
         try:
             running = RunningModel(
-                one, self._settings, self._metrics, self._tracer, self.broken, self.busy, self._busy_share, self.offered, self._journal
+                one,
+                self._settings,
+                self._metrics,
+                self._tracer,
+                self.broken,
+                self.busy,
+                self._busy_share,
+                self.offered,
+                self._journal,
+                self._weights,
             )
         except BaseException:
             for runner in one.runners:

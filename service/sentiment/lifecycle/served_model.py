@@ -45,6 +45,7 @@ class RunningModel(Served):
         busy_share: Callable[[], float],
         offered: OfferedLoad,
         journal: Journal | None,
+        weights: Mapping[int, float],
     ) -> None:
         """Create a model's queue, metrics and explanations. Call it in the event loop that serves it.
 
@@ -58,6 +59,7 @@ class RunningModel(Served):
             busy_share: how busy the event loop is, 0 to 1.
             offered: the load of this process.
             journal: keeps answers; None for none.
+            weights: of callers, by number, as of now.
         """
         classifier, runners, bundle = loaded.classifier, loaded.runners, loaded.classifier.bundle
         manifest = classifier.manifest
@@ -75,6 +77,7 @@ class RunningModel(Served):
             loaded.layout,
             settings.latency_objective_s,
             classifier.session.width,
+            weights,
         )
         on_device = loaded.devices != (CPU,)
         known = Known(settings.answer_cache_bytes) if settings.answer_cache_bytes else None

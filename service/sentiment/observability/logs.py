@@ -59,10 +59,10 @@ def configure(level: str, form: str, process: str = "") -> None:
         shared.append(lambda _logger, _method, event: {"process": process, **event})
     structlog.configure(
         processors=[*shared, render],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         # One write per line: several processes may share standard error.
         logger_factory=lambda *_: structlog.WriteLogger(sys.stderr),
-        cache_logger_on_first_use=True,
+        # Else a logger keeps its level when ``set_level`` changes that.
+        cache_logger_on_first_use=False,
     )
     # Libraries that log through the standard library (asyncio, grpc, aiohttp) get the same format.
     handler = logging.StreamHandler(sys.stderr)
@@ -71,7 +71,14 @@ def configure(level: str, form: str, process: str = "") -> None:
             foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render]
         )
     )
-    logging.basicConfig(level=max(LEVELS[level], logging.WARNING), handlers=[handler], force=True)
+    logging.basicConfig(handlers=[handler], force=True)
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """Change the lowest level that is written, a key of ``LEVELS``."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]))
+    logging.getLogger().setLevel(max(LEVELS[level], logging.WARNING))
 
 
 def logger() -> structlog.typing.FilteringBoundLogger:

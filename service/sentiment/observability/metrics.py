@@ -202,13 +202,13 @@ class Metrics:
 
     def _define_security(self, counter: partial[Counter]) -> None:
         """Define the metrics of certificates, tokens and connections."""
-        self.reload_failures = counter("reload_failures", "Checks that found unusable certificate or token files.", ["files"])
+        self.reload_failures = counter("reload_failures", "Checks that found unusable certificate, token or settings files.", ["files"])
         self.unauthenticated = counter("unauthenticated", "Calls without a valid token, of any method.", ["transport"])
         self.http_connections_closed = counter("http_connections_closed", "HTTP connections closed for lack of room.", ["reason"])
         self.http_refused = counter("http_refused", "HTTP requests that were refused before they were a call.", ["status"])
         for metric, values in (
             (self.http_refused, [str(status) for status in HTTP_REFUSALS]),
-            (self.reload_failures, ["tls", "tokens"]),
+            (self.reload_failures, ["tls", "tokens", "settings"]),
             (self.unauthenticated, ["grpc", "http"]),
             (self.http_connections_closed, ["waiting", "new"]),
         ):

@@ -117,7 +117,7 @@ def first_token(path: str) -> str:
         BadSettings: a file cannot be read or has an invalid line before the token, or has no token. No message quotes a token.
     """
     try:
-        found = next((token for file in files_of(Path(path)) for _, token in tokens_of(file.name, content_of(file, str(file)))), "")
+        found = next((token for file in files_of(Path(path)) for *_, token in tokens_of(file.name, content_of(file, str(file)))), "")
     except OSError as error:
         raise BadSettings(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:

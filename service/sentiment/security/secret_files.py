@@ -13,6 +13,8 @@ FILE_BYTES_MAX = 2**20
 # The characters of a token, and of the name before it. Names are shown: of a line in the wrong order the token should be too long for one.
 TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+WEIGHT = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3})?")
+WEIGHT_MIN, WEIGHT_MAX = 0.1, 100.0
 CHARACTERS = "a token may have only A-Z a-z 0-9 - . _ ~ + / and = at its end"
 # A longer token would leave no room for other headers.
 CHARACTERS_MAX = 4096
@@ -44,8 +46,10 @@ def no_password() -> str:
     raise ValueError("the key is encrypted")
 
 
-def tokens_of(name: str, content: bytes, characters_min: int = 1) -> Iterator[tuple[str, str]]:
-    """Yields the tokens of a file, each with its name: one a line, as TOKEN or NAME:TOKEN, but for empty lines and those that begin with #.
+def tokens_of(name: str, content: bytes, characters_min: int = 1) -> Iterator[tuple[str, float, str]]:
+    """Yields the tokens of a file, each with its name and weight: one a line, as TOKEN, NAME:TOKEN or NAME*WEIGHT:TOKEN.
+
+    Empty lines and those that begin with # are left out.
 
     ``name``: the file's, for messages. The name of a token without one is empty. A byte order mark of UTF-8 at the beginning is not part of
     a token.
@@ -60,14 +64,18 @@ def tokens_of(name: str, content: bytes, characters_min: int = 1) -> Iterator[tu
         if not stripped or stripped.startswith("#"):
             continue
         # No token has a colon.
-        named, colon, token = stripped.rpartition(":")
+        before, colon, token = stripped.rpartition(":")
+        named, star, weighs = before.partition("*")
         if colon and not NAME.fullmatch(named):
             raise ValueError(
                 f"line {number} of {name}: the name before a token has 1 to 32 of A-Z a-z 0-9 . _ - and begins with a letter or digit"
             )
+        weight = float(weighs) if WEIGHT.fullmatch(weighs) else 0.0 if star else 1.0
+        if not WEIGHT_MIN <= weight <= WEIGHT_MAX:
+            raise ValueError(f"line {number} of {name}: the weight after * is a number from {WEIGHT_MIN:g} to {WEIGHT_MAX:g}")
         if not characters_min <= len(token) <= CHARACTERS_MAX:
             limits = f"{characters_min} to {CHARACTERS_MAX} characters"
             raise ValueError(f"line {number} of {name}: a token must have {limits}, got {len(token)}")
         if not TOKEN.fullmatch(token):
             raise ValueError(f"line {number} of {name}: {CHARACTERS}")
-        yield named, token
+        yield named, weight, token

@@ -1,4 +1,4 @@
-"""TLS and tokens by the settings, loaded from files and reloaded, for all ports of a process."""
+"""What is reloaded while a process runs: TLS and tokens by the settings, for all its ports, and some settings."""
 
 import asyncio
 import contextlib
@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from sentiment.errors import BadSettings
-from sentiment.observability.logs import logger
+from sentiment.observability.callers import number_of
+from sentiment.observability.logs import logger, set_level
 from sentiment.observability.metrics import Metrics
 from sentiment.security.certificates import Certificates, TlsFiles, https_context, reloaded_certificates
 from sentiment.security.reloaded import Reloaded
 from sentiment.security.tokens import Guard, reloaded_tokens
-from sentiment.settings import Settings
+from sentiment.settings import Settings, in_file, reloaded
 
 
 class Secured:
-    """TLS and tokens of a process. ``guard`` is None if no token is required; ``certificates`` and ``https`` are None without TLS.
+    """TLS, tokens and settings of a process. Without tokens ``guard`` is None; without TLS ``certificates`` and ``https`` are.
 
     Other servers of the process use the same certificates, by ``doors.grpc.port.GrpcPort`` or ``secured.https``. They use the same guard,
     or one with tokens of their own from ``guard_of``. ``keep_fresh`` reloads all of them.
@@ -33,6 +34,8 @@ class Secured:
         self._metrics = metrics
         self._sources: list[Reloaded[Any, Any]] = []  # Any: of any kind
         self._asked = asyncio.Event()
+        # As the process has begun.
+        self._level = settings.log_level
         self.certificates: Callable[[], Certificates] | None = None
         self.https: ssl.SSLContext | None = None
         if (files := _tls_files(settings)) is not None:
@@ -42,7 +45,16 @@ class Secured:
             self.https = https_context(certificates)
             metrics.watch_certificate(lambda: certificates.now.expires_at)
         self.guard = self.guard_of(settings.auth_tokens, "auth_tokens", settings.auth_exempt)
-        self._name_callers()
+        # Of callers, by number, as of now.
+        self.weights: dict[int, float] = {}
+        # As they are now: the settings file may change some.
+        self.settings: Callable[[], Settings] = lambda: settings
+        if settings.source.file is not None:
+            begun = in_file(settings)
+            changing = Reloaded("settings", lambda: in_file(settings), lambda now: reloaded(settings, begun, now))
+            self._sources.append(changing)
+            self.settings = lambda: changing.now
+        self._use()
 
     def guard_of(self, path: str, setting: str, exempt: Collection[str]) -> Guard | None:
         """A guard with the tokens of a file or folder; None if ``path`` is empty. For the arguments see ``reloaded_tokens`` and ``Guard``.
@@ -73,11 +85,18 @@ class Secured:
                     useful = False
                 if not useful:
                     self._metrics.reload_failures.labels(source.what).inc()
-            self._name_callers()
+            self._use()
 
-    def _name_callers(self) -> None:
+    def _use(self) -> None:
+        """Tell those who do not look at each use."""
+        if (level := self.settings().log_level) != self._level:
+            self._level = level
+            set_level(level)
         if self.guard is not None:
-            self._metrics.count_callers(self.guard.names)
+            weights = self.guard.weights
+            self._metrics.count_callers(weights.keys())
+            self.weights.clear()
+            self.weights.update({number_of(name): weight for name, weight in weights.items()})
 
     def reload(self) -> None:
         """Reload all files soon. Call it in the event loop."""

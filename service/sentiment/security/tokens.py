@@ -24,10 +24,10 @@ REFUSAL = "the call needs exactly one authorization header, with a valid bearer 
 class Tokens:
     """The valid tokens."""
 
-    def __init__(self, tokens: Mapping[str, str]) -> None:
-        """``tokens``: each with its name, which is empty if it has none."""
+    def __init__(self, tokens: Mapping[str, str], weights: Mapping[str, float]) -> None:
+        """``tokens``: each with its name, which is empty if it has none. ``weights``: of each name."""
         self._names = {_digest(token.encode()): name for token, name in tokens.items()}
-        self.names = frozenset(filter(None, tokens.values()))
+        self.weights = weights
 
     def name_of(self, authorization: Sequence[str | bytes]) -> str | None:
         """The name of the token of a call that has exactly one authorization header and a valid token in it; None for other calls.
@@ -75,15 +75,15 @@ class Guard:
         return self._tokens().name_of(authorization)
 
     @property
-    def names(self) -> Collection[str]:
-        """The names of the valid tokens."""
-        return self._tokens().names
+    def weights(self) -> Mapping[str, float]:
+        """The names of the valid tokens, each with its weight."""
+        return self._tokens().weights
 
 
 def reloaded_tokens(path: Path, setting: str) -> Reloaded[dict[str, bytes], Tokens]:
-    """The tokens of a file, or of all files in a folder: one per line, as TOKEN or NAME:TOKEN.
+    """The tokens of a file, or of all files in a folder: one per line, as TOKEN, NAME:TOKEN or NAME*WEIGHT:TOKEN.
 
-    Empty lines and lines that begin with # are ignored. Several tokens may have one name, but no token two.
+    Empty lines and lines that begin with # are ignored. Several tokens may have one name, with one weight, but no token two.
 
     In a folder, subfolders and names that begin with a dot are skipped, as mounted secrets have them. A token that is removed from the
     files is refused from the next reload on. If there is no file or no token, the last tokens stay valid: a file may be read while it is
@@ -111,11 +111,14 @@ def reloaded_tokens(path: Path, setting: str) -> Reloaded[dict[str, bytes], Toke
 
     def make(files: dict[str, bytes]) -> Tokens:
         found: dict[str, str] = {}
+        weights: dict[str, float] = {}
         for name, content in files.items():
             if len(content) > FILE_BYTES_MAX:
                 raise wrong(f"the file {name} has more bytes than the limit of {FILE_BYTES_MAX}")
             try:
-                for named, token in tokens_of(name, content, CHARACTERS_MIN):
+                for named, weight, token in tokens_of(name, content, CHARACTERS_MIN):
+                    if named and weights.setdefault(named, weight) != weight:
+                        raise wrong(f"the file {name} gives {named} the weight {weight:g}; a line before gives it {weights[named]:g}")
                     if found.setdefault(token, named) != named:
                         raise wrong(f"the file {name} gives a token another name than it has in a line before")
             except ValueError as error:
@@ -124,7 +127,7 @@ def reloaded_tokens(path: Path, setting: str) -> Reloaded[dict[str, bytes], Toke
             raise wrong("has no token")
         if len(found) > TOKENS_MAX:
             raise wrong(f"has {len(found)} tokens; the limit is {TOKENS_MAX}")
-        return Tokens(found)
+        return Tokens(found, weights)
 
     return Reloaded("tokens", read, make)
 

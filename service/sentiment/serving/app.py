@@ -127,7 +127,9 @@ class App:
         # Set when the process has lost a runner or a task that it needs, and must be replaced.
         self._broken = asyncio.Event()
         self._upkeep = Upkeep(self._broken)
-        self._lifecycle = Lifecycle(settings, self._metrics, self._models, self._tracer, self._broken, self._journal, loop.busy_share)
+        self._lifecycle = Lifecycle(
+            settings, self._metrics, self._models, self._tracer, self._broken, self._journal, loop.busy_share, self._secured.weights
+        )
         self._process, self._loop, self._loop_busy_s = process, loop, 0.0
         self._demand_ratio()
         self._metrics.demand_ratio.set_function(self._demand_ratio)

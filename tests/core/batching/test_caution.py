@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sentiment.batching.forecast import CAUTION_MAX, MISSED, Forecast
+from sentiment.batching.forecast import CAUTION_MAX, MISSED
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import Batch, Priority, State, Ticket
 from sentiment.errors import Refused
@@ -16,8 +16,9 @@ from tests.core.batching.test_forecast import Bench
 from tests.core.batching.test_scheduler import make
 
 
-def record(forecast: Forecast[Any], in_time: bool, ahead_s: float | None = 0.5) -> None:
-    forecast.record_outcome(Ticket(8, 0.0, 9.0, None, Priority.INTERACTIVE, 1, 0.1, 0.1, ahead_s=ahead_s), in_time)
+def record(bench: Bench, in_time: bool, ahead_s: float | None = 0.5) -> None:
+    ticket: Ticket[Any] = Ticket(8, 0.0, 9.0, None, Priority.INTERACTIVE, 1, 0.1, 0.1, ahead_s=ahead_s)
+    bench.forecast.record_outcome(bench.queue, ticket, in_time)
 
 
 def behind(deadline_at: float = 5.0) -> tuple[Scheduler[str], Ticket[str]]:
@@ -31,53 +32,61 @@ def behind(deadline_at: float = 5.0) -> tuple[Scheduler[str], Ticket[str]]:
 
 
 def test_answers_in_time_leave_caution_at_one() -> None:
-    forecast = Bench().forecast
+    bench = Bench()
 
     for _ in range(100):
-        record(forecast, in_time=True)
+        record(bench, in_time=True)
 
-    assert forecast.caution == 1.0
+    assert bench.queue.caution == 1.0
 
 
 def test_caution_rises_until_one_row_in_fifty_misses() -> None:
-    forecast, rng = Bench().forecast, random.Random(1)
+    bench, rng = Bench(), random.Random(1)
     missed = 0
     for number in range(60_000):
         # The row was admitted because ``caution`` times the prediction is just in time.
-        in_time = rng.lognormvariate(0.0, 0.3) <= forecast.caution
+        in_time = rng.lognormvariate(0.0, 0.3) <= bench.queue.caution
         missed += number >= 20_000 and not in_time
-        record(forecast, in_time)
+        record(bench, in_time)
 
     assert missed / 40_000 == pytest.approx(MISSED, rel=0.1)
     # The 98 % quantile, exp(2.054 * 0.3).
-    assert forecast.caution == pytest.approx(1.85, abs=0.25)
+    assert bench.queue.caution == pytest.approx(1.85, abs=0.25)
+
+
+def test_the_caution_of_a_class_is_its_own() -> None:
+    bench = Bench()
+
+    record(bench, in_time=False)
+
+    assert bench.queue.caution > 1.0 == bench.bulk.caution
 
 
 def test_caution_is_bounded_and_falls_again() -> None:
-    forecast = Bench().forecast
+    bench = Bench()
 
     for _ in range(1000):
-        record(forecast, in_time=False)
-    assert forecast.caution == CAUTION_MAX
+        record(bench, in_time=False)
+    assert bench.queue.caution == CAUTION_MAX
     for _ in range(4000):
-        record(forecast, in_time=True)
-    assert forecast.caution == 1.0
+        record(bench, in_time=True)
+    assert bench.queue.caution == 1.0
 
 
 @pytest.mark.parametrize("ahead_s", [None, 0.0])
 def test_a_row_without_a_predicted_wait_does_not_change_caution(ahead_s: float | None) -> None:
-    forecast = Bench().forecast
+    bench = Bench()
 
-    record(forecast, in_time=False, ahead_s=ahead_s)
+    record(bench, in_time=False, ahead_s=ahead_s)
 
-    assert forecast.caution == 1.0
+    assert bench.queue.caution == 1.0
 
 
 @pytest.mark.parametrize(("caution", "admitted"), [(1.0, True), (1.3, False)])
 def test_caution_multiplies_predicted_waits_at_admission(caution: float, admitted: bool) -> None:
     bench = Bench()
     bench.add(32, 1.2, rows=10)
-    bench.forecast.caution = caution
+    bench.queue.caution = caution
 
     refused = bench.refusal(alone_s=0.1, deadline_at=1.2)
 
@@ -92,7 +101,7 @@ def test_caution_also_protects_queued_rows() -> None:
     bench.add(32, 1.5, rows=10)
     assert bench.refusal(alone_s=0.1, deadline_at=1.4) is None
 
-    bench.forecast.caution = 1.4
+    bench.queue.caution = 1.4
 
     refused = bench.refusal(alone_s=0.1, deadline_at=1.4)
     assert refused is not None and "queued deadlines late" in str(refused)
@@ -100,14 +109,14 @@ def test_caution_also_protects_queued_rows() -> None:
 
 def test_a_row_that_is_answered_in_time_lowers_caution() -> None:
     scheduler, last = behind()
-    scheduler.forecast.caution = 1.5
+    scheduler.queues[Priority.INTERACTIVE].caution = 1.5
 
     while last.state is State.WAITING:
         (batch,) = scheduler.step(1.0, 1).batches
         scheduler.finish(batch, 1.1, batch.predicted_s)
 
     assert last.state is State.ANSWERED
-    assert scheduler.forecast.caution < 1.5
+    assert scheduler.queues[Priority.INTERACTIVE].caution < 1.5
 
 
 def test_a_row_that_expires_while_it_runs_raises_caution() -> None:
@@ -118,7 +127,7 @@ def test_a_row_that_expires_while_it_runs_raises_caution() -> None:
     scheduler.step(1.2, 0)
 
     assert last.state is State.EXPIRED
-    assert scheduler.forecast.caution > 1.0
+    assert scheduler.queues[Priority.INTERACTIVE].caution > 1.0
 
 
 @pytest.mark.parametrize(("now", "runners_free", "how"), [(1.2, 0, "expired"), (1.15, 1, "hopeless")])
@@ -128,7 +137,7 @@ def test_a_row_that_is_dropped_raises_caution(now: float, runners_free: int, how
     step = scheduler.step(now, runners_free)
 
     assert last in getattr(step, how)
-    assert scheduler.forecast.caution > 1.0
+    assert scheduler.queues[Priority.INTERACTIVE].caution > 1.0
 
 
 def test_a_cancelled_row_does_not_change_caution() -> None:
@@ -136,7 +145,7 @@ def test_a_cancelled_row_does_not_change_caution() -> None:
 
     scheduler.cancel(last)
 
-    assert scheduler.forecast.caution == 1.0
+    assert scheduler.queues[Priority.INTERACTIVE].caution == 1.0
 
 
 def overload(pause: float, seed: int = 1) -> tuple[int, int]:

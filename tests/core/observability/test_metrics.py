@@ -123,7 +123,7 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "explanations": ("gauge", {"model": {"tiny/1"}}),
     "http_connections_closed_total": ("counter", {"reason": {"waiting", "new"}}),
     "http_refused_total": ("counter", {"status": {"400", "403", "404", "405", "421"}}),
-    "reload_failures_total": ("counter", {"files": {"tls", "tokens"}}),
+    "reload_failures_total": ("counter", {"files": {"tls", "tokens", "settings"}}),
     "unauthenticated_total": ("counter", {"transport": {"grpc", "http"}}),
     "model_bytes": ("gauge", {"model": {"tiny/1"}}),
     "model_changes_total": ("counter", {"change": {"loaded", "failed", "used", "unloaded"}}),

@@ -12,6 +12,7 @@ import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from sentiment.client import AsyncClient, CallFailed, Client, Credentials
+from sentiment.observability.callers import number_of
 from tests.conftest import NO_RETRIES, RunningServer
 from tests.core.grpc.gate import Start
 from tests.core.observability.test_metrics import scrape
@@ -90,6 +91,23 @@ def test_the_series_of_a_name_come_and_go_with_its_tokens(start: Start, tokens: 
     tokens.write_text(f"shop:{SHOP}\nweb:{WEB}\n")
     until(lambda: callers(server) == {"shop", "web", "unnamed"})
     assert counts(server, "caller_requests") == {}
+
+
+def test_the_weights_of_the_names_reach_the_queue_and_change_with_the_file(start: Start, tokens: Path) -> None:
+    tokens.write_text(f"shop*2:{SHOP}\nshop*2:{SHOP_NEXT}\nweb:{WEB}\n")
+    server = start(auth_tokens=str(tokens), reload_s=RELOAD_S)
+    shares = server.lifecycle.running[0].batcher.scheduler._shares
+
+    def weights() -> list[float]:
+        return [shares._weight_of(number_of(name)) for name in ("shop", "web")]
+
+    assert weights() == [2.0, 1.0]
+    with client(server, SHOP) as shop:
+        assert shop.classify("good").label == "positive"
+
+    tokens.write_text(f"shop:{SHOP}\nweb*0.5:{WEB}\n")
+
+    until(lambda: weights() == [1.0, 0.5])
 
 
 def test_without_tokens_nothing_is_counted_by_caller(server: RunningServer) -> None:

@@ -43,7 +43,17 @@ def test_a_token_may_have_a_name_which_several_tokens_share(tmp_path: Path) -> N
 
     names = [now.name_of([f"Bearer {token}"]) for token in (FIRST, SECOND, THIRD, FOURTH, f"shop:{FIRST}")]
     assert names == ["shop", "", "shop", "web.eu-1", None]
-    assert now.names == {"shop", "web.eu-1"}
+    assert now.weights == {"shop": 1.0, "web.eu-1": 1.0}
+    assert first_token(str(tmp_path / "tokens")) == FIRST
+
+
+def test_a_name_may_have_a_weight(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(f"shop*2:{FIRST}\nshop*2.0:{SECOND}\nweb*0.1:{THIRD}\nnight*100:{FOURTH}\n")
+
+    now = read(tmp_path / "tokens").now
+
+    assert now.weights == {"shop": 2.0, "web": 0.1, "night": 100.0}
+    assert [now.name_of([f"Bearer {token}"]) for token in (FIRST, SECOND, THIRD)] == ["shop", "shop", "web"]
     assert first_token(str(tmp_path / "tokens")) == FIRST
 
 
@@ -54,10 +64,29 @@ def test_a_token_may_have_a_name_which_several_tokens_share(tmp_path: Path) -> N
         (f"a shop:{FIRST}", "line 1 of tokens: the name before a token has 1 to 32"),
         (f"{FIRST + FIRST}:shop", "line 1 of tokens: the name before a token has 1 to 32"),
         (f"{FIRST}:shop", "line 1 of tokens: a token must have 16 to 4096 characters, got 4"),
+        (f"*2:{FIRST}", "line 1 of tokens: the name before a token has 1 to 32"),
+        (f"shop*:{FIRST}", "line 1 of tokens: the weight after * is a number from 0.1 to 100"),
+        (f"shop*0.09:{FIRST}", "line 1 of tokens: the weight after * is a number from 0.1 to 100"),
+        (f"shop*101:{FIRST}", "line 1 of tokens: the weight after * is a number from 0.1 to 100"),
+        (f"shop*{FIRST}:{SECOND}", "line 1 of tokens: the weight after * is a number from 0.1 to 100"),
+        (f"shop*2:{FIRST}\nshop:{SECOND}", "the file tokens gives shop the weight 1; a line before gives it 2"),
         (f"shop: {FIRST}", f"line 1 of tokens: {CHARACTERS}"),
         (f"shop:{FIRST}\n{FIRST}", "the file tokens gives a token another name than it has in a line before"),
     ],
-    ids=["empty", "white space", "a long token as name", "a token as name", "space after the colon", "two names"],
+    ids=[
+        "empty",
+        "white space",
+        "a long token as name",
+        "a token as name",
+        "a weight alone",
+        "no weight",
+        "too small",
+        "too large",
+        "a token as weight",
+        "two weights",
+        "space after the colon",
+        "two names",
+    ],
 )
 def test_a_wrong_name_is_refused_and_nothing_of_the_line_is_quoted(tmp_path: Path, content: str, says: str) -> None:
     (tmp_path / "tokens").write_text(content)
@@ -188,7 +217,7 @@ def test_limits_are_named(tmp_path: Path) -> None:
     ],
 )
 def test_only_a_single_header_with_the_exact_token_is_accepted(headers: list[str | bytes]) -> None:
-    valid = Tokens({FIRST: "", SECOND: "shop"})
+    valid = Tokens({FIRST: "", SECOND: "shop"}, {})
 
     assert valid.name_of(headers) is None
     assert valid.name_of([f"bearer {SECOND}"]) == "shop"
@@ -202,7 +231,7 @@ def test_each_token_is_compared_in_constant_time_whatever_the_others_said(monkey
         return in_constant_time(one, other)
 
     monkeypatch.setattr(tokens.hmac, "compare_digest", compare)
-    valid = Tokens(dict.fromkeys([FIRST, SECOND, "third-token-0123456789"], ""))
+    valid = Tokens(dict.fromkeys([FIRST, SECOND, "third-token-0123456789"], ""), {})
 
     compared.clear()
     assert valid.name_of([f"Bearer {FIRST}"]) is not None

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import fields, replace
 
-from sentiment.call.calls import CallLimits, Calls
+from sentiment.call.calls import CallLimits, CallLog, Calls
 from sentiment.call.names import OIP_SERVICE, SERVICE
 from sentiment.call.open_inference import InferenceService
 from sentiment.call.parsing import FIELDS_MAX
@@ -85,20 +85,21 @@ class GrpcSide:
             settings.deadline_margin_s,
             # An item has three fields, the text, the second text and the item itself, and its targets.
             max(FIELDS_MAX, (4 + settings.targets_max) * settings.batch_items_max),
-            log_calls=settings.log_level == "debug",
-            access_log=settings.access_log,
         )
         receiving = Receiving(requests, transport_bytes(settings.message_bytes_max), settings.receive_s_max, counts)
         guard = secured.guard if secured else None
-        self.calls = Calls(metrics, limits, tracer, guard=guard)
+
+        def log() -> CallLog:
+            now = secured.settings() if secured else settings
+            return CallLog(debug=now.log_level == "debug", access=now.access_log)
+
+        self.calls = Calls(metrics, limits, tracer, guard=guard, log=log)
         of_service = ServiceLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(ServiceLimits)})
         self.service = SentimentService(models, self.calls, of_service, feedback)
         self.health = Health((SERVICE, OIP_SERVICE))
         self.inference = InferenceService(models, self.calls, self.health, of_service)
         self.streams = Streams(self.service, self.calls, receiving)
-        forwarded = replace(
-            limits, message_bytes_max=limits.message_bytes_max + MODEL_BYTES_MAX, counted=False, log_calls=False, access_log=False
-        )
+        forwarded = replace(limits, message_bytes_max=limits.message_bytes_max + MODEL_BYTES_MAX, counted=False)
         of_port = Handlers(self.calls if counts else Calls(metrics, forwarded, tracer), receiving)
         handlers = {method.name: of_port.unary(method) for method in self.service.unary_methods}
         handlers |= {METHOD: self.streams.handler(), self.service.explain_method.name: of_port.server_stream(self.service.explain_method)}
