@@ -19,7 +19,6 @@ from prometheus_client.samples import Sample
 
 from sentiment.batching.offered import WINDOW_S
 from sentiment.client import AsyncClient, CallFailed, Client
-from sentiment.explain.methods.registry import METHODS as ATTRIBUTION_METHODS
 from sentiment.model.bundle import load_bundle
 from sentiment.observability.drift import stability_index
 from sentiment.observability.expected_accuracy import WITHHELD, interval
@@ -30,10 +29,8 @@ from tests.conftest import NO_RETRIES, RunningServer
 from tests.core.grpc.test_oip import asked
 from tests.tiny import REFERENCE, make_bundle, read_manifest, write_manifest
 
-METHODS = {
-    *("Classify", "ClassifyBatch", "ClassifyStream", "Explain", "ListModels", "GetModel", "Feedback"),
-    *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig", "ModelInfer"),
-}
+# Of the other methods and of parts of explanations, series are there from the first call on.
+USUAL = {"Classify", "ClassifyBatch"}
 CODES = {
     *("OK", "CANCELLED", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION"),
     *("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "UNIMPLEMENTED", "INTERNAL"),
@@ -46,19 +43,15 @@ SIGNALS = {"label", "abstained", "score", "tokens", "unknown", "fragments"}
 BLOCKED_S = 0.3
 # Each signal has bins of its own.
 SERIES = {"signal_texts_total": 2 + 2 + 4 * 3}
-EXPLAINED = {
-    *ATTRIBUTION_METHODS,
-    *("header", "attention", "neuron", "geometry", "evidence", "deciding", "counterfactuals", "heads"),
-}
 # Each metric with its type and, by label, the values that are there from the start.
 EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
-    "request_seconds": ("histogram", {"method": METHODS, "model": {"tiny/1", ""}}),
-    "slow_requests_total": ("counter", {"method": METHODS, "model": {"tiny/1", ""}}),
+    "request_seconds": ("histogram", {"method": USUAL, "model": {"tiny/1", ""}}),
+    "slow_requests_total": ("counter", {"method": USUAL, "model": {"tiny/1", ""}}),
     "stage_seconds": ("histogram", {"stage": STAGES, "model": {"tiny/1"}}),
     "batch_rows": ("histogram", {"model": {"tiny/1"}}),
     "batch_tokens": ("histogram", {"model": {"tiny/1"}}),
-    "requests_total": ("counter", {"method": METHODS, "code": CODES, "model": {"tiny/1", ""}}),
-    "items_total": ("counter", {"method": METHODS, "code": CODES, "model": {"tiny/1", ""}}),
+    "requests_total": ("counter", {"method": USUAL, "code": CODES, "model": {"tiny/1", ""}}),
+    "items_total": ("counter", {"method": USUAL, "code": CODES, "model": {"tiny/1", ""}}),
     "tokens_total": ("counter", {"kind": {"real", "padded"}, "model": {"tiny/1"}}),
     "batches_total": ("counter", {"reason": {"full", "alike", "spread", "tight", "retry", "wide"}, "model": {"tiny/1"}}),
     "refused_total": ("counter", {"reason": {"queue_full", "backlog", "deadline", "unavailable", "explanations"}, "model": {"tiny/1"}}),
@@ -117,9 +110,11 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "queue_rows": ("gauge", {"model": {"tiny/1"}}),
     "latency_objective_seconds": ("gauge", {}),
     "backlog_seconds": ("gauge", {"model": {"tiny/1"}}),
+    "memory_used_bytes": ("gauge", {}),
+    "memory_limit_bytes": ("gauge", {}),
     "demand_ratio": ("gauge", {}),
     "run_over_predicted": ("gauge", {"model": {"tiny/1"}}),
-    "explain_seconds": ("histogram", {"method": EXPLAINED, "model": {"tiny/1"}}),
+    "explain_seconds": ("histogram", {"method": set(), "model": set()}),
     "explanations": ("gauge", {"model": {"tiny/1"}}),
     "http_connections_closed_total": ("counter", {"reason": {"waiting", "new"}}),
     "http_refused_total": ("counter", {"status": {"400", "403", "404", "405", "421"}}),
@@ -174,6 +169,18 @@ def test_every_metric_exists_from_the_start_with_every_label_value(fresh: str) -
         assert f"# TYPE sentiment_{name} {kind}\n" in fresh
 
 
+def test_a_method_has_the_series_of_all_codes_from_its_first_call_on(start: Callable[..., RunningServer]) -> None:
+    server = start()
+    with server.client() as client:
+        client.list_models()
+        client.explain("good")
+
+    shown = [sample.labels for sample in samples(scrape(server)[0]) if sample.name == "sentiment_requests_total"]
+    for method, model in (("ListModels", ""), ("Explain", "tiny/1")):
+        assert {labels["code"] for labels in shown if (labels["method"], labels["model"]) == (method, model)} == CODES
+    assert {labels["method"] for labels in shown} == USUAL | {"ListModels", "Explain"}
+
+
 def test_everything_starts_at_zero(fresh: str) -> None:
     not_sums = (
         "_info",
@@ -185,6 +192,7 @@ def test_everything_starts_at_zero(fresh: str) -> None:
         "_measured_accuracy",
         "_loop_busy_seconds_total",
         "_model_bytes",
+        *("_memory_used_bytes", "_memory_limit_bytes"),
         "_latency_objective_seconds",
     )
     moved = [sample for sample in samples(fresh) if sample.value and not sample.name.endswith(not_sums)]
