@@ -1,21 +1,32 @@
 # No torch, no compiler, no shell needed, not root. The CPU image, from any Python 3.11 to 3.13 base:
 #   docker build --build-arg BASE=registry.example/python:3.12-slim -t sentiment .
-# The GPU image, for drivers of CUDA 13; CUDA's libraries and cuDNN come as wheels, so that any Debian or Ubuntu base will do:
+# The GPU image, whose wheel is built on BASE too, for drivers of CUDA 13; CUDA's libraries and cuDNN come as wheels, so that any Debian or Ubuntu base will do:
 #   docker build --target gpu --build-arg GPU_BASE=registry.example/cuda:13.0.2-base-ubuntu24.04 -t sentiment-gpu .
+# These are tags, which can be another image tomorrow. A digest holds it: NAME:TAG@sha256:..., as the release workflow gives.
 ARG BASE=python:3.12-slim
 ARG GPU_BASE=nvidia/cuda:13.0.2-base-ubuntu24.04
+
+# The service alone. Only what the wheel is made of: a change of tests or docs keeps this layer.
+FROM ${BASE} AS wheel
+WORKDIR /src
+COPY deploy/locks/build.txt ./
+RUN python3 -m venv /opt/hatchling \
+ && /opt/hatchling/bin/pip install --no-cache-dir --disable-pip-version-check --only-binary=:all: --require-hashes --requirement build.txt
+COPY pyproject.toml CHANGELOG.md LICENSE ./
+COPY service service
+COPY models/sentiment_models models/sentiment_models
+RUN /opt/hatchling/bin/hatchling build --target wheel --directory /dist
 
 FROM ${GPU_BASE} AS gpu-python
 RUN python3 -c 'import ensurepip, venv' 2>/dev/null \
  || (apt-get update -qq && apt-get install -y -qq --no-install-recommends python3 python3-venv && rm -rf /var/lib/apt/lists/*)
 
 FROM gpu-python AS gpu-build
-WORKDIR /src
-COPY pyproject.toml CHANGELOG.md LICENSE ./
-COPY service service
-COPY models/sentiment_models models/sentiment_models
+COPY deploy/locks/gpu.txt /locks/
 RUN python3 -m venv /opt/sentiment \
- && /opt/sentiment/bin/pip install --no-cache-dir --disable-pip-version-check '.[gpu,tracing]' \
+ && /opt/sentiment/bin/pip install --no-cache-dir --disable-pip-version-check --only-binary=:all: --require-hashes --requirement /locks/gpu.txt
+COPY --from=wheel /dist /dist
+RUN /opt/sentiment/bin/pip install --no-cache-dir --disable-pip-version-check --no-index --no-deps /dist/*.whl \
  && /opt/sentiment/bin/pip uninstall --yes --quiet pip
 
 FROM gpu-python AS gpu
@@ -42,13 +53,11 @@ ENTRYPOINT ["sentiment"]
 CMD ["serve"]
 
 FROM ${BASE} AS build
-WORKDIR /src
-# Only what the wheel is made of: a change of tests or docs keeps this layer.
-COPY pyproject.toml CHANGELOG.md LICENSE ./
-COPY service service
-COPY models/sentiment_models models/sentiment_models
+COPY deploy/locks/cpu.txt /locks/
 RUN python3 -m venv /opt/sentiment \
- && /opt/sentiment/bin/pip install --no-cache-dir --disable-pip-version-check '.[cpu,tracing]' \
+ && /opt/sentiment/bin/pip install --no-cache-dir --disable-pip-version-check --only-binary=:all: --require-hashes --requirement /locks/cpu.txt
+COPY --from=wheel /dist /dist
+RUN /opt/sentiment/bin/pip install --no-cache-dir --disable-pip-version-check --no-index --no-deps /dist/*.whl \
  && /opt/sentiment/bin/pip uninstall --yes --quiet pip
 
 FROM ${BASE} AS cpu

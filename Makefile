@@ -36,7 +36,7 @@ INPUTS ?= 20000
 # How many days `make simulate` runs in each layout.
 SIM_SEEDS ?= 20000
 
-.PHONY: help check lint unit serve demo test deploy-check manifests reference docs screenshots bench bench-peers release-check mutants simulate bundle proto image-check faults clean python pythons
+.PHONY: help check lint unit serve demo test deploy-check manifests reference docs screenshots bench bench-peers release-check mutants simulate bundle proto locks sbom image-check faults clean python pythons
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*##/ {printf "  %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -108,6 +108,21 @@ $(BUILD)/tools/proto/.installed: proto/requirements.txt | python
 proto: $(BUILD)/tools/proto/.installed ## generate the Python code of proto/ again, and Envoy's descriptor set
 	$(<D)/bin/python proto/generate.py service deploy/envoy/sentiment.pb
 
+# uv locks the packages of an image, syft lists them.
+$(BUILD)/tools/supply/.installed: deploy/locks/tools.txt | python
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check --only-binary=:all: --require-hashes --requirement $<
+	mkdir -p $(BUILD)/tools/bin
+	ln -sf ../supply/bin/uv ../supply/bin/syft $(BUILD)/tools/bin
+	touch $@
+
+LOCK = uv pip compile --quiet $(if $(UPGRADE),--upgrade) --universal --python-version=3.11 --generate-hashes
+locks: $(BUILD)/tools/supply/.installed ## lock again, with hashes, what the images are built of (UPGRADE=1: the newest versions)
+	$(LOCK) --extra=cpu --extra=tracing --output-file=deploy/locks/cpu.txt pyproject.toml
+	$(LOCK) --extra=gpu --extra=tracing --output-file=deploy/locks/gpu.txt pyproject.toml
+	$(LOCK) --output-file=deploy/locks/build.txt deploy/locks/build.in
+	$(LOCK) --output-file=deploy/locks/tools.txt deploy/locks/tools.in
+
 manifests: .venv-dev/.dev ## write again the board and what is made of the chart: kustomize, its schema and the table of its values (helm)
 	$(DEV)/python deploy/board.py
 	$(DEV)/python deploy/render.py
@@ -123,9 +138,13 @@ clean: ## delete what was built
 deploy-check: .venv-dev/.dev ## the part of test that is about deploy/: chart, manifests, alerts, board (helm, kubectl, checkov, promtool)
 	$(PYTEST) tests/deploy/chart tests/deploy/alerts
 
-image-check: .venv-dev/.dev ## build the image and run it as a pod of the chart, locked in (root; buildah, podman, runc, mmdebstrap, helm; some minutes)
+image-check: .venv-dev/.dev $(BUILD)/tools/supply/.installed ## build the image and run it as a pod of the chart, locked in (root; buildah, podman, runc, catatonit, mmdebstrap, helm; some minutes)
 	@mkdir -p $(BUILD)
 	$(DEV)/python -m tests.deploy.image --json $(BUILD)/image.json --sbom $(BUILD)/sbom.json
+
+sbom: $(BUILD)/tools/supply/.installed ## list what is in an image, as CycloneDX in build/sbom.json (SOURCE=docker:NAME, podman:NAME or dir:FOLDER)
+	@test -n "$(SOURCE)" || { echo 'error: say of what, SOURCE=docker:NAME' >&2; exit 2; }
+	syft --quiet scan "$(SOURCE)" --output cyclonedx-json=$(BUILD)/sbom.json
 
 faults: .venv-dev/.dev ## make every fault, long ones too, and write deploy/RELIABILITY.md (some minutes; SOAK_S=3600: an hour's soak, INPUTS=1000000: malformed inputs)
 	rm -rf $(BUILD)/faults

@@ -33,7 +33,7 @@ OF_PAGES = {"docs", "deploy", "core/interop/test_examples.py", "core/client/test
 REACHED: dict[str, set[str]] = {
     r"models/bundles/": {"core", "models", "viewer", "docs"},
     r"docs/|mkdocs\.yml|.*\.md$": OF_PAGES,
-    r"deploy/|Dockerfile|\.ci/|\.github/": {"deploy"},
+    r"deploy/|Dockerfile|\.dockerignore|renovate\.json|\.ci/|\.github/": {"deploy"},
     r"tests/bench/": set(),
     r"service/sentiment/settings\.py": WINGS,
     # Their modules reach others, see ``Modules``.

@@ -22,7 +22,13 @@ from tests.deploy.image.checks import Check, PodFailed, in_half_a_core, without_
 from tests.deploy.image.sbom import packages
 from tests.deploy.image.store import Store
 
-TOOLS = {"buildah": "buildah", "podman": "podman, runc", "mmdebstrap": "mmdebstrap", "helm": ".ci/run puts it into build/tools/bin"}
+TOOLS = {
+    **dict.fromkeys(("buildah", "podman", "runc", "catatonit", "mmdebstrap"), "apt"),
+    "helm": ".ci/run puts it into build/tools/bin",
+    "syft": "make build/tools/supply/.installed puts it there",
+}
+# podman finds catatonit, which holds the namespaces of a pod, in a folder of its own too.
+TOOLS_PATH = f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/libexec/podman"
 MB = 1e6
 
 
@@ -37,12 +43,11 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _cannot() -> str:
-    """Why it cannot be done here; empty if it can."""
-    if os.geteuid() != 0:
-        return "cgroups and chroots need root"
-    lacking = [f"{tool} ({where})" for tool, where in TOOLS.items() if shutil.which(tool) is None]
-    return f"not installed: {', '.join(lacking)}" if lacking else ""
+def cannot(user: int, path: str) -> str:
+    """Why it cannot be done by this user with the tools on this path, all of it at once; empty if it can."""
+    root = ["cgroups and chroots need root"] if user else []
+    lacking = ", ".join(f"{tool} ({where})" for tool, where in TOOLS.items() if shutil.which(tool, path=path) is None)
+    return "; ".join([*root, f"not installed: {lacking}"] if lacking else root)
 
 
 def _print(sizes: list[Layer], checks: list[Check], figures: dict[str, object]) -> None:
@@ -79,7 +84,7 @@ def _run(options: argparse.Namespace, store: Store) -> bool:
 def main() -> int:
     """Run it; returns the exit code."""
     options = _options()
-    if why := _cannot():
+    if why := cannot(os.geteuid(), TOOLS_PATH):
         print(f"error: {why}", file=sys.stderr)
         return 2
     store = Store(options.work)

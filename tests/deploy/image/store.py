@@ -98,9 +98,9 @@ def _groups() -> set[Path]:
 def _containers_conf() -> str:
     """What podman needs where no systemd runs and the limits of open files are lower than it would set."""
     nofile = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], NOFILE_MAX)
-    # crun refuses machines that have cgroups of both versions.
-    runtime = 'runtime = "runc"\n' if shutil.which("runc") else ""
     return (
         f'[containers]\ndefault_ulimits = ["nofile={nofile}:{nofile}", "nproc=1024:1024"]\n'
-        f'[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\nlock_type = "file"\n{runtime}'
+        f'[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\nlock_type = "file"\n'
+        # crun refuses machines that have cgroups of both versions.
+        'runtime = "runc"\n'
     )

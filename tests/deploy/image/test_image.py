@@ -3,15 +3,42 @@
 import gzip
 import hashlib
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.chart.manifests import rendered
 from tests.deploy.chart.rules.release import environment, server
+from tests.deploy.image.__main__ import TOOLS, cannot
 from tests.deploy.image.build import Layer, layers, pip_configuration
 from tests.deploy.image.pod import PORTS, chart_pod
 from tests.deploy.image.sbom import unwanted
+
+
+def test_all_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
+    for tool in TOOLS:
+        (tmp_path / tool).touch(mode=0o755)
+
+    assert cannot(0, str(tmp_path)) == ""
+    for tool in ("catatonit", "helm", "runc"):
+        (tmp_path / tool).unlink()
+    assert cannot(1000, str(tmp_path)) == (
+        f"cgroups and chroots need root; not installed: runc (apt), catatonit (apt), helm ({TOOLS['helm']})"
+    )
+
+
+def test_without_tools_nothing_is_built(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.deploy.image", "--work", tmp_path / "work"]
+
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "PATH": str(tmp_path)})
+
+    assert ran.returncode == 2
+    assert re.search("^error: .*buildah .*podman .*runc .*mmdebstrap .*helm .*syft", ran.stderr)
+    assert not (tmp_path / "work").exists()
 
 
 def test_pip_in_the_image_uses_the_same_sources(tmp_path: Path) -> None:
