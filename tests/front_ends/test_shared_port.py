@@ -146,7 +146,7 @@ def test_the_series_are_those_of_one_process(several: Server, server: RunningSer
         with urllib.request.urlopen(f"{url}/metrics", timeout=10) as response:
             names = {line.split(" ")[0] for line in response.read().decode().splitlines() if line.startswith("sentiment_")}
         # Without series that name processes, describe the model, or begin with the first call of a method.
-        names = {name for name in names if 'method="' not in name or 'method="Classify' in name}
+        names = {name for name in names if 'method="' not in name or 'method="Classify"' in name}
         return {name for name in names if "_info{" not in name and not name.startswith("sentiment_loop_busy_")}
 
     assert series(several.url) == series(server.url)

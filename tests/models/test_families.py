@@ -298,6 +298,8 @@ def test_modernbert_of_transformers_5_has_its_own_positions_and_layers(tmp_path:
         {"layer_types": ["full_attention", "sliding_attention", "full_attention", "full_attention"]},
         {"layer_types": ["sliding_attention"] * 4},
         {"rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 100.0}}},
+        {"rope_parameters": ["full_attention"]},
+        {"rope_parameters": {"full_attention": "default"}},
     ],
 )
 def test_a_modernbert_that_only_transformers_5_computes_is_refused(tmp_path: Path, changes: dict[str, object]) -> None:

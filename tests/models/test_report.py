@@ -72,6 +72,7 @@ def test_texts_cannot_become_markup() -> None:
         assert "<script" not in html
         read(html)
     assert markdown((evil,), [("5 < 6",)]) == '| \\<script>alert("x")\\</script> & \'" |\n| --- |\n| 5 < 6 |'
+    assert markdown(("a",), [("\\<b>",)]).splitlines()[2] == "| \\\\\\<b> |"
 
 
 @pytest.mark.parametrize(

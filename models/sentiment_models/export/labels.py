@@ -194,5 +194,5 @@ def labels_of(config: Mapping[str, Json], path: Path) -> list[str]:
     try:
         check_names(labels)
     except ModelsError as error:
-        raise BadCheckpoint(f"{path}: id2label: {error}; or name them with --labels") from error
+        raise BadCheckpoint(f"{path}: id2label: {error}") from error
     return labels

@@ -28,10 +28,12 @@ def as_version_4(config: PretrainedConfig, where: str) -> None:
     """
     of_kinds = config.__dict__.pop("rope_parameters", None) or {}
     for kind, name in PERIODS.items():
-        found = of_kinds.get(kind, {})
-        if not isinstance(found, Mapping) or found.get("rope_type", "default") != "default":
-            raise BadCheckpoint(f"{where}: rope_parameters has {kind} {found!r:.80}, {OTHERWISE}")
-        setattr(config, name, float(found.get("rope_theta", getattr(config, name))))
+        found = of_kinds.get(kind, {}) if isinstance(of_kinds, Mapping) else of_kinds
+        base = found.get("rope_theta", getattr(config, name)) if isinstance(found, Mapping) else found
+        # Without one for sliding attention, version 4 takes that of full attention.
+        if not isinstance(base, int | float | None) or found.get("rope_type", "default") != "default":
+            raise BadCheckpoint(f"{where}: rope_parameters has {found!r:.80}, {OTHERWISE}")
+        setattr(config, name, base)
     layers = config.__dict__.pop("layer_types", None)
     if layers is None:
         return

@@ -23,6 +23,8 @@ class FolderWatch:
         self._names, self._roots, self._every_s = names, roots, every_s
         # Signature of each folder at the last check; and when it was last tried, with the models that were loaded then.
         self._seen: dict[Path, Signature] = {}
+        # Those that could not be read, and were said to.
+        self._closed: set[Path] = set()
         self._tried: dict[Path, tuple[Signature, frozenset[str]]] = {}
 
     async def run(self) -> None:
@@ -59,7 +61,10 @@ class FolderWatch:
         self._seen |= {path: folders.signature(path) for path in candidates}
         for path in candidates:
             now = self._seen[path]
-            if not now and path not in before:
+            if now:
+                self._closed.discard(path)
+            elif before.get(path) == () and path not in self._closed:
+                self._closed.add(path)
                 logger().warning("model_refused", model=f"{name}/{path.name}", reason=f"{path}: the folder is empty or cannot be read")
             if now and now == before.get(path) and (now, loaded) != self._tried.get(path) and not folders.missing(path):
                 return path

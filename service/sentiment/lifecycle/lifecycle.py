@@ -383,9 +383,9 @@ class Lifecycle:
                 self.hidden_drift.withdraw(before)
             self._begin(before.forget_graph())
             self._count("used")
-            labels, others = (one.classifier.manifest.labels for one in (before, running))
-            if labels != others:
-                self._log.warning("labels_changed", model=running.id, labels=others, before=labels)
+            labels, of_before = (one.classifier.manifest.labels for one in (running, before))
+            if labels != of_before:
+                self._log.warning("labels_changed", model=running.id, labels=labels, before=of_before)
             self._log.info("model_in_use", model=running.id, digest=running.classifier.bundle.digest[:12], before=before.id)
         # In any case: front ends may follow another list, from when this version was announced.
         await self.front_ends.use_model(running)

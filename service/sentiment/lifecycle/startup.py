@@ -11,7 +11,7 @@ from sentiment.errors import BadBundle, BadSettings, CannotServe
 from sentiment.lifecycle.loading import Loaded, load
 from sentiment.lifecycle.served_model import size_of
 from sentiment.model import folders
-from sentiment.model.bundle import load_bundle
+from sentiment.model.bundle import find_bundle, load_bundle
 from sentiment.model.lowest_priority import LowPriorityLoad
 from sentiment.settings import Settings
 
@@ -62,7 +62,8 @@ def _load_first(
         # ``load`` calls it only for GPUs.
         check()
         try:
-            return _within(settings, others, load(settings, check=check, model=f"{model}/{version}"))
+            _check_room(settings, others, path)
+            return load(settings, check=check, model=f"{model}/{version}")
         except (BadBundle, BadSettings) as error:
             errors.append(error)
             failed(f"{model}/{version}", str(error))
@@ -70,17 +71,16 @@ def _load_first(
         reasons = "; ".join(dict.fromkeys(map(str, errors)))
         # If no bundle is at fault, the settings are.
         raise BadBundle(reasons) if any(isinstance(error, BadBundle) for error in errors) else BadSettings(reasons)
-    return _within(settings, others, load(settings, check=check, model=model))
+    _check_room(settings, others, find_bundle(model, roots))
+    return load(settings, check=check, model=model)
 
 
-def _within(settings: Settings, others: Mapping[str, Loaded], one: Loaded) -> Loaded:
-    """A model that fits beside the others; one that does not is closed."""
-    bundles = [loaded.classifier.bundle for loaded in {**others, one.classifier.bundle.id: one}.values()]
-    size, limit = sum(size_of(bundle.manifest.files) for bundle in bundles), settings.models_bytes_max
+def _check_room(settings: Settings, others: Mapping[str, Loaded], path: Path) -> None:
+    """Check that the bundle in a folder fits beside the others, as a load while models serve does."""
+    model, limit = f"{path.parent.name}/{path.name}", settings.models_bytes_max
+    size = folders.size(path) + sum(size_of(one.classifier.manifest.files) for other, one in others.items() if other != model)
     if limit and size > limit:
-        _close(one)
-        raise BadSettings(f"with {one.classifier.bundle.id} the models have {size} bytes; the limit is {limit} (models_bytes_max)")
-    return one
+        raise BadSettings(f"with {model} the models have {size} bytes; the limit is {limit} (models_bytes_max)")
 
 
 def _close(one: Loaded) -> None:

@@ -604,7 +604,7 @@ def find_bundle(model: str, roots: Sequence[Path]) -> Path:
     searched = ", ".join(str(root) for root in roots)
     remedy = "" if held else "; install the wheel of a bundle, or name a folder that holds bundles with --bundles or SENTIMENT_BUNDLES"
     if closed:
-        remedy = f"; its user cannot read {', '.join(map(str, dict.fromkeys(closed)))}"
+        remedy = f"; the server's user cannot read {', '.join(map(str, dict.fromkeys(closed)))}"
     raise BadBundle(f"no bundle {model!r} in {searched}; the bundles there are: {', '.join(held) or 'none'}{remedy}")
 
 
@@ -614,9 +614,10 @@ def bundles_in(roots: Sequence[Path]) -> list[str]:
 
 
 def _versions(folder: Path) -> list[int]:
-    """The versions in the folder of a name. Those that cannot be read are not there; unlike Path's, os.path's functions do not raise."""
+    """The versions in the folder of a name, also those that cannot be read, which are not passed over; none if it cannot be read itself."""
     with contextlib.suppress(OSError):
-        return [int(path.name) for path in folder.iterdir() if VERSION.fullmatch(path.name) and os.path.isfile(path / MANIFEST)]
+        found = [path for path in folder.iterdir() if VERSION.fullmatch(path.name)]
+        return [int(path.name) for path in found if os.path.isfile(path / MANIFEST) or _is_closed(path)]
     return []
 
 

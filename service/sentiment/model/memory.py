@@ -1,5 +1,7 @@
 """How much memory the container of this process may use, and uses."""
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
 
 from sentiment.model.cgroup import ROOT, settings_of
@@ -10,16 +12,24 @@ NO_LIMIT_BYTES = 2**60
 
 def memory_granted(root: Path = ROOT) -> int | None:
     """Bytes of the cgroup's limit (v2 memory.max or v1 memory.limit_in_bytes), beyond which the kernel ends a process; None without one."""
-    found = [*settings_of(root, "memory.max"), *settings_of(root, "memory.limit_in_bytes", "memory")]
-    return min((int(limit) for limit in found if limit.isdigit() and int(limit) < NO_LIMIT_BYTES), default=None)
+    least = min((_limit(limit) for limit, _, _ in _groups(root)), default=math.inf)
+    return None if math.isinf(least) else int(least)
 
 
 def memory_used(root: Path = ROOT) -> int:
-    """Bytes that count against the limit and cannot be dropped, as a kubelet counts them: without files that were not read lately."""
-    for used, stat, controller in (("memory.current", "inactive_file", ""), ("memory.usage_in_bytes", "total_inactive_file", "memory")):
-        # Of the innermost group that can be seen.
-        current, fields = (next(filter(None, settings_of(root, file, controller)), "") for file in (used, "memory.stat"))
-        if current.isdigit():
-            unread = [line.split()[1] for line in fields.splitlines() if line.startswith(f"{stat} ")]
-            return max(0, int(current) - sum(map(int, unread)))
-    return 0
+    """Bytes that count against the limit, of its group, as a kubelet counts them: without files that were not read lately."""
+    found = [(limit, current, stat) for limit, current, stat in _groups(root) if current.isdigit()]
+    _, current, stat = min(found, key=lambda group: _limit(group[0]), default=("", "0", ""))
+    unread = [line.split()[1] for line in stat.splitlines() if line.startswith(("inactive_file ", "total_inactive_file "))]
+    # Version 1 has both, of the group alone and of those within.
+    return max(0, int(current) - max(map(int, unread), default=0))
+
+
+def _groups(root: Path) -> Iterator[tuple[str, str, str]]:
+    """The limit, use and statistics of the process's groups, from the inside to the outside."""
+    for names, controller in ((("memory.max", "memory.current"), ""), (("memory.limit_in_bytes", "memory.usage_in_bytes"), "memory")):
+        yield from zip(*(settings_of(root, name, controller) for name in (*names, "memory.stat")), strict=True)
+
+
+def _limit(written: str) -> float:
+    return int(written) if written.isdigit() and int(written) < NO_LIMIT_BYTES else math.inf

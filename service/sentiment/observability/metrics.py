@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from sentiment.observability.callers import CallerMetrics
 from sentiment.observability.drift import FALSE_ALARMS, TEXTS_MIN, WINDOW_TEXTS, Drift, Signal
 from sentiment.observability.expected_accuracy import WITHHELD, ExpectedAccuracy
-from sentiment.observability.instruments import Counter, Distribution, Histogram, Instrument
+from sentiment.observability.instruments import Counter, Histogram, Instrument
 from sentiment.observability.measured_accuracy import MeasuredAccuracy
 from sentiment.observability.observing import OBSERVERS, Observing
 
@@ -581,8 +581,10 @@ class ModelMetrics(CallMetrics):
         """Remove all series of the model, after its last calls have been counted."""
         self.observing.run_waiting()
         self.forgotten = True
-        # Of an explanation that ends later.
-        self.explain_seconds = OnDemand(lambda _: Distribution(EXPLAIN_EDGES_S).observe)
+        # Of calls and explanations that end later.
+        gone = Metrics(self._metrics.codes)
+        self.of = OnDemand(lambda method: MethodMetrics(gone, method, self.model))
+        self.explain_seconds = OnDemand(lambda name: gone.explain_seconds.labels(name, self.model).observe)
         self._metrics.models.pop(self.model, None)
         for metric in vars(self._metrics).values():
             if isinstance(metric, Instrument):

@@ -144,7 +144,7 @@ def calibrate(machine: Machine, measured: Measured, queue_rows_max: int, seed: i
             answers no call of the measured load.
     """
     doubts = list(_not_compared(measured.name, measured.server, machine.key))
-    machine = replace(machine, callers=1)
+    machine = replace(machine, callers=1, known=0.0, early=0.0)
     said: list[str] = []
     cost = p50 = p99 = 1.0
     if closed := measured.closed:
@@ -222,4 +222,7 @@ def _not_compared(name: str, server: Mapping[str, Any], key: Mapping[str, str]) 
         raise BadSettings(f"{name}: measured with another model, {server['model']} ({digest[:12]}); the costs are of {ours[:12]}")
     if not key["device"].startswith(f"{server['provider']} "):
         raise BadSettings(f"{name}: measured on another device, {server['provider']}; the costs are of {key['device']}")
+    precision = server.get("precision")
+    if precision and not key.get("graph", precision).startswith(precision):
+        raise BadSettings(f"{name}: measured in {precision}; the costs are of {key['graph']}")
     return ()

@@ -65,14 +65,14 @@ def callers_of(machine: Machine) -> int:
     return CALLERS * max(1, machine.front_ends)
 
 
-def capacity_per_s(machine: Machine, lengths: Lengths, seed: int, callers: int = 0) -> float:
+def capacity_per_s(machine: Machine, lengths: Lengths, seed: int, concurrency: int = 0) -> float:
     """Answers per second of one replica in a closed loop."""
-    return capacity_of(machine, lengths, seed, callers).per_s
+    return capacity_of(machine, lengths, seed, concurrency).per_s
 
 
-def capacity_of(machine: Machine, lengths: Lengths, seed: int, waiting: int = 0) -> Capacity:
-    """The capacity of one replica in a closed loop, after a settling time. ``waiting``: its callers; 0: ``callers_of``."""
-    callers = _Callers(waiting or callers_of(machine))
+def capacity_of(machine: Machine, lengths: Lengths, seed: int, concurrency: int = 0) -> Capacity:
+    """The capacity of one replica in a closed loop, after a settling time. ``concurrency``: calls at once; 0: ``callers_of``."""
+    callers = _Callers(concurrency or callers_of(machine))
     replica = Replica(machine, QUEUE_ROWS_MAX, seed, callers)
     rng = random.Random(f"callers {seed}")
     while min(replica.next_at, callers.ask_at[0] if callers.ask_at else SECONDS) < callers.ends_at:
@@ -84,19 +84,19 @@ def capacity_of(machine: Machine, lengths: Lengths, seed: int, waiting: int = 0)
     return Capacity(callers.answers / (callers.ends_at - SETTLE_S), replica.spent.shares(machine, callers.ends_at))
 
 
-def corrected(machine: Machine, measured_per_s: float, lengths: Lengths, seed: int, callers: int = 0) -> Machine:
+def corrected(machine: Machine, measured_per_s: float, lengths: Lengths, seed: int, concurrency: int = 0) -> Machine:
     """The machine with all run times scaled by one factor, so that its simulated capacity is the measured one.
 
-    ``callers``: as for ``capacity_per_s``.
+    ``concurrency``: as for ``capacity_of``.
 
     Raises:
         BadSettings: no factor gives that capacity: an event loop limits it, or it is too low to be counted.
     """
-    found = capacity_per_s(machine, lengths, seed, callers)
+    found = capacity_per_s(machine, lengths, seed, concurrency)
     for _ in range(ROUNDS):
         factor = min(FACTOR_MAX, max(1 / FACTOR_MAX, found / measured_per_s))
         machine = machine.scaled(factor)
-        found = capacity_per_s(machine, lengths, seed, callers)
+        found = capacity_per_s(machine, lengths, seed, concurrency)
     if abs(found / measured_per_s - 1) > NEAR:
         takes = f"{1e3 * machine.loop_s:g} ms of the event loop"
         if machine.front_ends:

@@ -129,7 +129,8 @@ def without_tags(text: str) -> str:
     >>> without_tags("<b>5 < 6")
     '\\<b>5 < 6'
     """
-    return re.sub(r"<(?=[A-Za-z/!?])", r"\<", text)
+    # Backslashes before it are doubled, or they would escape ours.
+    return re.sub(r"(\\*)<(?=[A-Za-z/!?])", r"\1\1\\<", text)
 
 
 def paragraph(text: str) -> str:

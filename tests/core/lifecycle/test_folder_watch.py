@@ -19,7 +19,6 @@ from sentiment.lifecycle.folder_watch import FolderWatch
 from sentiment.lifecycle.loading import Loaded, load
 from sentiment.lifecycle.startup import load_all
 from sentiment.model import folders
-from sentiment.model.bundle import load_bundle
 from sentiment.settings import Settings
 from tests.core.lifecycle.conftest import Exchanging, break_golden, make_version, run_and_fail
 from tests.core.servers import until
@@ -145,6 +144,17 @@ async def test_a_version_is_tried_again_when_its_permissions_change(watch: Folde
     await look(watch, 5)
 
     assert notes.asked == ["tiny/2", "tiny/2"]
+
+
+async def test_a_folder_that_cannot_be_read_is_reported_once_and_a_new_empty_one_is_not(watch: FolderWatch, root: Path) -> None:
+    (root / "tiny/2").mkdir()
+    with capture_logs() as first:
+        await look(watch, 1)
+    with capture_logs() as later:
+        await look(watch, 4)
+
+    assert first == []
+    assert [(line["event"], line["model"]) for line in later] == [("model_refused", "tiny/2")]
 
 
 async def test_a_bad_version_does_not_hide_a_good_lower_one(watch: FolderWatch, notes: Notes, root: Path) -> None:
@@ -291,7 +301,7 @@ def test_startup_passes_over_a_version_that_does_not_fit(root: Path, settings: S
     (path / "extra.bin").write_bytes(bytes(1000))
     manifest["files"]["extra.bin"] = {"sha256": hashlib.sha256(bytes(1000)).hexdigest(), "bytes": 1000}
     write_manifest(path, manifest)
-    size = sum(spec.bytes for spec in load_bundle(path).manifest.files.values())
+    size = folders.size(path)
     own = settings.model_copy(update={"bundles": (root,), "models_watch_s": 3600.0, "models_bytes_max": size - 1})
     failed: list[tuple[str, str]] = []
 

@@ -664,7 +664,16 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
     root = stub(tmp_path, "tiny/1", "other/1")
     monkeypatch.setattr(os, "access", lambda path, _: path != root / "tiny")
 
-    assert why_not(tmp_path, lambda _: find_bundle("tiny/2", [root])).endswith(f": other/1, tiny/1; its user cannot read {root}/tiny")
+    said = why_not(tmp_path, lambda _: find_bundle("tiny/2", [root]))
+    assert said.endswith(f": other/1, tiny/1; the server's user cannot read {root}/tiny")
+
+
+def test_a_version_that_cannot_be_read_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = stub(tmp_path, "tiny/1")
+    (root / "tiny/2").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, _: path != root / "tiny/2")
+
+    assert find_bundle("tiny", [root]) == root / "tiny/2"
 
 
 def test_the_error_of_a_missing_bundle_in_an_empty_root_says_none(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from sentiment.client import AsyncClient, CallFailed, Client
 from sentiment.model.bundle import load_bundle
 from sentiment.observability.drift import stability_index
 from sentiment.observability.expected_accuracy import WITHHELD, interval
+from sentiment.observability.metrics import Metrics
 from sentiment.observability.observing import OBSERVERS
 from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.settings import Settings
@@ -179,6 +180,17 @@ def test_a_method_has_the_series_of_all_codes_from_its_first_call_on(start: Call
     for method, model in (("ListModels", ""), ("Explain", "tiny/1")):
         assert {labels["code"] for labels in shown if (labels["method"], labels["model"]) == (method, model)} == CODES
     assert {labels["method"] for labels in shown} == USUAL | {"ListModels", "Explain"}
+
+
+def test_what_ends_after_its_model_is_gone_adds_no_series() -> None:
+    metrics = Metrics(("OK",))
+    model = metrics.model("tiny/1", [], ["positive"])
+    model.forget()
+
+    model.of["ClassifyStream"].items["OK"](1)
+    model.explain_seconds["shapley"](0.1)
+
+    assert not [sample for family in metrics.registry.collect() for sample in family.samples if sample.labels.get("model") == "tiny/1"]
 
 
 def test_everything_starts_at_zero(fresh: str) -> None:
