@@ -360,7 +360,7 @@ def _command(parser: argparse.ArgumentParser, level: int = 2) -> Iterator[str]:
 
 
 def _name(action: argparse.Action) -> str:
-    choices = "{" + ",".join(str(choice) or '""' for choice in action.choices) + "}" if action.choices else ""
+    choices = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else ""
     named = action.metavar if isinstance(action.metavar, str) else choices or action.dest.upper()
     value = "" if action.nargs == 0 else named
     if not action.option_strings:

@@ -157,6 +157,23 @@ def test_texts_are_answered_one_a_line_in_order(capsys: Captured, where: list[st
     assert errors == ""
 
 
+def test_a_text_that_begins_with_a_dash_and_has_a_space_is_no_option(capsys: Captured, local: list[str]) -> None:
+    assert run("classify", *local, "-in films good", "-h good") == 0
+
+    first, second = capsys.readouterr().out.splitlines()
+    assert "  -in films good" in first
+    assert "  -h good" in second
+
+
+def test_the_options_that_are_typed_most_have_a_letter(server: RunningServer, tmp_path: Path) -> None:
+    source, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    source.write_text("good\nbad\n")
+
+    assert run("classify", "-t", server.target, "-i", source, "-o", output) == 0
+
+    assert [line["label"] for line in lines_of(output)] == ["positive", "negative"]
+
+
 def test_nothing_in_a_text_acts_on_the_terminal(capsys: Captured, local: list[str]) -> None:
     assert run("classify", *local, "good \x1b[31m\x9b2J \u202e film") == 0
 
@@ -574,7 +591,7 @@ def test_a_time_may_have_a_unit_and_a_plain_number_is_of_seconds() -> None:
         (["classify", "--trunkation", "head", "good"], "unrecognized arguments: --trunkation; did you mean --truncation?"),
         (["classify", "--truncation", "tail", "good"], "invalid choice: 'tail' (choose from 'refuse', "),
         (["classify", "--truncation", "heads", "good"], "; did you mean head?"),
-        (["classify", "--local", "--target", "localhost:1", "good"], "argument --target: not allowed with argument --local"),
+        (["classify", "--local", "--target", "localhost:1", "good"], "argument -t/--target: not allowed with argument --local"),
         (["classify", "--timeout", "soon", "good"], "is 'soon'; must be a time of at most a day, such as 500ms, 2s or 1.5"),
         (["check"], "required: BUNDLE"),
         (["serve", "--log-level", "loud"], "invalid choice: 'loud'"),
