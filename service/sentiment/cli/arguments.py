@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def _parse_optional(self, arg_string: str) -> Any:  # Any: as in argparse, where it differs by the version of Python
-        """As in argparse, but a text such as "-it was a good film" is no short option with its value."""
+        """As in argparse, but a text such as "-it was a good film" is not a short option and its value."""
         return None if " " in arg_string and not arg_string.startswith("--") else super()._parse_optional(arg_string)
 
     def error(self, message: str) -> NoReturn:
