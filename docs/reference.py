@@ -581,7 +581,8 @@ def python_page() -> str:
         elif inspect.isfunction(found):
             text += _signature(_tree(found)) + _docstring(inspect.getdoc(found) or "")
         else:
-            text += "One of " + ", ".join(f"[{kind.__name__}](#{kind.__name__.lower()})" for kind in found.__args__) + ".\n"
+            kinds = (f"[{kind.__name__}](#{kind.__name__.lower()})" if inspect.isclass(kind) else f'`"{kind}"`' for kind in found.__args__)
+            text += f"One of {', '.join(kinds)}.\n"
     return text
 
 
