@@ -1002,11 +1002,11 @@ def test_python_m_sentiment_is_sentiment() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, markdown_table(settings_table()) + "\n", "")
 
 
-@pytest.mark.parametrize("command", ["settings", "check"], ids=["long", "short"])
+@pytest.mark.parametrize("command", ["settings", "check", "--print-completion"], ids=["long", "short", "completion"])
 def test_a_reader_that_has_seen_enough_ends_the_command_quietly(command: str, bundles: Path) -> None:
     read, write = os.pipe()
     os.close(read)
-    arguments = [str(bundles / "tiny/1")] if command == "check" else []
+    arguments = {"settings": [], "check": [str(bundles / "tiny/1")], "--print-completion": ["bash"]}[command]
     try:
         buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
         ended = python("-m", "sentiment", command, *arguments, capture_output=False, stdout=write, stderr=subprocess.PIPE, env=buffered)
