@@ -360,7 +360,7 @@ def _command(parser: argparse.ArgumentParser, level: int = 2) -> Iterator[str]:
 
 
 def _name(action: argparse.Action) -> str:
-    choices = "{" + ",".join(str(choice) or '""' for choice in action.choices) + "}" if action.choices else ""
+    choices = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else ""
     named = action.metavar if isinstance(action.metavar, str) else choices or action.dest.upper()
     value = "" if action.nargs == 0 else named
     if not action.option_strings:
@@ -585,7 +585,8 @@ def python_page() -> str:
         elif inspect.isfunction(found):
             text += _signature(_tree(found)) + _docstring(inspect.getdoc(found) or "")
         else:
-            text += "One of " + ", ".join(f"[{kind.__name__}](#{kind.__name__.lower()})" for kind in found.__args__) + ".\n"
+            kinds = (f"[{kind.__name__}](#{kind.__name__.lower()})" if inspect.isclass(kind) else f'`"{kind}"`' for kind in found.__args__)
+            text += f"One of {', '.join(kinds)}.\n"
     return text
 
 

@@ -21,7 +21,7 @@ from sentiment.batch_limits import ON_CPU_OFFLINE
 from sentiment.batching.plan import BatchLimits
 from sentiment.call.convert import set_response
 from sentiment.call.status import status_of
-from sentiment.client import Classification, ModelId, Result
+from sentiment.client import Classification, Effort, ModelId, Result, Truncation
 from sentiment.client.columns import Item, Targeted, TextOrPair, Unusable
 from sentiment.client.results import classification_of, failure_of_status
 from sentiment.errors import Expired, InvalidInput, ModelFailed, OutOfMemory, RequestError, RunnerLost, Unavailable
@@ -199,12 +199,12 @@ class OfflineClassifier:
         """
         self._reader.check(query)
 
-    def readings(self, items: Iterable[TextOrPair], *, truncation: str = "") -> list[Row | Windows]:
+    def readings(self, items: Iterable[TextOrPair], *, truncation: Truncation = "") -> list[Row | Windows]:
         """What the model reads of texts and pairs that it has answered, with the same truncation."""
         return [whole_of(reading) for reading in self._reader.read([_query_of(item, truncation or None) for item in items])]
 
     def classify_all(
-        self, items: Iterable[Item], *, truncation: str = "", sentences: bool = False, effort: str = ""
+        self, items: Iterable[Item], *, truncation: Truncation = "", sentences: bool = False, effort: Effort = ""
     ) -> Generator[Result, None, None]:
         """Classify texts and pairs lazily, in order and in bounded memory. The result of one that fails is a CallFailed.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from sentiment.client.columns import Column, Texts
+from sentiment.client.requests import Truncation
 from sentiment.client.results import CallFailed, Classification
 
 try:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 # Loaded bundles that are kept: the clones of a cross validation share one.
 LOADED_MAX = 2
+# The least in 32 bits: a probability that is rounded to 0 has a logarithm, too.
+PROBABILITY_MIN = np.finfo(np.float32).tiny
 # By process: one forked while another thread loads would find a lock that nobody releases.
 _locks: dict[int, threading.Lock] = {}
 
@@ -58,7 +61,7 @@ class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         bundles: "Folders | None" = None,
         device: str = "auto",
         threads: int = 0,
-        truncation: str = "",
+        truncation: Truncation = "",
         labels: Mapping[Any, str] | None = None,
     ) -> None:
         """The bundle is loaded when it is first needed.
@@ -129,6 +132,21 @@ class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = [[answer.scores[label] for label in labels] for answer in self._answers(X)]
         return np.array(rows, dtype=np.float64).reshape(-1, len(labels))
 
+    def decision_function(self, X: Texts) -> npt.NDArray[np.float64]:  # noqa: N803  # as above
+        """How the probabilities speak for a label, as scikit-learn's scorers and calibrators want it.
+
+        Of two labels: the log odds of the second of ``classes_``, [texts]; ``predict`` gives it where they are positive. Of more: the
+        log probabilities, [texts, classes_]; ``predict`` gives the label of the highest.
+
+        >>> SentimentClassifier().decision_function(["a good film", "awful"]).round(2).tolist()
+        [2.0, -4.0]
+
+        Raises:
+            TypeError, ValueError: as in ``predict``.
+        """
+        logs = np.log(np.maximum(self.predict_proba(X), PROBABILITY_MIN))
+        return logs[:, 1] - logs[:, 0] if logs.shape[1] == 2 else logs
+
     @property
     def _names(self) -> dict[str, Any]:
         """The name of each of the model's labels, sorted by name."""
@@ -137,12 +155,11 @@ class SentimentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _answers(self, texts: Texts) -> list[Classification]:
         Column(texts)  # refuses a single string, which Local would answer
-        results = self._local.classify(texts, truncation=self.truncation, progress=False)
-        failures = results.failures
-        if failures:
-            place, first = next(iter(failures.items()))
-            raise ValueError(f"{len(failures)} of {len(results)} texts have no answer; text {place}: {first.message}")
-        return [result for result in results if not isinstance(result, CallFailed)]
+        try:
+            results = self._local.classify(texts, truncation=self.truncation, progress=False).raise_on_error()
+        except CallFailed as error:
+            raise ValueError(error.message) from error
+        return list(results.answered.values())
 
     @property
     def _local(self) -> "Local":

@@ -48,6 +48,12 @@ def test_an_older_name_of_an_option_is_taken_for_it_and_is_not_shown(command: st
     assert not re.findall(rf"(?<![\w-]){old}(?![\w-])", parser.format_help())
 
 
+def test_no_command_offers_an_empty_choice() -> None:
+    choices = [(name, action.dest, action.choices) for name, parser in commands() for action in parser._actions]
+
+    assert [(name, option) for name, option, offered in choices if offered and "" in offered] == []
+
+
 def test_no_command_has_a_name_of_its_own_for_what_others_have() -> None:
     shown = {(name, option) for name, parser in commands() for action in parser._actions for option in action.option_strings}
 

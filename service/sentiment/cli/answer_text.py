@@ -44,7 +44,8 @@ def _entry(kind: str, answer: Prediction, text: str, width: int | None, hues: Ma
     head = f"{kind}{label:10} {answer.score:.4f}  "
     hue = None if answer.abstain else hues.get(answer.label)
     first = head if hue is None else f"{kind}{Piece(label, LOGITS_FULL, hue).drawn(True)}{head[len(kind) + len(label) :]}"
-    marks = marks_of(answer)
+    # The label may say it already.
+    marks = [mark for mark in marks_of(answer) if mark != answer.label]
     said = [*_shown(text).split(), *([f" ({', '.join(marks)})"] if marks else [])]
     if width is None:
         yield first + " ".join(said)

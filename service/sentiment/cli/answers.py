@@ -1,14 +1,17 @@
 """The answer to a row of input, as ``classify`` and ``explain`` write it: a JSON object, or the columns of a table. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from sentiment.client import CallFailed, Classification, Result
 from sentiment.client.columns import Targeted, Unusable
 from sentiment.client.frames import SCORE
+from sentiment.client.results import UNDECIDED, Prediction
 from sentiment.files.rows import TEXT, Row, Unread, plain
 from sentiment.files.tables import Columns
+
+P = TypeVar("P", bound=Prediction)
 
 PAIR = "text_pair"
 # Keys of the object that are always the answer's, and those of sentences and targets.
@@ -82,6 +85,22 @@ class Names:
         kept = {name: plain(row.values[column]) for column, name in self.kept(row.values).items()}
         targets = row.strings(self.targets) if isinstance(self.targets, str) else self.targets
         return Asked(row.text(self.text), row.text(self.pair) if self.pair else None, kept, targets)
+
+
+def decided(result: Result, threshold: float, undecided: bool) -> Result:
+    """The result in which an answer, also to a sentence or towards a target, whose score is below the threshold abstains.
+
+    ``undecided``: whether the label of what abstains is UNDECIDED.
+    """
+    if isinstance(result, CallFailed):
+        return result
+
+    def one(answer: P) -> P:
+        decision = answer.decision(threshold)
+        return replace(answer, abstain=decision == UNDECIDED, label=decision if undecided else answer.label)
+
+    targets = {name: one(answer) for name, answer in result.targets.items()}
+    return replace(one(result), sentences=tuple(map(one, result.sentences)), targets=targets)
 
 
 def answer_of(asked: Asked, result: Result) -> dict[str, Any]:  # Any: JSON

@@ -39,6 +39,10 @@ class Parser(argparse.ArgumentParser):
             parser.error(f"unrecognized arguments: {' '.join(unknown)}" + _meant(near))
         return found
 
+    def _parse_optional(self, arg_string: str) -> Any:  # Any: as in argparse, where it differs by the version of Python
+        """As in argparse, but a text such as "-it was a good film" is not a short option and its value."""
+        return None if " " in arg_string and not arg_string.startswith("--") else super()._parse_optional(arg_string)
+
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message, and exit with 2."""
         if wrong := INVALID_CHOICE.search(message):
@@ -73,8 +77,8 @@ def add_option(parser: Any, name: str, *old_names: str, **kind: Any) -> None:  #
 
 def add_target(parser: Any) -> None:  # Any: as below
     """Add ``--target``: the gRPC server."""
-    add_option(
-        parser,
+    parser.add_argument(
+        "-t",
         "--target",
         type=grpc_target,
         default=default_target(),
@@ -135,6 +139,7 @@ def add_parsing(parser: Any) -> None:  # Any: as above
 def add_input(parser: Any) -> None:  # Any: as above
     """Add ``--input`` and the arguments that ``reading_of`` reads."""
     parser.add_argument(
+        "-i",
         "--input",
         metavar="FILE",
         help="texts: .txt (one a line), or a column of a .csv, .tsv, .jsonl, .json, .parquet or .xlsx; text also .gz or .zst; -: "
@@ -146,6 +151,7 @@ def add_input(parser: Any) -> None:  # Any: as above
 def add_output(parser: Any) -> None:  # Any: as above
     """Add ``--output``: of a row each, which a repeated command continues; and what belongs to it."""
     parser.add_argument(
+        "-o",
         "--output",
         metavar="FILE",
         help="write the answers here: .jsonl, .csv, .tsv, .json, .parquet or .xlsx; repeat the command to continue an interrupted run; "

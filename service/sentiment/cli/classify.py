@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from sentiment.cli.answer_text import answer_lines
-from sentiment.cli.answers import Asked, Names, answer_columns, answer_of, item_of
+from sentiment.cli.answers import Asked, Names, answer_columns, answer_of, decided, item_of
 from sentiment.cli.calling import source_of
 from sentiment.cli.input_rows import InputRows, count_rows
 from sentiment.cli.row_output import Tally, complete, said_on_interrupt, skip_done
@@ -55,8 +55,8 @@ def classify(job: argparse.Namespace) -> int:
         asked = (names.asked(row) for row in source)
         if output:
             options = {"column": job.reading.column, "pair": job.pair, "drop": job.drop, "truncation": job.truncation}
-            parts = {"sentences": job.sentences, "targets": job.targets, "effort": job.effort}
-            options |= {name: value if isinstance(value, str | bool) else list(value) for name, value in parts.items() if value}
+            parts = {name: getattr(job, name) for name in ("sentences", "targets", "effort", "threshold", "undecided")}
+            options |= {name: list(value) if isinstance(value, tuple) else value for name, value in parts.items() if value}
             output.begin({**options, "model digest": model.id.digest}, job.restart)
             skip_done(output, asked, source, tally, names)
         # Answers on a terminal, or texts that somebody is typing, have no progress among them.
@@ -116,7 +116,7 @@ def _answers(
         for result in results:
             if isinstance(result, CallFailed) and result.code is grpc.StatusCode.UNAVAILABLE:
                 raise result
-            yield begun.popleft(), result
+            yield begun.popleft(), decided(result, job.threshold, job.undecided)
 
 
 def _check_able(model: pb.Model, job: argparse.Namespace) -> None:

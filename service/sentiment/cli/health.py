@@ -17,6 +17,7 @@ def add_health(commands: Any) -> None:  # Any: argparse names the type of its su
     described = "Ask a server over gRPC whether it is ready, once. Exit code 0: it is; 1: it is not, or no server answers."
     parser = add_command(commands, "health", _health, "say whether a server is ready", described)
     parser.add_argument(
+        "-t",
         "--target",
         type=grpc_target,
         default=os.environ.get(TARGET_VARIABLE) or None,

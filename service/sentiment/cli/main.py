@@ -27,6 +27,7 @@ from sentiment.cli.arguments import (
     reading_of,
     seconds,
     seconds_or_none,
+    share,
 )
 from sentiment.cli.completion import SHELLS, PrintCompletion
 from sentiment.cli.exit_codes import DONE, FAILED, exit_code
@@ -82,6 +83,10 @@ def _parser() -> argparse.ArgumentParser:
     add_input(classify)
     classify.add_argument("--pair", default="", metavar="NAME", help="column that holds the second text of a pair")
     add_parts(classify)
+    classify.add_argument(
+        "--threshold", type=share, default=0.0, metavar="SCORE", help="an answer with a lower score abstains too, such as 0.8 (default: 0)"
+    )
+    classify.add_argument("--undecided", action="store_true", help="the label of an answer that abstains is undecided")
     add_output(classify)
     classify.add_argument("--json", action="store_true", help="print one JSON object per line")
     add_effort(classify)
@@ -257,7 +262,7 @@ def _serve(options: argparse.Namespace) -> int:
 def _classify(options: argparse.Namespace) -> int:
     _quiet_grpc()
     from sentiment.cli.classify import classify  # noqa: PLC0415  # importing gRPC takes 0.1 s, which other commands do not need
-    from sentiment.cli.standard_input import STANDARD_INPUT, reads_standard_input  # noqa: PLC0415  # as above
+    from sentiment.cli.standard_input import STANDARD_INPUT, is_typed, reads_standard_input  # noqa: PLC0415  # as above
 
     _refuse_file_names(options.texts)
     if options.texts and options.input:
@@ -281,7 +286,7 @@ def _classify(options: argparse.Namespace) -> int:
     options.texts, options.input, options.output = [] if piped else texts, file, output
     options.reading = reading_of(options)
     options.targets = options.targets_column or options.targets
-    return FAILED if classify(options) else DONE
+    return FAILED if classify(options) and not (piped and not output and is_typed()) else DONE
 
 
 def _refuse_file_names(texts: Sequence[str]) -> None:
@@ -302,7 +307,7 @@ _OF_ONE_TEXT = ("text", "counterfactuals", "heads", "attention", "neuron", "geom
 def _explain(options: argparse.Namespace) -> int:
     _quiet_grpc()
     from sentiment.cli.explain import explain  # noqa: PLC0415  # as above
-    from sentiment.cli.standard_input import reads_standard_input  # noqa: PLC0415  # as above
+    from sentiment.cli.standard_input import is_typed, reads_standard_input  # noqa: PLC0415  # as above
 
     if options.input is not None:
         return _explain_file(options)
@@ -318,7 +323,7 @@ def _explain(options: argparse.Namespace) -> int:
     options.options = _requested(options)
     if piped:
         options.text = None
-    return FAILED if explain(options) else DONE
+    return FAILED if explain(options) and not (piped and is_typed()) else DONE
 
 
 def _explain_file(options: argparse.Namespace) -> int:

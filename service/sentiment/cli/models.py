@@ -31,6 +31,7 @@ def add_models(commands: Any) -> None:  # Any: argparse names the type of its su
     said = "list models that are loaded and, by the admin port, those on the server's disk or failed"
     listing = add_command(actions, "list", _list, said)
     listing.add_argument(
+        "-t",
         "--target",
         type=grpc_target,
         metavar="HOST:PORT",
@@ -62,6 +63,7 @@ def _add_change(
     parser = add_command(actions, name, change, said)
     parser.add_argument("model", metavar="MODEL", help=model)
     parser.add_argument(
+        "-t",
         "--target",
         type=grpc_target,
         default=os.environ.get(ADMIN_VARIABLE) or ADMIN_TARGET,

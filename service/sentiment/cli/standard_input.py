@@ -41,6 +41,11 @@ def _is_piped() -> bool:
         return False
 
 
+def is_typed() -> bool:
+    """Whether the texts are typed at a terminal that shows the answers: the user sees at once which text has none."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def standard_input(reading: Reading) -> Table:
     """The rows of standard input, as they come: of the format that ``reading`` has, else a text a line.
 

@@ -12,6 +12,7 @@ from sentiment.client import greenlets, requests
 from sentiment.client.async_calls import AsyncServed
 from sentiment.client.columns import Targeted, TextOrPair, item_of_value
 from sentiment.client.forks import FORKS
+from sentiment.client.requests import Effort, Priority, Truncation
 from sentiment.client.results import CallFailed, Result, result_of
 from sentiment.durations import DURATION_S_MAX, checked_s
 from sentiment.security.client_credentials import Credentials
@@ -47,10 +48,14 @@ class AsyncClient(AsyncServed):
         """The channel, in the event loop of the first call.
 
         Raises:
+            ValueError: the client is closed.
             RuntimeError: this is another loop, gevent runs it, or gRPC does not work in this process, which was forked.
         """
         FORKS.check()
         loop = asyncio.get_running_loop()
+        if self._loop not in (None, loop):
+            raise RuntimeError(f"{self!r} was first used in another event loop; make one in each loop")
+        self._check_open()
         if self._channel is None:
             if greenlets.patched():
                 raise RuntimeError("an AsyncClient would wait forever where gevent has replaced Python's threads; use Client")
@@ -58,8 +63,6 @@ class AsyncClient(AsyncServed):
             self._loop = loop
             self._channel = self._connecting.channel(grpc.aio.secure_channel, grpc.aio.insecure_channel)
             self._calls = pb_grpc.SentimentServiceStub(self._channel)
-        if self._loop is not loop:
-            raise RuntimeError(f"{self!r} was first used in another event loop; make one in each loop")
         return self._channel
 
     @property
@@ -68,7 +71,8 @@ class AsyncClient(AsyncServed):
         return self._calls
 
     async def close(self) -> None:
-        """Close the connections. Calls in progress fail."""
+        """Close the connections. Calls in progress fail, and later ones raise ValueError."""
+        self._closed = True
         if self._channel is not None:
             await self._channel.close()
         FORKS.closed(self)
@@ -78,10 +82,10 @@ class AsyncClient(AsyncServed):
         items: AsyncIterable[tuple[str, TextOrPair | Targeted]],
         *,
         model: str = "",
-        truncation: str = "",
-        priority: str = "",
+        truncation: Truncation = "",
+        priority: Priority = "",
         sentences: bool = False,
-        effort: str = "",
+        effort: Effort = "",
         no_cache: bool = False,
         targets: Iterable[str] = (),
         timeout_s: float | None = None,

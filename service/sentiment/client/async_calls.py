@@ -20,9 +20,9 @@ from sentiment.client.explain_options import ExplainOptions
 from sentiment.client.explained import explained_of, reader_of
 from sentiment.client.explanations import Explanation
 from sentiment.client.frames import Results
-from sentiment.client.notebook import shown
 from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, RETRIES
 from sentiment.client.progress import counting
+from sentiment.client.requests import Effort, Priority, Truncation
 from sentiment.client.results import CallFailed, Classification, FeedbackTaken, Result, feedback_of, of_every_text, retryable
 from sentiment.durations import checked_s
 from sentiment.security.client_credentials import Credentials
@@ -63,10 +63,10 @@ class AsyncCalls:
         text_pair: str | None = None,
         *,
         model: str = "",
-        truncation: str = "",
-        priority: str = "",
+        truncation: Truncation = "",
+        priority: Priority = "",
         sentences: bool = False,
-        effort: str = "",
+        effort: Effort = "",
         no_cache: bool = False,
         targets: Targets = (),
         explain: ExplainOptions | None = None,
@@ -82,10 +82,10 @@ class AsyncCalls:
         text_pair: Texts | None = None,
         *,
         model: str = "",
-        truncation: str = "",
-        priority: str = "",
+        truncation: Truncation = "",
+        priority: Priority = "",
         sentences: bool = False,
-        effort: str = "",
+        effort: Effort = "",
         no_cache: bool = False,
         targets: Targets = (),
         timeout_s: float | None = None,
@@ -98,10 +98,10 @@ class AsyncCalls:
         text_pair: str | Texts | None = None,
         *,
         model: str = "",
-        truncation: str = "",
-        priority: str = "",
+        truncation: Truncation = "",
+        priority: Priority = "",
         sentences: bool = False,
-        effort: str = "",
+        effort: Effort = "",
         no_cache: bool = False,
         targets: Targets = (),
         explain: ExplainOptions | None = None,
@@ -178,7 +178,7 @@ class AsyncCalls:
         label: str = "",
         target: str = "",
         options: ExplainOptions | None = None,
-        truncation: str = "",
+        truncation: Truncation = "",
         timeout_s: float = EXPLAIN_TIMEOUT_S,
     ) -> Explanation:
         """Explain the answer to one text or pair. The server gives classification requests priority over explanations.
@@ -211,7 +211,7 @@ class AsyncCalls:
         label: str = "",
         target: str = "",
         options: ExplainOptions | None = None,
-        truncation: str = "",
+        truncation: Truncation = "",
         timeout_s: float = EXPLAIN_TIMEOUT_S,
         attempts_max: int = SENT_MAX,
         progress: bool | None = False,
@@ -261,10 +261,10 @@ class AsyncCalls:
         texts: Texts,
         *,
         model: str = "",
-        truncation: str = "",
-        priority: str = "",
+        truncation: Truncation = "",
+        priority: Priority = "",
         sentences: bool = False,
-        effort: str = "",
+        effort: Effort = "",
         no_cache: bool = False,
         targets: Targets = (),
         request_id: str = "",
@@ -291,10 +291,10 @@ class AsyncCalls:
         texts: AsyncTexts,
         *,
         model: str = "",
-        truncation: str = "",
-        priority: str = "",
+        truncation: Truncation = "",
+        priority: Priority = "",
         sentences: bool = False,
-        effort: str = "",
+        effort: Effort = "",
         no_cache: bool = False,
         targets: Targets = (),
         timeout_s: float = CALL_TIMEOUT_S,
@@ -328,7 +328,7 @@ class AsyncCalls:
         >>> [model.id.name for model in (await client.list_models()).models]
         ['tiny']
         """
-        return shown(cast(pb.ListModelsResponse, await self._call("ListModels", pb.ListModelsRequest(), timeout_s)))
+        return cast(pb.ListModelsResponse, await self._call("ListModels", pb.ListModelsRequest(), timeout_s))
 
     async def get_model(self, model: str = "", *, timeout_s: float | None = None) -> pb.Model:
         """Get one loaded model with its card.
@@ -338,7 +338,7 @@ class AsyncCalls:
         (['negative', 'positive'], 32)
         """
         request = pb.GetModelRequest(model=model)
-        return shown(cast(pb.GetModelResponse, await self._call("GetModel", request, timeout_s)).model)
+        return cast(pb.GetModelResponse, await self._call("GetModel", request, timeout_s)).model
 
     @abstractmethod
     def _check(self, options: requests.Options) -> None:
@@ -374,10 +374,15 @@ class AsyncServed(AsyncCalls):
         self._timeout_s, self._wait_s = checked_s("timeout_s", timeout_s), checked_s("wait_s", wait_s, least_s=0)
         self._connecting = Connecting(target, credentials, options)
         self._made_of = self._connecting.target
-        self._reached = False
+        self._reached = self._closed = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._made_of!r})"
+
+    def _check_open(self) -> None:
+        """Raises ValueError if it is closed."""
+        if self._closed:
+            raise ValueError(f"{self!r} is closed")
 
     @abstractmethod
     async def _wait(self) -> None:

@@ -19,9 +19,9 @@ from sentiment.client.explain_options import ExplainOptions
 from sentiment.client.explained import explained_of, reader_of
 from sentiment.client.explanations import Explanation
 from sentiment.client.frames import Results
-from sentiment.client.notebook import shown
 from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, RETRIES
 from sentiment.client.progress import counting
+from sentiment.client.requests import Effort, Priority, Truncation
 from sentiment.client.results import CallFailed, Classification, FeedbackTaken, Result, feedback_of, of_every_text, retryable
 from sentiment.durations import checked_s
 from sentiment.security.client_credentials import Credentials
@@ -62,10 +62,10 @@ class Calls:
         text_pair: str | None = None,
         *,
         model: str = "",
-        truncation: str = "",
-        priority: str = "",
+        truncation: Truncation = "",
+        priority: Priority = "",
         sentences: bool = False,
-        effort: str = "",
+        effort: Effort = "",
         no_cache: bool = False,
         targets: Targets = (),
         explain: ExplainOptions | None = None,
@@ -81,10 +81,10 @@ class Calls:
         text_pair: Texts | None = None,
         *,
         model: str = "",
-        truncation: str = "",
-        priority: str = "",
+        truncation: Truncation = "",
+        priority: Priority = "",
         sentences: bool = False,
-        effort: str = "",
+        effort: Effort = "",
         no_cache: bool = False,
         targets: Targets = (),
         timeout_s: float | None = None,
@@ -97,10 +97,10 @@ class Calls:
         text_pair: str | Texts | None = None,
         *,
         model: str = "",
-        truncation: str = "",
-        priority: str = "",
+        truncation: Truncation = "",
+        priority: Priority = "",
         sentences: bool = False,
-        effort: str = "",
+        effort: Effort = "",
         no_cache: bool = False,
         targets: Targets = (),
         explain: ExplainOptions | None = None,
@@ -174,7 +174,7 @@ class Calls:
         label: str = "",
         target: str = "",
         options: ExplainOptions | None = None,
-        truncation: str = "",
+        truncation: Truncation = "",
         timeout_s: float = EXPLAIN_TIMEOUT_S,
     ) -> Explanation:
         """Explain the answer to one text or pair. The server gives classification requests priority over explanations.
@@ -207,7 +207,7 @@ class Calls:
         label: str = "",
         target: str = "",
         options: ExplainOptions | None = None,
-        truncation: str = "",
+        truncation: Truncation = "",
         timeout_s: float = EXPLAIN_TIMEOUT_S,
         attempts_max: int = SENT_MAX,
         progress: bool | None = False,
@@ -255,10 +255,10 @@ class Calls:
         texts: Texts,
         *,
         model: str = "",
-        truncation: str = "",
-        priority: str = "",
+        truncation: Truncation = "",
+        priority: Priority = "",
         sentences: bool = False,
-        effort: str = "",
+        effort: Effort = "",
         no_cache: bool = False,
         targets: Targets = (),
         request_id: str = "",
@@ -285,10 +285,10 @@ class Calls:
         texts: Texts,
         *,
         model: str = "",
-        truncation: str = "",
-        priority: str = "",
+        truncation: Truncation = "",
+        priority: Priority = "",
         sentences: bool = False,
-        effort: str = "",
+        effort: Effort = "",
         no_cache: bool = False,
         targets: Targets = (),
         timeout_s: float = CALL_TIMEOUT_S,
@@ -319,7 +319,7 @@ class Calls:
         >>> [model.id.name for model in client.list_models().models]
         ['tiny']
         """
-        return shown(cast(pb.ListModelsResponse, self._call("ListModels", pb.ListModelsRequest(), timeout_s)))
+        return cast(pb.ListModelsResponse, self._call("ListModels", pb.ListModelsRequest(), timeout_s))
 
     def get_model(self, model: str = "", *, timeout_s: float | None = None) -> pb.Model:
         """Get one loaded model with its card.
@@ -329,7 +329,7 @@ class Calls:
         (['negative', 'positive'], 32)
         """
         request = pb.GetModelRequest(model=model)
-        return shown(cast(pb.GetModelResponse, self._call("GetModel", request, timeout_s)).model)
+        return cast(pb.GetModelResponse, self._call("GetModel", request, timeout_s)).model
 
     @abstractmethod
     def _check(self, options: requests.Options) -> None:
@@ -365,10 +365,15 @@ class Served(Calls):
         self._timeout_s, self._wait_s = checked_s("timeout_s", timeout_s), checked_s("wait_s", wait_s, least_s=0)
         self._connecting = Connecting(target, credentials, options)
         self._made_of = self._connecting.target
-        self._reached = False
+        self._reached = self._closed = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._made_of!r})"
+
+    def _check_open(self) -> None:
+        """Raises ValueError if it is closed."""
+        if self._closed:
+            raise ValueError(f"{self!r} is closed")
 
     @abstractmethod
     def _wait(self) -> None:

@@ -45,8 +45,8 @@ class Connecting:
 
     def failure(self, code: grpc.StatusCode, details: str, trailers: Sequence[tuple[str, str | bytes]], timeout_s: float) -> CallFailed:
         """The error of a call that had ``timeout_s`` and ended with this status."""
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED and timeout_s < ANSWER_S_MIN:
-            return CallFailed(code, f"the timeout of {timeout_s:g} s is too short for any answer; give the call more time")
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED and timeout_s <= ANSWER_S_MIN:
+            return CallFailed(code, f"the timeout of {timeout_s * 1e3:g} ms is too short for any answer; give the call more time")
         # Without trailers no server has answered.
         if code is grpc.StatusCode.UNAVAILABLE and not trailers:
             if is_starting(self.target):

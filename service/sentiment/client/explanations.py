@@ -177,7 +177,7 @@ class DecidingWords:
     score: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Counterfactual:
     """A set of words with the answer that the served model gives for it.
 
@@ -197,6 +197,10 @@ class Counterfactual:
     exhaustive_below: int
     stopped: bool
     rows: int
+
+    def __repr__(self) -> str:
+        found = f"words={self.words}, label={self.label!r}, score={self.score:.4f}, minimal={self.minimal}" if self.found else "found=False"
+        return f"Counterfactual({self.kind!r}, {found})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ import html
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from sentiment.client.model_id import ModelId
 from sentiment.client.packages import imported
@@ -176,6 +176,27 @@ class Results(Sequence["Result"]):
     def failures(self) -> "Mapping[int, CallFailed]":
         """The errors of texts without an answer, by place from 0."""
         return MappingProxyType({place: result for place, result in enumerate(self._results) if isinstance(result, SentimentError)})
+
+    @property
+    def ok(self) -> bool:
+        """Whether every text has an answer."""
+        return not self.failures
+
+    def raise_on_error(self) -> Self:
+        """These results, if every text has an answer.
+
+        >>> client.classify(["a good film", "awful"]).raise_on_error().to_dict()["label"]
+        ['positive', 'negative']
+
+        Raises:
+            CallFailed: that of the first text without an answer; its message says how many there are, and the place, from 0.
+        """
+        failures = self.failures
+        if not failures:
+            return self
+        place, first = next(iter(failures.items()))
+        said = f"{len(failures):,} of {len(self):,} texts have no answer; text {place}: {first.message}"
+        raise type(first)(first.code, said, first.violations, first.retry_after_s, first.request_id)
 
     @property
     def labels(self) -> tuple[str, ...]:

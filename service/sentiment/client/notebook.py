@@ -1,23 +1,8 @@
-"""Shows the server's models in IPython and notebooks. Their class is protobuf's, which cannot show itself."""
+"""Shows the server's models as a line, and in notebooks as a table."""
 
 import html
-import sys
-from typing import Any, TypeVar
 
 from sentiment.v1 import sentiment_pb2 as pb
-
-M = TypeVar("M", pb.Model, pb.ListModelsResponse)
-
-
-def shown(message: M) -> M:
-    """The message, which IPython, if this runs in it, now shows as a short line or a table."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    if shell is not None:
-        formatters = shell.display_formatter.formatters
-        formatters["text/html"].for_type(type(message), table)
-        formatters["text/plain"].for_type(type(message), _plain)
-    return message
 
 
 def line(message: pb.Model | pb.ListModelsResponse) -> str:
@@ -53,5 +38,7 @@ def _name(model: pb.Model) -> str:
     return f"{model.id.name}/{model.id.version}" + (" (default)" if model.is_default else "")
 
 
-def _plain(message: pb.Model | pb.ListModelsResponse, printer: Any, _cycle: bool) -> None:  # IPython's pretty printer
-    printer.text(line(message))
+# Their classes are protobuf's, which show every field.
+for _kind in (pb.Model, pb.ListModelsResponse):
+    for _method, _shown in {"__repr__": line, "__str__": line, "_repr_html_": table}.items():
+        setattr(_kind, _method, _shown)

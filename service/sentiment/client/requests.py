@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import grpc
 
@@ -12,6 +13,11 @@ from sentiment.client.explain_options import ExplainOptions
 from sentiment.client.explained import need_numpy
 from sentiment.client.results import REQUEST_ID, CallFailed, Result, Violation, result_of
 from sentiment.v1 import sentiment_pb2 as pb
+
+# Empty: the default of the model, of the call or of the server.
+Truncation = Literal["", "refuse", "head", "head_tail", "windows"]
+Priority = Literal["", "interactive", "bulk"]
+Effort = Literal["", "full", "adaptive"]
 
 TRUNCATIONS = {
     "": pb.TRUNCATION_UNSPECIFIED,
@@ -38,10 +44,10 @@ class Options:
     """
 
     model: str = ""
-    truncation: str = ""
-    priority: str = ""
+    truncation: Truncation = ""
+    priority: Priority = ""
     sentences: bool = False
-    effort: str = ""
+    effort: Effort = ""
     no_cache: bool = False
     request_id: str = ""
     timeout_s: float = CALL_TIMEOUT_S

@@ -28,10 +28,12 @@ REQUEST_ID = "x-request-id"
 # A score as a bar in the colour of the notebook's text. Browsers draw an empty <meter> as a full one in dark notebooks.
 _FRAME = "width: 12em; border: 1px solid; opacity: 0.7"
 _BAR = "height: 0.6em; background: currentColor"
+# Stands for the label of an answer that abstains.
+UNDECIDED = "undecided"
 # What is true of few answers, in the words of a page.
 _MARKS = {
     "truncated": "cut to fit",
-    "abstain": "undecided",
+    "abstain": UNDECIDED,
     "mixed": "mixed",
     "language_suspect": "another language?",
     "early": "read in part",
@@ -74,6 +76,15 @@ class Prediction:
     scores: Mapping[str, float]
     abstain: bool
     mixed: bool = field(default=False, kw_only=True)
+
+    def decision(self, threshold: float = 0.0) -> str:
+        """The label; ``undecided`` if the answer abstains, or if its score is below your own ``threshold``, from 0 to 1.
+
+        >>> answer = client.classify("a good film")
+        >>> answer.decision(), answer.decision(0.9)
+        ('positive', 'undecided')
+        """
+        return UNDECIDED if self.abstain or self.score < threshold else self.label
 
     def _predicted(self) -> dict[str, object]:
         scores = dict(self.scores)

@@ -59,14 +59,20 @@ class Client(Served):
         FORKS.check()
         greenlets.prepare()
         self._channel = self._connecting.channel(grpc.secure_channel, grpc.insecure_channel)
-        # The stub class is typed for both kinds of channel.
-        self._stub = cast(Any, pb_grpc.SentimentServiceStub(self._channel))
+        self._calls = pb_grpc.SentimentServiceStub(self._channel)
 
     def close(self) -> None:
-        """Close the connections. Calls in progress fail."""
+        """Close the connections. Calls in progress fail, and later ones raise ValueError."""
+        self._closed = True
         self._channel.close()
 
+    @property
+    def _stub(self) -> Any:  # the stub class is typed for both kinds of channel
+        self._check_open()
+        return self._calls
+
     def _wait(self) -> None:
+        self._check_open()
         if self._wait_s and not self._reached:
             ends_at = time.monotonic() + self._wait_s
             # The wait has a thread of its own in gRPC, which a fork has to wait for.

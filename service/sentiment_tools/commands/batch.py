@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from sentiment.cli.arguments import add_effort, add_option, add_parts, add_reading, count, reading_of
+from sentiment.cli.arguments import TRUNCATIONS, add_effort, add_option, add_parts, add_reading, add_truncation, count, reading_of
 from sentiment.cli.exit_codes import DONE, exit_code
 from sentiment.errors import BadSettings
 
@@ -32,10 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--keep", action="append", default=[], metavar="NAME", help="column to copy to the output; repeatable")
     parser.add_argument("--model", default="english", metavar="NAME[/VERSION]", help="the model (default: english)")
     parser.add_argument("--bundles", default=None, metavar="FOLDERS", help="folders that hold bundles on every machine, separated by ':'")
-    parser.add_argument(
-        "--truncation", default="", choices=("", "refuse", "head", "head_tail", "windows"),
-        help="what to read of texts that are too long (default: the model's)",
-    )  # fmt: skip
+    add_truncation(parser, TRUNCATIONS)
     add_effort(parser)
     add_option(
         parser,

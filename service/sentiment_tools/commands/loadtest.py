@@ -1,12 +1,15 @@
 """The arguments of ``sentiment loadtest``. The load tester is imported only when it runs."""
 
 import argparse
+import sys
 from typing import Any
 
 from sentiment.addresses import DEFAULT_TARGET, TARGET_VARIABLE, checked_target, default_target
 from sentiment.cli.arguments import add_credentials, add_effort, count, credentials_of, positive, seconds, seconds_or_none
 from sentiment_tools.commands.arguments import LAWS, add_objective, add_report, add_share
 
+# A load that delays nobody, for long enough to see whether the server answers, and how fast.
+RATE, RATE_S = 10.0, 5.0
 DEFAULT_HTTP = "127.0.0.1:8080"
 RATE_MAX = 1e6
 CALLERS_MAX = 100_000
@@ -33,6 +36,7 @@ def add_loadtest(commands: Any) -> None:  # Any: argparse names the type of its 
 def _add_target(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
     group.add_argument(
+        "-t",
         "--target",
         metavar="HOST:PORT",
         help=f"the server's port for the protocol (default: {TARGET_VARIABLE} or {DEFAULT_TARGET}; http: {DEFAULT_HTTP})",
@@ -53,8 +57,13 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("load")
-    load = group.add_mutually_exclusive_group(required=True)
-    load.add_argument("--rate", type=_rates, metavar="N[,N...]", help="calls per second, at random times (Poisson)")
+    load = group.add_mutually_exclusive_group()
+    load.add_argument(
+        "--rate",
+        type=_rates,
+        metavar="N[,N...]",
+        help=f"calls per second, at random times (Poisson); without any load: {RATE:g} for {RATE_S:g} s",
+    )
     load.add_argument("--law", metavar="LAW", help=LAWS)
     load.add_argument(
         "--concurrency", type=_callers, metavar="N[,N...]", help="closed loop: this many callers, each waiting for its answer"
@@ -119,6 +128,10 @@ def _run(options: argparse.Namespace) -> int:
     from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # as above
     from sentiment_tools.loadtest.run import run  # noqa: PLC0415  # importing gRPC takes 0.1 s, which other commands do not need
 
+    if not (options.rate or options.law or options.concurrency or options.find_slo):
+        options.rate, options.seconds = [RATE], options.seconds or RATE_S
+        said = f"no load is given: {RATE:g} calls/s for {options.seconds:g} s; the highest rate that it can take: --find-slo"
+        print(said, file=sys.stderr)
     if options.protocol == "http":
         options.target = options.target or DEFAULT_HTTP
     else:

@@ -22,7 +22,7 @@ def add_top(commands: Any) -> None:  # Any: argparse names the type of its subpa
     )
     # The same in the form of earlier versions.
     parser.add_argument("address", nargs="?", help=argparse.SUPPRESS)
-    parser.add_argument("--target", metavar="HOST:PORT", help=f"the server's HTTP port, or a URL (default: {DEFAULT})")
+    parser.add_argument("-t", "--target", metavar="HOST:PORT", help=f"the server's HTTP port, or a URL (default: {DEFAULT})")
     parser.add_argument("--interval", type=_interval, default=2.0, metavar="TIME", help="time between two readings (default: 2s)")
     parser.add_argument("--once", action="store_true", help="print one reading over the interval as plain text, and end")
     add_credentials(parser)

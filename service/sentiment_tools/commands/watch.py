@@ -26,6 +26,7 @@ def add_watch(commands: Any) -> None:  # Any: argparse names the type of its sub
         "evaluate.",
     )
     parser.add_argument(
+        "-i",
         "--input",
         type=Path,
         required=True,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow
 
-from sentiment.client import CallFailed, Classification, Sentence, TargetAnswer, Targeted
+from sentiment.client import CallFailed, Classification, Effort, Sentence, TargetAnswer, Targeted, Truncation
 from sentiment.client.frames import SCORE
 from sentiment.files.reading import Reading
 from sentiment.files.rows import Row, Unread
@@ -38,14 +38,14 @@ class Job:
     question: str
     reading: Reading
     keep: tuple[str, ...]
-    truncation: str
+    truncation: Truncation
     model: str
     digest: str
     labels: tuple[str, ...]
     bundles: tuple[Path, ...]
     sentences: bool = False
     targets: tuple[str, ...] | str = ()
-    effort: str = ""
+    effort: Effort = ""
 
     @property
     def beside(self) -> dict[str, str]:

@@ -266,7 +266,7 @@ def _trend(points: Sequence[Figures], width: int, blocks: bool) -> list[Line]:
         ("texts/s", [point.texts for point in points[-room:]], _rate),
         ("p99", [point.p99_s for point in points[-room:]], _time),
     ):
-        top = max((value for value in values if math.isfinite(value)), default=0.0)
+        top = max((value for value in values if math.isfinite(value)), default=math.nan)
         plot = _plot(values, top, blocks), "bar"
         lines.append(_titled("" if lines else "trend", (name.ljust(TITLE), ""), plot, (f" max {shown(top)}", "dim")))
     return lines
@@ -276,7 +276,9 @@ def _plot(values: Sequence[float], top: float, blocks: bool) -> str:
     signs = BLOCKS if blocks else " .:-=+*#"
     steps = len(signs) - 1
     return "".join(
-        signs[0] if math.isnan(value) or not top or not value else signs[max(1, round(min(value, top) / top * steps))] for value in values
+        # NaN is above nothing.
+        signs[max(1, round(min(value, top) / top * steps))] if value * top > 0 else signs[0]
+        for value in values
     )
 
 

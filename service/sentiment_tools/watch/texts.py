@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sentiment.client import CallFailed, Classification
+from sentiment.client import CallFailed, Classification, Truncation
 from sentiment.client.columns import TextOrPair, Unusable
 from sentiment.errors import BadSettings
 from sentiment.files.errors import BadFile
@@ -23,7 +23,7 @@ from sentiment_tools.watch.evaluation import Judged
 class TextSource:
     """A bundle that answers texts. ``left_out``: texts without an answer, by the reason."""
 
-    def __init__(self, local: OfflineClassifier, reading: Reading, pair_column: str, labels_column: str, truncation: str) -> None:
+    def __init__(self, local: OfflineClassifier, reading: Reading, pair_column: str, labels_column: str, truncation: Truncation) -> None:
         """``reading``: how files are read; ``pair_column``: of second texts, and ``labels_column`` of right labels, empty for none."""
         bundle = local.classifier.bundle
         self.id, self.digest, self.labels, self.manifest = bundle.id, bundle.digest, bundle.manifest.labels, bundle.manifest

@@ -1,8 +1,10 @@
 """The command line as a user meets it: what each command prints, writes and returns."""
 
+import contextlib
 import csv
 import json
 import os
+import pty
 import re
 import shutil
 import signal
@@ -157,6 +159,23 @@ def test_texts_are_answered_one_a_line_in_order(capsys: Captured, where: list[st
     assert errors == ""
 
 
+def test_a_text_that_begins_with_a_dash_and_has_a_space_is_not_an_option(capsys: Captured, local: list[str]) -> None:
+    assert run("classify", *local, "-in films good", "-h good") == 0
+
+    first, second = capsys.readouterr().out.splitlines()
+    assert "  -in films good" in first
+    assert "  -h good" in second
+
+
+def test_the_options_that_are_typed_most_have_a_letter(server: RunningServer, tmp_path: Path) -> None:
+    source, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    source.write_text("good\nbad\n")
+
+    assert run("classify", "-t", server.target, "-i", source, "-o", output) == 0
+
+    assert [line["label"] for line in lines_of(output)] == ["positive", "negative"]
+
+
 def test_nothing_in_a_text_acts_on_the_terminal(capsys: Captured, local: list[str]) -> None:
     assert run("classify", *local, "good \x1b[31m\x9b2J \u202e film") == 0
 
@@ -186,6 +205,64 @@ def test_a_text_without_an_answer_is_shown_with_its_reason_and_the_command_fails
     assert "INVALID_ARGUMENT" in lines[1]
     assert "has 1 characters and none but white space" in lines[1]
     assert errors == "1 of 3 texts have no answer\n"
+
+
+@pytest.mark.parametrize("command", ["classify", "explain"])
+def test_a_lone_enter_at_a_terminal_has_its_error_and_the_command_goes_on_and_succeeds(command: str, server: RunningServer) -> None:
+    main_end, terminal = pty.openpty()
+    arguments = [sys.executable, "-m", "sentiment", command, "--target", server.target, "-"]
+    with subprocess.Popen(arguments, stdin=terminal, stdout=terminal, stderr=subprocess.PIPE) as typing:
+        os.close(terminal)
+        # Enter, a text, and Ctrl-D.
+        os.write(main_end, b"\ngood\n\x04")
+        shown = b""
+        # The end of the program closes its side, which is an error on Linux.
+        with contextlib.suppress(OSError):
+            while read := os.read(main_end, 4096):
+                shown += read
+    os.close(main_end)
+
+    assert b"has 0 characters and none but white space" in shown
+    assert b"positive" in shown.partition(b"has 0 characters")[2].lower()
+    assert typing.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "label", "abstain"),
+    [
+        ((), "positive", False),
+        (("--threshold", "0.8"), "positive", False),
+        (("--threshold", "90%"), "positive", True),
+        (("--undecided",), "positive", False),
+        (("--undecided", "--threshold", "0.9"), "undecided", True),
+    ],
+)
+def test_an_answer_below_the_callers_threshold_abstains_and_may_be_labelled_undecided(
+    capsys: Captured, local: list[str], options: tuple[str, ...], label: str, abstain: bool
+) -> None:
+    assert run("classify", *local, *options, "--sentences", "--json", "good film.") == 0
+
+    answer = json.loads(capsys.readouterr().out)
+    assert [(one["label"], one["abstain"]) for one in (answer, *answer["sentences"])] == [(label, abstain)] * 2
+    assert answer["score"] == answer["scores"]["positive"] == pytest.approx(0.8808, abs=1e-4)
+
+
+def test_what_the_model_abstains_from_may_be_labelled_undecided_once(capsys: Captured, local: list[str]) -> None:
+    assert run("classify", *local, "--undecided", "a film") == 0
+
+    assert capsys.readouterr().out == "undecided  0.5000  a film\n"
+
+
+def test_an_output_is_of_the_threshold_that_it_was_begun_with(capsys: Captured, local: list[str], tmp_path: Path) -> None:
+    source, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    source.write_text("good\nbad\n")
+    with pytest.MonkeyPatch.context() as patched:
+        interrupt_at(patched, 1)
+        run("classify", *local, "--input", source, "--output", output, "--threshold", "0.9")
+    capsys.readouterr()
+
+    assert run("classify", *local, "--input", source, "--output", output) == 2
+    assert "threshold = 0.9" in capsys.readouterr().err
 
 
 def test_a_file_is_answered_in_order_into_a_file(capsys: Captured, where: list[str], tmp_path: Path) -> None:
@@ -574,7 +651,7 @@ def test_a_time_may_have_a_unit_and_a_plain_number_is_of_seconds() -> None:
         (["classify", "--trunkation", "head", "good"], "unrecognized arguments: --trunkation; did you mean --truncation?"),
         (["classify", "--truncation", "tail", "good"], "invalid choice: 'tail' (choose from 'refuse', "),
         (["classify", "--truncation", "heads", "good"], "; did you mean head?"),
-        (["classify", "--local", "--target", "localhost:1", "good"], "argument --target: not allowed with argument --local"),
+        (["classify", "--local", "--target", "localhost:1", "good"], "argument -t/--target: not allowed with argument --local"),
         (["classify", "--timeout", "soon", "good"], "is 'soon'; must be a time of at most a day, such as 500ms, 2s or 1.5"),
         (["check"], "required: BUNDLE"),
         (["serve", "--log-level", "loud"], "invalid choice: 'loud'"),
@@ -925,11 +1002,11 @@ def test_python_m_sentiment_is_sentiment() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, markdown_table(settings_table()) + "\n", "")
 
 
-@pytest.mark.parametrize("command", ["settings", "check"], ids=["long", "short"])
+@pytest.mark.parametrize("command", ["settings", "check", "--print-completion"], ids=["long", "short", "completion"])
 def test_a_reader_that_has_seen_enough_ends_the_command_quietly(command: str, bundles: Path) -> None:
     read, write = os.pipe()
     os.close(read)
-    arguments = [str(bundles / "tiny/1")] if command == "check" else []
+    arguments = {"settings": [], "check": [str(bundles / "tiny/1")], "--print-completion": ["bash"]}[command]
     try:
         buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
         ended = python("-m", "sentiment", command, *arguments, capture_output=False, stdout=write, stderr=subprocess.PIPE, env=buffered)

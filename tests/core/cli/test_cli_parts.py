@@ -68,6 +68,13 @@ def test_sentences_and_targets_stand_below_the_answer_of_the_whole(capsys: Captu
     assert [line.split()[0] for line in other] == ["positive", "sentence", "target", "target"]
 
 
+def test_answers_towards_targets_below_the_callers_threshold_are_undecided(capsys: Captured, three: list[str]) -> None:
+    assert run("classify", *three, "--targets", "film", "--threshold", "1", "--undecided", "--json", TEXT) == 0
+
+    (target,) = json.loads(capsys.readouterr().out)["targets"]
+    assert (target["named"], target["label"], target["abstain"]) == (True, "undecided", True)
+
+
 def test_json_has_the_parts_that_were_asked_for_and_offsets_of_code_points(capsys: Captured, three: list[str]) -> None:
     text = f"\U0001f600 {TEXT}"
     assert run("classify", *three, "--sentences", "--targets", "film", "--json", text) == 0

@@ -25,6 +25,7 @@ TYPED = {
     "classify --trunc": "classify --truncation",
     "classify --truncation head_": "classify --truncation head_tail",
     "classify --input revi": "classify --input reviews.csv",
+    "classify -i revi": "classify -i reviews.csv",
     "classify --bundles bun": "classify --bundles bundles",
     "serve --tls-cert-file revi": "serve --tls-cert-file reviews.csv",
     "models unl": "models unload",

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import math
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent import futures
 from contextlib import asynccontextmanager
@@ -210,6 +211,34 @@ async def test_a_cancelled_call_is_cancelled_on_the_server_and_affects_no_other(
             assert isinstance(outcome, Classification), outcome
             assert (outcome.scores["positive"] > 0.5) == (number % 65 - 32 > 0)
     assert server.metric("sentiment_queue_rows", model="tiny/1") == 0
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 1.0])
+def test_a_closed_client_says_so(server: RunningServer, wait_s: float) -> None:
+    with Client(server.target, wait_s=wait_s) as client:
+        begun = client.classify_all(["good"] * 2000)
+        next(begun)
+        later = client.classify_all(["good"])
+    calls: list[Callable[[], object]] = [
+        lambda: client.classify("good"), lambda: client.classify(["good"]), lambda: client.classify_batch(["good"]),
+        lambda: client.explain("good"), client.list_models, lambda: next(later), lambda: list(begun),
+    ]  # fmt: skip
+
+    for call in calls:
+        with pytest.raises(ValueError, match=f"^{re.escape(repr(client))} is closed$"):
+            call()
+
+
+async def test_a_closed_asynchronous_client_says_so_even_if_it_was_never_used(server: RunningServer) -> None:
+    async with AsyncClient(server.target) as used:
+        await used.classify("good")
+    async with AsyncClient(server.target, wait_s=1) as unused:
+        pass
+
+    for client in (used, unused):
+        for call in (client.classify("good"), client.classify(["good"]), client.explain("good"), anext(client.classify_all(["good"]))):
+            with pytest.raises(ValueError, match=f"^{re.escape(repr(client))} is closed$"):
+                await call
 
 
 def test_an_unknown_truncation_is_a_value_error(client: Client) -> None:

@@ -139,6 +139,16 @@ def test_results_are_a_sequence_whose_slices_keep_the_index(results: Results) ->
     assert repr(results) == "Results(4 texts: 1 negative, 1 positive, 2 failed)"
 
 
+def test_results_can_demand_that_every_text_has_an_answer(client: Client) -> None:
+    whole, partly = client.classify(["good", "bad"]), client.classify(["good", "", None])
+
+    assert (whole.ok, whole.raise_on_error()) == (True, whole)
+    assert not partly.ok
+    with pytest.raises(CallFailed, match=r"^INVALID_ARGUMENT: 2 of 3 texts have no answer; text 1: text: has 0 characters") as failed:
+        partly.raise_on_error()
+    assert failed.value.violations == partly.failures[1].violations
+
+
 def test_pairs_come_from_two_columns_by_position(start: Callable[..., RunningServer]) -> None:
     frame = pd.DataFrame({"text": ["good", "bad", None], "pair": ["bad", "bad", "bad"]}, index=[3, 4, 5])
     with start(model="paired").client() as client:

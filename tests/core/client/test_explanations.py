@@ -4,6 +4,7 @@ import html
 import json
 import math
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -13,7 +14,7 @@ import pytest
 from sentiment.client import AttentionOptions, CallFailed, ExplainOptions, Explanation, NeuronOptions, requests
 from sentiment.client.explained import explained_of, explanation_of
 from sentiment.client.explanation_reader import Reader, messages_of
-from sentiment.client.explanations import span_of, with_notes
+from sentiment.client.explanations import Counterfactual, span_of, with_notes
 from sentiment.explain.encoding import Encoding
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.core.client.explained import (
@@ -253,6 +254,13 @@ def test_classify_returns_the_same_explanation_in_one_message() -> None:
     assert found is not None
     assert found.to_json() == explained(*ALL, *attention(Encoding.U8), *geometry()).to_json()
     assert explained_of(pb.ClassifyResponse(), pb.ClassifyRequest(text=TEXT)).explanation is None
+
+
+def test_a_counterfactual_is_a_short_line() -> None:
+    found = Counterfactual("flip", True, (6,), "positive", 0.98148, True, 1, False, 3)
+
+    assert repr(found) == "Counterfactual('flip', words=(6,), label='positive', score=0.9815, minimal=True)"
+    assert repr(replace(found, found=False)) == "Counterfactual('flip', found=False)"
 
 
 # options

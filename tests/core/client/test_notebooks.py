@@ -38,6 +38,11 @@ def test_models_show_a_line_and_a_table_instead_of_their_card(client: Client, sh
         )
 
 
+def test_models_are_printed_as_a_line(client: Client) -> None:
+    assert f"{client.get_model()}" == repr(client.get_model()) == "Model(tiny/1 (default), labels=['negative', 'positive'])"
+    assert f"{client.list_models()}" == repr(client.list_models()) == "ListModelsResponse(tiny/1 (default))"
+
+
 def test_results_show_a_summary_and_their_first_rows(client: Client, shell: InteractiveShell) -> None:
     said = shown(shell, client.classify(["good", "", *["bad"] * 1000]))
 

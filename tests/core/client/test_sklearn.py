@@ -30,6 +30,7 @@ from sklearn.utils.validation import check_is_fitted
 from sentiment import Local
 from sentiment import sklearn as module
 from sentiment.sklearn import SentimentClassifier
+from tests.tiny import make_bundle
 
 TEXTS = ["a good film", "awful", "w9", "w-20", "great", "bad bad", "the good", "w-1 film", "w30", "awful good"]
 LABELS = ["positive", "negative"] * 4 + ["positive", "positive"]
@@ -52,6 +53,33 @@ def test_predictions_are_those_of_local(classifier: SentimentClassifier, bundles
     assert classifier.classes_[found.argmax(1)].tolist() == classifier.predict(TEXTS).tolist()
     assert classifier.score(TEXTS, LABELS) == 0.9
     assert classifier.score(TEXTS, LABELS, sample_weight=[0] * 9 + [1]) == 0
+
+
+def test_decisions_of_two_labels_are_the_log_odds_of_the_second(classifier: SentimentClassifier) -> None:
+    found = classifier.decision_function(TEXTS)
+
+    odds = classifier.predict_proba(TEXTS)
+    assert found == pytest.approx(np.log(odds[:, 1] / odds[:, 0]))
+    assert classifier.classes_[(found > 0).astype(int)].tolist() == classifier.predict(TEXTS).tolist()
+    assert classifier.decision_function([]).shape == (0,)
+
+
+def test_decisions_of_three_labels_are_log_probabilities(tmp_path: Path) -> None:
+    make_bundle(tmp_path, three=True)
+    three = SentimentClassifier("tiny", bundles=str(tmp_path), threads=1)
+
+    found = three.decision_function(TEXTS)
+
+    assert found == pytest.approx(np.log(three.predict_proba(TEXTS)))
+    assert three.classes_[found.argmax(1)].tolist() == three.predict(TEXTS).tolist()
+
+
+def test_a_probability_that_is_rounded_to_zero_has_a_finite_decision() -> None:
+    class Certain(SentimentClassifier):
+        def predict_proba(self, X: Any) -> Any:  # noqa: N803  # scikit-learn's name
+            return np.array([[0.0, 1.0]])
+
+    assert Certain().decision_function(TEXTS) == pytest.approx([87.3], abs=0.1)
 
 
 @pytest.mark.parametrize("column", [pd.Series, pl.Series, np.array, pa.array, iter, lambda texts: np.array(texts, object)])

@@ -51,7 +51,7 @@ async def test_a_stream_refuses_such_times(name: str) -> None:
 
 
 def test_a_timeout_that_is_shorter_than_any_answer_is_called_too_short(server: RunningServer) -> None:
-    said = "the timeout of 1e-05 s is too short for any answer; give the call more time"
+    said = "the timeout of 0.01 ms is too short for any answer; give the call more time"
     with server.client() as client:
         for call in CALLS[:1] + CALLS[4:5]:
             with pytest.raises(CallFailed) as of_client:

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import assert_type
 
 from sentiment import Local
-from sentiment.client import AsyncClient, CallFailed, Classification, Client, Result, Results
+from sentiment.client import AsyncClient, CallFailed, Classification, Client, Priority, Result, Results, Truncation
 
 
 def lines() -> Iterator[str]:
@@ -40,7 +40,12 @@ class ArrowLike:
         return []
 
 
+def long(client: Client, truncation: Truncation, priority: Priority = "bulk") -> Results:
+    return client.classify(["good"], truncation=truncation, priority=priority).raise_on_error()
+
+
 def use(client: Client) -> None:
+    assert_type(long(client, "windows"), Results)
     assert_type(client.classify("good"), Classification)
     assert_type(client.classify("good", "film", request_id="1"), Classification)
     assert_type(client.classify("good", progress=True), Classification)
@@ -84,6 +89,9 @@ def misuse(client: Client) -> None:
     client.classify(["good"], request_id="1")
     client.classify("good").to_pandas()
     client.classify(["good"]).label
+    client.classify("good", truncation="middle")
+    client.explain("good", truncation="middle")
+    client.classify_batch(["good"], priority="high")
 """
 
 

@@ -22,7 +22,7 @@ from sentiment_tools.loadtest.progress import Progress
 from sentiment_tools.loadtest.results import Point, Second
 from sentiment_tools.loadtest.search import CURVE, find_slo
 from sentiment_tools.reports import svg_plots
-from sentiment_tools.traffic.arrivals import Law
+from sentiment_tools.traffic.arrivals import Law, Poisson
 from tests.conftest import RunningServer
 from tests.tools.loadtest.test_search import CAPACITY, TRUE_RATE, held
 
@@ -102,6 +102,15 @@ def test_two_rates_are_held_and_reported_as_table_json_and_html(server: RunningS
     assert values["slo"] == {"objective_s": 20.0, "percentile": 90.0}
     assert values["load"].items() >= {"law": "poisson:1", "texts": "sst2", "timeout_s": [20.0, 20.0], "bulk": 0.0, "per_call": 1}.items()
     assert "<svg" in page.read_text()
+
+
+def test_without_a_load_a_light_one_is_held_for_a_few_seconds_and_said(canned: Canned, capsys: Captured) -> None:
+    assert run() == 0
+
+    out, errors = capsys.readouterr()
+    assert errors.startswith("no load is given: 10 calls/s for 5 s; the highest rate that it can take: --find-slo\n")
+    assert re.search(r"^ *10/s ", out, re.MULTILINE)
+    assert canned.loads == [(Poisson(10.0), 5.0)]
 
 
 def test_the_share_of_repeated_texts_is_in_the_table_and_in_json(server: RunningServer, tmp_path: Path, capsys: Captured) -> None:
@@ -253,7 +262,6 @@ def test_a_load_without_an_answer_is_a_failure(canned: Canned, capsys: Captured)
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ((), "one of the arguments --rate --law --concurrency --find-slo is required"),
         (("--rate", "5", "--concurrency", "3"), "argument --concurrency: not allowed with argument --rate"),
         (("--rate", "5,0"), "argument --rate: is '0'; must be a number above 0"),
         (("--rate", "5", "--slo", "0ms"), "argument --slo: is '0ms'; must be a time"),

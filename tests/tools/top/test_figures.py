@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 
 import pytest
 
@@ -117,6 +118,12 @@ def test_a_page_without_anything_has_no_figure_and_a_picture() -> None:
     assert "none" in text
     assert "no model" in text
     assert "nan" not in text.lower()
+
+
+def test_a_server_at_rest_has_no_p99_and_its_trend_a_dash() -> None:
+    rest = between(reading(0), reading(1))
+
+    assert re.search(r"p99 +max -$", plain(picture(rest, "url", 0, Frame(80), [rest, rest])), re.M)
 
 
 def test_shares_of_answers_are_over_the_longer_span() -> None:

@@ -20,7 +20,7 @@ from sentiment.call.request_bytes import RETRY_S, RequestBytes
 from sentiment.doors.grpc.connections import Connections
 from sentiment.doors.grpc.context import Context
 from sentiment.doors.grpc.grpcio import client_left
-from sentiment.errors import Expired, InvalidInput, Refused
+from sentiment.errors import Expired, InvalidInput, Refused, shown_s
 from sentiment.observability.logs import logger
 
 # A read or write that is found in progress twice, this long apart, waits for its client; others end at once, often before they begin.
@@ -130,7 +130,7 @@ class Receiving:
         try:
             data = await self._read(context, _Wait(caller, self._message_bytes_max), min(deadline_at, begun + self._within_s))
         except TimeoutError as error:
-            raise Expired(f"the request's message did not arrive within {clock() - begun:.3g} s") from error
+            raise Expired(f"the request's message did not arrive within {shown_s(clock() - begun)}") from error
         if data is None:
             await asyncio.sleep(EOF_GRACE_S)
             raise InvalidInput("", "the call has no message")
