@@ -118,7 +118,14 @@ def test_the_interval_of_a_difference_in_macro_f1_holds_it() -> None:
 def test_few_texts_are_shown_more_often_in_smaller_batches(texts: int, epochs: int, rows: int) -> None:
     found = defaults_for(texts)
 
-    assert (found["epochs"], found["batch_rows"]) == (epochs, rows)
+    assert (found["epochs"], found["batch_rows"], found["learning_rate"]) == (epochs, rows, 5e-5)
+
+
+@pytest.mark.parametrize(
+    ("texts", "width", "rate"), [(200, 384, 2e-4), (1000, 32, 2e-4), (1001, 384, 5e-5), (200, 768, 5e-5), (200, 0, 5e-5)]
+)
+def test_few_texts_teach_a_new_head_on_a_small_encoder_by_a_higher_rate(texts: int, width: int, rate: float) -> None:
+    assert defaults_for(texts, width)["learning_rate"] == rate
 
 
 def test_copies_are_grouped_by_their_letters_and_count_once_a_line() -> None:

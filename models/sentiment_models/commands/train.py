@@ -5,9 +5,10 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from sentiment_models.commands.arguments import DATA_HELP, add_reading, add_run, options_as, reading_of, with_threads
-from sentiment_models.errors import BadData
+from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.export.labels import as_argument, named_labels
 from sentiment_models.training.recipe import Recipe, defaults_for
 
@@ -23,7 +24,8 @@ RECIPE_HELP = {
     "the base names without --new-head, else those of the data in alphabetical order, or negative,positive if the data have numbers)",
     "new_head": "keep the base's encoder and learn a fresh classification head, for labels other than the base's",
     "epochs": "passes over the training files (default: 10 of 500 texts or fewer, 5 of 1,000, 3 of 1,667 to 10,000, 1 of more)",
-    "learning_rate": "peak learning rate; it rises linearly, then falls linearly to 0",
+    "learning_rate": "peak learning rate; it rises linearly, then falls linearly to 0 (default: 2e-4 with --new-head, up to 1,000 texts "
+    "and an encoder of up to 384 dimensions, such as that of english/2; else 5e-5)",
     "warmup_fraction": "share of the steps in which the learning rate rises",
     "weight_decay": "weight decay; none for biases and normalisation",
     "dropout": "dropout on hidden layers",
@@ -109,7 +111,8 @@ def run(arguments: argparse.Namespace) -> None:
         if rare := [name for name, count in sorted(counts.items()) if name and count < RARE]:
             sys.stderr.write(f"labels of fewer than {RARE} texts, too few to learn from: {as_argument(rare)}; is one of them a slip?\n")
     files = {name: tuple(getattr(arguments, name)) for name in (*FILES_HELP, *APART_HELP)}
-    found = {name: value for name, value in defaults_for(counts.total()).items() if getattr(arguments, name) is None}
+    width = _width(Path(arguments.base)) if arguments.new_head else 0
+    found = {name: value for name, value in defaults_for(counts.total(), width).items() if getattr(arguments, name) is None}
     recipe = options_as(Recipe, arguments, sources=tuple(arguments.data), labels=labels, reading=reading_of(arguments), **files, **found)
     best = train(recipe, arguments.out, arguments.device, arguments.checkpoint_steps, resume=not arguments.restart)
     if is_first_process():
@@ -126,6 +129,17 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"{best}: the best checkpoint; next:")
         export = ["sentiment-models", "export", str(best), "--dev", str(dev), "--texts", *map(str, sources), *further]
         print(shlex.join(export), "--output ...")
+
+
+def _width(base: Path) -> int:
+    """The dimensions of a base's encoder; 0 if its config.json cannot be read, as of a hub's."""
+    from sentiment_models.export.manifest import CONFIG_FILE, read_object
+
+    try:
+        width = read_object(base / CONFIG_FILE).get("hidden_size")
+    except ModelsError:
+        return 0
+    return width if isinstance(width, int) else 0
 
 
 def _labels_of(counts: Mapping[str, int], new_head: bool) -> tuple[str, ...]:

@@ -256,14 +256,12 @@ def test_without_front_ends_the_figures_are_those_of_the_planner_that_knew_none(
     assert outcome.spent.runs_s == pytest.approx(5.726050422106812, rel=1e-9)
 
 
-def test_of_few_callers_one_that_floods_lets_short_texts_go_first_and_of_many_none_is_over_its_share() -> None:
-    traffic = draw_traffic(Poisson(200.0), MIXED, 2000, seed=1)
+def test_one_caller_that_floods_lets_its_short_texts_go_first_and_of_many_none_is_over_its_share() -> None:
+    traffic = draw_traffic(Poisson(400.0), MIXED, 2000, seed=1)
 
-    one, few, many, none = (simulate(traffic, Fleet(server(callers=callers), 1), seed=1) for callers in (1, 5, 60_000, 0))
+    one, many, none = (simulate(traffic, Fleet(server(callers=callers), 1), seed=1).in_time(0.5) for callers in (1, 60_000, 0))
 
-    shares = [outcome.in_time(0.5) for outcome in (one, few, many, none)]
-    print(shares)
-    assert shares[0] > shares[1] > 1.1 * shares[2] and shares[2] == pytest.approx(shares[3], rel=0.02)
+    assert one > 1.3 * many and many == pytest.approx(none, rel=0.02)
 
 
 def test_a_better_balance_answers_sooner() -> None:
