@@ -97,8 +97,14 @@ reference: .venv-dev/.dev ## write docs/reference/, the diagrams of the architec
 	$(DEV)/python docs/blocking.py
 	$(DEV)/python -m docs.reference
 
-docs: .venv-dev/.dev ## build the documentation as a site, into build/site
-	NO_MKDOCS_2_WARNING=1 $(DEV)/python -m mkdocs build --strict --site-dir $(BUILD)/site
+# The site's builder alone, as pyproject.toml has it.
+$(BUILD)/tools/docs/.installed: pyproject.toml | python
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check $$(sed -n 's/^ *"\(mkdocs[^"]*\)",$$/\1/p' $<)
+	touch $@
+
+docs: $(BUILD)/tools/docs/.installed ## build the documentation as a site, into build/site
+	NO_MKDOCS_2_WARNING=1 $(<D)/bin/python -m mkdocs build --strict --site-dir $(BUILD)/site
 
 $(BUILD)/tools/proto/.installed: proto/requirements.txt | python
 	$(PYTHON) -m venv --clear $(@D)
