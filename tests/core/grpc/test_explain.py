@@ -252,7 +252,8 @@ def test_models_say_what_they_explain_and_a_server_that_does_not_explain_refuses
     assert limits == [(128 * 2**20, 7 * 2**19)] * 2 + [(0, 0)]
     for call in (lambda: explain(silent), lambda: classify(silent, explain={})):
         code, _, said = refusal(call)
-        assert (code, said[:52]) == (Code.FAILED_PRECONDITION, "explanations are off on this server (SENTIMENT_EXPLAIN)")
+        assert code is Code.FAILED_PRECONDITION
+        assert said.startswith("explanations are off on this server (SENTIMENT_EXPLAIN), or ")
 
 
 def test_classify_explains_its_answer_in_one_message(bert: RunningServer) -> None:
