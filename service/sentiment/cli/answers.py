@@ -92,7 +92,8 @@ def decided(result: Result, threshold: float, undecided: bool) -> Result:
 
     ``undecided``: whether the label of what abstains is UNDECIDED.
     """
-    if isinstance(result, CallFailed):
+    # Of most runs nothing changes, and they may have a million answers.
+    if isinstance(result, CallFailed) or not (threshold or undecided):
         return result
 
     def one(answer: P) -> P:
