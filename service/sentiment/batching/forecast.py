@@ -29,6 +29,9 @@ MISSED = 0.02
 CAUTION_RATE = 0.02
 # Where rows are still late at this value, something has stalled and a larger margin does not help.
 CAUTION_MAX = 3.0
+# For how long a refusal holds for other rows of its class and deadline that take as long or longer, such as those of the same batch call.
+# Else each of them costs the event loop more than reading a short text does.
+REFUSED_S = 0.02
 
 
 class Forecast(Generic[P]):
@@ -41,6 +44,8 @@ class Forecast(Generic[P]):
         # For each busy runner, keyed by the last batch it was given: when its running batch is predicted to end, and the seconds that
         # the last batch takes after that (0 if it is the running one).
         self._busy: dict[Hashable, tuple[float, float]] = {}
+        # Of each class the last refusal, the deadline and table seconds of its row, and when it was refused.
+        self._refused: dict[ClassQueue[P], tuple[Refused, float, float, float]] = {}
 
     @property
     def idle(self) -> bool:
@@ -86,6 +91,18 @@ class Forecast(Generic[P]):
         Raises:
             Refused: the row would be late, or would make a row of its class late that is in time without it.
         """
+        if queue in self._refused:
+            error, due_at, least_s, at = self._refused[queue]
+            if deadline_at == due_at and alone_s >= least_s and 0 <= now - at < REFUSED_S:
+                message = f"a text that takes no longer was refused just now: {error}"
+                raise Refused(message, error.retry_after_s, error.reason, self._cost.speed * alone_s)
+        try:
+            return self._checked(queue, alone_s, now, deadline_at)
+        except Refused as error:
+            self._refused[queue] = error.alone(), deadline_at, alone_s, now
+            raise
+
+    def _checked(self, queue: ClassQueue[P], alone_s: float, now: float, deadline_at: float) -> float | None:
         speed = self._cost.speed
         own_s, left_s = speed * alone_s, deadline_at - now
         first_at = min(deadline_at, queue.demand.first_at) if len(queue.demand) else deadline_at

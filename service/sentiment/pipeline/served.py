@@ -31,6 +31,10 @@ from sentiment.pipeline.queries import Query, QueryReader, TextLimits
 # turn, where a text has several: a millisecond.
 CHUNK = 64
 CHUNK_CHARACTERS = 2**12
+# Within REFUSALS_S, batch calls together have at most REFUSALS texts refused, and REFUSALS_PER_ANSWER for each text that is answered
+# meanwhile. Else callers that ask for far too much, and again at once, keep the event loop busy with refusals, which takes the time of the
+# runners where cores are scarce.
+REFUSALS, REFUSALS_S, REFUSALS_PER_ANSWER = 16, 0.05, 0.5
 # How long to wait for an explanation's run that was asked to stop. The process does not wait for one that does not stop.
 EXPLAINING_WAIT_S = 1.0
 # A cancellation this shortly before the deadline counts as expired.
@@ -73,6 +77,7 @@ class Served:
         self._reader = QueryReader(classifier, text_limits)
         self._call_rows_max = call_rows_max
         self._turns = LoopTurns(CHUNK)
+        self._refusals = LoopTurns(REFUSALS, REFUSALS_S)
         # One thread for each priority, so that interactive texts do not wait behind the texts of batch calls.
         self._tokenizing = {priority: ThreadPoolExecutor(1, f"tokenize-{priority.value}") for priority in Priority}
 
@@ -158,12 +163,14 @@ class Served:
 
         ``together``: the first failure withdraws the other texts, which then have no outcome.
         At most ``call_rows_max`` of their rows are in the queue at a time. A text with more rows than that is queued alone.
+        After a refusal it may pause: see REFUSALS. Once half of the time that was left at the first one is over, it refuses texts unread.
         """
         outcomes: list[Outcome | None] = [None] * len(queries)
         room = asyncio.Semaphore(self._call_rows_max)
         tickets: dict[int, Pending] = {}
         done = asyncio.Event()
         left = len(queries)
+        unread_from: float | None = None
 
         def release(rows: int) -> None:
             for _ in range(min(rows, self._call_rows_max)):
@@ -194,6 +201,18 @@ class Served:
                     except RequestError as error:
                         release(rows)
                         settle(index, error.alone())
+                        if not isinstance(error, Refused) or done.is_set():
+                            continue
+                        unread_from = unread_from or (self._clock() + deadline_at) / 2
+                        try:
+                            async with asyncio.timeout(unread_from - self._clock()):
+                                await self._refusals.wait()
+                        except TimeoutError:
+                            for unread in range(index + 1, len(queries)):
+                                if outcomes[unread] is None:
+                                    settle(unread, error)
+                                    self.metrics.observing.later("outcome", self._count, error)
+                            break
                 await done.wait()
             except asyncio.CancelledError:
                 # Those that are answered, and those that are not queued yet. An error is counted where it occurs, and a queued text when
@@ -289,6 +308,7 @@ class Served:
             now, queue_s, suspect = self._clock(), outcome.queue_s, is_foreign(*fragments)
             total_s, run_s, rows = now - arrived_at, outcome.run_s, outcome.batch_rows
             tokens = effort.part_tokens if outcome.early and (effort := self.classifier.manifest.effort) else whole.tokens
+            self._refusals.allow(REFUSALS_PER_ANSWER)
             tell(Answer(scored, tokens, whole.truncated, suspect, total_s, tokenize_s, queue_s, run_s, rows, parts, outcome.early))
             self._after.told(Told(query, whole, scored, fragments, queue_s, now - begun, now, outcome.early))
 

@@ -5,7 +5,7 @@ import pytest
 from sentiment.batching.class_queue import ClassQueue
 from sentiment.batching.cost import CostTable
 from sentiment.batching.deadlines import Demand
-from sentiment.batching.forecast import ROUNDING_S, Forecast
+from sentiment.batching.forecast import REFUSED_S, ROUNDING_S, Forecast
 from sentiment.batching.layout import Padded
 from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length, edges
 from sentiment.batching.ticket import Priority, Ticket
@@ -255,3 +255,22 @@ def test_another_class_is_expected_to_keep_its_recent_rate(
         bench.forecast.begun("batch", busy_s)
 
     assert bench.ahead_s(bench.bulk) == pytest.approx(start_s)
+
+
+def test_a_refusal_holds_for_a_moment_for_rows_of_its_class_and_deadline_that_take_no_less() -> None:
+    bench = Bench()
+    bench.add(32, deadline_at=0.2, rows=10)
+
+    def refused(alone_s: float, now: float = 0.0, deadline_at: float = 0.5, queue: ClassQueue[None] | None = None) -> str:
+        try:
+            bench.forecast.check(queue or bench.queue, alone_s, now, deadline_at)
+        except Refused as error:
+            return "again" if "refused just now" in str(error) else "checked"
+        return ""
+
+    assert refused(0.1) == "checked"
+    found = [refused(0.1), refused(0.3), refused(0.1, now=REFUSED_S / 2)]
+    others = [refused(0.1, deadline_at=0.4), refused(0.05, deadline_at=0.4), refused(0.2, REFUSED_S, 0.4), refused(0.1, queue=bench.bulk)]
+
+    assert found == ["again"] * 3
+    assert others == ["checked"] * 3 + [""]

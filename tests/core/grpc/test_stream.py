@@ -21,6 +21,7 @@ from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import PLAIN, RunningServer
 from tests.core.grpc.gate import FixedCost, Hold, Start, bounded, positive, served_by, set_cost, stream_requests, total, until
+from tests.virtual_time import VirtualClock, VirtualTimeLoop
 
 Code = grpc.StatusCode
 
@@ -256,6 +257,27 @@ async def test_tasks_go_on_a_few_a_turn_of_the_event_loop_in_order_and_one_that_
 
     assert went == [0, 1, 2, 4, 5, 6, 7, 8]
     assert max(after - before for before, after in itertools.pairwise([*left, len(went)])) <= 2
+
+
+def test_turns_may_be_apart_and_the_next_may_have_more_room() -> None:
+    turns, clock, went = LoopTurns(2, apart_s=1.0), VirtualClock(), list[float]()
+
+    async def go() -> None:
+        await turns.wait()
+        went.append(clock.now)
+
+    async def run() -> None:
+        # Forgotten: no turn is to come yet.
+        turns.allow(9)
+        tasks = [asyncio.create_task(go()) for _ in range(7)]
+        await asyncio.sleep(0.5)
+        turns.allow(1.5)
+        await asyncio.gather(*tasks)
+
+    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(clock)) as runner:
+        runner.run(run())
+
+    assert went == pytest.approx([0, 0, 1, 1, 1, 2, 2])
 
 
 async def test_a_stream_accepts_nothing_for_a_while_after_a_refusal(

@@ -2,9 +2,10 @@
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -12,8 +13,8 @@ from sentiment.batching.batcher import Batcher
 from sentiment.batching.plan import BatchLimits
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.telemetry import BatchTelemetry
-from sentiment.batching.text import Waiting
-from sentiment.errors import Unavailable
+from sentiment.batching.text import Text, Waiting
+from sentiment.errors import Refused, Unavailable
 from sentiment.model.classifier import load_classifier
 from sentiment.model.parts import Reading
 from sentiment.model.runner import Ran
@@ -25,7 +26,7 @@ from sentiment.pipeline.served import DEADLINE_SLACK_S, Served
 from tests.core.batching.test_batcher import HandRunner
 from tests.core.batching.test_cost import fixed
 from tests.tiny import LABELS
-from tests.virtual_time import VirtualClock
+from tests.virtual_time import VirtualClock, VirtualTimeLoop
 
 
 class Piped(NamedTuple):
@@ -53,13 +54,17 @@ class Piped(NamedTuple):
         return {name: value for name, value in found.items() if value}
 
 
-@pytest.fixture
-async def piped(bundles: Path, clock: VirtualClock) -> Piped:
+def pipe(bundles: Path, clock: VirtualClock) -> Piped:
     classifier, runner, metrics = load_classifier(bundles / "tiny" / "1"), HandRunner(), Metrics(("OK",))
     counted = metrics.model("tiny/1", ["hand"], LABELS)
     scheduler: Scheduler[Waiting] = Scheduler(fixed(1e-3, 1e-9), BatchLimits(8, 1024, 2**26, 2), 1, 100, 32)
     batcher = Batcher(classifier, scheduler, [runner], BatchTelemetry(counted), clock=clock)
     return Piped(Served(classifier, batcher, counted, TextLimits(2**20, 64, 16), 256, clock=clock), batcher, runner, metrics, clock)
+
+
+@pytest.fixture
+async def piped(bundles: Path, clock: VirtualClock) -> Piped:
+    return pipe(bundles, clock)
 
 
 async def test_a_caller_cancelled_in_the_turn_its_batch_ends_leaves_its_mates_alone(piped: Piped) -> None:
@@ -124,6 +129,31 @@ async def test_an_error_that_is_kept_as_an_outcome_holds_no_text(piped: Piped) -
     assert isinstance(outcome, Unavailable)
     assert (outcome.__traceback__, outcome.__cause__, outcome.__context__) == (None, None, None)
     assert piped.outcomes() == {"refused": 1}
+
+
+def test_a_batch_pauses_at_refusals_and_after_half_of_its_time_the_rest_is_refused_unread(bundles: Path, clock: VirtualClock) -> None:
+    submitted_at, begun = list[float](), clock.now
+
+    async def classify() -> tuple[list[Outcome], Piped]:
+        piped = pipe(bundles, clock)
+        submit = piped.batcher.submit
+
+        def submitted(*args: Any) -> Text:
+            submitted_at.append(round(clock.now - begun, 6))
+            return submit(*args)
+
+        piped.batcher.submit = submitted  # type: ignore[method-assign]
+        return await piped.served.classify_many([Query("good film") for _ in range(300)], begun, begun + 0.3), piped
+
+    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(clock)) as runner:
+        outcomes, piped = runner.run(classify())
+
+    refusals = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
+    # 8 run, which never end, and 100 wait. The text whose refusal is one too many waits for the next pause to end.
+    admitted = len(outcomes) - len(refusals)
+    assert Counter(submitted_at) == {0.0: admitted + 17, 0.05: 16, 0.1: 16}
+    assert (admitted, piped.outcomes()) == (108, {"expired": 108, "refused": 192})
+    assert piped.metrics.registry.get_sample_value("sentiment_refused_total", {"reason": "queue_full", "model": "tiny/1"}) == 192
 
 
 class HeldReader:
