@@ -103,7 +103,14 @@ $(BUILD)/tools/docs/.installed: pyproject.toml | python
 	$(@D)/bin/pip install --quiet --disable-pip-version-check $$(sed -n 's/^ *"\(mkdocs[^"]*\)",$$/\1/p' $<)
 	touch $@
 
-docs: $(BUILD)/tools/docs/.installed ## build the documentation as a site, into build/site
+# The script that draws the site's diagrams, in the version that .ci/run has.
+DIAGRAMS := $(BUILD)/tools/node_modules/@mermaid-js/tiny
+$(DIAGRAMS)/dist/mermaid.tiny.js: .ci/run
+	mkdir -p $(DIAGRAMS)
+	cd $(DIAGRAMS) && tarball=$$(npm pack --silent $$(grep -o '@mermaid-js/tiny@[0-9.]*' $(CURDIR)/$<)) \
+		&& tar xzmf "$$tarball" --strip-components=1 && rm "$$tarball"
+
+docs: $(BUILD)/tools/docs/.installed $(DIAGRAMS)/dist/mermaid.tiny.js ## build the documentation as a site, into build/site (npm)
 	NO_MKDOCS_2_WARNING=1 $(<D)/bin/python -m mkdocs build --strict --site-dir $(BUILD)/site
 
 $(BUILD)/tools/proto/.installed: proto/requirements.txt | python
