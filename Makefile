@@ -140,8 +140,8 @@ manifests: .venv-dev/.dev ## write again the board and what is made of the chart
 	$(DEV)/python deploy/board.py
 	$(DEV)/python deploy/render.py
 
-screenshots: .venv-dev/.dev ## take the approved pictures of the viewer again; look at each before you commit it
-	APPROVE=1 $(DEV)/python -m pytest tests/viewer/test_screenshots.py
+screenshots: .venv-dev/.dev ## take the approved pictures of the viewer and of a terminal again; look at each before you commit it
+	APPROVE=1 $(DEV)/python -m pytest tests/viewer/test_screenshots.py tests/docs/test_terminal.py
 
 clean: ## delete what was built
 	rm -rf .venv .venv-dev $(BUILD) dist bench.json .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
