@@ -103,7 +103,14 @@ $(BUILD)/tools/docs/.installed: pyproject.toml | python
 	$(@D)/bin/pip install --quiet --disable-pip-version-check $$(sed -n 's/^ *"\(mkdocs[^"]*\)",$$/\1/p' $<)
 	touch $@
 
-docs: $(BUILD)/tools/docs/.installed ## build the documentation as a site, into build/site
+# The script that draws the site's diagrams, in the version that .ci/run has.
+DIAGRAMS := $(BUILD)/tools/node_modules/@mermaid-js/tiny
+$(DIAGRAMS)/dist/mermaid.tiny.js: .ci/run
+	mkdir -p $(DIAGRAMS)
+	cd $(DIAGRAMS) && tarball=$$(npm pack --silent $$(grep -o '@mermaid-js/tiny@[0-9.]*' $(CURDIR)/$<)) \
+		&& tar xzmf "$$tarball" --strip-components=1 && rm "$$tarball"
+
+docs: $(BUILD)/tools/docs/.installed $(DIAGRAMS)/dist/mermaid.tiny.js ## build the documentation as a site, into build/site (npm)
 	NO_MKDOCS_2_WARNING=1 $(<D)/bin/python -m mkdocs build --strict --site-dir $(BUILD)/site
 
 $(BUILD)/tools/proto/.installed: proto/requirements.txt | python
@@ -133,8 +140,8 @@ manifests: .venv-dev/.dev ## write again the board and what is made of the chart
 	$(DEV)/python deploy/board.py
 	$(DEV)/python deploy/render.py
 
-screenshots: .venv-dev/.dev ## take the approved pictures of the viewer again; look at each before you commit it
-	APPROVE=1 $(DEV)/python -m pytest tests/viewer/test_screenshots.py
+screenshots: .venv-dev/.dev ## take the approved pictures of the viewer and of a terminal again; look at each before you commit it
+	APPROVE=1 $(DEV)/python -m pytest tests/viewer/test_screenshots.py tests/docs/test_terminal.py
 
 clean: ## delete what was built
 	rm -rf .venv .venv-dev $(BUILD) dist bench.json .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

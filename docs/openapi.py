@@ -33,6 +33,7 @@ TARGETS = {
     SETTING: "targets_max",
 }
 BATCH = {"minItems": 1, "maxItems": Settings.model_fields["batch_items_max"].default, SETTING: "batch_items_max"}
+SHARE = {"minimum": 0, "maximum": 1}
 LIMITS: dict[tuple[str, str], Schema] = {
     ("ClassifyRequest", "text"): TEXT,
     ("ExplainRequest", "text"): TEXT,
@@ -40,14 +41,16 @@ LIMITS: dict[tuple[str, str], Schema] = {
     ("Item", "text"): TEXT,
     ("ClassifyRequest", "targets"): TARGETS,
     ("Item", "targets"): TARGETS,
+    ("ClassifyRequest", "abstain_below"): SHARE,
     ("ClassifyBatchRequest", "items"): BATCH,
+    ("ClassifyBatchRequest", "abstain_below"): SHARE,
     ("FeedbackRequest", "request_id"): {"maxLength": 128, "pattern": "^[ -~]*$"},
     ("FeedbackRequest", "item"): {"minimum": 0},
     ("FeedbackRequest", "label"): {"minLength": 1},
     ("ExplainOptions", "bytes_max"): {"minimum": 0},
     ("ExplainOptions", "without"): {"maxItems": 64},
     ("WordSet", "words"): {"minItems": 1},
-    ("AttentionOptions", "top_p"): {"minimum": 0, "maximum": 1},
+    ("AttentionOptions", "top_p"): SHARE,
     ("AttributionOptions", "steps"): {"minimum": 0, "maximum": 256},
 }
 REQUIRED = {
@@ -83,7 +86,10 @@ ERROR = {
     },
     "required": ["status", "code", "message"],
 }
-UNKNOWN = "unknown field `txt`; fields are text, text_pair, model, truncation, priority, explain, sentences, targets, effort, no_cache"
+UNKNOWN = (
+    "unknown field `txt`; fields are text, text_pair, model, truncation, priority, explain, sentences, targets, effort, no_cache, "
+    "abstain_below"
+)
 WRONG = {
     "error": {
         "status": "INVALID_ARGUMENT",

@@ -6,13 +6,19 @@ import os
 import re
 import subprocess
 import sys
-from functools import cache
+from contextlib import closing
+from functools import cache, partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import yaml
+from playwright.sync_api import expect, sync_playwright
 
+from docs.site_diagrams import SCRIPT, URI
 from tests.conftest import leave_out
+from tests.viewer.browser import STEP_MS, start, watched
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -23,6 +29,12 @@ OF_CODE = sorted([ROOT / "CONTRIBUTING.md", *(DOCS / "internals").rglob("*.md")]
 README_WORDS_MAX = 900
 CODE = re.compile(r"^( *)```.*?^ *```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)|(?:href|src)=\"([^\"]+)\"")
+DIAGRAM = re.compile(r"^```mermaid$(.*?)^```$", re.MULTILINE | re.DOTALL)
+# A box of a diagram, with its words in quotes.
+BOX = re.compile(r'\["(.*?)"\]')
+# The theme closes the shadow that holds a drawing.
+OPEN_SHADOWS = """const attach = Element.prototype.attachShadow;
+Element.prototype.attachShadow = function () { return attach.call(this, {mode: "open"}); };"""
 # Files of other projects.
 NOT_OURS = {"batching/adaptive.py"}
 
@@ -93,16 +105,52 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(in_nav(nav)) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
 
 
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built strictly: a warning fails."""
     if importlib.util.find_spec("material") is None:
         leave_out("mkdocs-material", "is not installed")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"]
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
 
     built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180, check=False)
 
     assert built.returncode == 0, built.stdout + built.stderr
-    assert (tmp_path / "site/internals/architecture.html").is_file()
+    return folder
+
+
+def test_the_site_builds_without_a_warning(site: Path) -> None:
+    assert (site / "internals/architecture.html").is_file()
+
+
+@pytest.mark.needs_tool("chromium")
+def test_the_site_draws_its_diagrams_from_its_own_files(site: Path) -> None:
+    if not SCRIPT.is_file():
+        leave_out(SCRIPT.name, "is not there; `make docs` fetches it")
+    # Of each page with diagrams, what stands in the boxes of each.
+    pages = {page: list(map(BOX.findall, DIAGRAM.findall(page.read_text(encoding="utf-8")))) for page in DOCS.rglob("*.md")}
+    pages = {page.relative_to(DOCS): boxes for page, boxes in pages.items() if boxes}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(site)))
+    Thread(target=server.serve_forever, daemon=True).start()
+    origin = f"http://127.0.0.1:{server.server_port}"
+
+    with closing(server.socket), sync_playwright() as playwright, start(playwright) as browser:
+        page, watch = watched(browser, origin)
+        page.add_init_script(OPEN_SHADOWS)
+        page.route(lambda url: not url.startswith(origin), lambda route: route.abort())
+        for path, boxes in pages.items():
+            page.goto(f"{origin}/{path.with_suffix('.html')}")
+            drawings = page.locator("div.mermaid svg")
+            expect(drawings).to_have_count(len(boxes), timeout=STEP_MS)
+            for place, named in enumerate(boxes):
+                assert set(named) <= set(drawings.nth(place).locator(".nodeLabel").all_inner_texts())
+        page.goto(f"{origin}/index.html")
+        server.shutdown()
+
+    assert watch.wrong == []
+    # A page without a diagram does not load the script.
+    assert sum(request.url.endswith(URI) for request in watch.requests) == len(pages) > 1
 
 
 def paths_named(page: Path) -> set[str]:

@@ -51,6 +51,8 @@ class Options:
     sentences: bool
     adaptive: bool
     cached: bool
+    # The caller's own threshold.
+    abstain_below: float
 
 
 class Defaults(Protocol):
@@ -71,7 +73,7 @@ def check_options(
     """Check the options of a request. ``priority`` is the default, ``field`` a prefix for field names in errors.
 
     Raises:
-        InvalidInput: an enum has an unknown value.
+        InvalidInput: an enum has an unknown value, or the threshold is not from 0 to 1.
         NotBuilt: explain is set in a batch or a stream.
     """
     if options.truncation not in TRUNCATIONS:
@@ -80,11 +82,15 @@ def check_options(
         raise InvalidInput(field + "priority", f"must be 0 to {max(PRIORITIES)}, got {options.priority}")
     if options.effort not in EFFORTS:
         raise InvalidInput(field + "effort", f"must be 0 to {max(EFFORTS)}, got {options.effort}")
+    # Also true of NaN.
+    if not 0 <= options.abstain_below <= 1:
+        raise InvalidInput(field + "abstain_below", f"must be 0 to 1, got {options.abstain_below:g}")
     if options.HasField("explain") and not isinstance(options, pb.ClassifyRequest):
         raise NotBuilt("only Classify and Explain explain, one text per call; leave explain unset")
     adaptive = (EFFORTS[options.effort] or defaults.effort) == ADAPTIVE
     cached = defaults.answer_cache_bytes > 0 and not options.no_cache
-    return Options(TRUNCATIONS[options.truncation], PRIORITIES[options.priority] or priority, options.sentences, adaptive, cached)
+    truncation, priority = TRUNCATIONS[options.truncation], PRIORITIES[options.priority] or priority
+    return Options(truncation, priority, options.sentences, adaptive, cached, options.abstain_below)
 
 
 def query_of(item: pb.ClassifyRequest | pb.Item, options: Options, call: Call, index: int = 0, field: str = "text") -> Query:
@@ -151,8 +157,8 @@ def model_id(served: Answering) -> pb.ModelId:
 _blanks: weakref.WeakKeyDictionary[Answering, pb.ClassifyResponse] = weakref.WeakKeyDictionary()
 
 
-def set_response(response: pb.ClassifyResponse, answer: Answer, served: Answering) -> None:
-    """Write an answer into an empty message."""
+def set_response(response: pb.ClassifyResponse, answer: Answer, served: Answering, abstain_below: float = 0.0) -> None:
+    """Write an answer into an empty message. ``abstain_below``: the caller's own threshold."""
     blank = _blanks.get(served)
     if blank is None:
         scores = [pb.LabelScore(label=label) for label in served.classifier.manifest.labels]
@@ -171,6 +177,11 @@ def set_response(response: pb.ClassifyResponse, answer: Answer, served: Answerin
         message.score = score
     if answer.parts is not None:
         _set_parts(response, answer.parts, served.classifier.manifest.labels)
+    if abstain_below:
+        parts = (*(one.prediction for one in response.sentences), *(one.prediction for one in response.targets))
+        # By the scores as they are sent, in 32 bits as the threshold: a score that comes back as a threshold is not below it.
+        for each in (prediction, *parts):
+            each.abstain |= each.score < abstain_below
     timing = response.timing
     timing.batch_rows = answer.batch_rows
     set_seconds(timing.total, answer.total_s)
@@ -205,11 +216,13 @@ def span_of(span: Span) -> pb.Span:
     )
 
 
-def set_result(result: pb.ClassifyResult | pb.ClassifyStreamResponse, outcome: Outcome, served: Answering | None) -> None:
+def set_result(
+    result: pb.ClassifyResult | pb.ClassifyStreamResponse, outcome: Outcome, served: Answering | None, abstain_below: float
+) -> None:
     """Write the outcome of one text of a batch or a stream, its answer or its error. ``served``: the model, if there is an answer."""
     if isinstance(outcome, Answer):
         assert served is not None, "an answer without a model"
-        set_response(result.response, outcome, served)
+        set_response(result.response, outcome, served, abstain_below)
     else:
         result.error.CopyFrom(status_of(outcome))
 

@@ -84,7 +84,8 @@ class SentimentService:
     async def classify(self, request: pb.ClassifyRequest, call: Call) -> pb.ClassifyResponse:
         """Classify one text, and explain the answer if the request asks for it."""
         served = call.served = self.models.find(request.model)
-        query = convert.query_of(request, convert.check_options(request, Priority.INTERACTIVE, self.limits), call)
+        options = convert.check_options(request, Priority.INTERACTIVE, self.limits)
+        query = convert.query_of(request, options, call)
         explaining = _explaining(served) if request.HasField("explain") else None
         # An explanation is of the reading in full. With front ends, another process than the caller's reads it.
         query.adaptive &= explaining is None
@@ -96,7 +97,7 @@ class SentimentService:
         call.answered, call.tokens = 1, answer.tokens
         await self.turn_for(answer)
         response = pb.ClassifyResponse()
-        convert.set_response(response, answer, served)
+        convert.set_response(response, answer, served, options.abstain_below)
         if explanation is not None:
             await _add_explanation(response, served, explanation, call)
         return response
@@ -124,7 +125,7 @@ class SentimentService:
             call.answered, call.tokens = call.texts[OK], tokens_of(outcomes)
             response = pb.ClassifyBatchResponse()
             async for _, outcome in in_turns(outcomes, self._turns, answers_in):
-                convert.set_result(response.results.add(), outcome, served)
+                convert.set_result(response.results.add(), outcome, served, options.abstain_below)
             return response
 
     async def turn_for(self, outcome: Outcome) -> None:

@@ -322,6 +322,7 @@ class ClassifyRequest(_message.Message):
     TARGETS_FIELD_NUMBER: _builtins.int
     EFFORT_FIELD_NUMBER: _builtins.int
     NO_CACHE_FIELD_NUMBER: _builtins.int
+    ABSTAIN_BELOW_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """1 byte to 1 MiB of UTF-8 (a server setting). Must not be only white space, or only characters that the tokenizer
     drops, such as NUL and other control characters.
@@ -342,6 +343,11 @@ class ClassifyRequest(_message.Message):
     """Run the model whatever is known. Otherwise, if the server keeps answers (a setting, off unless it is changed), a text
     that the same caller asked about before gets the same bits without running the model, and equal texts under way are
     run once. Each still counts, and each has its own deadline, priority and id.
+    """
+    abstain_below: _builtins.float
+    """Your own threshold, 0 to 1: answers with a lower score abstain too, also those to sentences and towards targets.
+    Unset: the model's alone (Calibration.abstain_below). It decides Prediction.abstain and nothing else: label, scores
+    and mixed are the model's, and so is abstain in an explanation, in Feedback, in the journal and in metrics.
     """
     @_builtins.property
     def explain(self) -> Global___ExplainOptions:
@@ -369,13 +375,19 @@ class ClassifyRequest(_message.Message):
         targets: _abc.Iterable[_builtins.str] | None = ...,
         effort: Global___Effort.ValueType = ...,
         no_cache: _builtins.bool = ...,
+        abstain_below: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "explain", b"explain", "text_pair", b"text_pair"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_abstain_below", b"_abstain_below", "_text_pair", b"_text_pair", "abstain_below", b"abstain_below", "explain", b"explain", "text_pair", b"text_pair"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "effort", b"effort", "explain", b"explain", "model", b"model", "no_cache", b"no_cache", "priority", b"priority", "sentences", b"sentences", "targets", b"targets", "text", b"text", "text_pair", b"text_pair", "truncation", b"truncation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_abstain_below", b"_abstain_below", "_text_pair", b"_text_pair", "abstain_below", b"abstain_below", "effort", b"effort", "explain", b"explain", "model", b"model", "no_cache", b"no_cache", "priority", b"priority", "sentences", b"sentences", "targets", b"targets", "text", b"text", "text_pair", b"text_pair", "truncation", b"truncation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__abstain_below: _TypeAlias = _typing.Literal["abstain_below"]  # noqa: Y015
+    _WhichOneofArgType__abstain_below: _TypeAlias = _typing.Literal["_abstain_below", b"_abstain_below"]  # noqa: Y015
     _WhichOneofReturnType__text_pair: _TypeAlias = _typing.Literal["text_pair"]  # noqa: Y015
     _WhichOneofArgType__text_pair: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__abstain_below) -> _WhichOneofReturnType__abstain_below | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__text_pair) -> _WhichOneofReturnType__text_pair | None: ...
 
 Global___ClassifyRequest: _TypeAlias = ClassifyRequest  # noqa: Y015
@@ -545,8 +557,8 @@ class Prediction(_message.Message):
     score: _builtins.float
     """Its calibrated probability."""
     abstain: _builtins.bool
-    """True if the score is below the model's threshold: the model cannot tell. Treat the text as undecided. This is not
-    the label "neutral", which says that the text has no sentiment.
+    """True if the score is below the model's threshold, or below yours (ClassifyRequest.abstain_below): the model cannot
+    tell. Treat the text as undecided. This is not the label "neutral", which says that the text has no sentiment.
     """
     mixed: _builtins.bool
     """True if the text has both positive and negative sentiment, whatever the label. For models with Model.mixed: their
@@ -712,6 +724,7 @@ class ClassifyBatchRequest(_message.Message):
     SENTENCES_FIELD_NUMBER: _builtins.int
     EFFORT_FIELD_NUMBER: _builtins.int
     NO_CACHE_FIELD_NUMBER: _builtins.int
+    ABSTAIN_BELOW_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """As ClassifyRequest.model, for all items."""
     truncation: Global___Truncation.ValueType
@@ -721,6 +734,8 @@ class ClassifyBatchRequest(_message.Message):
     effort: Global___Effort.ValueType
     no_cache: _builtins.bool
     """As ClassifyRequest.no_cache, for all items."""
+    abstain_below: _builtins.float
+    """As ClassifyRequest.abstain_below, for all items."""
     @_builtins.property
     def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___Item]:
         """1 to 1,024 items (a server setting)."""
@@ -740,12 +755,15 @@ class ClassifyBatchRequest(_message.Message):
         sentences: _builtins.bool = ...,
         effort: Global___Effort.ValueType = ...,
         no_cache: _builtins.bool = ...,
+        abstain_below: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["explain", b"explain"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_abstain_below", b"_abstain_below", "abstain_below", b"abstain_below", "explain", b"explain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["effort", b"effort", "explain", b"explain", "items", b"items", "model", b"model", "no_cache", b"no_cache", "priority", b"priority", "sentences", b"sentences", "truncation", b"truncation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_abstain_below", b"_abstain_below", "abstain_below", b"abstain_below", "effort", b"effort", "explain", b"explain", "items", b"items", "model", b"model", "no_cache", b"no_cache", "priority", b"priority", "sentences", b"sentences", "truncation", b"truncation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__abstain_below: _TypeAlias = _typing.Literal["abstain_below"]  # noqa: Y015
+    _WhichOneofArgType__abstain_below: _TypeAlias = _typing.Literal["_abstain_below", b"_abstain_below"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__abstain_below) -> _WhichOneofReturnType__abstain_below | None: ...
 
 Global___ClassifyBatchRequest: _TypeAlias = ClassifyBatchRequest  # noqa: Y015
 
@@ -846,6 +864,7 @@ class StreamOptions(_message.Message):
     SENTENCES_FIELD_NUMBER: _builtins.int
     EFFORT_FIELD_NUMBER: _builtins.int
     NO_CACHE_FIELD_NUMBER: _builtins.int
+    ABSTAIN_BELOW_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """As ClassifyRequest.model."""
     truncation: Global___Truncation.ValueType
@@ -855,6 +874,8 @@ class StreamOptions(_message.Message):
     effort: Global___Effort.ValueType
     no_cache: _builtins.bool
     """As ClassifyRequest.no_cache."""
+    abstain_below: _builtins.float
+    """As ClassifyRequest.abstain_below."""
     @_builtins.property
     def explain(self) -> Global___ExplainOptions:
         """UNIMPLEMENTED. To explain, send one text per call to Classify or Explain."""
@@ -869,12 +890,15 @@ class StreamOptions(_message.Message):
         sentences: _builtins.bool = ...,
         effort: Global___Effort.ValueType = ...,
         no_cache: _builtins.bool = ...,
+        abstain_below: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["explain", b"explain"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_abstain_below", b"_abstain_below", "abstain_below", b"abstain_below", "explain", b"explain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["effort", b"effort", "explain", b"explain", "model", b"model", "no_cache", b"no_cache", "priority", b"priority", "sentences", b"sentences", "truncation", b"truncation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_abstain_below", b"_abstain_below", "abstain_below", b"abstain_below", "effort", b"effort", "explain", b"explain", "model", b"model", "no_cache", b"no_cache", "priority", b"priority", "sentences", b"sentences", "truncation", b"truncation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__abstain_below: _TypeAlias = _typing.Literal["abstain_below"]  # noqa: Y015
+    _WhichOneofArgType__abstain_below: _TypeAlias = _typing.Literal["_abstain_below", b"_abstain_below"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__abstain_below) -> _WhichOneofReturnType__abstain_below | None: ...
 
 Global___StreamOptions: _TypeAlias = StreamOptions  # noqa: Y015
 
@@ -1048,7 +1072,7 @@ class FeedbackResponse(_message.Message):
     right: _builtins.bool
     """True if it is the right label."""
     abstain: _builtins.bool
-    """As Prediction.abstain."""
+    """As Prediction.abstain, by the model's threshold."""
     @_builtins.property
     def model(self) -> Global___ModelId:
         """The model that gave the answer."""

@@ -88,7 +88,7 @@ def test_every_field_of_a_message_is_described_in_the_protos_words(document: Any
     assert "- TRUNCATION_WINDOWS: Read the whole text in overlapping windows" in schemas["Truncation"]["description"]
     # What is not built is left out.
     assert list(schemas["ClassifyBatchRequest"]["properties"]) == [
-        *("items", "model", "truncation", "priority", "sentences", "effort", "no_cache")
+        *("items", "model", "truncation", "priority", "sentences", "effort", "no_cache", "abstain_below")
     ]
 
 

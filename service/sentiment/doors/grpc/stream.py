@@ -112,13 +112,16 @@ class _Accepted:
 
 @dataclass(frozen=True, slots=True)
 class _Finished:
-    """An item with an outcome. ``served``: None if its model is unknown. ``places``: see ``_Stream``."""
+    """An item with an outcome. ``served``: None if its model is unknown. ``places``: see ``_Stream``.
+    ``abstain_below``: the caller's own threshold.
+    """
 
     id: str
     served: Served | None
     outcome: Outcome
     places: int
     deadline_at: float
+    abstain_below: float
 
 
 class _Stream:
@@ -248,8 +251,11 @@ class _Stream:
             found.metrics.stage["receive"](self._calls.clock() - arrived_at)
             interactive = sum(item.priority is Priority.INTERACTIVE for item in self._accepted.values())
             keep_few_interactive([query], self._service.limits.interactive_items_max - interactive)
+            threshold = options.abstain_below
             with requests.held(caller, size) as held:
-                pending = await found.begin(query, arrived_at, deadline_at, lambda outcome: self._settle(serial, item_id, found, outcome))
+                pending = await found.begin(
+                    query, arrived_at, deadline_at, lambda outcome: self._settle(serial, item_id, found, outcome, threshold)
+                )
                 self._accepted[serial] = _Accepted(found, pending, query.priority, held.keep() if found.keeps_texts else 0)
             self._owed += pending.rows - 1
         except asyncio.CancelledError:
@@ -273,15 +279,15 @@ class _Stream:
             raise InvalidInput("timeout", f"must be positive, got {timeout_s} s")
         return min(self._call.deadline_at, arrived_at + self._calls.bounded_s(timeout_s))
 
-    def _settle(self, serial: int, item_id: str, served: Served | None, outcome: Outcome) -> None:
+    def _settle(self, serial: int, item_id: str, served: Served | None, outcome: Outcome, abstain_below: float = 0.0) -> None:
         accepted = self._accepted.pop(serial, None)
         places, deadline_at = 1, 0.0
         if accepted is not None:
             self._receiving.requests.give_back(self._call.caller, accepted.held)
             places, deadline_at = accepted.pending.rows, accepted.pending.deadline_at
-        self._outcomes.put_nowait(_Finished(item_id, served, outcome, places, deadline_at))
+        self._outcomes.put_nowait(_Finished(item_id, served, outcome, places, deadline_at, abstain_below))
 
     def _message(self, item: "_Finished") -> pb.ClassifyStreamResponse:
         message = pb.ClassifyStreamResponse(id=item.id)
-        convert.set_result(message, item.outcome, item.served)
+        convert.set_result(message, item.outcome, item.served, item.abstain_below)
         return message
