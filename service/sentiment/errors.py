@@ -113,6 +113,10 @@ class Refused(RequestError):
         needs_s: seconds that the request takes after that. A retry with less time left cannot succeed.
     """
 
+    # Whether the caller may have to wait for it, where many are refused (``Refusals``): one that asks for more than its share while others
+    # ask too, or for explanations.
+    may_wait = False
+
     def __init__(self, message: str, retry_after_s: float, reason: str, needs_s: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s

@@ -212,11 +212,14 @@ class Batcher:
         except RequestError as error:
             # No row has started to run: that is decided in a later turn of the loop.
             self._withdraw(text)
-            if isinstance(error, Refused) and len(rows) > 1:
+            if not isinstance(error, Refused):
+                raise
+            if len(rows) > 1:
                 message = f"{error}; a text is admitted only with all its rows, this one has {len(rows)}"
                 # The backlog is read after the text's own rows are withdrawn: a retry need not wait for those.
-                raise Refused(message, self.backlog_s, error.reason, needs_s(self.scheduler, rows)) from error
-            raise
+                error = Refused(message, self.backlog_s, error.reason, needs_s(self.scheduler, rows))
+            error.may_wait = self.scheduler.over_share(payer)
+            raise error from None
         if text.left < len(rows):
             self._observer.rows_known(len(rows) - text.left, 0)
         if not text.left:

@@ -163,6 +163,10 @@ class Scheduler(Generic[P]):
             kept = KEPT_FROM_OVER
         return self.queue_rows_max - int(self.queue_rows_max * kept)
 
+    def over_share(self, payer: int) -> bool:
+        """Whether a caller has just asked for more than its share of the runners while others ask too."""
+        return self._shares.over(payer)
+
     def work_s(self, length: int, then: int = 0) -> float:
         """Predicted seconds of a runner for a row in a batch of the best size, and for what runs after it in the usual share of cases."""
         then_s = self._goes_on * self._prices.batched_s(then) if then else 0.0

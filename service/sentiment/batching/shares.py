@@ -62,6 +62,10 @@ class Shares:
         self._owed[payer] = asked_s, had_s + work_s if found is not Priority.OVER else had_s, now
         return found
 
+    def over(self, payer: int) -> bool:
+        """Whether the caller has just asked for more than its share, and others have asked too."""
+        return self.callers > 1 and self._owed.get(payer, (0.0,))[0] >= self._burst_s
+
     def _rate(self, payer: int, runners: float) -> float:
         """The caller's share of the work that is done in a second."""
         weight = self._weight_of(payer)

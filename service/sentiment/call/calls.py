@@ -20,6 +20,7 @@ from sentiment.errors import Broken, Expired, InvalidInput, Refused, RequestErro
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import NO_MODEL, CallMetrics, Metrics
 from sentiment.observability.tracing.trace import Headers, Trace, Tracer, exemplar_of
+from sentiment.pipeline.refusals import Refusals
 from sentiment.security.tokens import Guard
 
 OK = "OK"
@@ -119,6 +120,7 @@ class Calls:
         self.limits = limits
         self._tracer = tracer
         self._parsing = ThreadPoolExecutor(1, "parse")
+        self._refusals = Refusals(clock)
         # How many are open, and of each account.
         self.open = 0
         self.open_of: Counter[str] = Counter()
@@ -195,7 +197,7 @@ class Calls:
             RequestError: the work failed. An unexpected exception is logged and becomes Broken.
             asyncio.CancelledError: the caller has left.
         """
-        code = "CANCELLED"
+        code, seconds = "CANCELLED", None
         # Now: a connection that has ended has no address any more, and a call no headers.
         logged = {**call.logged, **call.sender} if self.limits.counted and self._log().debug else {}
         caller, free = call.account, self.limits.open_max - self.open
@@ -212,11 +214,16 @@ class Calls:
             if (late_s := -call.time_left_s()) > 0:
                 raise Expired(f"the answer was ready {shown_s(late_s)} after the deadline")
             code = OK
+            self._refusals.answered(call.answered)
             return result
         except RequestError as error:
             code = code_of(error).name
             if code == "INTERNAL":
                 logger().error("call_failed", **call.logged, reason=str(error))
+            # The wait is the caller's doing, and not counted as slowness.
+            seconds = call.elapsed_s()
+            if isinstance(error, Refused) and error.may_wait:
+                await self._refusals.wait((self.clock() + call.deadline_at) / 2)
             raise
         except asyncio.CancelledError:
             if self.clock() < self.cut_at:
@@ -238,7 +245,8 @@ class Calls:
                 del self.open_of[caller]
             # Now: an answer that is sent late counts as late, whenever it is counted.
             outcome = self._outcome(call, code)
-            self.no_model.observing.later("call", self._observe, call, code, outcome, call.elapsed_s(), logged)
+            seconds = call.elapsed_s() if seconds is None else seconds
+            self.no_model.observing.later("call", self._observe, call, code, outcome, seconds, logged)
 
     def _outcome(self, call: Call, code: str) -> str:
         """The outcome of the call's answers, which are sent now."""

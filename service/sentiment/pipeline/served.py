@@ -26,15 +26,12 @@ from sentiment.pipeline.after_answer import AfterAnswer, Told
 from sentiment.pipeline.answer import Answer, Outcome
 from sentiment.pipeline.loop_turns import LoopTurns
 from sentiment.pipeline.queries import Query, QueryReader, TextLimits
+from sentiment.pipeline.refusals import Refusals
 
 # Texts of a batch call that are tokenized before other calls get a turn: twice as many characters. Also the rows that all calls queue in a
 # turn, where a text has several: a millisecond.
 CHUNK = 64
 CHUNK_CHARACTERS = 2**12
-# Within REFUSALS_S, batch calls together have at most REFUSALS texts refused, and REFUSALS_PER_ANSWER for each text that is answered
-# meanwhile. Else callers that ask for far too much, and again at once, keep the event loop busy with refusals, which takes the time of the
-# runners where cores are scarce.
-REFUSALS, REFUSALS_S, REFUSALS_PER_ANSWER = 16, 0.05, 0.5
 # How long to wait for an explanation's run that was asked to stop. The process does not wait for one that does not stop.
 EXPLAINING_WAIT_S = 1.0
 # A cancellation this shortly before the deadline counts as expired.
@@ -77,7 +74,7 @@ class Served:
         self._reader = QueryReader(classifier, text_limits)
         self._call_rows_max = call_rows_max
         self._turns = LoopTurns(CHUNK)
-        self._refusals = LoopTurns(REFUSALS, REFUSALS_S)
+        self._refusals = Refusals(clock)
         # One thread for each priority, so that interactive texts do not wait behind the texts of batch calls.
         self._tokenizing = {priority: ThreadPoolExecutor(1, f"tokenize-{priority.value}") for priority in Priority}
 
@@ -163,7 +160,7 @@ class Served:
 
         ``together``: the first failure withdraws the other texts, which then have no outcome.
         At most ``call_rows_max`` of their rows are in the queue at a time. A text with more rows than that is queued alone.
-        After a refusal it may pause: see REFUSALS. Once half of the time that was left at the first one is over, it refuses texts unread.
+        After a refusal it may pause: see Refusals. Once half of the time that was left at the first one is over, it refuses texts unread.
         """
         outcomes: list[Outcome | None] = [None] * len(queries)
         room = asyncio.Semaphore(self._call_rows_max)
@@ -204,10 +201,7 @@ class Served:
                         if not isinstance(error, Refused) or done.is_set():
                             continue
                         unread_from = unread_from or (self._clock() + deadline_at) / 2
-                        try:
-                            async with asyncio.timeout(unread_from - self._clock()):
-                                await self._refusals.wait()
-                        except TimeoutError:
+                        if not await self._refusals.wait(unread_from):
                             for unread in range(index + 1, len(queries)):
                                 if outcomes[unread] is None:
                                     settle(unread, error)
@@ -308,7 +302,7 @@ class Served:
             now, queue_s, suspect = self._clock(), outcome.queue_s, is_foreign(*fragments)
             total_s, run_s, rows = now - arrived_at, outcome.run_s, outcome.batch_rows
             tokens = effort.part_tokens if outcome.early and (effort := self.classifier.manifest.effort) else whole.tokens
-            self._refusals.allow(REFUSALS_PER_ANSWER)
+            self._refusals.answered()
             tell(Answer(scored, tokens, whole.truncated, suspect, total_s, tokenize_s, queue_s, run_s, rows, parts, outcome.early))
             self._after.told(Told(query, whole, scored, fragments, queue_s, now - begun, now, outcome.early))
 

@@ -192,6 +192,21 @@ def test_of_two_callers_that_want_more_than_there_is_each_has_its_weight() -> No
     assert list(found.values()) == pytest.approx([20 * RUNNERS / 3, 10 * RUNNERS / 3], abs=3 * BURST_S)
 
 
+def test_a_caller_is_over_its_share_only_while_others_ask_too() -> None:
+    shares = Shares()
+
+    def flooded(now: float) -> bool:
+        for _ in range(100):
+            shares.ask(FLOOD, 0.01, RUNNERS, now)
+        return shares.over(FLOOD)
+
+    alone = flooded(0.0)
+    shares.ask(OTHER, 0.001, RUNNERS, 0.0)
+    beside = flooded(0.0), shares.over(OTHER), shares.over(OTHER + FLOOD)
+
+    assert (alone, *beside) == (False, True, False, False)
+
+
 def test_callers_that_have_gone_are_forgotten() -> None:
     shares = Shares()
     for payer in range(1, 1000):

@@ -100,8 +100,6 @@ async def flooding(server: Server, ask: Callable[[Stub, int], Awaitable[object]]
                 ended[OK] += 1
             except grpc.aio.AioRpcError as error:
                 ended[error.code().name] += 1
-                # Else the event loop would be busy with refusals, which is another matter.
-                await asyncio.sleep(0.5)
 
     going = [asyncio.create_task(go_on(place)) for place in range(at_once)]
     yield ended

@@ -6,6 +6,7 @@ import gc
 import json
 import struct
 import time
+from collections import Counter
 from typing import Any
 
 import grpc
@@ -18,14 +19,16 @@ from sentiment.call.request_bytes import RequestBytes
 from sentiment.client import CallFailed
 from sentiment.doors.grpc.handlers import Handlers
 from sentiment.doors.grpc.receiving import Receiving
-from sentiment.errors import Expired
+from sentiment.errors import Expired, Refused
 from sentiment.observability.metrics import Metrics
+from sentiment.pipeline.refusals import TURN_S
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import NO_RETRIES, RunningServer
 from tests.core.faults import raw
 from tests.core.grpc.gate import Start, served_by, total
 from tests.core.servers import until
+from tests.virtual_time import VirtualClock, VirtualTimeLoop
 
 Code = grpc.StatusCode
 
@@ -181,6 +184,45 @@ async def test_answers_that_are_held_leave_together_but_for_those_whose_deadline
         waits = not held.done()
 
     assert (before, near, waits, await held) == (b"answer", b"answer", True, b"answer")
+
+
+@pytest.mark.parametrize("may_wait", [False, True])
+def test_refusals_of_a_caller_that_floods_leave_a_few_at_a_time_and_after_half_of_their_time_at_the_latest(
+    may_wait: bool, clock: VirtualClock
+) -> None:
+    metrics, begun, told = Metrics(CODE_NAMES), clock.now, list[float]()
+    calls = Calls(metrics, CallLimits(2**20, 5.0, 60.0, 1000, 0.05, 0.0), clock=clock)
+
+    async def refuse() -> None:
+        error = Refused("full", 1.0, "backlog")
+        error.may_wait = may_wait
+        raise error
+
+    async def ask() -> None:
+        with pytest.raises(Refused):
+            await calls.settle(calls.begin("Classify", 8 * TURN_S, dict), refuse())
+        told.append(round((clock.now - begun) / TURN_S, 6))
+
+    async def answer() -> None:
+        call = calls.begin("Classify", 0.4, dict)
+        call.answered = 8
+        await calls.settle(call, asyncio.sleep(0))
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(100):
+                group.create_task(ask())
+            await asyncio.sleep(TURN_S / 2)
+            group.create_task(answer())
+        metrics.observing.run_waiting()
+
+    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(clock)) as runner:
+        runner.run(run())
+
+    # Four more may leave for the eight answers.
+    assert Counter(told) == ({0: 16, 1: 20, 2: 16, 3: 16, 4: 32} if may_wait else {0: 100})
+    # Its wait does not make a call slow.
+    assert metrics.registry.get_sample_value("sentiment_request_seconds_sum", {"method": "Classify", "model": ""}) == 0
 
 
 def test_a_compressed_message_is_refused_unless_a_setting_accepts_it(server: RunningServer, start: Start) -> None:
