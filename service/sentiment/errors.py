@@ -111,17 +111,16 @@ class Refused(RequestError):
             (the caller's requests have too many bytes), explanations (too many are queued, they leave this one too little time, or the
             client reads too slowly) or feedback (too many searches for answers wait).
         needs_s: seconds that the request takes after that. A retry with less time left cannot succeed.
+        may_wait: the caller may have to wait for it, where many are refused (``Refusals``): it asks for more than its share while others
+            ask too, or for explanations.
     """
 
-    # Whether the caller may have to wait for it, where many are refused (``Refusals``): one that asks for more than its share while others
-    # ask too, or for explanations.
-    may_wait = False
-
-    def __init__(self, message: str, retry_after_s: float, reason: str, needs_s: float = 0.0) -> None:
+    def __init__(self, message: str, retry_after_s: float, reason: str, needs_s: float = 0.0, may_wait: bool = False) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.reason = reason
         self.needs_s = needs_s
+        self.may_wait = may_wait
 
 
 class Unavailable(RequestError):

@@ -284,7 +284,7 @@ def pack_failures(failures: Sequence[Failed], backlog_s: float) -> bytes:
     """The body of FAILURES."""
     listed = []
     for number, error in failures:
-        refusal = (error.retry_after_s, error.reason, error.needs_s) if isinstance(error, Refused) else None
+        refusal = (error.retry_after_s, error.reason, error.needs_s, error.may_wait) if isinstance(error, Refused) else None
         listed.append((number, type(error).__name__, str(error), error.admitted, refusal))
     return json.dumps({"backlog_s": backlog_s, "failures": listed}).encode()
 

@@ -70,7 +70,7 @@ def test_logits_survive_a_round_trip_to_the_last_bit(labels: int, data: st.DataO
         ModelFailed("ours"),
         Broken("bug"),
         Refused("full: é", 1.5, "queue_full"),
-        Refused("later", 0.5, "backlog", 2.0),
+        Refused("later", 0.5, "backlog", 2.0, may_wait=True),
     ],
 )
 @pytest.mark.parametrize("admitted", [True, False])

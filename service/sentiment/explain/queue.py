@@ -221,9 +221,7 @@ class Explaining:
         self._metrics.refused["explanations"]()
         # As ``Entry.needs_s``: no explanation is refused for needing more than half of what its deadline leaves.
         needs_s = 0.0 if task is None else min(task.least_s, (task.deadline_at - self._clock()) / 2)
-        refused = Refused(message, max(RETRY_S_MIN, retry_after_s), "explanations", needs_s)
-        refused.may_wait = True
-        return refused
+        return Refused(message, max(RETRY_S_MIN, retry_after_s), "explanations", needs_s, may_wait=True)
 
     async def _next(self, task: ExplanationTask) -> Part | None:
         if task.cut:

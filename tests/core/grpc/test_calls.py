@@ -194,9 +194,7 @@ def test_refusals_of_a_caller_that_floods_leave_a_few_at_a_time_and_after_half_o
     calls = Calls(metrics, CallLimits(2**20, 5.0, 60.0, 1000, 0.05, 0.0), clock=clock)
 
     async def refuse() -> None:
-        error = Refused("full", 1.0, "backlog")
-        error.may_wait = may_wait
-        raise error
+        raise Refused("full", 1.0, "backlog", may_wait=may_wait)
 
     async def ask() -> None:
         with pytest.raises(Refused):
