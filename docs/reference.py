@@ -193,7 +193,7 @@ VALUES: dict[tuple[str, str], dict[str, str]] = {
         "wide": "no other row waited, so it used the cores of idle runners too",
     },
     ("own_fault", "reason"): {
-        "deadline": "when the call arrived, its deadline was over, nearer than `deadline_margin_s`, or nearer than the time that the text alone needs",
+        "deadline": "when the call arrived, its deadline was over, or nearer than `deadline_margin_s` or the time that a text alone needs",
         "share": "its caller, the name of a token, asked for more than its share while another stayed within its own",
     },
     ("refused", "reason"): {
