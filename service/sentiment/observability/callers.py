@@ -19,6 +19,11 @@ def number_of(account: str) -> int:
     return int.from_bytes(hashlib.sha256(shared.encode()).digest()[:8]) or 1
 
 
+def name_of(account: str) -> str:
+    """The name of a token; empty if the account is an address, since no name has a colon."""
+    return "" if ":" in account else account
+
+
 def twice_the_others(mine: int, everyones: int, callers: int) -> bool:
     """Whether a caller has at least twice what the others have on average, so that one of them has at most half as much."""
     return callers > 1 and mine * (callers - 1) >= 2 * (everyones - mine)
