@@ -226,7 +226,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Drift",
             "short",
             "Population stability index of the last 2,000 texts (for hidden_1 to hidden_8 of the sample) against the nearest of the "
-            "model's references or mixture of them, by signal. From 0.25 on they differ much.",
+            "model's references or mixture of them, by signal. From 0.25 on they differ much; a change by that much is an alert.",
             {"{{pod}} {{model}} {{signal}}": gauge("drift")},
         ),
         Panel(

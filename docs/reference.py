@@ -192,6 +192,10 @@ VALUES: dict[tuple[str, str], dict[str, str]] = {
         "retry": "rows of a batch that failed run again",
         "wide": "no other row waited, so it used the cores of idle runners too",
     },
+    ("own_fault", "reason"): {
+        "deadline": "when the call arrived, its deadline was over, or nearer than `deadline_margin_s` or the time that a text alone needs",
+        "share": "its caller, the name of a token, asked for more than its share while another stayed within its own",
+    },
     ("refused", "reason"): {
         "queue_full": "`queue_rows_max` rows wait",
         "backlog": "the work ahead leaves no time before the deadline",

@@ -57,6 +57,10 @@ class RequestError(SentimentError):
 
     # False if a queue did not admit the request: in another process it may be too late to raise the error.
     admitted = True
+    # True if the caller asked for more than its share while another stayed within its own.
+    over_share = False
+    # Seconds that the request takes, where it has no answer because they were not left; 0: not known.
+    needs_s = 0.0
 
     def alone(self) -> Self:
         """Return it without its traceback and causes, for where it is kept: they hold the memory of the frames that they name."""
@@ -99,7 +103,16 @@ class NotBuilt(RequestError):
 
 
 class Expired(RequestError):
-    """The deadline passed before the answer was ready."""
+    """The deadline passed before the answer was ready.
+
+    Args:
+        message: fact, value and limit.
+        needs_s: seconds that it takes, where even an idle server could not meet the deadline.
+    """
+
+    def __init__(self, message: str, needs_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.needs_s = needs_s
 
 
 class Refused(RequestError):
@@ -111,16 +124,13 @@ class Refused(RequestError):
             (the caller's requests have too many bytes), explanations (too many are queued, they leave this one too little time, or the
             client reads too slowly) or feedback (too many searches for answers wait).
         needs_s: seconds that the request takes after that. A retry with less time left cannot succeed.
-        may_wait: the caller may have to wait for it, where many are refused (``Refusals``): it asks for more than its share while others
-            ask too, or for explanations.
     """
 
-    def __init__(self, message: str, retry_after_s: float, reason: str, needs_s: float = 0.0, may_wait: bool = False) -> None:
+    def __init__(self, message: str, retry_after_s: float, reason: str, needs_s: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.reason = reason
         self.needs_s = needs_s
-        self.may_wait = may_wait
 
 
 class Unavailable(RequestError):

@@ -366,6 +366,10 @@ class Settings(BaseModel):
     )
     journal_share: float = Field(1.0, description="share of the answers that the journal keeps, drawn at random", ge=0, le=1)
     journal_texts: bool = Field(False, description="keep the texts in the journal too, as they were sent")
+    feedback_bound: bool = Field(
+        False,
+        description="keep the name of the caller's token in the journal, and let Feedback by request id name only answers to the same name",
+    )
     journal_bytes_max: int = Field(
         2**30, description="max bytes of all files of the journal; the oldest are removed first", ge=2**17, le=2**50
     )

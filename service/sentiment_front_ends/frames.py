@@ -284,8 +284,8 @@ def pack_failures(failures: Sequence[Failed], backlog_s: float) -> bytes:
     """The body of FAILURES."""
     listed = []
     for number, error in failures:
-        refusal = (error.retry_after_s, error.reason, error.needs_s, error.may_wait) if isinstance(error, Refused) else None
-        listed.append((number, type(error).__name__, str(error), error.admitted, refusal))
+        refusal = (error.retry_after_s, error.reason) if isinstance(error, Refused) else None
+        listed.append((number, type(error).__name__, str(error), error.admitted, error.over_share, error.needs_s, refusal))
     return json.dumps({"backlog_s": backlog_s, "failures": listed}).encode()
 
 
@@ -293,9 +293,9 @@ def unpack_failures(body: bytes) -> tuple[list[Failed], float]:
     """The inverse of ``pack_failures``."""
     decoded = json.loads(body)
     failures = []
-    for number, kind, message, admitted, refusal in decoded["failures"]:
+    for number, kind, message, admitted, over_share, needs_s, refusal in decoded["failures"]:
         error: RequestError = Refused(message, *refusal) if refusal is not None else _ERRORS[kind](message)
-        error.admitted = admitted
+        error.admitted, error.over_share, error.needs_s = admitted, over_share, needs_s
         failures.append(Failed(number, error))
     return failures, decoded["backlog_s"]
 

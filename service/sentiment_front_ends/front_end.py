@@ -76,6 +76,7 @@ class FrontEnd:
             adapt=self._forward.adapt,
             tracer=self._tracer,
             secured=self._secured,
+            busy_share=loop.busy_share,
             requests=self._requests,
         )
         self._opened = False

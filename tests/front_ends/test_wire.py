@@ -70,12 +70,12 @@ def test_logits_survive_a_round_trip_to_the_last_bit(labels: int, data: st.DataO
         ModelFailed("ours"),
         Broken("bug"),
         Refused("full: é", 1.5, "queue_full"),
-        Refused("later", 0.5, "backlog", 2.0, may_wait=True),
+        Refused("later", 0.5, "backlog", 2.0),
     ],
 )
 @pytest.mark.parametrize("admitted", [True, False])
 def test_an_error_keeps_its_class_message_and_fields(error: RequestError, admitted: bool) -> None:
-    error.admitted = admitted
+    error.admitted, error.over_share, error.needs_s = admitted, not admitted, error.needs_s + 0.5
     ((number, found),), backlog_s = frames.unpack_failures(frames.pack_failures([frames.Failed(7, error)], 3.5))
 
     assert (number, found.admitted, backlog_s) == (7, admitted, 3.5)

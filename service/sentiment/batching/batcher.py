@@ -212,14 +212,13 @@ class Batcher:
         except RequestError as error:
             # No row has started to run: that is decided in a later turn of the loop.
             self._withdraw(text)
-            if not isinstance(error, Refused):
-                raise
-            if len(rows) > 1:
+            if isinstance(error, Refused) and len(rows) > 1:
                 message = f"{error}; a text is admitted only with all its rows, this one has {len(rows)}"
                 # The backlog is read after the text's own rows are withdrawn: a retry need not wait for those.
-                error = Refused(message, self.backlog_s, error.reason, needs_s(self.scheduler, rows))
-            error.may_wait = self.scheduler.over_share(payer)
-            raise error from None
+                of_text = Refused(message, self.backlog_s, error.reason, needs_s(self.scheduler, rows))
+                of_text.over_share = error.over_share
+                raise of_text from error
+            raise
         if text.left < len(rows):
             self._observer.rows_known(len(rows) - text.left, 0)
         if not text.left:
@@ -337,6 +336,7 @@ class Batcher:
     def _fail(self, ticket: RowTicket, error: RequestError) -> None:
         """Tell the caller of a row's text that it fails, and withdraw its other rows; only for the first row that fails."""
         text = ticket.payload.text
+        error.over_share = isinstance(error, Expired) and ticket.over_share
         if text.tickets:
             self._withdraw(text)
             self._tell(text, error)

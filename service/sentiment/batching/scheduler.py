@@ -163,10 +163,6 @@ class Scheduler(Generic[P]):
             kept = KEPT_FROM_OVER
         return self.queue_rows_max - int(self.queue_rows_max * kept)
 
-    def over_share(self, payer: int) -> bool:
-        """Whether a caller has just asked for more than its share of the runners while others ask too."""
-        return self._shares.over(payer)
-
     def work_s(self, length: int, then: int = 0) -> float:
         """Predicted seconds of a runner for a row in a batch of the best size, and for what runs after it in the usual share of cases."""
         then_s = self._goes_on * self._prices.batched_s(then) if then else 0.0
@@ -199,14 +195,23 @@ class Scheduler(Generic[P]):
             raise Unavailable("the server has drained" if self.runners else "no runner is left; the server is about to be replaced")
         reserved_s = self.cost.table_s(1, then) if then else 0.0
         alone_s, batched_s = self.cost.table_s(1, length) + reserved_s, self._prices.batched_s(length) + reserved_s
+        over_share = False
         if payer:
             allowed = self._shares.ask(payer, batched_s, self.runners / self.cost.speed, now)
             priority = max(priority, allowed, key=CLASSES.index)
-        waiting = self.rows_waiting
+            over_share = allowed is not Priority.INTERACTIVE and self._shares.others_within(payer, now)
+        ticket = Ticket(length, now, deadline_at, payload, priority, next(self._numbers), alone_s, batched_s)
+        ticket.then, ticket.reserved_s, ticket.key, ticket.over_share = then, reserved_s, key, over_share
+        try:
+            return self._add(ticket, now, checked)
+        except Refused as error:
+            error.over_share = over_share
+            raise
+
+    def _add(self, ticket: Ticket[P], now: float, checked: bool) -> Ticket[P]:
+        priority, deadline_at, waiting = ticket.priority, ticket.deadline_at, self.rows_waiting
         if waiting >= (limit := self.rows_max(priority)):
             raise Refused(f"{waiting} rows are waiting; the limit is {limit}", self.forecast.backlog_s(now), "queue_full")
-        ticket = Ticket(length, now, deadline_at, payload, priority, next(self._numbers), alone_s, batched_s)
-        ticket.then, ticket.reserved_s, ticket.key = then, reserved_s, key
         leader = self.sharing.leader(ticket)
         if leader is None:
             self._admit(ticket, now, checked)
@@ -235,7 +240,7 @@ class Scheduler(Generic[P]):
         queue, slack_s, own_s = self.queues[ticket.priority], ticket.due_at - now, self.cost.speed * ticket.alone_s
         idle = not self.rows_waiting and self.forecast.idle
         if slack_s < own_s and not (checked or (idle and self.may_probe(slack_s, own_s, now))):
-            raise Expired(f"the deadline leaves {shown_s(slack_s)} and this text alone needs about {own_s:.3f} s")
+            raise Expired(f"the deadline leaves {shown_s(slack_s)} and this text alone needs about {own_s:.3f} s", own_s)
         self._catch_up(queue)
         ticket.ahead_s = None if idle or checked else self.forecast.check(queue, ticket.alone_s, now, ticket.due_at)
         ticket.probe = slack_s < own_s

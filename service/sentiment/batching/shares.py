@@ -18,6 +18,8 @@ BURST_S = 0.1
 ASKED_BURSTS_MAX = 4
 # How often empty buckets are looked for: each costs a look.
 LOOK_S = 0.1
+# For how long a caller that asked for no more than its share counts as one of the others. Their calls may be few.
+WITHIN_S = 60.0
 
 
 class Shares:
@@ -36,11 +38,17 @@ class Shares:
         # Work asked for and admitted, each less what has drained, and as of when.
         self._owed: dict[int, tuple[float, float, float]] = {}
         self._looked_at = 0.0
+        # The two callers that asked last for no more than their share, and when.
+        self._within: list[tuple[int, float]] = []
 
     @property
     def callers(self) -> int:
         """How many callers have asked of late."""
         return len(self._owed)
+
+    def others_within(self, payer: int, now: float) -> bool:
+        """Whether another caller has asked within WITHIN_S for no more than its share."""
+        return any(one != payer and now - at <= WITHIN_S for one, at in self._within)
 
     def ask(self, payer: int, work_s: float, runners: float, now: float) -> Priority:
         """The highest class that a row of ``work_s`` may have. ``runners``: the work that is done in a second."""
@@ -56,15 +64,12 @@ class Shares:
         found = Priority.OVER
         if not asked_s or asked_s + work_s <= self._burst_s:
             found = Priority.INTERACTIVE
+            self._within = [(payer, now), *(last for last in self._within if last[0] != payer)][:2]
         elif had_s + work_s <= 2 * self._burst_s:
             found = Priority.BULK
         asked_s = max(asked_s, min(asked_s + work_s, ASKED_BURSTS_MAX * self._burst_s))
         self._owed[payer] = asked_s, had_s + work_s if found is not Priority.OVER else had_s, now
         return found
-
-    def over(self, payer: int) -> bool:
-        """Whether the caller has just asked for more than its share, and others have asked too."""
-        return self.callers > 1 and self._owed.get(payer, (0.0,))[0] >= self._burst_s
 
     def _rate(self, payer: int, runners: float) -> float:
         """The caller's share of the work that is done in a second."""

@@ -59,6 +59,8 @@ class Ticket(Generic[P]):
     # Predicted wait in seconds when the row was admitted; None where no prediction was needed.
     ahead_s: float | None = None
     retrying: bool = False
+    # See ``RequestError.over_share``.
+    over_share: bool = False
     # The length of what runs after it, unless its answer suffices; 0: nothing. Those seconds of ``batched_s`` are reserved for it.
     then: int = 0
     reserved_s: float = 0.0

@@ -47,6 +47,8 @@ class Call:
     counted: int = 0
     # The call's texts by their status codes. If the call fails, all of them have its code. A stream counts its own.
     texts: Counter[str] = field(default_factory=Counter)
+    # Those of a batch that failed by the caller's own doing, by why: see ``Calls.own_fault``.
+    own_faults: Counter[str] = field(default_factory=Counter)
     # None if the call is not sampled.
     trace: Trace | None = None
     # Of the event loop.
@@ -107,6 +109,11 @@ class Call:
     def left_code(self) -> str:
         """The status of a cancelled call: DEADLINE_EXCEEDED if its deadline ended it, CANCELLED if its client did."""
         return "DEADLINE_EXCEEDED" if self.time_left_s() <= DEADLINE_SLACK_S else "CANCELLED"
+
+    @property
+    def allowed_s(self) -> float:
+        """Seconds from its arrival to its deadline."""
+        return self.deadline_at - self.arrived_at
 
     def time_left_s(self) -> float:
         """Seconds until the deadline; negative after it."""

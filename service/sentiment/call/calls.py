@@ -17,6 +17,7 @@ from sentiment.call.names import path_of
 from sentiment.call.parsing import FIELDS_MAX, has_more_fields, parsed
 from sentiment.call.status import CODES, HTTP_STATUS, code_of
 from sentiment.errors import Broken, Expired, InvalidInput, Refused, RequestError, Unauthenticated, shown_s
+from sentiment.observability.callers import twice_the_others
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import NO_MODEL, CallMetrics, Metrics
 from sentiment.observability.tracing.trace import Headers, Trace, Tracer, exemplar_of
@@ -35,6 +36,11 @@ OPEN_RETRY_S = 1.0
 # Messages up to this size are parsed on the event loop: whatever fields they have, counting and parsing them takes at most 2 ms. For a
 # larger message the cost of a thread is small in comparison.
 INLINE_BYTES_MAX = 2**14
+# Of this method the calls are counted in its objective, of others the texts.
+EXPLAIN = "Explain"
+# A deadline counts as too short from the start only while the event loop is busy for at most this share of the time. A busier one may have
+# left the call waiting in gRPC's core.
+BUSY_MAX = 0.8
 # Status codes that mark a span as an error: the server's faults. A caller's mistake or cancellation is not an error of the server's span.
 FAULTS = ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
 HTTP_FAULT = 500
@@ -110,8 +116,20 @@ class Calls:
         clock: Callable[[], float] = time.monotonic,
         guard: Guard | None = None,
         log: Callable[[], CallLog] = CallLog,
+        busy_share: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``clock``: the event loop's, in seconds. ``guard``: knows the names of tokens; it has admitted the calls. ``log``: as of now."""
+        """Have no call.
+
+        Args:
+            metrics: counts the calls.
+            limits: of each call.
+            tracer: of this process, if it traces.
+            clock: the event loop's, in seconds.
+            guard: knows the names of tokens; it has admitted the calls.
+            log: which lines each call has, as of now.
+            busy_share: how busy the event loop is, 0 to 1.
+        """
+        self._busy_share = busy_share
         self._metrics = metrics
         self._log = log
         self._guard = guard
@@ -197,7 +215,7 @@ class Calls:
             RequestError: the work failed. An unexpected exception is logged and becomes Broken.
             asyncio.CancelledError: the caller has left.
         """
-        code, seconds = "CANCELLED", None
+        code, own_fault, seconds = "CANCELLED", "", None
         # Now: a connection that has ended has no address any more, and a call no headers.
         logged = {**call.logged, **call.sender} if self.limits.counted and self._log().debug else {}
         caller, free = call.account, self.limits.open_max - self.open
@@ -209,7 +227,9 @@ class Calls:
                 work.close()
                 most = self.limits.open_max
                 found = f"{most - free} calls are open, {mine} of them this caller's; the limit is {most}"
-                raise Refused(f"{found}, and a caller gets at most as many as stay free", OPEN_RETRY_S, "calls")
+                refusal = Refused(f"{found}, and a caller gets at most as many as stay free", OPEN_RETRY_S, "calls")
+                refusal.over_share = twice_the_others(mine, most - free, len(self.open_of))
+                raise refusal
             result = await work
             if (late_s := -call.time_left_s()) > 0:
                 raise Expired(f"the answer was ready {shown_s(late_s)} after the deadline")
@@ -218,16 +238,18 @@ class Calls:
             return result
         except RequestError as error:
             code = code_of(error).name
+            own_fault = self.own_fault(call, code, error, call.allowed_s)
             if code == "INTERNAL":
                 logger().error("call_failed", **call.logged, reason=str(error))
             # The wait is the caller's doing, and not counted as slowness.
             seconds = call.elapsed_s()
-            if isinstance(error, Refused) and error.may_wait:
+            if isinstance(error, Refused) and may_wait(error):
                 await self._refusals.wait((self.clock() + call.deadline_at) / 2)
             raise
         except asyncio.CancelledError:
             if self.clock() < self.cut_at:
                 code = call.left_code()
+                own_fault = self.own_fault(call, code, None, call.allowed_s)
             else:
                 code = "UNAVAILABLE"
                 self.cut += 1
@@ -246,7 +268,18 @@ class Calls:
             # Now: an answer that is sent late counts as late, whenever it is counted.
             outcome = self._outcome(call, code)
             seconds = call.elapsed_s() if seconds is None else seconds
-            self.no_model.observing.later("call", self._observe, call, code, outcome, seconds, logged)
+            self.no_model.observing.later("call", self._observe, call, code, own_fault, outcome, seconds, logged)
+
+    def own_fault(self, call: Call, code: str, error: RequestError | None, allowed_s: float) -> str:
+        """Why a failure with this status code is its caller's own doing, one of OWN_FAULTS; empty if it is not.
+
+        ``error``: None if the deadline ended the call. ``allowed_s``: from its arrival to its deadline; infinite: not the caller's choice.
+        """
+        if error is not None and error.over_share:
+            callers = self._metrics.callers
+            return "share" if callers is not None and callers.named(call.account) else ""
+        needs_s = max(self.limits.margin_s, 0.0 if error is None else error.needs_s)
+        return "deadline" if code == "DEADLINE_EXCEEDED" and allowed_s < needs_s and self._busy_share() <= BUSY_MAX else ""
 
     def _outcome(self, call: Call, code: str) -> str:
         """The outcome of the call's answers, which are sent now."""
@@ -254,14 +287,21 @@ class Calls:
             return "met"
         return OUTCOMES.get(code, "failed")
 
-    def _observe(self, call: Call, code: str, outcome: str, seconds: float, logged: dict[str, str]) -> None:
+    def _observe(self, call: Call, code: str, own_fault: str, outcome: str, seconds: float, logged: dict[str, str]) -> None:
         """Count, trace and log a call that has ended."""
         metrics = self.metrics_of(call)
         if call.answered and call.served is not None:
             call.served.count_told(call.answered, outcome)
-        for text_code, texts in (call.texts if code == OK else Counter({code: call.texts.total()})).items():
-            self.count_texts(call, metrics, text_code, texts)
+        if code == OK:
+            for text_code, texts in call.texts.items():
+                self.count_texts(call, metrics, text_code, texts)
+            for reason, texts in call.own_faults.items():
+                metrics.of[call.method].own_fault[reason](texts)
+        else:
+            self.count_texts(call, metrics, code, call.texts.total(), own_fault)
         if self.limits.counted:
+            if own_fault and (call.method == EXPLAIN or metrics is self.no_model):
+                metrics.of[call.method].own_fault[own_fault]()
             if self._metrics.callers is not None:
                 self._metrics.callers.called(call.account, code)
             of_method = metrics.of[call.method]
@@ -278,9 +318,11 @@ class Calls:
         if logged:
             logger().debug("call", **logged, code=code, seconds=round(seconds, 6))
 
-    def count_texts(self, call: Call, metrics: CallMetrics, code: str, texts: int = 1) -> None:
-        """Count texts of a call with this status code."""
+    def count_texts(self, call: Call, metrics: CallMetrics, code: str, texts: int = 1, own_fault: str = "") -> None:
+        """Count texts of a call with this status code. ``own_fault``: why they failed by their caller's own doing, if they did."""
         metrics.of[call.method].items[code](texts)
+        if own_fault:
+            metrics.of[call.method].own_fault[own_fault](texts)
         call.counted += texts
         if self._metrics.callers is not None:
             self._metrics.callers.asked(call.account, code, texts)
@@ -312,6 +354,14 @@ class Calls:
         if len(data) <= INLINE_BYTES_MAX:
             return self.parse(request, data)
         return await asyncio.get_running_loop().run_in_executor(self._parsing, self.parse, request, data)
+
+
+def may_wait(error: Refused) -> bool:
+    """Whether the caller may have to wait for it, where many are refused (``Refusals``): it waits for explanations, or has had its share.
+
+    A call that is refused for being one too many is open no longer.
+    """
+    return error.reason == "explanations" or (error.over_share and error.reason != "calls")
 
 
 def _end_span(call: Call, trace: Trace, code: str, seconds: float, server: bool) -> None:

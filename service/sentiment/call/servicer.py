@@ -13,7 +13,7 @@ from sentiment.call.call import Call
 from sentiment.call.calls import OK, Calls, Method, StreamMethod
 from sentiment.call.explain_request import explanation_request, in_classify
 from sentiment.call.status import code_of, set_seconds
-from sentiment.errors import InvalidInput, Unsupported
+from sentiment.errors import InvalidInput, RequestError, Unsupported
 from sentiment.explain.parts import ExplanationRequest, Header
 from sentiment.explain.queue import Explaining
 from sentiment.lifecycle.registry import Models
@@ -122,6 +122,9 @@ class SentimentService:
             most = sum(answers_max(query, self.limits.sentences_max) for query in queries)
             outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at - reserve_s(call, most))
             call.texts = Counter(map(code_name_of, outcomes))
+            failed = [outcome for outcome in outcomes if isinstance(outcome, RequestError)]
+            faults = (self.calls.own_fault(call, code_name_of(error), error, call.allowed_s) for error in failed)
+            call.own_faults = Counter(filter(None, faults))
             call.answered, call.tokens = call.texts[OK], tokens_of(outcomes)
             response = pb.ClassifyBatchResponse()
             async for _, outcome in in_turns(outcomes, self._turns, answers_in):

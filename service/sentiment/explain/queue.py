@@ -23,7 +23,7 @@ from sentiment.explain.thread import RESERVE_S, ExplainThreads, ExplanationTask
 from sentiment.explain.turns import NoRoom
 from sentiment.model.lease import InUse
 from sentiment.model.tokenizer import INLINE_CHARACTERS_MAX
-from sentiment.observability.callers import number_of
+from sentiment.observability.callers import number_of, twice_the_others
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import ModelMetrics
 
@@ -179,7 +179,7 @@ class Explaining:
         waiting = sum(task.caller == caller and not task.short and task.started_at is None for task in self._tasks) + self._longer[caller]
         if waiting >= self.limits.calls_max:
             message = f"{waiting} explanations of this caller are waiting; the limit is {self.limits.calls_max}"
-            raise self._refused(message, self.threads.room_s(False))
+            raise self._refused(caller, message, self.threads.room_s(False))
         self._longer[caller] += 1
         try:
             async with asyncio.timeout_at(deadline_at):
@@ -209,19 +209,24 @@ class Explaining:
         try:
             displaced = self.threads.submit(task)
         except NoRoom as error:
-            raise self._refused(str(error), error.retry_after_s, task) from error
+            raise self._refused(caller, str(error), error.retry_after_s, task) from error
         self._tasks[task] = None
         for other in displaced:
             message = "its place or its time is needed for the explanations of other callers, which have fewer of them"
-            self._fail(other, self._refused(message, self.threads.room_s(other.short), other))
+            self._fail(other, self._refused(other.caller, message, self.threads.room_s(other.short), other))
         self._check_readers()
         return task
 
-    def _refused(self, message: str, retry_after_s: float, task: ExplanationTask | None = None) -> Refused:
+    def _refused(self, caller: str, message: str, retry_after_s: float, task: ExplanationTask | None = None) -> Refused:
         self._metrics.refused["explanations"]()
+        have = Counter(one.caller for one in self._tasks) + self._longer
+        # It may not be among them.
+        have[caller] += task not in self._tasks
         # As ``Entry.needs_s``: no explanation is refused for needing more than half of what its deadline leaves.
         needs_s = 0.0 if task is None else min(task.least_s, (task.deadline_at - self._clock()) / 2)
-        return Refused(message, max(RETRY_S_MIN, retry_after_s), "explanations", needs_s, may_wait=True)
+        refusal = Refused(message, max(RETRY_S_MIN, retry_after_s), "explanations", needs_s)
+        refusal.over_share = twice_the_others(have[caller], have.total(), len(have))
+        return refusal
 
     async def _next(self, task: ExplanationTask) -> Part | None:
         if task.cut:
@@ -265,7 +270,7 @@ class Explaining:
             return
         if _read_bytes_per_s(slowest, now) < READ_BYTES_PER_S:
             message = f"the caller read less than {READ_BYTES_PER_S} bytes/s for {READ_S:.0f} s while other explanations were waiting"
-            self._fail(slowest, self._refused(message, READ_S, slowest))
+            self._fail(slowest, self._refused(slowest.caller, message, READ_S, slowest))
         if self._retry_timer is None:
             self._retry_timer = self._loop.call_later(READ_S / 2, self._retry)
 

@@ -19,6 +19,16 @@ def number_of(account: str) -> int:
     return int.from_bytes(hashlib.sha256(shared.encode()).digest()[:8]) or 1
 
 
+def name_of(account: str) -> str:
+    """The name of a token; empty if the account is an address, since no name has a colon."""
+    return "" if ":" in account else account
+
+
+def twice_the_others(mine: int, everyones: int, callers: int) -> bool:
+    """Whether a caller has at least twice what the others have on average, so that one of them has at most half as much."""
+    return callers > 1 and mine * (callers - 1) >= 2 * (everyones - mine)
+
+
 class CallerMetrics:
     """The metrics by caller, the name of a token. All without a name are one. ``account``: see ``Call``."""
 
@@ -44,6 +54,10 @@ class CallerMetrics:
             for code in self._codes:
                 self._requests.labels(name, code)
                 self._items.labels(name, code)
+
+    def named(self, account: str) -> bool:
+        """Whether it is the name of a valid token."""
+        return number_of(account) in self._names
 
     def called(self, account: str, code: str) -> None:
         """Count a call."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentiment.errors import AnswerNotFound, Expired, InvalidInput, Refused, Unavailable
+from sentiment.observability.callers import name_of
 from sentiment.observability.journal import Journal, Labelled
 from sentiment.observability.journal_index import Asked, JournalIndex, Row
 from sentiment.observability.metrics import ModelMetrics
@@ -84,7 +85,9 @@ class Feedback:
         self._inbox.put(None)
 
     async def answer(self, request_id: str, item: int, deadline_at: float, caller: str = "") -> Kept:
-        """The newest answer to a request that is in the journal. ``caller``: who asks, for fair shares.
+        """The newest answer to a request that is in the journal, and if that is bound to names, an answer to the caller's name.
+
+        ``caller``: who asks, for fair shares too: see ``Call.account``.
 
         Raises:
             AnswerNotFound: the journal does not have it.
@@ -95,7 +98,8 @@ class Feedback:
         self._admit(caller)
         outcome: asyncio.Future[Kept] = asyncio.get_running_loop().create_future()
         unknown_at = time.monotonic() + PAUSE_S
-        search = _Search(Asked(request_id, item), caller, self._journal.thread.taken, unknown_at, deadline_at, outcome)
+        asked = Asked(request_id, item, name_of(caller) if self._journal.bound else "")
+        search = _Search(asked, caller, self._journal.thread.taken, unknown_at, deadline_at, outcome)
         self._inbox.put(search)
         try:
             async with asyncio.timeout_at(deadline_at):
@@ -217,7 +221,7 @@ def _failure(error: Exception) -> Exception:
 def _kept(asked: Asked, row: Row) -> Kept:
     return Kept(
         # Its time, because callers may use a request id again.
-        key=(row["digest"], *asked, row["time"]),
+        key=(row["digest"], asked.request_id, asked.item, row["time"]),
         model=row["model"],
         digest=row["digest"],
         labels=tuple(row["scores"]),

@@ -31,6 +31,7 @@ ANSWER, FEEDBACK = "answer", "feedback"
 class Answered:
     """An answered text. ``at``: seconds since 1970; ``item``: its place in the request, from 0; ``scores``: by label.
 
+    ``caller``: the name of the call's token, if ``Journal.bound``; empty, and not in the line: it has none, or the name is not kept.
     ``tokens``: those that were read, or would be without ``early``, special tokens included. ``truncated``: they are not all of the text.
     ``early``: a part of them sufficed. ``text``: None if it is not kept, see ``Journal.texts``.
     """
@@ -40,6 +41,7 @@ class Answered:
     digest: str
     request_id: str
     item: int
+    caller: str
     priority: str
     tokens: int
     truncated: bool
@@ -76,19 +78,23 @@ Entry = Answered | Labelled
 class Journal:
     """The journal of one process."""
 
-    def __init__(self, files: JournalFiles, share: float, texts: bool, draw: Callable[[], float] = random.random) -> None:
+    def __init__(
+        self, files: JournalFiles, share: float, texts: bool, bound: bool = False, draw: Callable[[], float] = random.random
+    ) -> None:
         """Start the writing thread.
 
         Args:
             files: takes the lines, in the thread only.
             share: share of the answers that are written, 0 to 1.
             texts: whether their texts are written too.
+            bound: whether the names of their callers are, so that feedback is for answers to the same name only.
             draw: a random number, at least 0 and below 1.
         """
         self._files = files
         self._share = share
         # Without it, give entries no text: they may wait longer than their request lasts.
         self.texts = texts
+        self.bound = bound
         self._draw = draw
         # Writes the lines, and counts those that the disk did not take, or not in time.
         self.thread = WritingThread(
@@ -119,6 +125,8 @@ def entry_line(entry: Entry, with_text: bool) -> bytes:
     row |= {name: getattr(entry, name) for name in entry.__slots__ if name != "at"}
     if isinstance(entry, Answered):
         row["scores"] = {label: round(score, 6) for label, score in entry.scores.items()}
+        if not entry.caller:
+            del row["caller"]
     elif not entry.request_id:
         del row["request_id"], row["item"]
     for name in ("text", "text_pair"):

@@ -26,7 +26,7 @@ BLOCK_BYTES = 2**18
 HEAD_BYTES = 2**10
 # What ``Answered.line`` writes, and no other kind of line. No text or label has it, because their quotes are escaped.
 _BEFORE, _BEHIND = b'"request_id":', b',"priority"'
-_NAMED = re.compile(_BEFORE + rb'("[^"\\]*(?:\\.[^"\\]*)*","item":\d+)' + _BEHIND)
+_NAMED = re.compile(_BEFORE + rb'("[^"\\]*(?:\\.[^"\\]*)*","item":\d+(?:,"caller":"[\w.-]+")?)' + _BEHIND)
 # An entry is a hash of 41 bits and, in the lowest bits, the number of the block in its file: enough for files of 2**40 bytes in blocks of
 # BLOCK_BYTES, if they are read as they grow. Of forty million unknown ids, one has the hash of an answer in a file of 16 MiB, and a block
 # is read for nothing.
@@ -45,15 +45,17 @@ _Entries = npt.NDArray[np.int64]
 
 
 class Asked(NamedTuple):
-    """The name of an answer: the request's id, and the text's place in the request."""
+    """The name of an answer: the request's id, the text's place in the request, and the caller's name if the line has it."""
 
     request_id: str
     item: int
+    caller: str = ""
 
     @property
     def written(self) -> bytes:
         """As a line has it."""
-        return f'{json.dumps(self.request_id)},"item":{self.item}'.encode()
+        caller = f',"caller":{json.dumps(self.caller)}' if self.caller else ""
+        return f'{json.dumps(self.request_id)},"item":{self.item}{caller}'.encode()
 
 
 class JournalIndex:

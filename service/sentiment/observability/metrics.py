@@ -43,6 +43,8 @@ ABSTAINED = {False: "false", True: "true"}
 RIGHT = ABSTAINED
 # Statuses of HTTP requests that are refused before they are a call: ambiguous length, foreign page, no route, wrong method, foreign host.
 HTTP_REFUSALS = (400, 403, 404, 405, 421)
+# Why a failure is its caller's own doing and in no objective: its deadline was too short when it arrived, or it asked for over its share.
+OWN_FAULTS = ("deadline", "share")
 REFUSALS = ("queue_full", "backlog", "deadline", "unavailable", "explanations")
 # Events of a model version. "loaded": it passed its golden set here; "failed": it did not, and nothing else changed.
 CHANGES = ("loaded", "failed", "used", "unloaded")
@@ -51,7 +53,7 @@ SAMPLE_DROPS = ("queue_full", "failed")
 # Methods whose series are there before their first call.
 USUAL = ("Classify", "ClassifyBatch")
 # Series that grow with calls of any method.
-OF_CALLS = ("sentiment_requests_total", "sentiment_items_total")
+OF_CALLS = ("sentiment_requests_total", "sentiment_items_total", "sentiment_own_fault_total")
 # Label value of requests that name no loaded model.
 NO_MODEL = ""
 # What the windows of a model's answers have counted: see ``ExpectedAccuracy.grown`` and ``Drift.grown``.
@@ -184,13 +186,18 @@ class Metrics:
         self.observer_failures = counter("observer_failures", "Exceptions of what observes calls, texts and batches.", ["observer"])
         self.observing = Observing({observer: self.observer_failures.labels(observer).inc for observer in OBSERVERS})
         registry.count_waiting = self.observing.run_waiting
-        self._define_queue(gauge)
+        self._define_queue(counter, gauge)
         self._define_security(counter)
         self._define_answers(histogram, counter, gauge)
         self._define_shadow(counter)
 
-    def _define_queue(self, gauge: partial[Gauge]) -> None:
-        """Define the metrics of what waits and what is asked for."""
+    def _define_queue(self, counter: partial[Counter], gauge: partial[Gauge]) -> None:
+        """Define the metrics of what waits, what is asked for, and what callers lose by asking for too much."""
+        self.own_fault = counter(
+            "own_fault",
+            "Texts, and calls of Explain or without a model, that failed for lack of time or room by their caller's own doing.",
+            ["method", "reason", "model"],
+        )
         self.queue_rows = gauge("queue_rows", "Rows waiting for a runner.", ["model"])
         self.backlog_seconds = gauge("backlog_seconds", "Predicted time until a row that arrives now would run.", ["model"])
         self.demand_ratio = gauge(
@@ -436,6 +443,7 @@ class MethodMetrics:
     def __init__(self, metrics: Metrics, method: str, model: str) -> None:
         self.requests = {code: metrics.requests.labels(method, code, model).inc for code in metrics.codes}
         self.items = {code: metrics.items.labels(method, code, model).inc for code in metrics.codes}
+        self.own_fault = {reason: metrics.own_fault.labels(method, reason, model).inc for reason in OWN_FAULTS}
         self.seconds = metrics.request_seconds.labels(method, model).observe
         self.slow = metrics.slow_requests.labels(method, model).inc
 

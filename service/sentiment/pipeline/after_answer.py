@@ -8,6 +8,7 @@ from sentiment.model.classifier import Classifier
 from sentiment.model.foreign import is_foreign
 from sentiment.model.scores import Scored
 from sentiment.model.tokenizer import Row, Windows
+from sentiment.observability.callers import name_of
 from sentiment.observability.drift import values_of
 from sentiment.observability.journal import Answered, Journal
 from sentiment.observability.metrics import ModelMetrics
@@ -96,6 +97,7 @@ class AfterAnswer:
             digest=bundle.digest,
             request_id=told.request_id,
             item=query.item,
+            caller=name_of(query.source.account) if journal.bound and query.source is not None else "",
             priority=query.priority.value,
             tokens=told.reading.tokens,
             truncated=told.reading.truncated,

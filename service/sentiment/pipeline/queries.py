@@ -36,6 +36,10 @@ class Source(Protocol):
         """Whose known answers it may get: see ``RowQueue.submit``."""
 
     @property
+    def account(self) -> str:
+        """Who asks: the name of a token, or an address."""
+
+    @property
     def payer(self) -> int:
         """Who asks: see ``RowQueue.submit``."""
 

@@ -110,6 +110,7 @@ class App:
             tracer=self._tracer,
             secured=self._secured,
             feedback=self._feedback,
+            busy_share=loop.busy_share,
             requests=requests,
         )
         self._grpc.bind_probes()

@@ -24,7 +24,7 @@ BUSY = 0.9
 # Why a server withholds the expected accuracy, in words.
 DRIFT = "drift"
 WITHHELD = {"few_texts": "too few texts", "no_reference": "no reference", DRIFT: "drift"}
-# An index of drift below it is little, whatever its threshold; the alert has the same limit.
+# An index of drift below it is little, whatever its threshold.
 DRIFTED = 0.25
 BLOCKS = " ▁▂▃▄▅▆▇█"
 STAGES = ("receive", "tokenize", "queue", "plan", "pad", "copy", "run", "score", "send")
@@ -237,7 +237,7 @@ def _of_one(answers: Answers, wide: bool, width: int, blocks: bool, span: str) -
 
 
 def _drift(signals: Sequence[Signal], of_texts: float, wide: bool, width: int) -> list[Line]:
-    """The largest index, and with room all; in the style of a warning if it is the alert's condition."""
+    """The largest index, and with room all; in the style of a warning if it is not little."""
     if not signals:
         return []
     known = sorted((signal for signal in signals if not math.isnan(signal.index)), key=lambda signal: -signal.index)

@@ -13,7 +13,7 @@ from sentiment.observability.measured_accuracy import MeasuredAccuracy
 WINDOWS_MAX = 500
 # Right labels that are remembered: a later one for the same answer replaces an earlier one.
 LABELS_MAX = 100_000
-# A larger index is called large (Siddiqi 2006). As in the alert SentimentDrift.
+# A larger index is called large (Siddiqi 2006). The alert SentimentDrift has the same limit, for a change.
 LARGE_INDEX = 0.25
 # The signals that are known with the answer, and those that need the text. In the order of ``values_of``.
 OF_ANSWERS, OF_TEXTS = ("label", "abstained", "score", "tokens"), ("unknown", "fragments")
@@ -59,7 +59,7 @@ class Shift:
 
     @property
     def drifted(self) -> bool:
-        """Whether the server's alert would call it drift."""
+        """Whether it is large, and more than chance explains."""
         return self.index > LARGE_INDEX and self.index > self.chance
 
     @property

@@ -11,7 +11,7 @@ import pytest
 from sentiment.batching.cost import CostTable, shapes_to_measure
 from sentiment.batching.plan import BatchLimits
 from sentiment.batching.scheduler import Scheduler
-from sentiment.batching.shares import ASKED_BURSTS_MAX, BURST_S, Shares
+from sentiment.batching.shares import ASKED_BURSTS_MAX, BURST_S, WITHIN_S, Shares
 from sentiment.batching.ticket import Batch, Priority, Ticket
 from sentiment.errors import Expired, Refused
 
@@ -192,19 +192,27 @@ def test_of_two_callers_that_want_more_than_there_is_each_has_its_weight() -> No
     assert list(found.values()) == pytest.approx([20 * RUNNERS / 3, 10 * RUNNERS / 3], abs=3 * BURST_S)
 
 
-def test_a_caller_is_over_its_share_only_while_others_ask_too() -> None:
+def test_another_caller_is_within_its_share_for_a_minute_after_it_asked_for_no_more() -> None:
+    shares = Shares()
+    shares.ask(OTHER, 0.001, RUNNERS, 0.0)
+    for tick in range(1000):
+        shares.ask(FLOOD, 0.01, RUNNERS, tick / 1000)
+
+    assert shares.others_within(FLOOD, 1.0)
+    assert shares.others_within(FLOOD, WITHIN_S)
+    assert not shares.others_within(FLOOD, WITHIN_S + 1.0)
+
+
+def test_callers_that_all_want_more_than_their_shares_are_soon_none_of_them_within_it() -> None:
     shares = Shares()
 
-    def flooded(now: float) -> bool:
-        for _ in range(100):
-            shares.ask(FLOOD, 0.01, RUNNERS, now)
-        return shares.over(FLOOD)
+    for tick in range(int(100 * WITHIN_S) + 200):
+        for payer in (OTHER, FLOOD):
+            shares.ask(payer, 0.05, RUNNERS, tick / 100)
 
-    alone = flooded(0.0)
-    shares.ask(OTHER, 0.001, RUNNERS, 0.0)
-    beside = flooded(0.0), shares.over(OTHER), shares.over(OTHER + FLOOD)
-
-    assert (alone, *beside) == (False, True, False, False)
+    now = WITHIN_S + 2.0
+    assert not shares.others_within(FLOOD, now)
+    assert not shares.others_within(OTHER, now)
 
 
 def test_callers_that_have_gone_are_forgotten() -> None:

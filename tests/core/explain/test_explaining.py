@@ -233,6 +233,30 @@ async def test_a_caller_has_no_more_longer_texts_tokenized_than_it_has_places(
     assert not queue._longer
 
 
+async def test_a_refused_caller_is_over_its_share_if_it_has_twice_what_the_others_have(scripted: Scripted, queue: Explaining) -> None:
+    gate, first = await _held(scripted, queue, caller="other")
+    waiting = await _waiting(queue, "b", "c", caller="flood")
+
+    with pytest.raises(Refused) as caught:
+        await _all(queue, "d", caller="flood")
+    assert caught.value.over_share
+
+    gate.open.set()
+    await asyncio.gather(first, *waiting)
+
+
+async def test_a_refused_caller_alone_is_not_over_its_share(scripted: Scripted, queue: Explaining) -> None:
+    gate, first = await _held(scripted, queue, caller="flood")
+    waiting = await _waiting(queue, "b", "c", caller="flood")
+
+    with pytest.raises(Refused) as caught:
+        await _all(queue, "d", caller="flood")
+    assert not caught.value.over_share
+
+    gate.open.set()
+    await asyncio.gather(first, *waiting)
+
+
 async def test_an_explanation_expires_at_its_deadline_waiting_or_started(
     scripted: Scripted, timed: Explaining, clock: VirtualClock
 ) -> None:

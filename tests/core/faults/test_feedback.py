@@ -28,7 +28,7 @@ def write_journal(folder: Path, lines: int) -> None:
 
     def line(number: int) -> bytes:
         at, request_id = begun.timestamp() + number, f"{number:032x}"
-        answered = Answered(at, "tiny/1", "0" * 64, request_id, 0, "bulk", 5, False, "positive", False, scores, None, None)
+        answered = Answered(at, "tiny/1", "0" * 64, request_id, 0, "", "bulk", 5, False, "positive", False, scores, None, None)
         return entry_line(answered, with_text=False)
 
     files = JournalFiles(folder, "server", 1, 2**30, 2**22, lambda: begun)

@@ -186,15 +186,20 @@ async def test_answers_that_are_held_leave_together_but_for_those_whose_deadline
     assert (before, near, waits, await held) == (b"answer", b"answer", True, b"answer")
 
 
-@pytest.mark.parametrize("may_wait", [False, True])
+@pytest.mark.parametrize(
+    ("reason", "over_share", "waits"),
+    [("backlog", False, False), ("backlog", True, True), ("explanations", False, True), ("calls", True, False)],
+)
 def test_refusals_of_a_caller_that_floods_leave_a_few_at_a_time_and_after_half_of_their_time_at_the_latest(
-    may_wait: bool, clock: VirtualClock
+    reason: str, over_share: bool, waits: bool, clock: VirtualClock
 ) -> None:
     metrics, begun, told = Metrics(CODE_NAMES), clock.now, list[float]()
     calls = Calls(metrics, CallLimits(2**20, 5.0, 60.0, 1000, 0.05, 0.0), clock=clock)
 
     async def refuse() -> None:
-        raise Refused("full", 1.0, "backlog", may_wait=may_wait)
+        error = Refused("full", 1.0, reason)
+        error.over_share = over_share
+        raise error
 
     async def ask() -> None:
         with pytest.raises(Refused):
@@ -218,7 +223,7 @@ def test_refusals_of_a_caller_that_floods_leave_a_few_at_a_time_and_after_half_o
         runner.run(run())
 
     # Four more may leave for the eight answers.
-    assert Counter(told) == ({0: 16, 1: 20, 2: 16, 3: 16, 4: 32} if may_wait else {0: 100})
+    assert Counter(told) == ({0: 16, 1: 20, 2: 16, 3: 16, 4: 32} if waits else {0: 100})
     # Its wait does not make a call slow.
     assert metrics.registry.get_sample_value("sentiment_request_seconds_sum", {"method": "Classify", "model": ""}) == 0
 

@@ -14,15 +14,15 @@ from typing import Any
 import grpc
 import pytest
 
-from sentiment.client import CallFailed, Client, FeedbackTaken
-from sentiment.errors import AnswerNotFound, Expired, Refused, Unavailable
+from sentiment.client import CallFailed, Client, Credentials, ExplainOptions, FeedbackTaken
+from sentiment.errors import AnswerNotFound, BadSettings, Expired, Refused, Unavailable
 from sentiment.observability.feedback import PAUSE_S, WAITING_MAX, WAITING_MAX_OF_ONE, Feedback, Kept
 from sentiment.observability.journal import Answered, Journal, line_of
 from sentiment.observability.journal_files import JournalFiles, files_of
 from sentiment.observability.journal_index import Asked, Row
 from sentiment.observability.measured_accuracy import ANSWERS_MAX, MeasuredAccuracy
 from sentiment_models.data.labelled import Example, read_examples
-from tests.conftest import RunningServer
+from tests.conftest import NO_RETRIES, RunningServer
 from tests.core.http.http import call
 from tests.core.observability.test_journal import SECRET, rows
 from tests.core.servers import Server, until
@@ -30,6 +30,8 @@ from tests.tiny import LABELS
 
 Start = Callable[..., RunningServer]
 Code = grpc.StatusCode
+SHOP, SHOP_NEXT, WEB = "shop-token-0123456789", "next-token-0123456789", "web-token-0123456789"
+PLAIN, PLAIN_NEXT = "plain-token-0123456789", "plain-next-0123456789"
 
 
 @pytest.fixture
@@ -243,7 +245,7 @@ def looking(tmp_path: Path) -> Iterator[Feedback]:
 
 def answered_now(request_id: str) -> Answered:
     scores = {"negative": 0.1, "positive": 0.9}
-    return Answered(time.time(), "tiny/1", "d", request_id, 0, "interactive", 3, False, "positive", False, scores, None, None)
+    return Answered(time.time(), "tiny/1", "d", request_id, 0, "", "interactive", 3, False, "positive", False, scores, None, None)
 
 
 async def test_a_search_that_ends_at_its_deadline_is_not_an_unknown_answer(looking: Feedback) -> None:
@@ -420,6 +422,101 @@ def test_front_ends_hand_feedback_to_the_executor_whatever_process_answered(serv
     assert shown == [pytest.approx(4 / 7), 7]
     assert requests == [6, 6]
     assert len(feedback_rows(folder)) == 7
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> str:
+    file = tmp_path / "tokens"
+    file.write_text(f"shop:{SHOP}\nshop:{SHOP_NEXT}\nweb:{WEB}\n{PLAIN}\n{PLAIN_NEXT}\n")
+    return str(file)
+
+
+def of_token(server: RunningServer | Server, token: str) -> Client:
+    return Client(server.target, credentials=Credentials(token=token), options=NO_RETRIES, timeout_s=10)
+
+
+def outcome(client: Client, request_id: str) -> tuple[grpc.StatusCode, str]:
+    """How feedback by a request id ends, with the message of an error."""
+    try:
+        client.feedback("positive", request_id=request_id)
+    except CallFailed as error:
+        return error.code, error.message
+    return Code.OK, ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "told", "taken"),
+    [
+        (SHOP, SHOP_NEXT, True),
+        (SHOP, WEB, False),
+        (SHOP, PLAIN, False),
+        (PLAIN, SHOP, False),
+        (PLAIN, PLAIN_NEXT, True),
+    ],
+)
+def test_bound_feedback_is_for_answers_to_the_same_name_and_others_are_unknown(
+    start: Start, folder: Path, tokens: str, asked: str, told: str, taken: bool
+) -> None:
+    server = start(journal=str(folder), auth_tokens=tokens, feedback_bound=True)
+    with of_token(server, asked) as one, of_token(server, told) as other:
+        one.classify("good", request_id="one")
+        one.classify_batch(["good", "bad"], request_id="many")
+
+        found, unknown = outcome(other, "one"), outcome(other, "never")
+        bodies = [{"request_id": name, "item": 1, "label": "negative"} for name in ("many", "never")]
+        over_http = [call(server, "/v1/feedback", body, authorization=f"Bearer {told}") for body in bodies]
+        own = outcome(one, "one")
+
+    assert unknown[0] is Code.NOT_FOUND
+    assert found == ((Code.OK, "") if taken else unknown)
+    assert over_http[1].status == 404
+    assert over_http[0].status == (200 if taken else 404)
+    assert taken or over_http[0].json == over_http[1].json
+    assert own == (Code.OK, "")
+
+
+def test_a_request_id_that_another_caller_uses_too_hides_no_bound_answer(start: Start, folder: Path, tokens: str) -> None:
+    server = start(journal=str(folder), auth_tokens=tokens, feedback_bound=True)
+    with of_token(server, SHOP) as shop, of_token(server, WEB) as web:
+        shop.classify("good", request_id="one")
+        web.classify("bad", request_id="one")
+
+        predicted = [client.feedback("positive", request_id="one").predicted for client in (shop, web)]
+
+    assert predicted == ["positive", "negative"]
+    server.stop()
+    assert [row.get("caller") for row in rows(folder) if row["journal"] == "answer"] == ["shop", "web"]
+
+
+def test_front_ends_bind_feedback_too(serve: Callable[..., Server], folder: Path, tokens: str) -> None:
+    server = serve("--front-ends", "2", "--journal", str(folder), "--auth-tokens", tokens, "--feedback-bound")
+    with of_token(server, SHOP) as shop, of_token(server, SHOP_NEXT) as again, of_token(server, WEB) as web:
+        shop.classify("good", request_id="one")
+        shop.classify("good", explain=ExplainOptions(methods=("occlusion",), evidence=False), request_id="explained")
+
+        found = [outcome(client, name) for name in ("one", "explained") for client in (web, again)]
+        unknown = outcome(web, "never")
+
+    assert unknown[0] is Code.NOT_FOUND
+    assert found == [unknown, (Code.OK, "")] * 2
+
+
+def test_the_journal_has_no_names_unless_feedback_is_bound(start: Start, folder: Path, tokens: str) -> None:
+    server = start(journal=str(folder), auth_tokens=tokens)
+    with of_token(server, SHOP) as shop, of_token(server, WEB) as web:
+        shop.classify("good", request_id="one")
+        assert outcome(web, "one") == (Code.OK, "")
+    server.stop()
+
+    assert not [row for row in rows(folder) if "caller" in row]
+
+
+@pytest.mark.parametrize("given", [{}, {"journal": True}, {"auth_tokens": True}])
+def test_feedback_cannot_be_bound_without_tokens_or_a_journal(start: Start, folder: Path, tokens: str, given: dict[str, bool]) -> None:
+    values = {"journal": str(folder), "auth_tokens": tokens}
+
+    with pytest.raises(BadSettings, match="feedback_bound is true; it needs journal and auth_tokens"):
+        start(feedback_bound=True, **{name: values[name] for name in given})
 
 
 def test_the_measured_accuracy_is_of_the_last_answers() -> None:

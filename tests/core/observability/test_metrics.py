@@ -53,6 +53,7 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "batch_tokens": ("histogram", {"model": {"tiny/1"}}),
     "requests_total": ("counter", {"method": USUAL, "code": CODES, "model": {"tiny/1", ""}}),
     "items_total": ("counter", {"method": USUAL, "code": CODES, "model": {"tiny/1", ""}}),
+    "own_fault_total": ("counter", {"method": USUAL, "reason": {"deadline", "share"}, "model": {"tiny/1", ""}}),
     "tokens_total": ("counter", {"kind": {"real", "padded"}, "model": {"tiny/1"}}),
     "batches_total": ("counter", {"reason": {"full", "alike", "spread", "tight", "retry", "wide"}, "model": {"tiny/1"}}),
     "refused_total": ("counter", {"reason": {"queue_full", "backlog", "deadline", "unavailable", "explanations"}, "model": {"tiny/1"}}),

@@ -138,6 +138,7 @@ def test_a_single_wrong_field_is_found(flavour: str, kind: str, path: Sequence[s
         (["--set", "auth.tokensSecretName=a", "--set-json", 'settings.auth_exempt=["/metrics"]'], "lacks /grpc.health.v1.Health/Check"),
         (["--set", "autoscaling.min=12"], "autoscaling.min is 12, autoscaling.max 10"),
         (["--set-json", 'settings={"effort_fallback": true, "effort_audit_share": 0}'], "audits show when the bound breaks"),
+        (["--set-json", 'settings={"feedback_bound": true}'], "needs auth.tokensSecretName and journal.volume"),
         (["--set-json", 'settings={"hidden_drift_share": 0.1, "explain": false}'], "needs settings.explain: true"),
         (["--set-json", 'settings={"hidden_drift_share": 0.1, "explain_on": "device"}'], "and settings.explain_on: cpu"),
         (["--set", "settings.journal=/var/lib/journal"], "is /var/lib/journal, which is read-only: set journal.volume in its place"),

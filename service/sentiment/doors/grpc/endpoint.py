@@ -59,6 +59,7 @@ class GrpcSide:
         tracer: Tracer | None = None,
         secured: Secured | None = None,
         feedback: Feedback | None = None,
+        busy_share: Callable[[], float] = lambda: 0.0,
         *,
         requests: RequestBytes,
     ) -> None:
@@ -74,6 +75,7 @@ class GrpcSide:
             tracer: the tracer of this process, if it traces.
             secured: TLS and tokens of the port; with TLS, probes get a plaintext port too. Ignored if ``counts`` is False.
             feedback: takes right labels; None if there is no journal, or if ``adapt`` replaces the method.
+            busy_share: how busy the event loop is, 0 to 1.
             requests: counts the bytes of requests.
         """
         limits = CallLimits(
@@ -93,7 +95,7 @@ class GrpcSide:
             now = secured.settings() if secured else settings
             return CallLog(debug=now.log_level == "debug", access=now.access_log)
 
-        self.calls = Calls(metrics, limits, tracer, guard=guard, log=log)
+        self.calls = Calls(metrics, limits, tracer, guard=guard, log=log, busy_share=busy_share)
         of_service = ServiceLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(ServiceLimits)})
         self.service = SentimentService(models, self.calls, of_service, feedback)
         self.health = Health((SERVICE, OIP_SERVICE))

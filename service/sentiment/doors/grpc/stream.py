@@ -9,7 +9,9 @@ After a refusal a stream pauses: a client that goes on sending would get nothing
 
 import asyncio
 import contextlib
+import math
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 
@@ -112,7 +114,7 @@ class _Accepted:
 
 @dataclass(frozen=True, slots=True)
 class _Finished:
-    """An item with an outcome. ``served``: None if its model is unknown. ``places``: see ``_Stream``.
+    """An item with an outcome. ``served``: None if its model is unknown. ``places``: see ``_Stream``. ``own_fault``: see ``Calls``.
     ``abstain_below``: the caller's own threshold.
     """
 
@@ -121,6 +123,7 @@ class _Finished:
     outcome: Outcome
     places: int
     deadline_at: float
+    own_fault: str
     abstain_below: float
 
 
@@ -199,7 +202,7 @@ class _Stream:
                 raise
             message = self._message(item).SerializeToString()
             in_time = item.deadline_at - self._calls.clock() >= self._calls.limits.margin_s
-            self._count(item, code_name_of(item.outcome), "met" if in_time else "expired")
+            self._count(item, code_name_of(item.outcome), "met" if in_time else "expired", item.own_fault)
             await self._receiving.write(context, self._call.caller, message)
             self._unanswered -= 1
             for _ in range(item.places):
@@ -207,16 +210,16 @@ class _Stream:
             if item.served is not None:
                 item.served.metrics.stage["send"](self._calls.clock() - begun)
 
-    def _count(self, item: "_Finished", code: str, outcome: str) -> None:
+    def _count(self, item: "_Finished", code: str, outcome: str, own_fault: str = "") -> None:
         """Count an item, and its answer, if it has one, with this outcome."""
-        self._count_text(item.served, code)
+        self._count_text(item.served, code, own_fault)
         if item.served is not None and isinstance(item.outcome, Answer):
             item.served.count_told(1, outcome)
             self._call.tokens += item.outcome.tokens
 
-    def _count_text(self, served: Served | None, code: str) -> None:
+    def _count_text(self, served: Served | None, code: str, own_fault: str = "") -> None:
         metrics = served.metrics if served else self._calls.no_model
-        metrics.observing.later("outcome", self._calls.count_texts, self._call, metrics, code)
+        metrics.observing.later("outcome", self._calls.count_texts, self._call, metrics, code, 1, own_fault)
 
     def close(self) -> None:
         """Withdraw the items that are still queued; the client no longer reads."""
@@ -239,7 +242,7 @@ class _Stream:
         del data
         self._serial += 1
         self._unanswered += 1
-        serial, item_id, served = self._serial, request.id, None
+        serial, item_id, served, allowed_s = self._serial, request.id, None, math.inf
         try:
             if (length := len(item_id.encode())) > convert.STREAM_ID_BYTES_MAX:
                 item_id = item_id[:64]
@@ -248,14 +251,14 @@ class _Stream:
             options = convert.check_options(request.options, Priority.BULK, self._service.limits, "options.")
             query = convert.query_of(request.item, options, self._call, serial - 1, "item.text")
             deadline_at = self._deadline(request, arrived_at)
+            if request.HasField("timeout"):
+                allowed_s = _seconds(request)
             found.metrics.stage["receive"](self._calls.clock() - arrived_at)
             interactive = sum(item.priority is Priority.INTERACTIVE for item in self._accepted.values())
             keep_few_interactive([query], self._service.limits.interactive_items_max - interactive)
-            threshold = options.abstain_below
             with requests.held(caller, size) as held:
-                pending = await found.begin(
-                    query, arrived_at, deadline_at, lambda outcome: self._settle(serial, item_id, found, outcome, threshold)
-                )
+                settle = partial(self._settle, serial, item_id, found, allowed_s, abstain_below=options.abstain_below)
+                pending = await found.begin(query, arrived_at, deadline_at, settle)
                 self._accepted[serial] = _Accepted(found, pending, query.priority, held.keep() if found.keeps_texts else 0)
             self._owed += pending.rows - 1
         except asyncio.CancelledError:
@@ -265,29 +268,38 @@ class _Stream:
         except RequestError as error:
             if isinstance(error, Refused):
                 self._pause_s = min(error.retry_after_s, PAUSE_S_MAX)
-            self._settle(serial, item_id, served, error.alone())
+            self._settle(serial, item_id, served, allowed_s, error.alone())
         except Exception:  # the stream waits for this item's outcome, whatever happened
             logger().exception("item_failed", **self._call.logged)
             broken = Broken(f"internal error; see the server's log for request id {self._call.request_id}")
-            self._settle(serial, item_id, served, broken)
+            self._settle(serial, item_id, served, allowed_s, broken)
 
     def _deadline(self, request: pb.ClassifyStreamRequest, arrived_at: float) -> float:
         if not request.HasField("timeout"):
             return min(self._call.deadline_at, arrived_at + self._calls.limits.deadline_default_s)
-        timeout_s = request.timeout.seconds + request.timeout.nanos / 1e9
+        timeout_s = _seconds(request)
         if timeout_s <= 0:
             raise InvalidInput("timeout", f"must be positive, got {timeout_s} s")
         return min(self._call.deadline_at, arrived_at + self._calls.bounded_s(timeout_s))
 
-    def _settle(self, serial: int, item_id: str, served: Served | None, outcome: Outcome, abstain_below: float = 0.0) -> None:
+    def _settle(
+        self, serial: int, item_id: str, served: Served | None, allowed_s: float, outcome: Outcome, abstain_below: float = 0.0
+    ) -> None:
         accepted = self._accepted.pop(serial, None)
         places, deadline_at = 1, 0.0
         if accepted is not None:
             self._receiving.requests.give_back(self._call.caller, accepted.held)
             places, deadline_at = accepted.pending.rows, accepted.pending.deadline_at
-        self._outcomes.put_nowait(_Finished(item_id, served, outcome, places, deadline_at, abstain_below))
+        own_fault = ""
+        if isinstance(outcome, RequestError):
+            own_fault = self._calls.own_fault(self._call, code_name_of(outcome), outcome, allowed_s)
+        self._outcomes.put_nowait(_Finished(item_id, served, outcome, places, deadline_at, own_fault, abstain_below))
 
     def _message(self, item: "_Finished") -> pb.ClassifyStreamResponse:
         message = pb.ClassifyStreamResponse(id=item.id)
         convert.set_result(message, item.outcome, item.served, item.abstain_below)
         return message
+
+
+def _seconds(request: pb.ClassifyStreamRequest) -> float:
+    return request.timeout.seconds + request.timeout.nanos / 1e9

@@ -129,9 +129,13 @@ class HuggingFace:
             with self._grace:
                 asked, message = await body.parsed(request, self._limits.bytes_max, parse)
                 response = await method.answer(message, call)
-                if response.ByteSize() <= INLINE_BYTES_MAX:
-                    return _answer(response, asked)
-                return await asyncio.to_thread(_answer, response, asked)
+                try:
+                    if response.ByteSize() <= INLINE_BYTES_MAX:
+                        return _answer(response, asked)
+                    return await asyncio.to_thread(_answer, response, asked)
+                except Refused as error:
+                    error.over_share = call.own_faults["share"] == call.texts["RESOURCE_EXHAUSTED"]
+                    raise
 
         try:
             answer = await self._receiving.settle(request, call, work)
