@@ -218,17 +218,12 @@ class Calls:
         code, own_fault, seconds = "CANCELLED", "", None
         # Now: a connection that has ended has no address any more, and a call no headers.
         logged = {**call.logged, **call.sender} if self.limits.counted and self._log().debug else {}
-        caller, free = call.account, self.limits.open_max - self.open
-        mine = self.open_of[caller]
+        caller = call.account
         self.open += 1
         self.open_of[caller] += 1
         try:
-            if mine >= free and not probe:
+            if not probe and (refusal := self._one_too_many(caller)):
                 work.close()
-                most = self.limits.open_max
-                found = f"{most - free} calls are open, {mine} of them this caller's; the limit is {most}"
-                refusal = Refused(f"{found}, and a caller gets at most as many as stay free", OPEN_RETRY_S, "calls")
-                refusal.over_share = twice_the_others(mine, most - free, len(self.open_of))
                 raise refusal
             result = await work
             if (late_s := -call.time_left_s()) > 0:
@@ -269,6 +264,17 @@ class Calls:
             outcome = self._outcome(call, code)
             seconds = call.elapsed_s() if seconds is None else seconds
             self.no_model.observing.later("call", self._observe, call, code, own_fault, outcome, seconds, logged)
+
+    def _one_too_many(self, caller: str) -> Refused | None:
+        """The refusal of a call that has just begun, if too many are open."""
+        # Without this one.
+        calls, mine, most = self.open - 1, self.open_of[caller] - 1, self.limits.open_max
+        if mine < most - calls:
+            return None
+        found = f"{calls} calls are open, {mine} of them this caller's; the limit is {most}"
+        refusal = Refused(f"{found}, and a caller gets at most as many as stay free", OPEN_RETRY_S, "calls")
+        refusal.over_share = twice_the_others(mine, calls, len(self.open_of))
+        return refusal
 
     def own_fault(self, call: Call, code: str, error: RequestError | None, allowed_s: float) -> str:
         """Why a failure with this status code is its caller's own doing, one of OWN_FAULTS; empty if it is not.
