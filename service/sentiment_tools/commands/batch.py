@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace) -> int:
 
             workers = cluster(options.ray)
     except ModuleNotFoundError as error:
-        extra = "ray" if options.ray else "files"
-        raise BadSettings(f"module {error.name} is missing: run pip install 'sentiment-service[cpu,{extra}]'") from error
+        package, extra = str(error.name).partition(".")[0], "ray" if options.ray else "files"
+        raise BadSettings(f"module {package} is missing: run pip install 'sentiment-service[cpu,{extra}]'") from error
     run(options, reading_of(options), workers)
     return DONE

@@ -102,22 +102,23 @@ def score_all(parts: Sequence[Part], start: Callable[[], Worker], workers: int, 
                 give(start(), None)
             while left or any(part for _, part in tasks.values()):
                 for task in wait(tasks, PROGRESS_EVERY_S, FIRST_COMPLETED).done:
-                    worker, part = tasks.pop(task)
+                    worker, part = tasks[task]
                     try:
                         found = task.result()
                     except WorkerDied as error:
                         replace(worker, part, error)
-                        continue
-                    if isinstance(found, str):
-                        raise CorpusFailed(found)
-                    if part:
-                        count, size = count + found, size + part.bytes
                     else:
-                        del deaths[None]
-                    if left:
-                        give(worker, left.popleft())
-                    else:
-                        worker.kill()
+                        if isinstance(found, str):
+                            raise CorpusFailed(found)
+                        if part:
+                            count, size = count + found, size + part.bytes
+                        else:
+                            del deaths[None]
+                        if left:
+                            give(worker, left.popleft())
+                        else:
+                            worker.kill()
+                    del tasks[task]
                 now = [worker.so_far for worker, part in tasks.values() if part]
                 show(sum((rows for rows, _ in now), count), sum((done for _, done in now), size))
         finally:
