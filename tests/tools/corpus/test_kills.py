@@ -17,6 +17,7 @@ from pyarrow import dataset
 
 from sentiment import Local
 from sentiment.client import Classification
+from tests.english import ENGLISH, NAME
 from tests.programs import until
 from tests.tools.corpus.files import KINDS, make_texts, write
 from tests.tools.corpus.pools import LOCAL, RAY, pool_of, workers_of
@@ -146,6 +147,19 @@ def test_a_killed_command_resumes_and_killed_workers_and_machines_are_replaced(
     assert not list(out.glob("_unfinished-*"))
 
 
+def test_a_worker_in_the_middle_of_long_texts_ends_with_the_command_that_is_killed(tmp_path: Path, begin: Begin) -> None:
+    (tmp_path / "in").mkdir()
+    # Read and scored together, which takes this bundle 20 s.
+    write(tmp_path / "in/a.txt", ["a good film " * 200] * 1000)
+
+    process = begin("--model", NAME, "--bundles", str(ENGLISH.parents[1]), "--part-bytes", "10000000")
+    until(lambda: list(tmp_path.glob("out/_unfinished-*")), "the part is begun", END_S_MAX)
+    workers = workers_of(psutil.Process(process.pid))
+    process.kill()
+
+    assert psutil.wait_procs(workers, 3)[1] == []
+
+
 @pytest.mark.parametrize("parts", [0, 5], ids=["as the workers start", "between the parts"])
 def test_ctrl_c_ends_the_command_and_its_workers_without_a_word(tmp_path: Path, begin: Begin, texts: list[str], parts: int) -> None:
     process = begin("--processes", "2")
@@ -161,6 +175,20 @@ def test_ctrl_c_ends_the_command_and_its_workers_without_a_word(tmp_path: Path, 
     assert "Traceback" not in (tmp_path / "err").read_text()
     assert len(answered(tmp_path / "out")) < PARTS
     assert not (tmp_path / "out/_report.json").exists()
+
+
+def test_ctrl_c_at_the_terminal_ends_no_worker_by_itself(tmp_path: Path, begin: Begin, texts: list[str]) -> None:
+    process = begin("--processes", "1")
+    command = psutil.Process(process.pid)
+    until(lambda: workers_of(command), "a worker starts", END_S_MAX)
+    workers = workers_of(command)
+
+    workers[0].send_signal(signal.SIGINT)
+    wait_parts(tmp_path / "out", 2, process)
+    workers[0].send_signal(signal.SIGINT)
+    wait_parts(tmp_path / "out", 5, process)
+
+    assert workers_of(command) == workers
 
 
 def test_workers_that_die_as_they_start_end_the_command(tmp_path: Path, begin: Begin, texts: list[str]) -> None:

@@ -8,8 +8,9 @@ import pytest
 from sentiment_tools.corpus.output import CorpusFailed, Count
 from sentiment_tools.corpus.sources import Part
 from sentiment_tools.corpus.workers import ATTEMPTS_MAX, NOTHING, SoFar, WorkerDied, score_all
+from tests.programs import until
 
-PARTS = [Part(number, "file:///a.txt", "txt", number, number + 1, 10) for number in range(20)]
+PARTS = [Part(number, "file:///a.txt", "txt", number, number + 1, 10) for number in range(10)]
 Answer = Callable[["FakeWorker", Part | None], Count | str]
 
 
@@ -72,7 +73,7 @@ def test_each_part_is_scored_once_and_all_workers_end() -> None:
     assert sorted(run.scored, key=lambda part: part.number) == PARTS
     assert len(run.started) == 2
     assert all(worker.killed.is_set() for worker in run.started)
-    assert run.shown[-1] == (Count(60, 20), 200)
+    assert run.shown[-1] == (Count(30, 10), 100)
 
 
 def test_there_are_no_more_workers_than_parts() -> None:
@@ -84,7 +85,7 @@ def test_a_worker_that_dies_is_replaced_and_its_part_scored_by_another() -> None
 
     assert sorted(run.scored, key=lambda part: part.number) == PARTS
     assert len(run.started) == 4
-    assert run.shown[-1] == (Count(60, 20), 200)
+    assert run.shown[-1] == (Count(30, 10), 100)
 
 
 def test_a_part_that_four_workers_died_of_is_named_and_the_others_were_not_lost() -> None:
@@ -133,17 +134,22 @@ def test_a_worker_that_waits_for_a_core_holds_no_part() -> None:
 def test_the_progress_has_parts_that_are_not_done_and_counts_none_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sentiment_tools.corpus.workers.PROGRESS_EVERY_S", 0.01)
 
-    def halves(worker: FakeWorker, part: Part | None) -> Count:
+    def half(worker: FakeWorker, part: Part | None) -> Count:
         if part:
+            wait_shown()
             worker.so_far = Count(1), 5.0
-            # Until it was shown.
-            before = len(run.shown)
-            while len(run.shown) < before + 2:
-                pass
+            wait_shown()
         return good(worker, part)
 
-    run = Run(halves)
+    def wait_shown() -> None:
+        before = len(run.shown)
+        # What is shown next may have been computed before.
+        until(lambda: len(run.shown) >= before + 2)
+
+    run = Run(half, workers=1)
     run.all()
 
-    assert {Count(1), Count(2)} & {count for count, _ in run.shown}
-    assert [size for _, size in run.shown] == sorted(size for _, size in run.shown)
+    sizes = [size for _, size in run.shown]
+    assert sorted(set(sizes)) == [5 * half for half in range(2 * len(PARTS) + 1)]
+    assert sizes == sorted(sizes)
+    assert (Count(4, 1), 15) in run.shown
