@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from threading import Thread
 from typing import Protocol
@@ -168,7 +169,9 @@ class LocalWorker:
 
     def __init__(self, job: Job) -> None:
         self.so_far = NOTHING
-        # Ctrl-C is sent to all processes of a terminal. A new process inherits what is blocked, from its first instant on.
+        # Ctrl-C is sent to all processes of a terminal. A new process inherits what is blocked, from its first instant on. Where the first
+        # one starts multiprocessing's tracker too, that unblocks SIGINT.
+        resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._pipe, pipe = SPAWN.Pipe()
