@@ -10,7 +10,7 @@ import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from threading import Thread
@@ -169,20 +169,14 @@ class LocalWorker:
 
     def __init__(self, job: Job) -> None:
         self.so_far = NOTHING
-        # Ctrl-C is sent to all processes of a terminal. A new process inherits what is blocked, from its first instant on. Where the first
-        # one starts multiprocessing's tracker too, that unblocks SIGINT.
-        resource_tracker.ensure_running()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._pipe, pipe = SPAWN.Pipe()
             # Once this copy is closed, the process has the only one, and its death is an end of file.
-            with pipe:
+            with pipe, _uninterrupted():
                 self._process = SPAWN.Process(target=_serve, args=(job, pipe), daemon=True)
                 self._process.start()
         except OSError as error:
             raise CorpusFailed(f"a worker cannot be started: {reason(error)}") from error
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def score(self, part: Part | None) -> Count | str:
         """As ``Worker``."""
@@ -199,6 +193,24 @@ class LocalWorker:
     def kill(self) -> None:
         """As ``Worker``."""
         self._process.kill()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C, which all processes of a terminal get, wait for the end, and not reach the processes that are started meanwhile."""
+    waiting: list[object] = []
+    # Where it starts, it unblocks SIGINT.
+    resource_tracker.ensure_running()
+    # What is blocked is inherited, but keeps no signal from other threads of this process, for which the main thread then handles it.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handler = signal.signal(signal.SIGINT, lambda *caught: waiting.append(caught))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if waiting:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _serve(job: Job, pipe: Connection) -> None:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
 
@@ -29,7 +29,13 @@ class Local:
 
 
 def workers_of(command: psutil.Process) -> list[psutil.Process]:
-    return [child for child in command.children() if any("spawn_main" in word for word in child.cmdline())]
+    found = []
+    for child in command.children():
+        # One that ends meanwhile is left out.
+        with suppress(psutil.NoSuchProcess):
+            if any("spawn_main" in word for word in child.cmdline()):
+                found.append(child)
+    return found
 
 
 class Ray:

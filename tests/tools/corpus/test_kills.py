@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +197,8 @@ def test_workers_that_die_as_they_start_end_the_command(tmp_path: Path, begin: B
 
     def over() -> bool:
         for worker in workers_of(psutil.Process(process.pid)):
-            worker.kill()
+            with suppress(psutil.NoSuchProcess):
+                worker.kill()
         return process.poll() is not None
 
     until(over, "the end", END_S_MAX)
