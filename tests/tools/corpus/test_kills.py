@@ -1,5 +1,4 @@
-"""The command with workers in processes of their own: Ctrl-C, a kill of the command, of workers and of a machine. Each row is still
-answered once."""
+"""The command with workers in processes of their own. Whatever is killed, each row is answered once."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Who gets which part, with workers that are threads of this process and die when they are told to."""
+"""Who gets which part. The workers are threads of this process, which die at parts that the test chooses."""
 
 from collections.abc import Callable
 from threading import Event
