@@ -30,7 +30,7 @@ from sentiment_tools.corpus.sources import Part
 # A part that this many workers died of is considered to be the cause.
 ATTEMPTS_MAX = 4
 PROGRESS_EVERY_S = 1.0
-# A process of its own: a fork would copy threads' locks.
+# New interpreters: a fork would copy locks that threads hold.
 SPAWN = multiprocessing.get_context("spawn")
 
 SoFar = tuple[Count, float]
