@@ -14,6 +14,9 @@ DATA ?=
 DEVICE ?= cpu
 EVAL ?=
 RUN ?= $(BUILD)/train
+# The model that `make wheels` packs, and where the wheels go.
+BUNDLE ?= models/bundles/english/2
+DIST ?= dist
 # Processes of `make test`, each with whole files of tests: they wait more than they compute.
 JOBS ?= 3
 # A revision: `make test` runs the wings that the change since then can reach.
@@ -36,7 +39,7 @@ INPUTS ?= 20000
 # How many days `make simulate` runs in each layout.
 SIM_SEEDS ?= 20000
 
-.PHONY: help check lint unit serve demo test deploy-check manifests reference docs screenshots bench bench-peers release-check mutants simulate bundle proto locks sbom image-check faults clean python pythons
+.PHONY: help check lint unit serve demo wheels test deploy-check manifests reference docs screenshots bench bench-peers release-check mutants simulate bundle proto locks sbom image-check faults clean python pythons
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*##/ {printf "  %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +66,16 @@ serve: .venv/.$(EXTRA) ## build .venv and serve the default bundle (EXTRA=cpu or
 
 demo: .venv/.$(EXTRA) ## serve, classify a few texts, stop
 	.venv/bin/python tests/demo.py
+
+# Of what makes wheels alone: no runtime, no torch.
+$(BUILD)/tools/wheels/.installed: pyproject.toml | python
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check hatchling '.[bundles]'
+	touch $@
+
+wheels: $(BUILD)/tools/wheels/.installed ## the package and the default model as two wheels in dist/, to install anywhere (BUNDLE=folder: another model)
+	$(<D)/bin/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(DIST) .
+	PYTHONPATH=service:models $(<D)/bin/sentiment-models pack $(BUNDLE) --output $(DIST)
 
 ##@ Change it
 

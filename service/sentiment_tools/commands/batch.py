@@ -1,4 +1,4 @@
-"""``sentiment-batch IN OUT``: scores a corpus of files on Ray, and can resume. Exit codes are those of ``sentiment``."""
+"""``sentiment-batch IN OUT``: scores a corpus of files, and can resume. Exit codes are those of ``sentiment``."""
 
 import argparse
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("output", metavar="OUT", help="folder for Parquet files, as a path or any fsspec URI; new, or from an earlier run")
     parser.add_argument(
-        "--ray", metavar="ADDRESS", help="Ray cluster that this machine belongs to, HOST:PORT or auto (default: a temporary one)"
+        "--ray", metavar="ADDRESS", help="Ray cluster that this machine belongs to, HOST:PORT or auto (default: this machine alone)"
     )
     add_reading(parser, formats=False)
     add_parts(parser)
@@ -53,8 +53,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> int:
     try:
-        from sentiment_tools.corpus.run import run  # noqa: PLC0415  # --help works without the packages of the extra
+        # --help works without the packages of the extras, and one machine without Ray.
+        from sentiment_tools.corpus.run import run  # noqa: PLC0415
+        from sentiment_tools.corpus.workers import this_machine  # noqa: PLC0415
+
+        workers = this_machine()
+        if options.ray:
+            from sentiment_tools.corpus.cluster import cluster  # noqa: PLC0415
+
+            workers = cluster(options.ray)
     except ModuleNotFoundError as error:
-        raise BadSettings(f"module {error.name} is missing: run pip install 'sentiment-service[cpu,ray]'") from error
-    run(options, reading_of(options))
+        package, extra = str(error.name).partition(".")[0], "ray" if options.ray else "files"
+        raise BadSettings(f"module {package} is missing: run pip install 'sentiment-service[cpu,{extra}]'") from error
+    run(options, reading_of(options), workers)
     return DONE

@@ -24,7 +24,7 @@ from sentiment_tools.corpus.sources import Part, Source, open_buffered
 # Formats that are cut by bytes.
 DELIMITED = ("csv", "tsv")
 OF_LINES = ("txt", "jsonl", *DELIMITED)
-# Ray has one block per part; queueing this many takes seconds.
+# Each is a file of the output, and all are listed and opened before a run continues.
 PARTS_MAX = 200_000
 # A part of a Parquet row group decodes the group from its start: with 8 parts, a group is decoded 4.5 times on average.
 PARTS_OF_GROUP_MAX = 8

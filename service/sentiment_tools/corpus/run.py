@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from sentiment_tools.corpus.parts import cut
 from sentiment_tools.corpus.progress import Progress
 from sentiment_tools.corpus.scoring import COLUMNS, SENTENCES, TARGETS, Job
 from sentiment_tools.corpus.sources import Part, Source, find_sources
-from sentiment_tools.corpus.workers import cluster, score_all
+from sentiment_tools.corpus.workers import Workers, score_all
 
 # About 20 s of one core on short texts, 50 s on long ones. A killed worker loses at most this much work.
 STEP_BYTES = 2 * 2**20
@@ -32,7 +33,7 @@ STEP_BYTES_MIN, PARTS_WANTED_MIN, PARTS_WANTED_MAX = 2**16, 64, 10_000
 REMEDY = "use --restart to start over, or another output to keep this one"
 
 
-def run(options: argparse.Namespace, reading: Reading) -> None:
+def run(options: argparse.Namespace, reading: Reading, workers: Workers) -> None:
     """Run the command. ``reading``: how the files are read.
 
     Raises:
@@ -85,7 +86,7 @@ def run(options: argparse.Namespace, reading: Reading) -> None:
         if options.restart:
             output.clear()
         output.record(request)
-        total = _score(parts, job, output, options)
+        total = _score(parts, job, output, workers, options.workers)
         now = _files(find_sources(options.input))
         if any(now.get(name) != value for name, value in request["files"].items()):
             raise CorpusFailed(f"{options.input}: files changed while they were scored; {REMEDY}")
@@ -102,14 +103,14 @@ def _files(sources: Sequence[Source]) -> dict[str, list[object]]:
     return {source.shown: [source.bytes, source.mark] for source in sources}
 
 
-def _score(parts: Sequence[Part], job: Job, output: Output, options: argparse.Namespace) -> Count:
-    """Score the parts that are not done yet; returns the count of all parts."""
+def _score(parts: Sequence[Part], job: Job, output: Output, workers: Workers, number: int) -> Count:
+    """Score the parts that are not done yet, with this number of workers or, if it is 0, the default; returns the count of all parts."""
     done = output.done(parts)
     left = [part for part in parts if part.name not in done]
     if left:
-        with cluster(options.ray, options.workers) as workers:
+        with workers as (start, default):
             progress = Progress(sum(count.rows for count in done.values()), sum(part.bytes for part in left))
-            score_all(left, job, workers, lambda count, size: progress.show(count.rows, count.bad, size))
+            score_all(left, partial(start, job), number or default, lambda count, size: progress.show(count.rows, count.bad, size))
             progress.close()
         done = output.done(parts)
     missing = [part for part in parts if part.name not in done]

@@ -1,4 +1,4 @@
-"""Classifies the rows of a part in this process, as a server does, and makes a table of the answers. Does not know Ray."""
+"""Classifies the rows of a part in this process, as a server does, and makes a table of the answers."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence

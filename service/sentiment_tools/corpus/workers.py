@@ -1,91 +1,149 @@
-"""Distributes the parts of a corpus to the workers of a Ray cluster, with Ray Data. The only module that knows Ray.
+"""Distributes the parts of a corpus to workers: processes of this machine, or those of a cluster, which ``cluster`` has.
 
-Texts and answers never pass through Ray: a worker reads its part from the input and writes the answers to the output. Ray only carries the
-parts' names to the workers and their counts back. A part that is scored twice because a worker died gives the same file twice.
+Texts and answers never pass through here: a worker reads its part from the input and writes the answers to the output. A part that is
+scored twice because a worker died gives the same file twice.
 """
 
-import logging
+import multiprocessing
 import os
-import threading
+import signal
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
-from typing import Any
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from threading import Thread
+from typing import Protocol
 
 import pyarrow
-import ray
-import ray.data
-from ray.exceptions import GetTimeoutError, RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from sentiment.errors import BadSettings, SentimentError
+from sentiment.errors import SentimentError
+from sentiment.files.errors import reason
 from sentiment.model.cores import cores_granted
+from sentiment.observability import logs
+from sentiment.offline import OfflineClassifier
 from sentiment_tools.corpus.output import CorpusFailed, Count, Output
 from sentiment_tools.corpus.scoring import Job, load, score_part
 from sentiment_tools.corpus.sources import Part
 
 # A part that this many workers died of is considered to be the cause.
 ATTEMPTS_MAX = 4
-# Ray's object store holds what its own processes exchange, but no texts and answers.
-STORE_BYTES = 128 * 2**20
 PROGRESS_EVERY_S = 1.0
-# A worker that cannot reach the ledger for this long continues without it.
-LEDGER_S_MAX = 60.0
+# New interpreters: a fork would copy locks that threads hold.
+SPAWN = multiprocessing.get_context("spawn")
 
+SoFar = tuple[Count, float]
+"""The rows and bytes of a part that are scored."""
+NOTHING: SoFar = Count(), 0.0
 Show = Callable[[Count, float], None]
 
 
-class Ledger:
-    """An actor beside the driver that counts how often each part was started, and its progress."""
+class WorkerDied(Exception):
+    """A worker ended before it had answered. The message says how."""
 
-    def __init__(self) -> None:
-        self._attempts: dict[str, int] = {}
-        self._parts: dict[str, tuple[Count, float]] = {}
 
-    def begin(self, name: str) -> int:
-        """Count a start of this part; returns how many there were."""
-        self._attempts[name] = self._attempts.get(name, 0) + 1
-        self._parts[name] = (Count(), 0.0)
-        return self._attempts[name]
+class Worker(Protocol):
+    """A process with one core and the bundle.
 
-    def advance(self, name: str, count: Count, bytes_done: float) -> None:
-        """Record a part's progress."""
-        self._parts[name] = (count, bytes_done)
+    Attributes:
+        so_far: what it has scored of its part.
+    """
 
-    def total(self) -> tuple[Count, float]:
-        """Counts and bytes of all parts so far."""
-        return sum((count for count, _ in self._parts.values()), Count()), sum(size for _, size in self._parts.values())
+    so_far: SoFar
+
+    def score(self, part: Part | None) -> Count | str:
+        """Score a part, one at a time; returns its count, or what prevented it. None: only load the bundle.
+
+        Raises:
+            WorkerDied: by itself, or by ``kill``.
+        """
+
+    def kill(self) -> None:
+        """End it at once. For any thread."""
+
+
+Start = Callable[[Job], Worker]
+Workers = AbstractContextManager[tuple[Start, int]]
+"""How to start a worker, and how many there are by default."""
+
+
+def score_all(parts: Sequence[Part], start: Callable[[], Worker], workers: int, show: Show) -> None:
+    """Score the parts in any order. ``show`` gets the count and bytes so far, about once a second.
+
+    A worker gets its first part once it has loaded the bundle: in a cluster, it may wait for a core for ever.
+
+    Raises:
+        CorpusFailed: a part could not be scored; others may have been.
+    """
+    left = deque(parts)
+    count, size = Count(), 0.0
+    deaths: Counter[Part | None] = Counter()
+    tasks: dict[Future[Count | str], tuple[Worker, Part | None]] = {}
+    workers = min(workers, len(parts))
+    with ThreadPoolExecutor(workers) as threads:
+
+        def give(worker: Worker, part: Part | None) -> None:
+            # Here and not in its thread, or the part before would count twice for a moment.
+            worker.so_far = NOTHING
+            tasks[threads.submit(worker.score, part)] = worker, part
+
+        def replace(worker: Worker, part: Part | None, error: WorkerDied) -> None:
+            worker.kill()
+            deaths[part] += 1
+            if deaths[part] == ATTEMPTS_MAX:
+                what = "scored it" if part else "started, one after the other"
+                raise CorpusFailed(f"{part}: {ATTEMPTS_MAX} workers died while they {what}: {error}".removeprefix("None: ")) from error
+            if part:
+                left.append(part)
+            give(start(), None)
+
+        try:
+            for _ in range(workers):
+                give(start(), None)
+            while left or any(part for _, part in tasks.values()):
+                for task in wait(tasks, PROGRESS_EVERY_S, FIRST_COMPLETED).done:
+                    worker, part = tasks[task]
+                    try:
+                        found = task.result()
+                    except WorkerDied as error:
+                        replace(worker, part, error)
+                    else:
+                        if isinstance(found, str):
+                            raise CorpusFailed(found)
+                        if part:
+                            count, size = count + found, size + part.bytes
+                        else:
+                            del deaths[None]
+                        if left:
+                            give(worker, left.popleft())
+                        else:
+                            worker.kill()
+                    del tasks[task]
+                now = [worker.so_far for worker, part in tasks.values() if part]
+                show(sum((rows for rows, _ in now), count), sum((done for _, done in now), size))
+        finally:
+            for worker, _ in tasks.values():
+                worker.kill()
 
 
 class Scorer:
-    """A worker: an actor, in a process with one core and the bundle."""
+    """Scores parts in a worker's process."""
 
-    def __init__(self, job: Job, ledger: Any) -> None:  # a Ray handle
+    def __init__(self, job: Job) -> None:
         self._job = job
-        self._ledger = ledger
-        self._output = Output(job.output, job.question)
-        self._classifier: Any = None  # loaded with the first part, which can report a failure
+        self._loaded: tuple[OfflineClassifier, Output] | None = None
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:  # columns of one row, as Ray Data hands them over
-        """Score one part. An error is returned as its ``failure``."""
-        row = {name: value[0] for name, value in batch.items()}
-        # NumPy's values become Python's.
-        part = Part(**{name: value.item() if hasattr(value, "item") else value for name, value in row.items()})
+    def score(self, part: Part | None, tell: Callable[[SoFar], object]) -> Count | str:
+        """As ``Worker.score``. ``tell`` gets what is scored so far."""
         try:
-            count, failure = self._score(part), ""
+            if self._loaded is None:
+                self._loaded = load(self._job), Output(self._job.output, self._job.question)
+            return self._score(part, *self._loaded, tell) if part else Count()
         except (SentimentError, OSError) as error:
-            count, failure = Count(), f"{part}: {error}"
-        return {"rows": [count.rows], "bad": [count.bad], "failure": [failure]}
+            return f"{part}: {error}" if part else str(error)
 
-    def _score(self, part: Part) -> Count:
-        attempt = 0
-        with suppress(GetTimeoutError):
-            attempt = ray.get(self._ledger.begin.remote(part.name), timeout=LEDGER_S_MAX)
-        if attempt > ATTEMPTS_MAX:
-            raise CorpusFailed(f"{ATTEMPTS_MAX} workers died while they scored it")
-        if self._classifier is None:
-            self._classifier = load(self._job)
-
+    def _score(self, part: Part, classifier: OfflineClassifier, output: Output, tell: Callable[[SoFar], object]) -> Count:
         total = Count()
 
         def counted(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -94,85 +152,79 @@ class Scorer:
                 total += Count.of(batch)
                 if batch.num_rows:
                     share = (batch.column("position")[-1].as_py() - part.start) / (part.end - part.start)
-                    self._ledger.advance.remote(part.name, total, share * part.bytes)
+                    tell((total, share * part.bytes))
                 yield batch
 
-        self._output.write_part(part.name, counted(score_part(part, self._job, self._classifier)))
-        self._ledger.advance.remote(part.name, total, float(part.bytes))
+        output.write_part(part.name, counted(score_part(part, self._job, classifier)))
         return total
 
 
-@contextmanager
-def cluster(address: str | None, workers: int) -> Iterator[int]:
-    """Join the cluster at the address, or start a temporary one on this machine. Yields the number of workers to use.
-
-    Raises:
-        BadSettings: there is no cluster at the address.
-    """
-    # By default, Ray reports usage statistics to its makers.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
-    try:
-        if address is None:
-            ray.init(
-                address="local", num_cpus=workers or cores_granted(), include_dashboard=False, object_store_memory=STORE_BYTES, **quiet
-            )
-        else:
-            ray.init(address=address, **quiet)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise BadSettings(f"--ray {address or 'local'}: {str(error).splitlines()[0]}") from error
-    try:
-        yield workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-    finally:
-        ray.shutdown()
+def this_machine() -> Workers:
+    """Processes of this machine, one for each core granted."""
+    return nullcontext((LocalWorker, cores_granted()))
 
 
-def score_all(parts: Sequence[Part], job: Job, workers: int, show: Show) -> Count:
-    """Score the parts in any order; returns their count. ``show`` gets the count and bytes so far, once a second.
+class LocalWorker:
+    """A process of this machine, which ends with this one, however that ends."""
 
-    Raises:
-        CorpusFailed: a part could not be scored; others may have been.
-    """
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    beside = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    ledger = ray.remote(Ledger).options(num_cpus=0, scheduling_strategy=beside).remote()
-    dataset = ray.data.from_items([asdict(part) for part in parts], override_num_blocks=len(parts)).map_batches(
-        Scorer,
-        fn_constructor_kwargs={"job": job, "ledger": ledger},
-        batch_size=1,
-        # One part is scored and one waits, so that a worker is not idle until Ray Data schedules the next.
-        compute=ray.data.ActorPoolStrategy(size=min(workers, len(parts)), max_tasks_in_flight_per_actor=2),
-        num_cpus=1,
-    )
-    total = Count()
-    with _watching(ledger, show):
+    def __init__(self, job: Job) -> None:
+        self.so_far = NOTHING
         try:
-            for row in dataset.iter_rows():
-                if row["failure"]:
-                    raise CorpusFailed(row["failure"])
-                total += Count(row["rows"], row["bad"])
-        except RayError as error:
-            raise CorpusFailed(f"a worker failed: {str(error).strip().splitlines()[-1]}") from error
-    return total
+            self._pipe, pipe = SPAWN.Pipe()
+            # Once this copy is closed, the process has the only one, and its death is an end of file.
+            with pipe, _uninterrupted():
+                self._process = SPAWN.Process(target=_serve, args=(job, pipe), daemon=True)
+                self._process.start()
+        except OSError as error:
+            raise CorpusFailed(f"a worker cannot be started: {reason(error)}") from error
+
+    def score(self, part: Part | None) -> Count | str:
+        """As ``Worker``."""
+        try:
+            self._pipe.send(part)
+            while isinstance(found := self._pipe.recv(), tuple):
+                self.so_far = found
+        except (EOFError, OSError) as error:
+            self._process.join()
+            raise WorkerDied(f"exit code {self._process.exitcode}") from error
+        answer: Count | str = found
+        return answer
+
+    def kill(self) -> None:
+        """As ``Worker``."""
+        self._process.kill()
 
 
 @contextmanager
-def _watching(ledger: Any, show: Show) -> Iterator[None]:  # as in Scorer
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(PROGRESS_EVERY_S):
-            # A failure only delays the progress line; results come with the parts.
-            with suppress(RayError):
-                show(*ray.get(ledger.total.remote(), timeout=LEDGER_S_MAX))
-
-    thread = threading.Thread(target=watch, name="progress", daemon=True)
-    thread.start()
+def _uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C, which all processes of a terminal get, wait for the end, and not reach the processes that are started meanwhile."""
+    waiting: list[object] = []
+    # Where it starts, it unblocks SIGINT.
+    resource_tracker.ensure_running()
+    # What is blocked is inherited, but keeps no signal from other threads of this process, for which the main thread then handles it.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handler = signal.signal(signal.SIGINT, lambda *caught: waiting.append(caught))
     try:
         yield
     finally:
-        done.set()
-        thread.join(LEDGER_S_MAX)
+        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if waiting:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _serve(job: Job, pipe: Connection) -> None:
+    """Score the parts that come through the pipe, until its other end is closed."""
+    Thread(target=_end_with_parent, daemon=True).start()
+    logs.configure("warning", "text")
+    scorer = Scorer(job)
+    with suppress(EOFError, OSError):
+        while True:
+            pipe.send(scorer.score(pipe.recv(), pipe.send))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent
+    parent.join()
+    os._exit(1)

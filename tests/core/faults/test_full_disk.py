@@ -19,6 +19,7 @@ from tests.core.faults.evidence import Evidence
 from tests.core.faults.fates import Callers
 from tests.core.faults.own_process import OwnProcess
 from tests.core.servers import until
+from tests.tools.corpus.pools import LOCAL, RAY, pool_of
 
 Captured = pytest.CaptureFixture[str]
 KIB = 2**10
@@ -187,38 +188,41 @@ def test_a_journal_whose_disk_is_full(
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("kind", [LOCAL, RAY])
 def test_sentiment_batch_fills_the_disk_and_resumes(
-    disk: Callable[[int], Disk], bundles: Path, texts: Path, tmp_path: Path, evidence: Evidence
+    disk: Callable[[int], Disk], bundles: Path, texts: Path, tmp_path: Path, evidence: Evidence, kind: str
 ) -> None:
     """It ends with exit code 1; a repeat completes the rows.
 
-    One Ray worker scores 3,000 texts in about 20 parts, on a disk with room for a few of them (32 KiB). The command ends with exit code
-    1 and a line that says which file, why and what to do; every part is complete or absent. After room is made, the repeated command gives
-    the rows of an undisturbed run.
+    Two workers, of this machine or of a Ray cluster, score 3,000 texts in about 20 parts, on a disk with room for a few of them (32 KiB).
+    The command ends with exit code 1 and a line that says which file, why and what to do; every part is complete or absent. After room is
+    made, the repeated command gives the rows of an undisturbed run.
     """
     full = disk(4 * KIB * KIB).fill(left=32 * KIB)
-
-    def run(output: Path) -> subprocess.CompletedProcess[str]:
-        options = ["--model", "tiny", "--bundles", str(bundles), "--workers", "1", "--part-bytes", "5000"]
-        command = [sys.executable, "-m", "sentiment_tools.corpus", str(texts), str(output), *options]
-        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=180)
 
     def rows(output: Path) -> list[dict[str, Any]]:
         return sorted(dataset.dataset(output, format="parquet").to_table().to_pylist(), key=lambda row: row["position"])
 
-    failed = run(full.folder / "out")
-    assert failed.returncode == 1, failed.stderr
-    assert "Traceback" not in failed.stderr
-    message = failed.stderr.splitlines()[-1]
-    assert f"{full.folder}/out/part-" in message
-    assert message.endswith(f"cannot be written: {ADVICE}")
-    kept = len(rows(full.folder / "out"))
-    assert 0 < kept < 3000
-    assert not (full.folder / "out" / "_report.json").exists()
-    full.make_room()
-    again = run(full.folder / "out")
-    assert again.returncode == 0, again.stderr
-    assert run(tmp_path / "whole").returncode == 0
+    with pool_of(kind) as pool:
+
+        def run(output: Path) -> subprocess.CompletedProcess[str]:
+            options = ["--model", "tiny", "--bundles", str(bundles), "--part-bytes", "5000", *pool.arguments]
+            command = [sys.executable, "-m", "sentiment_tools.corpus", str(texts), str(output), *options]
+            return subprocess.run(command, check=False, capture_output=True, text=True, timeout=180)
+
+        failed = run(full.folder / "out")
+        assert failed.returncode == 1, failed.stderr
+        assert "Traceback" not in failed.stderr
+        message = failed.stderr.splitlines()[-1]
+        assert f"{full.folder}/out/part-" in message
+        assert message.endswith(f"cannot be written: {ADVICE}")
+        kept = len(rows(full.folder / "out"))
+        assert 0 < kept < 3000
+        assert not (full.folder / "out" / "_report.json").exists()
+        full.make_room()
+        again = run(full.folder / "out")
+        assert again.returncode == 0, again.stderr
+        assert run(tmp_path / "whole").returncode == 0
 
     assert rows(full.folder / "out") == rows(tmp_path / "whole")
     evidence.measured |= {"rows before the disk was full": kept, "rows in the end": len(rows(full.folder / "out"))}

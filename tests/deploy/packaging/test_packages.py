@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sentiment_viewer.page import assets
+from tests.conftest import leave_out
 from tests.deploy.packaging.conftest import ROOT
 from tests.english import NAME
 from tests.programs import run, serving
@@ -39,6 +40,28 @@ def test_the_source_distribution_makes_the_wheel_of_the_checkout(wheel: Path, tm
     (other,) = tmp_path.glob("*.whl")
     assert other.name == wheel.name
     assert other.read_bytes() == wheel.read_bytes()
+
+
+@pytest.mark.needs_tool("make")
+def test_make_wheels_makes_the_two_wheels_that_the_page_installs(wheel: Path, bundle_wheel: Path, tmp_path: Path) -> None:
+    def make(*targets: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(["make", "--silent", *targets], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+
+    if make("build/tools/wheels/.installed").returncode:
+        leave_out("what makes wheels", "could not be installed")
+    done = make("wheels", f"DIST={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    line = re.search(r"^pip install 'dist/(.*)\[cpu\]' dist/(.*)$", (ROOT / "docs/operate/install.md").read_text(), re.MULTILINE)
+
+    assert line
+    assert list(line.groups()) == [wheel.name, bundle_wheel.name]
+    assert {path.name for path in tmp_path.iterdir()} == set(line.groups())
+    for other in (wheel, bundle_wheel):
+        with zipfile.ZipFile(other) as one, zipfile.ZipFile(tmp_path / other.name) as made:
+            # Of the package, the name and version of what builds it may differ.
+            assert [(file.filename, file.CRC) for file in made.infolist() if ".dist-info/" not in file.filename] == [
+                (file.filename, file.CRC) for file in one.infolist() if ".dist-info/" not in file.filename
+            ]
 
 
 @pytest.mark.smoke

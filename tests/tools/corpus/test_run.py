@@ -1,26 +1,20 @@
-"""The command from its arguments to its exit code, with workers in this process instead of Ray's."""
+"""The command from its arguments to its exit code, with workers in this process."""
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, replace
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-from unittest.mock import Mock
 
 import pytest
-import ray
 from pyarrow import dataset
 
-from sentiment.files.reading import Reading
-from sentiment.offline import OfflineClassifier
 from sentiment_tools.commands import batch
 from sentiment_tools.corpus.output import REPORT, REQUEST, CorpusFailed, Count, Output
-from sentiment_tools.corpus.parts import cut
-from sentiment_tools.corpus.scoring import Job, score_part
+from sentiment_tools.corpus.scoring import Job
 from sentiment_tools.corpus.sources import Part, find_sources
-from sentiment_tools.corpus.workers import ATTEMPTS_MAX, Ledger, Scorer, Show
+from sentiment_tools.corpus.workers import NOTHING, Scorer
 from tests.tools.corpus.files import write
 
 Run = Callable[..., tuple[int, str]]
@@ -38,20 +32,24 @@ def run(tmp_path: Path, bundles: Path, capsys: pytest.CaptureFixture[str]) -> Ru
 
 
 @pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch, classifier: OfflineClassifier) -> list[Callable[[], object]]:
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
     """Score in this process. Before each part, the next function of the list is called, if there is one."""
     steps: list[Callable[[], object]] = []
 
-    def score_all(parts: Sequence[Part], job: Job, workers: int, show: Show) -> Count:
-        for part in parts:
-            if steps:
-                steps.pop(0)()
-            Output(job.output, job.question).write_part(part.name, score_part(part, job, classifier))
-            show(Count(1), part.bytes)
-        return Count()
+    class InProcess:
+        def __init__(self, job: Job) -> None:
+            self.so_far = NOTHING
+            self._scorer = Scorer(job)
 
-    monkeypatch.setattr("sentiment_tools.corpus.run.cluster", lambda address, workers: nullcontext(1))
-    monkeypatch.setattr("sentiment_tools.corpus.run.score_all", score_all)
+        def score(self, part: Part | None) -> Count | str:
+            if part and steps:
+                steps.pop(0)()
+            return self._scorer.score(part, lambda so_far: None)
+
+        def kill(self) -> None:
+            pass
+
+    monkeypatch.setattr("sentiment_tools.corpus.workers.LocalWorker", InProcess)
     return steps
 
 
@@ -59,7 +57,7 @@ def rows_of(folder: Path) -> list[tuple[str, str]]:
     return [(row["file"], row["label"]) for row in dataset.dataset(folder).to_table().to_pylist()]
 
 
-def test_bad_paths_and_columns_are_refused_before_ray_starts(tmp_path: Path, run: Run) -> None:
+def test_bad_paths_and_columns_are_refused_before_a_worker_starts(tmp_path: Path, run: Run) -> None:
     for folder in ("in", "other"):
         (tmp_path / folder).mkdir()
     write(tmp_path / "in/a.csv", ["good"])
@@ -112,10 +110,10 @@ def test_one_command_at_a_time_writes_to_an_output_folder(tmp_path: Path, run: R
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_files_that_change_while_they_are_scored_end_in_no_report(tmp_path: Path, run: Run, workers: list[Callable[[], object]]) -> None:
+def test_files_that_change_while_they_are_scored_end_in_no_report(tmp_path: Path, run: Run, steps: list[Callable[[], object]]) -> None:
     (tmp_path / "in").mkdir()
     write(tmp_path / "in/a.txt", ["good"])
-    workers.append(lambda: write(tmp_path / "in/a.txt", ["good", "awful"]))
+    steps.append(lambda: write(tmp_path / "in/a.txt", ["good", "awful"]))
 
     changed, again = run("in", "out"), run("in", "out")
 
@@ -129,7 +127,7 @@ def test_files_that_change_while_they_are_scored_end_in_no_report(tmp_path: Path
 
 
 def test_an_interrupted_command_resumes_and_files_that_arrive_are_not_scored(
-    tmp_path: Path, run: Run, workers: list[Callable[[], object]]
+    tmp_path: Path, run: Run, steps: list[Callable[[], object]]
 ) -> None:
     (tmp_path / "in").mkdir()
     for name in "abc":
@@ -138,10 +136,10 @@ def test_an_interrupted_command_resumes_and_files_that_arrive_are_not_scored(
     def fail() -> None:
         raise CorpusFailed("a worker failed")
 
-    workers += [lambda: None, fail]
-    failed = run("in", "out")
+    steps += [lambda: None, fail]
+    failed = run("in", "out", "--processes", "1")
     kept = next((tmp_path / "out").glob("part-*")).stat().st_ino
-    workers += [lambda: write(tmp_path / "in/d.txt", ["bad"])]
+    steps += [lambda: write(tmp_path / "in/d.txt", ["bad"])]
     done = run("in", "out")
 
     assert (failed[0], done[0]) == (1, 0)
@@ -151,39 +149,28 @@ def test_an_interrupted_command_resumes_and_files_that_arrive_are_not_scored(
     assert min((tmp_path / "out").glob("part-*")).stat().st_ino == kept
 
 
-class LocalLedger:
-    """Ray's handle of the ledger, without Ray."""
+@pytest.mark.parametrize(
+    ("module", "arguments", "extra"), [("fsspec", [], "files"), ("ray", ["--ray", "auto"], "ray"), ("fsspec", ["--ray", "auto"], "ray")]
+)
+def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, module: str, arguments: list[str], extra: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{module!r}] = None\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path))}
 
-    def __init__(self) -> None:
-        ledger = Ledger()
-        self.begin, self.advance = SimpleNamespace(remote=ledger.begin), SimpleNamespace(remote=ledger.advance)
+    command = [sys.executable, "-m", "sentiment_tools.corpus", "in", "out", *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env=environment)
 
-
-@pytest.fixture
-def scored(tmp_path: Path, bundles: Path, job: Job) -> Callable[[Any], dict[str, Any]]:
-    """Score a part with one text as a worker does, with this handle of the ledger."""
-    (part,) = cut(find_sources(str(write(tmp_path / "a.txt", ["good"]))), Reading(), {}, 100)
-    its = replace(job, output=str(tmp_path / "out"), keep=())
-    Output(its.output).record({})
-    row = {name: [value] for name, value in asdict(part).items()}
-    return lambda ledger: Scorer(its, ledger)(row)
+    assert done.returncode == 2
+    assert done.stderr == f"error: module {module} is missing: run pip install 'sentiment-service[cpu,{extra}]'\n"
 
 
-def test_a_part_that_four_workers_died_of_is_refused_and_named(
-    tmp_path: Path, scored: Callable[[Any], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ray.get", lambda found, timeout: found)
-    ledger = LocalLedger()
+def test_one_machine_needs_no_ray(tmp_path: Path, bundles: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['ray'] = None\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path))}
+    write(tmp_path / "a.txt", ["good", "awful"])
 
-    answers = [scored(ledger) for _ in range(ATTEMPTS_MAX + 1)]
+    arguments = [str(tmp_path / "a.txt"), str(tmp_path / "out"), "--model", "tiny", "--bundles", str(bundles)]
+    command = [sys.executable, "-m", "sentiment_tools.corpus", *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env=environment)
 
-    assert answers[:-1] == [{"rows": [1], "bad": [0], "failure": [""]}] * ATTEMPTS_MAX
-    assert answers[-1]["failure"] == [f"{tmp_path}/a.txt, bytes 0 to 5: {ATTEMPTS_MAX} workers died while they scored it"]
-
-
-def test_a_part_whose_start_is_not_counted_in_time_is_still_scored(
-    scored: Callable[[Any], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ray.get", Mock(side_effect=ray.exceptions.GetTimeoutError("slow")))
-
-    assert scored(LocalLedger()) == {"rows": [1], "bad": [0], "failure": [""]}
+    assert done.returncode == 0, done.stderr
+    assert [label for _, label in rows_of(tmp_path / "out")] == ["positive", "negative"]
