@@ -221,14 +221,15 @@ class _Stream:
     def close(self) -> None:
         """Withdraw the items that are still queued; the client no longer reads."""
         code = self._call.left_code()
+        own_fault = self._calls.own_fault(self._call, code, None, math.inf)
         for accepted in self._accepted.values():
             accepted.served.withdraw(accepted.pending)
             self._receiving.requests.give_back(self._call.caller, accepted.held)
-            self._count_text(accepted.served, code)
+            self._count_text(accepted.served, code, own_fault)
         self._accepted.clear()
         while not self._outcomes.empty():
             if (item := self._outcomes.get_nowait()) is not None:
-                self._count(item, code, OUTCOMES[code])
+                self._count(item, code, OUTCOMES[code], own_fault)
         if self._call.trace is not None:
             self._call.trace.attributes["sentiment.texts"] = self._serial
 
