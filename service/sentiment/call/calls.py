@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
@@ -41,6 +42,11 @@ EXPLAIN = "Explain"
 # A deadline counts as too short from the start only while the event loop is busy for at most this share of the time. A busier one may have
 # left the call waiting in gRPC's core.
 BUSY_MAX = 0.8
+# The status codes of what fails for lack of time or room.
+LACKS = ("RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")
+# For how long after a caller was over its share its other failures count as such too. Its texts that were admitted may wait until their
+# deadlines, 5 s by default, and a caller that leaves then does not learn why.
+OVER_S = 5.0
 # Status codes that mark a span as an error: the server's faults. A caller's mistake or cancellation is not an error of the server's span.
 FAULTS = ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
 HTTP_FAULT = 500
@@ -130,6 +136,8 @@ class Calls:
             busy_share: how busy the event loop is, 0 to 1.
         """
         self._busy_share = busy_share
+        # When names of tokens were last over their share, of explanations and of all else.
+        self._over_at: dict[tuple[str, bool], float] = {}
         self._metrics = metrics
         self._log = log
         self._guard = guard
@@ -281,9 +289,13 @@ class Calls:
 
         ``error``: None if the deadline ended the call. ``allowed_s``: from its arrival to its deadline; infinite: not the caller's choice.
         """
-        if error is not None and error.over_share:
-            callers = self._metrics.callers
-            return "share" if callers is not None and callers.named(call.account) else ""
+        callers = self._metrics.callers
+        if code in LACKS and callers is not None and callers.named(call.account):
+            now, kind = self.clock(), (call.account, call.method == EXPLAIN)
+            if error is not None and error.over_share:
+                self._over_at[kind] = now
+            if now - self._over_at.get(kind, -math.inf) <= OVER_S:
+                return "share"
         needs_s = max(self.limits.margin_s, 0.0 if error is None else error.needs_s)
         return "deadline" if code == "DEADLINE_EXCEEDED" and allowed_s < needs_s and self._busy_share() <= BUSY_MAX else ""
 

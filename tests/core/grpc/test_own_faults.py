@@ -8,10 +8,11 @@ from typing import Any
 import grpc
 import pytest
 
+from sentiment.serving.event_loop import MeasuredLoop
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import NO_RETRIES, RunningServer
-from tests.core.grpc.gate import FixedCost, Gate, Hold, Start, ask, code_of, every_method, set_cost, total
+from tests.core.grpc.gate import FixedCost, Gate, Hold, Start, ask, code_of, every_method, queued, set_cost, total
 from tests.core.security.test_doors import fetch
 
 SHOP, WEB, PLAIN = "shop-token-0123456789", "web-token-0123456789", "plain-token-0123456789"
@@ -116,6 +117,30 @@ async def test_a_flood_of_a_named_caller_burns_no_budget_and_what_the_other_lose
 
 
 @every_door
+async def test_nor_does_what_the_flooder_had_admitted_and_waits_until_its_deadline(
+    start: Start, hold: Hold, tokens: str, asking: Any, door: str
+) -> None:
+    server = start(runners=1, auth_tokens=tokens, queue_rows_max=4)
+    set_cost(server, FixedCost(0.05))
+    gate, asks = hold(server), asking(server)
+    others = [asyncio.create_task(asks("Classify", PLAIN, 60))]
+    await gate.begun()
+    others.append(asyncio.create_task(asks("Classify", WEB, 60)))
+    await queued(server, 1)
+
+    # Of four places two are left to the caller, which has the work of two texts as its burst.
+    waiting = [asyncio.create_task(asks(door, SHOP, 1.5)) for _ in range(2)]
+    await queued(server, 3)
+    flood = await asyncio.gather(*[asks(door, SHOP, 60) for _ in range(4)])
+    waited = await asyncio.gather(*waiting)
+
+    gate.open()
+    assert await asyncio.gather(*others) == [0, 0]
+    assert (flood, waited) == ([REFUSED] * 4, [EXPIRED] * 2)
+    assert lost(server, door) == (6, 6)
+
+
+@every_door
 async def test_what_a_caller_alone_loses_is_the_servers_lack_of_capacity(plugged: Plugged, door: str) -> None:
     server, asks = await plugged(SHOP)
 
@@ -135,7 +160,14 @@ async def test_so_is_what_a_caller_without_a_name_loses_which_may_be_many_caller
     assert lost(server, "Classify") == (6, 0)
 
 
+@pytest.fixture(params=[0.0], ids=["idle"])
+def busy_share(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How busy event loops are, whatever they do: that of a server that has just started is."""
+    monkeypatch.setattr(MeasuredLoop, "busy_share", lambda _: request.param)
+
+
 @every_door
+@pytest.mark.usefixtures("busy_share")
 async def test_a_deadline_nearer_than_the_text_takes_alone_burns_no_budget(start: Start, tokens: str, asking: Any, door: str) -> None:
     server = start(runners=1, auth_tokens=tokens)
     asks = asking(server)
@@ -150,6 +182,7 @@ async def test_a_deadline_nearer_than_the_text_takes_alone_burns_no_budget(start
     assert total(server, "own_fault", reason="deadline", model="tiny/1") == 1
 
 
+@pytest.mark.usefixtures("busy_share")
 async def test_nor_does_one_that_is_over_when_the_call_arrives(start: Start, tokens: str, asking: Any) -> None:
     server = start(auth_tokens=tokens)
 
@@ -159,14 +192,13 @@ async def test_nor_does_one_that_is_over_when_the_call_arrives(start: Start, tok
     assert lost(server, OF_HTTP) == (total(server, "items", code="DEADLINE_EXCEEDED"), 1)
 
 
-async def test_while_the_event_loop_is_saturated_a_short_deadline_may_be_its_doing(
-    start: Start, tokens: str, asking: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("busy_share")
+@pytest.mark.parametrize("busy_share", [0.9], indirect=True, ids=["saturated"])
+async def test_while_the_event_loop_is_saturated_a_short_deadline_may_be_its_doing(start: Start, tokens: str, asking: Any) -> None:
     server = start(runners=1, auth_tokens=tokens)
     asks = asking(server)
     set_cost(server, FixedCost(ROW_S))
     await asks("Classify", PLAIN, 5)
-    monkeypatch.setattr(server.calls, "_busy_share", lambda: 0.9)
 
     found = await asks("Classify", PLAIN, 5)
 

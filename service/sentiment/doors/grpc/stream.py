@@ -221,17 +221,21 @@ class _Stream:
         metrics = served.metrics if served else self._calls.no_model
         metrics.observing.later("outcome", self._calls.count_texts, self._call, metrics, code, 1, own_fault)
 
+    def _fault_of_left(self, code: str) -> str:
+        """As ``Calls.own_fault``, of the items that a stream that ends early leaves."""
+        return self._calls.own_fault(self._call, code, None, math.inf)
+
     def close(self) -> None:
         """Withdraw the items that are still queued; the client no longer reads."""
         code = self._call.left_code()
         for accepted in self._accepted.values():
             accepted.served.withdraw(accepted.pending)
             self._receiving.requests.give_back(self._call.caller, accepted.held)
-            self._count_text(accepted.served, code)
+            self._count_text(accepted.served, code, self._fault_of_left(code))
         self._accepted.clear()
         while not self._outcomes.empty():
             if (item := self._outcomes.get_nowait()) is not None:
-                self._count(item, code, OUTCOMES[code])
+                self._count(item, code, OUTCOMES[code], self._fault_of_left(code))
         if self._call.trace is not None:
             self._call.trace.attributes["sentiment.texts"] = self._serial
 
