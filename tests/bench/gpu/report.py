@@ -219,7 +219,8 @@ def table(
             "NO GPU MEASUREMENT: tiny models on a CPU in a GPU's place. What follows shows that the script works, and nothing else."
         )
     if "engines" in meta:
-        lines += ["", *meta["engines"]]
+        reason = meta.get("torch_without_kernel")
+        lines += ["", *meta["engines"], *([f"without a kernel of our own between products: {reason}"] if reason else [])]
         lines += [f"{name}: tokens with which products keep their bits: {said}" for name, said in meta.get("products_alike", {}).items()]
         shown = set()
     else:

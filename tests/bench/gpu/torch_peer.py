@@ -23,8 +23,9 @@ from sentiment_models.export.weights import real
 from tests.bench.gpu import versions
 from tests.bench.gpu.bert import SIZES, Size, Weights, load_weights, make_weights
 from tests.bench.gpu.child import serve
+from tests.bench.gpu.report import ENGINES
 from tests.bench.gpu.rows import Logits, Peer, Run, draw_rows, draw_trial
-from tests.bench.gpu.torch_bert import KINDS, Bert, Operand, compiled
+from tests.bench.gpu.torch_bert import Bert, Operand, compiled
 
 INPUTS = ("input_ids", "attention_mask")
 # Products between two waits for the device.
@@ -41,7 +42,7 @@ Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class TorchPeer(Peer):
-    """The requests of the process. Variants: torch_sdpa, torch_compiled, and torch_KIND for KINDS, which are padding-free."""
+    """The requests of the process. Variants: torch_sdpa, torch_compiled, and ENGINES, which are padding-free."""
 
     def __init__(self, english: Path, device: str) -> None:
         super().__init__()
@@ -86,7 +87,7 @@ class TorchPeer(Peer):
         manifest = json.loads((self.english / "manifest.json").read_bytes())
         golden = [entry["text"] for entry in manifest["golden"] if "text_pair" not in entry]
         rows = [tokenizer.encode(text) for text in (*golden, *texts)]
-        reference, run = self._padded(self.bert("english", "fp32")), self._packed(self.bert("english", _kind(variant)), False)
+        reference, run = self._padded(self.bert("english", "fp32", False)), self._packed(self._engine("english", variant), False)
         batches = [rows[begin : begin + TEXTS] for begin in range(0, len(rows), TEXTS)]
         wanted, found = (np.concatenate([each(batch)[1] for batch in batches]) for each in (reference, run))
         labels = len(manifest["labels"])
@@ -103,7 +104,7 @@ class TorchPeer(Peer):
         rows = draw_rows("mixed", tokens // 2, SIZES[model])
         found: dict[str, float] = {}
         for name, step in (("", STEP), ("one_", tokens)):
-            run = self._packed(self.bert(model, _kind(variant)), False, step)
+            run = self._packed(self._engine(model, variant), False, step)
             alone = np.concatenate([run([row])[1] for row in rows])
             moves, alike = [0.0], []
             for number in batches:
@@ -115,7 +116,7 @@ class TorchPeer(Peer):
 
     def alike(self, model: str, variant: str) -> dict[str, list[int]]:
         """For each product of a layer: with how many tokens the first ones have the bits that they have with the most tokens."""
-        bert = self.bert(model, _kind(variant))
+        bert = self._engine(model, variant)
         found: dict[str, list[int]] = {}
         for name in NAMES:
             width = bert.size.inner if name == "output.dense" else bert.size.width
@@ -129,18 +130,21 @@ class TorchPeer(Peer):
             found[name] = [rows for rows in LADDER if torch.equal(first(rows), wanted)]
         return found
 
-    def _bert(self, model: str, kind: str) -> Bert:
+    def _engine(self, model: str, variant: str) -> Bert:
+        return self.bert(model, variant.removeprefix("torch_"), not self.no_kernel)
+
+    def _bert(self, model: str, kind: str, kernel: bool) -> Bert:
         if model != "english":
-            return Bert(_weights(model), SIZES[model], self.device, kind, not self.no_kernel)
+            return Bert(_weights(model), SIZES[model], self.device, kind, kernel)
         config = json.loads((self.english / CONFIG_FILE).read_bytes())
         size = Size(*(config[name] for name in ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")))
-        return Bert(real(load_weights(self.english / WEIGHTS_FILE)), size, self.device, kind, not self.no_kernel and kind != "fp32")
+        return Bert(real(load_weights(self.english / WEIGHTS_FILE)), size, self.device, kind, kernel)
 
     def make_run(self, model: str, variant: str) -> Run:
         """See ``Peer``."""
-        if _kind(variant) in KINDS:
-            return self._packed(self.bert(model, _kind(variant)), self.on_gpu)
-        return self._padded(self.bert(model, "fp16"), variant == "torch_compiled")
+        if variant in ENGINES:
+            return self._packed(self._engine(model, variant), self.on_gpu)
+        return self._padded(self.bert(model, "fp16", False), variant == "torch_compiled")
 
     def _padded(self, bert: Bert, compile_it: bool = False) -> Run:
         forward: Callable[..., torch.Tensor] = torch.compile(bert, dynamic=False) if compile_it else bert
@@ -216,10 +220,6 @@ def _no_kernel() -> str:
     except Exception as error:  # measured without it, and the report says so
         return f"{type(error).__name__}: {error}"[:300]
     return ""
-
-
-def _kind(variant: str) -> str:
-    return variant.removeprefix("torch_")
 
 
 def _probabilities(logits: Logits) -> Logits:
