@@ -34,6 +34,7 @@ REACHED: dict[str, set[str]] = {
     r"models/bundles/": {"core", "models", "viewer", "docs"},
     r"docs/|mkdocs\.yml|.*\.md$": OF_PAGES,
     r"deploy/|Dockerfile|\.dockerignore|renovate\.json|\.ci/|\.github/": {"deploy"},
+    r"tests/bench/gpu/": {"models"},
     r"tests/bench/": set(),
     r"service/sentiment/settings\.py": WINGS,
     # Their modules reach others, see ``Modules``.

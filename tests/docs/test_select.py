@@ -31,6 +31,7 @@ ALL = sorted(WINGS)
         ("tests/core/servers.py", ["core", "front_ends", "models", "tools", "viewer"]),
         ("deploy/board.py", ["deploy"]),
         ("tests/bench/slo.py", []),
+        ("tests/bench/gpu/bert.py", ["models"]),
     ],
 )
 def test_a_change_reaches_the_wings_that_import_it(path: str, wings: list[str]) -> None:

@@ -38,9 +38,11 @@ def main() -> int:
     if options.wheels:
         argv = ["--device", options.device, "--output", str(options.output.resolve()), "--seed", str(seed)]
         argv += ["--logs", str(options.logs.resolve())] if options.logs else []
+        argv += ["--engines"] if options.engines else []
+        argv += ["--texts", str(options.texts.resolve())] if options.texts else []
         return wheels.run_with(options.wheels.resolve(), argv, budget_s)
     try:
-        from tests.bench.gpu.run import run  # needs packages that may not be installed
+        from tests.bench.gpu.run import STAGES, engine_stages, run  # needs packages that may not be installed
     except ImportError as error:
         print(f"{error}; use --wheels DIR with the missing wheels (see --list-wheels), or install the gpu extra", file=sys.stderr)
         return 2
@@ -49,13 +51,16 @@ def main() -> int:
         options.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         print(f"\n{text}\nwritten to {options.output}", flush=True)
 
-    return 0 if run(options.device, budget_s, options.logs, seed, deliver) else 1
+    chosen = engine_stages(options.texts) if options.engines else STAGES
+    return 0 if run(options.device, budget_s, options.logs, seed, deliver, chosen) else 1
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.gpu", description="Measure a GPU, in-process and as a server.")
     parser.add_argument("--wheels", type=Path, metavar="DIR", help="install from this folder of wheels first, without a network")
     parser.add_argument("--device", default="cuda:0", help="cuda:N, or cpu: a trial of the script with tiny models")
+    parser.add_argument("--engines", action="store_true", help="only what tells whether another engine would be worth it")
+    parser.add_argument("--texts", type=Path, help="with --engines: texts, one a line, whose labels are compared (made ones)")
     parser.add_argument("--budget-s", type=float, help=f"seconds for all of it ({BUDGET_S:g}; {TRIAL_S:g} with --device cpu)")
     parser.add_argument("--seed", type=int, help="of the order in which things are compared; drawn if not given, and recorded")
     parser.add_argument("--output", type=Path, default=Path("bench-gpu.json"))

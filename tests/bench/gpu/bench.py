@@ -150,7 +150,7 @@ class Bench:
     def torch(self) -> Child:
         """The process that measures PyTorch, with PyTorch's own CUDA libraries."""
         self.need("torch")
-        return self._child("torch_peer", str(self.bundles), self.plan.device, environment=with_peer("torch"))
+        return self._child("torch_peer", str(self.english), self.plan.device, environment=with_peer("torch"))
 
     def need(self, name: str) -> None:
         """Check that a peer's package is there.

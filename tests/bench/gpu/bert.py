@@ -25,6 +25,8 @@ from sentiment_models.export.weights import TRANSPOSED, refer
 from tests.tiny import write_manifest
 
 Weights = Mapping[str, npt.NDArray[np.float16]]
+# The types of numbers in a .safetensors file.
+STORED = {"F16": np.float16, "F32": np.float32, "I8": np.int8}
 
 LABELS = ("negative", "positive")
 GOLDEN = (
@@ -235,8 +237,8 @@ def save_weights(weights: Weights, file: Path) -> None:
         stream.writelines(array.tobytes() for array in weights.values())
 
 
-def load_weights(file: Path) -> dict[str, npt.NDArray[np.float16]]:
-    """Read a .safetensors file of fp16 arrays."""
+def load_weights(file: Path) -> dict[str, npt.NDArray[Any]]:  # Any: STORED
+    """Read a .safetensors file."""
     content = file.read_bytes()
     begin = 8 + int.from_bytes(content[:8], "little")
     entries = json.loads(content[8:begin])
@@ -244,7 +246,7 @@ def load_weights(file: Path) -> dict[str, npt.NDArray[np.float16]]:
     found = {}
     for name, entry in entries.items():
         start, end = entry["data_offsets"]
-        found[name] = np.frombuffer(content[begin + start : begin + end], np.float16).reshape(entry["shape"])
+        found[name] = np.frombuffer(content[begin + start : begin + end], STORED[entry["dtype"]]).reshape(entry["shape"])
     return found
 
 

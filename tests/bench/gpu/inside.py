@@ -5,7 +5,6 @@ import math
 import mmap
 import random
 import shutil
-import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -35,16 +34,13 @@ from sentiment_tools.traffic.lengths import LONG, SHORT
 from tests.bench.gpu import versions
 from tests.bench.gpu.bert import LABELS, SIZES, load_weights, made, make_bundle, make_graph
 from tests.bench.gpu.rows import (
-    ANY_ROWS,
-    BATCHES,
     CLS,
     Logits,
+    Peer,
     Run,
     draw_rows,
     draw_trial,
-    measure,
     packed_batches,
-    padded_batches,
     timed,
 )
 from tests.bench.gpu.stand_in import device_of
@@ -59,16 +55,16 @@ CELL_ERROR_MAX = 0.01
 CAPTURES = {"padded": False, "packed": False, "padded_captured": True, "packed_captured": True}
 
 
-class Inside:
+class Inside(Peer):
     """The requests of the process. ``padded`` and ``packed`` are our graphs; ``..._captured`` the same with small batches captured."""
 
     def __init__(self, bundles: Path, english: Path, device: str) -> None:
+        super().__init__()
         self.bundles, self.english, self.folder = bundles, english, bundles.parent / "graphs"
         self.device = device_of(device)
         # Packed attention has a kernel for CUDA only.
         self.twin = device == "cpu"
         self.session = cache(self._session)
-        self._runs: dict[tuple[str, str], Run] = {}
         # Host memory by size, and whether it is pinned. Nothing unpins it, so it must stay mapped as long as the process lives: for the
         # driver its addresses are taken, also where the next allocation of device memory would have them.
         self._host: dict[int, tuple[npt.NDArray[np.uint8], bool]] = {}
@@ -131,28 +127,11 @@ class Inside:
         moved = {"to_device": (size, there), "to_host": (size, back), "within": (2 * size, within)}
         return {**{name: [many / each / 1e9 for each in spent] for name, (many, spent) in moved.items()}, "pinned": pinned}
 
-    def measure(self, model: str, variant: str, mix: str, tokens: int, seconds: float, rows_max: int = ANY_ROWS) -> dict[str, float]:
-        """See ``rows.measure``. Variants: ours, ``unfused_fp16`` and ``unfused_fp32``.
-
-        ``rows_max``: of a packed batch.
-        """
-        size = SIZES[model]
-        rows = draw_rows(mix, BATCHES * tokens, size)
-        packed = variant.startswith("packed")
-        batches = list(packed_batches(rows, tokens, rows_max) if packed else padded_batches(rows, tokens))
-        return measure(self._run_of(model, variant), batches, size, seconds)
-
     def tokenize(self, texts: Sequence[str], seconds: float) -> dict[str, list[float]]:
         """The microseconds that one thread takes to tokenize a text, as the server does it, in each pass over the texts."""
         tokenizer = Tokenizer(self.english / TOKENIZER_FILE, 512)
         spent = timed(lambda: [tokenizer.encode(text) for text in texts], seconds, runs_min=2)
         return {"us": [each / len(texts) * 1e6 for each in spent]}
-
-    def cell(self, model: str, variant: str, rows: int, length: int, seconds: float) -> dict[str, float]:
-        """Median milliseconds of a batch of ``rows`` rows of ``length`` tokens, from ids to logits on the host."""
-        batch = draw_rows(str(length), rows * length, SIZES[model])
-        run = self._run_of(model, variant)
-        return {"ms": statistics.median(timed(lambda: run(batch), seconds)) * 1e3}
 
     def answers(self, model: str, variant: str) -> dict[str, list[list[float]]]:
         """The logits of ``rows.draw_trial``. ``variant`` may also be ``plain``: the bundle's own fp32 graph on the CPU."""
@@ -160,7 +139,7 @@ class Inside:
         if variant == "plain":
             session = Session(self._bundle(model) / PLAIN)
             return {"logits": session.run(pad(rows, session.inputs, 0, left=False)).tolist()}
-        return {"logits": self._run_of(model, variant)(rows)[1].tolist()}
+        return {"logits": self.run_of(model, variant)(rows)[1].tolist()}
 
     def parts(self, model: str, variant: str, mix: str, tokens: int) -> dict[str, float]:
         """The parts of a batch's time: median seconds of laying out, copying and running."""
@@ -231,12 +210,9 @@ class Inside:
             session.run(session.feeds([Row([CLS] * length, None, False)] * 8, 0, left=False))
         return {}
 
-    def _run_of(self, model: str, variant: str) -> Run:
-        """The function that runs a batch, from its rows to its logits on the host."""
-        if (model, variant) not in self._runs:
-            make = self._ours if variant in CAPTURES else self._plain
-            self._runs[model, variant] = make(model, variant)
-        return self._runs[model, variant]
+    def make_run(self, model: str, variant: str) -> Run:
+        """See ``Peer``. Variants: ours, ``unfused_fp16`` and ``unfused_fp32``."""
+        return (self._ours if variant in CAPTURES else self._plain)(model, variant)
 
     def _ours(self, model: str, variant: str) -> Run:
         session = self.session(model, variant)

@@ -1,6 +1,6 @@
 """The names, units and targets of the figures, the JSON entries and the short table."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.bench.gpu.rows import MIXES
@@ -8,7 +8,13 @@ from tests.bench.gpu.sensors import line
 from tests.bench.gpu.wheels import PEERS as PACKAGES
 
 OURS = ("padded", "packed")
-PEERS = ("unfused_fp16", "torch_sdpa", "torch_varlen")
+PEERS = ("unfused_fp16", "torch_sdpa", "torch_fp16")
+# What ``--engines`` compares with our packed graph, and the mixes of lengths.
+ENGINES = ("torch_fp16", "torch_fp8", "torch_int8")
+ENGINE_MIXES = ("128", "sst2", "mixed")
+# The default bundle against fp32; and what batch mates change, then the same with products of one number of rows.
+ACCURACY = ("golden_error", "text_error", "changed")
+COMPANY = ("move", "alike", "one_move", "one_alike")
 # Peers that are measured with 128 tokens only.
 AT_128 = ("unfused_fp32", "torch_compiled")
 SIZES = {"base": "BERT-base", "l6": "MiniLM-L6"}
@@ -44,7 +50,7 @@ UNITS = {
     "_tokens": "tokens",
     "_failed": "texts",
 }
-LOWER = ("_seconds", "_us", "_ms", "_move", "_flips", "_error", "_failed", "_host_share")
+LOWER = ("_seconds", "_us", "_ms", "_move", "_flips", "_error", "_failed", "_host_share", "_changed")
 
 # Targets against the device, the best peer and the host; then the checks. What one process serves has no target against the device: on a
 # fast one tokenizing alone keeps the process below it. But one side must be busy.
@@ -83,8 +89,23 @@ def offline_rows(size: str, mix: str) -> list[str]:
     ours = [f"{name}_{variant}_{what}" for variant in OURS for what in ("tflops", "texts_per_s", "real_over_processed", "best_tokens")]
     return [
         *ours,
-        *(f"{name}_{variant}_tflops" for variant in PEERS),
+        *(f"{name}_{variant}_{what}" for variant in PEERS for what in ("tflops", "texts_per_s")),
         *(f"{name}_{what}" for what in ("products_share", "over_peer", "served_batch_over_best")),
+    ]
+
+
+def engine_rows(mix: str) -> list[str]:
+    """The figures of one mix of lengths with ``--engines``."""
+    ours = [f"base_{mix}_packed_{what}" for what in ("tflops", "texts_per_s")]
+    return [*ours, *(f"base_{mix}_{variant}_{what}" for variant in ENGINES for what in ("tflops", "texts_per_s", "gain"))]
+
+
+def engine_checks() -> list[str]:
+    """The other figures of ``--engines``."""
+    return [
+        *(f"english_{variant}_{what}" for variant in ENGINES for what in ACCURACY),
+        *(f"base_{variant}_company_{what}" for variant in ENGINES for what in COMPANY),
+        *(f"base_128_alone_{variant}_ms" for variant in ("packed", "packed_captured", *ENGINES)),
     ]
 
 
@@ -127,10 +148,13 @@ def tokenize_rows() -> list[str]:
     return [f"{size}_{mix}_tokenize_us" for size, mixes in LOADS.items() for mix in mixes]
 
 
-def expected() -> list[str]:
-    """The names of all figures."""
+def expected(engines: bool) -> list[str]:
+    """The names of all figures, or of those of ``--engines``."""
     probes = ("square_tflops", *(f"{size}_products_tflops" for size in SIZES))
     copies = ("to_device_gbs", "to_host_gbs", "device_copy_gbs", "memory_pinned")
+    if engines:
+        mixes = (name for mix in ENGINE_MIXES for name in engine_rows(mix))
+        return [*(f"probe_{each}" for each in (*probes, *copies)), "base_graphs_seconds", *mixes, *engine_checks()]
     return [
         *(f"probe_{each}" for each in (*probes, *copies)),
         *(f"{size}_graphs_seconds" for size in SIZES),
@@ -194,19 +218,15 @@ def table(
         lines.append(
             "NO GPU MEASUREMENT: tiny models on a CPU in a GPU's place. What follows shows that the script works, and nothing else."
         )
-    lines.append(f"\n{'beside its target':44}{'measured':>12} {'unit':12}{'target':>10}")
-    for name, target in TARGETS.items():
-        entry = result(name, found.get(name, 0.0))
-        sign = ">=" if entry["higher_is_better"] else "<="
-        value = f"{entry['value']:12.4g}" if name in found else f"{'-':>12}"
-        lines.append(f"{name:44}{value} {entry['unit']:12}{sign:>5} {target:g}")
-    for size, mixes in OFFLINE.items():
-        lines.append(f"\n{f'{SIZES[size]}, useful TFLOP/s in-process':34}" + "".join(f"{mix:>8}" for mix in mixes))
-        for variant in (*OURS, *PEERS):
-            names = [f"{size}_{mix}_{variant}_tflops" for mix in mixes]
-            lines.append(f"{variant:34}" + "".join(f"{found[name]:8.3g}" if name in found else f"{'-':>8}" for name in names))
-    offline = {name for size, mixes in OFFLINE.items() for mix in mixes for name in offline_rows(size, mix)}
-    lines += ["", *(_line(name, found[name], spreads.get(name)) for name in found if name not in offline and name not in TARGETS)]
+    if "engines" in meta:
+        reason = meta.get("torch_without_kernel")
+        lines += ["", *meta["engines"], *([f"without a kernel of our own between products: {reason}"] if reason else [])]
+        lines += [f"{name}: tokens with which products keep their bits: {said}" for name, said in meta.get("products_alike", {}).items()]
+        shown = set()
+    else:
+        lines += _beside_targets(found)
+        shown = {name for size, mixes in OFFLINE.items() for mix in mixes for name in offline_rows(size, mix)} | TARGETS.keys()
+    lines += ["", *(_line(name, found[name], spreads.get(name)) for name in found if name not in shown)]
     lines += ["", *(f"{load}: the limit was {said['limit']}" for load, said in meta.get("loads", {}).items())]
     lines += ["", *(line(name, said["seconds"], said["sensors"]) for name, said in meta.get("stages", {}).items())]
     reasons: dict[str, list[str]] = {}
@@ -214,6 +234,21 @@ def table(
         reasons.setdefault(reason, []).append(name)
     lines += ["", *(f"not measured: {names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)}: {why}" for why, names in reasons.items())]
     return "\n".join(lines)
+
+
+def _beside_targets(found: Mapping[str, float]) -> Iterator[str]:
+    """The figures that have a target, and useful TFLOP/s by length."""
+    yield f"\n{'beside its target':44}{'measured':>12} {'unit':12}{'target':>10}"
+    for name, target in TARGETS.items():
+        entry = result(name, found.get(name, 0.0))
+        sign = ">=" if entry["higher_is_better"] else "<="
+        value = f"{entry['value']:12.4g}" if name in found else f"{'-':>12}"
+        yield f"{name:44}{value} {entry['unit']:12}{sign:>5} {target:g}"
+    for size, mixes in OFFLINE.items():
+        yield f"\n{f'{SIZES[size]}, useful TFLOP/s in-process':34}" + "".join(f"{mix:>8}" for mix in mixes)
+        for variant in (*OURS, *PEERS):
+            names = [f"{size}_{mix}_{variant}_tflops" for mix in mixes]
+            yield f"{variant:34}" + "".join(f"{found[name]:8.3g}" if name in found else f"{'-':>8}" for name in names)
 
 
 def _line(name: str, value: float, spread: Mapping[str, float] | None) -> str:

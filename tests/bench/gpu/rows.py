@@ -1,15 +1,17 @@
 """The rows to compute (fixed lengths, the lengths of SST-2 and IMDB, and both mixed), and how they are split into batches."""
 
 import random
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
 from sentiment.model.tokenizer import Row
 from sentiment_tools.traffic.lengths import Lengths, parse_built_in
-from tests.bench.gpu.bert import Size
+from tests.bench.gpu.bert import SIZES, Size
 
 # Distributions of token counts, limited to the model's length; "mixed" is half SST-2 and half IMDB, a number is one length. The most
 # important first, since the last ones are skipped if time is short.
@@ -17,6 +19,8 @@ MIXES = ("128", "mixed", "sst2", "imdb", "32", "512")
 # Batches of one measurement.
 BATCHES = 4
 CLS, SEP, FIRST_WORD = 101, 102, 1000
+# How the names of variants with padding begin.
+PADDED = ("padded", "unfused", "torch_sdpa", "torch_compiled")
 # No limit of rows.
 ANY_ROWS = 2**20
 
@@ -87,6 +91,29 @@ def measure(run: Run, batches: Sequence[Sequence[Row]], size: Size, seconds: flo
         "rows": len(counts) / len(batches),
         "seconds": took_s,
     }
+
+
+class Peer:
+    """Requests of the processes that run BERT. A run from rows to logits on the host is made once for each model and variant."""
+
+    def __init__(self) -> None:
+        self.run_of = cache(self.make_run)
+
+    def make_run(self, model: str, variant: str) -> Run:
+        """The function that runs a batch."""
+        raise NotImplementedError
+
+    def measure(self, model: str, variant: str, mix: str, tokens: int, seconds: float, rows_max: int = ANY_ROWS) -> dict[str, float]:
+        """See ``measure``; ``rows_max``: of a batch without padding."""
+        rows = draw_rows(mix, BATCHES * tokens, SIZES[model])
+        batches = padded_batches(rows, tokens) if variant.startswith(PADDED) else packed_batches(rows, tokens, rows_max)
+        return measure(self.run_of(model, variant), list(batches), SIZES[model], seconds)
+
+    def cell(self, model: str, variant: str, rows: int, length: int, seconds: float) -> dict[str, float]:
+        """Median milliseconds of a batch of ``rows`` rows of ``length`` tokens, from ids to logits on the host."""
+        batch = draw_rows(str(length), rows * length, SIZES[model])
+        run = self.run_of(model, variant)
+        return {"ms": statistics.median(timed(lambda: run(batch), seconds)) * 1e3}
 
 
 def draw_trial(size: Size) -> list[Row]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from sentiment.model.bundle import CHECKOUT_BUNDLES, find_bundle
 from sentiment.model.cores import cores_granted
-from tests.bench.gpu import serve_stages, stages
+from tests.bench.gpu import engines, serve_stages, stages
 from tests.bench.gpu.bench import Bench, plan_of, working_folder
 from tests.bench.gpu.child import Gone, end_all
 from tests.bench.gpu.report import expected, peers_there, result, table
@@ -43,7 +43,24 @@ LATE_S = 25.0
 Deliver = Callable[[dict[str, Any], str], None]  # Any: JSON
 
 
-def run(device: str, budget_s: float, logs: Path | None, seed: int, deliver: Deliver, leave: Callable[[int], object] = os._exit) -> bool:
+def engine_stages(texts: Path | None) -> dict[str, tuple[Stage, float]]:
+    """The stages of ``--engines``; ``texts``: see there."""
+    return {
+        "probes": (stages.probe, 0.06),
+        "bundles and graphs": (stages.make, 0.18),
+        "engines": (partial(engines.engines, texts_file=texts), 1.0),
+    }
+
+
+def run(
+    device: str,
+    budget_s: float,
+    logs: Path | None,
+    seed: int,
+    deliver: Deliver,
+    chosen: Mapping[str, tuple[Stage, float]] = STAGES,
+    leave: Callable[[int], object] = os._exit,
+) -> bool:
     """Measure everything on a device. Returns whether anything was measured.
 
     Args:
@@ -52,6 +69,7 @@ def run(device: str, budget_s: float, logs: Path | None, seed: int, deliver: Del
         logs: a folder for the logs of all processes; None to keep none.
         seed: of the order in which things are compared.
         deliver: gets the content of the JSON file and the table, once.
+        chosen: the stages.
         leave: ends the process if something hangs LATE_S after the budget; what was found until then is delivered first.
     """
     cores = cores_granted()
@@ -72,6 +90,7 @@ def run(device: str, budget_s: float, logs: Path | None, seed: int, deliver: Del
             "clients": plan.clients,
             "device": "no device",
             "onnxruntime": "?",
+            **({"engines": []} if "engines" in chosen else {}),
         }
 
         def give_up() -> None:
@@ -85,7 +104,7 @@ def run(device: str, budget_s: float, logs: Path | None, seed: int, deliver: Del
         watchdog.daemon = True
         watchdog.start()
         try:
-            _measure(bench)
+            _measure(bench, chosen)
         finally:
             bench.close()
             if logs:
@@ -96,12 +115,12 @@ def run(device: str, budget_s: float, logs: Path | None, seed: int, deliver: Del
         return bool(found[0]["results"])
 
 
-def _measure(bench: Bench) -> None:
+def _measure(bench: Bench, chosen: Mapping[str, tuple[Stage, float]]) -> None:
     sensors, reason = _sensors(bench)
     _start_torch(bench)
     bench.meta["children_seconds"] = round(time.monotonic() - bench.begun, 1)
     bench.stages_from = min(time.monotonic(), bench.ends_at)
-    for name, (stage, share) in STAGES.items():
+    for name, (stage, share) in chosen.items():
         begun = time.monotonic()
         try:
             stage(bench, bench.by(share))
@@ -144,11 +163,12 @@ def conclude(bench: Bench) -> tuple[dict[str, Any], str]:  # Any: JSON
     found = {name: value for name, value in figures.items() if math.isfinite(value)}
     for name in figures.keys() - found.keys():
         reasons[name] = f"{figures[name]}: there was nothing to divide by"
-    not_measured = {name: reasons.get(name, "its stage did not come to it") for name in expected() if name not in found}
+    names = expected("engines" in bench.meta)
+    not_measured = {name: reasons.get(name, "its stage did not come to it") for name in names if name not in found}
     meta: Mapping[str, Any] = {  # Any: JSON
         **bench.meta,
         "seconds": round(time.monotonic() - bench.begun, 1),
         "not_measured": not_measured,
     }
-    results = [result(name, found[name], bench.spreads.get(name)) for name in expected() if name in found]
+    results = [result(name, found[name], bench.spreads.get(name)) for name in names if name in found]
     return {"meta": dict(meta), "results": results}, table(found, bench.spreads, not_measured, meta)

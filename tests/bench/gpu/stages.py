@@ -201,7 +201,7 @@ def offline(bench: Bench, until: float, size: str) -> None:
     for number, mix in enumerate(mixes):
         ends_at = part(until, 1 / (len(mixes) - number))
         needs_s = 2.0 if bench.plan.on_gpu else 0.2
-        bench.attempt(offline_rows(size, mix), ends_at, needs_s, partial(_mix, bench, size, mix, ends_at))
+        bench.attempt(offline_rows(size, mix), ends_at, needs_s, partial(measure_mix, bench, size, mix, ends_at))
 
 
 def default_bundle(bench: Bench, until: float) -> None:
@@ -223,9 +223,10 @@ def _capped(bench: Bench, until: float) -> dict[str, float | Rounds]:
     return found | {"l6_sst2_rows_gain": many / few}
 
 
-def _mix(bench: Bench, size: str, mix: str, until: float) -> dict[str, float | Rounds]:
+def measure_mix(bench: Bench, size: str, mix: str, until: float, compared: Sequence[str] = (*OURS, *PEERS)) -> dict[str, float | Rounds]:
+    """One mix of lengths: each variant's best batch size first, then rounds of all variants in random order."""
     plan, name = bench.plan, f"{size}_{mix}"
-    variants = bench.rng.sample((*OURS, *PEERS), len(OURS) + len(PEERS))
+    variants = bench.rng.sample(compared, len(compared))
     each_s = max(0.02, 0.3 * (until - time.monotonic()) / (len(variants) * len(plan.budgets)))
     best: dict[str, tuple[float, int]] = {}
     served: dict[str, float] = {}
@@ -249,7 +250,7 @@ def _mix(bench: Bench, size: str, mix: str, until: float) -> dict[str, float | R
                 rounds.setdefault(variant, []).append(measured)
     found: dict[str, float | Rounds] = {}
     for variant, all_of_it in rounds.items():
-        whats = ("tflops", "texts_per_s", "real_over_processed") if variant in OURS else ("tflops",)
+        whats = ("tflops", "texts_per_s", "real_over_processed") if variant in OURS else ("tflops", "texts_per_s")
         found |= {f"{name}_{variant}_{what}": median([one[what] for one in all_of_it]) for what in whats}
         if variant in OURS:
             found[f"{name}_{variant}_best_tokens"] = best[variant][1]

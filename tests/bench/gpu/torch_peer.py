@@ -1,125 +1,65 @@
-"""The same BERT in PyTorch, fp16: padded and eager, padded and compiled, and padding-free: ``python -m tests.bench.gpu.torch_peer``.
+"""The same BERT in PyTorch: padded, eager or compiled; and padding-free, in a captured run: ``python -m tests.bench.gpu.torch_peer``.
 
 Written here, since transformers may not be installed. Query, key and value are one product; rows of one length have no mask. Padding-free
-is ``torch.nn.attention.varlen``, which every wheel of PyTorch 2.10 and later has: flash attention over rows that lie one behind the other,
-without the dispatch in Python that nested tensors cost each operator.
+is ``torch.nn.attention.varlen``, which every wheel of PyTorch 2.10 and later has: flash attention over rows that lie one behind the other.
 """
 
 import itertools
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from sentiment.model.tensors import pad
-from sentiment.model.tokenizer import Row
-from sentiment_models.export.manifest import WEIGHTS_FILE
+from sentiment.model.tokenizer import Row, Tokenizer
+from sentiment_models.export.manifest import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
+from sentiment_models.export.weights import real
 from tests.bench.gpu import versions
-from tests.bench.gpu.bert import SIZES, Size, load_weights, made
+from tests.bench.gpu.bert import SIZES, Size, Weights, load_weights, make_weights
 from tests.bench.gpu.child import serve
-from tests.bench.gpu.rows import BATCHES, Logits, Run, draw_rows, draw_trial, measure, packed_batches, padded_batches
+from tests.bench.gpu.report import ENGINES
+from tests.bench.gpu.rows import Logits, Peer, Run, draw_rows, draw_trial
+from tests.bench.gpu.torch_bert import Bert, Operand, compiled
 
 INPUTS = ("input_ids", "attention_mask")
-VARLEN = "torch_varlen"
 # Products between two waits for the device.
 PRODUCTS = 8
-Attend = Callable[[torch.Tensor], torch.Tensor]
-"""Attention of query, key and value [tokens, 3, heads, width of a head] to [tokens, heads, width of a head]."""
+# A padding-free batch is filled up to a multiple of these tokens.
+STEP = 64
+# The products of a layer, as named in the weights, and the numbers of tokens among which their bits are compared.
+LAYER = "bert.encoder.layer.0"
+NAMES = ("attention.self.all", "attention.output.dense", "intermediate.dense", "output.dense")
+LADDER = tuple(STEP * 2**power for power in range(10))
+# Rows of a batch in which the answers to texts are compared.
+TEXTS = 64
+Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-class Bert(torch.nn.Module):
-    """The classifier. Its products and norms are for [tokens, width]: padded rows are only seen as rows by attention."""
+class TorchPeer(Peer):
+    """The requests of the process. Variants: torch_sdpa, torch_compiled, and ENGINES, which are padding-free."""
 
-    def __init__(self, file: Path, size: Size, device: str, kind: torch.dtype) -> None:
+    def __init__(self, english: Path, device: str) -> None:
         super().__init__()
-        self.size = size
-        self.w = {name: torch.from_numpy(array.copy()).to(device, kind) for name, array in load_weights(file).items()}
-        for layer in range(size.layers):
-            name = f"bert.encoder.layer.{layer}.attention.self"
-            for part in ("weight", "bias"):
-                parts = [self.w.pop(f"{name}.{which}.{part}") for which in ("query", "key", "value")]
-                self.w[f"{name}.all.{part}"] = torch.cat(parts)
-
-    def forward(self, ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """Logits [rows, labels] of padded rows: ids [rows, longest], and a mask [rows, 1, 1, longest] or None."""
-        rows, longest = ids.shape
-
-        def attend(all_three: torch.Tensor) -> torch.Tensor:
-            query, key, value = all_three.view(rows, longest, *all_three.shape[1:]).permute(2, 0, 3, 1, 4).unbind(0)
-            mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-            return mixed.transpose(1, 2).reshape(rows * longest, *all_three.shape[2:])
-
-        positions = torch.arange(longest, device=ids.device).expand(rows, longest)
-        hidden = self._layers(ids.reshape(-1), positions.reshape(-1), attend)
-        return self._head(hidden.view(rows, longest, -1)[:, 0])
-
-    def packed(self, ids: torch.Tensor, positions: torch.Tensor, begins: torch.Tensor, longest: int) -> torch.Tensor:
-        """Logits [rows, labels] of rows one behind the other: ids and positions [tokens]; ``begins``: int32 [rows + 1], with the end."""
-        hidden = self._layers(ids, positions, lambda all_three: attend_packed(all_three, begins, longest))
-        return self._head(hidden[begins[:-1].long()])
-
-    def _layers(self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
-        word, token_type, position = (self.w[f"bert.embeddings.{kind}_embeddings.weight"] for kind in ("word", "token_type", "position"))
-        hidden = self._norm(word[ids] + token_type[0] + position[positions], "bert.embeddings.LayerNorm")
-        for layer in range(self.size.layers):
-            hidden = self._layer(hidden, attend, f"bert.encoder.layer.{layer}")
-        return hidden
-
-    def _layer(self, hidden: torch.Tensor, attend: Attend, name: str) -> torch.Tensor:
-        mixed = attend(self._linear(hidden, f"{name}.attention.self.all").view(len(hidden), 3, self.size.heads, -1))
-        joined = mixed.reshape(hidden.shape)
-        attended = self._norm(self._linear(joined, f"{name}.attention.output.dense") + hidden, f"{name}.attention.output.LayerNorm")
-        inner = functional.gelu(self._linear(attended, f"{name}.intermediate.dense"))
-        return self._norm(self._linear(inner, f"{name}.output.dense") + attended, f"{name}.output.LayerNorm")
-
-    def _head(self, first: torch.Tensor) -> torch.Tensor:
-        return self._linear(torch.tanh(self._linear(first, "bert.pooler.dense")), "classifier")
-
-    def _linear(self, source: torch.Tensor, name: str) -> torch.Tensor:
-        return functional.linear(source, self.w[f"{name}.weight"], self.w[f"{name}.bias"])
-
-    def _norm(self, source: torch.Tensor, name: str) -> torch.Tensor:
-        return functional.layer_norm(source, (self.size.width,), self.w[f"{name}.weight"], self.w[f"{name}.bias"], 1e-12)
-
-
-def attend_packed(all_three: torch.Tensor, begins: torch.Tensor, longest: int) -> torch.Tensor:
-    """Attention within each row. The kernel exists for GPUs only; on a CPU, row by row, which shows that the rest is right.
-
-    Raises:
-        ImportError: PyTorch is older than 2.10.
-    """
-    if all_three.is_cuda:
-        from torch.nn.attention.varlen import varlen_attn
-
-        query, key, value = all_three.unbind(1)
-        mixed = varlen_attn(query, key, value, begins, begins, longest, longest)
-        assert isinstance(mixed, torch.Tensor)
-        return mixed
-    rows = []
-    for begin, end in itertools.pairwise(begins.tolist()):
-        query, key, value = all_three[begin:end].permute(1, 2, 0, 3).unbind(0)
-        rows.append(functional.scaled_dot_product_attention(query[None], key[None], value[None])[0].transpose(0, 1))
-    return torch.cat(rows)
-
-
-class TorchPeer:
-    """The requests of the process."""
-
-    def __init__(self, bundles: Path, device: str) -> None:
-        self.bundles = bundles
-        self.device = "cpu" if device == "cpu" else device
-        self._runs: dict[tuple[str, str], Run] = {}
-        self._berts: dict[str, Bert] = {}
+        self.english, self.device = english, device
+        self.on_gpu = device != "cpu"
+        # Why the kernel of our own is not used.
+        self.no_kernel = "there is no GPU"
+        if self.on_gpu:
+            torch.cuda.set_device(device)
+            self.no_kernel = _no_kernel()
+        self.bert = cache(self._bert)
 
     def about(self) -> dict[str, Any]:  # Any: JSON
         """The versions. The first product loads the libraries."""
         self.gemm(8, 8, 8, 0.0)
-        return {"torch": torch.__version__, "torch_cuda": torch.version.cuda, "torch_libraries": versions.loaded()}
+        found = {"torch": torch.__version__, "torch_cuda": torch.version.cuda, "torch_libraries": versions.loaded()}
+        return found | {"torch_without_kernel": self.no_kernel}
 
     def gemm(self, rows: int, inner: int, columns: int, seconds: float) -> dict[str, list[float]]:
         """The seconds of a product of fp16 matrices of random numbers, [rows, inner] by [inner, columns], in each run of several."""
@@ -131,33 +71,83 @@ class TorchPeer:
             from_s = time.perf_counter()
             for _ in range(PRODUCTS):
                 left @ right
-            if self.device != "cpu":
+            if self.on_gpu:
                 torch.cuda.synchronize(self.device)
             spent.append((time.perf_counter() - from_s) / PRODUCTS)
         # The first ones load kernels.
         return {"seconds": spent[2:]}
 
-    def measure(self, model: str, variant: str, mix: str, tokens: int, seconds: float) -> dict[str, float]:
-        """See ``rows.measure``; ``variant`` is torch_sdpa, torch_compiled or torch_varlen."""
-        size = SIZES[model]
-        rows = draw_rows(mix, BATCHES * tokens, size)
-        batches = list(packed_batches(rows, tokens) if variant == VARLEN else padded_batches(rows, tokens))
-        return measure(self._run_of(model, variant), batches, size, seconds)
-
     def answers(self, model: str, variant: str) -> dict[str, list[list[float]]]:
         """The logits of ``rows.draw_trial``."""
-        return {"logits": self._run_of(model, variant)(draw_trial(SIZES[model]))[1].tolist()}
+        return {"logits": self.run_of(model, variant)(draw_trial(SIZES[model]))[1].tolist()}
 
-    def _run_of(self, model: str, variant: str) -> Run:
-        if (model, variant) not in self._runs:
-            if model not in self._berts:
-                self._berts[model] = Bert(made(self.bundles / model / "1") / WEIGHTS_FILE, SIZES[model], self.device, torch.float16)
-            bert = self._berts[model]
-            self._runs[model, variant] = self._packed(bert) if variant == VARLEN else self._padded(bert, variant == "torch_compiled")
-        return self._runs[model, variant]
+    def accuracy(self, variant: str, texts: Sequence[str]) -> dict[str, float]:
+        """The default bundle in a variant against fp32: the largest error of its golden texts' logits, and what changes on ``texts``."""
+        tokenizer = Tokenizer(self.english / TOKENIZER_FILE, 512)
+        manifest = json.loads((self.english / "manifest.json").read_bytes())
+        golden = [entry["text"] for entry in manifest["golden"] if "text_pair" not in entry]
+        rows = [tokenizer.encode(text) for text in (*golden, *texts)]
+        reference, run = self._padded(self.bert("english", "fp32", False)), self._packed(self._engine("english", variant), False)
+        batches = [rows[begin : begin + TEXTS] for begin in range(0, len(rows), TEXTS)]
+        wanted, found = (np.concatenate([each(batch)[1] for batch in batches]) for each in (reference, run))
+        labels = len(manifest["labels"])
+        changed = wanted[:, :labels].argmax(1) != found[:, :labels].argmax(1)
+        errors = np.abs(wanted - found).max(1)
+        golden_error, text_error = (float(each.max()) for each in np.split(errors, [len(golden)]))
+        return {"golden_error": golden_error, "text_error": text_error, "changed": float(changed[len(golden) :].mean())}
 
-    def _padded(self, bert: Bert, compiled: bool) -> Run:
-        forward: Callable[..., torch.Tensor] = torch.compile(bert, dynamic=False) if compiled else bert
+    def company(self, model: str, variant: str, tokens: int, batches: Sequence[int]) -> dict[str, float]:
+        """How answers change with batch mates: the largest move of a probability, and the share of rows with all bits alike.
+
+        As batches come; and ``one_``: each filled up to ``tokens`` tokens, so that all products have the same rows.
+        """
+        rows = draw_rows("mixed", tokens // 2, SIZES[model])
+        found: dict[str, float] = {}
+        for name, step in (("", STEP), ("one_", tokens)):
+            run = self._packed(self._engine(model, variant), False, step)
+            alone = np.concatenate([run([row])[1] for row in rows])
+            moves, alike = [0.0], []
+            for number in batches:
+                together = np.concatenate([run(rows[begin : begin + number])[1] for begin in range(0, len(rows), number)])
+                moves.append(float(np.abs(_probabilities(together) - _probabilities(alone)).max()))
+                alike.append(float((together == alone).all(1).mean()))
+            found |= {f"{name}move": max(moves), f"{name}alike": min(alike)}
+        return found
+
+    def alike(self, model: str, variant: str) -> dict[str, list[int]]:
+        """For each product of a layer: with how many tokens the first ones have the bits that they have with the most tokens."""
+        bert = self._engine(model, variant)
+        found: dict[str, list[int]] = {}
+        for name in NAMES:
+            width = bert.size.inner if name == "output.dense" else bert.size.width
+            source = bert.finish(torch.randn(LADDER[-1], width, device=self.device, dtype=torch.float16))
+
+            def first(rows: int, name: str = name, source: Operand = source) -> torch.Tensor:
+                some = Operand(*(None if each is None else each[:rows] for each in source))  # type: ignore[arg-type]  # the first is there
+                return bert.product(some, f"{LAYER}.{name}", rounds=False).plain[:STEP]
+
+            wanted = first(LADDER[-1])
+            found[name] = [rows for rows in LADDER if torch.equal(first(rows), wanted)]
+        return found
+
+    def _engine(self, model: str, variant: str) -> Bert:
+        return self.bert(model, variant.removeprefix("torch_"), not self.no_kernel)
+
+    def _bert(self, model: str, kind: str, kernel: bool) -> Bert:
+        if model != "english":
+            return Bert(_weights(model), SIZES[model], self.device, kind, kernel)
+        config = json.loads((self.english / CONFIG_FILE).read_bytes())
+        size = Size(*(config[name] for name in ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")))
+        return Bert(real(load_weights(self.english / WEIGHTS_FILE)), size, self.device, kind, kernel)
+
+    def make_run(self, model: str, variant: str) -> Run:
+        """See ``Peer``."""
+        if variant in ENGINES:
+            return self._packed(self._engine(model, variant), self.on_gpu)
+        return self._padded(self.bert(model, "fp16", False), variant == "torch_compiled")
+
+    def _padded(self, bert: Bert, compile_it: bool = False) -> Run:
+        forward: Callable[..., torch.Tensor] = torch.compile(bert, dynamic=False) if compile_it else bert
 
         def run(rows: Sequence[Row]) -> tuple[int, Logits]:
             feeds = pad(rows, INPUTS, 0, left=False)
@@ -169,17 +159,73 @@ class TorchPeer:
 
         return run
 
-    def _packed(self, bert: Bert) -> Run:
+    def _packed(self, bert: Bert, captured: bool, step: int = STEP) -> Run:
+        """Padding-free, with the tokens filled up to a multiple of ``step``; ``captured``: each shape as a CUDA graph."""
+        runs: dict[tuple[int, int, int], Forward] = {}
+
         def run(rows: Sequence[Row]) -> tuple[int, Logits]:
             lengths = np.array([row.tokens for row in rows])
             begins = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-            ids = np.fromiter(itertools.chain.from_iterable(row.ids for row in rows), np.int64, begins[-1])
-            positions = np.arange(len(ids)) - np.repeat(begins[:-1], lengths)
+            ids, positions = np.zeros((2, -(-int(begins[-1]) // step) * step), np.int64)
+            ids[: begins[-1]] = list(itertools.chain.from_iterable(row.ids for row in rows))
+            positions[: begins[-1]] = np.arange(begins[-1]) - np.repeat(begins[:-1], lengths)
+            shape = (len(ids), len(rows), int(lengths.max()))
             with torch.inference_mode():
-                tokens, places, starts = (torch.from_numpy(array).to(self.device) for array in (ids, positions, begins))
-                return len(ids), bert.packed(tokens, places, starts, int(lengths.max())).float().cpu().numpy()
+                given = [torch.from_numpy(array).to(self.device) for array in (ids, positions, begins)]
+                if shape not in runs:
+                    forward = partial(bert.packed, longest=shape[-1])
+                    runs[shape] = capture(forward, given) if captured else forward
+                return len(ids), runs[shape](*given).float().cpu().numpy()
 
         return run
+
+
+@cache
+def _weights(model: str) -> Weights:
+    """The weights of the bundle of that name, which need not be there."""
+    return make_weights(SIZES[model])
+
+
+@cache
+def _pool() -> Any:  # Any: has no type
+    """The memory that all captured runs share: one runs after the other, and its logits are copied before the next."""
+    return torch.cuda.graph_pool_handle()
+
+
+def capture(forward: Forward, given: Sequence[torch.Tensor]) -> Forward:
+    """A CUDA graph of a run, which copies its inputs to where the graph reads them."""
+    kept = [each.clone() for each in given]
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        forward(*kept)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=_pool()):
+        logits = forward(*kept)
+
+    def replay(*inputs: torch.Tensor) -> torch.Tensor:
+        for place, tensor in zip(kept, inputs, strict=True):
+            place.copy_(tensor)
+        graph.replay()
+        return logits
+
+    return replay
+
+
+def _no_kernel() -> str:
+    """Why our own kernel cannot be compiled; "" if it can."""
+    try:
+        compiled("1.0f", INT32=0, ADD=0, GELU=0, NORM=0, PLAIN=1, ROUND=0, INT8=0, WIDTH=64)
+    except Exception as error:  # measured without it, and the report says so
+        return f"{type(error).__name__}: {error}"[:300]
+    return ""
+
+
+def _probabilities(logits: Logits) -> Logits:
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    shares: Logits = powers / powers.sum(1, keepdims=True)
+    return shares
 
 
 if __name__ == "__main__":

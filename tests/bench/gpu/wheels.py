@@ -53,7 +53,7 @@ class Peer:
         return self.needs[0].partition("=")[0].partition(">")[0]
 
 
-PEERS = (Peer("torch", ("torch==2.13.0",), "torch_sdpa, torch_varlen, torch_compiled, and its products in the probes"),)
+PEERS = (Peer("torch", ("torch==2.13.0",), "torch_sdpa, torch_fp16, torch_compiled, --engines, and its products in the probes"),)
 
 
 def run_with(wheels: Path, argv: list[str], budget_s: float) -> int:
