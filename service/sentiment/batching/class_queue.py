@@ -21,6 +21,8 @@ USE_WINDOW_S = 2.0
 # How much later than a row, in its own run times, cheaper rows may arrive and still go first. With 0.5 the 99th percentile is at most 3 %
 # above that of running one row at a time in order of arrival, with 1 up to 11 % (docs/internals/performance.md, "Who may overtake whom").
 HEAD_START = 0.5
+# Less work than any row needs.
+WORK_S_MIN = 1e-9
 
 
 @dataclass(slots=True)
@@ -126,6 +128,8 @@ class ClassQueue(Generic[P]):
         self._buckets: dict[int, _Bucket[P]] = {}
         self._rates = {edge: Rate(RATE_WINDOW_S) for edge in set(buckets)}
         self._use = Rate(USE_WINDOW_S)
+        # Of each caller with waiting rows, their table seconds in batches of the best size, and the last of their arrivals.
+        self._payers: dict[int, tuple[float, float]] = {}
         self._work_s: float | None = 0.0
 
     def add(self, ticket: Ticket[P], now: float | None) -> None:
@@ -138,6 +142,9 @@ class ClassQueue(Generic[P]):
         if now is not None:
             self._rates[edge].add(1, now)
         self.rows += 1
+        if ticket.payer:
+            seconds, last = self._payers.get(ticket.payer, (0.0, ticket.since))
+            self._payers[ticket.payer] = seconds + ticket.batched_s, max(last, ticket.since)
         self.alone_s += ticket.alone_s
         self.reserved_s += ticket.reserved_s
         self.dearest_s = max(self.dearest_s, ticket.alone_s)
@@ -152,6 +159,12 @@ class ClassQueue(Generic[P]):
         if not bucket.entries:
             del self._buckets[edge]
         self.rows -= 1
+        if ticket.payer:
+            seconds, last = self._payers[ticket.payer]
+            self._payers[ticket.payer] = seconds - ticket.batched_s, last
+            # Rounding errors are far less than the least work.
+            if seconds - ticket.batched_s < WORK_S_MIN:
+                del self._payers[ticket.payer]
         self.alone_s -= ticket.alone_s
         self.reserved_s -= ticket.reserved_s
         self.demand.remove(ticket.due_at, ticket.batched_s)
@@ -229,6 +242,15 @@ class ClassQueue(Generic[P]):
         self._work_s = None
         for bucket in self._buckets.values():
             bucket.reprice()
+
+    def fair_arrival(self, payer: int, now: float, per_s: float) -> float:
+        """When a row of the caller that comes now would come if the caller sent its rows one by one, at ``per_s`` table seconds a second.
+
+        As in start-time fair queueing. So the rows of a caller with few go before most of those of a caller that always has many waiting.
+        The rows of each caller keep their order.
+        """
+        seconds, last = self._payers.get(payer, (0.0, now))
+        return max(last, now + seconds / per_s)
 
     def turn_at(self, ticket: Ticket[P]) -> float:
         """The virtual arrival of a row. A row whose own virtual arrival is earlier goes first, although it came later."""
@@ -309,6 +331,7 @@ class ClassQueue(Generic[P]):
 
     def _clear(self) -> None:
         self._buckets.clear()
+        self._payers.clear()
         self.demand = Demand()
         self.rows = 0
         self._work_s = None

@@ -195,17 +195,19 @@ class Scheduler(Generic[P]):
             raise Unavailable("the server has drained" if self.runners else "no runner is left; the server is about to be replaced")
         reserved_s = self.cost.table_s(1, then) if then else 0.0
         alone_s, batched_s = self.cost.table_s(1, length) + reserved_s, self._prices.batched_s(length) + reserved_s
-        over_share = False
-        if payer:
-            allowed = self._shares.ask(payer, batched_s, self.runners / self.cost.speed, now)
-            priority = max(priority, allowed, key=CLASSES.index)
-            over_share = allowed is not Priority.INTERACTIVE and self._shares.others_within(payer, now)
         ticket = Ticket(length, now, deadline_at, payload, priority, next(self._numbers), alone_s, batched_s)
-        ticket.then, ticket.reserved_s, ticket.key, ticket.over_share = then, reserved_s, key, over_share
+        ticket.then, ticket.reserved_s, ticket.key, ticket.payer = then, reserved_s, key, payer
+        if payer:
+            per_s = self.runners / self.cost.speed
+            allowed = self._shares.ask(payer, batched_s, per_s, now)
+            ticket.priority = max(priority, allowed, key=CLASSES.index)
+            if self._shares.others_within(payer, now):
+                ticket.over_share = allowed is not Priority.INTERACTIVE
+                ticket.since = self.queues[ticket.priority].fair_arrival(payer, now, per_s * self._shares.weight_of(payer))
         try:
             return self._add(ticket, now, checked)
         except Refused as error:
-            error.over_share = over_share
+            error.over_share = ticket.over_share
             raise
 
     def _add(self, ticket: Ticket[P], now: float, checked: bool) -> Ticket[P]:

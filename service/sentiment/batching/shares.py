@@ -55,9 +55,9 @@ class Shares:
         if now >= self._looked_at + LOOK_S:
             self._looked_at = now
             self._owed = {one: owed for one, owed in self._owed.items() if max(owed[:2]) > (now - owed[2]) * self._rate(one, runners)}
-            self._weight = sum([self._weight_of(one) for one in self._owed])
+            self._weight = sum([self.weight_of(one) for one in self._owed])
         if payer not in self._owed:
-            self._weight += self._weight_of(payer)
+            self._weight += self.weight_of(payer)
         rate = self._rate(payer, runners)
         asked_s, had_s, at = self._owed.get(payer, (0.0, 0.0, now))
         asked_s, had_s = max(0.0, asked_s - (now - at) * rate), max(0.0, had_s - (now - at) * rate)
@@ -73,8 +73,9 @@ class Shares:
 
     def _rate(self, payer: int, runners: float) -> float:
         """The caller's share of the work that is done in a second."""
-        weight = self._weight_of(payer)
+        weight = self.weight_of(payer)
         return runners * weight / max(weight, self._weight)
 
-    def _weight_of(self, payer: int) -> float:
+    def weight_of(self, payer: int) -> float:
+        """The caller's weight."""
         return self._weights.get(payer, 1.0)

@@ -59,7 +59,8 @@ class Ticket(Generic[P]):
     # Predicted wait in seconds when the row was admitted; None where no prediction was needed.
     ahead_s: float | None = None
     retrying: bool = False
-    # See ``RequestError.over_share``.
+    # Who asks; 0: nobody in particular. And see ``RequestError.over_share``.
+    payer: int = 0
     over_share: bool = False
     # The length of what runs after it, unless its answer suffices; 0: nothing. Those seconds of ``batched_s`` are reserved for it.
     then: int = 0
@@ -67,7 +68,8 @@ class Ticket(Generic[P]):
     # Rows with equal keys have equal answers: see sharing.py. None: computed on its own.
     key: bytes | None = None
     group: "Shared[P] | None" = None
-    # Deadline and arrival by which it is planned: its own, or earlier ones of rows that follow it.
+    # Deadline and arrival by which it is planned: its own, or earlier ones of rows that follow it. Of a caller with much work in the queue
+    # the arrival may be later, while others ask too: see ``ClassQueue.fair_arrival``.
     due_at: float = field(init=False)
     since: float = field(init=False)
 
