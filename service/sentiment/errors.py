@@ -107,7 +107,7 @@ class Expired(RequestError):
 
     Args:
         message: fact, value and limit.
-        needs_s: seconds that it takes, where even an idle server could not meet the deadline.
+        needs_s: seconds that it takes at most on a server that is idle and as fast as when it was measured; 0: not known.
     """
 
     def __init__(self, message: str, needs_s: float = 0.0) -> None:

@@ -44,8 +44,12 @@ class Forecast(Generic[P]):
         # For each busy runner, keyed by the last batch it was given: when its running batch is predicted to end, and the seconds that
         # the last batch takes after that (0 if it is the running one).
         self._busy: dict[Hashable, tuple[float, float]] = {}
-        # Of each class the last refusal, the deadline and table seconds of its row, and when it was refused.
-        self._refused: dict[ClassQueue[P], tuple[Refused, float, float, float]] = {}
+        # Of each class the last refusal: what it said, when to retry, the deadline and table seconds of its row, and when it was refused.
+        self._refused: dict[ClassQueue[P], tuple[str, float, float, float, float]] = {}
+
+    def room_made(self) -> None:
+        """A row was withdrawn, so that another like it may be admitted."""
+        self._refused.clear()
 
     @property
     def idle(self) -> bool:
@@ -92,14 +96,14 @@ class Forecast(Generic[P]):
             Refused: the row would be late, or would make a row of its class late that is in time without it.
         """
         if queue in self._refused:
-            error, due_at, least_s, at = self._refused[queue]
+            said, retry_after_s, due_at, least_s, at = self._refused[queue]
             if deadline_at == due_at and alone_s >= least_s and 0 <= now - at < REFUSED_S:
-                message = f"a text that takes no longer was refused just now: {error}"
-                raise Refused(message, error.retry_after_s, error.reason, self._cost.speed * alone_s)
+                message = f"a text that takes no longer was refused just now: {said}"
+                raise Refused(message, retry_after_s, "backlog", self._cost.speed * alone_s)
         try:
             return self._checked(queue, alone_s, now, deadline_at)
         except Refused as error:
-            self._refused[queue] = error.alone(), deadline_at, alone_s, now
+            self._refused[queue] = str(error), error.retry_after_s, deadline_at, alone_s, now
             raise
 
     def _checked(self, queue: ClassQueue[P], alone_s: float, now: float, deadline_at: float) -> float | None:

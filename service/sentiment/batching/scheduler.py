@@ -242,7 +242,7 @@ class Scheduler(Generic[P]):
         queue, slack_s, own_s = self.queues[ticket.priority], ticket.due_at - now, self.cost.speed * ticket.alone_s
         idle = not self.rows_waiting and self.forecast.idle
         if slack_s < own_s and not (checked or (idle and self.may_probe(slack_s, own_s, now))):
-            raise Expired(f"the deadline leaves {shown_s(slack_s)} and this text alone needs about {own_s:.3f} s", own_s)
+            raise Expired(f"the deadline leaves {shown_s(slack_s)} and this text alone needs about {own_s:.3f} s", ticket.alone_s)
         self._catch_up(queue)
         ticket.ahead_s = None if idle or checked else self.forecast.check(queue, ticket.alone_s, now, ticket.due_at)
         ticket.probe = slack_s < own_s
@@ -279,6 +279,7 @@ class Scheduler(Generic[P]):
 
     def cancel(self, ticket: Ticket[P]) -> bool:
         """Withdraw a row; a waiting row will not run. Returns False if it already has a fate."""
+        self.forecast.room_made()
         cancelled = self._end(ticket, State.CANCELLED)
         self._compact()
         return cancelled

@@ -81,7 +81,7 @@ def check_together(scheduler: Scheduler[P], rows: Sequence[Row], deadline_at: fl
     left_s, together_s = deadline_at - now, needs_s(scheduler, rows)
     if left_s < together_s and not scheduler.may_probe(left_s, together_s, now):
         message = f"the deadline leaves {shown_s(left_s)} and the {len(rows)} rows of this text need up to {together_s:.3f} s"
-        raise Expired(message, together_s)
+        raise Expired(message, together_s / scheduler.cost.speed)
     return True
 
 

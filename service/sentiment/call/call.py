@@ -1,12 +1,14 @@
 """The state of one call, from its arrival to its status."""
 
 import hashlib
+import math
 import os
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sentiment.errors import RequestError
 from sentiment.observability.callers import number_of
 from sentiment.observability.tracing.trace import TEXTS_MAX, Headers, Trace
 from sentiment.pipeline.served import DEADLINE_SLACK_S, Served
@@ -53,6 +55,10 @@ class Call:
     trace: Trace | None = None
     # Of the event loop.
     clock: Callable[[], float] = time.monotonic
+    # The client's time limit in seconds; infinite: it named none.
+    asked_s: float = math.inf
+    # Of a batch, the error of the first text that has one.
+    first_error: RequestError | None = None
     _request_id: str = ""
     _caller: str = ""
     _account: str = ""
@@ -109,11 +115,6 @@ class Call:
     def left_code(self) -> str:
         """The status of a cancelled call: DEADLINE_EXCEEDED if its deadline ended it, CANCELLED if its client did."""
         return "DEADLINE_EXCEEDED" if self.time_left_s() <= DEADLINE_SLACK_S else "CANCELLED"
-
-    @property
-    def allowed_s(self) -> float:
-        """Seconds from its arrival to its deadline."""
-        return self.deadline_at - self.arrived_at
 
     def time_left_s(self) -> float:
         """Seconds until the deadline; negative after it."""

@@ -193,7 +193,8 @@ class Calls:
         allowed_s = self.bounded_s(self.limits.deadline_default_s if time_left_s is None else time_left_s)
         # A front end that forwards a call names its caller.
         named = peer if self.limits.counted else lambda: caller_named(headers())
-        call = Call(method, now, now + allowed_s, headers, named, self._name_in, route, clock=self.clock)
+        asked_s = math.inf if time_left_s is None else time_left_s
+        call = Call(method, now, now + allowed_s, headers, named, self._name_in, route, clock=self.clock, asked_s=asked_s)
         if self._tracer is not None:
             # A call that a front end forwards is sampled if the front end sampled it.
             call.trace = self._tracer.request(headers(), follow=not self.limits.counted)
@@ -241,18 +242,20 @@ class Calls:
             return result
         except RequestError as error:
             code = code_of(error).name
-            own_fault = self.own_fault(call, code, error, call.allowed_s)
+            own_fault = self.own_fault(call, code, error, call.asked_s)
             if code == "INTERNAL":
                 logger().error("call_failed", **call.logged, reason=str(error))
-            # The wait is the caller's doing, and not counted as slowness.
+            # The wait is not counted as slowness.
             seconds = call.elapsed_s()
             if isinstance(error, Refused) and may_wait(error):
+                # The request, which its frames hold, counts no more.
+                error.alone()
                 await self._refusals.wait((self.clock() + call.deadline_at) / 2)
             raise
         except asyncio.CancelledError:
             if self.clock() < self.cut_at:
                 code = call.left_code()
-                own_fault = self.own_fault(call, code, None, call.allowed_s)
+                own_fault = self.own_fault(call, code, None, call.asked_s)
             else:
                 code = "UNAVAILABLE"
                 self.cut += 1
@@ -284,10 +287,10 @@ class Calls:
         refusal.over_share = twice_the_others(mine, calls, len(self.open_of))
         return refusal
 
-    def own_fault(self, call: Call, code: str, error: RequestError | None, allowed_s: float) -> str:
+    def own_fault(self, call: Call, code: str, error: RequestError | None, asked_s: float) -> str:
         """Why a failure with this status code is its caller's own doing, one of OWN_FAULTS; empty if it is not.
 
-        ``error``: None if the deadline ended the call. ``allowed_s``: from its arrival to its deadline; infinite: not the caller's choice.
+        ``error``: None if the deadline ended the call. ``asked_s``: the client's time limit; infinite: it named none.
         """
         callers = self._metrics.callers
         if code in LACKS and callers is not None and callers.named(call.account):
@@ -297,7 +300,7 @@ class Calls:
             if now - self._over_at.get(kind, -math.inf) <= OVER_S:
                 return "share"
         needs_s = max(self.limits.margin_s, 0.0 if error is None else error.needs_s)
-        return "deadline" if code == "DEADLINE_EXCEEDED" and allowed_s < needs_s and self._busy_share() <= BUSY_MAX else ""
+        return "deadline" if code == "DEADLINE_EXCEEDED" and asked_s < needs_s and self._busy_share() <= BUSY_MAX else ""
 
     def _outcome(self, call: Call, code: str) -> str:
         """The outcome of the call's answers, which are sent now."""

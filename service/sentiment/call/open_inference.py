@@ -105,7 +105,8 @@ class InferenceService:
         if len(queries) > 1:
             keep_few_interactive(queries, self._limits.interactive_items_max)
         if parameters.timeout_s is not None:
-            call.deadline_at = min(call.deadline_at, call.arrived_at + self._calls.bounded_s(parameters.timeout_s))
+            call.asked_s = min(call.asked_s, parameters.timeout_s)
+            call.deadline_at = min(call.deadline_at, call.arrived_at + self._calls.bounded_s(call.asked_s))
         if call.trace is not None:
             call.trace.attributes["sentiment.texts"] = len(texts)
         served.metrics.stage["receive"](call.elapsed_s())

@@ -123,7 +123,8 @@ class SentimentService:
             outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at - reserve_s(call, most))
             call.texts = Counter(map(code_name_of, outcomes))
             failed = [outcome for outcome in outcomes if isinstance(outcome, RequestError)]
-            faults = (self.calls.own_fault(call, code_name_of(error), error, call.allowed_s) for error in failed)
+            call.first_error = next(iter(failed), None)
+            faults = (self.calls.own_fault(call, code_name_of(error), error, call.asked_s) for error in failed)
             call.own_faults = Counter(filter(None, faults))
             call.answered, call.tokens = call.texts[OK], tokens_of(outcomes)
             response = pb.ClassifyBatchResponse()

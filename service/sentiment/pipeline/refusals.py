@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from sentiment.pipeline.loop_turns import LoopTurns
 
-# Within TURN_S at most PER_TURN refusals leave, and PER_ANSWER for each text that is answered meanwhile.
+# Within TURN_S some PER_TURN refusals leave, and PER_ANSWER for each text that is answered meanwhile.
 PER_TURN, TURN_S, PER_ANSWER = 16, 0.05, 0.5
 
 

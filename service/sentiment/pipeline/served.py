@@ -160,7 +160,8 @@ class Served:
 
         ``together``: the first failure withdraws the other texts, which then have no outcome.
         At most ``call_rows_max`` of their rows are in the queue at a time. A text with more rows than that is queued alone.
-        After a refusal it may pause: see Refusals. Once half of the time that was left at the first one is over, it refuses texts unread.
+        After a refusal of a caller over its share it may pause: see Refusals. Once half of the time that was left at the first one is over,
+        it refuses texts unread.
         """
         outcomes: list[Outcome | None] = [None] * len(queries)
         room = asyncio.Semaphore(self._call_rows_max)
@@ -198,14 +199,16 @@ class Served:
                     except RequestError as error:
                         release(rows)
                         settle(index, error.alone())
-                        if not isinstance(error, Refused) or done.is_set():
+                        if not isinstance(error, Refused) or not error.over_share or together:
                             continue
                         unread_from = unread_from or (self._clock() + deadline_at) / 2
                         if not await self._refusals.wait(unread_from):
+                            refusal = Refused("not read: too many texts of this batch were refused", error.retry_after_s, error.reason)
+                            refusal.over_share, refusal.admitted = True, False
                             for unread in range(index + 1, len(queries)):
                                 if outcomes[unread] is None:
-                                    settle(unread, error)
-                                    self.metrics.observing.later("outcome", self._count, error)
+                                    settle(unread, refusal)
+                                    self.metrics.observing.later("outcome", self._count, refusal)
                             break
                 await done.wait()
             except asyncio.CancelledError:

@@ -708,3 +708,17 @@ def test_a_full_packed_batch_is_not_held() -> None:
         scheduler.add(length, 0.005, 60.0, name)
 
     assert [names(batch) for batch in scheduler.step(0.005, 1).batches] == [["a", "b", "c", "d"]]
+
+
+def test_a_refusal_behind_rows_that_were_withdrawn_holds_no_longer() -> None:
+    scheduler = make()
+    own = [scheduler.add(100, 0.0, 1.0, f"{number}") for number in range(9)]
+    with pytest.raises(Refused, match="of work are queued"):
+        scheduler.add(100, 0.0, 1.0, "one too many")
+    with pytest.raises(Refused, match="was refused just now"):
+        scheduler.add(100, 0.0, 1.0, "one like it")
+
+    for ticket in own:
+        scheduler.cancel(ticket)
+
+    scheduler.add(100, 0.0, 1.0, "room")

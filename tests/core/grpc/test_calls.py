@@ -6,6 +6,7 @@ import gc
 import json
 import struct
 import time
+import weakref
 from collections import Counter
 from typing import Any
 
@@ -186,6 +187,10 @@ async def test_answers_that_are_held_leave_together_but_for_those_whose_deadline
     assert (before, near, waits, await held) == (b"answer", b"answer", True, b"answer")
 
 
+class Text:
+    """What a request holds."""
+
+
 @pytest.mark.parametrize(
     ("reason", "over_share", "waits"),
     [("backlog", False, False), ("backlog", True, True), ("explanations", False, True), ("calls", True, False)],
@@ -193,17 +198,18 @@ async def test_answers_that_are_held_leave_together_but_for_those_whose_deadline
 def test_refusals_of_a_caller_that_floods_leave_a_few_at_a_time_and_after_half_of_their_time_at_the_latest(
     reason: str, over_share: bool, waits: bool, clock: VirtualClock
 ) -> None:
-    metrics, begun, told = Metrics(CODE_NAMES), clock.now, list[float]()
+    metrics, begun, told, texts = Metrics(CODE_NAMES), clock.now, list[float](), weakref.WeakSet[Text]()
     calls = Calls(metrics, CallLimits(2**20, 5.0, 60.0, 1000, 0.05, 0.0), clock=clock)
 
-    async def refuse() -> None:
+    async def refuse(text: Text) -> None:
+        texts.add(text)
         error = Refused("full", 1.0, reason)
         error.over_share = over_share
         raise error
 
     async def ask() -> None:
         with pytest.raises(Refused):
-            await calls.settle(calls.begin("Classify", 8 * TURN_S, dict), refuse())
+            await calls.settle(calls.begin("Classify", 8 * TURN_S, dict), refuse(Text()))
         told.append(round((clock.now - begun) / TURN_S, 6))
 
     async def answer() -> None:
@@ -216,6 +222,8 @@ def test_refusals_of_a_caller_that_floods_leave_a_few_at_a_time_and_after_half_o
             for _ in range(100):
                 group.create_task(ask())
             await asyncio.sleep(TURN_S / 2)
+            # No request is kept meanwhile.
+            assert not (waits and texts)
             group.create_task(answer())
         metrics.observing.run_waiting()
 

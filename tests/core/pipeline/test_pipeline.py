@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,10 +53,16 @@ class Piped(NamedTuple):
         return {name: value for name, value in found.items() if value}
 
 
-def pipe(bundles: Path, clock: VirtualClock) -> Piped:
+class Asked:
+    """The request of a caller."""
+
+    request_id, scope, payer = "", 0, 7
+
+
+def pipe(bundles: Path, clock: VirtualClock, run_s: float = 1e-3) -> Piped:
     classifier, runner, metrics = load_classifier(bundles / "tiny" / "1"), HandRunner(), Metrics(("OK",))
     counted = metrics.model("tiny/1", ["hand"], LABELS)
-    scheduler: Scheduler[Waiting] = Scheduler(fixed(1e-3, 1e-9), BatchLimits(8, 1024, 2**26, 2), 1, 100, 32)
+    scheduler: Scheduler[Waiting] = Scheduler(fixed(run_s, 1e-9), BatchLimits(8, 1024, 2**26, 2), 1, 100, 32)
     batcher = Batcher(classifier, scheduler, [runner], BatchTelemetry(counted), clock=clock)
     return Piped(Served(classifier, batcher, counted, TextLimits(2**20, 64, 16), 256, clock=clock), batcher, runner, metrics, clock)
 
@@ -132,28 +137,35 @@ async def test_an_error_that_is_kept_as_an_outcome_holds_no_text(piped: Piped) -
 
 
 def test_a_batch_pauses_at_refusals_and_after_half_of_its_time_the_rest_is_refused_unread(bundles: Path, clock: VirtualClock) -> None:
-    submitted_at, begun = list[float](), clock.now
+    refused_at, begun, source = list[float](), clock.now, Asked()
 
     async def classify() -> tuple[list[Outcome], Piped]:
-        piped = pipe(bundles, clock)
+        piped = pipe(bundles, clock, run_s=0.01)
+        # Another caller asks for little, and this one for more than its share.
+        piped.batcher.scheduler._shares.ask(source.payer + 1, 1e-6, 1.0, begun)
         submit = piped.batcher.submit
 
         def submitted(*args: Any) -> Text:
-            submitted_at.append(round(clock.now - begun, 6))
-            return submit(*args)
+            try:
+                return submit(*args)
+            except Refused:
+                refused_at.append(round(clock.now - begun, 6))
+                raise
 
         piped.batcher.submit = submitted  # type: ignore[method-assign]
-        return await piped.served.classify_many([Query("good film") for _ in range(300)], begun, begun + 0.3), piped
+        return await piped.served.classify_many([Query("good film", source=source) for _ in range(300)], begun, begun + 0.3), piped
 
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(clock)) as runner:
         outcomes, piped = runner.run(classify())
 
     refusals = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
-    # 8 run, which never end, and 100 wait. The text whose refusal is one too many waits for the next pause to end.
+    # The text whose refusal is one too many waits for the next pause to end.
     admitted = len(outcomes) - len(refusals)
-    assert Counter(submitted_at) == {0.0: admitted + 17, 0.05: 16, 0.1: 16}
-    assert (admitted, piped.outcomes()) == (108, {"expired": 108, "refused": 192})
-    assert piped.metrics.registry.get_sample_value("sentiment_refused_total", {"reason": "queue_full", "model": "tiny/1"}) == 192
+    # From then on some texts are within its share, and refused without a pause.
+    assert [refused_at.count(at) for at in (0.0, 0.05)] == [17, 16]
+    assert max(refused_at) < 0.15
+    assert piped.outcomes() == {"expired": admitted, "refused": len(refusals)}
+    assert 0 < sum(str(refusal).startswith("not read: ") for refusal in refusals) == len(refusals) - len(refused_at)
 
 
 class HeldReader:

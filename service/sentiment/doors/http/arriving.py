@@ -36,7 +36,8 @@ def take_time_limit(calls: Calls, request: web.Request, call: Call) -> None:
     match = TIMEOUT.fullmatch(header)
     if match is None:
         raise InvalidInput("Grpc-Timeout", f"must be 1 to 8 digits and one of H M S m u n, such as 500m for 0.5 s, got {header[:32]!r}")
-    call.deadline_at = call.arrived_at + calls.bounded_s(int(match[1]) * UNITS_S[match[2]])
+    call.asked_s = int(match[1]) * UNITS_S[match[2]]
+    call.deadline_at = call.arrived_at + calls.bounded_s(call.asked_s)
 
 
 def peer_of(request: web.Request) -> str:

@@ -134,7 +134,7 @@ class HuggingFace:
                         return _answer(response, asked)
                     return await asyncio.to_thread(_answer, response, asked)
                 except Refused as error:
-                    error.over_share = call.own_faults["share"] == call.texts["RESOURCE_EXHAUSTED"]
+                    error.over_share = call.first_error is not None and call.first_error.over_share
                     raise
 
         try:
