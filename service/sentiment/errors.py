@@ -126,6 +126,9 @@ class Refused(RequestError):
         needs_s: seconds that the request takes after that. A retry with less time left cannot succeed.
     """
 
+    # Of a text, how many rows were read for it.
+    rows = 1
+
     def __init__(self, message: str, retry_after_s: float, reason: str, needs_s: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s

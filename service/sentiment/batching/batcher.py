@@ -216,7 +216,7 @@ class Batcher:
                 message = f"{error}; a text is admitted only with all its rows, this one has {len(rows)}"
                 # The backlog is read after the text's own rows are withdrawn: a retry need not wait for those.
                 of_text = Refused(message, self.backlog_s, error.reason, needs_s(self.scheduler, rows))
-                of_text.over_share = error.over_share
+                of_text.over_share, of_text.rows = error.over_share, len(rows)
                 raise of_text from error
             raise
         if text.left < len(rows):

@@ -250,7 +250,7 @@ class Calls:
             if isinstance(error, Refused) and may_wait(error):
                 # The request, which its frames hold, counts no more.
                 error.alone()
-                await self._refusals.wait((self.clock() + call.deadline_at) / 2)
+                await self._refusals.wait((self.clock() + call.deadline_at) / 2, error.rows)
             raise
         except asyncio.CancelledError:
             if self.clock() < self.cut_at:

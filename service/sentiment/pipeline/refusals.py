@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from sentiment.pipeline.loop_turns import LoopTurns
 
-# Within TURN_S some PER_TURN refusals leave, and PER_ANSWER for each text that is answered meanwhile.
+# Within TURN_S some PER_TURN refusals leave, fewer of long texts, and PER_ANSWER for each text that is answered meanwhile.
 PER_TURN, TURN_S, PER_ANSWER = 16, 0.05, 0.5
 
 
@@ -25,11 +25,11 @@ class Refusals:
         """Texts were answered."""
         self._turns.allow(PER_ANSWER * texts)
 
-    async def wait(self, until: float) -> bool:
-        """Wait until a refusal may leave. False if that is not before ``until``."""
+    async def wait(self, until: float, rows: int) -> bool:
+        """Wait until the refusal of a text of so many rows may leave. False if that is not before ``until``."""
         try:
             async with asyncio.timeout(until - self._clock()):
-                await self._turns.wait()
+                await self._turns.wait(rows)
         except TimeoutError:
             return False
         return True

@@ -202,7 +202,7 @@ class Served:
                         if not isinstance(error, Refused) or not error.over_share or together:
                             continue
                         unread_from = unread_from or (self._clock() + deadline_at) / 2
-                        if not await self._refusals.wait(unread_from):
+                        if not await self._refusals.wait(unread_from, error.rows):
                             refusal = Refused("not read: too many texts of this batch were refused", error.retry_after_s, error.reason)
                             refusal.over_share, refusal.admitted = True, False
                             for unread in range(index + 1, len(queries)):
