@@ -61,6 +61,9 @@ def _cut(number: int, source: Source, reading: Reading, beside: Mapping[str, str
         if source.kind == "txt" and (wrong := beside.keys() - {reading.column, TEXT}):
             asked = ", ".join(f"{option} {name}" for name, option in beside.items() if name in wrong)
             raise BadFile(f"{source.shown}: a .txt file has no columns, so leave out {asked}")
+        if not source.bytes and source.kind in OF_LINES:
+            # Without a header too, it is a file of no rows.
+            return []
         with open_buffered(source.uri) as stream:
             whole = Part(number, source.uri, source.kind, 0, source.bytes, source.bytes, whole=not _is_cut(source, reading, stream))
             check_columns(stream, whole, reading, beside)
