@@ -5,7 +5,7 @@ read for that, because its fields may contain line breaks. Other files are one p
 """
 
 import itertools
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -61,6 +61,9 @@ def _cut(number: int, source: Source, reading: Reading, beside: Mapping[str, str
         if source.kind == "txt" and (wrong := beside.keys() - {reading.column, TEXT}):
             asked = ", ".join(f"{option} {name}" for name, option in beside.items() if name in wrong)
             raise BadFile(f"{source.shown}: a .txt file has no columns, so leave out {asked}")
+        if not source.bytes and source.kind in OF_LINES:
+            # Without a header too, it is a file of no rows.
+            return []
         with open_buffered(source.uri) as stream:
             whole = Part(number, source.uri, source.kind, 0, source.bytes, source.bytes, whole=not _is_cut(source, reading, stream))
             check_columns(stream, whole, reading, beside)
@@ -76,7 +79,7 @@ def _is_cut(source: Source, reading: Reading, stream: BufferedReader) -> bool:
     """Whether a line of a file can be found from any byte: it is of lines, not compressed, and UTF-8."""
     if source.kind not in OF_LINES or source.compressed or reading.encoding.lower() not in ("", "utf-8"):
         return False
-    head = stream.readline(LINE_BYTES_MAX)
+    head = stream.readline(LINE_BYTES_MAX).removeprefix(BOM_UTF8)
     stream.seek(0)
     lines = head.endswith(b"\n") or b"\r" not in head.rstrip(b"\r")
     return lines and not head.startswith((BOM_UTF16_LE, BOM_UTF16_BE, b"sep=")) and b"\0" not in head[:4]

@@ -4,10 +4,12 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,16 +88,20 @@ def run(options: argparse.Namespace, reading: Reading, workers: Workers) -> None
         if options.restart:
             output.clear()
         output.record(request)
-        total = _score(parts, job, output, workers, options.workers)
+        try:
+            total = _score(parts, job, output, workers, options.workers)
+        except KeyboardInterrupt:
+            sys.stderr.write("repeat the command to go on\n")
+            raise
         now = _files(find_sources(options.input))
         if any(now.get(name) != value for name, value in request["files"].items()):
             raise CorpusFailed(f"{options.input}: files changed while they were scored; {REMEDY}")
         output.report(total, len(parts), time.monotonic() - begun)
     new = len(now) - len(request["files"])
     if new:
-        sys.stderr.write(f"{new:,} new files in {options.input} are not scored: they arrived during the run\n")
+        sys.stderr.write(f"files in {options.input} that arrived during the run and are not scored: {new:,}\n")
     bad = f", {total.bad:,} of them without an answer (their column error says why)" if total.bad else ""
-    sys.stderr.write(f"{total.rows:,} rows{bad}, in {output.shown}\n")
+    sys.stderr.write(f"{total.rows:,} row{'s' * (total.rows != 1)}{bad}, in {output.shown}\n")
 
 
 def _files(sources: Sequence[Source]) -> dict[str, list[object]]:
@@ -110,8 +116,10 @@ def _score(parts: Sequence[Part], job: Job, output: Output, workers: Workers, nu
     if left:
         with workers as (start, default):
             progress = Progress(sum(count.rows for count in done.values()), sum(part.bytes for part in left))
-            score_all(left, partial(start, job), number or default, lambda count, size: progress.show(count.rows, count.bad, size))
-            progress.close()
+            try:
+                score_all(left, partial(start, job), number or default, lambda count, size: progress.show(count.rows, count.bad, size))
+            finally:
+                progress.close()
         done = output.done(parts)
     missing = [part for part in parts if part.name not in done]
     if missing:
@@ -138,6 +146,15 @@ def _check_same(request: Mapping[str, Any], output: Output, restart: bool) -> No
 
 
 def _flat(request: Mapping[str, Any]) -> dict[str, object]:
-    """The request, with one entry per file."""
-    files = {f"[bytes, time] of {name}": value for name, value in request["files"].items()}
+    """The request, with one entry per file, as messages show it."""
+    files = {f"bytes and time of {name}": _state(value) for name, value in request["files"].items()}
     return {**files, **{name: value for name, value in request.items() if name != "files"}}
+
+
+def _state(value: object) -> object:
+    """The size of a file, and its mark: a time if it is one."""
+    match value:
+        case [int(size), str(mark)]:
+            when = datetime.fromtimestamp(float(mark), UTC) if re.fullmatch(r"[0-9]{1,10}\.[0-9]+", mark) else mark
+            return f"{size:,} bytes, {when}"
+    return value

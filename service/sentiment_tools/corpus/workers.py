@@ -19,7 +19,7 @@ from typing import Protocol
 import pyarrow
 
 from sentiment.errors import SentimentError
-from sentiment.files.errors import reason
+from sentiment.files.errors import BadFile, reason
 from sentiment.model.cores import cores_granted
 from sentiment.observability import logs
 from sentiment.offline import OfflineClassifier
@@ -140,6 +140,8 @@ class Scorer:
             if self._loaded is None:
                 self._loaded = load(self._job), Output(self._job.output, self._job.question)
             return self._score(part, *self._loaded, tell) if part else Count()
+        except BadFile as error:
+            return str(error)
         except (SentimentError, OSError) as error:
             return f"{part}: {error}" if part else str(error)
 

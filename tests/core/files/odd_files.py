@@ -150,6 +150,14 @@ ODD_FILES = [
     OddFile("semicolons", ".csv", b"id;text\n1;good, or not\n", ["good, or not"]),
     OddFile("tabs in a csv", ".csv", b"id\ttext\n1\tgood; or not\n", ["good; or not"]),
     OddFile("a delimiter named in the first line", ".csv", b"sep=|\r\ntext|id\r\na,b|1\r\n", ["a,b"]),
+    OddFile("a delimiter named after a byte order mark", ".csv", b"\xef\xbb\xbfsep=;\r\nid;text\r\n1;good film\r\n", ["good film"]),
+    OddFile(
+        "a delimiter named after a byte order mark, and no header",
+        ".csv",
+        b"\xef\xbb\xbfsep=;\r\n1;good film\r\n2;bad\r\n",
+        ["good film", "bad"],
+        options={"header": False, "column": "2"},
+    ),
     OddFile("a delimiter named by an option", ".csv", b"text|id\na,b|1\n", ["a,b"], options={"delimiter": "|"}),
     OddFile("a header with commas and one semicolon", ".csv", b"id,what;where,text\n1,a,good\n", ["good"]),
     OddFile(

@@ -161,7 +161,7 @@ def test_a_worker_in_the_middle_of_long_texts_ends_with_the_command_that_is_kill
 
 
 @pytest.mark.parametrize("parts", [0, 5], ids=["as the workers start", "between the parts"])
-def test_ctrl_c_ends_the_command_and_its_workers_without_a_word(tmp_path: Path, begin: Begin, texts: list[str], parts: int) -> None:
+def test_ctrl_c_ends_the_command_and_its_workers_and_says_how_to_go_on(tmp_path: Path, begin: Begin, texts: list[str], parts: int) -> None:
     process = begin("--processes", "2")
     command = psutil.Process(process.pid)
     until(lambda: workers_of(command), "a worker starts", END_S_MAX)
@@ -172,7 +172,9 @@ def test_ctrl_c_ends_the_command_and_its_workers_without_a_word(tmp_path: Path, 
 
     assert process.wait(30) == 130
     assert psutil.wait_procs(workers, 10)[1] == []
-    assert "Traceback" not in (tmp_path / "err").read_text()
+    *progress, last = (tmp_path / "err").read_text().splitlines()
+    assert last == "repeat the command to go on"
+    assert all(" rows, " in line for line in progress)
     assert len(answered(tmp_path / "out")) < PARTS
     assert not (tmp_path / "out/_report.json").exists()
 

@@ -197,6 +197,21 @@ def test_a_missing_column_is_reported_before_anything_is_read(kind: str, tmp_pat
         assert re.search(rf"no column 'key'.*\(choose with {option}, or", why_not(path, beside={"key": option}))
 
 
+@pytest.mark.parametrize("ending", [".txt", ".jsonl", ".csv", ".tsv", ".csv.gz"])
+def test_a_file_of_no_bytes_has_no_rows(ending: str, tmp_path: Path) -> None:
+    (tmp_path / f"a{ending}").touch()
+    write(tmp_path / "b.csv", ["good"])
+
+    assert read(tmp_path) == ["good"]
+
+
+@pytest.mark.parametrize(("ending", "content"), [(".csv", "id\n"), (".csv", "\n"), (".json", ""), (".parquet", "")])
+def test_a_file_that_should_name_columns_and_does_not_is_reported(ending: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / f"a{ending}").write_text(content)
+
+    assert f"a{ending}" in why_not(tmp_path)
+
+
 def test_a_column_of_numbers_is_not_a_column_of_texts(tmp_path: Path) -> None:
     assert "column 'id' must hold strings, got int64" in why_not(write(tmp_path / "a.parquet", ["good"]), column="id")
 
