@@ -162,7 +162,7 @@ async def test_nor_does_what_its_stream_leaves_at_the_deadline_while_the_text_is
 ) -> None:
     server, asks = await plugged(SHOP)
     assert [await asks("Classify", token, LITTLE_S) for token in (WEB, SHOP)] == [REFUSED] * 2
-    # Whoever leaves from now on leaves at the deadline.
+    # From now on a client that leaves counts as one whose deadline is over.
     monkeypatch.setattr("sentiment.call.call.DEADLINE_SLACK_S", PATIENCE_S)
     tokenizing, let = served_by(server)._tokenizing[Priority.BULK], threading.Event()
     tokenizing.submit(let.wait, PATIENCE_S)
