@@ -18,8 +18,8 @@ def answer(request_id: str, text: str | None = None) -> bytes:
     return line_of({"journal": "answer", "request_id": request_id, "item": 0, "label": "positive", **texts})
 
 
-def feedback(label: str | None, request_id: str = "", item: int = 0, **texts: str) -> bytes:
-    row: dict[str, Any] = {"journal": "feedback", "label": label, "predicted": "positive", **texts}
+def feedback(label: str | None, request_id: str = "", item: int = 0, **fields: str) -> bytes:
+    row: dict[str, Any] = {"journal": "feedback", "label": label, "predicted": "positive", **fields}
     return line_of(row | ({"request_id": request_id, "item": item} if request_id else {}))
 
 
@@ -54,6 +54,12 @@ def test_the_last_label_of_a_request_or_a_text_counts_and_those_it_replaced_are_
     assert read(tmp_path / "a.jsonl", *lines) == [Example("good", 1), Example("good", 0), Example("bad", 1)]
     assert "3 labelled texts" in (told := capsys.readouterr().err)
     assert told.endswith("0 torn lines, 4 labels that a later one replaced\n")
+
+
+def test_a_label_does_not_replace_that_of_another_caller_with_the_same_request_id_and_text(tmp_path: Path) -> None:
+    lines = [feedback(label, "one", text="good", caller=name) for label, name in (("positive", "shop"), ("negative", "web"))]
+
+    assert read(tmp_path / "a.jsonl", *lines) == [Example("good", 1), Example("good", 0)]
 
 
 def test_feedback_that_no_label_is_right_removes_the_label(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -224,6 +224,9 @@ def test_of_a_journal_the_model_that_answered_last_counts_and_the_last_label_of_
         told(3, "negative", request_id="a", item=0),
         told(4, "positive", request_id="a", item=0),
         told(5, "negative", request_id="a", item=1),
+        told(5, "positive", request_id="a", item=1, caller="shop"),
+        told(6, "positive", request_id="a", item=1, caller="web"),
+        told(6, "negative", request_id="a", item=1, caller="web"),
         told(5, "positive", text="x"),
         told(5, "positive", text="x"),
         told(6, "negative"),
@@ -234,8 +237,8 @@ def test_of_a_journal_the_model_that_answered_last_counts_and_the_last_label_of_
     file.write_bytes(other * 3 + answer(1) * 7 + answer(2)[:40] + b"\n" + b"".join(labels) + answer(8, model="tiny/2", digest="e")[:90])
 
     found = watch("--input", file)
-    assert (found["whole"]["texts"], found["whole"]["measured_accuracy_texts"]) == (7, 5)
-    assert found["whole"]["measured_accuracy"] == 2 / 5
+    assert (found["whole"]["texts"], found["whole"]["measured_accuracy_texts"]) == (7, 7)
+    assert found["whole"]["measured_accuracy"] == 3 / 7
     assert {"left out: 4 lines of other models or versions", "left out: 2 torn lines"} < set(found["notes"])
     assert any("here has the digest" in note for note in found["notes"])
     assert found["references"] == {} and "Drift is not reported" in capsys.readouterr().out

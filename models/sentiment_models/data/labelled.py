@@ -383,10 +383,10 @@ class _Journal:
         elif not isinstance(found.get(TEXT), str):
             self._without_text += 1
         else:
-            # Answers by line: each is a text of its own. Feedback by text, and by request and place if it named them. By text too because
-            # callers may use a request id again.
+            # Answers by line: each is a text of its own. Feedback by text, and by request, place and caller if it has them. By text too
+            # because callers may use a request id again.
             line = _line(self._path, row, PLAIN, self._kind == FEEDBACK)
-            asked = (found.get("request_id"), found.get("item"), line.text, line.text_pair)
+            asked = (found.get("request_id"), found.get("item"), found.get("caller"), line.text, line.text_pair)
             key = (self.lines,) if self._kind == ANSWER else asked
             self._kept.append(_Kept(self.lines, str(found.get("time", "")), str(found.get("model", "")), key, line))
         return True

@@ -84,7 +84,7 @@ def check_options(
         raise InvalidInput(field + "effort", f"must be 0 to {max(EFFORTS)}, got {options.effort}")
     # Also true of NaN.
     if not 0 <= options.abstain_below <= 1:
-        raise InvalidInput(field + "abstain_below", f"must be 0 to 1, got {options.abstain_below:g}")
+        raise InvalidInput(field + "abstain_below", f"must be 0 to 1, got {options.abstain_below:.8g}")
     if options.HasField("explain") and not isinstance(options, pb.ClassifyRequest):
         raise NotBuilt("only Classify and Explain explain, one text per call; leave explain unset")
     adaptive = (EFFORTS[options.effort] or defaults.effort) == ADAPTIVE

@@ -37,7 +37,7 @@ NOT_IN_TIME = "the answer was not found in the journal within the deadline"
 class Kept:
     """An answer that feedback is for. ``key``: the same for each label of it. ``text``: None if the journal does not have it."""
 
-    key: tuple[str, str, int, str] | bytes
+    key: tuple[str, Asked, str] | bytes
     model: str
     digest: str
     labels: tuple[str, ...]
@@ -45,6 +45,7 @@ class Kept:
     abstain: bool
     request_id: str = ""
     item: int = 0
+    caller: str = ""
     text: str | None = None
     text_pair: str | None = None
 
@@ -140,6 +141,7 @@ class Feedback:
                 digest=answer.digest,
                 request_id=answer.request_id,
                 item=answer.item,
+                caller=answer.caller,
                 label=label,
                 predicted=answer.label,
                 abstain=answer.abstain,
@@ -221,7 +223,7 @@ def _failure(error: Exception) -> Exception:
 def _kept(asked: Asked, row: Row) -> Kept:
     return Kept(
         # Its time, because callers may use a request id again.
-        key=(row["digest"], asked.request_id, asked.item, row["time"]),
+        key=(row["digest"], asked, row["time"]),
         model=row["model"],
         digest=row["digest"],
         labels=tuple(row["scores"]),
@@ -229,6 +231,7 @@ def _kept(asked: Asked, row: Row) -> Kept:
         abstain=row["abstain"],
         request_id=asked.request_id,
         item=asked.item,
+        caller=asked.caller,
         text=row.get("text"),
         text_pair=row.get("text_pair"),
     )

@@ -55,7 +55,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """The right label of an answer. ``at``: seconds since 1970; ``request_id``: empty if a text was named.
+    """The right label of an answer. ``at``: seconds since 1970; ``request_id``: empty if a text was named; ``caller``: of the answer.
 
     ``label``: None, null in the line: no label of the model is right. ``text``: None if it is unknown or not kept.
     """
@@ -65,6 +65,7 @@ class Labelled:
     digest: str
     request_id: str
     item: int
+    caller: str
     label: str | None
     predicted: str
     abstain: bool
@@ -125,10 +126,10 @@ def entry_line(entry: Entry, with_text: bool) -> bytes:
     row |= {name: getattr(entry, name) for name in entry.__slots__ if name != "at"}
     if isinstance(entry, Answered):
         row["scores"] = {label: round(score, 6) for label, score in entry.scores.items()}
-        if not entry.caller:
-            del row["caller"]
     elif not entry.request_id:
         del row["request_id"], row["item"]
+    if not entry.caller:
+        del row["caller"]
     for name in ("text", "text_pair"):
         if not with_text or row[name] is None:
             del row[name]

@@ -24,7 +24,7 @@ from sentiment.observability.journal_files import by_last_write
 BLOCK_BYTES = 2**18
 # Of a line that is longer than a block only these are searched: the fields up to ``priority`` are shorter.
 HEAD_BYTES = 2**10
-# What ``Answered.line`` writes, and no other kind of line. No text or label has it, because their quotes are escaped.
+# What ``entry_line`` writes of an answer, and no other kind of line. No text or label has it, because their quotes are escaped.
 _BEFORE, _BEHIND = b'"request_id":', b',"priority"'
 _NAMED = re.compile(_BEFORE + rb'("[^"\\]*(?:\\.[^"\\]*)*","item":\d+(?:,"caller":"[\w.-]+")?)' + _BEHIND)
 # An entry is a hash of 41 bits and, in the lowest bits, the number of the block in its file: enough for files of 2**40 bytes in blocks of

@@ -125,11 +125,12 @@ class SentimentServiceServicer:
 
     def Feedback(self, request, context):
         """Tells the right label of an answer or a text, for the server's journal and its measured accuracy.
-        FAILED_PRECONDITION if the server keeps no journal (the setting SENTIMENT_JOURNAL). NOT_FOUND if the journal has no
-        such answer: the server does not keep all answers, nor for ever; and it may bind them to the names of tokens (the
-        setting SENTIMENT_FEEDBACK_BOUND), so that another caller's answer is not found either. OK means that the label is taken; the line is lost
-        if the disk does not take it. Idempotent: for an answer or a text the last label counts, once. Repeats
-        are recognized among the last 1,000 labels of a model that is loaded; older ones are counted and written again.
+        FAILED_PRECONDITION if the server keeps no journal (the setting SENTIMENT_JOURNAL). NOT_FOUND if the journal has
+        no such answer: the server does not keep all answers, nor for ever; and it may bind them to the names of tokens
+        (the setting SENTIMENT_FEEDBACK_BOUND), so that another caller's answer is not found either. OK means that the
+        label is taken; the line is lost if the disk does not take it. Idempotent: for an answer or a text the last label
+        counts, once. Repeats are recognized among the last 1,000 labels of a model that is loaded; older ones are counted
+        and written again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -71,11 +71,12 @@ class SentimentServiceStub:
     """Describes one loaded model. NOT_FOUND if it is not loaded. Idempotent."""
     Feedback: _grpc.UnaryUnaryMultiCallable[_sentiment_pb2.FeedbackRequest, _sentiment_pb2.FeedbackResponse]
     """Tells the right label of an answer or a text, for the server's journal and its measured accuracy.
-    FAILED_PRECONDITION if the server keeps no journal (the setting SENTIMENT_JOURNAL). NOT_FOUND if the journal has no
-    such answer: the server does not keep all answers, nor for ever; and it may bind them to the names of tokens (the
-    setting SENTIMENT_FEEDBACK_BOUND), so that another caller's answer is not found either. OK means that the label is taken; the line is lost
-    if the disk does not take it. Idempotent: for an answer or a text the last label counts, once. Repeats
-    are recognized among the last 1,000 labels of a model that is loaded; older ones are counted and written again.
+    FAILED_PRECONDITION if the server keeps no journal (the setting SENTIMENT_JOURNAL). NOT_FOUND if the journal has
+    no such answer: the server does not keep all answers, nor for ever; and it may bind them to the names of tokens
+    (the setting SENTIMENT_FEEDBACK_BOUND), so that another caller's answer is not found either. OK means that the
+    label is taken; the line is lost if the disk does not take it. Idempotent: for an answer or a text the last label
+    counts, once. Repeats are recognized among the last 1,000 labels of a model that is loaded; older ones are counted
+    and written again.
     """
 
 @_typing.type_check_only
@@ -104,11 +105,12 @@ class SentimentServiceAsyncStub(SentimentServiceStub):
     """Describes one loaded model. NOT_FOUND if it is not loaded. Idempotent."""
     Feedback: _aio.UnaryUnaryMultiCallable[_sentiment_pb2.FeedbackRequest, _sentiment_pb2.FeedbackResponse]  # type: ignore[assignment]
     """Tells the right label of an answer or a text, for the server's journal and its measured accuracy.
-    FAILED_PRECONDITION if the server keeps no journal (the setting SENTIMENT_JOURNAL). NOT_FOUND if the journal has no
-    such answer: the server does not keep all answers, nor for ever; and it may bind them to the names of tokens (the
-    setting SENTIMENT_FEEDBACK_BOUND), so that another caller's answer is not found either. OK means that the label is taken; the line is lost
-    if the disk does not take it. Idempotent: for an answer or a text the last label counts, once. Repeats
-    are recognized among the last 1,000 labels of a model that is loaded; older ones are counted and written again.
+    FAILED_PRECONDITION if the server keeps no journal (the setting SENTIMENT_JOURNAL). NOT_FOUND if the journal has
+    no such answer: the server does not keep all answers, nor for ever; and it may bind them to the names of tokens
+    (the setting SENTIMENT_FEEDBACK_BOUND), so that another caller's answer is not found either. OK means that the
+    label is taken; the line is lost if the disk does not take it. Idempotent: for an answer or a text the last label
+    counts, once. Repeats are recognized among the last 1,000 labels of a model that is loaded; older ones are counted
+    and written again.
     """
 
 class SentimentServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -176,11 +178,12 @@ class SentimentServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_sentiment_pb2.FeedbackResponse, _abc.Awaitable[_sentiment_pb2.FeedbackResponse]]:
         """Tells the right label of an answer or a text, for the server's journal and its measured accuracy.
-        FAILED_PRECONDITION if the server keeps no journal (the setting SENTIMENT_JOURNAL). NOT_FOUND if the journal has no
-        such answer: the server does not keep all answers, nor for ever; and it may bind them to the names of tokens (the
-        setting SENTIMENT_FEEDBACK_BOUND), so that another caller's answer is not found either. OK means that the label is taken; the line is lost
-        if the disk does not take it. Idempotent: for an answer or a text the last label counts, once. Repeats
-        are recognized among the last 1,000 labels of a model that is loaded; older ones are counted and written again.
+        FAILED_PRECONDITION if the server keeps no journal (the setting SENTIMENT_JOURNAL). NOT_FOUND if the journal has
+        no such answer: the server does not keep all answers, nor for ever; and it may bind them to the names of tokens
+        (the setting SENTIMENT_FEEDBACK_BOUND), so that another caller's answer is not found either. OK means that the
+        label is taken; the line is lost if the disk does not take it. Idempotent: for an answer or a text the last label
+        counts, once. Repeats are recognized among the last 1,000 labels of a model that is loaded; older ones are counted
+        and written again.
         """
 
 def add_SentimentServiceServicer_to_server(servicer: SentimentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

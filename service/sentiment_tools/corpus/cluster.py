@@ -27,7 +27,7 @@ def cluster(address: str) -> Iterator[tuple[Start, int]]:
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise BadSettings(f"--ray {address}: {str(error).splitlines()[0]}") from error
+        raise BadSettings(f"--ray {address}: {_lines(error)[0]}") from error
     try:
         yield RayWorker, max(1, int(ray.cluster_resources().get("CPU", 1)))
     finally:
@@ -71,9 +71,14 @@ class RayWorker:
                     self.so_far = ray.get(self._actor.so_far.remote(), timeout=PROGRESS_EVERY_S)
             answer: Count | str = ray.get(found)
         except RayError as error:
-            raise WorkerDied(str(error).strip().splitlines()[-1]) from error
+            raise WorkerDied(_lines(error)[-1]) from error
         return answer
 
     def kill(self) -> None:
         """As ``Worker``."""
         ray.kill(self._actor)
+
+
+def _lines(error: Exception) -> list[str]:
+    """The lines of an error's text; without one, its class."""
+    return str(error).strip().splitlines() or [type(error).__name__]

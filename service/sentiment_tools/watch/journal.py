@@ -116,7 +116,7 @@ class JournalSource:
     def _told(self, row: dict[str, Any], line: tuple[str, int]) -> Told:  # Any: JSON
         key: tuple[object, ...] = line
         if "request_id" in row:
-            key = str(row["request_id"]), str(row["item"])
+            key = str(row["request_id"]), str(row["item"]), str(row.get("caller", ""))
         elif "text" in row:
             key = (sha256(json.dumps([row["text"], row.get("text_pair")]).encode()).digest(),)
         return Told(key, row["label"], row["label"] == row["predicted"], bool(row["abstain"]))

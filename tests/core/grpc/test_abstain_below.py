@@ -122,6 +122,7 @@ def test_a_threshold_out_of_range_is_invalid(stub: Any, method: str, threshold: 
     ("threshold", "says"),
     [
         (1.5, "abstain_below: must be 0 to 1, got 1.5"),
+        (1.0000001, "abstain_below: must be 0 to 1, got 1.0000001"),
         (-1, "abstain_below: must be 0 to 1, got -1"),
         ("high", "abstain_below: must be a number, got a string"),
         (True, "abstain_below: must be a number, got a boolean"),

@@ -1,6 +1,7 @@
 """What callers lose by their own doing is in no objective: texts over their share while others ask, and deadlines too short on arrival."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,27 @@ from typing import Any
 import grpc
 import pytest
 
+from sentiment.batching.ticket import Priority
 from sentiment.serving.event_loop import MeasuredLoop
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import NO_RETRIES, RunningServer
-from tests.core.grpc.gate import FixedCost, Gate, Hold, Start, ask, code_of, every_method, queued, set_cost, total
+from tests.core.grpc.gate import (
+    PATIENCE_S,
+    FixedCost,
+    Gate,
+    Hold,
+    Start,
+    ask,
+    code_of,
+    every_method,
+    queued,
+    served_by,
+    set_cost,
+    stream_requests,
+    total,
+    until,
+)
 from tests.core.security.test_doors import fetch
 
 SHOP, WEB, PLAIN = "shop-token-0123456789", "web-token-0123456789", "plain-token-0123456789"
@@ -138,6 +155,27 @@ async def test_nor_does_what_the_flooder_had_admitted_and_waits_until_its_deadli
     assert await asyncio.gather(*others) == [0, 0]
     assert (flood, waited) == ([REFUSED] * 4, [EXPIRED] * 2)
     assert lost(server, door) == (6, 6)
+
+
+async def test_nor_does_what_its_stream_leaves_at_the_deadline_while_the_text_is_tokenized(
+    plugged: Plugged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, asks = await plugged(SHOP)
+    assert [await asks("Classify", token, LITTLE_S) for token in (WEB, SHOP)] == [REFUSED] * 2
+    # From now on a client that leaves counts as one whose deadline is over.
+    monkeypatch.setattr("sentiment.call.call.DEADLINE_SLACK_S", PATIENCE_S)
+    tokenizing, let = served_by(server)._tokenizing[Priority.BULK], threading.Event()
+    tokenizing.submit(let.wait, PATIENCE_S)
+
+    async with grpc.aio.insecure_channel(server.target, NO_RETRIES) as channel:
+        make: Any = pb_grpc.SentimentServiceStub  # typed for channels only
+        stream = make(Named(channel, f"Bearer {SHOP}")).ClassifyStream(iter(stream_requests(["good " * 5000])), timeout=PATIENCE_S)
+        await until(lambda: tokenizing._work_queue.qsize() == 1, "the text waits for the tokenizer")
+        stream.cancel()
+        await until(lambda: not server.streams.open, "the stream has ended")
+    let.set()
+
+    assert lost(server, "ClassifyStream") == (1, 1)
 
 
 @every_door

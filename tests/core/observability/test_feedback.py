@@ -485,7 +485,9 @@ def test_a_request_id_that_another_caller_uses_too_hides_no_bound_answer(start: 
 
     assert predicted == ["positive", "negative"]
     server.stop()
-    assert [row.get("caller") for row in rows(folder) if row["journal"] == "answer"] == ["shop", "web"]
+    assert [(row["journal"], row.get("caller")) for row in rows(folder)] == [
+        (kind, name) for kind in ("answer", "feedback") for name in ("shop", "web")
+    ]
 
 
 def test_front_ends_bind_feedback_too(serve: Callable[..., Server], folder: Path, tokens: str) -> None:

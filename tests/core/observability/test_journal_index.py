@@ -33,7 +33,7 @@ def answer(name: Asked, at: float, text: str | None = None) -> bytes:
 
 
 def label(name: Asked, at: float) -> bytes:
-    labelled = Labelled(at, "tiny/1", "d", name.request_id, name.item, "bad", "good", False, None, None)
+    labelled = Labelled(at, "tiny/1", "d", name.request_id, name.item, name.caller, "bad", "good", False, None, None)
     return entry_line(labelled, with_text=False)
 
 

@@ -7,16 +7,19 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from pyarrow import dataset
 
+from sentiment.errors import BadSettings
 from sentiment_tools.commands import batch
 from sentiment_tools.corpus.output import REPORT, REQUEST, CorpusFailed, Count, Output
 from sentiment_tools.corpus.scoring import Job
 from sentiment_tools.corpus.sources import Part, find_sources
 from sentiment_tools.corpus.workers import NOTHING, Scorer
+from tests.conftest import leave_out
 from tests.tools.corpus.files import write
 
 Run = Callable[..., tuple[int, str]]
@@ -180,6 +183,24 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, module: str, 
 
     assert done.returncode == 2
     assert done.stderr == f"error: module {module} is missing: run pip install 'sentiment-service[cpu,{extra}]'\n"
+
+
+@pytest.mark.parametrize(("text", "told"), [("", "ConnectionError"), ("\nnobody is there\nReport", "nobody is there")])
+def test_a_cluster_that_cannot_be_joined_is_an_error_also_if_ray_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, text: str, told: str
+) -> None:
+    if not find_spec("ray"):
+        leave_out("a Ray cluster", "needs the extra ray")
+    from sentiment_tools.corpus.cluster import cluster
+
+    def init(**_: object) -> None:
+        raise ConnectionError(text)
+
+    monkeypatch.setattr("ray.init", init)
+
+    with pytest.raises(BadSettings) as caught, cluster("10.0.0.1:1"):
+        pass
+    assert str(caught.value) == f"--ray 10.0.0.1:1: {told}"
 
 
 def test_one_machine_needs_no_ray(tmp_path: Path, bundles: Path) -> None:

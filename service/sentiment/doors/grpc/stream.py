@@ -267,7 +267,8 @@ class _Stream:
             self._owed += pending.rows - 1
         except asyncio.CancelledError:
             # The client left while its text was being tokenized.
-            self._count_text(served, self._call.left_code())
+            code = self._call.left_code()
+            self._count_text(served, code, self._fault_of_left(code))
             raise
         except RequestError as error:
             if isinstance(error, Refused):
