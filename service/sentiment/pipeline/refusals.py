@@ -26,7 +26,7 @@ class Refusals:
         self._turns.allow(PER_ANSWER * texts)
 
     async def wait(self, until: float, rows: int) -> bool:
-        """Wait until the refusal of a text of so many rows may leave. False if that is not before ``until``."""
+        """Wait until the refusal of a text of ``rows`` rows may leave. False if that is not before ``until``."""
         try:
             async with asyncio.timeout(until - self._clock()):
                 await self._turns.wait(rows)
