@@ -29,10 +29,6 @@ def test_an_odd_file_gives_its_texts_and_errors_in_order(odd: OddFile, step: int
     if odd.name in OTHERWISE:
         assert texts_of(tmp_path, reading, step) == OTHERWISE[odd.name]
         return
-    if not odd.content:
-        # One file of many, which need not have rows.
-        assert texts_of(tmp_path, reading, step) == []
-        return
     if (odd.stops and not quote) or odd.name in REFUSED:
         with pytest.raises(BadFile, match=f"odd{odd.ending}"):
             texts_of(tmp_path, reading, step)
