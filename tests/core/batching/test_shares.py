@@ -215,6 +215,24 @@ def test_callers_that_all_want_more_than_their_shares_are_soon_none_of_them_with
     assert not shares.others_within(OTHER, now)
 
 
+@pytest.mark.parametrize("others", [False, True])
+def test_a_row_of_a_caller_with_few_runs_before_those_of_one_with_many_waiting_which_keep_their_order(others: bool) -> None:
+    day = Day(None)
+
+    def add(payer: int, number: int, deadline_at: float) -> Ticket[int]:
+        return day.scheduler.add(8, 1.0, deadline_at, number, payer=payer)
+
+    many = [add(FLOOD, 0, 5.0)]
+    if others:
+        add(OTHER, 0, 20.0)
+    many += [add(FLOOD, number, 5.0) for number in range(1, 100)]
+    few = add(OTHER, 1, 20.0)
+    batches = day.scheduler.step(1.0, 3).batches
+
+    assert (few in [ticket for batch in batches for ticket in batch.tickets]) is others
+    assert [ticket.payload for batch in batches for ticket in batch.tickets if ticket in many] == list(range(96 - 2 * others))
+
+
 def test_callers_that_have_gone_are_forgotten() -> None:
     shares = Shares()
     for payer in range(1, 1000):
